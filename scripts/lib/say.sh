@@ -1,0 +1,26 @@
+# say.sh - progress and errors of the project's shell scripts. Source it; set $SAY_NAME first.
+#
+# A phase is one line: what is being done, then how long it took. Whatever the commands of a
+# phase print goes to a log file, whose tail is shown when the phase fails.
+
+say() { printf '%s: %s\n' "$SAY_NAME" "$*"; }
+
+# say_fail MESSAGE [WHAT-TO-DO-NEXT]: ends the script.
+say_fail() {
+    printf '%s: error: %s\n' "$SAY_NAME" "$1" >&2
+    [ $# -lt 2 ] || printf '%s: try:   %s\n' "$SAY_NAME" "$2" >&2
+    exit 1
+}
+
+# say_phase LOG MESSAGE COMMAND...: runs COMMAND with its output appended to LOG.
+say_phase() {
+    local log=$1 message=$2 start=${EPOCHREALTIME/[.,]/} took
+    shift 2
+    if ! "$@" >>"$log" 2>&1; then
+        printf '%s: %s: failed; the last lines of %s:\n' "$SAY_NAME" "$message" "$log" >&2
+        tail -n 15 "$log" | sed 's/^/    /' >&2
+        return 1
+    fi
+    took=$(((${EPOCHREALTIME/[.,]/} - start) / 100000))
+    say "$message ($((took / 10)).$((took % 10)) s)"
+}
