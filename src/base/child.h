@@ -1,0 +1,60 @@
+/* child.h - child processes: spawned with exactly the fds named, watched by pidfd. Only the main
+ * thread spawns (PDEATHSIG fires when the creating thread ends). */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct child;
+struct ctx;
+struct err;
+struct loop;
+
+struct child_fd {
+    int from; /* ours; borrowed */
+    int to;   /* its number in the child */
+};
+
+struct child_opts {
+    const char *path; /* what to execute; argv[0] if NULL. No PATH search if it has a '/' */
+    int exec_fd;      /* > 0: fexecve this fd instead of path */
+    const char *const *argv;
+    const char *const *envp; /* NULL: only PATH */
+    const char *cwd;         /* NULL: ours */
+    /* 0, 1, 2 that are not named become /dev/null; everything else is closed. */
+    const struct child_fd *fds;
+    size_t n_fds;
+    uint64_t clone_flags; /* CLONE_NEWNS, CLONE_NEWPID … */
+    bool new_session;     /* setsid() */
+    int ctty;             /* > 0: this fd number of the child becomes its terminal */
+    bool die_with_us;     /* PDEATHSIG = SIGKILL, set after setup; then the parent is checked */
+    /* Runs in the child after the fds are placed and before exec; must not allocate or wait.
+     * A failure (-1 with *err) ends the child and reaches child_spawn's caller. */
+    int (*setup)(void *arg, struct err *err);
+    void *setup_arg;
+    /* Tells the pid before setup and exec run: the place to write it down (the ledger). A
+     * failure ends the child. May be NULL. */
+    int (*on_pid)(void *arg, pid_t pid, struct err *err);
+    void *on_pid_arg;
+};
+
+/* Waits until exec has happened or failed (ERR_NOT_FOUND, ERR_PERMISSION … naming the program).
+ * Caller frees with child_free(). */
+int child_spawn(struct ctx *ctx, const struct child_opts *opts, struct child **ret,
+                struct err *err);
+pid_t child_pid(const struct child *c);
+int child_pidfd(const struct child *c); /* borrows */
+/* Clock ticks since boot, field 22 of /proc/PID/stat: with the pid it names a process for good. */
+uint64_t child_start_time(const struct child *c);
+/* Waits for the end; any number of fibers may. *ret_status as from waitpid(). */
+int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *err);
+bool child_done(const struct child *c, int *ret_status);
+/* 0 or -errno; -ESRCH once it is gone. Never hits another process. */
+int child_kill(struct child *c, int signo);
+/* Kills it if it still runs, and reaps it. NULL is fine. Blocks only for the kernel's reaping. */
+void child_free(struct child *c);
+AUTO_DEFINE(struct child *, child_free);
+
+/* Of any process: its start time, or 0 if it is gone. */
+uint64_t proc_start_time(pid_t pid);

@@ -1,0 +1,47 @@
+/* ctx.h - what every function that may wait takes first: the loop it waits on, a deadline, a
+ * cancel, and the identifiers for its log lines. A value; children are made by ctx_with_* and
+ * live on the caller's stack no longer than their parent. {0} is a ctx for code that does not
+ * wait. */
+#pragma once
+#include "base/err.h"
+#include "base/list.h"
+#include <stdint.h>
+
+struct loop;
+struct fiber;
+
+/* Cancels every wait below it. Fired once, with a code (ERR_CANCELLED, ERR_UNAVAILABLE …). */
+struct cancel {
+    bool fired;
+    enum err_code code;
+    const char *why;       /* static text */
+    struct list waiters;   /* private to fiber.c */
+    struct cancel *parent; /* fires us too */
+    struct list children, sibling;
+};
+/* parent may be NULL. If parent has fired, so has c. */
+void cancel_init(struct cancel *c, struct cancel *parent);
+/* Wakes all waiters of c and of its children. Repeatable; the first call wins. Never waits. */
+void cancel_fire(struct cancel *c, enum err_code code, const char *why);
+/* Nobody may wait with it any more. */
+void cancel_release(struct cancel *c);
+
+struct ctx {
+    struct loop *loop;
+    struct cancel *cancel;    /* borrows; may be NULL */
+    uint64_t deadline;        /* on loop_now()'s scale; 0 = none */
+    const struct ctx *parent; /* borrows; for the identifiers */
+    const char *id_key, *id_value;
+};
+
+/* No deadline, no cancel, no identifiers. */
+struct ctx ctx_root(struct loop *loop);
+/* The sooner of the parent's deadline and now + ns. */
+struct ctx ctx_with_timeout(const struct ctx *parent, uint64_t ns);
+struct ctx ctx_with_cancel(const struct ctx *parent, struct cancel *cancel);
+/* Borrows both strings. Keys as in conventions.md §5: "sandbox-id", "cid", "pid" … */
+struct ctx ctx_with_id(const struct ctx *parent, const char *key, const char *value);
+/* 0, or -1 with ERR_DEADLINE or the cancel's code: for loops that do not wait. */
+int ctx_check(const struct ctx *ctx, struct err *err);
+/* ns until the deadline; UINT64_MAX if there is none; 0 when over. */
+uint64_t ctx_left(const struct ctx *ctx);

@@ -1,0 +1,39 @@
+/* fd.h - file descriptors and small files. Every fd is CLOEXEC from birth. Leaf code: 0 or more,
+ * or -errno. The file functions block in the kernel: only for paths that we made ourselves
+ * (/proc, /sys, /run/lcow); what came from a client goes through base/offload. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+void fd_close(int fd); /* -1 is fine; keeps errno */
+void fd_close_auto(int *fd);
+#define AUTO_FD __attribute__((cleanup(fd_close_auto)))
+#define TAKE_FD(fd)                                                                                \
+    ({                                                                                             \
+        int take_fd_ = (fd);                                                                       \
+        (fd) = -1;                                                                                 \
+        take_fd_;                                                                                  \
+    })
+
+int fd_nonblock(int fd);
+/* Writes or reads all of it on a blocking fd. fd_read_full: bytes read, less only at EOF. */
+int fd_write_full(int fd, const void *data, size_t len);
+ssize_t fd_read_full(int fd, void *data, size_t len);
+/* One message with up to FD_PASS_MAX descriptors; received ones are CLOEXEC. */
+#define FD_PASS_MAX 8
+int fd_send(int sock, const void *data, size_t len, const int *fds, size_t n_fds);
+ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds /* in: room */);
+
+/* Caller frees *ret_text, NUL-terminated behind *ret_len. -EFBIG beyond max. */
+int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len);
+/* Plain write: O_WRONLY|O_CREAT|O_TRUNC. */
+int file_write(const char *path, const void *data, size_t len, mode_t mode);
+/* Temporary file beside it, fsync, rename: whole or not at all. */
+int file_replace(const char *path, const void *data, size_t len, mode_t mode);
+/* All missing parents too; existing directories are fine. */
+int dir_make(const char *path, mode_t mode);
+/* Removes a tree without following symlinks and without crossing into another mount
+ * (-EBUSY then). A missing path is fine. */
+int dir_remove(const char *path);

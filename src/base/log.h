@@ -1,0 +1,86 @@
+/* log.h - structured logs: a constant message, data in fields, identifiers from ctx.
+ *     log_info(ctx, "disk attached", F_STR("host-path", p), F_U("lun", n));
+ * logfmt or JSON lines (time, level, msg, fields), one write(2) each to one fd. ctx may be NULL.
+ * A full or broken sink drops the line and counts it; it never waits. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+
+enum log_level { LOG_TRACE, LOG_DEBUG, LOG_INFO, LOG_WARN, LOG_ERROR, LOG_OFF, LOG_LEVEL_COUNT };
+enum log_format { LOG_LOGFMT, LOG_JSON };
+
+struct log_field {
+    const char *key; /* NULL ends the list */
+    enum { LOG_F_STR, LOG_F_U, LOG_F_I, LOG_F_BOOL, LOG_F_ERR, LOG_F_NS } kind;
+    union {
+        const char *str;
+        uint64_t u;
+        int64_t i;
+        const struct err *err;
+    };
+};
+
+#define F_STR(k, v)                                                                                \
+    {                                                                                              \
+        .key = (k), .kind = LOG_F_STR, .str = (v)                                                  \
+    }
+#define F_U(k, v)                                                                                  \
+    {                                                                                              \
+        .key = (k), .kind = LOG_F_U, .u = (v)                                                      \
+    }
+#define F_I(k, v)                                                                                  \
+    {                                                                                              \
+        .key = (k), .kind = LOG_F_I, .i = (v)                                                      \
+    }
+#define F_BOOL(k, v)                                                                               \
+    {                                                                                              \
+        .key = (k), .kind = LOG_F_BOOL, .u = (v)                                                   \
+    }
+#define F_ERR(e)                                                                                   \
+    {                                                                                              \
+        .key = "error", .kind = LOG_F_ERR, .err = (e)                                              \
+    }
+#define F_NS(k, v)                                                                                 \
+    {                                                                                              \
+        .key = (k), .kind = LOG_F_NS, .u = (v)                                                     \
+    } /* a duration */
+
+#define LOG_AT(ctx, level, msg, ...)                                                               \
+    do {                                                                                           \
+        if (log_on(level))                                                                         \
+            log_write((ctx), (level), (msg),                                                       \
+                      (const struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ){ .key = NULL } });    \
+    } while (0)
+#define log_trace(ctx, msg, ...) LOG_AT(ctx, LOG_TRACE, msg __VA_OPT__(, ) __VA_ARGS__)
+#define log_debug(ctx, msg, ...) LOG_AT(ctx, LOG_DEBUG, msg __VA_OPT__(, ) __VA_ARGS__)
+#define log_info(ctx, msg, ...) LOG_AT(ctx, LOG_INFO, msg __VA_OPT__(, ) __VA_ARGS__)
+#define log_warn(ctx, msg, ...) LOG_AT(ctx, LOG_WARN, msg __VA_OPT__(, ) __VA_ARGS__)
+#define log_error(ctx, msg, ...) LOG_AT(ctx, LOG_ERROR, msg __VA_OPT__(, ) __VA_ARGS__)
+
+/* Before log_init: logfmt on stderr at LOG_WARN. Borrows fd. */
+void log_init(int fd, enum log_level level, enum log_format format);
+bool log_on(enum log_level level);
+void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
+               const struct log_field *fields);
+uint64_t log_dropped(void);
+/* "trace" … "error", "off". 0 or -EINVAL. */
+int log_level_parse(const char *name, enum log_level *ret);
+const char *log_level_name(enum log_level level);
+
+/* What may hold secrets (environment, command lines, annotations, policy) becomes "<scrubbed>"
+ * unless the level is trace and scrubbing was turned off. */
+const char *log_scrub(const char *secret);
+void log_scrub_enable(bool on);
+
+/* At most `burst` lines per second and source; the next allowed line tells how many were lost. */
+struct log_rate {
+    unsigned burst;
+    uint64_t window_start_ns;
+    unsigned in_window;
+    uint64_t lost; /* since the last allowed line */
+};
+bool log_rate_ok(struct log_rate *r, uint64_t now_ns);

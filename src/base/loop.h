@@ -1,0 +1,47 @@
+/* loop.h - the event loop of a process: ready fibers, timers, fds (epoll), signals. One thread.
+ * With virtual_time it is the simulator's: no fds, the clock jumps to the next timer when nothing
+ * is ready, and a seed decides which ready fiber runs next. Idle means blocked in epoll_wait. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct loop;
+struct sbuf;
+struct signalfd_siginfo;
+
+struct loop_opts {
+    bool virtual_time;
+    uint64_t seed; /* 0: ready fibers run in order */
+};
+
+/* opts may be NULL. Caller frees; fibers that are still parked are dropped without running on,
+ * so only after loop_run returned with nothing left that matters. */
+struct loop *loop_new(const struct loop_opts *opts);
+void loop_free(struct loop *loop);
+
+/* Runs until loop_stop, or until no fiber is left. Returns the number of fibers still parked:
+ * in virtual time, when nobody can ever wake them (a hang), it returns at once. */
+size_t loop_run(struct loop *loop);
+void loop_stop(struct loop *loop);
+
+uint64_t loop_now(const struct loop *loop);  /* monotonic; virtual in the simulator */
+uint64_t loop_wall(const struct loop *loop); /* since 1970 */
+void loop_rand(struct loop *loop, void *data, size_t len);
+bool loop_is_virtual(const struct loop *loop);
+
+/* fn runs on the loop, outside any fiber: it may wake and spawn, not wait. One handler a signal.
+ * The signal is blocked for the whole process; child_spawn undoes that for children. */
+int loop_on_signal(struct loop *loop, int signo,
+                   void (*fn)(void *arg, const struct signalfd_siginfo *info), void *arg);
+
+/* Waits until fd is ready for events (POLLIN, POLLOUT), has an error or a hang-up. An fd that
+ * epoll refuses (a plain file) is always ready. For listeners, pidfds and the like; streams
+ * keep their fd registered instead. */
+int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct err *err);
+
+/* All fibers, oldest first: name, age, what it waits for and since when. */
+void loop_dump(const struct loop *loop, struct sbuf *out);
+size_t loop_fiber_count(const struct loop *loop);

@@ -1,0 +1,58 @@
+/* str.h - strings and a growing buffer. Allocation aborts when memory ends. Never waits. */
+#pragma once
+#include "base/mem.h"
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdint.h>
+
+/* Caller frees. */
+char *str_format(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+char *str_vformat(const char *fmt, va_list ap) __attribute__((format(printf, 1, 0)));
+char *str_dup(const char *s); /* NULL stays NULL */
+char *str_ndup(const char *s, size_t n);
+
+bool str_eq(const char *a, const char *b); /* NULL equals NULL only */
+bool str_starts(const char *s, const char *prefix);
+bool str_ends(const char *s, const char *suffix);
+
+/* Strict numbers: the whole string, no sign, no blanks. 0, or -EINVAL, -ERANGE. */
+int str_to_u64(const char *s, uint64_t max, uint64_t *ret);
+
+/* Edit distance, for "did you mean". Bounded: anything longer than 64 characters is far. */
+unsigned str_distance(const char *a, const char *b);
+/* The nearest of a NULL-terminated list, or NULL when nothing is near. Borrows. */
+const char *str_nearest(const char *word, const char *const *candidates);
+
+/* A NULL-terminated list of strings that owns them. */
+struct strv {
+    char **v;
+    size_t n, cap;
+};
+void strv_add(struct strv *l, const char *s);
+void strv_addf(struct strv *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void strv_release(struct strv *l);
+static inline void strv_release_auto(struct strv *l)
+{
+    strv_release(l);
+}
+
+/* A growing byte buffer, always NUL-terminated behind len once written to. {0} is empty. */
+struct sbuf {
+    char *data;
+    size_t len, cap;
+};
+void sbuf_add(struct sbuf *b, const void *data, size_t len);
+void sbuf_addc(struct sbuf *b, char c);
+void sbuf_adds(struct sbuf *b, const char *s);
+void sbuf_addf(struct sbuf *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Room for `extra` more bytes; returns where they go. Caller adds to len itself. */
+char *sbuf_room(struct sbuf *b, size_t extra);
+/* Drops the first n bytes. */
+void sbuf_consume(struct sbuf *b, size_t n);
+/* Gives the content away ("" if empty); the buffer is empty again. Caller frees. */
+char *sbuf_take(struct sbuf *b);
+void sbuf_release(struct sbuf *b);
+static inline void sbuf_release_auto(struct sbuf *b)
+{
+    sbuf_release(b);
+}

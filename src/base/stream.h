@@ -1,0 +1,55 @@
+/* stream.h - a byte stream that fibers read and write: a socket, pipe, terminal or file by its
+ * fd, or a pair in memory for simulation and tests. Reading and writing wait until ctx ends.
+ * One reader and one writer at a time. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct loop;
+struct stream;
+
+struct stream_ops {
+    int (*read)(struct ctx *ctx, struct stream *s, void *buf, size_t len, size_t *ret_n,
+                struct err *err);
+    int (*write)(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,
+                 struct err *err);
+    int (*shutdown)(struct stream *s, int how); /* SHUT_RD, SHUT_WR; -errno */
+    void (*free)(struct stream *s);
+};
+struct stream {
+    const struct stream_ops *ops;
+    int fd; /* -1 in memory */
+};
+
+/* Takes fd and makes it non-blocking. Note that O_NONBLOCK belongs to the open file: use
+ * stream_reopen for descriptors shared with others (our own stdin). */
+struct stream *stream_from_fd(struct loop *loop, int fd);
+/* A second open of a borrowed pipe or terminal through /proc/self/fd, so that its flags stay
+ * ours; sockets and files are dup()ed. NULL with errno. */
+struct stream *stream_reopen(struct loop *loop, int fd, int flags);
+/* Two ends; each buffers up to capacity bytes towards the other. */
+void stream_pair(struct loop *loop, size_t capacity, struct stream **ret_a, struct stream **ret_b);
+void stream_free(struct stream *s);
+AUTO_DEFINE(struct stream *, stream_free);
+
+/* At least one byte, or *ret_n = 0 at the end. A reset peer is ERR_UNAVAILABLE. */
+int stream_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, size_t *ret_n,
+                struct err *err);
+/* ERR_UNAVAILABLE if the stream ends before len. */
+int stream_read_full(struct ctx *ctx, struct stream *s, void *buf, size_t len, struct err *err);
+int stream_write(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,
+                 struct err *err);
+int stream_write_full(struct ctx *ctx, struct stream *s, const void *buf, size_t len,
+                      struct err *err);
+/* Half-close. 0 or -errno; a pipe's end is simply closed. */
+int stream_shutdown(struct stream *s, int how);
+
+/* Copies until from's end (0), an error on from (-1, *ret_side = 'r') or on to ('w'). With two
+ * fds the bytes are spliced and never enter our memory; else through one small buffer that
+ * exists only while bytes flow. *ret_bytes (may be NULL) counts what was written. */
+int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
+                char *ret_side, struct err *err);

@@ -1,0 +1,65 @@
+/* ledger.h - what we have created and must take back. Before anything that outlives a syscall is
+ * made, a record is appended; after it was released, another. Each line carries a checksum; a
+ * torn last line (we died while writing it) is dropped. Clean-up works from the file alone, in
+ * reverse order, and can be repeated at any point. One directory per VM:
+ *     <run_dir>/<namespace>/<id>/ledger
+ * held open with a lock by its owner, so that gc knows the living from the dead. Leaf files are
+ * ours: these calls block only for tmpfs. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ctx;
+struct err;
+struct ledger;
+
+enum ledger_kind {
+    LEDGER_PROCESS, /* "pid start-time": killed */
+    LEDGER_MOUNT,   /* path in our mount namespace: detached */
+    LEDGER_NETNS,   /* path of a bind-mounted namespace: unmounted, removed */
+    LEDGER_LINK,    /* "netns-path ifname": an interface, deleted */
+    LEDGER_FILE,    /* path: unlinked */
+    LEDGER_DIR,     /* path: removed with its content, no symlink followed */
+    LEDGER_CGROUP,  /* path: removed */
+    LEDGER_KIND_COUNT
+};
+const char *ledger_kind_name(enum ledger_kind k);
+
+/* Makes the directory (0700) and the file (0600), and locks it. ERR_EXISTS if another owner is
+ * alive. Caller frees with ledger_close(), which keeps the records. */
+int ledger_create(const char *dir, struct ledger **ret, struct err *err);
+void ledger_close(struct ledger *l);
+AUTO_DEFINE(struct ledger *, ledger_close);
+const char *ledger_dir(const struct ledger *l);
+
+/* Writes "about to create"; *ret_id is for ledger_forget. `what` is refused (ERR_INVALID) with
+ * line breaks or beyond 4 KiB. A full disk: ERR_EXHAUSTED, and the caller creates nothing. */
+int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
+                struct err *err);
+int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
+int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
+size_t ledger_open_count(const struct ledger *l);
+/* All released: removes file and directory. ERR_STATE if records are open. */
+int ledger_finish(struct ledger *l, struct err *err);
+
+/* What is on record in a directory, newest first. Calls fn for each open record. Fuzzed. */
+struct ledger_record {
+    uint64_t id;
+    enum ledger_kind kind;
+    const char *what;
+};
+int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
+                 void *arg, struct err *err);
+
+/* Of somebody else's directory: is its owner alive? */
+int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err);
+/* Takes everything back that dir's ledger still names, then the directory itself. Waits for
+ * killed processes. fn (may be NULL) is told of each item; with dry_run nothing is touched.
+ * ERR_STATE if the owner is alive. Goes on after a failed item and fails at the end, so that it
+ * can be repeated. */
+int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
+                   void (*fn)(void *arg, const struct ledger_record *, const char *result),
+                   void *arg, struct err *err);

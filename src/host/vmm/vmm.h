@@ -1,0 +1,134 @@
+/* vmm.h - THE BACKEND SEAM: one VM, whatever runs it. struct vm_doc describes it in neutral words;
+ * a backend (qemu, fake, later hcs) makes it real behind one ops table.
+ *
+ * Life: new (backend's own) -> create -> start -> … exit … -> release -> free. Calls with ctx may
+ * wait until it ends; the others never wait. terminate works at any moment, from any fiber, also
+ * while create or start is under way, which then fails with ERR_UNAVAILABLE. release takes back
+ * all that the VM owned; it can be repeated after a failure and goes on where it stopped. */
+#pragma once
+#include "base/timeline.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct sbuf;
+struct stream;
+struct vmm;
+struct vmm_listener;
+
+enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
+
+/* What the VM is to be. Strings are borrowed for the duration of create, which copies. */
+struct vm_doc {
+    const char *id;       /* "<sandbox>@vm" */
+    const char *run_dir;  /* exists, ours alone; holds the ledger */
+    const char *vmm_path; /* qemu-system-x86_64; NULL: found in PATH */
+    const char *kernel;   /* ELF vmlinux */
+    const char *initrd;
+    uint32_t memory_mib;
+    uint32_t cpus, max_cpus; /* max_cpus >= cpus */
+    enum vm_accel accel;
+    bool allow_emulation;         /* AUTO may fall back to TCG */
+    uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
+    uint32_t scsi_controllers;    /* present at boot, 0 … 4 */
+    const char *agent_log_level;  /* for gcs; NULL: info */
+};
+
+/* How far a boot has come. The order is the order of a boot. */
+enum vm_stage {
+    VM_STAGE_NONE,
+    VM_STAGE_SPAWNED,    /* the VMM process runs */
+    VM_STAGE_KERNEL,     /* the guest kernel printed its first line */
+    VM_STAGE_INIT,       /* PID 1 runs */
+    VM_STAGE_AGENT,      /* the agent dialled the bridge */
+    VM_STAGE_NEGOTIATED, /* and speaks our protocol */
+    VM_STAGE_COUNT
+};
+const char *vm_stage_name(enum vm_stage s); /* "spawned", … */
+
+/* How it ended, from host knowledge alone. */
+struct vmm_exit {
+    bool requested;   /* we asked for it: quit, terminate */
+    bool powered_off; /* the guest shut down in an orderly way */
+    bool oom;         /* the host's OOM killer */
+    int status;       /* as from waitpid() */
+    uint64_t at_wall_ns;
+    char why[256]; /* for people; "" if requested */
+};
+
+struct vmm_stats {
+    uint64_t cpu_ns;
+    uint64_t rss_bytes, pss_bytes; /* of the VMM process */
+    uint64_t memory_bytes;         /* what the guest was given */
+};
+
+struct vmm_info {
+    bool emulated;
+    int pid;             /* 0 if not running */
+    const char *backend; /* "qemu" */
+    char version[64];    /* of the VMM */
+};
+
+struct scsi_slot {
+    uint8_t controller, lun;
+};
+struct vmm_nic {
+    const char *id; /* ours; names the device for nic_remove */
+    int tap_fd;     /* borrowed */
+    uint8_t mac[6];
+    uint16_t mtu, queues;
+};
+
+struct vmm_ops {
+    int (*create)(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
+    /* Returns when the VM runs; its guest may still be far from ready. */
+    int (*start)(struct ctx *ctx, struct vmm *v, struct err *err);
+    /* Kills at once; repeatable; before create too. */
+    void (*terminate)(struct vmm *v);
+    /* Asks the VMM itself to end (QMP quit) and returns when it was asked. */
+    int (*quit)(struct ctx *ctx, struct vmm *v, struct err *err);
+    /* Until the VMM is gone. Never started: ERR_STATE. Many fibers may wait. */
+    int (*wait)(struct ctx *ctx, struct vmm *v, struct vmm_exit *ret, struct err *err);
+    int (*release)(struct ctx *ctx, struct vmm *v, struct err *err);
+    void (*free)(struct vmm *v);
+
+    /* Guest-dialled ports: open before the guest may dial; accept exactly one connection each.
+     * A port is never opened twice in a VM's life (ERR_EXISTS). listen needs create. */
+    int (*listen)(struct vmm *v, uint32_t port, struct vmm_listener **ret, struct err *err);
+    /* Takes the listener in every case. Caller frees *ret. VM gone: ERR_UNAVAILABLE. */
+    int (*accept)(struct ctx *ctx, struct vmm_listener *l, struct stream **ret, struct err *err);
+    void (*unlisten)(struct vmm_listener *l);
+
+    int (*pause)(struct ctx *ctx, struct vmm *v, struct err *err);
+    int (*resume)(struct ctx *ctx, struct vmm *v, struct err *err);
+    int (*stats)(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
+    void (*info)(struct vmm *v, struct vmm_info *ret);
+    enum vm_stage (*stage)(struct vmm *v);
+    /* The console's last lines, made printable, at most max bytes. */
+    void (*console_tail)(struct vmm *v, size_t max, struct sbuf *out);
+
+    /* Devices. NULL entries answer ERR_UNIMPLEMENTED (vmm_unsupported). */
+    int (*scsi_add)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
+                    bool read_only, struct err *err);
+    int (*scsi_remove)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
+    int (*nic_add)(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
+    int (*nic_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+    int (*pci_add)(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
+                   struct err *err);
+    int (*pci_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+    int (*share_add)(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
+                     struct err *err);
+    int (*share_remove)(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+    int (*set_memory)(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
+    int (*set_cpus)(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
+};
+
+struct vmm {
+    const struct vmm_ops *ops;
+    struct timeline *timeline; /* borrows; may be NULL */
+    /* The guest's progress, told by whoever learns of it; only ever rises. */
+    void (*on_stage)(void *arg, enum vm_stage stage);
+    void *on_stage_arg;
+};
