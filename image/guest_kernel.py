@@ -7,7 +7,6 @@ of their hashes, by which damage is noticed.
 import json
 import os
 import shutil
-import tempfile
 
 import inputs
 import kernel
@@ -39,7 +38,8 @@ class GuestKernel:
 
 
 def prepare(package, progress):
-    """The GuestKernel of a kernel package; from the cache if it is there and intact."""
+    """The GuestKernel of a kernel package; from the cache if it is there and intact. The caller
+    holds the cache's lock."""
     key = inputs.sha256_of(package.sha256, inputs.recipe(*_SOURCES))[:16]
     directory = os.path.join(inputs.CACHE, "kernel", f"{package.version}-{key}")
     try:
@@ -49,12 +49,16 @@ def prepare(package, progress):
         progress.note(f"{directory} is damaged: making it again")
     except FileNotFoundError:
         pass
+    # A fixed name: what an interrupted build left is removed.
+    work = os.path.join(inputs.CACHE, "kernel.work")
+    shutil.rmtree(work, ignore_errors=True)
+    new = os.path.join(work, "new")
+    os.makedirs(work)
+    _make(package, os.path.join(work, "package"), new, progress)
+    shutil.rmtree(directory, ignore_errors=True)
     os.makedirs(os.path.dirname(directory), exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=inputs.CACHE, prefix="kernel-") as work:
-        new = os.path.join(work, "new")
-        _make(package, os.path.join(work, "package"), new, progress)
-        shutil.rmtree(directory, ignore_errors=True)
-        os.rename(new, directory)
+    os.rename(new, directory)
+    shutil.rmtree(work)
     return GuestKernel(directory)
 
 

@@ -28,9 +28,10 @@ class Input:
 
 
 def gather(refresh):
-    """The kernel package, busybox and crun; from the cache unless damaged or refresh is set."""
+    """Kernel package, busybox and crun; from the cache unless damaged, or refresh is set."""
     meta = _fetch("scripts/fetch-deb", refresh, _KERNEL_META, SUITE)
     return {
+        "newest": meta,  # listed in the manifest, so that a newer one is noticed
         "kernel": _fetch("scripts/fetch-deb", refresh, _kernel_package(meta), SUITE),
         "busybox": _fetch("scripts/fetch-deb", refresh, "busybox-static", SUITE),
         "crun": _fetch("image/build-crun", refresh),

@@ -8,10 +8,6 @@ import os
 import shutil
 import subprocess
 
-# libcrc32c asks the crypto layer for "crc32c" when it is loaded and fails with ENOENT if nobody
-# offers it: a dependency that no symbol shows.
-_SOFT = {"libcrc32c": ["crc32c_generic"]}
-
 
 class ModuleError(Exception):
     """A module is missing, or its dependencies cannot be worked out."""
@@ -33,16 +29,16 @@ class Tree:
     def __init__(self, root, release):
         self._directory = os.path.join(root, "lib", "modules", release)
         _run_depmod(root, release)  # the package ships no modules.dep
+        self._builtin = {canonical(line) for line in self._lines("modules.builtin")}
+        self._aliases = [line for line in self._lines("modules.alias") if line.startswith("alias ")]
         self._paths, self._needs = {}, {}
-        with open(os.path.join(self._directory, "modules.dep"), encoding="ascii") as lines:
-            for line in lines:
-                path, needs = line.split(":")
-                name = canonical(path)
-                self._paths[name] = path
-                # modules.dep lists the nearest first; the kernel wants the farthest first.
-                self._needs[name] = [canonical(need) for need in reversed(needs.split())]
-        with open(os.path.join(self._directory, "modules.builtin"), encoding="ascii") as lines:
-            self._builtin = {canonical(line.strip()) for line in lines}
+        for line in self._lines("modules.dep"):
+            path, needs = line.split(":")
+            name = canonical(path)
+            self._paths[name] = path
+            # modules.dep lists the nearest first; the kernel wants the farthest first.
+            self._needs[name] = [canonical(need) for need in reversed(needs.split())]
+        self._soft = self._soft_dependencies()
 
     def load_order(self, name):
         """The names to load, in order, the module itself last; empty if it is built in."""
@@ -52,27 +48,46 @@ class Tree:
             raise ModuleError(f"the kernel has no module {name}")
         order = []
         for step in [*self._needs[name], name]:
-            for needed in [*_SOFT.get(step, []), step]:
-                if needed not in order and needed not in self._builtin:
-                    order.append(needed)
-        return order
+            for soft in self._soft.get(step, []):
+                order += self.load_order(soft)
+            order.append(step)
+        return list(dict.fromkeys(order))
 
     def closure(self, roots):
         return sorted({name for root in roots for name in self.load_order(root)})
 
     def aliases(self, names):
         """Lines "alias PATTERN NAME" for these modules."""
-        with open(os.path.join(self._directory, "modules.alias"), encoding="ascii") as lines:
-            return sorted(line.strip() for line in lines
-                          if line.startswith("alias ") and line.split()[-1] in names)
+        return sorted(line for line in self._aliases if line.split()[-1] in names)
 
     def extract(self, name, target):
-        """Writes the module uncompressed and without debug information (and signature)."""
+        """Writes the module uncompressed, without debug and type information and signature."""
         source = os.path.join(self._directory, self._paths[name])
         opener = lzma.open if source.endswith(".xz") else open
         with opener(source, "rb") as packed, open(target, "wb") as plain:
             shutil.copyfileobj(packed, plain)
-        subprocess.run(["strip", "--strip-debug", target], check=True)
+        subprocess.run(["strip", "--strip-debug", "--remove-section=.BTF", target], check=True)
+
+    def _soft_dependencies(self):
+        """What a module looks for at run time, such as ext4 a crypto algorithm: the module fails
+        to load without, but no symbol shows it. Named by "softdep NAME pre: WANTED...", where
+        WANTED may be an alias with several providers: the generic one runs on every processor."""
+        soft = {}
+        for line in self._lines("modules.softdep"):
+            words = line.split()
+            if words[0] != "softdep" or words[2] != "pre:":
+                continue
+            for wanted in words[3:]:
+                providers = [alias.split()[2] for alias in self._aliases
+                             if alias.split()[1] == wanted]
+                found = [name for name in [canonical(wanted), *providers] if name in self._paths]
+                found.sort(key=lambda name: not name.endswith("_generic"))
+                soft.setdefault(words[1], []).extend(found[:1])
+        return soft
+
+    def _lines(self, name):
+        with open(os.path.join(self._directory, name), encoding="ascii") as text:
+            return text.read().splitlines()
 
 
 def make_directory(tree, roots, target):
