@@ -1,0 +1,281 @@
+#include "base/fd.h"
+#include "base/str.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+void fd_close(int fd)
+{
+    int saved = errno;
+
+    if (fd >= 0)
+        (void)close(fd); /* Linux frees the number whatever close says; nothing to repeat */
+    errno = saved;
+}
+
+void fd_close_auto(int *fd)
+{
+    fd_close(*fd);
+}
+
+int fd_nonblock(int fd)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
+        return -errno;
+    return 0;
+}
+
+int fd_write_full(int fd, const void *data, size_t len)
+{
+    const char *p = data;
+
+    while (len > 0) {
+        ssize_t n = write(fd, p, len);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return -EIO;
+        p += n;
+        len -= (size_t)n;
+    }
+    return 0;
+}
+
+ssize_t fd_read_full(int fd, void *data, size_t len)
+{
+    char *p = data;
+    size_t got = 0;
+
+    while (got < len) {
+        ssize_t n = read(fd, p + got, len - got);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            break;
+        got += (size_t)n;
+    }
+    return (ssize_t)got;
+}
+
+union fd_control {
+    struct cmsghdr align;
+    char bytes[CMSG_SPACE(sizeof(int) * FD_PASS_MAX)];
+};
+
+int fd_send(int sock, const void *data, size_t len, const int *fds, size_t n_fds)
+{
+    struct iovec iov = { (void *)(uintptr_t)data, len };
+    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
+    union fd_control control = { 0 };
+    ssize_t n;
+
+    /* Descriptors need a byte to travel with. */
+    if (n_fds > FD_PASS_MAX || (n_fds > 0 && len == 0))
+        return -EINVAL;
+    if (n_fds > 0) {
+        msg.msg_control = control.bytes;
+        msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
+        control.align.cmsg_level = SOL_SOCKET;
+        control.align.cmsg_type = SCM_RIGHTS;
+        control.align.cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
+        memcpy(CMSG_DATA(&control.align), fds, sizeof(int) * n_fds);
+    }
+    do
+        n = sendmsg(sock, &msg, MSG_NOSIGNAL);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    /* A part of a message is of no use to the other end: the socket's buffer is too small. */
+    return (size_t)n == len ? 0 : -EMSGSIZE;
+}
+
+/* Moves the received descriptors to fds, or closes those that do not fit. Returns how many came. */
+static size_t take_fds(struct msghdr *msg, int *fds, size_t room)
+{
+    size_t n = 0;
+
+    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
+        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
+            continue;
+        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++, n++) {
+            int fd;
+
+            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
+            if (n < room)
+                fds[n] = fd;
+            else
+                fd_close(fd);
+        }
+    }
+    return n;
+}
+
+ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds)
+{
+    struct iovec iov = { data, len };
+    union fd_control control;
+    struct msghdr msg = {
+        .msg_iov = &iov,
+        .msg_iovlen = 1,
+        .msg_control = control.bytes,
+        .msg_controllen = sizeof(control.bytes),
+    };
+    size_t room = n_fds ? *n_fds : 0, came;
+    ssize_t n;
+
+    do
+        n = recvmsg(sock, &msg, MSG_CMSG_CLOEXEC);
+    while (n < 0 && errno == EINTR);
+    if (n < 0)
+        return -errno;
+    came = take_fds(&msg, ret_fds, room);
+    if (came > room || (msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
+        /* Some are lost, so none can be trusted to be the right one. */
+        for (size_t i = 0; i < came && i < room; i++)
+            fd_close(ret_fds[i]);
+        return -EMSGSIZE;
+    }
+    if (n_fds)
+        *n_fds = came;
+    return n;
+}
+
+int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len)
+{
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO(sbuf_release) struct sbuf b = { 0 };
+    struct stat st;
+
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (S_ISREG(st.st_mode) && st.st_size > 0) {
+        if ((uintmax_t)st.st_size > max)
+            return -EFBIG;
+        (void)sbuf_room(&b, (size_t)st.st_size + 1);
+    }
+    /* The size is a hint only: /proc says 0, and a file may grow meanwhile. */
+    for (;;) {
+        size_t left = max - b.len, chunk = left < 4096 ? left + 1 : 4096;
+        ssize_t n;
+
+        if (b.cap > b.len + 1 && b.cap - b.len - 1 < left)
+            chunk = b.cap - b.len - 1;
+        n = fd_read_full(fd, sbuf_room(&b, chunk), chunk);
+        if (n < 0)
+            return (int)n;
+        b.len += (size_t)n;
+        b.data[b.len] = '\0';
+        if (b.len > max)
+            return -EFBIG;
+        if ((size_t)n < chunk)
+            break;
+    }
+    if (ret_len)
+        *ret_len = b.len;
+    *ret_text = sbuf_take(&b);
+    return 0;
+}
+
+int file_write(const char *path, const void *data, size_t len, mode_t mode)
+{
+    AUTO_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);
+
+    if (fd < 0)
+        return -errno;
+    return fd_write_full(fd, data, len);
+}
+
+/* The directory that holds path. Caller frees. */
+static char *parent_of(const char *path)
+{
+    const char *slash = strrchr(path, '/');
+
+    if (!slash)
+        return str_dup(".");
+    return slash == path ? str_dup("/") : str_ndup(path, (size_t)(slash - path));
+}
+
+static int write_and_sync(int fd, const void *data, size_t len, mode_t mode)
+{
+    int r = fd_write_full(fd, data, len);
+
+    if (r < 0)
+        return r;
+    if (fchmod(fd, mode) < 0 || fsync(fd) < 0)
+        return -errno;
+    return 0;
+}
+
+int file_replace(const char *path, const void *data, size_t len, mode_t mode)
+{
+    AUTO_FREE char *tmp = str_format("%s.XXXXXX", path);
+    AUTO_FREE char *parent = parent_of(path);
+    AUTO_FD int fd = mkostemp(tmp, O_CLOEXEC), dir = -1;
+    int r;
+
+    if (fd < 0)
+        return -errno;
+    r = write_and_sync(fd, data, len, mode);
+    if (r == 0 && rename(tmp, path) < 0)
+        r = -errno;
+    if (r < 0) {
+        (void)unlink(tmp); /* the first error is the one to tell */
+        return r;
+    }
+    /* Without this the new name may be lost in a crash although the content is safe. */
+    dir = open(parent, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0 || fsync(dir) < 0)
+        return -errno;
+    return 0;
+}
+
+static int make_one(const char *path, mode_t mode)
+{
+    struct stat st;
+
+    if (mkdir(path, mode) == 0)
+        return 0;
+    /* Read-only and forbidden parents hide that the directory is there already. */
+    if (errno != EEXIST && errno != EROFS && errno != EACCES && errno != EPERM)
+        return -errno;
+    int why = errno;
+    if (stat(path, &st) < 0)
+        return -why;
+    return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+}
+
+int dir_make(const char *path, mode_t mode)
+{
+    AUTO_FREE char *copy = str_dup(path);
+
+    if (!*copy)
+        return -ENOENT;
+    for (char *p = copy + 1; *p; p++) {
+        int r;
+
+        if (*p != '/' || p[-1] == '/')
+            continue;
+        *p = '\0';
+        r = make_one(copy, mode);
+        *p = '/';
+        if (r < 0)
+            return r;
+    }
+    return make_one(copy, mode);
+}

@@ -1,0 +1,197 @@
+/* dir_remove. Walks down and up with one open directory at a time and its path on the heap, so
+ * that neither the depth of a tree nor its width costs stack or descriptors. */
+#include "base/fd.h"
+#include "base/str.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define REMOVE_MAX_DEPTH 4096
+#define REMOVE_BUFFER 16384
+
+struct remove_level {
+    char *name; /* in the directory above; NULL for the top */
+    dev_t dev;
+    ino_t ino;
+};
+
+struct remove {
+    int fd; /* of the innermost level */
+    struct remove_level *levels;
+    size_t n, cap;
+    dev_t dev; /* of the top: nothing on another one is touched */
+    char *entries;
+};
+
+/* -EBUSY if fd is the root of a mount (also a bind mount of the same file system). */
+static int check_same_mount(int fd, const struct stat *st, dev_t dev)
+{
+    struct statx sx;
+
+    if (st->st_dev != dev)
+        return -EBUSY;
+    if (statx(fd, "", AT_EMPTY_PATH | AT_SYMLINK_NOFOLLOW, STATX_TYPE, &sx) < 0)
+        return -errno;
+    if (sx.stx_attributes & sx.stx_attributes_mask & STATX_ATTR_MOUNT_ROOT)
+        return -EBUSY;
+    return 0;
+}
+
+/* Looks at what was really opened, so that a mount made meanwhile is seen too. */
+static int enter(struct remove *w, const char *name)
+{
+    AUTO_FD int fd = openat(w->fd, name, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+    struct stat st;
+    int r;
+
+    if (fd < 0)
+        return -errno;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    r = check_same_mount(fd, &st, w->n ? w->dev : st.st_dev);
+    if (r < 0)
+        return r;
+    if (w->n >= REMOVE_MAX_DEPTH)
+        return -ELOOP;
+    if (w->n == 0)
+        w->dev = st.st_dev;
+    w->levels = mem_grow(w->levels, w->n, &w->cap, sizeof(*w->levels));
+    w->levels[w->n] = (struct remove_level){
+        .name = w->n ? str_dup(name) : NULL,
+        .dev = st.st_dev,
+        .ino = st.st_ino,
+    };
+    w->n++;
+    if (w->fd != AT_FDCWD)
+        fd_close(w->fd);
+    w->fd = TAKE_FD(fd);
+    return 0;
+}
+
+/* Back to the directory above, if it is still the one we came from, and removes the empty one. */
+static int leave(struct remove *w)
+{
+    AUTO_FD int up = openat(w->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    const struct remove_level *above = &w->levels[w->n - 2];
+    AUTO_FREE char *name = NULL;
+    struct stat st;
+
+    if (up < 0 || fstat(up, &st) < 0)
+        return -errno;
+    if (st.st_dev != above->dev || st.st_ino != above->ino)
+        return -ESTALE; /* somebody moved the directory away under us */
+    name = TAKE_PTR(w->levels[w->n - 1].name);
+    w->n--;
+    fd_close(w->fd);
+    w->fd = TAKE_FD(up);
+    if (unlinkat(w->fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return -errno;
+    return 0;
+}
+
+/* 1: went into a directory; 0: the entry is gone. */
+static int remove_entry(struct remove *w, const struct dirent64 *e)
+{
+    if (e->d_type == DT_DIR || e->d_type == DT_UNKNOWN) {
+        int r = enter(w, e->d_name);
+
+        if (r == 0)
+            return 1;
+        if (r == -ENOENT)
+            return 0;
+        if (r != -ENOTDIR && !(r == -ELOOP && e->d_type == DT_UNKNOWN))
+            return r;
+    }
+    if (unlinkat(w->fd, e->d_name, 0) < 0 && errno != ENOENT)
+        return -errno;
+    return 0;
+}
+
+/* One pass over the innermost directory. 1: there may be more to do, here or in the directory
+ * that was entered; 0: it is empty. */
+static int remove_pass(struct remove *w)
+{
+    bool found = false;
+
+    if (lseek(w->fd, 0, SEEK_SET) < 0)
+        return -errno;
+    for (;;) {
+        ssize_t n = getdents64(w->fd, w->entries, REMOVE_BUFFER);
+        const struct dirent64 *e;
+
+        if (n < 0)
+            return -errno;
+        if (n == 0)
+            return found;
+        for (ssize_t at = 0; at < n; at += e->d_reclen) {
+            int r;
+
+            e = (const struct dirent64 *)(w->entries + at);
+            if (str_eq(e->d_name, ".") || str_eq(e->d_name, ".."))
+                continue;
+            found = true;
+            r = remove_entry(w, e);
+            if (r != 0)
+                return r;
+        }
+    }
+}
+
+static int remove_content(struct remove *w)
+{
+    for (;;) {
+        int r = remove_pass(w);
+
+        if (r == 0) {
+            if (w->n == 1)
+                return 0;
+            r = leave(w);
+        }
+        if (r < 0)
+            return r;
+    }
+}
+
+static int remove_tree(const char *path)
+{
+    struct remove w = { .fd = AT_FDCWD };
+    int r = enter(&w, path);
+
+    if (r == 0) {
+        w.entries = mem_alloc(REMOVE_BUFFER);
+        r = remove_content(&w);
+    }
+    if (w.fd != AT_FDCWD)
+        fd_close(w.fd);
+    for (size_t i = 0; i < w.n; i++)
+        free(w.levels[i].name);
+    free(w.levels);
+    free(w.entries);
+    return r;
+}
+
+int dir_remove(const char *path)
+{
+    AUTO_FREE char *copy = str_dup(path);
+    size_t len = strlen(copy);
+    const char *last;
+    int r;
+
+    /* A slash at the end would follow a symlink. */
+    while (len > 1 && copy[len - 1] == '/')
+        copy[--len] = '\0';
+    last = strrchr(copy, '/');
+    last = last ? last + 1 : copy;
+    if (!*last || str_eq(last, ".") || str_eq(last, ".."))
+        return -EINVAL;
+    r = remove_tree(copy);
+    if (r == -ENOTDIR || r == -ELOOP) /* a plain file, or a symlink (O_NOFOLLOW) */
+        return unlink(copy) == 0 || errno == ENOENT ? 0 : errno == EISDIR ? r : -errno;
+    if (r < 0 && r != -ENOENT)
+        return r;
+    return rmdir(copy) == 0 || errno == ENOENT ? 0 : -errno;
+}

@@ -1,0 +1,345 @@
+#include "base/log.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include <errno.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define LOG_LINE_MAX 8192
+#define LOG_LINE_RESERVE 64 /* for what ends a truncated line */
+
+static struct {
+    int fd;
+    enum log_level level;
+    enum log_format format;
+    bool scrub;
+    bool torn; /* the sink holds the beginning of a line that did not fit */
+    uint64_t dropped;
+} sink = { .fd = STDERR_FILENO, .level = LOG_WARN, .format = LOG_LOGFMT, .scrub = true };
+
+/* A line under construction. Not on the stack, which is small in fibers; not shared, since
+ * log_write never waits and threads have one each. */
+struct line {
+    size_t len;
+    bool json, cut;
+    char text[LOG_LINE_MAX];
+};
+static _Thread_local struct line the_line;
+
+static void force(struct line *l, const char *text, size_t len)
+{
+    if (len > LOG_LINE_MAX - l->len)
+        len = LOG_LINE_MAX - l->len;
+    memcpy(l->text + l->len, text, len);
+    l->len += len;
+}
+
+/* All of it or nothing; after the first nothing, nothing more. */
+static void put(struct line *l, const char *text, size_t len)
+{
+    if (l->cut || len > LOG_LINE_MAX - LOG_LINE_RESERVE - l->len)
+        l->cut = true;
+    else
+        force(l, text, len);
+}
+
+static void puts_(struct line *l, const char *text)
+{
+    put(l, text, strlen(text));
+}
+
+/* What a terminal or a log reader could take for more than text: C0, C1, line separators,
+ * marks that change the direction of writing, the byte order mark. */
+static bool is_unsafe(uint32_t c)
+{
+    return c < 0x20 || (c >= 0x7f && c <= 0x9f) || (c >= 0x200b && c <= 0x200f) ||
+           (c >= 0x2028 && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069) || c == 0xfeff;
+}
+
+/* One character, escaped as the format wants it. Returns the bytes used. */
+static size_t put_char(struct line *l, const char *s, size_t len)
+{
+    char esc[8];
+    uint32_t c;
+    size_t n = str_utf8(s, len, &c);
+
+    if (n == 0) {
+        if (l->json)
+            puts_(l, "\\ufffd");
+        else
+            put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\x%02x", (unsigned char)*s));
+        return 1;
+    }
+    if (c == '"' || c == '\\')
+        put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\%c", (char)c));
+    else if (c == '\n')
+        puts_(l, "\\n");
+    else if (c == '\r')
+        puts_(l, "\\r");
+    else if (c == '\t')
+        puts_(l, "\\t");
+    else if (is_unsafe(c))
+        put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\u%04x", c & 0xffffu));
+    else
+        put(l, s, n);
+    return n;
+}
+
+static void put_quoted(struct line *l, const char *s)
+{
+    size_t len = strlen(s), n;
+
+    puts_(l, "\"");
+    if (l->cut)
+        return;
+    while (len > 0 && !l->cut) {
+        n = put_char(l, s, len);
+        s += n;
+        len -= n;
+    }
+    force(l, "\"", 1);
+}
+
+/* The characters that logrus leaves unquoted too. */
+static bool is_bare(const char *s)
+{
+    static const char bare[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
+                               "0123456789-._/@^+";
+
+    return *s && s[strspn(s, bare)] == '\0';
+}
+
+static void put_string(struct line *l, const char *s)
+{
+    if (!l->json && is_bare(s))
+        puts_(l, s);
+    else
+        put_quoted(l, s);
+}
+
+static void put_key(struct line *l, const char *key)
+{
+    if (l->json) {
+        puts_(l, l->len > 1 ? "," : "");
+        put_quoted(l, key);
+        puts_(l, ":");
+    } else {
+        puts_(l, l->len ? " " : "");
+        put_string(l, key);
+        puts_(l, "=");
+    }
+}
+
+static void put_value(struct line *l, const struct log_field *f)
+{
+    char text[CLOCK_HUMAN_SIZE];
+
+    switch (f->kind) {
+    case LOG_F_STR:
+        if (f->str)
+            put_string(l, f->str);
+        else
+            puts_(l, "null");
+        break;
+    case LOG_F_ERR:
+        put_string(l, f->err ? f->err->msg : "");
+        break;
+    case LOG_F_U:
+        put(l, text, (size_t)snprintf(text, sizeof(text), "%" PRIu64, f->u));
+        break;
+    case LOG_F_I:
+        put(l, text, (size_t)snprintf(text, sizeof(text), "%" PRId64, f->i));
+        break;
+    case LOG_F_BOOL:
+        puts_(l, f->u ? "true" : "false");
+        break;
+    case LOG_F_NS:
+        clock_human(f->u, text);
+        put_string(l, text);
+        break;
+    }
+}
+
+static void put_field(struct line *l, const struct log_field *f)
+{
+    size_t start = l->len;
+
+    if (l->cut)
+        return;
+    put_key(l, f->key);
+    if (l->cut) {
+        l->len = start; /* a key without a value would break the line */
+        return;
+    }
+    size_t value = l->len;
+    put_value(l, f);
+    if (l->cut && l->len == value)
+        l->len = start;
+}
+
+static void put_str_field(struct line *l, const char *key, const char *value)
+{
+    put_field(l, &(struct log_field)F_STR(key, value));
+}
+
+static bool has_inner_id(const struct ctx *ctx, const struct ctx *outer)
+{
+    for (; ctx != outer; ctx = ctx->parent)
+        if (ctx->id_key && str_eq(ctx->id_key, outer->id_key))
+            return true;
+    return false;
+}
+
+/* Outermost first; of two with the same key the inner one counts. Chains are short: walking them
+ * again for each identifier costs less than a list of them on the stack. */
+static void put_ids(struct line *l, const struct ctx *ctx)
+{
+    const struct ctx *done = NULL;
+
+    while (ctx != done) {
+        const struct ctx *c = ctx;
+
+        while (c->parent != done)
+            c = c->parent;
+        if (c->id_key && !has_inner_id(ctx, c))
+            put_str_field(l, c->id_key, c->id_value);
+        done = c;
+    }
+}
+
+static void finish(struct line *l)
+{
+    if (l->cut) {
+        const char *mark = l->json ? ",\"truncated\":true" : " truncated=true";
+
+        force(l, mark, strlen(mark));
+    }
+    if (l->json)
+        force(l, "}", 1);
+    force(l, "\n", 1);
+}
+
+static void emit(const struct line *l)
+{
+    ssize_t n;
+
+    do
+        n = write(sink.fd, l->text, l->len);
+    while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)l->len) {
+        sink.torn = false;
+        return;
+    }
+    sink.dropped++;
+    if (n > 0)
+        sink.torn = true;
+}
+
+void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
+               const struct log_field *fields)
+{
+    struct line *l = &the_line;
+    char time[CLOCK_RFC3339_SIZE];
+    int saved = errno;
+
+    if (!log_on(level))
+        return;
+    l->len = 0;
+    l->cut = false;
+    l->json = sink.format == LOG_JSON;
+    clock_rfc3339(ctx && ctx->loop ? loop_wall(ctx->loop) : clock_wall(), time);
+    if (l->json)
+        puts_(l, "{");
+    put_str_field(l, "time", time);
+    put_str_field(l, "level", log_level_name(level));
+    put_str_field(l, "msg", msg);
+    put_ids(l, ctx);
+    for (; fields && fields->key; fields++)
+        put_field(l, fields);
+    finish(l);
+    if (sink.torn) {
+        /* Ends the broken line, so that this one is readable again. */
+        if (l->len == LOG_LINE_MAX)
+            l->len--;
+        memmove(l->text + 1, l->text, l->len++);
+        l->text[0] = '\n';
+    }
+    emit(l);
+    errno = saved;
+}
+
+void log_init(int fd, enum log_level level, enum log_format format)
+{
+    sink.fd = fd;
+    sink.level = level;
+    sink.format = format;
+    sink.torn = false;
+}
+
+bool log_on(enum log_level level)
+{
+    return level >= sink.level && level < LOG_OFF;
+}
+
+uint64_t log_dropped(void)
+{
+    return sink.dropped;
+}
+
+static const char *const level_names[LOG_LEVEL_COUNT] = {
+    [LOG_TRACE] = "trace", [LOG_DEBUG] = "debug", [LOG_INFO] = "info",
+    [LOG_WARN] = "warn",   [LOG_ERROR] = "error", [LOG_OFF] = "off",
+};
+
+int log_level_parse(const char *name, enum log_level *ret)
+{
+    if (str_eq(name, "warning")) /* containerd's word */
+        name = "warn";
+    for (int i = 0; i < LOG_LEVEL_COUNT; i++) {
+        if (str_eq(name, level_names[i])) {
+            *ret = (enum log_level)i;
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+const char *log_level_name(enum log_level level)
+{
+    return (unsigned)level < LOG_LEVEL_COUNT ? level_names[level] : "?";
+}
+
+const char *log_scrub(const char *secret)
+{
+    return !sink.scrub && sink.level == LOG_TRACE ? secret : "<scrubbed>";
+}
+
+void log_scrub_enable(bool on)
+{
+    sink.scrub = on;
+}
+
+bool log_rate_ok(struct log_rate *r, uint64_t now_ns)
+{
+    /* in_window beyond burst means: the last line was refused. */
+    bool refused_before = r->in_window > r->burst;
+
+    if (r->in_window == 0 || now_ns - r->window_start_ns >= NS_PER_S) {
+        r->window_start_ns = now_ns;
+        r->in_window = 0;
+    }
+    if (r->in_window < r->burst) {
+        if (!refused_before)
+            r->lost = 0;
+        r->in_window++;
+        return true;
+    }
+    r->lost = refused_before ? r->lost + 1 : 1;
+    r->in_window = r->burst + 1;
+    return false;
+}

@@ -1,0 +1,80 @@
+#include "base/mem.h"
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static _Noreturn void out_of_memory(size_t size)
+{
+    fprintf(stderr, "out of memory: %zu bytes\n", size);
+    abort();
+}
+
+void *mem_alloc(size_t size)
+{
+    void *p = malloc(size ? size : 1);
+
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *mem_zalloc(size_t size)
+{
+    void *p = calloc(1, size ? size : 1);
+
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *mem_realloc(void *old, size_t size)
+{
+    void *p = realloc(old, size ? size : 1);
+
+    if (!p)
+        out_of_memory(size);
+    return p;
+}
+
+void *mem_dup(const void *data, size_t size)
+{
+    void *p = mem_alloc(size);
+
+    if (size)
+        memcpy(p, data, size);
+    return p;
+}
+
+void *mem_grow(void *array, size_t n, size_t *cap, size_t element_size)
+{
+    size_t want = *cap, bytes;
+
+    if (n < *cap)
+        return array;
+    if (want < 8)
+        want = 8;
+    /* Doubling keeps the cost per element constant; the loop is for a caller whose n ran ahead. */
+    while (want <= n)
+        if (__builtin_mul_overflow(want, 2, &want))
+            out_of_memory(SIZE_MAX);
+    if (__builtin_mul_overflow(want, element_size, &bytes))
+        out_of_memory(SIZE_MAX);
+    array = mem_realloc(array, bytes);
+    *cap = want;
+    return array;
+}
+
+void mem_wipe(void *data, size_t size)
+{
+    explicit_bzero(data, size);
+}
+
+void mem_free_auto(void *pointer_to_pointer)
+{
+    /* memcpy: the variable may be a pointer to any type, which void ** must not alias. */
+    void *p;
+
+    memcpy(&p, pointer_to_pointer, sizeof(p));
+    free(p);
+}
