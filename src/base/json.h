@@ -9,10 +9,16 @@
 struct err;
 
 #define JS_MAX_DEPTH 64
+/* Each value of a tree costs up to 250 bytes, however short its text: this bounds a hostile one
+ * to 32 MiB. */
+#define JS_MAX_VALUES 131072
 
 /* Caller frees with json_decref() or AUTO(json_decref). ERR_INVALID names position and cause.
  * Duplicate keys: the last wins. Numbers up to 2^64-1 are kept exactly. Trailing white space is
- * fine, anything else behind the value is not. */
+ * fine, anything else behind the value is not. As in Go, bytes that are no UTF-8 and lone
+ * surrogates become U+FFFD. A number beyond what jansson can hold is, for jansson, a string that
+ * begins with NUL; js_* and jsw_value know it for what it is, and no text of a peer can forge one.
+ */
 int js_parse(const char *text, size_t len, size_t max_len, json_t **ret, struct err *err);
 AUTO_DEFINE(json_t *, json_decref);
 
@@ -39,6 +45,7 @@ struct jsw {
     bool html; /* escape < > & as Go does by default */
     unsigned depth;
     uint64_t has_item; /* bit per level */
+    uint64_t is_obj;   /* the same */
 };
 #define JSW_HTML true
 #define JSW_PLAIN false

@@ -15,6 +15,10 @@ bool str_eq(const char *a, const char *b); /* NULL equals NULL only */
 bool str_starts(const char *s, const char *prefix);
 bool str_ends(const char *s, const char *suffix);
 
+/* The length of the UTF-8 character at s (1 … 4) and the character in *ret; 0 when the bytes are no
+ * valid UTF-8 (overlong, surrogate, beyond U+10FFFF, cut off) or len is 0. */
+size_t str_utf8(const char *s, size_t len, uint32_t *ret);
+
 /* Strict numbers: the whole string, no sign, no blanks. 0, or -EINVAL, -ERANGE. */
 int str_to_u64(const char *s, uint64_t max, uint64_t *ret);
 
