@@ -1,6 +1,6 @@
 /* stream.h - a byte stream that fibers read and write: a socket, pipe, terminal or file by its
  * fd, or a pair in memory for simulation and tests. Reading and writing wait until ctx ends.
- * One reader and one writer at a time. */
+ * One reader and one writer at a time; nobody may be inside when it is freed. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -17,7 +17,9 @@ struct stream_ops {
                 struct err *err);
     int (*write)(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,
                  struct err *err);
-    int (*shutdown)(struct stream *s, int how); /* SHUT_RD, SHUT_WR; -errno */
+    /* Until a read would give something: data, end or error. */
+    int (*ready)(struct ctx *ctx, struct stream *s, struct err *err);
+    int (*shutdown)(struct stream *s, int how); /* -errno */
     void (*free)(struct stream *s);
 };
 struct stream {
@@ -45,7 +47,9 @@ int stream_write(struct ctx *ctx, struct stream *s, const void *buf, size_t len,
                  struct err *err);
 int stream_write_full(struct ctx *ctx, struct stream *s, const void *buf, size_t len,
                       struct err *err);
-/* Half-close. 0 or -errno; a pipe's end is simply closed. */
+/* SHUT_WR tells the peer that we are done; SHUT_RD and SHUT_RDWR end our own fiber's wait in read
+ * too: the way to make a reader let go before stream_free. A pipe's or terminal's end is simply
+ * closed. 0 or -errno. Never waits. */
 int stream_shutdown(struct stream *s, int how);
 
 /* Copies until from's end (0), an error on from (-1, *ret_side = 'r') or on to ('w'). With two

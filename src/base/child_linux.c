@@ -1,0 +1,348 @@
+/* child_linux.c - clone3, a sync socket, pidfd. The child tells us of a failure before exec as a
+ * struct err through that socket; a successful exec closes it. */
+#include "base/child.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/loop_priv.h"
+#include "base/str.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/close_range.h>
+#include <linux/sched.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/pidfd.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define CHILD_FDS_MAX 64
+#define CHILD_LOW_FD 256 /* above every fd number that a child may ask for */
+
+struct child {
+    struct loop *loop;
+    pid_t pid;
+    int pidfd;
+    uint64_t start_time;
+    struct source source;
+    struct latch done;
+    int status;
+};
+
+/* What the child needs between clone and exec; no memory is allocated there. */
+struct launch {
+    const struct child_opts *opts;
+    const char *path;
+    const char *const *envp;
+    int sync, parent_pidfd, null_fd;
+};
+
+static const char *const default_env[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
+
+uint64_t proc_start_time(pid_t pid)
+{
+    char path[40];
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
+    if (file_read_all(path, 4096, &text, &len) < 0)
+        return 0;
+
+    char *p = strrchr(text, ')'); /* the name may hold anything */
+
+    for (int field = 2; p && field < 22; field++)
+        p = strchr(p + 1, ' ');
+    return p ? strtoull(p + 1, NULL, 10) : 0;
+}
+
+/* --- in the child --- */
+
+static void reset_signals(void)
+{
+    sigset_t none;
+
+    for (int i = 1; i < NSIG; i++)
+        (void)signal(i, SIG_DFL); /* KILL and STOP refuse; fine */
+    sigemptyset(&none);
+    (void)sigprocmask(SIG_SETMASK, &none, NULL);
+}
+
+/* First out of the way, then into place: targets may be somebody else's source. */
+static int place_fds(struct launch *l, struct err *err)
+{
+    const struct child_opts *o = l->opts;
+    int high[CHILD_FDS_MAX];
+    bool named[3] = { false };
+
+    for (size_t i = 0; i < o->n_fds; i++) {
+        high[i] = fcntl(o->fds[i].from, F_DUPFD_CLOEXEC, CHILD_LOW_FD);
+        if (high[i] < 0)
+            return err_sys(err, errno, "pass fd %d", o->fds[i].from);
+        if (o->fds[i].to < 3)
+            named[o->fds[i].to] = true;
+    }
+    if (close_range(3, ~0U, CLOSE_RANGE_CLOEXEC) < 0)
+        return err_sys(err, errno, "close_range");
+    for (int fd = 0; fd < 3; fd++)
+        if (!named[fd] && dup2(l->null_fd, fd) < 0)
+            return err_sys(err, errno, "open /dev/null as fd %d", fd);
+    for (size_t i = 0; i < o->n_fds; i++)
+        if (dup2(high[i], o->fds[i].to) < 0)
+            return err_sys(err, errno, "place fd %d", o->fds[i].to);
+    return 0;
+}
+
+static int die_with_parent(const struct launch *l, struct err *err)
+{
+    struct pollfd p = { .fd = l->parent_pidfd, .events = POLLIN };
+
+    if (prctl(PR_SET_PDEATHSIG, SIGKILL) < 0)
+        return err_sys(err, errno, "PR_SET_PDEATHSIG");
+    /* getppid() is 0 across a pid namespace: ask the pidfd whether we came too late. */
+    if (poll(&p, 1, 0) != 0)
+        return err_set(err, ERR_UNAVAILABLE, "the parent is gone");
+    return 0;
+}
+
+static int child_prepare(struct launch *l, struct err *err)
+{
+    const struct child_opts *o = l->opts;
+    char go;
+
+    if (read(l->sync, &go, 1) != 1)
+        return err_set(err, ERR_CANCELLED, "the parent gave up");
+    reset_signals();
+    if (place_fds(l, err) < 0)
+        return -1;
+    if (o->new_session && setsid() < 0)
+        return err_sys(err, errno, "setsid");
+    if (o->ctty > 0 && ioctl(o->ctty, TIOCSCTTY, 0) < 0)
+        return err_sys(err, errno, "set the controlling terminal");
+    if (o->setup && o->setup(o->setup_arg, err) < 0)
+        return -1;
+    if (o->cwd && chdir(o->cwd) < 0)
+        return err_sys(err, errno, "change to directory %s", o->cwd);
+    if (o->die_with_us && die_with_parent(l, err) < 0)
+        return -1;
+    return 0;
+}
+
+static _Noreturn void child_main(struct launch *l)
+{
+    struct err err = ERR_INIT;
+
+    if (child_prepare(l, &err) == 0) {
+        const struct child_opts *o = l->opts;
+
+        if (o->exec_fd > 0)
+            fexecve(o->exec_fd, (char *const *)o->argv, (char *const *)l->envp);
+        else
+            execve(l->path, (char *const *)o->argv, (char *const *)l->envp);
+        err_sys(&err, errno, "execute %s", l->path ? l->path : o->argv[0]);
+    }
+    (void)send(l->sync, &err, sizeof(err), MSG_NOSIGNAL);
+    _exit(127);
+}
+
+/* --- in the parent --- */
+
+/* Caller frees. A name without '/' is looked up in PATH. */
+static int find_program(const struct child_opts *o, char **ret, struct err *err)
+{
+    const char *name = o->path ? o->path : o->argv[0], *path = getenv("PATH");
+
+    if (!name || !*name)
+        return err_set(err, ERR_INVALID, "no program to execute");
+    if (strchr(name, '/')) {
+        *ret = str_dup(name);
+        return 0;
+    }
+    if (!path)
+        path = default_env[0] + strlen("PATH=");
+    for (const char *p = path; *p; p += strcspn(p, ":"), p += *p == ':') {
+        AUTO_FREE char *candidate = str_format("%.*s/%s", (int)strcspn(p, ":"), p, name);
+
+        if (access(candidate, X_OK) == 0) {
+            *ret = TAKE_PTR(candidate);
+            return 0;
+        }
+    }
+    return err_set(err, ERR_NOT_FOUND, "%s: not found in PATH (%s)", name, path);
+}
+
+static void child_ended(struct source *s, uint32_t events)
+{
+    struct child *c = CONTAINER_OF(s, struct child, source);
+    siginfo_t info = { 0 };
+
+    (void)events;
+    if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0)
+        info.si_code = CLD_KILLED, info.si_status = SIGKILL; /* reaped by nobody else: cannot be */
+    else if (info.si_pid == 0)
+        return;
+    c->status = info.si_code == CLD_EXITED
+                    ? (info.si_status & 0xff) << 8
+                    : (info.si_status & 0x7f) | (info.si_code == CLD_DUMPED ? 0x80 : 0);
+    source_remove(c->loop, s);
+    latch_set(&c->done);
+}
+
+static pid_t clone_child(uint64_t flags, int *pidfd)
+{
+    struct clone_args args = { .flags = CLONE_PIDFD | flags,
+                               .pidfd = (uintptr_t)pidfd,
+                               .exit_signal = SIGCHLD };
+
+    return (pid_t)syscall(SYS_clone3, &args, sizeof(args));
+}
+
+/* The child waits for our byte; then exec closes the socket, or an error comes. */
+static int await_exec(struct ctx *ctx, const struct child_opts *o, struct child *c, int sync,
+                      struct err *err)
+{
+    struct err from_child;
+
+    if (o->on_pid && o->on_pid(o->on_pid_arg, c->pid, err) < 0)
+        return -1;
+    if (send(sync, "g", 1, MSG_NOSIGNAL) != 1)
+        return err_sys(err, errno, "start %s", o->argv[0]);
+    if (loop_wait_fd(ctx, sync, POLLIN, "exec", err) < 0)
+        return err_wrap(err, "start %s", o->argv[0]);
+    if (recv(sync, &from_child, sizeof(from_child), 0) == (ssize_t)sizeof(from_child)) {
+        *err = from_child;
+        return -1;
+    }
+    return 0;
+}
+
+static int launch_prepare(struct launch *l, struct err *err)
+{
+    l->parent_pidfd = pidfd_open(getpid(), 0);
+    if (l->parent_pidfd < 0)
+        return err_sys(err, errno, "pidfd_open");
+    l->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
+    if (l->null_fd < 0)
+        return err_sys(err, errno, "open /dev/null");
+    return 0;
+}
+
+static int check_opts(const struct child_opts *o, struct err *err)
+{
+    if (!o->argv || !o->argv[0])
+        return err_set(err, ERR_INVALID, "no command given");
+    if (o->n_fds > CHILD_FDS_MAX)
+        return err_set(err, ERR_INVALID, "%zu fds for a child, at most %d", o->n_fds,
+                       CHILD_FDS_MAX);
+    for (size_t i = 0; i < o->n_fds; i++)
+        if (o->fds[i].to < 0 || o->fds[i].to >= CHILD_LOW_FD)
+            return err_set(err, ERR_INVALID, "fd number %d for a child, at most %d", o->fds[i].to,
+                           CHILD_LOW_FD - 1);
+    return 0;
+}
+
+int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret, struct err *err)
+{
+    struct launch l = { .opts = o,
+                        .envp = o->envp ? o->envp : default_env,
+                        .sync = -1,
+                        .parent_pidfd = -1,
+                        .null_fd = -1 };
+    AUTO(child_free) struct child *c = NULL;
+    AUTO_FREE char *path = NULL;
+    int sync[2], r;
+
+    if (check_opts(o, err) < 0 || (o->exec_fd <= 0 && find_program(o, &path, err) < 0))
+        return -1;
+    l.path = path;
+    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) < 0)
+        return err_sys(err, errno, "socketpair");
+    l.sync = sync[1];
+    r = launch_prepare(&l, err);
+    if (r == 0) {
+        int pidfd = -1;
+        pid_t pid = clone_child(o->clone_flags, &pidfd);
+
+        if (pid == 0)
+            child_main(&l);
+        if (pid < 0) {
+            r = err_sys(err, errno, "create a process for %s", o->argv[0]);
+        } else {
+            c = mem_new(struct child);
+            *c = (struct child){ .loop = ctx->loop, .pid = pid, .pidfd = pidfd };
+            c->source.fd = -1;
+            latch_init(&c->done);
+            c->start_time = proc_start_time(pid);
+        }
+    }
+    fd_close(l.parent_pidfd);
+    fd_close(l.null_fd);
+    fd_close(sync[1]);
+    if (r == 0)
+        r = await_exec(ctx, o, c, sync[0], err);
+    fd_close(sync[0]);
+    if (r < 0)
+        return -1;
+    (void)source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
+    *ret = TAKE_PTR(c);
+    return 0;
+}
+
+pid_t child_pid(const struct child *c)
+{
+    return c->pid;
+}
+
+int child_pidfd(const struct child *c)
+{
+    return c->pidfd;
+}
+
+uint64_t child_start_time(const struct child *c)
+{
+    return c->start_time;
+}
+
+int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *err)
+{
+    if (latch_wait(ctx, &c->done, "child's end", err) < 0)
+        return -1;
+    *ret_status = c->status;
+    return 0;
+}
+
+bool child_done(const struct child *c, int *ret_status)
+{
+    if (c->done.set && ret_status)
+        *ret_status = c->status;
+    return c->done.set;
+}
+
+int child_kill(struct child *c, int signo)
+{
+    if (c->done.set)
+        return -ESRCH;
+    return pidfd_send_signal(c->pidfd, signo, NULL, 0) < 0 ? -errno : 0;
+}
+
+void child_free(struct child *c)
+{
+    siginfo_t info;
+
+    if (!c)
+        return;
+    source_remove(c->loop, &c->source);
+    if (!c->done.set) {
+        (void)pidfd_send_signal(c->pidfd, SIGKILL, NULL, 0);
+        while (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED) < 0 && errno == EINTR)
+            ;
+    }
+    fd_close(c->pidfd);
+    free(c);
+}

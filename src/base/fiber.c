@@ -1,0 +1,339 @@
+/* fiber.c - fibers on ucontext, and the waits built on one primitive: struct waiter. */
+#include "base/fiber.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/loop_priv.h"
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/mman.h>
+
+#if defined(__SANITIZE_ADDRESS__)
+#define FIBER_ASAN 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define FIBER_ASAN 1
+#endif
+#endif
+
+#define GUARD_BYTES 4096
+#ifdef FIBER_ASAN
+#include <sanitizer/asan_interface.h>
+#include <sanitizer/common_interface_defs.h>
+#define STACK_BYTES ((size_t)4 * FIBER_STACK_BYTES)
+static void switch_begin(void **save, const void *bottom, size_t size)
+{
+    __sanitizer_start_switch_fiber(save, bottom, size);
+}
+static void switch_end(void *saved, const void **old_bottom, size_t *old_size)
+{
+    __sanitizer_finish_switch_fiber(saved, old_bottom, old_size);
+}
+#else
+#define STACK_BYTES ((size_t)FIBER_STACK_BYTES)
+static void switch_begin(void **save, const void *bottom, size_t size)
+{
+    (void)save, (void)bottom, (void)size;
+}
+static void switch_end(void *saved, const void **old_bottom, size_t *old_size)
+{
+    (void)saved, (void)old_bottom, (void)old_size;
+}
+#endif
+
+#define MAP_BYTES (GUARD_BYTES + STACK_BYTES)
+
+static size_t fiber_stack_size(const struct fiber *f)
+{
+    return (size_t)((const char *)f - ((const char *)f->map + GUARD_BYTES));
+}
+
+static void *stack_map(struct loop *loop)
+{
+    if (loop->n_spare > 0)
+        return loop->spare[--loop->n_spare];
+
+    void *map =
+        mmap(NULL, MAP_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (map == MAP_FAILED ||
+        mprotect((char *)map + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) < 0) {
+        fprintf(stderr, "fiber: no memory for a stack\n");
+        abort();
+    }
+    return map;
+}
+
+static void stack_unmap(struct loop *loop, void *map)
+{
+#ifdef FIBER_ASAN
+    ASAN_UNPOISON_MEMORY_REGION((char *)map + GUARD_BYTES, STACK_BYTES);
+#endif
+    if (loop->n_spare < LOOP_SPARE_STACKS) {
+        /* Keep the top page, where every fiber lives; what a deep call once touched goes. */
+        madvise((char *)map + GUARD_BYTES, STACK_BYTES - 4096, MADV_DONTNEED);
+        loop->spare[loop->n_spare++] = map;
+        return;
+    }
+    munmap(map, MAP_BYTES);
+}
+
+void fiber_free_spares(struct loop *loop)
+{
+    while (loop->n_spare > 0)
+        munmap(loop->spare[--loop->n_spare], MAP_BYTES);
+}
+
+static void fiber_main(unsigned hi, unsigned lo)
+{
+    struct fiber *f = (struct fiber *)(((uintptr_t)hi << 32) | lo);
+    struct loop *loop = f->loop;
+
+    switch_end(NULL, &loop->asan_stack, &loop->asan_stack_size);
+    f->fn(f->arg);
+    loop->ended = f;
+    switch_begin(NULL, loop->asan_stack, loop->asan_stack_size);
+    setcontext(&loop->uc);
+    abort();
+}
+
+struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, const char *name)
+{
+    char *map = stack_map(loop);
+    uintptr_t top = (uintptr_t)(map + MAP_BYTES - sizeof(struct fiber)) & ~(uintptr_t)63;
+    struct fiber *f = (struct fiber *)top;
+
+    *f = (struct fiber){ .loop = loop, .fn = fn, .arg = arg, .map = map };
+    snprintf(f->name, sizeof(f->name), "%s", name);
+    f->born_ns = loop_now(loop);
+    getcontext(&f->uc);
+    f->uc.uc_stack.ss_sp = map + GUARD_BYTES;
+    f->uc.uc_stack.ss_size = fiber_stack_size(f);
+    f->uc.uc_link = NULL;
+    makecontext(&f->uc, (void (*)(void))fiber_main, 2, (unsigned)(top >> 32), (unsigned)top);
+    list_append(&loop->fibers, &f->in_all);
+    loop->n_fibers++;
+    fiber_ready(f);
+    return f;
+}
+
+void fiber_drop(struct fiber *f)
+{
+    struct loop *loop = f->loop;
+
+    list_remove(&f->in_all);
+    loop->n_fibers--;
+    stack_unmap(loop, f->map);
+}
+
+void fiber_resume(struct fiber *f)
+{
+    struct loop *loop = f->loop;
+
+    loop->current = f;
+    f->why = NULL;
+    switch_begin(&loop->asan_fake_stack, (char *)f->map + GUARD_BYTES, fiber_stack_size(f));
+    swapcontext(&loop->uc, &f->uc);
+    switch_end(loop->asan_fake_stack, NULL, NULL);
+    loop->current = NULL;
+    if (loop->ended) {
+        fiber_drop(loop->ended);
+        loop->ended = NULL;
+    }
+}
+
+void fiber_park(struct fiber *f, const char *why)
+{
+    struct loop *loop = f->loop;
+
+    f->why = why;
+    f->parked_ns = loop_now(loop);
+    switch_begin(&f->asan_fake_stack, loop->asan_stack, loop->asan_stack_size);
+    swapcontext(&f->uc, &loop->uc);
+    switch_end(f->asan_fake_stack, &loop->asan_stack, &loop->asan_stack_size);
+}
+
+void fiber_ready(struct fiber *f)
+{
+    struct loop *loop = f->loop;
+
+    if (loop->ready_head > 0 && loop->ready_n == loop->ready_cap) {
+        for (size_t i = loop->ready_head; i < loop->ready_n; i++)
+            loop->ready[i - loop->ready_head] = loop->ready[i];
+        loop->ready_n -= loop->ready_head;
+        loop->ready_head = 0;
+    }
+    loop->ready = mem_grow(loop->ready, loop->ready_n, &loop->ready_cap, sizeof(*loop->ready));
+    loop->ready[loop->ready_n++] = f;
+}
+
+void fiber_go(struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt, ...)
+{
+    char name[FIBER_NAME_SIZE];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    fiber_new(loop, fn, arg, name);
+}
+
+struct fiber *fiber_self(const struct loop *loop)
+{
+    return loop->current;
+}
+
+const char *fiber_name(const struct fiber *f)
+{
+    return f->name;
+}
+
+void fiber_yield(struct loop *loop)
+{
+    fiber_ready(loop->current);
+    fiber_park(loop->current, "yield");
+}
+
+void waiter_fire(struct waiter *w, int result)
+{
+    list_remove(&w->in_queue);
+    list_remove(&w->in_cancel);
+    timer_remove(w->fiber->loop, &w->timer);
+    w->result = result;
+    w->fiber->why = NULL;
+    fiber_ready(w->fiber);
+}
+
+static void waiter_deadline(struct timer *t)
+{
+    waiter_fire(CONTAINER_OF(t, struct waiter, timer), WAIT_DEADLINE);
+}
+
+/* The only place where a fiber waits. q may be NULL: then only ctx ends the wait. */
+static int wait_on(struct ctx *ctx, struct waitq *q, uint64_t deadline, const char *why,
+                   struct err *err)
+{
+    struct loop *loop = ctx->loop;
+    struct waiter w = { .fiber = loop->current };
+
+    if (!w.fiber) {
+        fprintf(stderr, "fiber: a wait (%s) outside any fiber\n", why);
+        abort();
+    }
+    if (ctx_check(ctx, err) < 0)
+        return err_wrap(err, "%s", why);
+    list_init(&w.in_queue);
+    list_init(&w.in_cancel);
+    if (q)
+        list_append(&q->waiters, &w.in_queue);
+    if (ctx->cancel)
+        list_append(&ctx->cancel->waiters, &w.in_cancel);
+    if (deadline)
+        timer_add(loop, &w.timer, deadline, waiter_deadline);
+    fiber_park(w.fiber, why);
+    if (w.result == WAIT_CANCELLED)
+        return err_set(err, ctx->cancel->code, "%s: %s", why, ctx->cancel->why);
+    if (w.result == WAIT_DEADLINE)
+        return err_set(err, ERR_DEADLINE, "%s: deadline exceeded", why);
+    return 0;
+}
+
+int fiber_sleep(struct ctx *ctx, uint64_t ns, struct err *err)
+{
+    uint64_t until = loop_now(ctx->loop) + ns;
+    bool ours = ctx->deadline == 0 || until < ctx->deadline;
+
+    if (wait_on(ctx, NULL, ours ? until : ctx->deadline, "sleep", err) < 0) {
+        if (!ours || err->code != ERR_DEADLINE)
+            return -1;
+        err_clear(err);
+    }
+    return 0;
+}
+
+void waitq_init(struct waitq *q)
+{
+    list_init(&q->waiters);
+}
+
+int waitq_wait(struct ctx *ctx, struct waitq *q, const char *why, struct err *err)
+{
+    return wait_on(ctx, q, ctx->deadline, why, err);
+}
+
+void waitq_wake_one(struct waitq *q)
+{
+    if (!list_empty(&q->waiters))
+        waiter_fire(LIST_ENTRY(q->waiters.next, struct waiter, in_queue), WAIT_WOKEN);
+}
+
+void waitq_wake_all(struct waitq *q)
+{
+    while (!list_empty(&q->waiters))
+        waitq_wake_one(q);
+}
+
+void latch_init(struct latch *l)
+{
+    l->set = false;
+    waitq_init(&l->q);
+}
+
+void latch_set(struct latch *l)
+{
+    l->set = true;
+    waitq_wake_all(&l->q);
+}
+
+int latch_wait(struct ctx *ctx, struct latch *l, const char *why, struct err *err)
+{
+    while (!l->set)
+        if (waitq_wait(ctx, &l->q, why, err) < 0)
+            return -1;
+    return 0;
+}
+
+void group_init(struct group *g)
+{
+    g->running = 0;
+    waitq_init(&g->q);
+}
+
+struct group_start {
+    struct group *group;
+    void (*fn)(void *arg);
+    void *arg;
+};
+
+static void group_main(void *arg)
+{
+    struct group_start start = *(struct group_start *)arg;
+
+    free(arg);
+    start.fn(start.arg);
+    if (--start.group->running == 0)
+        waitq_wake_all(&start.group->q);
+}
+
+void group_go(struct group *g, struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt,
+              ...)
+{
+    struct group_start *start = mem_new(struct group_start);
+    char name[FIBER_NAME_SIZE];
+    va_list ap;
+
+    va_start(ap, fmt);
+    vsnprintf(name, sizeof(name), fmt, ap);
+    va_end(ap);
+    *start = (struct group_start){ g, fn, arg };
+    g->running++;
+    fiber_new(loop, group_main, start, name);
+}
+
+int group_wait(struct ctx *ctx, struct group *g, const char *why, struct err *err)
+{
+    while (g->running > 0)
+        if (waitq_wait(ctx, &g->q, why, err) < 0)
+            return -1;
+    return 0;
+}

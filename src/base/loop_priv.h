@@ -1,0 +1,94 @@
+/* loop_priv.h - the inside of loop, fiber and what registers with them. Only for base. */
+#pragma once
+#include "base/ctx.h"
+#include "base/fiber.h"
+#include "base/list.h"
+#include "base/loop.h"
+#include "base/rand.h"
+#include <sys/epoll.h>
+#include <ucontext.h>
+
+/* A moment at which fn runs on the loop. In a binary heap; index 0 means "not in it". */
+struct timer {
+    uint64_t at;
+    size_t index;
+    void (*fn)(struct timer *t);
+};
+void timer_add(struct loop *loop, struct timer *t, uint64_t at, void (*fn)(struct timer *t));
+void timer_remove(struct loop *loop, struct timer *t); /* repeatable */
+
+/* An fd in epoll. fn runs on the loop, outside fibers. */
+struct source {
+    int fd; /* borrowed; -1 if not registered */
+    void (*fn)(struct source *s, uint32_t events);
+};
+/* -errno; -EPERM for fds that are always ready. */
+int source_add(struct loop *loop, struct source *s, int fd, uint32_t events,
+               void (*fn)(struct source *s, uint32_t events));
+void source_remove(struct loop *loop, struct source *s); /* repeatable */
+
+/* One fiber's wait, on its own stack: on a queue, on a cancel, on a deadline at once. */
+struct waiter {
+    struct fiber *fiber;
+    struct list in_queue, in_cancel;
+    struct timer timer;
+    enum { WAIT_WOKEN, WAIT_DEADLINE, WAIT_CANCELLED } result;
+};
+/* Ends the wait and makes its fiber ready. */
+void waiter_fire(struct waiter *w, int result);
+
+#define FIBER_NAME_SIZE 32
+
+struct fiber {
+    ucontext_t uc;
+    struct loop *loop;
+    void (*fn)(void *arg);
+    void *arg;
+    struct list in_all;
+    uint64_t born_ns, parked_ns;
+    const char *why; /* NULL while ready or running */
+    void *map;       /* the whole mapping; this struct lies at its upper end */
+    void *asan_fake_stack;
+    char name[FIBER_NAME_SIZE];
+};
+struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, const char *name);
+/* Switches to f until it parks or ends; frees it in the latter case. Only the loop calls it. */
+void fiber_resume(struct fiber *f);
+/* Back to the loop; returns when the fiber is ready again. */
+void fiber_park(struct fiber *f, const char *why);
+void fiber_ready(struct fiber *f);
+void fiber_drop(struct fiber *f); /* without running on */
+void fiber_free_spares(struct loop *loop);
+
+#define LOOP_EVENTS 64
+#define LOOP_SPARE_STACKS 16
+
+struct loop {
+    bool virtual_time, stopped;
+    bool seeded;
+    struct rng rng;
+    uint64_t virtual_now;
+    struct list fibers;
+    size_t n_fibers;
+    struct fiber *current;
+    struct fiber **ready; /* a queue in an array: [head, n) */
+    size_t ready_head, ready_n, ready_cap;
+    struct timer **heap; /* from 1 */
+    size_t heap_n, heap_cap;
+    int epoll;
+    struct epoll_event events[LOOP_EVENTS]; /* being handled: [event_next, n_events) */
+    int n_events, event_next;
+    struct source signals;
+    int signal_fd;
+    struct {
+        void (*fn)(void *arg, const struct signalfd_siginfo *info);
+        void *arg;
+    } handlers[65];
+    ucontext_t uc; /* of loop_run */
+    void *asan_fake_stack;
+    const void *asan_stack;
+    size_t asan_stack_size;
+    void *spare[LOOP_SPARE_STACKS]; /* mappings of ended fibers */
+    size_t n_spare;
+    struct fiber *ended; /* to be freed after the switch */
+};
