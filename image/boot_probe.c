@@ -122,7 +122,8 @@ int main(void)
 
     load_in_order(NULL);
     run_program("crun", (char *[]){ "/bin/crun", "--version", NULL });
-    run_program("shell", (char *[]){ "/bin/sh", "-c", "test $(id -u) = 0 && ls -l /usr/bin/awk", NULL });
+    run_program("shell",
+                (char *[]){ "/bin/sh", "-c", "test $(id -u) = 0 && ls -l /usr/bin/awk", NULL });
     say("finished", "ok");
     fflush(stdout);
     reboot(RB_POWER_OFF);

@@ -26,6 +26,10 @@ def build(image, gcs, **options):
                           stdout=subprocess.PIPE, stderr=subprocess.STDOUT, **options)
 
 
+def same_file(first, second, name):
+    return filecmp.cmp(os.path.join(first, name), os.path.join(second, name), shallow=False)
+
+
 def compile_program(path, source, *flags):
     subprocess.run(["gcc", "-x", "c", "-o", path, *flags, "-"], input=source, text=True, check=True)
 
@@ -54,9 +58,9 @@ def test_build(tap, work):
     tap.require(made.returncode == 0, "an image is built", made.stdout)
     made = build(second, gcs, umask=0o077,
                  env={**os.environ, "LC_ALL": "C.UTF-8", "TZ": "Asia/Tokyo", "HOME": "/"})
-    same = all(filecmp.cmp(os.path.join(first, name), os.path.join(second, name), shallow=False)
-               for name in ("vmlinux", "initrd.cpio", "manifest.json"))
-    tap.check(same, "the same input gives the same bytes, whatever umask, locale and directory")
+    tap.check(all(same_file(first, second, name)
+                  for name in ("vmlinux", "initrd.cpio", "manifest.json")),
+              "the same input gives the same bytes, whatever umask, locale and directory")
 
     before = os.stat(os.path.join(first, "initrd.cpio"))
     made = build(first, gcs)
@@ -68,16 +72,13 @@ def test_build(tap, work):
         initrd.seek(5000)
         initrd.write(b"damage")
     build(second, gcs)
-    tap.check(filecmp.cmp(os.path.join(first, "initrd.cpio"), os.path.join(second, "initrd.cpio"),
-                          shallow=False), "a damaged image is made again")
+    tap.check(same_file(first, second, "initrd.cpio"), "a damaged image is made again")
 
     with open(gcs, "ab") as program:
         program.write(b"\0")
     made = build(second, gcs)
-    tap.check(made.returncode == 0
-              and filecmp.cmp(os.path.join(first, "vmlinux"), os.path.join(second, "vmlinux"), False)
-              and not filecmp.cmp(os.path.join(first, "initrd.cpio"),
-                                  os.path.join(second, "initrd.cpio"), False),
+    tap.check(made.returncode == 0 and same_file(first, second, "vmlinux")
+              and not same_file(first, second, "initrd.cpio"),
               "another agent gives another initramfs and the same kernel", made.stdout)
     return first
 
@@ -105,7 +106,8 @@ def test_contents(tap, image):
     lines = {name: steps.split() for name, steps in order.items()}
     tap.check(lines["virtio_pci"][-1] == "virtio_pci" and "virtio_net" in lines
               and lines["ext4"][0] == "crc32c_generic", "the order file knows the modules of boot")
-    tap.check(all(directory + step + ".ko" in entries for steps in lines.values() for step in steps),
+    tap.check(all(directory + step + ".ko" in entries
+                  for steps in lines.values() for step in steps),
               "each module of the order file is in the image")
     tap.check(all(set(lines[step]) <= set(steps[:place + 1])
                   for steps in lines.values() for place, step in enumerate(steps)),

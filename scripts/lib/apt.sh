@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # apt.sh - Debian packages through apt, without touching the machine's apt configuration.
 #
 # A *world* is a directory below $LCOW_CACHE/apt with a source list, package lists, pins and

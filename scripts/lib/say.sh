@@ -1,3 +1,4 @@
+# shellcheck shell=bash
 # say.sh - progress and errors of the project's shell scripts. Source it; set $SAY_NAME first.
 #
 # A phase is one line: what is being done, then how long it took. Whatever the commands of a
