@@ -1,0 +1,73 @@
+# lcow - a utility VM for every pod. `make help` lists what there is.
+# Meson does the building; this file only names what people and CI call.
+
+MESON_GCC   := build/gcc
+MESON_CLANG := build/clang
+MESON_ASAN  := build/asan
+MESON_FUZZ  := build/fuzz
+JOBS        := $(shell nproc)
+
+.DEFAULT_GOAL := all
+.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration \
+        check-rooms check-format format bench fsm-docs clean
+
+all: image ## programs in build/bin and the guest image in build/image
+
+help: ## this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+deps: ## Debian packages this needs (nothing happens when they are there)
+	@scripts/deps
+
+$(MESON_GCC)/build.ninja: | deps
+	@CC=gcc meson setup $(MESON_GCC) >build/setup-gcc.log 2>&1 || { cat build/setup-gcc.log; exit 1; }
+$(MESON_CLANG)/build.ninja: | deps
+	@CC=clang meson setup $(MESON_CLANG) >build/setup-clang.log 2>&1 || { cat build/setup-clang.log; exit 1; }
+$(MESON_ASAN)/build.ninja: | deps
+	@CC=gcc meson setup $(MESON_ASAN) -Db_sanitize=address,undefined >build/setup-asan.log 2>&1 || \
+		{ cat build/setup-asan.log; exit 1; }
+$(MESON_FUZZ)/build.ninja: | deps
+	@CC=clang meson setup $(MESON_FUZZ) -Dfuzz=true -Db_sanitize=address,undefined -Db_lundef=false \
+		>build/setup-fuzz.log 2>&1 || { cat build/setup-fuzz.log; exit 1; }
+$(MESON_GCC)/build.ninja $(MESON_CLANG)/build.ninja $(MESON_ASAN)/build.ninja $(MESON_FUZZ)/build.ninja: | build
+build:
+	@mkdir -p build
+
+programs: $(MESON_GCC)/build.ninja ## build/bin
+	@ninja --quiet -C $(MESON_GCC)
+	@mkdir -p build/bin
+	@for p in lcow gcs; do cmp -s $(MESON_GCC)/cmd/$$p/$$p build/bin/$$p || \
+		install -m 755 $(MESON_GCC)/cmd/$$p/$$p build/bin/$$p; done
+
+image: programs ## build/image: kernel, initrd, manifest
+	@image/build build/image build/bin/gcs
+
+demo: image ## boot a VM, run a few commands in it, show where the time went
+	@scripts/demo
+
+check: deps ## every test; ends with "N passed, N failed"
+	@scripts/check
+
+check-full: deps ## the same with more seeds and longer fuzzing
+	@scripts/check --full
+
+unit sim asan fuzz-smoke integration: deps ## one suite of make check
+	@scripts/check --only $@
+
+check-rooms: ## what may include what
+	@scripts/check-rooms
+
+check-format:
+	@clang-format --dry-run -Werror $$(git ls-files '*.c' '*.h')
+
+format: ## clang-format over everything
+	@clang-format -i $$(git ls-files '*.c' '*.h')
+
+bench: image ## boot stages, memory, throughput, as a table and as JSON
+	@bench/run
+
+fsm-docs: programs ## the state tables as Markdown
+	@$(MESON_GCC)/tests/fsm_docs
+
+clean: ## everything that was built; downloads stay in build/cache
+	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +

@@ -1,0 +1,288 @@
+/* child_test.c - children get what was named and nothing else, and their end is known. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "harness/tap.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static int run(struct ctx *ctx, struct child_opts *o, int *ret_status, struct err *err)
+{
+    AUTO(child_free) struct child *c = NULL;
+
+    if (child_spawn(ctx, o, &c, err) < 0)
+        return -1;
+    return child_wait(ctx, c, ret_status, err);
+}
+
+static int run_sh(struct ctx *ctx, const char *script, int *ret_status, struct err *err)
+{
+    const char *argv[] = { "sh", "-c", script, NULL };
+
+    return run(ctx, &(struct child_opts){ .argv = argv }, ret_status, err);
+}
+
+TEST_FIBER(exit_code_and_signal_are_told_apart)
+{
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_OK(run_sh(ctx, "exit 7", &status, &err), err);
+    ASSERT(WIFEXITED(status));
+    ASSERT_EQ(WEXITSTATUS(status), 7);
+    ASSERT_OK(run_sh(ctx, "kill -TERM $$", &status, &err), err);
+    ASSERT(WIFSIGNALED(status));
+    ASSERT_EQ(WTERMSIG(status), SIGTERM);
+}
+
+TEST_FIBER(a_missing_program_is_named)
+{
+    const char *bare[] = { "no-such-program-here", NULL }, *path[] = { "/no/such/file", NULL };
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_FAIL(run(ctx, &(struct child_opts){ .argv = bare }, &status, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "no-such-program-here");
+    ASSERT_FAIL(run(ctx, &(struct child_opts){ .argv = path }, &status, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "/no/such/file");
+}
+
+TEST_FIBER(a_file_that_cannot_be_executed_is_a_permission)
+{
+    const char *argv[] = { "/etc/passwd", NULL };
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_FAIL(run(ctx, &(struct child_opts){ .argv = argv }, &status, &err), err, ERR_PERMISSION);
+}
+
+TEST_FIBER(an_empty_command_is_refused)
+{
+    const char *none[] = { NULL }, *blank[] = { "", NULL };
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_FAIL(run(ctx, &(struct child_opts){ .argv = none }, &status, &err), err, ERR_INVALID);
+    ASSERT_FAIL(run(ctx, &(struct child_opts){ .argv = blank }, &status, &err), err, ERR_INVALID);
+}
+
+static char *output_of(struct ctx *ctx, struct child_opts *o)
+{
+    int p[2], status;
+    struct err err = ERR_INIT;
+    char buf[4096];
+
+    ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+
+    struct child_fd out = { p[1], 1 };
+    AUTO(child_free) struct child *c = NULL;
+
+    o->fds = o->fds ? o->fds : &out;
+    o->n_fds = o->n_fds ? o->n_fds : 1;
+    if (o->fds != &out)
+        ((struct child_fd *)o->fds)[0].from = p[1];
+    ASSERT_OK(child_spawn(ctx, o, &c, &err), err);
+    close(p[1]);
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+
+    ssize_t n = fd_read_full(p[0], buf, sizeof(buf) - 1);
+
+    close(p[0]);
+    ASSERT(n >= 0);
+    return str_ndup(buf, (size_t)n);
+}
+
+TEST_FIBER(only_the_named_fds_arrive)
+{
+    AUTO_FD int secret = open("/etc/passwd", O_RDONLY); /* not even CLOEXEC */
+    const char *argv[] = { "sh", "-c", "cd /proc/self/fd && echo *", NULL };
+    AUTO_FREE char *out = output_of(ctx, &(struct child_opts){ .argv = argv });
+
+    ASSERT(secret > 2);
+    ASSERT_STR(out, "0 1 2\n");
+}
+
+TEST_FIBER(fds_may_be_exchanged)
+{
+    AUTO_FD int a = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    AUTO_FD int b = open("/dev/zero", O_RDONLY | O_CLOEXEC);
+    struct child_fd fds[] = { { -1, 1 }, { a, b }, { b, a } };
+    AUTO_FREE char *script = str_format("readlink /proc/self/fd/%d /proc/self/fd/%d", a, b);
+    const char *argv[] = { "sh", "-c", script, NULL };
+    AUTO_FREE char *out =
+        output_of(ctx, &(struct child_opts){ .argv = argv, .fds = fds, .n_fds = 3 });
+
+    ASSERT_STR(out, "/dev/zero\n/dev/null\n");
+}
+
+TEST_FIBER(environment_and_directory_are_as_named)
+{
+    const char *argv[] = { "/bin/sh", "-c", "pwd; echo $A; env | wc -l", NULL },
+               *env[] = { "A=b", NULL };
+    AUTO_FREE char *out =
+        output_of(ctx, &(struct child_opts){ .argv = argv, .envp = env, .cwd = "/usr" });
+
+    ASSERT_HAS(out, "/usr\nb\n");
+}
+
+TEST_FIBER(signals_are_not_blocked_or_ignored_in_a_child)
+{
+    sigset_t set, old;
+    struct err err = ERR_INIT;
+    int status;
+
+    sigemptyset(&set);
+    sigaddset(&set, SIGTERM);
+    sigprocmask(SIG_BLOCK, &set, &old);
+    signal(SIGTERM, SIG_IGN);
+    ASSERT_OK(run_sh(ctx, "kill -TERM $$; exit 0", &status, &err), err);
+    ASSERT(WIFSIGNALED(status));
+    signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &old, NULL);
+}
+
+static int setup_fails(void *arg, struct err *err)
+{
+    return err_set(err, ERR_STATE, "setup of %s failed", (const char *)arg);
+}
+
+TEST_FIBER(an_error_in_setup_reaches_the_caller)
+{
+    const char *argv[] = { "true", NULL };
+    struct err err = ERR_INIT;
+    int status;
+    struct child_opts o = { .argv = argv, .setup = setup_fails, .setup_arg = (void *)"jail" };
+
+    ASSERT_FAIL(run(ctx, &o, &status, &err), err, ERR_STATE);
+    ASSERT_STR(err.msg, "setup of jail failed");
+}
+
+static int refuse_pid(void *arg, pid_t pid, struct err *err)
+{
+    *(pid_t *)arg = pid;
+    return err_set(err, ERR_EXHAUSTED, "ledger is full");
+}
+
+TEST_FIBER(who_cannot_be_written_down_does_not_run)
+{
+    AUTO_FREE char *mark = str_format("/tmp/lcow-child-test-%d", (int)getpid());
+    const char *argv[] = { "touch", mark, NULL };
+    struct err err = ERR_INIT;
+    pid_t pid = 0;
+    int status;
+    struct child_opts o = { .argv = argv, .on_pid = refuse_pid, .on_pid_arg = &pid };
+
+    ASSERT_FAIL(run(ctx, &o, &status, &err), err, ERR_EXHAUSTED);
+    ASSERT(pid > 0);
+    ASSERT_EQ(kill(pid, 0), -1);
+    ASSERT_EQ(access(mark, F_OK), -1);
+}
+
+TEST_FIBER(many_fibers_may_wait_and_a_kill_after_the_end_hits_nobody)
+{
+    const char *argv[] = { "sleep", "1000", NULL };
+    AUTO(child_free) struct child *c = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
+    ASSERT(!child_done(c, NULL));
+    ASSERT(child_start_time(c) > 0);
+    ASSERT_EQ(child_start_time(c), proc_start_time(child_pid(c)));
+    ASSERT_EQ(child_kill(c, SIGKILL), 0);
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+    ASSERT_OK(child_wait(ctx, c, &status, &err), err);
+    ASSERT_EQ(WTERMSIG(status), SIGKILL);
+    ASSERT_EQ(child_kill(c, SIGKILL), -ESRCH);
+}
+
+TEST_FIBER(freeing_a_running_child_ends_it)
+{
+    const char *argv[] = { "sleep", "1000", NULL };
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
+
+    pid_t pid = child_pid(c);
+
+    child_free(c);
+    ASSERT_EQ(kill(pid, 0), -1);
+}
+
+TEST_FIBER(a_wait_for_a_living_child_ends_with_the_deadline)
+{
+    const char *argv[] = { "sleep", "1000", NULL };
+    AUTO(child_free) struct child *c = NULL;
+    struct err err = ERR_INIT;
+    struct ctx soon = ctx_with_timeout(ctx, 10 * NS_PER_MS);
+    int status;
+
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
+    ASSERT_FAIL(child_wait(&soon, c, &status, &err), err, ERR_DEADLINE);
+}
+
+/* A middle process spawns a child that dies with it, tells us its pid, and is killed. */
+static void middle(void *arg)
+{
+    struct ctx *ctx = ((void **)arg)[0];
+    int *tell = ((void **)arg)[1];
+    const char *argv[] = { "sleep", "1000", NULL };
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+
+    if (child_spawn(ctx, &(struct child_opts){ .argv = argv, .die_with_us = true }, &c, &err) < 0)
+        _exit(1);
+
+    pid_t pid = child_pid(c);
+
+    (void)!write(*tell, &pid, sizeof(pid));
+    pause();
+}
+
+TEST_FIBER(a_child_dies_with_us)
+{
+    int p[2];
+    pid_t grandchild = 0;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        struct loop *loop = loop_new(NULL);
+        struct ctx inner = ctx_root(loop);
+        void *arg[] = { &inner, &p[1] };
+
+        fiber_go(loop, middle, arg, "middle");
+        loop_run(loop);
+        _exit(1);
+    }
+    ASSERT_OK(loop_wait_fd(ctx, p[0], POLLIN, "pid", &err), err);
+    ASSERT_EQ(read(p[0], &grandchild, sizeof(grandchild)), (ssize_t)sizeof(grandchild));
+    kill(pid, SIGKILL);
+    ASSERT_EQ(waitpid(pid, NULL, 0), pid);
+
+    int status;
+
+    ASSERT_EQ(waitpid(grandchild, &status, 0), grandchild); /* blocks for ever if it lives on */
+    ASSERT(WIFSIGNALED(status));
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    close(p[0]);
+    close(p[1]);
+}
