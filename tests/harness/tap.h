@@ -3,7 +3,9 @@
  *     TEST(attach_failure_is_terminal) { ASSERT_EQ(d.state, DISK_DETACHED); }
  *     TEST_FIBER(gate_is_fair) { … the body runs as a fiber; `ctx` has a 10 s deadline … }
  *     TEST_VIRTUAL(deadline_fires) { … the same on virtual time … }
- * Arguments: a substring of test names to run; -l lists. */
+ * After the body of a fiber test every fiber it started must have ended, or end within a few
+ * seconds: what is left fails the test and is listed. A failed assertion in a fiber other than the
+ * test's own ends the test too. Arguments: a substring of test names to run; -l lists. */
 #pragma once
 #include "base/ctx.h"
 #include "base/err.h"
@@ -24,6 +26,10 @@ _Noreturn void tap_fail(const char *file, int line, const char *fmt, ...)
     __attribute__((format(printf, 3, 4)));
 /* Marks the test as skipped, with the reason, and jumps out of it. */
 _Noreturn void tap_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2)));
+
+/* Runs fn(arg) in a child process and waits for it. True if it died by abort(); what it wrote to
+ * stderr is then in text, NUL-terminated. For bugs that must not be survived. */
+bool tap_aborts(void (*fn)(void *arg), void *arg, char *text, size_t size);
 
 #define TAP_REGISTER_(id, ...)                                                                     \
     __attribute__((constructor)) static void tap_register_##id(void)                               \
@@ -67,6 +73,13 @@ _Noreturn void tap_skip(const char *fmt, ...) __attribute__((format(printf, 1, 2
         if (!t_ || !__builtin_strstr(t_, p_))                                                      \
             tap_fail(__FILE__, __LINE__, "\"%s\" does not contain \"%s\"", t_ ? t_ : "(null)",     \
                      p_);                                                                          \
+    } while (0)
+#define ASSERT_ABORTS(fn, arg, part)                                                               \
+    do {                                                                                           \
+        char text_[512];                                                                           \
+        if (!tap_aborts((fn), (arg), text_, sizeof(text_)))                                        \
+            tap_fail(__FILE__, __LINE__, "%s does not abort", #fn);                                \
+        ASSERT_HAS(text_, part);                                                                   \
     } while (0)
 #define ASSERT_OK(expr, err)                                                                       \
     do {                                                                                           \
