@@ -5,26 +5,26 @@
  *     struct qmp_reader r; qmp_reader_init(&r, QMP_MAX_MESSAGE);
  *     loop: bytes come in -> qmp_reader_feed(); then qmp_reader_next() until nothing is left. */
 #pragma once
+#include "base/err.h"
 #include "base/json.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-
-struct err;
 
 #define QMP_MAX_MESSAGE (1u << 20)
 
 /* Splits at the end of each outermost object; line ends and blanks between objects are skipped.
  * An error (rubbish between objects, too long, too deep, not JSON, not QMP) is final: every later
  * call repeats it. */
-struct qmp_reader {
+struct qmp_reader { /* private */
     struct sbuf buf;
     size_t max;                /* of one message */
     size_t scanned;            /* bytes of buf looked at */
-    unsigned depth;            /* open brackets */
+    unsigned depth;            /* open brackets there */
     bool in_string, in_escape; /* of the scan */
+    bool complete;             /* scanned ends behind a message */
     enum { QMP_READER_OK, QMP_READER_BROKEN } state;
-    char why[128];
+    struct err why; /* it is broken */
 };
 
 enum qmp_kind { QMP_GREETING, QMP_RETURN, QMP_ERROR, QMP_EVENT, QMP_KIND_COUNT };

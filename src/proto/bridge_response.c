@@ -1,0 +1,190 @@
+/* Responses: completed and made to fit on the guest's side, read with care on the host's. */
+#include "base/err.h"
+#include "proto/bridge_priv.h"
+#include <stdio.h>
+#include <string.h>
+
+struct bridge_response bridge_response_for(const struct bridge_request *r)
+{
+    return (struct bridge_response){ .type = r->type, .activity_id = r->activity_id };
+}
+
+void bridge_response_fail(struct bridge_response *r, const struct err *err)
+{
+    r->result = bridge_hr(err);
+    r->error_message = err->msg;
+    r->records = NULL;
+    r->n_records = 0;
+}
+
+static void encode_response(const struct bridge_response *r, struct jsw *w)
+{
+    const struct bridge_message *message = bridge_message_find(bridge_response_type(r->type));
+
+    jsw_release(w);
+    jsw_init(w, JSW_HTML);
+    jsw_obj(w, NULL);
+    bridge_fields_encode(w, &bridge_response_base, r);
+    if (message && r->result == BRIDGE_HR_OK)
+        bridge_fields_encode(w, message->reply, r);
+    jsw_end_obj(w);
+}
+
+/* The response as the wire wants it: one error record, its text, a GUID or none, JSON text. */
+static void complete_response(struct bridge_response *r, struct bridge_error_record *record,
+                              char hr_text[BRIDGE_HR_TEXT_SIZE])
+{
+    bool failed = r->result != BRIDGE_HR_OK;
+
+    if (!bridge_is_guid(r->activity_id))
+        r->activity_id = NULL;
+    if (failed && (!r->error_message || !*r->error_message)) {
+        bridge_hr_text(r->result, hr_text);
+        r->error_message = hr_text;
+    }
+    if (failed && !r->n_records) {
+        *record = (struct bridge_error_record){
+            .result = r->result,
+            .message = r->error_message,
+            .module = "gcs",
+            .line = UINT32_MAX,
+        };
+        r->records = record;
+        r->n_records = 1;
+    }
+    if (!failed && bridge_response_type(r->type) == bridge_response_type(BRIDGE_GET_PROPERTIES) &&
+        (!r->properties || !*r->properties))
+        r->properties = "{}"; /* hcsshim dies of an empty text */
+}
+
+/* Leaves out all that is long but the text itself, then cuts the text: it appears twice. */
+static void cut_failure(struct bridge_response *r, size_t max, struct jsw *w)
+{
+    const char *message = r->error_message ? r->error_message : "";
+    struct bridge_error_record record = {
+        .result = r->n_records ? r->records[0].result : r->result,
+        .message = "",
+        .module = "gcs",
+        .line = UINT32_MAX,
+    };
+    AUTO_FREE char *cut = NULL;
+    size_t keys = sizeof("\"ErrorMessage\":\"\",");
+
+    r->records = &record;
+    r->n_records = 1;
+    r->error_message = NULL;
+    encode_response(r, w);
+    cut = bridge_text_cut(message, (max - w->out.len - keys) / 2);
+    r->error_message = record.message = cut;
+    encode_response(r, w);
+}
+
+static void cut_stacks(struct bridge_response *r, size_t max, struct jsw *w)
+{
+    const char *stacks = r->stacks;
+    AUTO_FREE char *cut = NULL;
+
+    r->stacks = "";
+    encode_response(r, w);
+    cut = bridge_text_cut(stacks, max - w->out.len);
+    r->stacks = cut;
+    encode_response(r, w);
+}
+
+void bridge_response_encode(const struct bridge_response *response, uint64_t id, uint32_t max,
+                            struct sbuf *out)
+{
+    struct bridge_response r = *response;
+    struct bridge_error_record record;
+    AUTO(jsw_release) struct jsw w = { 0 };
+    char hr_text[BRIDGE_HR_TEXT_SIZE], too_long[96];
+    size_t room = max - BRIDGE_HEADER_BYTES;
+
+    complete_response(&r, &record, hr_text);
+    encode_response(&r, &w);
+    if (w.out.len > room && r.result == BRIDGE_HR_OK &&
+        bridge_response_type(r.type) == bridge_response_type(BRIDGE_DUMP_STACKS) && r.stacks)
+        cut_stacks(&r, room, &w);
+    if (w.out.len > room && r.result == BRIDGE_HR_OK) {
+        snprintf(too_long, sizeof(too_long),
+                 "the response of %zu bytes does not fit into a frame of %u", w.out.len, max);
+        r.result = BRIDGE_HR_FAIL;
+        r.error_message = too_long;
+        r.n_records = 0;
+        complete_response(&r, &record, hr_text);
+        encode_response(&r, &w);
+    }
+    if (w.out.len > room)
+        cut_failure(&r, room, &w);
+    bridge_frame_add(out, bridge_response_type(r.type), id, &w, BRIDGE_NO_LINE_FEED);
+}
+
+static int decode_response(uint32_t request_type, const char *payload, size_t len,
+                           struct bridge_response *ret, struct err *err)
+{
+    const struct bridge_message *message = bridge_message_find(request_type);
+    const json_t *root;
+
+    if (bridge_text_parse(ret->mem, payload, len, &root, err) < 0)
+        return -1;
+    bridge_fields_default(&bridge_response_base, ret);
+    if (message)
+        bridge_fields_default(message->reply, ret);
+    if (bridge_fields_decode(ret->mem, root, &bridge_response_base, ret, err) < 0)
+        return -1;
+    return message ? bridge_fields_decode(ret->mem, root, message->reply, ret, err) : 0;
+}
+
+int bridge_response_decode(uint32_t request_type, const void *payload, size_t len,
+                           struct bridge_response *ret, struct err *err)
+{
+    struct bridge_response r = { .type = bridge_response_type(request_type),
+                                 .mem = bridge_mem_new() };
+
+    if (decode_response(request_type, payload, len, &r, err) < 0) {
+        bridge_mem_free(r.mem);
+        return err_wrap(err, "%s response", bridge_message_name(request_type));
+    }
+    *ret = r;
+    return 0;
+}
+
+/* The guest's words may end up on a terminal. */
+static char *printable(const char *s)
+{
+    size_t len = strlen(s), n;
+    struct sbuf out = { 0 };
+
+    for (size_t at = 0; at < len; at += n) {
+        uint32_t c = 0;
+
+        n = str_utf8(s + at, len - at, &c);
+        if (n == 0 || c < 0x20 || (c >= 0x7f && c < 0xa0))
+            sbuf_addc(&out, ' ');
+        else
+            sbuf_add(&out, s + at, n);
+        n = n ? n : 1;
+    }
+    return sbuf_take(&out);
+}
+
+int bridge_response_check(const struct bridge_response *r, struct err *err)
+{
+    char hr_text[BRIDGE_HR_TEXT_SIZE];
+    AUTO_FREE char *text = NULL;
+
+    if (r->result == BRIDGE_HR_OK)
+        return 0;
+    bridge_hr_text(r->result, hr_text);
+    text = printable(r->error_message && *r->error_message ? r->error_message : hr_text);
+    bridge_err(err, r->result, "guest: %s", text);
+    if (err->sys >= 0) /* a guest that fails with a success code */
+        err->sys = (int32_t)BRIDGE_HR_FAIL;
+    return -1;
+}
+
+void bridge_response_release(struct bridge_response *r)
+{
+    bridge_mem_free(r->mem);
+    *r = (struct bridge_response){ 0 };
+}

@@ -1,0 +1,257 @@
+#include "proto/qmp.h"
+#include "base/err.h"
+
+/* --- the reader ------------------------------------------------------------------------------- */
+
+void qmp_reader_init(struct qmp_reader *r, size_t max)
+{
+    *r = (struct qmp_reader){ .max = max };
+}
+
+void qmp_reader_release(struct qmp_reader *r)
+{
+    sbuf_release(&r->buf);
+}
+
+/* The first reason stays; what is buffered is of no use any more. */
+static int broken(struct qmp_reader *r, struct err *err)
+{
+    if (r->state == QMP_READER_OK) {
+        r->state = QMP_READER_BROKEN;
+        r->why = *err;
+        sbuf_release(&r->buf);
+        r->scanned = 0;
+        r->depth = 0;
+        r->complete = false;
+    }
+    *err = r->why;
+    return -1;
+}
+
+static bool is_blank(char c)
+{
+    return c == ' ' || c == '\t' || c == '\r' || c == '\n';
+}
+
+static void scan_char(struct qmp_reader *r, char c)
+{
+    if (r->in_escape) {
+        r->in_escape = false;
+    } else if (r->in_string) {
+        r->in_escape = c == '\\';
+        r->in_string = c != '"';
+    } else if (c == '"') {
+        r->in_string = true;
+    } else if (c == '{' || c == '[') {
+        r->depth++;
+    } else if ((c == '}' || c == ']') && --r->depth == 0) {
+        r->complete = true; /* whether the brackets match is js_parse's to say */
+    }
+}
+
+/* Goes on to the end of the first message. Each byte is looked at once. */
+static int scan(struct qmp_reader *r, struct err *err)
+{
+    size_t blank = 0;
+
+    if (r->complete)
+        return 0;
+    if (r->depth == 0) {
+        while (blank < r->buf.len && is_blank(r->buf.data[blank]))
+            blank++;
+        sbuf_consume(&r->buf, blank);
+        if (r->buf.len == 0)
+            return 0;
+        if (r->buf.data[0] != '{')
+            return err_set(err, ERR_INVALID, "QMP: byte 0x%02x where a message should begin",
+                           (unsigned char)r->buf.data[0]);
+    }
+    while (r->scanned < r->buf.len && !r->complete) {
+        scan_char(r, r->buf.data[r->scanned++]);
+        if (r->depth > JS_MAX_DEPTH)
+            return err_set(err, ERR_INVALID, "QMP: message is nested deeper than %u", JS_MAX_DEPTH);
+        if (r->scanned > r->max)
+            return err_set(err, ERR_EXHAUSTED, "QMP: message is longer than the %zu bytes allowed",
+                           r->max);
+    }
+    return 0;
+}
+
+int qmp_reader_feed(struct qmp_reader *r, const void *data, size_t len, struct err *err)
+{
+    if (r->state == QMP_READER_BROKEN)
+        return broken(r, err);
+    sbuf_add(&r->buf, data, len);
+    if (scan(r, err) < 0)
+        return broken(r, err);
+    return 0;
+}
+
+bool qmp_reader_at_boundary(const struct qmp_reader *r)
+{
+    return r->state == QMP_READER_OK && r->buf.len == 0;
+}
+
+/* --- messages --------------------------------------------------------------------------------- */
+
+static int read_greeting(struct qmp_message *m, struct err *err)
+{
+    const json_t *version = NULL, *qemu = NULL;
+    uint32_t major = 0, minor = 0, micro = 0;
+
+    if (js_obj(m->root, "QMP", &m->data, err) < 0 ||
+        js_obj(m->data, "version", &version, err) < 0 || js_obj(version, "qemu", &qemu, err) < 0 ||
+        js_u32(qemu, "major", &major, err) < 0 || js_u32(qemu, "minor", &minor, err) < 0 ||
+        js_u32(qemu, "micro", &micro, err) < 0)
+        return -1;
+    m->major = major;
+    m->minor = minor;
+    m->micro = micro;
+    return 0;
+}
+
+static int read_id(struct qmp_message *m, struct err *err)
+{
+    const json_t *id = json_object_get(m->root, "id");
+
+    m->has_id = id && !json_is_null(id);
+    return js_u64(m->root, "id", &m->id, err);
+}
+
+static int read_return(struct qmp_message *m, struct err *err)
+{
+    m->data = json_object_get(m->root, "return");
+    return read_id(m, err);
+}
+
+static int read_error(struct qmp_message *m, struct err *err)
+{
+    m->error_class = m->error_desc = "";
+    if (js_obj(m->root, "error", &m->data, err) < 0 ||
+        js_str(m->data, "class", &m->error_class, err) < 0 ||
+        js_str(m->data, "desc", &m->error_desc, err) < 0)
+        return -1;
+    return read_id(m, err);
+}
+
+static int read_event(struct qmp_message *m, struct err *err)
+{
+    const json_t *stamp = NULL;
+    int64_t seconds = 0, microseconds = 0; /* -1, -1: QEMU could not read its clock */
+
+    m->event = "";
+    if (js_str(m->root, "event", &m->event, err) < 0 ||
+        js_obj(m->root, "data", &m->data, err) < 0 ||
+        js_obj(m->root, "timestamp", &stamp, err) < 0 ||
+        js_i64(stamp, "seconds", &seconds, err) < 0 ||
+        js_i64(stamp, "microseconds", &microseconds, err) < 0)
+        return -1;
+    if (!*m->event)
+        return err_set(err, ERR_INVALID, "event without a name");
+    if (seconds >= 0 && microseconds >= 0) {
+        m->seconds = (uint64_t)seconds;
+        m->microseconds = (uint64_t)microseconds;
+    }
+    return 0;
+}
+
+static const struct {
+    const char *key;
+    int (*read)(struct qmp_message *m, struct err *err);
+} kinds[QMP_KIND_COUNT] = {
+    [QMP_GREETING] = { "QMP", read_greeting },
+    [QMP_RETURN] = { "return", read_return },
+    [QMP_ERROR] = { "error", read_error },
+    [QMP_EVENT] = { "event", read_event },
+};
+
+static int classify(struct qmp_message *m, struct err *err)
+{
+    for (unsigned i = 0; i < QMP_KIND_COUNT; i++) {
+        if (json_object_get(m->root, kinds[i].key)) {
+            m->kind = i;
+            return kinds[i].read(m, err);
+        }
+    }
+    return err_set(err, ERR_INVALID, "neither greeting, return, error nor event");
+}
+
+int qmp_reader_next(struct qmp_reader *r, bool *ret_have, struct qmp_message *ret, struct err *err)
+{
+    AUTO(qmp_message_release) struct qmp_message m = { 0 };
+
+    if (r->state == QMP_READER_BROKEN || scan(r, err) < 0)
+        return broken(r, err);
+    if (!r->complete) {
+        *ret_have = false;
+        return 0;
+    }
+    if (js_parse(r->buf.data, r->scanned, r->max, &m.root, err) < 0 || classify(&m, err) < 0) {
+        err_wrap(err, "QMP");
+        return broken(r, err);
+    }
+    sbuf_consume(&r->buf, r->scanned);
+    r->scanned = 0;
+    r->complete = false;
+    *ret = m;
+    *ret_have = true;
+    m.root = NULL;
+    return 0;
+}
+
+void qmp_message_release(struct qmp_message *m)
+{
+    json_decref(m->root);
+    *m = (struct qmp_message){ 0 };
+}
+
+int qmp_message_check(const struct qmp_message *m, const char *name, struct err *err)
+{
+    enum err_code code = ERR_UNKNOWN;
+
+    if (m->kind != QMP_ERROR)
+        return 0;
+    if (str_eq(m->error_class, "DeviceNotFound"))
+        code = ERR_NOT_FOUND;
+    else if (str_eq(m->error_class, "CommandNotFound"))
+        code = ERR_UNIMPLEMENTED;
+    return err_set(err, code, "%s: %s", name, *m->error_desc ? m->error_desc : m->error_class);
+}
+
+/* --- commands --------------------------------------------------------------------------------- */
+
+static void begin(struct jsw *w, const char *name)
+{
+    jsw_init(w, JSW_PLAIN);
+    jsw_obj(w, NULL);
+    jsw_str(w, "execute", name);
+}
+
+static void end(struct jsw *w, uint64_t id, struct sbuf *out)
+{
+    jsw_u64(w, "id", id);
+    jsw_end_obj(w);
+    sbuf_add(out, w->out.data, w->out.len);
+    sbuf_addc(out, '\n');
+    jsw_release(w);
+}
+
+void qmp_command_begin(struct jsw *w, const char *name)
+{
+    begin(w, name);
+    jsw_obj(w, "arguments");
+}
+
+void qmp_command_end(struct jsw *w, uint64_t id, struct sbuf *out)
+{
+    jsw_end_obj(w);
+    end(w, id, out);
+}
+
+void qmp_command_plain(const char *name, uint64_t id, struct sbuf *out)
+{
+    struct jsw w;
+
+    begin(&w, name);
+    end(&w, id, out);
+}
