@@ -70,6 +70,9 @@ void vm_console_tail(struct vm *vm, size_t max, struct sbuf *out);
 
 /* Called on every stage reached, from the loop; may not wait. */
 void vm_on_stage(struct vm *vm, void (*fn)(void *arg, enum vm_stage stage), void *arg);
+/* Called once in the VM's life, on the step to Terminated, when all it owned is taken back; may
+ * not wait. */
+void vm_on_exit(struct vm *vm, void (*fn)(void *arg, const struct vm_exit *e), void *arg);
 
 /* A process in the VM itself, outside containers. terminal with stderr: ERR_INVALID. */
 struct vm_exec {

@@ -1,0 +1,329 @@
+/* bridge.c - life of the bridge: ports, connecting, closing, entropy, log. */
+#include "host/bridge/bridge.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "host/bridge/bridge_priv.h"
+#include "host/vmm/vmm.h"
+#include "proto/link.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+void bridge_unref(struct bridge *b)
+{
+    if (--b->refs > 0)
+        return;
+    while (!list_empty(&b->notes)) {
+        struct bridge_note *n = LIST_FIRST(&b->notes, struct bridge_note, node);
+
+        list_remove(&n->node);
+        free(n);
+    }
+    cancel_release(&b->life);
+    cancel_release(&b->log_life);
+    free(b->abandoned);
+    free(b);
+}
+
+struct start {
+    struct bridge *bridge;
+    void (*fn)(struct bridge *b);
+};
+
+static void fiber_main(void *arg)
+{
+    struct start start = *(struct start *)arg;
+    struct bridge *b = start.bridge;
+
+    free(arg);
+    start.fn(b);
+    if (--b->running == 0)
+        waitq_wake_all(&b->idle_q);
+    bridge_unref(b);
+}
+
+void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name)
+{
+    struct start *start = mem_new(struct start);
+
+    *start = (struct start){ b, fn };
+    b->refs++;
+    b->running++;
+    fiber_go(b->loop, fiber_main, start, "bridge.%s", name);
+}
+
+void bridge_tell_stage(struct bridge *b, int stage)
+{
+    if (b->vmm->on_stage)
+        b->vmm->on_stage(b->vmm->on_stage_arg, stage);
+}
+
+struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u)
+{
+    cancel_init(&u->cancel, ctx->cancel);
+    list_append(&b->users, &u->node);
+    return ctx_with_cancel(ctx, &u->cancel);
+}
+
+void bridge_leave(struct bridge_user *u)
+{
+    list_remove(&u->node);
+    cancel_release(&u->cancel);
+}
+
+void bridge_close(struct bridge *b, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (b->closed)
+        return;
+    b->closed = true;
+    b->connected = false;
+    va_start(ap, fmt);
+    vsnprintf(b->why, sizeof(b->why), fmt, ap);
+    va_end(ap);
+    cancel_fire(&b->life, ERR_UNAVAILABLE, "the guest is gone");
+    LIST_EACH (&b->users, pos) {
+        struct bridge_user *u = LIST_ENTRY(pos, struct bridge_user, node);
+
+        cancel_fire(&u->cancel, ERR_UNAVAILABLE, "the guest is gone");
+    }
+    bridge_wire_close(b);
+    if (b->listener)
+        b->vmm->ops->unlisten(TAKE_PTR(b->listener));
+}
+
+static void ops_close(struct guest *g, const char *why)
+{
+    bridge_close(bridge_of(g), "%s", why);
+}
+
+static void ops_free(struct guest *g)
+{
+    struct bridge *b = bridge_of(g);
+
+    bridge_close(b, "it is no longer needed");
+    cancel_fire(&b->log_life, ERR_UNAVAILABLE, "the guest is gone");
+    bridge_unref(b);
+}
+
+/* --- the ports the guest dials while it boots --- */
+
+static void entropy_main(struct bridge *b)
+{
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    AUTO(stream_free) struct stream *s = NULL;
+    uint8_t seed[BRIDGE_ENTROPY_BYTES];
+    struct err err = ERR_INIT;
+
+    if (b->vmm->ops->accept(&ctx, TAKE_PTR(b->entropy_listener), &s, &err) < 0) {
+        log_debug(&ctx, "the guest took no entropy", F_ERR(&err));
+        return;
+    }
+    bridge_tell_stage(b, VM_STAGE_INIT);
+    loop_rand(b->loop, seed, sizeof(seed));
+
+    struct ctx limited = ctx_with_timeout(&ctx, BRIDGE_ENTROPY_LIMIT);
+
+    if (stream_write_full(&limited, s, seed, sizeof(seed), &err) < 0)
+        log_warn(&ctx, "the guest did not read its entropy", F_ERR(&err));
+    mem_wipe(seed, sizeof(seed));
+}
+
+static void log_main(struct bridge *b)
+{
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct ctx reading = ctx_with_cancel(&root, &b->log_life);
+    AUTO(stream_free) struct stream *s = NULL;
+    struct err err = ERR_INIT;
+
+    if (b->vmm->ops->accept(&ctx, TAKE_PTR(b->log_listener), &s, &err) < 0) {
+        log_debug(&ctx, "the guest opened no log", F_ERR(&err));
+    } else {
+        b->log_open = true;
+        bridge_tell_stage(b, VM_STAGE_INIT);
+        if (guestlog_read(&reading, &b->log, s, &err) < 0)
+            log_debug(&ctx, "the guest's log broke off", F_ERR(&err));
+    }
+    guestlog_flush(&b->log, loop_now(b->loop));
+    latch_set(&b->log_ended);
+}
+
+static void unlisten_all(struct bridge *b)
+{
+    struct vmm_listener **all[] = { &b->listener, &b->log_listener, &b->entropy_listener };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++)
+        if (*all[i])
+            b->vmm->ops->unlisten(TAKE_PTR(*all[i]));
+}
+
+static int ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    struct bridge *b = bridge_of(g);
+    const struct vmm_ops *ops = b->vmm->ops;
+
+    (void)ctx; /* listening does not wait */
+    if (b->closed)
+        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+    if (b->prepared)
+        return err_set(err, ERR_STATE, "the guest's ports are open already");
+    if (ops->listen(b->vmm, PORT_ENTROPY, &b->entropy_listener, err) < 0 ||
+        ops->listen(b->vmm, PORT_LOG, &b->log_listener, err) < 0 ||
+        ops->listen(b->vmm, PORT_BRIDGE, &b->listener, err) < 0) {
+        unlisten_all(b);
+        return err_wrap(err, "listen for entropy, log and bridge");
+    }
+    b->prepared = true;
+    guestlog_init(&b->log, b->timeline, loop_now(b->loop));
+    bridge_go(b, entropy_main, "entropy");
+    bridge_go(b, log_main, "log");
+    return 0;
+}
+
+static int ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    struct bridge *b = bridge_of(g);
+    struct stream *stream = NULL;
+    struct bridge_user user;
+    int r;
+
+    if (b->connected)
+        return 0;
+    if (b->closed)
+        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+    if (!b->listener)
+        return err_set(err, ERR_STATE, "the bridge's port is not open");
+
+    struct ctx inner = bridge_enter(ctx, b, &user);
+
+    r = b->vmm->ops->accept(&inner, TAKE_PTR(b->listener), &stream, err);
+    if (r < 0) {
+        err_wrap(err, "wait for the agent's connection");
+    } else if (b->closed) {
+        stream_free(stream);
+        r = err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+    } else {
+        bridge_tell_stage(b, VM_STAGE_AGENT);
+        bridge_wire_start(b, stream);
+        r = bridge_negotiate_version(&inner, b, err);
+    }
+    bridge_leave(&user);
+    if (r < 0) {
+        bridge_close(b, "%s", err->msg);
+        return -1;
+    }
+    b->connected = true;
+    bridge_tell_stage(b, VM_STAGE_NEGOTIATED);
+    guestlog_flush(&b->log, loop_now(b->loop));
+    return 0;
+}
+
+static int ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    struct bridge *b = bridge_of(g);
+    struct ctx root = ctx_root(b->loop), limited = ctx_with_timeout(&root, BRIDGE_FIBERS_LIMIT);
+    int r = 0;
+
+    if (b->log_open)
+        r = latch_wait(ctx, &b->log_ended, "the guest's log to end", err);
+    if (!b->closed)
+        return r;
+    /* Nothing of us may touch the VMM from here on. All our fibers are cancelled now, so this is
+     * one round of the loop. */
+    cancel_fire(&b->log_life, ERR_UNAVAILABLE, "the guest is gone");
+    while (b->running > 0) {
+        struct err late = ERR_INIT;
+
+        if (waitq_wait(&limited, &b->idle_q, "the bridge's fibers to end", &late) < 0) {
+            *err = late;
+            return -1;
+        }
+    }
+    return r;
+}
+
+/* --- looking at it --- */
+
+static bool ops_connected(const struct guest *g)
+{
+    return bridge_of(g)->connected;
+}
+
+static const struct guest_caps *ops_caps(const struct guest *g)
+{
+    return &bridge_of(g)->caps;
+}
+
+static uint64_t ops_oldest_call(const struct guest *g)
+{
+    struct bridge *b = bridge_of(g);
+    uint64_t now = loop_now(b->loop), oldest = 0;
+
+    LIST_EACH (&b->calls, pos) {
+        const struct bridge_call *c = LIST_ENTRY(pos, struct bridge_call, node);
+
+        if (c->counts && now - c->since_ns > oldest)
+            oldest = now - c->since_ns;
+    }
+    return oldest;
+}
+
+bool bridge_take_exit(struct guest *g, const char *container)
+{
+    struct bridge *b = bridge_of(g);
+
+    LIST_EACH (&b->notes, pos) {
+        struct bridge_note *n = LIST_ENTRY(pos, struct bridge_note, node);
+
+        if (!str_eq(n->container, container))
+            continue;
+        list_remove(&n->node);
+        free(n);
+        b->n_notes--;
+        return true;
+    }
+    return false;
+}
+
+static const struct guest_ops bridge_ops = {
+    .prepare = ops_prepare,
+    .connect = ops_connect,
+    .close = ops_close,
+    .drain_log = ops_drain_log,
+    .free = ops_free,
+    .connected = ops_connected,
+    .caps = ops_caps,
+    .oldest_call = ops_oldest_call,
+    .exec = bridge_exec_process,
+    .wait_process = bridge_wait_process,
+    .signal_process = bridge_signal_process,
+    .resize_console = bridge_resize_console,
+    .get_properties = bridge_get_properties,
+    .dump_stacks = bridge_dump_stacks,
+    .shutdown = bridge_shutdown,
+};
+
+struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *timeline)
+{
+    struct bridge *b = mem_new(struct bridge);
+
+    b->guest.ops = &bridge_ops;
+    b->refs = 1;
+    b->loop = loop;
+    b->vmm = vmm;
+    b->timeline = timeline;
+    b->next_port = PORT_STDIO_FIRST;
+    cancel_init(&b->life, NULL);
+    cancel_init(&b->log_life, NULL);
+    waitq_init(&b->idle_q);
+    waitq_init(&b->queue_q);
+    latch_init(&b->log_ended);
+    list_init(&b->users);
+    list_init(&b->calls);
+    list_init(&b->queue);
+    list_init(&b->notes);
+    return &b->guest;
+}

@@ -1,0 +1,307 @@
+/* bridge_wire.c - frames out, frames in, and who waits for which. One fiber writes, one reads;
+ * they call nothing upwards. Answers are matched by id alone. */
+#include "base/err.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "host/bridge/bridge_priv.h"
+#include <stdlib.h>
+#include <string.h>
+
+static void frame_free(struct bridge_frame *f)
+{
+    if (!f)
+        return;
+    list_remove(&f->node);
+    sbuf_release(&f->bytes);
+    free(f);
+}
+
+static void stream_unref(struct bridge *b)
+{
+    if (--b->stream_users == 0)
+        stream_free(TAKE_PTR(b->stream));
+}
+
+void bridge_wire_close(struct bridge *b)
+{
+    while (!list_empty(&b->queue))
+        frame_free(LIST_FIRST(&b->queue, struct bridge_frame, node));
+    b->queued_bytes = 0;
+}
+
+/* --- out --- */
+
+static void writer_main(struct bridge *b)
+{
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct err err = ERR_INIT;
+
+    while (!b->closed) {
+        if (list_empty(&b->queue)) {
+            if (waitq_wait(&ctx, &b->queue_q, "a frame to send", &err) < 0)
+                break;
+            continue;
+        }
+
+        struct bridge_frame *f = LIST_FIRST(&b->queue, struct bridge_frame, node);
+
+        /* From here on it is sent whole, whoever gives up: half a frame ends the bridge. */
+        list_remove(&f->node);
+        b->queued_bytes -= f->bytes.len;
+        b->sending = f;
+        if (stream_write_full(&ctx, b->stream, f->bytes.data, f->bytes.len, &err) < 0)
+            bridge_close(b, "send to the guest: %s", err.msg);
+        b->sending = NULL;
+        frame_free(f);
+    }
+    stream_unref(b);
+}
+
+static int enqueue(struct bridge *b, const struct bridge_request *r, uint64_t id, struct err *err)
+{
+    struct bridge_frame *f = mem_new(struct bridge_frame);
+
+    list_init(&f->node);
+    f->id = id;
+    if (bridge_request_encode(r, id, &f->bytes, err) < 0) {
+        frame_free(f);
+        return -1;
+    }
+    if (b->queued_bytes + f->bytes.len > BRIDGE_QUEUE_MAX) {
+        frame_free(f);
+        return err_set(err, ERR_EXHAUSTED, "the guest does not read: %zu bytes wait to be sent",
+                       b->queued_bytes);
+    }
+    b->queued_bytes += f->bytes.len;
+    list_append(&b->queue, &f->node);
+    waitq_wake_all(&b->queue_q);
+    return 0;
+}
+
+/* The caller has given up. What was not sent is taken back; else an answer may still come. */
+static void abandon(struct bridge *b, uint64_t id)
+{
+    LIST_EACH (&b->queue, pos) {
+        struct bridge_frame *f = LIST_ENTRY(pos, struct bridge_frame, node);
+
+        if (f->id != id)
+            continue;
+        b->queued_bytes -= f->bytes.len;
+        frame_free(f);
+        return;
+    }
+    if (b->closed)
+        return;
+    if (b->n_abandoned >= BRIDGE_ABANDONED_MAX) {
+        bridge_close(b, "the guest left %u calls unanswered", BRIDGE_ABANDONED_MAX);
+        return;
+    }
+    b->abandoned = mem_grow(b->abandoned, b->n_abandoned, &b->abandoned_cap, sizeof(*b->abandoned));
+    b->abandoned[b->n_abandoned++] = id;
+}
+
+/* --- in --- */
+
+static bool take_abandoned(struct bridge *b, uint64_t id)
+{
+    for (size_t i = 0; i < b->n_abandoned; i++) {
+        if (b->abandoned[i] != id)
+            continue;
+        b->abandoned[i] = b->abandoned[--b->n_abandoned];
+        return true;
+    }
+    return false;
+}
+
+static struct bridge_call *find_call(struct bridge *b, uint64_t id)
+{
+    LIST_EACH (&b->calls, pos) {
+        struct bridge_call *c = LIST_ENTRY(pos, struct bridge_call, node);
+
+        if (c->id == id && !c->done)
+            return c;
+    }
+    return NULL;
+}
+
+/* Asked, but its frame has not begun to leave: nobody can know the answer. */
+static bool not_yet_sent(struct bridge *b, uint64_t id)
+{
+    LIST_EACH (&b->queue, pos) {
+        if (LIST_ENTRY(pos, struct bridge_frame, node)->id == id)
+            return true;
+    }
+    return false;
+}
+
+static void take_response(struct bridge *b, const struct bridge_header *h, char **payload)
+{
+    struct bridge_call *c = find_call(b, h->id);
+
+    if (c && !not_yet_sent(b, h->id)) {
+        c->payload = TAKE_PTR(*payload);
+        c->len = h->size - BRIDGE_HEADER_BYTES;
+        c->done = true;
+        waitq_wake_all(&c->q);
+        return;
+    }
+    if (take_abandoned(b, h->id)) {
+        struct ctx ctx = ctx_root(b->loop);
+
+        log_debug(&ctx, "late answer dropped", F_U("id", h->id),
+                  F_STR("message", bridge_message_name(h->type)));
+        return;
+    }
+    bridge_close(b, "the guest answered a call that nobody made (%s, id %llu)",
+                 bridge_message_name(h->type), (unsigned long long)h->id);
+}
+
+static void take_notification(struct bridge *b, const char *payload, size_t len)
+{
+    AUTO(bridge_notification_release) struct bridge_notification n = { 0 };
+    struct err err = ERR_INIT;
+
+    if (bridge_notification_decode(payload, len, &n, &err) < 0) {
+        bridge_close(b, "the guest sent an unreadable notification: %s", err.msg);
+        return;
+    }
+    if (strlen(n.container_id) > BRIDGE_CONTAINER_ID_MAX) {
+        bridge_close(b, "the guest named a container with %zu characters", strlen(n.container_id));
+        return;
+    }
+
+    struct bridge_note *note = mem_new(struct bridge_note);
+
+    memcpy(note->container, n.container_id, strlen(n.container_id));
+    list_append(&b->notes, &note->node);
+    if (++b->n_notes > BRIDGE_NOTES_MAX) {
+        struct bridge_note *oldest = LIST_FIRST(&b->notes, struct bridge_note, node);
+
+        list_remove(&oldest->node);
+        free(oldest);
+        b->n_notes--;
+    }
+}
+
+/* One frame; -1 when the bridge is to be closed for the reason in err. */
+static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
+{
+    uint8_t raw[BRIDGE_HEADER_BYTES];
+    struct bridge_header h;
+    AUTO_FREE char *payload = NULL;
+
+    if (stream_read_full(ctx, b->stream, raw, sizeof(raw), err) < 0)
+        return err_wrap(err, "read from the guest");
+    if (bridge_header_decode(raw, BRIDGE_SIDE_HOST, BRIDGE_MAX_RECEIVE, &h, err) < 0)
+        return err_wrap(err, "the guest sent a bad frame");
+    payload = mem_alloc(h.size - BRIDGE_HEADER_BYTES + 1);
+    if (stream_read_full(ctx, b->stream, payload, h.size - BRIDGE_HEADER_BYTES, err) < 0)
+        return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
+    payload[h.size - BRIDGE_HEADER_BYTES] = '\0';
+    if (b->closed)
+        return 0;
+    if (bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION)
+        take_notification(b, payload, h.size - BRIDGE_HEADER_BYTES);
+    else
+        take_response(b, &h, &payload);
+    return 0;
+}
+
+static void reader_main(struct bridge *b)
+{
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct err err = ERR_INIT;
+
+    while (!b->closed) {
+        if (read_frame(&ctx, b, &err) < 0)
+            bridge_close(b, "%s", err.msg);
+        fiber_yield(b->loop); /* a guest that floods us is not alone here */
+    }
+    log_debug(&ctx, "bridge closed", F_STR("why", b->why));
+    stream_unref(b);
+}
+
+void bridge_wire_start(struct bridge *b, struct stream *stream)
+{
+    b->stream = stream;
+    b->stream_users = 2;
+    bridge_go(b, writer_main, "write");
+    bridge_go(b, reader_main, "read");
+}
+
+/* --- a call --- */
+
+static int gone(const struct bridge *b, const char *message, struct err *err)
+{
+    if (b->closed)
+        return err_set(err, ERR_UNAVAILABLE, "%s: the guest is gone: %s", message, b->why);
+    return err_set(err, ERR_UNAVAILABLE, "%s: the guest is not connected", message);
+}
+
+/* The guest's refusal as an error: its own words, quoted, bounded and harmless. */
+static int refusal(const struct bridge_response *r, const char *message, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf words = { 0 };
+
+    guestlog_escape(&words, r->error_message, strlen(r->error_message), BRIDGE_QUOTE_MAX);
+    if (words.len == 0)
+        return bridge_err(err, r->result, "%s: refused by the guest with 0x%08x", message,
+                          r->result);
+    return bridge_err(err, r->result, "%s: the guest says \"%s\" (0x%08x)", message, words.data,
+                      r->result);
+}
+
+static int take_answer(struct bridge *b, struct bridge_call *c, const struct bridge_request *r,
+                       struct bridge_response *ret, struct err *err)
+{
+    const char *message = bridge_message_name(r->type);
+    AUTO_FREE char *payload = TAKE_PTR(c->payload);
+    struct bridge_response resp = { 0 };
+
+    if (bridge_response_decode(r->type, payload, c->len, &resp, err) < 0) {
+        bridge_close(b, "the guest's answer to %s is unreadable: %s", message, err->msg);
+        bridge_response_release(&resp);
+        return gone(b, message, err);
+    }
+    if (resp.result != BRIDGE_HR_OK) {
+        refusal(&resp, message, err);
+        bridge_response_release(&resp);
+        return -1;
+    }
+    *ret = resp;
+    return 0;
+}
+
+int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                uint64_t limit_ns, bool counts, struct bridge_response *ret, struct err *err)
+{
+    struct bridge_call c = { .id = b->next_id, .since_ns = loop_now(b->loop), .counts = counts };
+    const char *message = bridge_message_name(r->type);
+    struct bridge_user user;
+    int waited = 0;
+
+    if (b->closed || !b->stream)
+        return gone(b, message, err);
+    if (ctx_check(ctx, err) < 0)
+        return err_wrap(err, "%s", message);
+    if (enqueue(b, r, c.id, err) < 0)
+        return err_wrap(err, "%s", message);
+    b->next_id++;
+    waitq_init(&c.q);
+    list_append(&b->calls, &c.node);
+
+    struct ctx limited = ctx_with_timeout(ctx, limit_ns ? limit_ns : UINT64_MAX);
+    struct ctx inner = bridge_enter(limit_ns ? &limited : ctx, b, &user);
+
+    while (!c.done && waited == 0)
+        waited = waitq_wait(&inner, &c.q, "an answer of the guest", err);
+    bridge_leave(&user);
+    list_remove(&c.node);
+    if (c.done) {
+        err_clear(err);
+        return take_answer(b, &c, r, ret, err);
+    }
+    abandon(b, c.id);
+    return b->closed ? gone(b, message, err) : err_wrap(err, "%s", message);
+}

@@ -1,0 +1,284 @@
+/* guestlog.c - the guest's log lines become ours. */
+#include "host/bridge/guestlog.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fiber.h"
+#include "base/json.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "base/timeline.h"
+#include <string.h>
+
+#define STAGE_MESSAGE "boot stage"
+#define STAGE_LONGEST (24 * 3600 * NS_PER_S) /* beyond this a clock is nonsense */
+#define READ_BYTES 2048
+
+/* Length of the harmless character at s (1 … 4), 0 if it must be escaped. */
+static size_t harmless_char(const unsigned char *s, size_t len)
+{
+    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
+    size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
+    unsigned c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
+
+    if (n == 0 || n > len)
+        return 0;
+    for (size_t i = 1; i < n; i++) {
+        if (s[i] >> 6 != 2)
+            return 0;
+        c = c << 6 | (s[i] & 0x3f);
+    }
+    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
+        return 0;
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0))
+        return 0; /* C0, DEL, C1 */
+    if (c == 0x2028 || c == 0x2029 || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
+        return 0; /* line separators; what turns the direction of writing */
+    return n;
+}
+
+void guestlog_escape(struct sbuf *out, const char *s, size_t len, size_t max)
+{
+    size_t end = out->len + max;
+
+    for (size_t i = 0; i < len;) {
+        size_t n = harmless_char((const unsigned char *)s + i, len - i);
+
+        if (out->len + (n ? n : 6) + sizeof("…") > end) {
+            sbuf_adds(out, "…");
+            return;
+        }
+        if (n > 0)
+            sbuf_add(out, s + i, n);
+        else if (s[i] == '\n')
+            sbuf_adds(out, "\\n");
+        else if (s[i] == '\t')
+            sbuf_adds(out, "\\t");
+        else
+            sbuf_addf(out, "\\x%02x", (unsigned char)s[i]);
+        i += n ? n : 1;
+    }
+}
+
+void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_ns)
+{
+    *l =
+        (struct guestlog){ .timeline = timeline, .floor_ns = now_ns, .rate.burst = GUESTLOG_BURST };
+}
+
+static uint64_t to_host(const struct guestlog *l, uint64_t guest_ns, uint64_t now_ns)
+{
+    int64_t at = l->have_offset ? (int64_t)guest_ns + l->offset : (int64_t)now_ns;
+
+    if (at < (int64_t)l->floor_ns)
+        return l->floor_ns;
+    return at > (int64_t)now_ns ? now_ns : (uint64_t)at;
+}
+
+static void add_stage(struct guestlog *l, const struct guestlog_stage *s, uint64_t now_ns)
+{
+    enum timeline_track track = str_starts(s->name, "kernel") ? TRACK_KERNEL : TRACK_GUEST;
+
+    timeline_add(l->timeline, track, s->name, to_host(l, s->start_ns, now_ns),
+                 to_host(l, s->end_ns, now_ns));
+}
+
+void guestlog_flush(struct guestlog *l, uint64_t now_ns)
+{
+    for (unsigned i = 0; i < l->n_stages; i++)
+        add_stage(l, &l->stages[i], now_ns);
+    l->n_stages = 0;
+    l->flushed = true;
+}
+
+static void stage_line(struct guestlog *l, const json_t *line, uint64_t now_ns)
+{
+    struct err ignored = ERR_INIT; /* a stage we cannot read is one we do not show */
+    struct guestlog_stage s = { 0 };
+    const char *name = NULL;
+    uint64_t boottime = 0;
+    size_t n = 0;
+
+    if (js_str(line, "stage", &name, &ignored) < 0 ||
+        js_u64(line, "start_ns", &s.start_ns, &ignored) < 0 ||
+        js_u64(line, "end_ns", &s.end_ns, &ignored) < 0 ||
+        js_u64(line, "boottime_ns", &boottime, &ignored) < 0)
+        return;
+    if (!name || !name[0] || boottime > STAGE_LONGEST || s.end_ns > boottime ||
+        s.start_ns > s.end_ns)
+        return;
+    for (; *name && n + 1 < sizeof(s.name); name++)
+        s.name[n++] = *name >= ' ' && *name < 0x7f ? *name : '?';
+
+    int64_t offset = (int64_t)now_ns - (int64_t)boottime;
+
+    if (!l->have_offset || offset < l->offset)
+        l->offset = offset;
+    l->have_offset = true;
+    if (l->flushed)
+        add_stage(l, &s, now_ns);
+    else if (l->n_stages < GUESTLOG_STAGES)
+        l->stages[l->n_stages++] = s;
+}
+
+/* logrus' names. The guest does not decide what an operator is woken by: error is the highest. */
+static enum log_level level_of(const char *name)
+{
+    static const struct {
+        const char *name;
+        enum log_level level;
+    } levels[] = { { "trace", LOG_TRACE },  { "debug", LOG_DEBUG }, { "info", LOG_INFO },
+                   { "warning", LOG_WARN }, { "warn", LOG_WARN },   { "error", LOG_ERROR },
+                   { "fatal", LOG_ERROR },  { "panic", LOG_ERROR } };
+
+    for (size_t i = 0; name && i < ARRAY_LEN(levels); i++)
+        if (str_eq(name, levels[i].name))
+            return levels[i].level;
+    return LOG_INFO;
+}
+
+/* What else the line carries, as one bounded text. */
+static void other_fields(const json_t *line, struct sbuf *out)
+{
+    const char *key;
+    json_t *value;
+
+    json_object_foreach((json_t *)line, key, value)
+    {
+        if (str_eq(key, "msg") || str_eq(key, "level") || str_eq(key, "time"))
+            continue;
+        if (out->len >= GUESTLOG_TEXT_MAX)
+            return;
+
+        AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        size_t room = GUESTLOG_TEXT_MAX - out->len;
+
+        if (out->len > 0)
+            sbuf_addc(out, ' ');
+        guestlog_escape(out, key, strlen(key), room);
+        sbuf_addc(out, '=');
+        if (text)
+            guestlog_escape(out, text, strlen(text), room);
+    }
+}
+
+static void emit(struct guestlog *l, const struct ctx *ctx, enum log_level level, const char *msg,
+                 const char *text, const char *more, uint64_t now_ns)
+{
+    uint64_t lost = l->rate.lost;
+
+    if (!log_on(level) || !log_rate_ok(&l->rate, now_ns))
+        return;
+
+    struct log_field fields[] = { F_STR("source", "guest"),
+                                  F_STR("text", text),
+                                  { .key = NULL },
+                                  { .key = NULL },
+                                  { .key = NULL } };
+    size_t n = 2;
+
+    if (more && more[0])
+        fields[n++] = (struct log_field)F_STR("fields", more);
+    if (lost > 0)
+        fields[n++] = (struct log_field)F_U("lost", lost);
+    log_write(ctx, level, msg, fields);
+}
+
+bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
+                   uint64_t now_ns)
+{
+    AUTO(json_decref) json_t *root = NULL;
+    AUTO(sbuf_release) struct sbuf text = { 0 }, more = { 0 };
+    struct err err = ERR_INIT;
+    const char *msg = NULL, *level = NULL;
+
+    while (len > 0 && (line[len - 1] == '\r' || line[len - 1] == ' '))
+        len--;
+    if (len == 0)
+        return true;
+    if (js_parse(line, len, GUESTLOG_LINE_MAX, &root, &err) < 0 || !json_is_object(root))
+        return false;
+    (void)js_str(root, "msg", &msg, &err); /* of another type: shown among the other fields */
+    (void)js_str(root, "level", &level, &err);
+    if (str_eq(msg, STAGE_MESSAGE))
+        stage_line(l, root, now_ns);
+    if (!log_on(level_of(level)))
+        return true;
+    if (msg)
+        guestlog_escape(&text, msg, strlen(msg), GUESTLOG_TEXT_MAX);
+    other_fields(root, &more);
+    emit(l, ctx, level_of(level), "guest", text.data ? text.data : "", more.data, now_ns);
+    return true;
+}
+
+/* --- the stream --- */
+
+struct reading {
+    struct sbuf line;
+    bool skipping;   /* the rest of a line that is too long */
+    bool last_words; /* everything from here on is text */
+};
+
+static void take_bytes(struct guestlog *l, const struct ctx *ctx, struct reading *r,
+                       const char *data, size_t len, uint64_t now_ns)
+{
+    while (len > 0 && !r->last_words) {
+        const char *nl = memchr(data, '\n', len);
+        size_t part = nl ? (size_t)(nl - data) : len;
+
+        if (!r->skipping && r->line.len + part > GUESTLOG_LINE_MAX) {
+            r->skipping = true;
+            r->line.len = 0;
+            l->too_long++;
+            emit(l, ctx, LOG_WARN, "guest", "(a line longer than 16 KiB was left out)", NULL,
+                 now_ns);
+        }
+        if (!r->skipping)
+            sbuf_add(&r->line, data, part);
+        data += part + (nl != NULL);
+        len -= part + (nl != NULL);
+        if (!nl)
+            return;
+        if (!r->skipping && !guestlog_line(l, ctx, r->line.data, r->line.len, now_ns)) {
+            r->last_words = true;
+            sbuf_addc(&r->line, '\n');
+            break;
+        }
+        r->skipping = false;
+        r->line.len = 0;
+    }
+    if (r->last_words && r->line.len < GUESTLOG_LAST_WORDS_MAX) {
+        size_t room = GUESTLOG_LAST_WORDS_MAX - r->line.len;
+
+        sbuf_add(&r->line, data, len < room ? len : room);
+    }
+}
+
+static void finish(struct guestlog *l, const struct ctx *ctx, struct reading *r, uint64_t now_ns)
+{
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+
+    if (r->line.len == 0 || r->skipping)
+        return;
+    if (!r->last_words && guestlog_line(l, ctx, r->line.data, r->line.len, now_ns))
+        return;
+    guestlog_escape(&text, r->line.data, r->line.len, GUESTLOG_LAST_WORDS_MAX);
+    emit(l, ctx, LOG_ERROR, "gcs terminated", text.data, NULL, now_ns);
+}
+
+int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err)
+{
+    struct reading r = { 0 };
+    char buf[READ_BYTES];
+    size_t n = 0;
+    int ret;
+
+    while ((ret = stream_read(ctx, s, buf, sizeof(buf), &n, err)) == 0 && n > 0) {
+        take_bytes(l, ctx, &r, buf, n, loop_now(ctx->loop));
+        fiber_yield(ctx->loop); /* a guest that never stops talking is not alone here */
+    }
+    finish(l, ctx, &r, loop_now(ctx->loop));
+    sbuf_release(&r.line);
+    return ret;
+}

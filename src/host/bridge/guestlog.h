@@ -1,0 +1,55 @@
+/* guestlog.h - the guest's log stream (port 109): JSON lines as logrus writes them, from a guest
+ * that may be hostile. Lines become our own log lines, marked source=guest, bounded and rated;
+ * "boot stage" lines go into the timeline, on the host's clock. What is no JSON is the agent's
+ * last words: it and the rest become one "gcs terminated" record. */
+#pragma once
+#include "base/log.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct sbuf;
+struct stream;
+struct timeline;
+
+#define GUESTLOG_LINE_MAX (16 * 1024)
+#define GUESTLOG_TEXT_MAX 2048 /* of one field, after escaping */
+#define GUESTLOG_LAST_WORDS_MAX (8 * 1024)
+#define GUESTLOG_BURST 200 /* lines a second */
+#define GUESTLOG_STAGES 32
+#define GUESTLOG_STAGE_NAME 28
+
+struct guestlog_stage {
+    char name[GUESTLOG_STAGE_NAME];
+    uint64_t start_ns, end_ns; /* on the guest's clock */
+};
+
+struct guestlog {
+    struct timeline *timeline;
+    uint64_t floor_ns; /* nothing in the guest is older than this, on the host's clock */
+    struct log_rate rate;
+    uint64_t too_long; /* lines skipped */
+    /* Host time minus guest time, the least seen: a line is never received before it was
+     * written, so the quickest one is nearest to the truth. */
+    bool have_offset;
+    int64_t offset;
+    struct guestlog_stage stages[GUESTLOG_STAGES]; /* until flushed */
+    unsigned n_stages;
+    bool flushed;
+};
+
+void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_ns);
+/* One line without its newline. False if it is no JSON object. Never waits. */
+bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
+                   uint64_t now_ns);
+/* The stages so far go into the timeline; later ones at once. The best moment is when the guest
+ * has spoken without delay, that is, when it is up. */
+void guestlog_flush(struct guestlog *l, uint64_t now_ns);
+/* Reads lines to the stream's end (0) or until ctx ends or the stream fails (-1). */
+int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err);
+
+/* Appends s with everything that could act on a terminal or a log reader escaped (\n, \u001b …),
+ * at most max bytes; cut at a character with "…". Text that is not UTF-8 is escaped bytewise. */
+void guestlog_escape(struct sbuf *out, const char *s, size_t len, size_t max);
