@@ -28,6 +28,7 @@ struct vm_doc {
     const char *kernel;   /* ELF vmlinux */
     const char *initrd;
     uint32_t memory_mib;
+    uint32_t max_memory_mib; /* it can grow to this while it runs; 0: it cannot */
     uint32_t cpus, max_cpus; /* max_cpus >= cpus */
     enum vm_accel accel;
     bool allow_emulation;         /* AUTO may fall back to TCG */
@@ -124,6 +125,9 @@ struct vmm_ops {
     int (*set_memory)(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
     int (*set_cpus)(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
 };
+
+/* What a NULL entry of the ops table answers: -1 with ERR_UNIMPLEMENTED naming op. */
+int vmm_unsupported(const char *op, struct err *err);
 
 struct vmm {
     const struct vmm_ops *ops;
