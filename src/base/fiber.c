@@ -97,6 +97,18 @@ static void fiber_main(unsigned hi, unsigned lo)
     abort();
 }
 
+/* Alone in a function, because getcontext may return twice for all the compiler knows. */
+static __attribute__((noinline)) void context_make(struct fiber *f)
+{
+    uintptr_t self = (uintptr_t)f;
+
+    getcontext(&f->uc);
+    f->uc.uc_stack.ss_sp = (char *)f->map + GUARD_BYTES;
+    f->uc.uc_stack.ss_size = fiber_stack_size(f);
+    f->uc.uc_link = NULL;
+    makecontext(&f->uc, (void (*)(void))fiber_main, 2, (unsigned)(self >> 32), (unsigned)self);
+}
+
 struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, const char *name)
 {
     char *map = stack_map(loop);
@@ -106,11 +118,7 @@ struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, con
     *f = (struct fiber){ .loop = loop, .fn = fn, .arg = arg, .map = map };
     snprintf(f->name, sizeof(f->name), "%s", name);
     f->born_ns = loop_now(loop);
-    getcontext(&f->uc);
-    f->uc.uc_stack.ss_sp = map + GUARD_BYTES;
-    f->uc.uc_stack.ss_size = fiber_stack_size(f);
-    f->uc.uc_link = NULL;
-    makecontext(&f->uc, (void (*)(void))fiber_main, 2, (unsigned)(top >> 32), (unsigned)top);
+    context_make(f);
     list_append(&loop->fibers, &f->in_all);
     loop->n_fibers++;
     fiber_ready(f);
