@@ -1,0 +1,57 @@
+/* jail.h - the surroundings of a VMM: an own root of read-only system libraries and what is named
+ * here, own mount, pid, network, ipc and uts namespaces, a user id of its own, no capabilities
+ * but the named ones, no_new_privs. Everything is laid out by jail_new(); jail_setup() runs in the
+ * child, makes the system calls and allocates nothing. What it mounts lives and dies with the
+ * child's mount namespace.
+ *
+ *     struct child_opts o = { …, .clone_flags = JAIL_CLONE_FLAGS,
+ *                             .setup = jail_setup, .setup_arg = jail, .new_session = true }; */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct jail;
+
+/* CLONE_NEWNS | CLONE_NEWPID | CLONE_NEWNET | CLONE_NEWIPC | CLONE_NEWUTS */
+#define JAIL_CLONE_FLAGS UINT64_C(0x6c020000)
+
+/* What sharing files with their owners needs, and no more: CHOWN, DAC_OVERRIDE, FOWNER, FSETID. */
+#define JAIL_CAPS_SHARES UINT64_C(0x1b)
+
+/* A file of ours, by the number its fd has in the child, shown read-only at a path. The fd itself
+ * is closed at exec. */
+struct jail_file {
+    int child_fd;
+    const char *to;
+};
+
+/* Bytes that become a file only the jailed user reads. */
+struct jail_blob {
+    const char *to;
+    const void *data;
+    size_t len;
+};
+
+struct jail_opts {
+    const char *mount_point;    /* an empty directory of ours; stays empty outside the jail */
+    const char *program;        /* absolute; shown at the same path */
+    uint32_t uid;               /* and gid; not 0 */
+    uint64_t caps;              /* a mask */
+    const char *const *dirs;    /* empty directories, NULL-terminated; may be NULL */
+    const char *const *devices; /* nodes of the host, NULL-terminated: "/dev/null" …; may be NULL */
+    const struct jail_file *files;
+    size_t n_files;
+    const struct jail_blob *blobs;
+    size_t n_blobs;
+    uint64_t max_fds, max_threads; /* 0: as ours; never raised */
+};
+
+/* Looks at the host's file system (libraries, symbolic links); copies opts. Caller frees. */
+int jail_new(const struct jail_opts *opts, struct jail **ret, struct err *err);
+void jail_free(struct jail *j);
+AUTO_DEFINE(struct jail *, jail_free);
+/* For child_opts.setup; arg is the struct jail. */
+int jail_setup(void *arg, struct err *err);

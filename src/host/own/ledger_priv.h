@@ -1,0 +1,19 @@
+/* ledger_priv.h - shared by ledger.c (writing), ledger_parse.c (reading) and ledger_reclaim.c. */
+#pragma once
+#include "base/str.h"
+#include "host/own/ledger.h"
+
+#define LEDGER_FILE_NAME "ledger"
+#define LEDGER_WHAT_MAX 4096
+#define LEDGER_MAX_BYTES (4u << 20) /* of a file that is read back */
+
+/* CRC-32 as in zlib and PNG. */
+uint32_t ledger_crc(const char *data, size_t len);
+/* The kind, or -EINVAL. */
+int ledger_kind_parse(const char *name, size_t len);
+/* Opens and locks dir's ledger. flags: O_CREAT or 0. 0, -EWOULDBLOCK if somebody has it, -errno. */
+int ledger_lock(const char *dir, int flags, int *ret_fd);
+/* Whether such a record may be written, and what it names be removed later. */
+int ledger_check(enum ledger_kind kind, const char *what, struct err *err);
+/* "pid start-time". 0 or -EINVAL. */
+int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start);

@@ -1,0 +1,196 @@
+#include "host/vmm/qemu/cmdline.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "host/vmm/vmm.h"
+#include "proto/link.h"
+
+#include <ctype.h>
+#include <string.h>
+
+/* Measured (reference/qemu-uvm.md §1): 16 MiB of translated code are enough for one vCPU, 8 are
+ * not; more vCPUs run more kinds of code at a time. */
+static unsigned tb_size_mib(unsigned cpus)
+{
+    return cpus < 4 ? 16 * cpus : 64;
+}
+
+static int check_number(const char *what, uint64_t value, uint64_t min, uint64_t max,
+                        struct err *err)
+{
+    if (value >= min && value <= max)
+        return 0;
+    return err_set(err, ERR_INVALID, "%s is %llu; possible are %llu to %llu", what,
+                   (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
+}
+
+static int check_log_level(const char *level, struct err *err)
+{
+    for (const char *p = level; p && *p; p++)
+        if (!islower((unsigned char)*p))
+            return err_set(err, ERR_INVALID, "log level \"%s\" of the agent is no word", level);
+    return 0;
+}
+
+int qemu_doc_check(const struct vm_doc *doc, struct err *err)
+{
+    if (!doc->id || !*doc->id || strlen(doc->id) > 200)
+        return err_set(err, ERR_INVALID, "the VM has no id, or one beyond 200 bytes");
+    if (!doc->run_dir || doc->run_dir[0] != '/')
+        return err_set(err, ERR_INVALID, "VM %s: the runtime directory is no absolute path",
+                       doc->id);
+    if (!doc->kernel || !doc->initrd)
+        return err_set(err, ERR_INVALID, "VM %s: no kernel or no initrd is named", doc->id);
+    if (check_number("memory in MiB", doc->memory_mib, QEMU_MEMORY_MIN_MIB, QEMU_MEMORY_MAX_MIB,
+                     err) < 0 ||
+        check_number("number of vCPUs", doc->cpus, 1, QEMU_CPUS_MAX, err) < 0 ||
+        check_number("most vCPUs", doc->max_cpus, doc->cpus, QEMU_CPUS_MAX, err) < 0 ||
+        check_number("number of SCSI controllers", doc->scsi_controllers, 0, QEMU_SCSI_MAX, err) <
+            0 ||
+        check_log_level(doc->agent_log_level, err) < 0)
+        return err_wrap(err, "VM %s", doc->id);
+    if (doc->max_memory_mib > 0 && check_number("most memory in MiB", doc->max_memory_mib,
+                                                doc->memory_mib, QEMU_MEMORY_MAX_MIB, err) < 0)
+        return err_wrap(err, "VM %s", doc->id);
+    return 0;
+}
+
+/* What saves time under emulation, as measured (reference/qemu-uvm.md §2). With hardware
+ * virtualization the kernel finds out by itself, and its mitigations matter. */
+static void add_emulation_args(struct sbuf *b, const struct vm_doc *doc,
+                               const struct qemu_host *host)
+{
+    sbuf_adds(b, " no_timer_check noreplace-smp mitigations=off nokaslr cryptomgr.notests"
+                 " initcall_blacklist=load_system_certificate_list,crypto_kdf108_init,"
+                 "init_kprobe_trace");
+    /* The guest's TSC is the host's. Unknown: the kernel calibrates it. */
+    if (host->tsc_khz > 0)
+        sbuf_addf(b, " tsc=reliable tsc_early_khz=%u", host->tsc_khz);
+    /* Only with one vCPU for good: others would have no one-shot timer. */
+    if (doc->max_cpus == 1)
+        sbuf_adds(b, " nolapic_timer");
+}
+
+char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
+{
+    struct sbuf b = { 0 };
+
+    /* The console is captured: the first line tells that the kernel runs, notices and worse are
+     * the end of an error report. earlycon shows what goes wrong before the UART's driver. */
+    sbuf_adds(&b, "console=ttyS0 earlycon=uart8250,io,0x3f8,115200n8 loglevel=6 panic=-1"
+                  " random.trust_cpu=on memhp_default_state=online");
+    if (host->emulated)
+        add_emulation_args(&b, doc, host);
+    sbuf_addf(&b, " rdinit=/init lcow.host=tcp lcow.loglevel=%s",
+              doc->agent_log_level ? doc->agent_log_level : "info");
+    return sbuf_take(&b);
+}
+
+/* In QEMU's option strings a comma is written twice. */
+static char *quote(const char *s)
+{
+    struct sbuf b = { 0 };
+
+    for (; *s; s++) {
+        if (*s == ',')
+            sbuf_addc(&b, ',');
+        sbuf_addc(&b, *s);
+    }
+    return sbuf_take(&b);
+}
+
+static void add_machine(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
+{
+    uint32_t max = doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib : 0;
+
+    strv_add(out, "-machine");
+    strv_add(out, "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
+    strv_add(out, "-accel");
+    if (host->emulated)
+        strv_addf(out, "tcg,tb-size=%u", tb_size_mib(doc->max_cpus));
+    else
+        strv_add(out, "kvm");
+    strv_add(out, "-cpu");
+    strv_add(out, host->emulated ? "max,-la57" : "host");
+    strv_add(out, "-smp");
+    strv_addf(out, "%u,maxcpus=%u", doc->cpus, doc->max_cpus);
+    strv_add(out, "-m");
+    if (max)
+        strv_addf(out, "%uM,slots=4,maxmem=%uM", doc->memory_mib, max);
+    else
+        strv_addf(out, "%uM", doc->memory_mib);
+    strv_add(out, "-object");
+    strv_addf(out, "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
+}
+
+static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
+{
+    AUTO_FREE char *append = qemu_kernel_args(doc, host);
+
+    strv_add(out, "-kernel");
+    strv_add(out, QEMU_JAIL_KERNEL);
+    strv_add(out, "-initrd");
+    strv_add(out, QEMU_JAIL_INITRD);
+    strv_add(out, "-append");
+    strv_add(out, append);
+    strv_add(out, "-fw_cfg");
+    strv_add(out, "name=" LINK_BOOT_FILE ",file=" QEMU_JAIL_FW_CFG);
+}
+
+static void add_channels(const struct qemu_fds *fds, struct strv *out)
+{
+    strv_add(out, "-chardev");
+    strv_addf(out, "socket,id=qmp,fd=%d", fds->qmp);
+    strv_add(out, "-mon");
+    strv_add(out, "chardev=qmp,mode=control");
+    strv_add(out, "-chardev");
+    strv_addf(out, "socket,id=console,fd=%d", fds->console);
+    strv_add(out, "-serial");
+    strv_add(out, "chardev:console");
+    strv_add(out, "-netdev");
+    strv_addf(out, "tap,id=link,fd=%d,vnet_hdr=on", fds->link);
+    strv_add(out, "-device");
+    strv_add(out, "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=");
+}
+
+static void add_devices(const struct vm_doc *doc, struct strv *out)
+{
+    for (unsigned i = 0; i < doc->scsi_controllers; i++) {
+        strv_add(out, "-device");
+        strv_addf(out, "virtio-scsi-pci,id=scsi%u", i);
+    }
+    strv_add(out, "-fsdev");
+    strv_add(out, "local,id=shares,path=" QEMU_JAIL_SHARES ",security_model=none,multidevs=remap");
+    strv_add(out, "-device");
+    strv_add(out, "virtio-9p-pci,fsdev=shares,mount_tag=lcow");
+    /* 31 slots for what is hot-added later; a bridge cannot be. */
+    strv_add(out, "-device");
+    strv_add(out, "pcie-pci-bridge,id=hp");
+    if (doc->max_memory_mib > doc->memory_mib) {
+        strv_add(out, "-object");
+        strv_addf(out, "memory-backend-ram,id=grow,size=%uM,reserve=off",
+                  doc->max_memory_mib - doc->memory_mib);
+        strv_add(out, "-device");
+        strv_add(out, "virtio-mem-pci,id=grow0,memdev=grow,requested-size=0");
+    }
+}
+
+void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qemu_host *host,
+                  const struct qemu_fds *fds, struct strv *out)
+{
+    AUTO_FREE char *name = quote(doc->id);
+
+    strv_add(out, program);
+    strv_add(out, "-name");
+    strv_addf(out, "guest=%s,debug-threads=on", name);
+    strv_add(out, "-nodefaults");
+    strv_add(out, "-no-user-config");
+    strv_add(out, "-no-reboot");
+    strv_add(out, "-display");
+    strv_add(out, "none");
+    strv_add(out, "-sandbox");
+    strv_add(out, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+    add_machine(doc, host, out);
+    add_boot(doc, host, out);
+    add_channels(fds, out);
+    add_devices(doc, out);
+}

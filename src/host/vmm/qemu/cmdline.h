@@ -1,0 +1,39 @@
+/* cmdline.h - the QEMU command line of a VM: a pure function of its document, of what is known of
+ * the host and of the fd numbers QEMU inherits. Held by golden files in tests/golden/qemu. All
+ * paths are those of the jail. Never waits. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct strv;
+struct vm_doc;
+
+/* Inside the jail. */
+#define QEMU_JAIL_KERNEL "/boot/kernel"
+#define QEMU_JAIL_INITRD "/boot/initrd"
+#define QEMU_JAIL_FW_CFG "/boot/lcow"
+#define QEMU_JAIL_SHARES "/shares"
+
+/* Debian 6.1 with our initramfs does not come up with less. */
+#define QEMU_MEMORY_MIN_MIB 128
+#define QEMU_MEMORY_MAX_MIB (1024u * 1024)
+#define QEMU_CPUS_MAX 64
+#define QEMU_SCSI_MAX 4
+
+struct qemu_host {
+    bool emulated;
+    uint32_t tsc_khz; /* 0: unknown */
+};
+
+struct qemu_fds {
+    int qmp, console, link;
+};
+
+/* Whether the document can become a VM: ERR_INVALID names the value and its bounds. */
+int qemu_doc_check(const struct vm_doc *doc, struct err *err);
+/* For the guest kernel. Caller frees. */
+char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host);
+/* argv, beginning with program. */
+void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qemu_host *host,
+                  const struct qemu_fds *fds, struct strv *out);

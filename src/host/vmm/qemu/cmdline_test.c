@@ -1,0 +1,130 @@
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/vmm/qemu/cmdline.h"
+#include "host/vmm/vmm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static struct vm_doc doc_of(unsigned cpus)
+{
+    return (struct vm_doc){ .id = "demo@vm",
+                            .run_dir = "/run/lcow/default/demo",
+                            .kernel = "/usr/share/lcow/vmlinux",
+                            .initrd = "/usr/share/lcow/initrd.cpio",
+                            .memory_mib = 256,
+                            .cpus = cpus,
+                            .max_cpus = cpus,
+                            .uid_base = 60000,
+                            .uid_count = 10,
+                            .scsi_controllers = 1 };
+}
+
+static char *text_of(const struct vm_doc *doc, const struct qemu_host *host)
+{
+    AUTO(strv_release) struct strv args = { 0 };
+    struct sbuf text = { 0 };
+
+    qemu_cmdline(doc, "/usr/bin/qemu-system-x86_64", host,
+                 &(struct qemu_fds){ .qmp = 3, .console = 4, .link = 5 }, &args);
+    for (size_t i = 0; i < args.n; i++)
+        sbuf_addf(&text, "%s\n", args.v[i]);
+    return sbuf_take(&text);
+}
+
+/* UPDATE_GOLDEN=1 writes what is generated instead: look at the difference in git. */
+static void golden(const char *name, const struct vm_doc *doc, const struct qemu_host *host)
+{
+    const char *dir = getenv("GOLDEN_DIR");
+    AUTO_FREE char *path = str_format("%s/%s.args", dir ? dir : "tests/golden/qemu", name),
+                   *have = text_of(doc, host), *want = NULL;
+    size_t len;
+
+    if (getenv("UPDATE_GOLDEN"))
+        ASSERT_EQ(file_write(path, have, strlen(have), 0644), 0);
+    ASSERT_EQ(file_read_all(path, 1 << 20, &want, &len), 0);
+    ASSERT_STR(have, want);
+}
+
+TEST(one_vcpu_under_emulation_is_as_recorded)
+{
+    struct vm_doc doc = doc_of(1);
+
+    golden("tcg-1cpu", &doc, &(struct qemu_host){ .emulated = true, .tsc_khz = 2299998 });
+}
+
+TEST(four_vcpus_under_emulation_are_as_recorded)
+{
+    struct vm_doc doc = doc_of(4);
+
+    doc.scsi_controllers = 4;
+    doc.max_memory_mib = 2048;
+    doc.agent_log_level = "debug";
+    golden("tcg-4cpus", &doc, &(struct qemu_host){ .emulated = true });
+}
+
+TEST(hardware_virtualization_is_as_recorded)
+{
+    struct vm_doc doc = doc_of(2);
+
+    doc.max_cpus = 8;
+    doc.scsi_controllers = 0;
+    golden("kvm", &doc, &(struct qemu_host){ .emulated = false, .tsc_khz = 2299998 });
+}
+
+TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
+{
+    struct vm_doc doc = doc_of(1);
+    struct qemu_host host = { .emulated = true };
+
+    AUTO_FREE char *fixed = qemu_kernel_args(&doc, &host);
+    doc.max_cpus = 2;
+    AUTO_FREE char *growing = qemu_kernel_args(&doc, &host);
+    ASSERT_HAS(fixed, " nolapic_timer");
+    ASSERT(!strstr(growing, "nolapic_timer"));
+}
+
+TEST(a_frequency_nobody_knows_is_left_to_the_kernel)
+{
+    struct vm_doc doc = doc_of(1);
+    AUTO_FREE char *args = qemu_kernel_args(&doc, &(struct qemu_host){ .emulated = true });
+
+    ASSERT(!strstr(args, "tsc"));
+}
+
+TEST(a_comma_in_the_id_does_not_become_an_option)
+{
+    struct vm_doc doc = doc_of(1);
+
+    doc.id = "a,process=evil";
+    AUTO_FREE char *text = text_of(&doc, &(struct qemu_host){ .emulated = true });
+    ASSERT_HAS(text, "guest=a,,process=evil,debug-threads=on\n");
+}
+
+TEST(values_that_cannot_work_are_named_with_their_bounds)
+{
+    struct err err = ERR_INIT;
+    struct vm_doc good = doc_of(2), doc;
+
+    ASSERT_OK(qemu_doc_check(&good, &err), err);
+    doc = good, doc.memory_mib = 1;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "memory in MiB is 1; possible are 128 to");
+    doc = good, doc.cpus = 0;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.cpus = 3;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.max_cpus = 65;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.scsi_controllers = 5;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.max_memory_mib = 255;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.agent_log_level = "info init=/bin/sh";
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.run_dir = "relative";
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.kernel = NULL;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+}
