@@ -4,19 +4,30 @@
 #include <stdlib.h>
 #include <string.h>
 
-char *str_vformat(const char *fmt, va_list ap)
+/* Most texts are short: the first try goes into the room there is. */
+__attribute__((format(printf, 2, 0))) static void sbuf_addv(struct sbuf *b, const char *fmt,
+                                                            va_list ap)
 {
-    struct sbuf b = { 0 };
+    char *to = sbuf_room(b, 63);
+    size_t room = b->cap - b->len;
     va_list again;
     int n;
 
     va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
+    n = vsnprintf(to, room, fmt, ap);
     if (n < 0)
         abort(); /* only for a format that the compiler has checked */
-    vsnprintf(sbuf_room(&b, (size_t)n), (size_t)n + 1, fmt, ap);
-    b.len = (size_t)n;
+    if ((size_t)n >= room)
+        (void)vsnprintf(sbuf_room(b, (size_t)n), (size_t)n + 1, fmt, again);
+    va_end(again);
+    b->len += (size_t)n;
+}
+
+char *str_vformat(const char *fmt, va_list ap)
+{
+    struct sbuf b = { 0 };
+
+    sbuf_addv(&b, fmt, ap);
     return sbuf_take(&b);
 }
 
@@ -234,18 +245,11 @@ void sbuf_adds(struct sbuf *b, const char *s)
 
 void sbuf_addf(struct sbuf *b, const char *fmt, ...)
 {
-    va_list ap, again;
-    int n;
+    va_list ap;
 
     va_start(ap, fmt);
-    va_copy(again, ap);
-    n = vsnprintf(NULL, 0, fmt, again);
-    va_end(again);
-    if (n < 0)
-        abort();
-    vsnprintf(sbuf_room(b, (size_t)n), (size_t)n + 1, fmt, ap);
+    sbuf_addv(b, fmt, ap);
     va_end(ap);
-    b->len += (size_t)n;
 }
 
 void sbuf_consume(struct sbuf *b, size_t n)
