@@ -45,7 +45,7 @@ enum step_kind {
     STEP_LINK,   /* make a symbolic link to `from` */
     STEP_BIND,   /* show `from` read-only */
     STEP_DEVICE, /* show a device node */
-    STEP_FD,     /* show the file behind fd, then close that at exec */
+    STEP_FD,     /* move the mount behind fd here, then close that at exec */
     STEP_BLOB,   /* write data */
 };
 
@@ -155,10 +155,9 @@ static void add_named(struct jail *j, const struct jail_opts *o)
         add_step(j, STEP_DEVICE, *d, *d);
     }
     for (size_t i = 0; i < o->n_files; i++) {
-        AUTO_FREE char *from = str_format("/proc/self/fd/%d", o->files[i].child_fd);
         add_parents(j, o->files[i].to);
         add_step(j, STEP_TOUCH, NULL, o->files[i].to);
-        add_step(j, STEP_FD, from, o->files[i].to)->fd = o->files[i].child_fd;
+        add_step(j, STEP_FD, NULL, o->files[i].to)->fd = o->files[i].child_fd;
     }
     for (size_t i = 0; i < o->n_blobs; i++) {
         add_parents(j, o->blobs[i].to);
@@ -218,6 +217,19 @@ void jail_free(struct jail *j)
     free(j);
 }
 
+/* A mount of our namespace cannot be bound in the child's, which is a copy: it goes there as a
+ * mount of its own. */
+int jail_tree(int fd)
+{
+    struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID |
+                                           MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC };
+    AUTO_FD int tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+
+    if (tree < 0 || mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+        return -errno;
+    return TAKE_FD(tree);
+}
+
 /* --- in the child: system calls only --- */
 
 static int show(const struct step *s, unsigned long flags, struct err *err)
@@ -263,8 +275,8 @@ static int do_step(const struct jail *j, const struct step *s, struct err *err)
     case STEP_DEVICE:
         return show(s, MS_NOEXEC, err);
     case STEP_FD:
-        if (show(s, MS_RDONLY | MS_NODEV | MS_NOEXEC, err) < 0)
-            return -1;
+        if (move_mount(s->fd, "", AT_FDCWD, s->to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+            return err_sys(err, errno, "show /%s in the jail", s->to);
         if (fcntl(s->fd, F_SETFD, FD_CLOEXEC) < 0)
             return err_sys(err, errno, "close fd %d at exec", s->fd);
         return 0;

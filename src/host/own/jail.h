@@ -21,8 +21,12 @@ struct jail;
 /* What sharing files with their owners needs, and no more: CHOWN, DAC_OVERRIDE, FOWNER, FSETID. */
 #define JAIL_CAPS_SHARES UINT64_C(0x1b)
 
-/* A file of ours, by the number its fd has in the child, shown read-only at a path. The fd itself
- * is closed at exec. */
+/* A read-only mount of the plain file behind fd that is in no namespace yet; for jail_file. It can
+ * be moved into one jail only. The fd, or -errno. */
+int jail_tree(int fd);
+
+/* Such a mount, by the number its fd has in the child, and where it is moved to. The fd itself is
+ * closed at exec. */
 struct jail_file {
     int child_fd;
     const char *to;
