@@ -78,9 +78,16 @@ static void reset_signals(void)
 static int place_fds(struct launch *l, struct err *err)
 {
     const struct child_opts *o = l->opts;
-    int high[CHILD_FDS_MAX];
+    int high[CHILD_FDS_MAX], *const ours[] = { &l->sync, &l->parent_pidfd, &l->null_fd };
     bool named[3] = { false };
 
+    /* Our own must not lie where a named one is going to. */
+    for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
+        int moved = fcntl(*ours[i], F_DUPFD_CLOEXEC, CHILD_LOW_FD);
+        if (moved < 0)
+            return err_sys(err, errno, "move fd %d", *ours[i]);
+        *ours[i] = moved;
+    }
     for (size_t i = 0; i < o->n_fds; i++) {
         high[i] = fcntl(o->fds[i].from, F_DUPFD_CLOEXEC, CHILD_LOW_FD);
         if (high[i] < 0)
