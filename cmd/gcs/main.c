@@ -1,0 +1,83 @@
+/* gcs - the guest agent. As PID 1 it boots the VM and keeps it (guest/init); its child, "gcs
+ * serve", talks to the host (guest/bridge). */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "guest/bridge/agent.h"
+#include "guest/init/init.h"
+#include "guest/init/modules.h"
+#include "guest/init/power.h"
+#include <signal.h>
+#include <stdio.h>
+#include <unistd.h>
+
+static const char usage[] =
+    "usage: as PID 1 of a utility VM: init [WORD …]\n"
+    "       gcs serve [-loglevel LEVEL] [-stages NAME=START-END,…]   (started by PID 1)\n"
+    "       gcs --version\n";
+
+struct serving {
+    struct agent_opts opts;
+    struct loop *loop;
+    struct err err;
+};
+
+static void serve_fiber(void *arg)
+{
+    struct serving *s = arg;
+    struct ctx ctx = ctx_root(s->loop);
+
+    (void)agent_run(&ctx, &s->opts, &s->err); /* always fails; serve() tells */
+    loop_stop(s->loop);
+}
+
+/* The kernel hands PID 1 every word that it does not know itself: those are not ours to refuse. */
+static int parse_words(char **words, struct agent_opts *opts, struct err *err)
+{
+    if (bootargs_load(&opts->boot, err) < 0)
+        return -1;
+    for (; *words; words++) {
+        if (str_eq(*words, "-stages") && words[1]) {
+            opts->stages = *++words;
+        } else if (str_eq(*words, "-loglevel") && words[1]) {
+            if (log_level_parse(*++words, &opts->boot.level) < 0)
+                return err_set(err, ERR_INVALID, "-loglevel %s: no such level", *words);
+        }
+    }
+    return 0;
+}
+
+static int serve(char **words)
+{
+    struct serving s = { .err = ERR_INIT };
+
+    s.opts.started_ns = clock_mono();
+    s.opts.load_module = modules_load;
+    s.opts.power_off = power_off;
+    signal(SIGPIPE, SIG_IGN);
+    if (parse_words(words, &s.opts, &s.err) == 0) {
+        s.loop = loop_new(NULL);
+        fiber_go(s.loop, serve_fiber, &s, "agent");
+        loop_run(s.loop);
+        loop_free(s.loop);
+    }
+    fprintf(stderr, "lcow: agent failed: %s\n", s.err.msg);
+    return 1;
+}
+
+int main(int argc, char **argv)
+{
+    if (getpid() == 1)
+        return init_run("/proc/self/exe", (const char *const *)argv + (argc > 0));
+    if (argc >= 2 && str_eq(argv[1], "serve"))
+        return serve(argv + 2);
+    if (argc == 2 && str_eq(argv[1], "--version")) {
+        puts("gcs " LCOW_VERSION);
+        return 0;
+    }
+    fputs(usage, stderr);
+    return 2;
+}

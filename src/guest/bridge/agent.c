@@ -1,0 +1,231 @@
+#include "guest/bridge/agent.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "base/str.h"
+#include "guest/bridge/fw_cfg.h"
+#include "guest/bridge/handlers.h"
+#include "guest/bridge/kmsg.h"
+#include "guest/bridge/logport.h"
+#include "guest/bridge/seed.h"
+#include "guest/bridge/server.h"
+#include "guest/bridge/stacks.h"
+#include "guest/bridge/stages.h"
+#include "guest/runtime/cgroup.h"
+#include "guest/runtime/process.h"
+#include "proto/link.h"
+#include <signal.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+
+#define KMSG_PRIORITY 4 /* warnings and worse, as the real guest */
+#define ENTROPY_MAX (64 * 1024)
+#define ENTROPY_NS (10 * NS_PER_S)
+
+struct agent {
+    const struct agent_opts *opts;
+    struct loop *loop;
+    struct logport *log;
+    struct link *link;
+    struct handlers handlers;
+    struct stages stages;
+    size_t stages_told;
+    bool negotiated, stopping;
+};
+
+/* --- small duties --- */
+
+static void tell_stages(struct agent *a)
+{
+    for (; a->stages_told < a->stages.n; a->stages_told++) {
+        AUTO(sbuf_release) struct sbuf line = { 0 };
+        stages_line(&a->stages, a->stages_told, loop_wall(a->loop), loop_now(a->loop), &line);
+        logport_line(a->log, line.data, line.len);
+    }
+}
+
+static void on_connected(void *arg)
+{
+    struct agent *a = CONTAINER_OF(arg, struct agent, handlers);
+
+    logport_retry(a->log);
+}
+
+static void on_negotiated(void *arg)
+{
+    struct agent *a = CONTAINER_OF(arg, struct agent, handlers);
+
+    if (a->negotiated)
+        return;
+    a->negotiated = true;
+    stages_add(&a->stages, "agent", a->opts->started_ns, loop_now(a->loop));
+    tell_stages(a);
+}
+
+static void on_usr1(void *arg, const struct signalfd_siginfo *info)
+{
+    stacks_log(((struct agent *)arg)->loop);
+}
+
+static void stop_fiber(void *arg)
+{
+    struct agent *a = arg;
+    struct ctx ctx = ctx_root(a->loop);
+    struct err err = ERR_INIT;
+
+    if (handlers_shutdown(&ctx, &a->handlers, false, &err) < 0)
+        log_error(&ctx, "cannot power off", F_ERR(&err));
+    a->stopping = false;
+}
+
+static void on_term(void *arg, const struct signalfd_siginfo *info)
+{
+    struct agent *a = arg;
+
+    if (a->stopping)
+        return;
+    a->stopping = true;
+    fiber_go(a->loop, stop_fiber, a, "shutdown");
+}
+
+static void protect_self(struct ctx *ctx)
+{
+    struct sysinfo si = { 0 };
+    struct err err = ERR_INIT;
+
+    (void)sysinfo(&si); /* cannot fail */
+    if (cgroup_setup(CGROUP_ROOT, (uint64_t)si.totalram * si.mem_unit, &err) < 0)
+        log_warn(ctx, "no cgroups, going on without limits", F_ERR(&err));
+    int r = file_write("/proc/self/oom_score_adj", "-1000", 5, 0644);
+    if (r < 0)
+        log_warn(ctx, "agent is not kept from the OOM killer", F_STR("error", strerror(-r)));
+}
+
+/* --- the boot --- */
+
+static int read_boot(void *buf, size_t len, struct err *err)
+{
+    return fw_cfg_read(LINK_BOOT_FILE, buf, len, err);
+}
+
+static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
+{
+    static const char *const vsock_modules[] = { "vmw_vsock_virtio_transport", "hv_sock" };
+
+    if (a->opts->boot.transport == LINK_TCP)
+        return link_up(ctx, err);
+    /* Which of the two fits is the machine's secret: both are tried, the dial tells. */
+    for (size_t i = 0; i < ARRAY_LEN(vsock_modules); i++) {
+        struct err why = ERR_INIT;
+        if (a->opts->load_module(vsock_modules[i], &why) < 0)
+            log_warn(ctx, "no module for a vsock transport, going on", F_ERR(&why));
+    }
+    return 0;
+}
+
+/* The host sends random bytes and closes. All failures are only warned of: over TCP the seed came
+ * with the boot block already. */
+static int read_entropy(struct ctx *ctx, struct dialer *d, struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, ENTROPY_NS);
+    size_t total = 0, n = 0;
+    int fd;
+
+    if (dialer_dial(&bounded, d, PORT_ENTROPY, &fd, err) < 0)
+        return -1;
+    AUTO(stream_free) struct stream *s = stream_from_fd(ctx->loop, fd);
+    AUTO_FREE char *buf = mem_alloc(SEED_CHUNK);
+    do {
+        if (stream_read(&bounded, s, buf, SEED_CHUNK, &n, err) < 0)
+            return -1;
+        if (n > 0 && seed_entropy(buf, n, err) < 0)
+            return -1;
+        total += n;
+    } while (n > 0 && total < ENTROPY_MAX);
+    mem_wipe(buf, SEED_CHUNK);
+    return total > 0 ? seed_reseed(err) : err_set(err, ERR_DATA_LOSS, "host sent none");
+}
+
+static void connect_host(struct ctx *ctx, struct agent *a)
+{
+    struct dialer *d = link_dialer(a->link);
+    uint64_t began = loop_now(a->loop);
+    struct err err = ERR_INIT;
+
+    if (read_entropy(ctx, d, &err) < 0)
+        log_warn(ctx, "no entropy from the host, going on", F_ERR(&err));
+    stages_add(&a->stages, "entropy", began, loop_now(a->loop));
+    if (logport_connect(ctx, a->log, d, PORT_LOG, &err) < 0)
+        log_warn(ctx, "no log port, going on", F_ERR(&err));
+    tell_stages(a);
+}
+
+/* PID 1 began when the kernel was done. */
+static void take_stages(struct ctx *ctx, struct agent *a)
+{
+    struct err err = ERR_INIT;
+
+    if (!a->opts->stages)
+        return;
+    struct stages from_init = { 0 };
+    if (stages_parse(&from_init, a->opts->stages, &err) < 0) {
+        log_warn(ctx, "boot stages of init are lost", F_ERR(&err));
+        return;
+    }
+    if (from_init.n > 0)
+        stages_add(&a->stages, "kernel", 0, from_init.v[0].start_ns);
+    for (size_t i = 0; i < from_init.n; i++)
+        stages_add(&a->stages, from_init.v[i].name, from_init.v[i].start_ns,
+                   from_init.v[i].end_ns);
+}
+
+static int boot(struct ctx *ctx, struct agent *a, struct err *err)
+{
+    const struct link_opts link = { .transport = a->opts->boot.transport, .read_boot = read_boot };
+
+    take_stages(ctx, a);
+    protect_self(ctx);
+    kmsg_start(a->loop, KMSG_PRIORITY);
+    uint64_t began = loop_now(a->loop);
+    if (bring_up(ctx, a, err) < 0)
+        return err_wrap(err, "link");
+    stages_add(&a->stages, "link", began, loop_now(a->loop));
+    a->link = link_new(&link);
+    if (link_await_token(ctx, a->link, err) < 0)
+        return -1;
+    connect_host(ctx, a);
+    return 0;
+}
+
+int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
+{
+    struct agent a = { .opts = opts, .loop = ctx->loop };
+    int r = logport_new(ctx->loop, opts->boot.level, &a.log, err);
+
+    a.handlers.power_off = opts->power_off;
+    if (r == 0)
+        r = boot(ctx, &a, err);
+    if (r == 0) {
+        a.handlers.processes = process_table_new(ctx->loop, link_dialer(a.link));
+        AUTO(server_free) struct server *server = server_new(&(struct server_opts){
+            .dialer = link_dialer(a.link),
+            .port = PORT_BRIDGE,
+            .table = handlers_table,
+            .n_entries = handlers_table_len,
+            .arg = &a.handlers,
+            .on_connected = on_connected,
+            .on_negotiated = on_negotiated,
+        });
+        (void)loop_on_signal(ctx->loop, SIGUSR1, on_usr1, &a);
+        (void)loop_on_signal(ctx->loop, SIGTERM, on_term, &a);
+        r = server_run(ctx, server, err);
+    }
+    process_table_free(a.handlers.processes);
+    link_free(a.link);
+    logport_free(a.log);
+    return r;
+}

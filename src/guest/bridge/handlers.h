@@ -1,0 +1,21 @@
+/* handlers.h - what each bridge message does: one table from message to handler. A handler
+ * decodes nothing and encodes nothing: it calls one room and turns its errors into the HRESULTs
+ * of gcs-protocol.md §2.5. */
+#pragma once
+#include "guest/bridge/server.h"
+
+struct process_table;
+
+/* What the handlers work on. All borrowed. */
+struct handlers {
+    struct process_table *processes;
+    /* Powers the VM off at once. Returns only on failure. */
+    int (*power_off)(struct err *err);
+};
+
+extern const struct server_entry handlers_table[];
+extern const size_t handlers_table_len;
+
+/* Ends the VM. Graceful: SIGTERM to the processes outside containers, up to 5 s for them, then
+ * the file systems are synced. Returns only if powering off failed. */
+int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct err *err);

@@ -1,0 +1,113 @@
+#include "guest/bridge/kmsg.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define RECORD_MAX 8192 /* the kernel's own limit */
+#define BURST 500       /* lines per second */
+
+struct reader {
+    struct loop *loop;
+    unsigned max_priority;
+    struct log_rate rate;
+};
+
+int kmsg_parse(const char *raw, size_t len, struct kmsg_record *ret)
+{
+    const char *text = memchr(raw, ';', len);
+    char head[64];
+    unsigned prio;
+
+    if (!text || (size_t)(text - raw) >= sizeof(head))
+        return -EBADMSG;
+    memcpy(head, raw, (size_t)(text - raw));
+    head[text - raw] = '\0';
+    if (sscanf(head, "%u,%" SCNu64 ",%" SCNu64 ",%c", &prio, &ret->seq, &ret->usec, &ret->flags) !=
+        4)
+        return -EBADMSG;
+    ret->priority = prio & 7;
+    ret->facility = prio >> 3;
+    text++;
+    const char *end = memchr(text, '\n', len - (size_t)(text - raw));
+    size_t n = (size_t)((end ? end : raw + len) - text);
+    if (n >= sizeof(ret->text))
+        n = sizeof(ret->text) - 1;
+    memcpy(ret->text, text, n);
+    ret->text[n] = '\0';
+    return 0;
+}
+
+static enum log_level level_of(unsigned priority)
+{
+    static const enum log_level levels[8] = { LOG_ERROR, LOG_ERROR, LOG_ERROR, LOG_ERROR,
+                                              LOG_WARN,  LOG_INFO,  LOG_INFO,  LOG_DEBUG };
+
+    return levels[priority & 7];
+}
+
+static void log_record(struct reader *r, const struct kmsg_record *rec)
+{
+    const char flags[2] = { rec->flags, '\0' };
+
+    if (rec->priority > r->max_priority || !log_rate_ok(&r->rate, loop_now(r->loop)))
+        return;
+    LOG_AT(NULL, level_of(rec->priority), "kernel message", F_STR("message", rec->text),
+           F_U("priority", rec->priority), F_U("facility", rec->facility), F_U("seq", rec->seq),
+           F_U("timesincebootmicro", rec->usec), F_STR("flags", flags));
+}
+
+/* All that is there now. -1 when nothing can be read any more. */
+static int read_some(struct reader *r, int fd)
+{
+    AUTO_FREE char *raw = mem_alloc(RECORD_MAX);
+    AUTO_FREE struct kmsg_record *rec = mem_new(struct kmsg_record);
+
+    for (;;) {
+        ssize_t n = read(fd, raw, RECORD_MAX);
+        if (n > 0) {
+            if (kmsg_parse(raw, (size_t)n, rec) == 0)
+                log_record(r, rec);
+        } else if (n == 0) {
+            return -1;
+        } else if (errno == EAGAIN) {
+            return 0;
+        } else if (errno != EPIPE && errno != EINTR && errno != EINVAL) {
+            return -1; /* EPIPE: records were overwritten before we read them; go on */
+        }
+    }
+}
+
+static void reader_main(void *arg)
+{
+    struct reader *r = arg;
+    struct ctx ctx = ctx_root(r->loop);
+    struct err err = ERR_INIT;
+    AUTO_FD int fd = open("/dev/kmsg", O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (fd < 0)
+        err_sys(&err, errno, "open /dev/kmsg");
+    while (fd >= 0 && loop_wait_fd(&ctx, fd, POLLIN, "kernel message", &err) == 0)
+        if (read_some(r, fd) < 0)
+            break;
+    log_warn(&ctx, "kernel messages are not logged", F_ERR(&err));
+    free(r);
+}
+
+void kmsg_start(struct loop *loop, unsigned max_priority)
+{
+    struct reader *r = mem_new(struct reader);
+
+    *r = (struct reader){ .loop = loop, .max_priority = max_priority, .rate.burst = BURST };
+    fiber_go(loop, reader_main, r, "kmsg");
+}

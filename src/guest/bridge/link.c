@@ -1,0 +1,217 @@
+#include "guest/bridge/link.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "guest/bridge/seed.h"
+#include "proto/link.h"
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/vm_sockets.h>
+#include <netinet/tcp.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+
+#define TOKEN_PAUSE_NS (100 * NS_PER_MS)
+#define CONNECT_NS (5 * NS_PER_S)
+
+struct link {
+    struct dialer dialer;
+    struct link_opts opts;
+    uint8_t token[LINK_TOKEN_BYTES];
+    bool have_token;
+    bool looked; /* at a boot block before: the VM is a clone if another one comes */
+};
+
+static const struct dialer_ops link_ops;
+
+struct link *link_new(const struct link_opts *opts)
+{
+    struct link *l = mem_new(struct link);
+
+    l->dialer.ops = &link_ops;
+    l->opts = *opts;
+    return l;
+}
+
+void link_free(struct link *l)
+{
+    if (!l)
+        return;
+    mem_wipe(l->token, sizeof(l->token));
+    free(l);
+}
+
+struct dialer *link_dialer(struct link *l)
+{
+    return &l->dialer;
+}
+
+/* --- the boot block --- */
+
+/* The block tells the host's clock when the VM was spawned. Since then passed, at a cold boot, our
+ * uptime; a clone's uptime is mostly its template's, and it looks within 100 ms. */
+static void apply(const struct link_boot *boot, bool clone)
+{
+    struct err err = ERR_INIT;
+
+    /* Each on its own: a VM with a wrong clock is better than none. */
+    if (seed_entropy(boot->seed, sizeof(boot->seed), &err) < 0 || seed_reseed(&err) < 0)
+        log_warn(NULL, "cannot seed the random generator, going on", F_ERR(&err));
+    if (seed_clock(boot->wall_ns + (clone ? 0 : seed_uptime()), &err) < 0)
+        log_warn(NULL, "cannot set the clock, going on", F_ERR(&err));
+    if (seed_identity(&err) < 0)
+        log_warn(NULL, "cannot set host name and machine id, going on", F_ERR(&err));
+}
+
+static bool all_zero(const uint8_t *data, size_t len)
+{
+    uint8_t any = 0;
+
+    for (size_t i = 0; i < len; i++)
+        any |= data[i];
+    return any == 0;
+}
+
+/* A token that we have not seen means a VM that we have not been. */
+static int refresh(struct link *l, struct err *err)
+{
+    uint8_t raw[LINK_BOOT_BYTES];
+    struct link_boot boot;
+    int r = l->opts.read_boot(raw, sizeof(raw), err);
+
+    if (r == 0 && link_boot_decode(raw, &boot) < 0)
+        r = err_set(err, ERR_INVALID, "%s is damaged", LINK_BOOT_FILE);
+    mem_wipe(raw, sizeof(raw));
+    if (r < 0)
+        return err_wrap(err, "boot block");
+    if (all_zero(boot.token, sizeof(boot.token))) {
+        l->have_token = false;
+        r = err_set(err, ERR_UNAVAILABLE, "boot block has no token yet");
+    } else if (!l->have_token || !link_token_equal(l->token, boot.token)) {
+        memcpy(l->token, boot.token, sizeof(l->token));
+        l->have_token = true;
+        if (!l->opts.no_seed)
+            apply(&boot, l->looked);
+    }
+    l->looked = true;
+    mem_wipe(&boot, sizeof(boot));
+    return r;
+}
+
+int link_await_token(struct ctx *ctx, struct link *l, struct err *err)
+{
+    bool told = false;
+
+    if (l->opts.transport == LINK_VSOCK) {
+        struct err none = ERR_INIT;
+        (void)refresh(l, &none); /* hosts other than ours have no such block */
+        return 0;
+    }
+    while (refresh(l, err) < 0) {
+        if (err->code != ERR_UNAVAILABLE)
+            return -1;
+        if (!told)
+            log_info(ctx, "ready, waiting for a token");
+        told = true;
+        if (fiber_sleep(ctx, TOKEN_PAUSE_NS, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* --- connecting --- */
+
+static int socket_connect(struct ctx *ctx, int fd, const struct sockaddr *addr, socklen_t len,
+                          struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, CONNECT_NS);
+    int r, failure = 0;
+    socklen_t size = sizeof(failure);
+
+    do
+        r = connect(fd, addr, len);
+    while (r < 0 && errno == EINTR);
+    if (r == 0)
+        return 0;
+    if (errno != EINPROGRESS)
+        return err_sys(err, errno, "connect");
+    if (loop_wait_fd(&bounded, fd, POLLOUT, "host to accept", err) < 0)
+        return err->code == ERR_DEADLINE ? err_sys(err, ETIMEDOUT, "connect") : -1;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &failure, &size) < 0)
+        return err_sys(err, errno, "SO_ERROR");
+    return failure ? err_sys(err, failure, "connect") : 0;
+}
+
+static int set_blocking(int fd, struct err *err)
+{
+    int flags = fcntl(fd, F_GETFL);
+
+    if (flags < 0 || fcntl(fd, F_SETFL, flags & ~O_NONBLOCK) < 0)
+        return err_sys(err, errno, "make a socket blocking");
+    return 0;
+}
+
+static int dial_tcp(struct ctx *ctx, struct link *l, uint32_t port, int fd, struct err *err)
+{
+    struct sockaddr_in to = {
+        .sin_family = AF_INET,
+        .sin_port = htons(l->opts.host_port ? l->opts.host_port : LINK_TCP_PORT),
+        .sin_addr.s_addr = l->opts.host_addr ? htonl(l->opts.host_addr) : inet_addr(LINK_HOST_ADDR),
+    };
+    struct link_preface preface = { .port = port };
+    uint8_t raw[LINK_PREFACE_BYTES];
+    int on = 1;
+
+    if (socket_connect(ctx, fd, (struct sockaddr *)&to, sizeof(to), err) < 0)
+        return -1;
+    (void)setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)); /* only slower without */
+    memcpy(preface.token, l->token, sizeof(preface.token));
+    link_preface_encode(&preface, raw);
+    /* Always fits into the buffer of a fresh connection. */
+    ssize_t n = send(fd, raw, sizeof(raw), MSG_NOSIGNAL);
+    int sent_errno = errno;
+    mem_wipe(raw, sizeof(raw));
+    mem_wipe(&preface, sizeof(preface));
+    if (n < 0)
+        return err_sys(err, sent_errno, "send the preface");
+    return n == sizeof(raw) ? 0 : err_set(err, ERR_INTERNAL, "preface cut at %zd bytes", n);
+}
+
+static int dial_vsock(struct ctx *ctx, uint32_t port, int fd, struct err *err)
+{
+    const struct sockaddr_vm to = {
+        .svm_family = AF_VSOCK,
+        .svm_port = port,
+        .svm_cid = VMADDR_CID_HOST,
+    };
+
+    return socket_connect(ctx, fd, (const struct sockaddr *)&to, sizeof(to), err);
+}
+
+static int link_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, struct err *err)
+{
+    struct link *l = CONTAINER_OF(d, struct link, dialer);
+    bool tcp = l->opts.transport == LINK_TCP;
+    struct err none = ERR_INIT;
+
+    if (refresh(l, tcp ? err : &none) < 0 && tcp)
+        return -1;
+    AUTO_FD int fd =
+        socket(tcp ? AF_INET : AF_VSOCK, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0)
+        return err_sys(err, errno, "socket");
+    if ((tcp ? dial_tcp(ctx, l, port, fd, err) : dial_vsock(ctx, port, fd, err)) < 0 ||
+        set_blocking(fd, err) < 0)
+        return -1;
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+static const struct dialer_ops link_ops = { .dial = link_dial };

@@ -1,0 +1,417 @@
+#include "guest/bridge/server.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/gate.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "guest/stdio/dial.h"
+#include <inttypes.h>
+#include <stdlib.h>
+
+#define REDIAL_NS (100 * NS_PER_MS)
+/* The real host gives up on a call after this and kills the bridge. */
+#define CALL_NS (300 * NS_PER_S)
+
+struct conn {
+    struct stream *stream;
+    struct cancel lost;
+    struct gate writing;
+    bool negotiated;
+    unsigned users; /* fibers that may be using stream */
+    struct waitq unused;
+};
+
+struct note {
+    struct list in_queue;
+    struct sbuf frame;
+};
+
+struct server {
+    struct server_opts opts;
+    struct loop *loop;  /* while running */
+    struct cancel stop; /* ends all calls */
+    struct conn *conn;  /* NULL: none */
+    struct group calls;
+    struct waitq room; /* for the reader */
+    size_t bytes;      /* of requests being worked on */
+    struct list notes;
+    bool flushing;
+    struct server_stats stats;
+};
+
+/* A request on its way through. */
+struct work {
+    struct server *server;
+    const struct server_entry *entry; /* NULL: not implemented, or not allowed now */
+    struct bridge_header header;
+    uint8_t *payload;
+    struct server_call call;
+    char *activity_id; /* ours, once the request is forgotten */
+    bool crowded;      /* refuse: too many are waiting already */
+};
+
+struct server *server_new(const struct server_opts *opts)
+{
+    struct server *s = mem_new(struct server);
+
+    s->opts = *opts;
+    if (s->opts.max_in_flight == 0)
+        s->opts.max_in_flight = SERVER_IN_FLIGHT;
+    group_init(&s->calls);
+    waitq_init(&s->room);
+    list_init(&s->notes);
+    return s;
+}
+
+static void note_free(struct note *n)
+{
+    list_remove(&n->in_queue);
+    sbuf_release(&n->frame);
+    free(n);
+}
+
+void server_free(struct server *s)
+{
+    if (!s)
+        return;
+    LIST_EACH(&s->notes, pos)
+        note_free(LIST_ENTRY(pos, struct note, in_queue));
+    free(s);
+}
+
+void server_get_stats(const struct server *s, struct server_stats *ret)
+{
+    *ret = s->stats;
+}
+
+/* --- sending --- */
+
+/* 0 when all of it was handed to the kernel. */
+static int conn_write(struct conn *c, struct loop *loop, const struct sbuf *frame, struct err *err)
+{
+    struct ctx root = ctx_root(loop), ctx = ctx_with_cancel(&root, &c->lost);
+    int r = -1;
+
+    c->users++;
+    struct gate *held = gate_enter(&c->writing, &ctx, "bridge.write", err);
+    if (held) {
+        r = stream_write_full(&ctx, c->stream, frame->data, frame->len, err);
+        gate_leave(held);
+    }
+    if (r < 0)
+        cancel_fire(&c->lost, ERR_UNAVAILABLE, "bridge is lost");
+    if (--c->users == 0)
+        waitq_wake_all(&c->unused);
+    return r;
+}
+
+static void send_answer(struct server *s, const struct work *w)
+{
+    AUTO(sbuf_release) struct sbuf frame = { 0 };
+    struct err err = ERR_INIT;
+
+    bridge_response_encode(&w->call.resp, w->header.id, BRIDGE_MAX_RESPONSE, &frame);
+    if (s->conn && !s->conn->lost.fired && conn_write(s->conn, s->loop, &frame, &err) == 0) {
+        s->stats.answers++;
+        return;
+    }
+    s->stats.dropped++;
+    log_warn(NULL, "answer dropped: no bridge",
+             F_STR("operation", bridge_message_name(w->header.type)), F_U("id", w->header.id));
+}
+
+/* What is queued goes out in order; a note leaves the queue only once it is written. */
+static void flush_notes(struct server *s)
+{
+    struct err err = ERR_INIT;
+
+    s->flushing = true;
+    while (!list_empty(&s->notes) && s->conn && !s->conn->lost.fired) {
+        struct note *n = LIST_FIRST(&s->notes, struct note, in_queue);
+        if (conn_write(s->conn, s->loop, &n->frame, &err) < 0)
+            break;
+        note_free(n);
+        s->stats.notes--;
+    }
+    s->flushing = false;
+}
+
+static void flush_fiber(void *arg)
+{
+    flush_notes(arg);
+}
+
+int server_notify(struct server *s, const struct bridge_notification *note, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf frame = { 0 };
+
+    if (s->stats.notes >= SERVER_NOTES)
+        return err_set(err, ERR_EXHAUSTED, "%d notifications wait for a host", SERVER_NOTES);
+    if (bridge_notification_encode(note, &frame, err) < 0)
+        return -1;
+    struct note *n = mem_new(struct note);
+    n->frame = frame;
+    frame = (struct sbuf){ 0 };
+    list_append(&s->notes, &n->in_queue);
+    s->stats.notes++;
+    if (s->conn && !s->flushing) {
+        s->flushing = true;
+        group_go(&s->calls, s->loop, flush_fiber, s, "bridge notifications");
+    }
+    return 0;
+}
+
+/* --- one request --- */
+
+static const struct server_entry *find_entry(const struct server *s, uint32_t type)
+{
+    for (size_t i = 0; i < s->opts.n_entries; i++)
+        if (s->opts.table[i].type == type)
+            return s->opts.table[i].handle ? &s->opts.table[i] : NULL;
+    return NULL;
+}
+
+static int not_implemented(struct err *err)
+{
+    char text[BRIDGE_HR_TEXT_SIZE];
+
+    bridge_hr_text(BRIDGE_HR_NOT_IMPLEMENTED, text);
+    return bridge_err(err, BRIDGE_HR_NOT_IMPLEMENTED, "%s", text);
+}
+
+void server_call_forget_request(struct server_call *call)
+{
+    struct work *w = CONTAINER_OF(call, struct work, call);
+    uint32_t type = call->req.type;
+
+    if (!w->activity_id)
+        w->activity_id = str_dup(call->resp.activity_id);
+    call->resp.activity_id = w->activity_id;
+    bridge_request_release(&call->req);
+    call->req = (struct bridge_request){ .type = type };
+    w->server->bytes -= w->header.size;
+    w->header.size = 0;
+    waitq_wake_all(&w->server->room);
+}
+
+/* Frees the payload as soon as it is decoded. As handlers: 0, -1, SERVER_SILENT. */
+static int work_run(struct ctx *ctx, struct work *w, struct err *err)
+{
+    struct server_call *call = &w->call;
+    int r = bridge_request_decode(w->header.type, w->payload,
+                                  w->header.size - BRIDGE_HEADER_BYTES, &call->req, err);
+
+    free(TAKE_PTR(w->payload));
+    call->resp = bridge_response_for(&call->req);
+    if (!w->entry && !w->crowded)
+        return not_implemented(err);
+    if (r < 0)
+        return -1;
+    if (w->crowded)
+        return bridge_err(err, BRIDGE_HR_FAIL, "%d requests wait for processes already",
+                          SERVER_PARKED);
+    return w->entry->handle(ctx, w->server->opts.arg, call, err);
+}
+
+static void work_free(struct work *w)
+{
+    struct server *s = w->server;
+
+    s->bytes -= w->header.size;
+    if (w->entry && w->entry->parks && !w->crowded)
+        s->stats.parked--;
+    else
+        s->stats.in_flight--;
+    waitq_wake_all(&s->room);
+    bridge_request_release(&w->call.req);
+    free(w->call.text);
+    free(w->activity_id);
+    free(w->payload);
+    free(w);
+}
+
+static void work_fiber(void *arg)
+{
+    struct work *w = arg;
+    struct server *s = w->server;
+    struct ctx root = ctx_root(s->loop), stoppable = ctx_with_cancel(&root, &s->stop);
+    struct ctx ctx =
+        w->entry && w->entry->parks ? stoppable : ctx_with_timeout(&stoppable, CALL_NS);
+    const char *name = bridge_message_name(w->header.type);
+    struct err err = ERR_INIT;
+    uint64_t began = loop_now(s->loop);
+    int r = work_run(&ctx, w, &err);
+
+    if (r < 0) {
+        bridge_response_fail(&w->call.resp, &err);
+        log_warn(&ctx, "request refused", F_STR("operation", name), F_U("id", w->header.id),
+                 F_ERR(&err));
+    } else {
+        log_debug(&ctx, "request done", F_STR("operation", name), F_U("id", w->header.id),
+                  F_NS("duration", loop_now(s->loop) - began));
+    }
+    if (r != SERVER_SILENT)
+        send_answer(s, w);
+    work_free(w);
+}
+
+/* --- negotiation --- */
+
+static int negotiate(struct server *s, struct work *w, struct err *err)
+{
+    static struct bridge_schema_version schema = { 2, 1 };
+    struct server_call *call = &w->call;
+    int r = bridge_request_decode(w->header.type, w->payload,
+                                  w->header.size - BRIDGE_HEADER_BYTES, &call->req, err);
+
+    call->resp = bridge_response_for(&call->req);
+    if (r < 0)
+        return -1;
+    if (call->req.negotiate.maximum < BRIDGE_VERSION ||
+        call->req.negotiate.minimum > BRIDGE_VERSION)
+        return bridge_err(err, BRIDGE_HR_UNSUPPORTED_VERSION,
+                          "host speaks protocol versions %u to %u, the guest speaks %u",
+                          call->req.negotiate.minimum, call->req.negotiate.maximum,
+                          BRIDGE_VERSION);
+    call->resp.negotiate.version = BRIDGE_VERSION;
+    call->resp.negotiate.caps = (struct bridge_caps){
+        .schemas = &schema,
+        .n_schemas = 1,
+        .os = "Linux",
+        .namespace_add = true,
+        .signal_process = true,
+        .dump_stacks = true,
+        .delete_container_state = true,
+    };
+    return 0;
+}
+
+/* By the reader itself: what it reads next must find the connection negotiated. */
+static void negotiate_now(struct server *s, struct conn *c, struct work *w)
+{
+    struct err err = ERR_INIT;
+
+    if (negotiate(s, w, &err) < 0) {
+        bridge_response_fail(&w->call.resp, &err);
+        log_warn(NULL, "negotiation refused", F_ERR(&err));
+    } else {
+        c->negotiated = true;
+    }
+    send_answer(s, w);
+    work_free(w);
+    if (c->negotiated && s->opts.on_negotiated)
+        s->opts.on_negotiated(s->opts.arg);
+}
+
+/* --- reading --- */
+
+static bool has_room(const struct server *s, uint32_t size)
+{
+    return s->stats.in_flight < s->opts.max_in_flight &&
+           (s->bytes == 0 || s->bytes + size <= SERVER_BYTES);
+}
+
+/* Waits for room first, so that a host that sends without reading answers is held back. */
+static int read_request(struct ctx *ctx, struct server *s, struct conn *c, struct work **ret,
+                        struct err *err)
+{
+    uint8_t raw[BRIDGE_HEADER_BYTES];
+    struct bridge_header h;
+
+    if (stream_read_full(ctx, c->stream, raw, sizeof(raw), err) < 0 ||
+        bridge_header_decode(raw, BRIDGE_SIDE_GUEST, BRIDGE_MAX_REQUEST, &h, err) < 0)
+        return -1;
+    while (!has_room(s, h.size))
+        if (waitq_wait(ctx, &s->room, "room for a request", err) < 0)
+            return -1;
+
+    AUTO_FREE uint8_t *payload = mem_alloc(h.size - BRIDGE_HEADER_BYTES + 1);
+    if (stream_read_full(ctx, c->stream, payload, h.size - BRIDGE_HEADER_BYTES, err) < 0)
+        return -1;
+    struct work *w = mem_new(struct work);
+    w->server = s;
+    w->header = h;
+    w->payload = TAKE_PTR(payload);
+    s->bytes += h.size;
+    s->stats.requests++;
+    *ret = w;
+    return 0;
+}
+
+static void dispatch(struct server *s, struct conn *c, struct work *w)
+{
+    bool negotiating = w->header.type == BRIDGE_NEGOTIATE_PROTOCOL && !c->negotiated;
+
+    if (c->negotiated)
+        w->entry = find_entry(s, w->header.type);
+    if (w->entry && w->entry->parks && s->stats.parked >= SERVER_PARKED)
+        w->crowded = true;
+    if (w->entry && w->entry->parks && !w->crowded)
+        s->stats.parked++;
+    else
+        s->stats.in_flight++;
+    if (negotiating)
+        negotiate_now(s, c, w);
+    else
+        group_go(&s->calls, s->loop, work_fiber, w, "%s #%" PRIu64,
+                 bridge_message_name(w->header.type), w->header.id);
+}
+
+static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *err)
+{
+    struct conn c = { .stream = stream_from_fd(s->loop, fd) };
+    struct ctx reading = ctx_with_cancel(ctx, &c.lost), root = ctx_root(s->loop);
+    struct err ignored = ERR_INIT;
+    struct work *w;
+
+    cancel_init(&c.lost, ctx->cancel);
+    gate_init(&c.writing, "bridge");
+    waitq_init(&c.unused);
+    s->conn = &c;
+    s->stats.connections++;
+    if (s->opts.on_connected)
+        s->opts.on_connected(s->opts.arg);
+    if (!s->flushing) /* else its fiber, left from the last connection, goes on with this one */
+        flush_notes(s);
+    while (read_request(&reading, s, &c, &w, err) == 0)
+        dispatch(s, &c, w);
+
+    s->conn = NULL;
+    cancel_fire(&c.lost, ERR_UNAVAILABLE, "bridge is lost");
+    while (c.users > 0)
+        (void)waitq_wait(&root, &c.unused, "writers to leave", &ignored);
+    cancel_release(&c.lost);
+    stream_free(c.stream);
+}
+
+int server_run(struct ctx *ctx, struct server *s, struct err *err)
+{
+    struct ctx root = ctx_root(ctx->loop);
+    struct err why = ERR_INIT;
+    bool told = false;
+
+    s->loop = ctx->loop;
+    cancel_init(&s->stop, ctx->cancel);
+    while (ctx_check(ctx, err) == 0) {
+        int fd;
+        if (dialer_dial(ctx, s->opts.dialer, s->opts.port, &fd, &why) == 0) {
+            told = false;
+            log_info(ctx, "bridge connected");
+            serve_conn(ctx, s, fd, &why);
+            log_warn(ctx, "bridge lost, dialling again", F_ERR(&why));
+        } else if (!told) {
+            told = true; /* once, not ten times a second */
+            log_warn(ctx, "cannot dial the bridge, trying on", F_ERR(&why));
+        }
+        (void)fiber_sleep(ctx, REDIAL_NS, &why);
+    }
+    cancel_fire(&s->stop, err->code, "agent is stopping");
+    (void)group_wait(&root, &s->calls, "requests to end", &why);
+    cancel_release(&s->stop);
+    return -1;
+}

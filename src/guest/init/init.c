@@ -1,0 +1,175 @@
+#include "guest/init/init.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/mem.h"
+#include "guest/init/console.h"
+#include "guest/init/modules.h"
+#include "guest/init/mounts.h"
+#include "guest/init/power.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <malloc.h>
+#include <net/if.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdbool.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define ARGS_MAX 32
+#define NOFILE_SOFT 1024
+#define NOFILE_HARD 1048576
+
+/* What the link to the host needs; all else is loaded when it is first used. */
+static const char *const boot_modules[] = { "virtio_pci", "virtio_net" };
+
+/* When each part of the boot began and ended, CLOCK_MONOTONIC ns: told to the serving role, which
+ * tells the host. */
+struct stamps {
+    uint64_t init_start, mounts_start, mounts_end, modules_start, modules_end, init_end;
+};
+
+static int set_limits(struct err *err)
+{
+    const struct rlimit nofile = { NOFILE_SOFT, NOFILE_HARD };
+
+    if (setrlimit(RLIMIT_NOFILE, &nofile) < 0)
+        return err_sys(err, errno, "set RLIMIT_NOFILE");
+    return 0;
+}
+
+static int loopback_up(struct err *err)
+{
+    struct ifreq req = { .ifr_name = "lo" };
+    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+
+    if (fd < 0)
+        return err_sys(err, errno, "socket for lo");
+    int r = ioctl(fd, SIOCGIFFLAGS, &req);
+    req.ifr_flags |= IFF_UP;
+    if (r == 0)
+        r = ioctl(fd, SIOCSIFFLAGS, &req);
+    if (r < 0)
+        err_sys(err, errno, "bring up lo");
+    close(fd);
+    return r < 0 ? -1 : 0;
+}
+
+static int boot(struct stamps *t, struct err *err)
+{
+    t->init_start = clock_mono();
+    if (mounts_root(err) < 0 || mounts_dev(err) < 0)
+        return -1;
+    console_say("stage init");
+    t->mounts_start = clock_mono();
+    if (mounts_all(err) < 0)
+        return -1;
+    t->mounts_end = t->modules_start = clock_mono();
+    for (size_t i = 0; i < ARRAY_LEN(boot_modules); i++)
+        if (modules_load(boot_modules[i], err) < 0)
+            return -1;
+    t->modules_end = clock_mono();
+    if (set_limits(err) < 0 || loopback_up(err) < 0)
+        return -1;
+    t->init_end = clock_mono();
+    return 0;
+}
+
+/* The child starts with no blocked signals, a session of its own, nothing to read, and the console
+ * for its last words. */
+static int spawn_agent(const char *exe, const char *const *args, const struct stamps *t,
+                       pid_t *ret_pid, struct err *err)
+{
+    static char *const env[] = { (char *)"PATH=/sbin:/usr/sbin:/bin:/usr/bin", NULL };
+    char stages[256];
+    const char *argv[ARGS_MAX] = { "gcs", "serve", "-stages", stages };
+    size_t n = 4;
+    posix_spawnattr_t attr;
+    posix_spawn_file_actions_t files;
+    sigset_t none;
+
+    snprintf(stages, sizeof(stages), "init=%lu-%lu,mounts=%lu-%lu,modules=%lu-%lu", t->init_start,
+             t->init_end, t->mounts_start, t->mounts_end, t->modules_start, t->modules_end);
+    for (; *args && n < ARGS_MAX - 1; args++)
+        argv[n++] = *args;
+    sigemptyset(&none);
+    posix_spawnattr_init(&attr);
+    posix_spawnattr_setflags(&attr, POSIX_SPAWN_SETSIGMASK | POSIX_SPAWN_SETSID);
+    posix_spawnattr_setsigmask(&attr, &none);
+    posix_spawn_file_actions_init(&files);
+    posix_spawn_file_actions_addopen(&files, 0, "/dev/null", O_RDONLY, 0);
+    int r = posix_spawn(ret_pid, exe, &files, &attr, (char *const *)argv, env);
+    posix_spawn_file_actions_destroy(&files);
+    posix_spawnattr_destroy(&attr);
+    return r ? err_sys(err, r, "start the agent %s", exe) : 0;
+}
+
+/* Reaps all that has ended; true when the agent was among it. */
+static bool reap(pid_t agent, int *ret_status)
+{
+    bool gone = false;
+    int status;
+
+    for (pid_t pid; (pid = waitpid(-1, &status, WNOHANG)) > 0;) {
+        if (pid == agent) {
+            *ret_status = status;
+            gone = true;
+        }
+    }
+    return gone;
+}
+
+/* Until the agent is gone. A request to stop goes to the agent, which ends its processes first. */
+static int watch(const sigset_t *signals, pid_t agent)
+{
+    int status = 0;
+
+    while (!reap(agent, &status)) {
+        siginfo_t info;
+        int signo = sigwaitinfo(signals, &info);
+        if (signo == SIGTERM || signo == SIGINT || signo == SIGPWR)
+            kill(agent, SIGTERM);
+    }
+    return status;
+}
+
+/* No sync: it could wait for a dead disk, and what a dead agent's VM wrote is lost anyway. */
+static int end_vm(void)
+{
+    struct err err = ERR_INIT;
+
+    (void)power_off(&err);
+    console_say("%s", err.msg);
+    return 1; /* PID 1 ending panics the kernel, which also ends the VM */
+}
+
+int init_run(const char *exe, const char *const *args)
+{
+    struct err err = ERR_INIT;
+    struct stamps stamps = { 0 };
+    sigset_t signals;
+    pid_t agent;
+
+    sigfillset(&signals);
+    sigprocmask(SIG_SETMASK, &signals, NULL);
+    if (boot(&stamps, &err) < 0 || spawn_agent(exe, args, &stamps, &agent, &err) < 0) {
+        console_say("init failed: %s", err.msg);
+        return end_vm();
+    }
+    console_say("stage agent");
+    malloc_trim(0);
+
+    int status = watch(&signals, agent);
+    if (WIFSIGNALED(status))
+        console_say("agent died: killed by signal %d (%s)", WTERMSIG(status),
+                    strsignal(WTERMSIG(status)));
+    else
+        console_say("agent died: exit status %d", WEXITSTATUS(status));
+    return end_vm();
+}

@@ -1,0 +1,28 @@
+/* tty.h - the terminal of a process: a pseudo-terminal in the guest, relayed to the host's input
+ * and output streams. Life: open -> attach (starts the relays) -> drain (the process has exited)
+ * -> free. */
+#pragma once
+#include "base/mem.h"
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct loop;
+struct tty;
+
+/* Caller frees *ret with tty_free() and closes *ret_slave, the process's end. rows and cols may
+ * be 0. */
+int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
+             struct err *err);
+/* Takes both sockets; -1 for one that was not asked for. Output that nobody wants is read and
+ * dropped, so that the process never blocks on it. Our copy of the slave must be closed, and the
+ * process must have its own by now. */
+void tty_attach(struct tty *t, int in_fd, int out_fd);
+/* The process has exited: stops the input, waits until the output has gone out, the host has been
+ * told its end (SHUT_WR) and has closed its side. Bounded by the connection's life and by ctx. */
+int tty_drain(struct ctx *ctx, struct tty *t, struct err *err);
+/* Success once the terminal is drained and closed. */
+int tty_resize(struct tty *t, uint16_t rows, uint16_t cols, struct err *err);
+/* Only when no relay runs: never attached, or drained. NULL is fine. */
+void tty_free(struct tty *t);
+AUTO_DEFINE(struct tty *, tty_free);
