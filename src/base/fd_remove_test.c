@@ -1,0 +1,302 @@
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0;
+}
+
+static size_t count_entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    size_t n = 0;
+
+    ASSERT(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+static size_t count_fds(void)
+{
+    return count_entries("/proc/self/fd");
+}
+
+static void fill(struct place *p, const char *top)
+{
+    AUTO_FREE char *dir = str_dup(place_path(p, top)), *path = NULL;
+
+    for (int i = 0; i < 3; i++) {
+        AUTO_FREE char *sub = str_format("%s/d%d/e", dir, i);
+
+        ASSERT_EQ(dir_make(sub, 0700), 0);
+        for (int k = 0; k < 5; k++) {
+            AUTO_FREE char *file = str_format("%s/f%d", sub, k);
+
+            ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
+        }
+    }
+    path = str_format("%s/fifo", dir);
+    ASSERT_EQ(mkfifo(path, 0600), 0);
+}
+
+TEST(remove_takes_a_whole_tree)
+{
+    PLACE(p);
+    size_t before;
+
+    fill(&p, "t");
+    before = count_fds();
+    ASSERT_EQ(dir_remove(place_path(&p, "t")), 0);
+    ASSERT(!exists(place_path(&p, "t")));
+    ASSERT_EQ(count_fds(), before);
+}
+
+TEST(remove_of_what_is_missing_is_fine)
+{
+    PLACE(p);
+
+    ASSERT_EQ(dir_remove(place_path(&p, "none")), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "none/deeper")), 0);
+}
+
+TEST(remove_takes_a_plain_file)
+{
+    PLACE(p);
+
+    ASSERT_EQ(file_write(place_path(&p, "f"), "", 0, 0600), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "f")), 0);
+    ASSERT(!exists(place_path(&p, "f")));
+}
+
+TEST(remove_refuses_paths_that_name_no_entry)
+{
+    ASSERT_EQ(dir_remove(""), -EINVAL);
+    ASSERT_EQ(dir_remove("/"), -EINVAL);
+    ASSERT_EQ(dir_remove("//"), -EINVAL);
+    ASSERT_EQ(dir_remove("."), -EINVAL);
+    ASSERT_EQ(dir_remove("/tmp/.."), -EINVAL);
+    ASSERT_EQ(dir_remove("/tmp/./"), -EINVAL);
+}
+
+TEST(remove_never_follows_a_symlink)
+{
+    PLACE(p);
+    AUTO_FREE char *outside = str_dup(place_path(&p, "outside"));
+
+    fill(&p, "outside");
+    ASSERT_EQ(dir_make(place_path(&p, "t/sub"), 0700), 0);
+    ASSERT_EQ(symlink(outside, place_path(&p, "t/link")), 0);
+    ASSERT_EQ(symlink(outside, place_path(&p, "t/sub/link")), 0);
+    ASSERT_EQ(symlink("/nonexistent", place_path(&p, "t/dangling")), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "t")), 0);
+    ASSERT(!exists(place_path(&p, "t")));
+    ASSERT(exists(place_path(&p, "outside/d0/e/f0")));
+}
+
+TEST(remove_of_a_symlink_removes_the_link_only)
+{
+    PLACE(p);
+    AUTO_FREE char *outside = str_dup(place_path(&p, "outside"));
+
+    fill(&p, "outside");
+    ASSERT_EQ(symlink(outside, place_path(&p, "a")), 0);
+    ASSERT_EQ(symlink(outside, place_path(&p, "b")), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "a")), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "b/")), 0);
+    ASSERT(!exists(place_path(&p, "a")) && !exists(place_path(&p, "b")));
+    ASSERT(exists(place_path(&p, "outside/d2/e/f4")));
+}
+
+TEST(remove_takes_a_directory_with_very_many_entries)
+{
+    PLACE(p);
+    AUTO_FREE char *dir = str_dup(place_path(&p, "t"));
+
+    for (int i = 0; i < 3000; i++) {
+        AUTO_FREE char *path = str_format("%s/%s%d", dir, i % 10 ? "a-rather-long-name-" : "d", i);
+
+        if (i % 10)
+            ASSERT_EQ(file_write(path, "", 0, 0600), 0);
+        else
+            ASSERT_EQ(dir_make(path, 0700), 0);
+    }
+    ASSERT_EQ(dir_remove(dir), 0);
+    ASSERT(!exists(dir));
+}
+
+/* Deeper than PATH_MAX allows to name, made with relative paths. */
+static void make_deep(const char *dir, int depth)
+{
+    AUTO_FD int fd = open(dir, O_DIRECTORY | O_CLOEXEC);
+
+    for (int i = 0; i < depth; i++) {
+        int next;
+
+        ASSERT_EQ(mkdirat(fd, "dddddddd", 0700), 0);
+        next = openat(fd, "dddddddd", O_DIRECTORY | O_CLOEXEC);
+        ASSERT(next >= 0);
+        fd_close(fd);
+        fd = next;
+    }
+}
+
+/* On the small stack of a fiber. */
+TEST_FIBER(remove_goes_deeper_than_a_path_can_name)
+{
+    PLACE(p);
+    size_t before = count_fds();
+
+    make_deep(p.dir, 1000);
+    ASSERT_EQ(dir_remove(p.dir), 0);
+    ASSERT(!exists(p.dir));
+    ASSERT_EQ(count_fds(), before);
+}
+
+TEST(remove_refuses_a_tree_that_is_too_deep)
+{
+    PLACE(p);
+    AUTO_FREE char *inner = NULL;
+
+    make_deep(p.dir, 4200);
+    ASSERT_EQ(dir_remove(p.dir), -ELOOP);
+    /* In two pieces it goes. */
+    inner = str_dup(place_path(&p, "dddddddd"));
+    for (int i = 0; i < 200; i++) {
+        char *longer = str_format("%s/dddddddd", inner);
+
+        free(inner);
+        inner = longer;
+    }
+    ASSERT_EQ(rename(inner, place_path(&p, "moved")), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "moved")), 0);
+    ASSERT_EQ(dir_remove(p.dir), 0);
+}
+
+TEST(remove_tells_a_directory_it_may_not_read)
+{
+    if (geteuid() == 0)
+        tap_skip("root may read everything");
+    PLACE(p);
+    ASSERT_EQ(dir_make(place_path(&p, "t/closed/x"), 0700), 0);
+    ASSERT_EQ(chmod(place_path(&p, "t/closed"), 0), 0);
+    ASSERT_EQ(dir_remove(place_path(&p, "t")), -EACCES);
+    ASSERT_EQ(chmod(place_path(&p, "t/closed"), 0700), 0);
+}
+
+/* In a mount namespace of its own; the exit code is the line that failed, 0 or 77 for "not
+ * allowed here". */
+#define CHILD_ASSERT(cond)                                                                         \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            _exit(1 + __LINE__ % 64);                                                              \
+    } while (0)
+
+static void in_own_mounts(struct place *p, void (*fn)(struct place *p))
+{
+    pid_t pid = fork();
+    int status = 0;
+
+    ASSERT(pid >= 0);
+    if (pid == 0) {
+        if (unshare(CLONE_NEWNS) < 0 || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+            _exit(77);
+        fn(p);
+        _exit(0);
+    }
+    ASSERT_EQ(waitpid(pid, &status, 0), pid);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
+        place_release_auto(p);
+        tap_skip("needs the right to mount");
+    }
+    ASSERT(WIFEXITED(status));
+    ASSERT_EQ(WEXITSTATUS(status), 0);
+}
+
+static void bind_mount(struct place *p, const char *from, const char *to)
+{
+    AUTO_FREE char *source = str_dup(place_path(p, from));
+
+    if (mount(source, place_path(p, to), NULL, MS_BIND, NULL) < 0)
+        _exit(77);
+}
+
+static void remove_over_bind_mount(struct place *p)
+{
+    bind_mount(p, "outside", "t/sub/mnt");
+    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+}
+
+TEST(remove_stops_at_a_bind_mount_of_the_same_file_system)
+{
+    PLACE(p);
+
+    fill(&p, "outside");
+    ASSERT_EQ(dir_make(place_path(&p, "t/sub/mnt"), 0700), 0);
+    in_own_mounts(&p, remove_over_bind_mount);
+    ASSERT(exists(place_path(&p, "outside/d0/e/f0")));
+}
+
+static void remove_mounted_top(struct place *p)
+{
+    bind_mount(p, "outside", "t");
+    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+}
+
+TEST(remove_refuses_a_path_that_is_a_mount_itself)
+{
+    PLACE(p);
+
+    fill(&p, "outside");
+    ASSERT_EQ(dir_make(place_path(&p, "t"), 0700), 0);
+    in_own_mounts(&p, remove_mounted_top);
+}
+
+static void remove_over_tmpfs(struct place *p)
+{
+    if (mount("tmpfs", place_path(p, "t/mnt"), "tmpfs", 0, NULL) < 0)
+        _exit(77);
+    CHILD_ASSERT(file_write(place_path(p, "t/mnt/keep"), "", 0, 0600) == 0);
+    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(place_path(p, "t/mnt/keep")));
+}
+
+TEST(remove_stops_at_another_file_system)
+{
+    PLACE(p);
+
+    ASSERT_EQ(dir_make(place_path(&p, "t/mnt"), 0700), 0);
+    in_own_mounts(&p, remove_over_tmpfs);
+}
+
+static void remove_over_file_mount(struct place *p)
+{
+    bind_mount(p, "outside/d0/e/f0", "t/file");
+    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+}
+
+TEST(remove_stops_at_a_file_that_is_mounted)
+{
+    PLACE(p);
+
+    fill(&p, "outside");
+    ASSERT_EQ(dir_make(place_path(&p, "t"), 0700), 0);
+    ASSERT_EQ(file_write(place_path(&p, "t/file"), "", 0, 0600), 0);
+    in_own_mounts(&p, remove_over_file_mount);
+}

@@ -1,0 +1,370 @@
+#include "base/fd.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static bool exists(const char *path)
+{
+    struct stat st;
+
+    return lstat(path, &st) == 0;
+}
+
+static size_t count_entries(const char *dir)
+{
+    DIR *d = opendir(dir);
+    size_t n = 0;
+
+    ASSERT(d);
+    while (readdir(d))
+        n++;
+    closedir(d);
+    return n - 2;
+}
+
+static size_t count_fds(void)
+{
+    return count_entries("/proc/self/fd");
+}
+
+TEST(close_keeps_errno_and_takes_minus_one)
+{
+    errno = ENOENT;
+    fd_close(-1);
+    fd_close(9999);
+    ASSERT_EQ(errno, ENOENT);
+}
+
+TEST(take_fd_gives_away)
+{
+    AUTO_FD int fd = open("/dev/null", O_RDONLY | O_CLOEXEC);
+    AUTO_FD int other = TAKE_FD(fd);
+
+    ASSERT_EQ(fd, -1);
+    ASSERT(other >= 0);
+}
+
+TEST(nonblock_sets_the_flag_and_keeps_the_others)
+{
+    AUTO_FD int fd = open("/dev/null", O_WRONLY | O_APPEND | O_CLOEXEC);
+
+    ASSERT_EQ(fd_nonblock(fd), 0);
+    ASSERT_EQ(fcntl(fd, F_GETFL) & (O_NONBLOCK | O_APPEND), O_NONBLOCK | O_APPEND);
+    ASSERT_EQ(fd_nonblock(-1), -EBADF);
+}
+
+TEST(full_read_stops_at_the_end_only)
+{
+    AUTO_FD int a = -1, b = -1;
+    int p[2];
+    char buf[8];
+
+    ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+    a = p[0], b = p[1];
+    ASSERT_EQ(fd_write_full(b, "abcde", 5), 0);
+    ASSERT_EQ(fd_read_full(a, buf, 3), 3);
+    fd_close(TAKE_FD(b));
+    ASSERT_EQ(fd_read_full(a, buf, 8), 2);
+    ASSERT_EQ(fd_read_full(a, buf, 8), 0);
+    ASSERT_EQ(fd_read_full(-1, buf, 8), -EBADF);
+}
+
+TEST(full_write_tells_a_broken_pipe)
+{
+    AUTO_FD int b = -1;
+    int p[2];
+
+    ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+    close(p[0]);
+    b = p[1];
+    ASSERT_EQ(fd_write_full(b, "x", 1), -EPIPE);
+    ASSERT_EQ(fd_write_full(b, NULL, 0), 0);
+}
+
+static void make_pair(int *a, int *b, int type)
+{
+    int s[2];
+
+    ASSERT_EQ(socketpair(AF_UNIX, type | SOCK_CLOEXEC, 0, s), 0);
+    *a = s[0];
+    *b = s[1];
+}
+
+TEST(descriptors_travel_and_arrive_cloexec)
+{
+    AUTO_FD int a = -1, b = -1, null = open("/dev/null", O_RDONLY), got = -1;
+    int fds[2];
+    size_t n = 2;
+    char buf[8];
+
+    make_pair(&a, &b, SOCK_STREAM);
+    ASSERT_EQ(fd_send(a, "hey", 3, (int[]){ null }, 1), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), fds, &n), 3);
+    ASSERT_EQ(n, 1);
+    got = fds[0];
+    ASSERT_EQ(fcntl(got, F_GETFD), FD_CLOEXEC);
+}
+
+TEST(a_message_without_descriptors_has_none)
+{
+    AUTO_FD int a = -1, b = -1;
+    int fds[FD_PASS_MAX];
+    size_t n = FD_PASS_MAX;
+    char buf[8];
+
+    make_pair(&a, &b, SOCK_STREAM);
+    ASSERT_EQ(fd_send(a, "hey", 3, NULL, 0), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), fds, &n), 3);
+    ASSERT_EQ(n, 0);
+    ASSERT_EQ(fd_send(a, "hey", 3, NULL, 0), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), NULL, NULL), 3);
+}
+
+TEST(the_largest_number_of_descriptors_passes)
+{
+    AUTO_FD int a = -1, b = -1;
+    int out[FD_PASS_MAX], fds[FD_PASS_MAX];
+    size_t n = FD_PASS_MAX, before;
+    char buf[8];
+
+    make_pair(&a, &b, SOCK_SEQPACKET);
+    before = count_fds();
+    for (int i = 0; i < FD_PASS_MAX; i++)
+        out[i] = a;
+    ASSERT_EQ(fd_send(a, "x", 1, out, FD_PASS_MAX), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), fds, &n), 1);
+    ASSERT_EQ(n, FD_PASS_MAX);
+    ASSERT_EQ(count_fds(), before + FD_PASS_MAX);
+    for (int i = 0; i < FD_PASS_MAX; i++)
+        fd_close(fds[i]);
+}
+
+TEST(send_refuses_too_many_and_descriptors_without_a_byte)
+{
+    AUTO_FD int a = -1, b = -1;
+    int out[FD_PASS_MAX + 1] = { 0 };
+
+    make_pair(&a, &b, SOCK_STREAM);
+    ASSERT_EQ(fd_send(a, "x", 1, out, FD_PASS_MAX + 1), -EINVAL);
+    ASSERT_EQ(fd_send(a, "", 0, out, 1), -EINVAL);
+}
+
+TEST(more_descriptors_than_room_leave_none_behind)
+{
+    AUTO_FD int a = -1, b = -1;
+    int fds[2];
+    size_t n = 2, before;
+    char buf[8];
+
+    make_pair(&a, &b, SOCK_STREAM);
+    before = count_fds();
+    ASSERT_EQ(fd_send(a, "x", 1, (int[]){ a, a, a }, 3), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), fds, &n), -EMSGSIZE);
+    ASSERT_EQ(fd_send(a, "x", 1, (int[]){ a, a, a }, 3), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), NULL, NULL), -EMSGSIZE);
+    ASSERT_EQ(count_fds(), before);
+}
+
+TEST(a_flood_of_descriptors_from_a_stranger_leaves_none_behind)
+{
+    AUTO_FD int a = -1, b = -1;
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int) * 64)];
+    } control = { 0 };
+    struct iovec iov = { "x", 1 };
+    struct msghdr msg = { .msg_iov = &iov,
+                          .msg_iovlen = 1,
+                          .msg_control = control.bytes,
+                          .msg_controllen = sizeof(control.bytes) };
+    int fds[FD_PASS_MAX];
+    size_t n = FD_PASS_MAX, before;
+    char buf[8];
+
+    make_pair(&a, &b, SOCK_STREAM);
+    control.align.cmsg_level = SOL_SOCKET;
+    control.align.cmsg_type = SCM_RIGHTS;
+    control.align.cmsg_len = CMSG_LEN(sizeof(int) * 64);
+    for (int i = 0; i < 64; i++)
+        memcpy(CMSG_DATA(&control.align) + (size_t)i * sizeof(int), &a, sizeof(int));
+    before = count_fds();
+    ASSERT_EQ(sendmsg(a, &msg, MSG_NOSIGNAL), 1);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), fds, &n), -EMSGSIZE);
+    ASSERT_EQ(count_fds(), before);
+}
+
+TEST(a_packet_that_is_cut_is_refused)
+{
+    AUTO_FD int a = -1, b = -1;
+    char buf[2];
+
+    make_pair(&a, &b, SOCK_SEQPACKET);
+    ASSERT_EQ(fd_send(a, "hello", 5, NULL, 0), 0);
+    ASSERT_EQ(fd_recv(b, buf, sizeof(buf), NULL, NULL), -EMSGSIZE);
+}
+
+TEST(the_end_is_zero_bytes_and_a_closed_peer_is_an_error)
+{
+    AUTO_FD int a = -1, b = -1;
+    char buf[2];
+
+    make_pair(&a, &b, SOCK_STREAM);
+    fd_close(TAKE_FD(b));
+    ASSERT_EQ(fd_recv(a, buf, sizeof(buf), NULL, NULL), 0);
+    ASSERT_EQ(fd_send(a, "x", 1, NULL, 0), -EPIPE);
+}
+
+TEST(read_all_reads_and_terminates)
+{
+    PLACE(p);
+    AUTO_FREE char *text = NULL;
+    size_t len = 0;
+
+    ASSERT_EQ(file_write(place_path(&p, "f"), "ab\0c", 4, 0600), 0);
+    ASSERT_EQ(file_read_all(place_path(&p, "f"), 100, &text, &len), 0);
+    ASSERT_EQ(len, 4);
+    ASSERT(memcmp(text, "ab\0c", 5) == 0);
+}
+
+TEST(read_all_takes_exactly_the_maximum)
+{
+    PLACE(p);
+    char data[10000];
+
+    memset(data, 'x', sizeof(data));
+    for (size_t size = 4090; size < 4100; size++) {
+        AUTO_FREE char *text = NULL, *other = NULL;
+        size_t len = 0;
+
+        ASSERT_EQ(file_write(place_path(&p, "f"), data, size, 0600), 0);
+        ASSERT_EQ(file_read_all(place_path(&p, "f"), size, &text, &len), 0);
+        ASSERT_EQ(len, size);
+        ASSERT_EQ(file_read_all(place_path(&p, "f"), size - 1, &other, &len), -EFBIG);
+        ASSERT(!other);
+    }
+}
+
+TEST(read_all_of_proc_has_no_size_to_trust)
+{
+    AUTO_FREE char *text = NULL, *none = NULL;
+    size_t len = 0;
+
+    ASSERT_EQ(file_read_all("/proc/self/status", 1 << 20, &text, &len), 0);
+    ASSERT_EQ(strlen(text), len);
+    ASSERT_HAS(text, "VmRSS");
+    ASSERT_EQ(file_read_all("/proc/self/status", 10, &none, &len), -EFBIG);
+    ASSERT_EQ(file_read_all("/dev/zero", 100000, &none, &len), -EFBIG);
+}
+
+TEST(read_all_of_an_empty_file_is_an_empty_string)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len = 1;
+
+    ASSERT_EQ(file_read_all("/dev/null", 0, &text, &len), 0);
+    ASSERT_STR(text, "");
+    ASSERT_EQ(len, 0);
+}
+
+TEST(read_all_tells_why_not)
+{
+    char *text = NULL;
+
+    ASSERT_EQ(file_read_all("/nonexistent", 10, &text, NULL), -ENOENT);
+    ASSERT_EQ(file_read_all("/tmp", 10, &text, NULL), -EISDIR);
+    ASSERT(!text);
+}
+
+TEST(write_truncates_what_was_there)
+{
+    PLACE(p);
+    AUTO_FREE char *text = NULL;
+
+    ASSERT_EQ(file_write(place_path(&p, "f"), "long text", 9, 0600), 0);
+    ASSERT_EQ(file_write(place_path(&p, "f"), "x", 1, 0600), 0);
+    ASSERT_EQ(file_read_all(place_path(&p, "f"), 10, &text, NULL), 0);
+    ASSERT_STR(text, "x");
+    ASSERT_EQ(file_write(place_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
+    ASSERT_EQ(file_write("/dev/full", "x", 1, 0600), -ENOSPC);
+}
+
+TEST(replace_sets_content_and_mode_and_leaves_nothing_beside)
+{
+    PLACE(p);
+    AUTO_FREE char *text = NULL;
+    struct stat st;
+
+    ASSERT_EQ(file_replace(place_path(&p, "f"), "one", 3, 0644), 0);
+    ASSERT_EQ(file_replace(place_path(&p, "f"), "two!", 4, 0640), 0);
+    ASSERT_EQ(file_read_all(place_path(&p, "f"), 10, &text, NULL), 0);
+    ASSERT_STR(text, "two!");
+    ASSERT_EQ(stat(place_path(&p, "f"), &st), 0);
+    ASSERT_EQ(st.st_mode & 07777, 0640);
+    ASSERT_EQ(count_entries(p.dir), 1);
+}
+
+TEST(replace_replaces_a_symlink_not_its_target)
+{
+    PLACE(p);
+    AUTO_FREE char *text = NULL;
+    char target[128];
+
+    snprintf(target, sizeof(target), "%s/target", p.dir);
+    ASSERT_EQ(file_write(target, "old", 3, 0600), 0);
+    ASSERT_EQ(symlink(target, place_path(&p, "link")), 0);
+    ASSERT_EQ(file_replace(place_path(&p, "link"), "new", 3, 0600), 0);
+    ASSERT_EQ(file_read_all(target, 10, &text, NULL), 0);
+    ASSERT_STR(text, "old");
+}
+
+TEST(replace_that_fails_leaves_old_content_and_no_temporary)
+{
+    PLACE(p);
+
+    ASSERT_EQ(mkdir(place_path(&p, "d"), 0700), 0);
+    ASSERT_EQ(file_replace(place_path(&p, "d"), "x", 1, 0600), -EISDIR);
+    ASSERT_EQ(count_entries(p.dir), 1);
+    ASSERT_EQ(file_replace(place_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
+    ASSERT_EQ(count_entries(p.dir), 1);
+}
+
+TEST(replace_works_without_a_slash_in_the_path)
+{
+    PLACE(p);
+    AUTO_FD int old = open(".", O_DIRECTORY | O_CLOEXEC);
+    int r;
+
+    ASSERT_EQ(chdir(p.dir), 0);
+    r = file_replace("f", "x", 1, 0600);
+    ASSERT_EQ(fchdir(old), 0);
+    ASSERT_EQ(r, 0);
+    ASSERT(exists(place_path(&p, "f")));
+}
+
+TEST(dir_make_makes_all_parents_and_can_be_repeated)
+{
+    PLACE(p);
+    struct stat st;
+
+    ASSERT_EQ(dir_make(place_path(&p, "a//b/c/"), 0700), 0);
+    ASSERT_EQ(dir_make(place_path(&p, "a/b/c"), 0700), 0);
+    ASSERT_EQ(stat(place_path(&p, "a/b/c"), &st), 0);
+    ASSERT(S_ISDIR(st.st_mode));
+    ASSERT_EQ(dir_make("/", 0700), 0);
+    ASSERT_EQ(dir_make("", 0700), -ENOENT);
+}
+
+TEST(dir_make_refuses_a_file_in_the_way)
+{
+    PLACE(p);
+
+    ASSERT_EQ(file_write(place_path(&p, "f"), "", 0, 0600), 0);
+    ASSERT_EQ(dir_make(place_path(&p, "f"), 0700), -ENOTDIR);
+    ASSERT_EQ(dir_make(place_path(&p, "f/x"), 0700), -ENOTDIR);
+}

@@ -1,0 +1,35 @@
+/* place.h - a directory of its own for a test, removed with all that is in it at the end of the
+ * scope (not when an assertion fails: then it stays, to be looked at).
+ *     PLACE(p);
+ *     file_write(place_path(&p, "f"), …); */
+#pragma once
+#include "base/fd.h"
+#include "harness/tap.h"
+#include <stdio.h>
+#include <stdlib.h>
+
+struct place {
+    char dir[64], path[512];
+};
+
+static inline void place_release_auto(struct place *p)
+{
+    (void)dir_remove(p->dir);
+}
+
+static inline void place_init(struct place *p)
+{
+    snprintf(p->dir, sizeof(p->dir), "/tmp/lcow-test.XXXXXX");
+    if (!mkdtemp(p->dir))
+        tap_fail(__FILE__, __LINE__, "no directory %s: %m", p->dir);
+}
+#define PLACE(p)                                                                                   \
+    AUTO(place_release) struct place p = { "", "" };                                               \
+    place_init(&p)
+
+/* A path below it; valid until the next call. */
+static inline const char *place_path(struct place *p, const char *name)
+{
+    snprintf(p->path, sizeof(p->path), "%s/%s", p->dir, name);
+    return p->path;
+}
