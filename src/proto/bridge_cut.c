@@ -2,17 +2,18 @@
 #include "proto/bridge_priv.h"
 #include <string.h>
 
-/* The most a writer makes of the character at s: \u00xx for controls, < > & and bytes that are not
- * UTF-8, also for U+2028 and U+2029, which Go escapes. *ret_len: what to go on by. */
+/* What jsw makes of the character at s with JSW_HTML. *ret_len: what to go on by. */
 static size_t escaped_char(const char *s, size_t left, size_t *ret_len)
 {
     uint32_t c = 0;
     size_t n = str_utf8(s, left, &c);
 
     *ret_len = n ? n : 1;
+    if (n == 1 && c && strchr("\"\\\b\f\n\r\t", (int)c))
+        return 2;
     if (n == 0 || c < 0x20 || c == '<' || c == '>' || c == '&' || c == 0x2028 || c == 0x2029)
         return 6;
-    return c == '"' || c == '\\' ? 2 : n;
+    return n;
 }
 
 size_t bridge_escaped_len(const char *s, size_t len)

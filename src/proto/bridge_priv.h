@@ -97,7 +97,7 @@ void bridge_modify_encode(struct jsw *w, const char *key, const struct bridge_mo
 void bridge_fields_default(const struct bridge_schema *schema, void *base);
 
 /* bridge_cut.c */
-/* Bytes of s inside a JSON string, at most: what our writer or Go's makes of it. */
+/* Bytes of s inside a JSON string as the guest writes it. */
 size_t bridge_escaped_len(const char *s, size_t len);
 /* s, or as much of it as fits into `budget` escaped bytes with BRIDGE_CUT behind it. Caller
  * frees. Bytes that are not UTF-8 count as a replacement character. */
