@@ -5,8 +5,8 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "base/stream.h"
 #include "base/str.h"
+#include "base/stream.h"
 #include "guest/bridge/fw_cfg.h"
 #include "guest/bridge/handlers.h"
 #include "guest/bridge/kmsg.h"
@@ -179,8 +179,7 @@ static void take_stages(struct ctx *ctx, struct agent *a)
     if (from_init.n > 0)
         stages_add(&a->stages, "kernel", 0, from_init.v[0].start_ns);
     for (size_t i = 0; i < from_init.n; i++)
-        stages_add(&a->stages, from_init.v[i].name, from_init.v[i].start_ns,
-                   from_init.v[i].end_ns);
+        stages_add(&a->stages, from_init.v[i].name, from_init.v[i].start_ns, from_init.v[i].end_ns);
 }
 
 static int boot(struct ctx *ctx, struct agent *a, struct err *err)
@@ -211,7 +210,8 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
         r = boot(ctx, &a, err);
     if (r == 0) {
         a.handlers.processes = process_table_new(ctx->loop, link_dialer(a.link));
-        AUTO(server_free) struct server *server = server_new(&(struct server_opts){
+        AUTO(server_free)
+        struct server *server = server_new(&(struct server_opts){
             .dialer = link_dialer(a.link),
             .port = PORT_BRIDGE,
             .table = handlers_table,

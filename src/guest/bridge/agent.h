@@ -8,8 +8,8 @@ struct err;
 
 struct agent_opts {
     struct bootargs boot;
-    const char *stages;   /* PID 1's, see stages.h; NULL: none */
-    uint64_t started_ns;  /* of this process, clock_mono() */
+    const char *stages;  /* PID 1's, see stages.h; NULL: none */
+    uint64_t started_ns; /* of this process, clock_mono() */
     int (*load_module)(const char *name, struct err *err);
     int (*power_off)(struct err *err); /* returns only on failure */
 };

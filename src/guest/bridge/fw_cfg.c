@@ -65,10 +65,7 @@ static void port_select(void *arg, uint16_t key)
  * which does not tell the compiler that it writes memory. */
 static void port_read(void *arg, void *buf, size_t len)
 {
-    __asm__ volatile("cld; rep insb"
-                     : "+D"(buf), "+c"(len)
-                     : "d"((uint16_t)PORT_DATA)
-                     : "memory");
+    __asm__ volatile("cld; rep insb" : "+D"(buf), "+c"(len) : "d"((uint16_t)PORT_DATA) : "memory");
 }
 
 int fw_cfg_read(const char *name, void *buf, size_t len, struct err *err)

@@ -77,8 +77,7 @@ static int execute_process(struct ctx *ctx, void *arg, struct server_call *call,
     if (!e->in_vm && !is_vm(&call->req))
         return fail_code(err, BRIDGE_HR_NO_CONTAINER);
     if (process_exec(ctx, h->processes, &spec, &call->resp.process_id, err) < 0)
-        return fail_as(err,
-                       err->code == ERR_INVALID ? BRIDGE_HR_INVALID_ARGUMENT : BRIDGE_HR_FAIL);
+        return fail_as(err, err->code == ERR_INVALID ? BRIDGE_HR_INVALID_ARGUMENT : BRIDGE_HR_FAIL);
     return 0;
 }
 

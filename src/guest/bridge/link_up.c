@@ -20,6 +20,7 @@
 
 #define INTERFACE_NS (5 * NS_PER_S)
 #define LOOK_NS (20 * NS_PER_MS)
+#define SYSFS_MAX 4096 /* what sysfs says is the size of each of its files */
 
 /* True with its name if an interface has the link's MAC. */
 static bool find_interface(char ret_name[IFNAMSIZ])
@@ -30,7 +31,7 @@ static bool find_interface(char ret_name[IFNAMSIZ])
     for (struct dirent *e; dir && !found && (e = readdir(dir));) {
         AUTO_FREE char *path = str_format("/sys/class/net/%s/address", e->d_name), *text = NULL;
         size_t len;
-        if (file_read_all(path, 64, &text, &len) < 0 || strlen(e->d_name) >= IFNAMSIZ)
+        if (file_read_all(path, SYSFS_MAX, &text, &len) < 0 || strlen(e->d_name) >= IFNAMSIZ)
             continue;
         text[strcspn(text, "\n")] = '\0';
         found = str_eq(text, LINK_GUEST_MAC);

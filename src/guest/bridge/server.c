@@ -79,7 +79,7 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
-    LIST_EACH(&s->notes, pos)
+    LIST_EACH (&s->notes, pos)
         note_free(LIST_ENTRY(pos, struct note, in_queue));
     free(s);
 }
@@ -203,8 +203,8 @@ void server_call_forget_request(struct server_call *call)
 static int work_run(struct ctx *ctx, struct work *w, struct err *err)
 {
     struct server_call *call = &w->call;
-    int r = bridge_request_decode(w->header.type, w->payload,
-                                  w->header.size - BRIDGE_HEADER_BYTES, &call->req, err);
+    int r = bridge_request_decode(w->header.type, w->payload, w->header.size - BRIDGE_HEADER_BYTES,
+                                  &call->req, err);
 
     free(TAKE_PTR(w->payload));
     call->resp = bridge_response_for(&call->req);
@@ -266,8 +266,8 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
 {
     static struct bridge_schema_version schema = { 2, 1 };
     struct server_call *call = &w->call;
-    int r = bridge_request_decode(w->header.type, w->payload,
-                                  w->header.size - BRIDGE_HEADER_BYTES, &call->req, err);
+    int r = bridge_request_decode(w->header.type, w->payload, w->header.size - BRIDGE_HEADER_BYTES,
+                                  &call->req, err);
 
     call->resp = bridge_response_for(&call->req);
     if (r < 0)
@@ -276,8 +276,7 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
         call->req.negotiate.minimum > BRIDGE_VERSION)
         return bridge_err(err, BRIDGE_HR_UNSUPPORTED_VERSION,
                           "host speaks protocol versions %u to %u, the guest speaks %u",
-                          call->req.negotiate.minimum, call->req.negotiate.maximum,
-                          BRIDGE_VERSION);
+                          call->req.negotiate.minimum, call->req.negotiate.maximum, BRIDGE_VERSION);
     call->resp.negotiate.version = BRIDGE_VERSION;
     call->resp.negotiate.caps = (struct bridge_caps){
         .schemas = &schema,

@@ -54,8 +54,8 @@ static int parse_chain(const char *at, const char *end, const char *root, struct
         }
         at += len + 1;
     }
-    if (n == 0 || !same_name(ret_names->v[ret_names->n - 1], strlen(ret_names->v[ret_names->n - 1]),
-                             root))
+    if (n == 0 ||
+        !same_name(ret_names->v[ret_names->n - 1], strlen(ret_names->v[ret_names->n - 1]), root))
         return err_set(err, ERR_INVALID, "module order of %s does not end with it", root);
     return 0;
 }

@@ -83,12 +83,12 @@ void process_table_free(struct process_table *t)
     struct ctx ctx = ctx_root(t->loop);
     struct err ignored = ERR_INIT;
 
-    LIST_EACH(&t->processes, pos)
+    LIST_EACH (&t->processes, pos)
         (void)child_kill(LIST_ENTRY(pos, struct process, in_table)->child, SIGKILL);
     cancel_fire(&t->closing, ERR_CANCELLED, "process table is closing");
     if (t->watchers.running > 0)
         (void)group_wait(&ctx, &t->watchers, "processes to end", &ignored);
-    LIST_EACH(&t->processes, pos)
+    LIST_EACH (&t->processes, pos)
         process_forget(LIST_ENTRY(pos, struct process, in_table));
     cancel_release(&t->closing);
     free(t);
@@ -140,7 +140,7 @@ static int check_spec(struct process_table *t, const struct process_spec *spec, 
         return 0;
 
     /* Room: the oldest whose end nobody asked for. */
-    LIST_EACH(&t->processes, pos) {
+    LIST_EACH (&t->processes, pos) {
         struct process *p = LIST_ENTRY(pos, struct process, in_table);
         if (p->done.set) {
             process_forget(p);
@@ -326,7 +326,7 @@ int process_resize(struct process_table *t, uint32_t pid, uint16_t rows, uint16_
 
 static bool any_runs(const struct process_table *t)
 {
-    LIST_EACH(&t->processes, pos)
+    LIST_EACH (&t->processes, pos)
         if (!child_done(LIST_ENTRY(pos, struct process, in_table)->child, NULL))
             return true;
     return false;
@@ -334,7 +334,7 @@ static bool any_runs(const struct process_table *t)
 
 int process_stop_all(struct ctx *ctx, struct process_table *t, int signo, struct err *err)
 {
-    LIST_EACH(&t->processes, pos)
+    LIST_EACH (&t->processes, pos)
         (void)child_kill(LIST_ENTRY(pos, struct process, in_table)->child, signo);
     while (any_runs(t))
         if (waitq_wait(ctx, &t->exits, "processes to exit", err) < 0)
