@@ -1,0 +1,397 @@
+"""What the tests are written with: declaring one, running lcow, waiting, comparing.
+
+    @test("sh -c 'exit 7' exits with 7")
+    def exit_code(t):
+        t.equal(t.boot("sh", "-c", "exit 7").code, 7)
+
+Each test has a private directory with run_root, TMPDIR and configuration below it, a range of user
+ids of its own and a deadline. After each, whatever its outcome, the audit of leaks.py compares.
+"""
+
+import os
+import re
+import shutil
+import signal
+import subprocess
+import tempfile
+import threading
+import time
+
+import cell
+import leaks
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+LCOW = os.environ.get("LCOW_TEST_PROGRAM", os.path.join(TOP, "build/bin/lcow"))
+IMAGE = os.environ.get("LCOW_TEST_IMAGE", os.path.join(TOP, "build/image"))
+CACHE = os.path.join(TOP, "build/integration")  # compiled helpers of the tests
+
+DEADLINE = 60       # seconds for a whole test, unless it says otherwise
+BOOT_SECONDS = 40   # a ceiling for one boot on a busy machine; 2 to 3 are usual
+UIDS_PER_TEST = 64
+
+SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_timeout_s": "vm",
+            "qemu": "vm", "image_dir": "vm"}
+
+# May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
+PERSISTENT = ("uids", "accel")
+
+
+def keep():
+    """What the workers must see although their /tmp is empty."""
+    paths = sorted({TOP, os.path.dirname(os.path.realpath(LCOW)), os.path.realpath(IMAGE)})
+    return [p for p in paths if not any(p.startswith(q + "/") for q in paths)]
+
+
+class Failure(Exception):
+    pass
+
+
+class Skip(Exception):
+    pass
+
+
+class Deadline(BaseException):
+    """Not an Exception: no test may catch it by accident."""
+
+
+TESTS = []
+
+
+def test(name, deadline=DEADLINE, full=False):
+    """Declares a test. full: only with --full."""
+    def declare(body):
+        if any(t.name == name for t in TESTS):
+            raise ValueError(f"two tests are called: {name}")
+        TESTS.append(Case(name, body, deadline, full))
+        return body
+    return declare
+
+
+class Case:
+    def __init__(self, name, body, deadline, full):
+        self.name, self.body, self.deadline, self.full = name, body, deadline, full
+
+
+class Result:
+    def __init__(self, code, out, err, seconds):
+        self.code, self.out_bytes, self.seconds = code, out, seconds
+        self.out, self.err = (b.decode(errors="replace") for b in (out, err))
+
+    def __str__(self):
+        return (f"exit code {self.code} after {self.seconds:.1f} s\n"
+                f"stdout: {self.out[-2000:]}\nstderr: {self.err[-4000:]}")
+
+
+class Process:
+    """A running lcow. Its output goes to files, so that nobody has to read in time."""
+
+    def __init__(self, t, argv, stdin, stdout, env, wrap):
+        self.t, self.started = t, time.monotonic()
+        base = os.path.join(t.work, f"p{len(t.processes)}")
+        self.out_path, self.err_path = base + ".out", base + ".err"
+        self._feeder = None
+        data, stdin = (stdin, subprocess.PIPE) if isinstance(stdin, bytes) else (None, stdin)
+        with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
+            self.popen = subprocess.Popen(
+                [*wrap, *argv], stdin=stdin, stdout=out if stdout is None else stdout, stderr=err,
+                env={**t.env, **env}, cwd=t.work, start_new_session=True)
+        self.pid = self.popen.pid
+        if data is not None:
+            self._feeder = threading.Thread(target=self._feed, args=(data,), daemon=True)
+            self._feeder.start()
+
+    def _feed(self, data):
+        try:
+            self.popen.stdin.write(data)
+            self.popen.stdin.flush()
+        except OSError:
+            pass  # the reader has gone: that may be what the test is about
+        finally:
+            try:
+                self.popen.stdin.close()
+            except OSError:
+                pass
+
+    @property
+    def running(self):
+        return self.popen.poll() is None
+
+    @property
+    def err(self):
+        with open(self.err_path, errors="replace") as f:
+            return f.read()
+
+    def signal(self, signo):
+        self.popen.send_signal(signo)
+
+    def wait(self, seconds=BOOT_SECONDS):
+        try:
+            self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            raise Failure(f"{' '.join(self.popen.args)}: no end within {seconds} s\n"
+                          f"stderr: {self.err[-4000:]}") from None
+        if self._feeder:
+            self._feeder.join(5)
+        with open(self.out_path, "rb") as out, open(self.err_path, "rb") as err:
+            return Result(self.popen.returncode, out.read(), err.read(),
+                          time.monotonic() - self.started)
+
+    def vmm_pids(self):
+        """QEMU, or what stands in for it: the descendants in pid namespaces of their own."""
+        own, found = os.readlink("/proc/self/ns/pid"), []
+        for pid in leaks.descendants(self.pid):
+            try:
+                if os.readlink(f"/proc/{pid}/ns/pid") != own:
+                    found.append(pid)
+            except OSError:
+                pass  # gone meanwhile
+        return found
+
+    def await_vmm(self, seconds=BOOT_SECONDS):
+        """The VMM's pid, once it has left our program behind."""
+        def look():
+            for pid in self.vmm_pids():
+                try:
+                    if os.readlink(f"/proc/{pid}/exe") != os.path.realpath(LCOW):
+                        return pid
+                except OSError:
+                    pass
+            return None
+        return self.t.until(look, "the VMM runs", seconds, self)
+
+    def await_text(self, pattern, seconds=BOOT_SECONDS):
+        """The first match in stderr."""
+        return self.t.until(lambda: re.search(pattern, self.err), f"stderr shows {pattern}",
+                            seconds, self)
+
+    def await_output(self, pattern, seconds=BOOT_SECONDS):
+        def look():
+            with open(self.out_path, errors="replace") as f:
+                return re.search(pattern, f.read())
+        return self.t.until(look, f"stdout shows {pattern}", seconds, self)
+
+
+class Test:
+    """One run of one test."""
+    _count = 0
+
+    def __init__(self, case):
+        Test._count += 1
+        self.case, self.processes, self.notes, self._undo = case, [], [], []
+        number = os.getpid() % 100000
+        self.tag = f"lcow-test-{number}-{Test._count}"
+        self.dir = os.path.join("/tmp", self.tag)
+        self.uid_base = 2100000000 + number * 1000 + Test._count % 10 * UIDS_PER_TEST
+        self.scope = leaks.Scope(self.dir, self.tag, self.uid_base, UIDS_PER_TEST)
+        self.work, self.run_root = (os.path.join(self.dir, d) for d in ("work", "run"))
+        self.config_path = os.path.join(self.dir, "work", "lcow.conf")
+        self.env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8", "TERM": "dumb",
+                    "HOME": os.path.join(self.dir, "home"), "TMPDIR": os.path.join(self.dir, "tmp"),
+                    "LCOW_CONFIG": self.config_path}
+        self._keys = {"run_root": self.run_root, "image_dir": IMAGE, "boot_timeout_s": BOOT_SECONDS,
+                      "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST}
+
+    # ------------------------------------------------------------ surroundings
+
+    def make_dirs(self):
+        for path in (self.dir, self.work, self.env["HOME"], self.env["TMPDIR"], self.run_root):
+            os.mkdir(path)
+        self.config()
+
+    def config(self, **keys):
+        """Changes keys of the configuration; None takes one out."""
+        self._keys.update(keys)
+        lines = {"vm": [], "host": []}
+        for key, value in self._keys.items():
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                lines[SECTIONS.get(key, "host")].append(f"{key} = {text}\n")
+        self.write("lcow.conf", "".join(f"[{s}]\n" + "".join(l) for s, l in lines.items()))
+
+    def write(self, name, content, mode=0o644):
+        path = os.path.join(self.work, name)
+        with open(path, "wb") as f:
+            f.write(content if isinstance(content, bytes) else content.encode())
+        os.chmod(path, mode)
+        return path
+
+    def at_end(self, call, *args):
+        """Undoes what the test itself did, before the audit."""
+        self._undo.append((call, args))
+
+    # ------------------------------------------------------------ running lcow
+
+    def start(self, *args, stdin=subprocess.DEVNULL, stdout=None, env={}, wrap=()):
+        p = Process(self, [LCOW, *args], stdin, stdout, env, wrap)
+        self.processes.append(p)
+        return p
+
+    def lcow(self, *args, seconds=BOOT_SECONDS, **how):
+        return self.start(*args, **how).wait(seconds)
+
+    def boot(self, *command, opts=(), seconds=BOOT_SECONDS, **how):
+        return self.start_boot(*command, opts=opts, **how).wait(seconds)
+
+    def start_boot(self, *command, opts=(), **how):
+        behind = ("--", *command) if command else ()
+        return self.start("boot", "--allow-emulation", *opts, *behind, **how)
+
+    def boot_fails(self, *patterns, opts=(), code=125, seconds=20, command=("true",)):
+        """lcow must fail by itself, in time, and its message must show each pattern."""
+        r = self.boot(*command, opts=opts, seconds=seconds)
+        self.equal(r.code, code, r)
+        for pattern in patterns:
+            self.match(pattern, flat(r.err), r)
+        return r
+
+    # ------------------------------------------------------------ saying what must be
+
+    def check(self, good, what, detail=""):
+        if not good:
+            raise Failure(f"{what}\n{detail}".rstrip())
+
+    def equal(self, got, wanted, detail=""):
+        self.check(got == wanted, f"got {got!r:.500}, wanted {wanted!r:.500}", detail)
+
+    def match(self, pattern, text, detail=""):
+        m = re.search(pattern, text, re.IGNORECASE | re.DOTALL)
+        self.check(m, f"no match of {pattern!r} in: {text[-3000:]}",
+                   detail if str(detail) not in text else "")
+        return m
+
+    def until(self, look, what, seconds=BOOT_SECONDS, process=None):
+        """Waits until look() is true and returns it; never longer than `seconds`."""
+        deadline = time.monotonic() + seconds
+        while True:
+            found = look()
+            if found:
+                return found
+            if process and not process.running and not look():
+                raise Failure(f"lcow ended while waiting until {what}\n{process.wait(1)}")
+            if time.monotonic() > deadline:
+                raise Failure(f"not within {seconds} s: {what}" +
+                              (f"\nstderr: {process.err[-4000:]}" if process else ""))
+            time.sleep(0.01)
+
+    def note(self, text):
+        """A line of diagnosis, shown beneath the result."""
+        self.notes.append(text)
+
+    # ------------------------------------------------------------ the end
+
+    def stop_processes(self):
+        """Whatever the test did not wait for: asked first, then killed."""
+        for p in self.processes:
+            if p.running:
+                p.signal(signal.SIGCONT)
+                p.signal(signal.SIGTERM)
+        for p in self.processes:
+            try:
+                p.popen.wait(10)
+            except subprocess.TimeoutExpired:
+                p.popen.kill()
+                p.popen.wait()
+            if p.popen.stdin and not p.popen.stdin.closed:
+                try:
+                    p.popen.stdin.close()
+                except OSError:
+                    pass
+
+    def undo(self):
+        while self._undo:
+            call, args = self._undo.pop()
+            call(*args)
+
+    def allowed(self, path):
+        """What may be there after the test: its own files, and what lcow keeps on purpose."""
+        if not path.startswith(self.dir):
+            return False
+        rest = path[len(self.dir):].strip("/")
+        return rest in ("", "work", "home", "tmp", "run") or rest.startswith("work/") or \
+            rest in [f"run/{name}" for name in PERSISTENT]
+
+    def wipe(self):
+        """Leaves nothing for the next test, whatever this one left."""
+        for pid in leaks.descendants(os.getpid()):
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+        deadline = time.monotonic() + 5
+        while leaks.descendants(os.getpid()) and time.monotonic() < deadline:
+            leaks.reap()
+            time.sleep(0.01)
+        for root in leaks.mounts(self.scope).values():
+            path = root.split(" (")[0]
+            if path.startswith(self.dir) or path.startswith("/run/"):
+                try:
+                    cell.umount(path)
+                except OSError:
+                    pass
+        shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def flat(text):
+    """Messages are wrapped at 80 columns: one line is easier to search."""
+    return re.sub(r"\s+", " ", text)
+
+
+def compile_c(name, *flags):
+    """A static program from a source beside this file; kept until the source changes."""
+    source = os.path.join(HERE, name)
+    os.makedirs(CACHE, exist_ok=True)
+    binary = os.path.join(CACHE, name.removesuffix(".c") + "".join(flags))
+    if not os.path.exists(binary) or os.path.getmtime(binary) < os.path.getmtime(source):
+        with tempfile.TemporaryDirectory(dir=CACHE) as private:
+            out = os.path.join(private, "out")
+            subprocess.run(["gcc", "-static", "-O1", "-Wall", "-Wextra", "-Werror", *flags, "-o",
+                            out, source], check=True)
+            os.rename(out, binary)
+    return binary
+
+
+# ---------------------------------------------------------------- one test, from before to after
+
+def _on_alarm(signo, frame):
+    raise Deadline()
+
+
+def _run_body(t, case):
+    """None, or why it failed."""
+    signal.signal(signal.SIGALRM, _on_alarm)
+    signal.setitimer(signal.ITIMER_REAL, case.deadline)
+    try:
+        t.make_dirs()
+        case.body(t)
+        return None
+    except Failure as e:
+        return str(e)
+    except Deadline:
+        return f"the test did not end within {case.deadline} s\n" + "\n".join(
+            f"stderr: {p.err[-3000:]}" for p in t.processes[-2:])
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+
+
+def run_case(case):
+    """{ok, skip, seconds, detail}"""
+    import traceback
+    start, t, why, skip = time.monotonic(), Test(case), None, None
+    before = leaks.snapshot(t.scope)
+    try:
+        try:
+            why = _run_body(t, case)
+        except Skip as e:
+            skip = str(e)
+        except Exception:
+            why = traceback.format_exc()
+        t.stop_processes()
+        t.undo()
+    except Exception:
+        why = (why or "") + traceback.format_exc()
+    left = leaks.left(before, t.scope, t.allowed)
+    t.wipe()
+    detail = "\n".join(filter(None, [why, *left, *t.notes]))
+    return {"ok": why is None and not left, "skip": skip, "detail": detail,
+            "seconds": time.monotonic() - start}
