@@ -52,10 +52,10 @@ def die_with_parent(signo):
 def enter(keep=()):
     """For good: the process that calls this lives in its cell until it ends. What is below one of
     the emptied directories and in keep (a build tree in /tmp, say) stays visible."""
-    held = {path: os.open(path, os.O_PATH) for path in map(os.path.realpath, keep)
-            if path.startswith(tuple(d + "/" for d in EMPTY_DIRS))}
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
+    held = {path: os.open(path, os.O_PATH) for path in map(os.path.realpath, keep)
+            if path.startswith(tuple(d + "/" for d in EMPTY_DIRS))}
     for path in EMPTY_DIRS:
         if os.path.islink(path) or not os.path.isdir(path):
             continue  # /var/tmp may be a link to /tmp
