@@ -166,8 +166,6 @@ static void other_fields(const json_t *line, struct sbuf *out)
 static void emit(struct guestlog *l, const struct ctx *ctx, enum log_level level, const char *msg,
                  const char *text, const char *more, uint64_t now_ns)
 {
-    uint64_t lost = l->rate.lost;
-
     if (!log_on(level) || !log_rate_ok(&l->rate, now_ns))
         return;
 
@@ -180,8 +178,8 @@ static void emit(struct guestlog *l, const struct ctx *ctx, enum log_level level
 
     if (more && more[0])
         fields[n++] = (struct log_field)F_STR("fields", more);
-    if (lost > 0)
-        fields[n++] = (struct log_field)F_U("lost", lost);
+    if (l->rate.lost > 0)
+        fields[n++] = (struct log_field)F_U("lost", l->rate.lost);
     log_write(ctx, level, msg, fields);
 }
 

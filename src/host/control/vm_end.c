@@ -122,19 +122,22 @@ static void reap_failed(struct vm *vm, const struct ctx *ctx)
 
 static int take_back(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    struct ctx drain = ctx_with_timeout(ctx, VM_DRAIN_LIMIT);
-    struct ctx quiet = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
     struct err lost = ERR_INIT;
 
     if (await_vmm(ctx, vm, err) < 0)
         return -1;
     vm->gone = true;
     waitq_wake_all(&vm->gone_q);
+
+    /* The limits count from here: it may have run for days. */
+    struct ctx drain = ctx_with_timeout(ctx, VM_DRAIN_LIMIT);
+
     vm->guest->ops->close(vm->guest, "the VM has ended");
     if (vm->guest->ops->drain_log(&drain, vm->guest, &lost) < 0)
         log_debug(ctx, "the guest's log was not read to its end", F_ERR(&lost));
 
     /* A start that is under way fails by what has just been closed, and leaves the gate. */
+    struct ctx quiet = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
     AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, &quiet, "vm.release", err);
 
     if (!held || await_quiet(ctx, vm, err) < 0)

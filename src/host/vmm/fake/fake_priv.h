@@ -1,0 +1,54 @@
+/* fake_priv.h - the inside of the fake backend. */
+#pragma once
+#include "base/ctx.h"
+#include "base/fiber.h"
+#include "base/list.h"
+#include "host/vmm/fake/fake_vmm.h"
+
+struct ledger;
+
+struct vmm_listener {
+    struct list node;
+    struct fake *fake;
+    uint32_t port;
+    struct stream *stream; /* ours, dialled and not accepted */
+    struct waitq q;
+};
+
+struct fake {
+    struct vmm vmm;
+    struct fake_vmm_opts opts;
+    unsigned refs;
+    char *dir;
+    struct ledger *ledger;            /* while something may exist */
+    uint64_t things[FAKE_THINGS + 1]; /* ledger ids, oldest first */
+    unsigned n_things, made;
+
+    char op[16]; /* create, start, release: one at a time */
+    bool created, spawned, started, terminated, quitting, gone, released, freed;
+    unsigned inside; /* fibers in wait, accept, stats */
+    uint64_t terminated_ns, gone_ns;
+    struct vmm_exit exit;
+    struct waitq changed;
+    struct cancel power;
+    unsigned terminates, quits, releases, listens;
+
+    struct list listeners;
+    unsigned n_listeners;
+    uint32_t *ports; /* ever opened */
+    size_t n_ports, ports_cap;
+    char violation[128];
+};
+
+static inline struct fake *fake_of(struct vmm *v)
+{
+    return CONTAINER_OF(v, struct fake, vmm);
+}
+
+void fake_violation(struct fake *f, const char *what);
+/* Records it, then makes it. */
+int fake_thing_make(struct fake *f, struct err *err);
+/* The newest: removes it, then strikes it out. */
+int fake_thing_unmake(struct fake *f, struct err *err);
+/* All are gone: the ledger too. */
+int fake_things_done(struct fake *f, struct err *err);
