@@ -1,0 +1,51 @@
+/* config.h - the configuration: /etc/lcow/lcow.conf and lcow.conf.d/ (INI), one table of keys.
+ * Unknown sections and keys are refused with the nearest match; a bad value names file, line, key,
+ * value and what is allowed. Units are in the names of keys. Reads files of the administrator,
+ * blocking; never waits otherwise.
+ * Life: config_init (defaults) -> config_load -> config_release. */
+#pragma once
+#include "base/log.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct sbuf;
+
+#define CONFIG_PATH "/etc/lcow/lcow.conf"
+#define CONFIG_ENV "LCOW_CONFIG" /* another path, for tests and side-by-side installations */
+
+/* Below this Debian's 6.1 kernel runs out of memory while it unpacks the initramfs. */
+#define CONFIG_MEMORY_MIB_MIN 128
+#define CONFIG_MEMORY_MIB_MAX (1024 * 1024)
+#define CONFIG_CPUS_MAX 64
+
+struct config {
+    /* [vm] */
+    bool allow_emulation;
+    uint32_t memory_mib, cpus, boot_timeout_s;
+    char *qemu;      /* path or a name in PATH */
+    char *image_dir; /* kernel, initramfs, manifest.json */
+    /* [host] */
+    char *run_root;
+    uint32_t vm_uid_base, vm_uid_count;
+    enum log_level log_level;
+};
+
+void config_init(struct config *c);
+void config_release(struct config *c); /* repeatable */
+static inline void config_release_auto(struct config *c)
+{
+    config_release(c);
+}
+
+/* The file, then FILE.d/ *.conf in the order of their names; later values win. path NULL:
+ * $LCOW_CONFIG, else CONFIG_PATH, which may be missing; a path that was named must exist. After a
+ * failure *c may hold some of the values and can only be released. */
+int config_load(struct config *c, const char *path, struct err *err);
+/* One file's text; name is for messages. Fuzzed. */
+int config_parse(struct config *c, const char *name, const char *text, size_t len, struct err *err);
+
+/* All keys with their values, each below what it means and its default: a file that config_parse
+ * reads back to the same values. */
+void config_print(const struct config *c, struct sbuf *out);

@@ -1,0 +1,87 @@
+/* args.h - command lines by table: each command is one struct args_cmd, from which both the
+ * parser and the help are made. Long options take their value as --name=V or --name V, single
+ * letters may be combined (-tk), `--` ends the options. Never waits. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct err;
+struct sbuf;
+
+enum args_kind {
+    ARGS_FLAG,   /* bool */
+    ARGS_STR,    /* const char *; borrowed from argv */
+    ARGS_NUMBER, /* uint32_t within min … max */
+    /* struct args_optional. The value is behind '=', or (with a `suffixes` list) the next word
+     * if that is no option. */
+    ARGS_OPTIONAL
+};
+
+struct args_optional {
+    bool given;
+    const char *value; /* NULL: without value */
+};
+
+struct args_opt {
+    const char *name; /* without dashes */
+    char letter;      /* 0: none */
+    enum args_kind kind;
+    const char *value; /* what the help calls its value: "MIB" */
+    size_t offset;     /* of the field */
+    const char *doc;
+    uint32_t min, max;           /* ARGS_NUMBER */
+    const char *unit;            /* ARGS_NUMBER: "MiB" in messages; may be NULL */
+    const char *const *suffixes; /* ARGS_OPTIONAL: what its value must end with; NULL-terminated */
+    bool hidden;                 /* not in the help */
+};
+
+/* A table of options and the struct they are written to. */
+struct args_set {
+    const struct args_opt *opts;
+    size_t n;
+    void *into;
+};
+
+struct args_example {
+    const char *line, *doc;
+};
+
+struct args_cmd {
+    const char *name; /* "boot" */
+    const char *summary;
+    const char *synopsis; /* behind the name */
+    const char *text;     /* paragraphs for the help, may be NULL */
+    const struct args_opt *opts;
+    size_t n_opts;
+    bool takes_command; /* words behind `--` are allowed */
+    const struct args_example *examples;
+    size_t n_examples;
+};
+
+struct args_rest {
+    char **argv; /* behind `--`, NULL-terminated; borrowed */
+    int n;
+};
+
+#define ARGS_HELP 1
+
+/* argv[0] is the command's name. 0; ARGS_HELP if --help or -h was met (nothing else is checked
+ * then); or -1 and ERR_INVALID with the reason and, where there is one, the nearest match. */
+int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n_sets, char **argv,
+               struct args_rest *ret_rest, struct err *err);
+/* Reads options up to the first other word, whose index goes to *ret_next (argc if none). */
+int args_parse_leading(const struct args_set *sets, size_t n_sets, char **argv, int *ret_next,
+                       struct err *err);
+
+/* Help within ARGS_COLUMNS columns. */
+#define ARGS_COLUMNS 80
+void args_help(const struct args_cmd *cmd, const struct args_opt *global, size_t n_global,
+               struct sbuf *out);
+void args_help_options(const char *title, const struct args_opt *opts, size_t n, struct sbuf *out);
+/* Wraps text between columns: the first line goes on behind what is there (`at` columns), the
+ * others are indented. */
+void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at);
+/* A table of two columns, names padded to `width`. */
+void args_row(struct sbuf *out, const char *name, const char *doc, size_t width);

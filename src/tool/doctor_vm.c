@@ -1,0 +1,199 @@
+/* doctor_vm.c - what a VM itself needs: QEMU, acceleration, the guest image, memory. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "tool/capture.h"
+#include "tool/doctor.h"
+#include "tool/image.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define QEMU_FIX "apt install qemu-system-x86 (Debian 12: from bookworm-backports; scripts/deps)"
+#define PROGRAM_LIMIT (20 * NS_PER_S)
+
+/* Memory that QEMU itself needs beside the guest's. */
+#define QEMU_OWN_MIB 128
+
+static char *find_program(const char *name)
+{
+    const char *path = getenv("PATH");
+    AUTO_FREE char *dirs = str_dup(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
+    char *state = NULL;
+
+    if (strchr(name, '/'))
+        return access(name, X_OK) == 0 ? str_dup(name) : NULL;
+    for (char *dir = strtok_r(dirs, ":", &state); dir; dir = strtok_r(NULL, ":", &state)) {
+        AUTO_FREE char *full = str_format("%s/%s", dir, name);
+
+        if (access(full, X_OK) == 0)
+            return TAKE_PTR(full);
+    }
+    return NULL;
+}
+
+/* Output of a program that must succeed; NULL after having said why not. */
+static char *output_of(struct ctx *ctx, struct doctor *d, const char *const *argv, const char *fix)
+{
+    struct capture c = { .argv = argv, .limit_ns = PROGRAM_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
+        doctor_say(d, DOCTOR_FAILED, fix, "%s", err.msg);
+        return NULL;
+    }
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        doctor_say(d, DOCTOR_FAILED, fix, "%s %s fails: %.120s", argv[0], argv[1], text);
+        return NULL;
+    }
+    return TAKE_PTR(text);
+}
+
+static void check_qemu(struct ctx *ctx, struct doctor *d)
+{
+    const char *name = d->tool->config.qemu;
+    struct doctor_version v;
+
+    d->qemu = find_program(name);
+    if (!d->qemu) {
+        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is not %s", name,
+                   strchr(name, '/') ? "a program" : "in PATH");
+        return;
+    }
+    AUTO_FREE char *text =
+        output_of(ctx, d, (const char *const[]){ d->qemu, "--version", NULL }, QEMU_FIX);
+
+    if (!text) {
+        free(TAKE_PTR(d->qemu));
+        return;
+    }
+    if (!doctor_parse_version(text, &v))
+        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s", d->qemu,
+                   text);
+    else if (v.major < 8 || (v.major == 8 && v.minor < 2))
+        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is version %u.%u, 8.2 or later is needed",
+                   d->qemu, v.major, v.minor);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
+}
+
+static void check_devices(struct ctx *ctx, struct doctor *d)
+{
+    static const char *const needed[] = { "virtio-net-pci", "virtio-scsi-pci", "scsi-hd",
+                                          "virtio-9p-pci",  "pcie-pci-bridge", "pcie-root-port",
+                                          "virtio-mem-pci" };
+    AUTO(sbuf_release) struct sbuf missing = { 0 };
+
+    if (!d->qemu) {
+        doctor_say(d, DOCTOR_FAILED, "see the line above", "unknown without QEMU");
+        return;
+    }
+    AUTO_FREE char *help =
+        output_of(ctx, d, (const char *const[]){ d->qemu, "-device", "help", NULL }, QEMU_FIX);
+
+    if (!help)
+        return;
+    for (size_t i = 0; i < ARRAY_LEN(needed); i++) {
+        if (!doctor_has_device(help, needed[i]))
+            sbuf_addf(&missing, " %s", needed[i]);
+    }
+    if (missing.len > 0)
+        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "QEMU lacks%s", missing.data);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
+}
+
+/* QEMU itself tries: a machine that is set up with KVM, and left at once. */
+static void try_kvm(struct ctx *ctx, struct doctor *d, const char *flag)
+{
+    const char *const argv[] = { d->qemu, "-accel",      "kvm",      "-machine", "none", "-display",
+                                 "none",  "-nodefaults", "-monitor", "stdio",    NULL };
+    struct capture c = { .argv = argv, .input = "quit\n", .limit_ns = PROGRAM_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0)
+        doctor_say(d, DOCTOR_FAILED, "set allow_emulation = true, or repair KVM",
+                   "CPU has %s, but QEMU with KVM: %s", flag, err.msg);
+    else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        doctor_say(d, DOCTOR_FAILED, "set allow_emulation = true, or repair KVM",
+                   "CPU has %s, but QEMU with KVM: %.120s", flag, text);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "KVM (%s)", flag);
+}
+
+static void check_accel(struct ctx *ctx, struct doctor *d)
+{
+    AUTO_FREE char *cpuinfo = NULL;
+    size_t len;
+    int r = file_read_all("/proc/cpuinfo", 8 * 1024 * 1024, &cpuinfo, &len);
+    const char *flag = r < 0 ? NULL : doctor_cpu_virt(cpuinfo);
+
+    /* Without the flag /dev/kvm is not even opened: on some hosts that hangs a guest for ever. */
+    if (!flag && d->tool->config.allow_emulation)
+        doctor_say(d, DOCTOR_WARNING, "use a machine with vmx or svm",
+                   "emulation only (the CPU has neither vmx nor svm): slow, and no security "
+                   "boundary; the configuration allows it");
+    else if (!flag)
+        doctor_say(
+            d, DOCTOR_WARNING,
+            "lcow boot --allow-emulation, or allow_emulation = true below [vm] in " CONFIG_PATH,
+            "emulation only (the CPU has neither vmx nor svm): VMs are refused unless "
+            "emulation is allowed");
+    else if (access("/dev/kvm", R_OK | W_OK) < 0)
+        doctor_say(d, DOCTOR_FAILED, "modprobe kvm_intel (or kvm_amd)", "CPU has %s, /dev/kvm: %s",
+                   flag, strerror(errno));
+    else if (!d->qemu)
+        doctor_say(d, DOCTOR_FAILED, "see above", "CPU has %s; cannot be tried without QEMU", flag);
+    else
+        try_kvm(ctx, d, flag);
+}
+
+static void check_image(struct ctx *ctx, struct doctor *d)
+{
+    AUTO(image_free) struct image *img = NULL;
+    struct err err = ERR_INIT;
+
+    if (image_open(d->tool->config.image_dir, &img, &err) < 0 || image_verify(img, &err) < 0) {
+        char *remedy = strstr(err.msg, "; build it");
+
+        if (remedy)
+            *remedy = '\0';
+        doctor_say(d, DOCTOR_FAILED, "make image, or set image_dir below [vm] in " CONFIG_PATH,
+                   "%s", err.msg);
+        return;
+    }
+    doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes are right, %s", img->release, img->dir);
+}
+
+static void check_memory(struct ctx *ctx, struct doctor *d)
+{
+    AUTO_FREE char *text = NULL;
+    uint64_t mib, need = d->tool->config.memory_mib + QEMU_OWN_MIB;
+    size_t len;
+
+    if (file_read_all("/proc/meminfo", 65536, &text, &len) < 0 ||
+        !doctor_parse_available(text, &mib))
+        doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo tells no MemAvailable");
+    else if (mib < need)
+        doctor_say(d, DOCTOR_FAILED, "end other programs, or set a smaller memory_mib",
+                   "%llu MiB are free, one VM of %u MiB needs about %llu", (unsigned long long)mib,
+                   d->tool->config.memory_mib, (unsigned long long)need);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",
+                   (unsigned long long)mib, (unsigned long long)(mib / need),
+                   d->tool->config.memory_mib);
+}
+
+const struct doctor_check doctor_vm_checks[] = {
+    { "qemu", check_qemu },   { "devices", check_devices }, { "acceleration", check_accel },
+    { "image", check_image }, { "memory", check_memory },
+};
+const size_t doctor_n_vm_checks = ARRAY_LEN(doctor_vm_checks);

@@ -1,0 +1,163 @@
+/* gc.c - `lcow gc`: takes back what dead owners left, from their ledgers alone. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "host/own/ledger.h"
+#include "tool/leftovers.h"
+#include "tool/tool.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ONE_VM_LIMIT (30 * NS_PER_S)
+
+struct gc_opts {
+    bool dry_run, json;
+};
+
+#define AT(f) offsetof(struct gc_opts, f)
+static const struct args_opt opts_table[] = {
+    { "dry-run", 'n', ARGS_FLAG, NULL, AT(dry_run), "print the same lines, but touch nothing" },
+    { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON object on stdout instead" },
+};
+static const struct args_example examples[] = {
+    { "lcow gc --dry-run", "what did a crash leave behind?" },
+    { "lcow gc", "take it back" },
+};
+static const struct args_cmd cmd = {
+    .name = "gc",
+    .summary = "Take back what crashed programs have left behind.",
+    .synopsis = "[options]",
+    .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
+            "lives are named on stderr and left alone.\n"
+            "\n"
+            "Exit code: 0; 1 if something could not be taken back (run it again); 2 if this "
+            "command line is wrong.",
+    .opts = opts_table,
+    .n_opts = ARRAY_LEN(opts_table),
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+
+struct gc {
+    struct ctx *ctx;
+    struct gc_opts opts;
+    struct jsw json;
+    const char *name; /* of the VM being looked at */
+    size_t n_items, n_dead, n_alive, n_failed;
+};
+
+static void say_error(struct gc *g, const char *what)
+{
+    g->n_failed++;
+    tool_fail(0, "%s: %s", g->name, what);
+}
+
+static bool is_taken(const char *result)
+{
+    return str_starts(result, "would be ") || str_eq(result, "removed") ||
+           str_eq(result, "killed") || str_eq(result, "unmounted");
+}
+
+static void on_item(void *arg, const struct ledger_record *rec, const char *result)
+{
+    struct gc *g = arg;
+
+    /* What had gone already is no news, and not the same before and after a real run. */
+    if (str_eq(result, "already gone"))
+        return;
+    if (!is_taken(result) && !g->opts.json) {
+        AUTO_FREE char *text =
+            str_format("%s %s: %s", ledger_kind_name(rec->kind), rec->what, result);
+
+        tool_fail(0, "%s: %s", g->name, text); /* counted when the whole VM fails */
+        return;
+    }
+    g->n_items++;
+    if (g->opts.json) {
+        jsw_obj(&g->json, NULL);
+        jsw_str(&g->json, "vm", g->name);
+        jsw_str(&g->json, "kind", ledger_kind_name(rec->kind));
+        jsw_str(&g->json, "what", rec->what);
+        jsw_str(&g->json, "result", result);
+        jsw_end_obj(&g->json);
+        return;
+    }
+    AUTO_FREE char *line =
+        str_format("%s %s %s\n", g->name, ledger_kind_name(rec->kind), rec->what);
+
+    tool_print(STDOUT_FILENO, line);
+}
+
+static int on_leftover(void *arg, const struct leftover *l)
+{
+    struct gc *g = arg;
+    struct ctx limited = ctx_with_timeout(g->ctx, ONE_VM_LIMIT);
+    struct err err = ERR_INIT;
+
+    g->name = l->name;
+    if (l->err) {
+        say_error(g, l->err->msg);
+        return 0;
+    }
+    if (l->alive) {
+        AUTO_FREE char *line = str_format("lcow: %s is in use, left alone\n", l->name);
+
+        g->n_alive++;
+        tool_print(STDERR_FILENO, line);
+        return 0;
+    }
+    g->n_dead++;
+    if (ledger_reclaim(&limited, l->dir, g->opts.dry_run, on_item, g, &err) < 0)
+        say_error(g, err.msg);
+    return 0;
+}
+
+static void say_sum(struct gc *g)
+{
+    const char *verb = g->opts.dry_run ? "would be taken back" : "taken back";
+
+    if (g->opts.json) {
+        jsw_end_arr(&g->json);
+        jsw_bool(&g->json, "dry_run", g->opts.dry_run);
+        jsw_u64(&g->json, "vms", g->n_dead);
+        jsw_u64(&g->json, "in_use", g->n_alive);
+        jsw_u64(&g->json, "failed", g->n_failed);
+        jsw_end_obj(&g->json);
+        AUTO_FREE char *text = jsw_take(&g->json, NULL), *line = str_format("%s\n", text);
+
+        tool_print(STDOUT_FILENO, line);
+        return;
+    }
+    AUTO_FREE char *line = g->n_dead == 0 ? str_format("lcow: nothing is left over\n")
+                                          : str_format("lcow: %zu thing%s of %zu VM%s %s\n",
+                                                       g->n_items, g->n_items == 1 ? "" : "s",
+                                                       g->n_dead, g->n_dead == 1 ? "" : "s", verb);
+
+    tool_print(STDERR_FILENO, line);
+}
+
+static int run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct gc g = { .ctx = ctx };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &cmd, &g.opts, argv, &rest, &code))
+        return code;
+    if (g.opts.json) {
+        jsw_init(&g.json, JSW_PLAIN);
+        jsw_obj(&g.json, NULL);
+        jsw_arr(&g.json, "items");
+    }
+    if (leftovers_walk(t->config.run_root, on_leftover, &g, &err) < 0) {
+        g.name = t->config.run_root;
+        say_error(&g, err.msg);
+    }
+    say_sum(&g);
+    return g.n_failed > 0 ? TOOL_FAILED : TOOL_OK;
+}
+
+const struct tool_command gc_command = { &cmd, run };

@@ -1,0 +1,20 @@
+/* sha256.h - SHA-256 (FIPS 180-4), to compare the guest image with its manifest. Never waits. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+#define SHA256_BYTES 32
+#define SHA256_HEX_SIZE 65
+
+struct sha256 {
+    uint32_t state[8];
+    uint64_t total;
+    uint8_t block[64];
+};
+
+void sha256_init(struct sha256 *s);
+void sha256_add(struct sha256 *s, const void *data, size_t len);
+void sha256_hex(struct sha256 *s, char out[SHA256_HEX_SIZE]); /* ends it */
+
+/* Of a whole file, lower case. Blocks while reading. 0 or -errno. */
+int sha256_file(const char *path, char out[SHA256_HEX_SIZE]);

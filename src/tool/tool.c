@@ -1,0 +1,218 @@
+#include "tool/tool.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include <fcntl.h>
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+static const struct tool_command *const commands[] = { &boot_command, &doctor_command, &gc_command,
+                                                       &config_command };
+
+const struct args_opt tool_global_opts[] = {
+    { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
+      "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
+    { "log-level", 0, ARGS_STR, "LEVEL", offsetof(struct tool_globals, log_level),
+      "trace, debug, info, warn, error or off; the log is on stderr" },
+};
+const size_t tool_n_global_opts = ARRAY_LEN(tool_global_opts);
+
+static const struct args_opt leading_opts[] = {
+    { "version", 0, ARGS_FLAG, NULL, offsetof(struct tool_globals, version), "print the version" },
+};
+
+void tool_print(int fd, const char *text)
+{
+    (void)fd_write_full(fd, text, strlen(text)); /* nobody is left to tell */
+}
+
+int tool_fail(int code, const char *fmt, ...)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    va_list ap;
+
+    va_start(ap, fmt);
+    AUTO_FREE char *text = str_vformat(fmt, ap);
+    va_end(ap);
+    sbuf_adds(&out, "lcow: error: ");
+    args_wrap(&out, text, 2, out.len);
+    sbuf_addc(&out, '\n');
+    tool_print(STDERR_FILENO, out.data);
+    return code;
+}
+
+bool tool_is_terminal(int fd)
+{
+    const char *term = getenv("TERM");
+
+    return isatty(fd) && !str_eq(term, "dumb");
+}
+
+static void print_help(void)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    sbuf_adds(&out, "usage: lcow COMMAND [options]\n\n"
+                    "lcow runs Linux containers in utility VMs. This is the operator's tool.\n\n"
+                    "commands\n");
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
+        args_row(&out, commands[i]->cmd->name, commands[i]->cmd->summary, 10);
+    args_help_options("options", leading_opts, ARRAY_LEN(leading_opts), &out);
+    args_help_options("options of every command", tool_global_opts, tool_n_global_opts, &out);
+    sbuf_adds(&out, "\nexamples\n"
+                    "  lcow doctor\n      what is missing on this machine, and how to get it\n"
+                    "  lcow boot -- uname -a\n      boot a VM, run a command in it, take it down\n"
+                    "  lcow boot --help\n      everything about one command\n");
+    tool_print(STDOUT_FILENO, out.data);
+}
+
+static int usage_error(const char *cmd, const struct err *err)
+{
+    tool_fail(TOOL_USAGE, "%s", err->msg);
+    AUTO_FREE char *hint = str_format("see: lcow%s%s --help\n", cmd ? " " : "", cmd ? cmd : "");
+    tool_print(STDERR_FILENO, hint);
+    return TOOL_USAGE;
+}
+
+bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
+                struct args_rest *ret_rest, int *ret_code)
+{
+    const struct args_set sets[] = { { cmd->opts, cmd->n_opts, opts },
+                                     { tool_global_opts, tool_n_global_opts, &t->globals } };
+    struct err err = ERR_INIT;
+    int r = args_parse(cmd, sets, ARRAY_LEN(sets), argv, ret_rest, &err);
+
+    *ret_code = TOOL_OK;
+    if (r == ARGS_HELP) {
+        AUTO(sbuf_release) struct sbuf out = { 0 };
+
+        args_help(cmd, tool_global_opts, tool_n_global_opts, &out);
+        tool_print(STDOUT_FILENO, out.data);
+        return false;
+    }
+    if (r < 0) {
+        *ret_code = usage_error(cmd->name, &err);
+        return false;
+    }
+    if (config_load(&t->config, t->globals.config, &err) < 0) {
+        *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
+        return false;
+    }
+    if (t->globals.log_level && log_level_parse(t->globals.log_level, &t->config.log_level) < 0) {
+        *ret_code = tool_fail(TOOL_USAGE,
+                              "--log-level %s: trace, debug, info, warn, error or off is needed",
+                              t->globals.log_level);
+        return false;
+    }
+    log_init(STDERR_FILENO, t->config.log_level, LOG_LOGFMT);
+    return true;
+}
+
+/* ------------------------------------------------------------------ the first fiber */
+
+struct job {
+    struct tool *tool;
+    const struct tool_command *command;
+    char **argv;
+    int code;
+};
+
+static void run_job(void *arg)
+{
+    struct job *job = arg;
+    struct ctx ctx = ctx_root(job->tool->loop);
+
+    job->code = job->command->run(&ctx, job->tool, job->argv);
+    loop_stop(job->tool->loop);
+}
+
+static void dump_fibers(void *arg, const struct signalfd_siginfo *info)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    loop_dump(arg, &out);
+    tool_print(STDERR_FILENO, out.data ? out.data : "no fibers\n");
+}
+
+static int run_command(const struct tool_backend *backend, const struct tool_command *command,
+                       const struct tool_globals *globals, char **argv)
+{
+    struct tool t = { .backend = backend, .globals = *globals };
+    struct job job = { .tool = &t, .command = command, .argv = argv, .code = TOOL_BOOT_FAILED };
+
+    t.loop = loop_new(NULL);
+    config_init(&t.config);
+    (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* a diagnosis aid only */
+    fiber_go(t.loop, run_job, &job, "lcow %s", command->cmd->name);
+    (void)loop_run(t.loop); /* what is parked then was given up on purpose, and said */
+    loop_free(t.loop);
+    config_release(&t.config);
+    return job.code;
+}
+
+static const struct tool_command *find_command(const char *name, struct err *err)
+{
+    const char *names[ARRAY_LEN(commands) + 1] = { 0 };
+
+    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
+        names[i] = commands[i]->cmd->name;
+        if (str_eq(name, names[i]))
+            return commands[i];
+    }
+    const char *near = str_nearest(name, names);
+
+    err_set(err, ERR_INVALID, "unknown command '%s'%s%s%s", name, near ? "; did you mean " : "",
+            near ? near : "", near ? "?" : "");
+    return NULL;
+}
+
+/* A file we open must never become our stdout. */
+static void hold_standard_fds(void)
+{
+    int fd;
+
+    do
+        fd = open("/dev/null", O_RDWR);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    fd_close(fd);
+}
+
+int tool_main(const struct tool_backend *backend, char **argv)
+{
+    struct tool_globals globals = { 0 };
+    const struct args_set sets[] = { { leading_opts, ARRAY_LEN(leading_opts), &globals },
+                                     { tool_global_opts, tool_n_global_opts, &globals } };
+    struct err err = ERR_INIT;
+    int next = 0, r;
+
+    hold_standard_fds();
+    signal(SIGPIPE, SIG_IGN);
+    r = args_parse_leading(sets, ARRAY_LEN(sets), argv, &next, &err);
+    if (r < 0)
+        return usage_error(NULL, &err);
+    if (globals.version) {
+        tool_print(STDOUT_FILENO, "lcow " LCOW_VERSION "\n");
+        return TOOL_OK;
+    }
+    if (r == ARGS_HELP || str_eq(argv[next], "help")) {
+        print_help();
+        return TOOL_OK;
+    }
+    if (!argv[next]) {
+        err_set(&err, ERR_INVALID, "which command? boot, doctor, gc or config");
+        return usage_error(NULL, &err);
+    }
+    const struct tool_command *command = find_command(argv[next], &err);
+
+    if (!command)
+        return usage_error(NULL, &err);
+    return run_command(backend, command, &globals, argv + next);
+}

@@ -1,0 +1,62 @@
+/* tool.h - the operator's tool behind cmd/lcow: commands by table, one loop, the command as its
+ * first fiber. Which backend runs VMs is the caller's business. */
+#pragma once
+#include "host/control/config.h"
+#include "tool/args.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct guest;
+struct loop;
+struct timeline;
+struct vmm;
+
+/* Exit codes beside CMD's own. */
+#define TOOL_OK 0
+#define TOOL_FAILED 1        /* doctor found something, gc could not take everything back */
+#define TOOL_USAGE 2         /* the command line or the configuration is wrong */
+#define TOOL_BOOT_FAILED 125 /* lcow itself failed, not CMD */
+#define TOOL_NOT_EXECUTABLE 126
+#define TOOL_NOT_FOUND 127
+
+struct tool_backend {
+    struct vmm *(*vmm_new)(struct loop *loop);
+    struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
+};
+
+/* argv is NULL-terminated and has the program's name first. Returns the exit code. */
+int tool_main(const struct tool_backend *backend, char **argv);
+
+/* ---- for the commands */
+struct tool_globals {
+    const char *config;
+    const char *log_level;
+    bool version;
+};
+extern const struct args_opt tool_global_opts[];
+extern const size_t tool_n_global_opts;
+
+struct tool {
+    const struct tool_backend *backend; /* borrows */
+    struct loop *loop;
+    struct tool_globals globals;
+    struct config config; /* loaded by tool_begin */
+};
+
+struct tool_command {
+    const struct args_cmd *cmd;
+    int (*run)(struct ctx *ctx, struct tool *t, char **argv);
+};
+extern const struct tool_command boot_command, config_command, doctor_command, gc_command;
+
+/* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
+ * the exit code, all is said. */
+bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
+                struct args_rest *ret_rest, int *ret_code);
+/* "lcow: error: …" on stderr, wrapped; returns code. */
+int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+/* Writes all of it, blocking; what goes wrong with a closed stdout is not worth an error. */
+void tool_print(int fd, const char *text);
+/* May fd be written to with colours and cursor movements? */
+bool tool_is_terminal(int fd);
