@@ -1,0 +1,190 @@
+#include "host/vmm/qemu/accel.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+
+#include <cpuid.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define CPUINFO_MAX (8u << 20)
+#define STATE_MAX 256
+
+struct accel_env accel_env_of_host(const char *state_file)
+{
+    return (struct accel_env){ .cpuinfo = "/proc/cpuinfo",
+                               .kvm = "/dev/kvm",
+                               .boot_id = "/proc/sys/kernel/random/boot_id",
+                               .state_file = state_file };
+}
+
+/* Whether one of the words stands in the first "flags" line. */
+static bool cpu_virtualizes(const char *cpuinfo)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    if (file_read_all(cpuinfo, CPUINFO_MAX, &text, &len) < 0)
+        return false;
+    char *flags = str_starts(text, "flags") ? text : strstr(text, "\nflags");
+    if (!flags)
+        return false;
+    flags += strcspn(flags, ":");
+    flags[strcspn(flags, "\n")] = '\0';
+    for (char *save = NULL, *word = strtok_r(flags, ": \t", &save); word;
+         word = strtok_r(NULL, ": \t", &save))
+        if (str_eq(word, "vmx") || str_eq(word, "svm"))
+            return true;
+    return false;
+}
+
+/* "<boot id> <word>\n"; the answer of an earlier boot of the host does not count. */
+static char *state_line(const struct accel_env *env, const char *word)
+{
+    AUTO_FREE char *id = NULL;
+    size_t len;
+
+    if (file_read_all(env->boot_id, STATE_MAX, &id, &len) < 0)
+        return NULL;
+    id[strcspn(id, "\n")] = '\0';
+    return str_format("%s kvm %s\n", id, word);
+}
+
+enum accel_state accel_look(const struct accel_env *env)
+{
+    AUTO_FREE char *have = NULL, *works = NULL, *broken = NULL;
+    size_t len;
+
+    if (!cpu_virtualizes(env->cpuinfo))
+        return ACCEL_NO_CPU;
+    if (access(env->kvm, F_OK) < 0)
+        return ACCEL_NO_DEVICE;
+    if (file_read_all(env->state_file, STATE_MAX, &have, &len) < 0)
+        return ACCEL_UNPROVEN;
+    works = state_line(env, "works");
+    broken = state_line(env, "broken");
+    if (works && str_eq(have, works))
+        return ACCEL_WORKS;
+    return broken && str_eq(have, broken) ? ACCEL_BROKEN : ACCEL_UNPROVEN;
+}
+
+void accel_remember(const struct accel_env *env, bool works)
+{
+    AUTO_FREE char *line = state_line(env, works ? "works" : "broken");
+
+    if (line)
+        (void)file_replace(env->state_file, line, strlen(line), 0644);
+}
+
+const char *accel_state_text(enum accel_state s)
+{
+    switch (s) {
+    case ACCEL_NO_CPU:
+        return "the CPU shows neither vmx nor svm (turn virtualization on in the firmware, or "
+               "nested virtualization if this is a VM)";
+    case ACCEL_NO_DEVICE:
+        return "there is no /dev/kvm (modprobe kvm_intel or kvm_amd)";
+    case ACCEL_UNPROVEN:
+        return "KVM has not been tried since the host started";
+    case ACCEL_WORKS:
+        return "KVM works";
+    case ACCEL_BROKEN:
+        return "KVM did not get a guest past its kernel's first line";
+    }
+    return "unknown";
+}
+
+int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emulation,
+                 struct accel_choice *ret, struct err *err)
+{
+    enum accel_state s = want == VM_ACCEL_TCG ? ACCEL_BROKEN : accel_look(env);
+
+    if (s == ACCEL_WORKS || s == ACCEL_UNPROVEN) {
+        *ret = (struct accel_choice){ .emulated = false, .prove = s == ACCEL_UNPROVEN };
+        return 0;
+    }
+    if (want == VM_ACCEL_KVM)
+        return err_set(err, ERR_STATE, "hardware virtualization is asked for, but %s",
+                       accel_state_text(s));
+    if (!allow_emulation)
+        return err_set(err, ERR_STATE,
+                       "%s; software emulation is slow and no security boundary: if you want it, "
+                       "set 'allow_emulation = true' in /etc/lcow/lcow.conf or give "
+                       "--allow-emulation",
+                       want == VM_ACCEL_TCG ? "emulation is asked for but not allowed"
+                                            : accel_state_text(s));
+    *ret = (struct accel_choice){ .emulated = true };
+    return 0;
+}
+
+/* --- the TSC's frequency --- */
+
+static uint32_t tsc_from_cpuid(void)
+{
+    unsigned a, b, c, d;
+
+    /* Hypervisors that know it say it in kHz. */
+    if (__get_cpuid(1, &a, &b, &c, &d) && c & (1u << 31)) {
+        __cpuid(0x40000000, a, b, c, d);
+        if (a >= 0x40000010 && a < 0x40010000) {
+            __cpuid(0x40000010, a, b, c, d);
+            if (a > 100000)
+                return a;
+        }
+    }
+    if (__get_cpuid_count(0x15, 0, &a, &b, &c, &d) && a && b && c)
+        return (uint32_t)((uint64_t)c * b / a / 1000);
+    return 0;
+}
+
+/* "tsc: Refined TSC clocksource calibration: 2299.998 MHz". */
+static uint32_t mhz_behind(const char *text, const char *words)
+{
+    const char *at = strstr(text, words);
+    char *end;
+
+    if (!at)
+        return 0;
+    at += strlen(words);
+    unsigned long mhz = strtoul(at, &end, 10), khz = 0;
+    if (end == at || *end != '.' || mhz == 0 || mhz > 100000)
+        return 0;
+    for (int i = 0; i < 3; i++) {
+        end++;
+        if (*end < '0' || *end > '9')
+            return 0;
+        khz = khz * 10 + (unsigned)(*end - '0');
+    }
+    return (uint32_t)(mhz * 1000 + khz);
+}
+
+uint32_t accel_tsc_parse(const char *text)
+{
+    uint32_t refined = mhz_behind(text, "tsc: Refined TSC clocksource calibration: ");
+
+    return refined ? refined : mhz_behind(text, "tsc: Detected ");
+}
+
+uint32_t accel_tsc_khz(const char *kmsg)
+{
+    uint32_t khz = kmsg ? 0 : tsc_from_cpuid(), found;
+    AUTO_FD int fd = khz ? -1 : open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    char record[8192];
+
+    /* One record a read, the oldest first; the lines are among the first of a boot. */
+    for (unsigned i = 0; fd >= 0 && i < 4000; i++) {
+        ssize_t n = read(fd, record, sizeof(record) - 1);
+        if (n < 0 && errno == EPIPE) /* the oldest were overwritten */
+            continue;
+        if (n <= 0)
+            break;
+        record[n] = '\0';
+        found = accel_tsc_parse(record);
+        if (found)
+            khz = found;
+    }
+    return khz;
+}

@@ -1,0 +1,46 @@
+/* accel.h - hardware virtualization or emulation? KVM counts only if the CPU shows vmx or svm
+ * (otherwise its device is never opened: on some hosts it answers and then hangs an ordinary
+ * kernel) and a first boot has got past the kernel's first line. That proof is remembered for as
+ * long as the host is up. Never waits; everything it looks at can be replaced by tests. */
+#pragma once
+#include "host/vmm/vmm.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+
+struct accel_env {
+    const char *cpuinfo;    /* /proc/cpuinfo */
+    const char *kvm;        /* /dev/kvm */
+    const char *boot_id;    /* /proc/sys/kernel/random/boot_id */
+    const char *state_file; /* <run root>/accel */
+};
+/* The real ones; state_file is borrowed. */
+struct accel_env accel_env_of_host(const char *state_file);
+
+enum accel_state {
+    ACCEL_NO_CPU,    /* neither vmx nor svm */
+    ACCEL_NO_DEVICE, /* no /dev/kvm */
+    ACCEL_UNPROVEN,
+    ACCEL_WORKS,
+    ACCEL_BROKEN, /* a boot did not get past the kernel's first line */
+};
+enum accel_state accel_look(const struct accel_env *env);
+/* For people, with the remedy. */
+const char *accel_state_text(enum accel_state s);
+
+struct accel_choice {
+    bool emulated;
+    bool prove; /* this boot is the first one with KVM: wait for the kernel's first line */
+};
+/* ERR_STATE, naming the setting, if only emulation is possible and that is not allowed. */
+int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emulation,
+                 struct accel_choice *ret, struct err *err);
+/* After the proof. Best effort: a lost answer is found again. */
+void accel_remember(const struct accel_env *env, bool works);
+
+/* The host's TSC in kHz, 0 if unknown: from CPUID, else from the kernel's log (kmsg, may be
+ * NULL: /dev/kmsg). */
+uint32_t accel_tsc_khz(const char *kmsg);
+/* From lines of the kernel's log; the later, finer figure wins. 0: none. */
+uint32_t accel_tsc_parse(const char *text);

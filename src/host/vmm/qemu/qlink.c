@@ -1,0 +1,358 @@
+#include "host/vmm/qemu/qlink.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "host/vmm/qemu/qlink_net.h"
+#include "proto/link.h"
+
+#include <errno.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct vmm_listener {
+    struct list node;
+    struct qlink *link; /* NULL once the link is gone */
+    uint32_t port;
+    struct stream *stream; /* dialled, not yet accepted */
+    struct waitq q;
+};
+
+/* Ports that were ever opened, as ranges: stdio ports are counted up, so there are few. */
+struct range {
+    uint32_t first, last;
+};
+
+/* A connection that was given away. The fd belongs to its stream, which may be freed and the
+ * number used again; the kernel's cookie tells whether it is still the same socket. */
+struct given {
+    int fd;
+    uint64_t cookie;
+};
+
+struct qlink {
+    struct ctx ctx;
+    struct cancel cancel;
+    uint8_t token[LINK_TOKEN_BYTES];
+    void (*on_dial)(void *arg, uint32_t port);
+    void *arg;
+    int tap, listener;
+    struct group fibers;
+    unsigned unsaid;
+    struct waitq room;
+    struct list listeners;
+    struct range *used;
+    size_t n_used, cap_used;
+    struct given *given;
+    size_t n_given, cap_given;
+    struct log_rate rate;
+    bool closed;
+    const char *why;
+};
+
+struct dialled {
+    struct qlink *link;
+    struct stream *stream;
+};
+
+/* --- connections that were given away --- */
+
+static bool cookie_of(int fd, uint64_t *ret)
+{
+    socklen_t len = sizeof(*ret);
+
+    return getsockopt(fd, SOL_SOCKET, SO_COOKIE, ret, &len) == 0;
+}
+
+static bool is_same(const struct given *g)
+{
+    uint64_t cookie;
+
+    return cookie_of(g->fd, &cookie) && cookie == g->cookie;
+}
+
+static void remember(struct qlink *l, int fd)
+{
+    uint64_t cookie;
+
+    if (!cookie_of(fd, &cookie))
+        return;
+    if (l->n_given == l->cap_given) { /* forget those that are over before growing */
+        size_t n = 0;
+        for (size_t i = 0; i < l->n_given; i++)
+            if (is_same(&l->given[i]))
+                l->given[n++] = l->given[i];
+        l->n_given = n;
+    }
+    l->given = mem_grow(l->given, l->n_given, &l->cap_given, sizeof(*l->given));
+    l->given[l->n_given++] = (struct given){ fd, cookie };
+}
+
+/* The other end is gone without a word: no packet will ever tell the readers. What has arrived
+ * stays readable. */
+static void end_given(struct qlink *l)
+{
+    for (size_t i = 0; i < l->n_given; i++)
+        if (is_same(&l->given[i]))
+            (void)shutdown(l->given[i].fd, SHUT_RDWR); /* not connected any more: fine */
+    l->n_given = 0;
+}
+
+/* --- who may connect --- */
+
+static void refuse(struct qlink *l, struct stream *s, const char *why, uint32_t port)
+{
+    if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
+        log_warn(&l->ctx, "connection from the guest refused", F_STR("reason", why),
+                 F_U("port", port));
+    stream_free(s);
+}
+
+static struct vmm_listener *find(struct qlink *l, uint32_t port)
+{
+    LIST_EACH (&l->listeners, n) {
+        struct vmm_listener *v = LIST_ENTRY(n, struct vmm_listener, node);
+        if (v->port == port)
+            return v;
+    }
+    return NULL;
+}
+
+static void admit(struct qlink *l, struct stream *s, const struct link_preface *p)
+{
+    struct vmm_listener *v;
+
+    if (!link_token_equal(p->token, l->token)) {
+        refuse(l, s, "wrong token", p->port);
+        return;
+    }
+    v = find(l, p->port);
+    if (!v || v->stream) {
+        refuse(l, s, v ? "port is taken" : "port is not open", p->port);
+        return;
+    }
+    v->stream = s;
+    remember(l, s->fd);
+    waitq_wake_all(&v->q);
+    if (l->on_dial)
+        l->on_dial(l->arg, p->port);
+}
+
+static void hear_preface(void *arg)
+{
+    struct dialled *d = arg;
+    struct qlink *l = d->link;
+    struct stream *s = d->stream;
+    struct ctx ctx = ctx_with_timeout(&l->ctx, QLINK_PREFACE_NS);
+    struct err err = ERR_INIT;
+    struct link_preface p;
+    uint8_t raw[LINK_PREFACE_BYTES];
+
+    free(d);
+    int r = stream_read_full(&ctx, s, raw, sizeof(raw), &err);
+    if (r < 0)
+        refuse(l, s, err.code == ERR_DEADLINE ? "no preface in time" : "ended in its preface", 0);
+    else if (link_preface_decode(raw, &p) < 0)
+        refuse(l, s, "no preface of ours", 0);
+    else
+        admit(l, s, &p);
+    l->unsaid--;
+    waitq_wake_one(&l->room);
+}
+
+/* 0: wait for the next; -1: the listener is of no use any more. */
+static int accept_one(struct qlink *l, struct err *err)
+{
+    int fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd >= 0) {
+        struct dialled *d = mem_new(struct dialled);
+        *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };
+        l->unsaid++;
+        group_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
+        return 0;
+    }
+    switch (errno) {
+    case EAGAIN:
+    case EINTR:
+    case ECONNABORTED:
+    case EPROTO:
+        return 0;
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+        /* The connection stays in the queue: without a pause this would spin. */
+        err_sys(err, errno, "accept on the link");
+        log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
+        return fiber_sleep(&l->ctx, 100 * NS_PER_MS, err);
+    default:
+        return err_sys(err, errno, "accept on the link");
+    }
+}
+
+static void accept_loop(void *arg)
+{
+    struct qlink *l = arg;
+    struct err err = ERR_INIT;
+
+    for (;;) {
+        if (l->unsaid >= QLINK_UNSAID_MAX) {
+            if (waitq_wait(&l->ctx, &l->room, "link: prefaces", &err) < 0)
+                break;
+            continue;
+        }
+        if (loop_wait_fd(&l->ctx, l->listener, POLLIN, "link: a connection", &err) < 0 ||
+            accept_one(l, &err) < 0)
+            break;
+    }
+    if (!l->closed)
+        log_error(&l->ctx, "link: no more connections", F_ERR(&err));
+}
+
+/* --- ports --- */
+
+static int use_port(struct qlink *l, uint32_t port, struct err *err)
+{
+    struct range *before = NULL;
+
+    for (size_t i = 0; i < l->n_used; i++) {
+        struct range *r = &l->used[i];
+        if (port >= r->first && port <= r->last)
+            return err_set(err, ERR_EXISTS, "guest port %u was opened before", port);
+        if (port > 0 && r->last == port - 1)
+            before = r;
+    }
+    if (before) {
+        before->last = port;
+        return 0;
+    }
+    l->used = mem_grow(l->used, l->n_used, &l->cap_used, sizeof(*l->used));
+    l->used[l->n_used++] = (struct range){ port, port };
+    return 0;
+}
+
+int qlink_listen(struct qlink *l, uint32_t port, struct vmm_listener **ret, struct err *err)
+{
+    if (l->closed)
+        return err_set(err, ERR_UNAVAILABLE, "guest port %u: %s", port, l->why);
+    if (use_port(l, port, err) < 0)
+        return -1;
+    struct vmm_listener *v = mem_new(struct vmm_listener);
+    v->link = l;
+    v->port = port;
+    waitq_init(&v->q);
+    list_append(&l->listeners, &v->node);
+    *ret = v;
+    return 0;
+}
+
+void qlink_unlisten(struct vmm_listener *v)
+{
+    if (!v)
+        return;
+    list_remove(&v->node);
+    stream_free(v->stream);
+    free(v);
+}
+
+int qlink_accept(struct ctx *ctx, struct vmm_listener *v, struct stream **ret, struct err *err)
+{
+    int r = 0;
+
+    while (r == 0 && !v->stream && v->link && !v->link->closed)
+        r = waitq_wait(ctx, &v->q, "the guest to dial", err);
+    if (v->stream) {
+        *ret = TAKE_PTR(v->stream);
+        r = 0;
+    } else if (r == 0) {
+        r = err_set(err, ERR_UNAVAILABLE, "guest port %u: %s", v->port,
+                    v->link ? v->link->why : "the VM is gone");
+    } else {
+        err_wrap(err, "guest port %u", v->port);
+    }
+    qlink_unlisten(v);
+    return r;
+}
+
+/* --- life --- */
+
+int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err)
+{
+    struct qlink_net net;
+
+    if (qlink_net_make(ctx, &net, err) < 0)
+        return -1;
+    struct qlink *l = mem_new(struct qlink);
+    cancel_init(&l->cancel, NULL);
+    l->ctx = ctx_with_cancel(opts->life, &l->cancel);
+    memcpy(l->token, opts->token, sizeof(l->token));
+    l->on_dial = opts->on_dial;
+    l->arg = opts->arg;
+    l->tap = net.tap;
+    l->listener = net.listener;
+    l->rate.burst = 5;
+    group_init(&l->fibers);
+    waitq_init(&l->room);
+    list_init(&l->listeners);
+    group_go(&l->fibers, ctx->loop, accept_loop, l, "link accept");
+    *ret = l;
+    return 0;
+}
+
+int qlink_tap(const struct qlink *l)
+{
+    return l->tap;
+}
+
+void qlink_drop_tap(struct qlink *l)
+{
+    fd_close(TAKE_FD(l->tap));
+}
+
+int qlink_socket(const struct qlink *l)
+{
+    return l->listener;
+}
+
+void qlink_close(struct qlink *l, const char *why)
+{
+    if (!l || l->closed)
+        return;
+    l->closed = true;
+    l->why = why;
+    cancel_fire(&l->cancel, ERR_UNAVAILABLE, why);
+    LIST_EACH (&l->listeners, n)
+        waitq_wake_all(&LIST_ENTRY(n, struct vmm_listener, node)->q);
+    end_given(l);
+}
+
+int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err)
+{
+    return group_wait(ctx, &l->fibers, "the link's fibers", err);
+}
+
+void qlink_free(struct qlink *l)
+{
+    if (!l)
+        return;
+    LIST_EACH (&l->listeners, n) {
+        struct vmm_listener *v = LIST_ENTRY(n, struct vmm_listener, node);
+        v->link = NULL;
+        list_remove(&v->node);
+    }
+    cancel_release(&l->cancel);
+    fd_close(l->tap);
+    fd_close(l->listener);
+    mem_wipe(l->token, sizeof(l->token));
+    free(l->used);
+    free(l->given);
+    free(l);
+}

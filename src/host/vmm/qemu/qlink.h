@@ -1,0 +1,50 @@
+/* qlink.h - the host's end of the link: a network namespace that holds nothing but lo and a tap,
+ * one listener in it, and the rule who may connect (design.md §2). The namespace has no name: it
+ * lives as long as the tap, the listener or a connection does, and the kernel takes it back.
+ *
+ * Life: new -> (listen, accept …) -> close -> join -> free. The guest is hostile: a connection
+ * must say its preface within a deadline, few may be without one, and each opened port is given
+ * away once. close never waits and wakes every accept with ERR_UNAVAILABLE; what a connection has
+ * received already can still be read from it, then it ends. */
+#pragma once
+#include "base/mem.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct qlink;
+struct stream;
+struct vmm_listener;
+
+#define QLINK_PREFACE_NS (UINT64_C(5) * 1000 * 1000 * 1000)
+#define QLINK_UNSAID_MAX 16 /* connections without a preface */
+
+struct qlink_opts {
+    const struct ctx *life; /* outlives the link: its fibers wait and log with it */
+    const uint8_t *token;   /* LINK_TOKEN_BYTES */
+    /* A port was dialled and given away; on the loop, may not wait. May be NULL. */
+    void (*on_dial)(void *arg, uint32_t port);
+    void *arg;
+};
+
+/* Waits (a thread makes the namespace). Copies opts. */
+int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err);
+/* For QEMU; borrows, -1 once dropped. Without our copy the tap ends with QEMU. */
+int qlink_tap(const struct qlink *l);
+void qlink_drop_tap(struct qlink *l);
+/* Borrows; for tests that look into the namespace. */
+int qlink_socket(const struct qlink *l);
+
+/* As in vmm.h. */
+int qlink_listen(struct qlink *l, uint32_t port, struct vmm_listener **ret, struct err *err);
+int qlink_accept(struct ctx *ctx, struct vmm_listener *listener, struct stream **ret,
+                 struct err *err);
+void qlink_unlisten(struct vmm_listener *listener);
+
+/* why: static text. Repeatable. */
+void qlink_close(struct qlink *l, const char *why);
+/* Until its fibers are gone; after close that is at once. */
+int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err);
+void qlink_free(struct qlink *l);
+AUTO_DEFINE(struct qlink *, qlink_free);

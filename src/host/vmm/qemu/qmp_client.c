@@ -1,0 +1,268 @@
+#include "host/vmm/qemu/qmp_client.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/stream.h"
+#include "proto/qmp.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define READ_BYTES 4096
+#define UNSENT_MAX (1u << 20) /* QEMU does not read: later commands fail at once */
+
+struct call {
+    struct list node;
+    uint64_t id;
+    const char *name;
+    bool answered;
+    struct qmp_message reply;
+    struct waitq q;
+};
+
+struct qmp_client {
+    struct ctx ctx;
+    struct cancel cancel;
+    struct stream *stream;
+    void (*on_event)(void *arg, const struct qmp_message *event);
+    void *arg;
+    struct group fibers;
+    struct list calls;
+    uint64_t last_id;
+    struct sbuf unsent;
+    size_t sending; /* bytes the writer has taken */
+    struct waitq to_send;
+    bool greeted;
+    struct qmp_version version;
+    struct waitq greeting;
+    bool broken;
+    struct err why; /* if broken */
+};
+
+static void fail_all(struct qmp_client *c, const struct err *why)
+{
+    if (c->broken)
+        return;
+    c->broken = true;
+    c->why = *why;
+    c->why.code = ERR_UNAVAILABLE;
+    LIST_EACH (&c->calls, n)
+        waitq_wake_all(&LIST_ENTRY(n, struct call, node)->q);
+    waitq_wake_all(&c->greeting);
+    cancel_fire(&c->cancel, ERR_UNAVAILABLE, "qmp has ended"); /* the writer */
+}
+
+/* --- reading --- */
+
+static void take_answer(struct qmp_client *c, struct qmp_message *m)
+{
+    LIST_EACH (&c->calls, n) {
+        struct call *call = LIST_ENTRY(n, struct call, node);
+        if (!m->has_id || call->id != m->id)
+            continue;
+        call->answered = true;
+        call->reply = *m;
+        *m = (struct qmp_message){ 0 };
+        list_remove(&call->node); /* a second answer finds nobody */
+        waitq_wake_all(&call->q);
+        return;
+    }
+    /* Its caller's time was over, or QEMU could not read what we sent. */
+    log_debug(&c->ctx, "qmp: answer nobody waits for", F_U("id", m->id),
+              F_BOOL("has-id", m->has_id), F_STR("error", m->error_desc ? m->error_desc : ""));
+}
+
+static void take_message(struct qmp_client *c, struct qmp_message *m)
+{
+    switch (m->kind) {
+    case QMP_GREETING:
+        c->version = (struct qmp_version){ m->major, m->minor, m->micro };
+        c->greeted = true;
+        waitq_wake_all(&c->greeting);
+        break;
+    case QMP_EVENT:
+        log_debug(&c->ctx, "qmp event", F_STR("event", m->event));
+        if (c->on_event)
+            c->on_event(c->arg, m);
+        break;
+    case QMP_RETURN:
+    case QMP_ERROR:
+        take_answer(c, m);
+        break;
+    case QMP_KIND_COUNT:
+        break;
+    }
+}
+
+static int read_some(struct qmp_client *c, struct qmp_reader *r, char *buf, struct err *err)
+{
+    size_t n;
+    bool have = true;
+
+    if (stream_read(&c->ctx, c->stream, buf, READ_BYTES, &n, err) < 0)
+        return -1;
+    if (n == 0)
+        return err_set(err, ERR_UNAVAILABLE,
+                       qmp_reader_at_boundary(r) ? "qemu closed its monitor"
+                                                 : "qemu closed its monitor in a message");
+    if (qmp_reader_feed(r, buf, n, err) < 0)
+        return -1;
+    while (have) {
+        AUTO(qmp_message_release) struct qmp_message m = { 0 };
+        if (qmp_reader_next(r, &have, &m, err) < 0) {
+            m = (struct qmp_message){ 0 };
+            return -1;
+        }
+        if (have)
+            take_message(c, &m);
+    }
+    return 0;
+}
+
+static void read_loop(void *arg)
+{
+    struct qmp_client *c = arg;
+    struct qmp_reader r;
+    AUTO_FREE char *buf = mem_alloc(READ_BYTES);
+    struct err err = ERR_INIT;
+
+    qmp_reader_init(&r, QMP_MAX_MESSAGE);
+    while (!c->broken && read_some(c, &r, buf, &err) == 0)
+        ;
+    qmp_reader_release(&r);
+    err_wrap(&err, "qmp");
+    fail_all(c, &err);
+}
+
+/* --- writing --- */
+
+static void write_loop(void *arg)
+{
+    struct qmp_client *c = arg;
+    struct err err = ERR_INIT;
+    int r = 0;
+
+    while (r == 0 && !c->broken) {
+        if (c->unsent.len == 0) {
+            r = waitq_wait(&c->ctx, &c->to_send, "qmp: commands to send", &err);
+            continue;
+        }
+        /* Taken out: callers go on adding while this is on its way. */
+        c->sending = c->unsent.len;
+        AUTO_FREE char *text = sbuf_take(&c->unsent);
+        r = stream_write_full(&c->ctx, c->stream, text, c->sending, &err);
+        c->sending = 0;
+    }
+    /* After a failed write the reader still gets what QEMU said last, then the end, which fails
+     * the calls. */
+}
+
+/* --- calls --- */
+
+static int check_usable(const struct qmp_client *c, const char *name, struct err *err)
+{
+    if (!c->broken)
+        return 0;
+    *err = c->why;
+    return err_wrap(err, "%s", name);
+}
+
+int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version *ret,
+                       struct err *err)
+{
+    while (!c->greeted) {
+        if (check_usable(c, "greeting", err) < 0)
+            return -1;
+        if (waitq_wait(ctx, &c->greeting, "qmp: greeting", err) < 0)
+            return err_wrap(err, "qemu did not greet on its monitor");
+    }
+    *ret = c->version;
+    return qmp_client_call(ctx, c, "qmp_capabilities", NULL, NULL, NULL, err);
+}
+
+static void send_command(struct qmp_client *c, const char *name, uint64_t id,
+                         void (*args)(struct jsw *w, const void *arg), const void *arg)
+{
+    if (args) {
+        struct jsw w;
+        qmp_command_begin(&w, name);
+        args(&w, arg);
+        qmp_command_end(&w, id, &c->unsent);
+    } else {
+        qmp_command_plain(name, id, &c->unsent);
+    }
+    waitq_wake_all(&c->to_send);
+}
+
+int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
+                    void (*args)(struct jsw *w, const void *arg), const void *arg,
+                    struct qmp_message *ret, struct err *err)
+{
+    struct call call = { .id = ++c->last_id, .name = name };
+    int r = check_usable(c, name, err);
+
+    if (r < 0)
+        return -1;
+    if (c->unsent.len + c->sending > UNSENT_MAX)
+        return err_set(err, ERR_EXHAUSTED, "%s: qemu does not read its monitor", name);
+    waitq_init(&call.q);
+    list_append(&c->calls, &call.node);
+    send_command(c, name, call.id, args, arg);
+    while (r == 0 && !call.answered && !c->broken)
+        r = waitq_wait(ctx, &call.q, name, err);
+    list_remove(&call.node);
+    if (!call.answered)
+        return r < 0 ? err_wrap(err, "qmp %s", name) : check_usable(c, name, err);
+    r = qmp_message_check(&call.reply, name, err);
+    if (r == 0 && ret)
+        *ret = call.reply;
+    else
+        qmp_message_release(&call.reply);
+    return r;
+}
+
+/* --- life --- */
+
+struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
+{
+    struct qmp_client *c = mem_new(struct qmp_client);
+
+    cancel_init(&c->cancel, NULL);
+    c->ctx = ctx_with_cancel(opts->life, &c->cancel);
+    c->stream = opts->stream;
+    c->on_event = opts->on_event;
+    c->arg = opts->arg;
+    list_init(&c->calls);
+    waitq_init(&c->to_send);
+    waitq_init(&c->greeting);
+    group_init(&c->fibers);
+    group_go(&c->fibers, c->ctx.loop, read_loop, c, "qmp read");
+    group_go(&c->fibers, c->ctx.loop, write_loop, c, "qmp write");
+    return c;
+}
+
+void qmp_client_close(struct qmp_client *c, const char *why)
+{
+    struct err err = ERR_INIT;
+
+    if (!c)
+        return;
+    err_set(&err, ERR_UNAVAILABLE, "%s", why);
+    fail_all(c, &err);
+}
+
+int qmp_client_join(struct ctx *ctx, struct qmp_client *c, struct err *err)
+{
+    return group_wait(ctx, &c->fibers, "qmp's fibers", err);
+}
+
+void qmp_client_free(struct qmp_client *c)
+{
+    if (!c)
+        return;
+    stream_free(c->stream);
+    sbuf_release(&c->unsent);
+    cancel_release(&c->cancel);
+    free(c);
+}

@@ -1,0 +1,45 @@
+/* qmp_client.h - speaking QMP with one QEMU over a stream. Many commands may be in flight, told
+ * apart by their ids; a reader and a writer fiber move the bytes. QEMU may be hostile: silence
+ * ends with the caller's deadline; rubbish, a huge message or the end of the stream fail every
+ * call, present and later, with ERR_UNAVAILABLE.
+ *
+ * Life: new -> connect -> call … -> close -> join -> free. close never waits. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+
+struct ctx;
+struct err;
+struct jsw;
+struct qmp_client;
+struct qmp_message;
+struct stream;
+
+struct qmp_client_opts {
+    const struct ctx *life; /* outlives the client: its fibers wait and log with it */
+    struct stream *stream;  /* taken */
+    /* Each event, on the reader's fiber; may not wait. The message is borrowed. May be NULL. */
+    void (*on_event)(void *arg, const struct qmp_message *event);
+    void *arg;
+};
+
+struct qmp_version {
+    unsigned major, minor, micro;
+};
+
+struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts);
+/* Waits for the greeting, then leaves the negotiation mode. */
+int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version *ret,
+                       struct err *err);
+/* Waits for the answer. args (may be NULL) writes the arguments. An error that QEMU answers is
+ * told as it says it. ret (may be NULL) is released by the caller. */
+int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
+                    void (*args)(struct jsw *w, const void *arg), const void *arg,
+                    struct qmp_message *ret, struct err *err);
+/* why: static text. Repeatable; the first reason stays. */
+void qmp_client_close(struct qmp_client *c, const char *why);
+/* Until the stream has ended and all that came was handled. Does not close by itself. */
+int qmp_client_join(struct ctx *ctx, struct qmp_client *c, struct err *err);
+/* Only after join. */
+void qmp_client_free(struct qmp_client *c);
+AUTO_DEFINE(struct qmp_client *, qmp_client_free);
