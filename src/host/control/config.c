@@ -212,25 +212,21 @@ static void explain_unknown(struct source *s, const char *section, const char *n
     const char *candidates[ARRAY_LEN(keys) + 1] = { 0 };
     const struct config_key *elsewhere = find_key(NULL, name);
     const char *near;
-    size_t n = 0;
 
     if (elsewhere) {
-        err_set(s->err, ERR_INVALID, "%s:%u: %s belongs below [%s], not %s%s%s", s->name, s->line,
-                name, elsewhere->section, *section ? "below [" : "at the top", section,
-                *section ? "]" : "");
+        err_set(s->err, ERR_INVALID, "%s:%u: %s belongs below [%s], not below [%s]", s->name,
+                s->line, name, elsewhere->section, section);
         return;
     }
+    bool in_section = !*section || find_section(section);
+
     for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-        candidates[n++] = find_section(section) ? keys[i].name : keys[i].section;
-    if (*section && !find_section(section)) {
+        candidates[i] = in_section ? keys[i].name : keys[i].section;
+    if (!in_section) {
         near = str_nearest(section, candidates);
         err_set(s->err, ERR_INVALID, "%s:%u: unknown section [%s]%s%s%s", s->name, s->line, section,
                 near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "");
         return;
-    }
-    if (!*section) {
-        for (size_t i = 0; i < ARRAY_LEN(keys); i++)
-            candidates[i] = keys[i].name;
     }
     near = str_nearest(name, candidates);
     err_set(s->err, ERR_INVALID, "%s:%u: unknown key %s%s%s%s", s->name, s->line, name,
@@ -240,7 +236,7 @@ static void explain_unknown(struct source *s, const char *section, const char *n
 static int on_value(void *arg, const char *section, const char *name, const char *value)
 {
     struct source *s = arg;
-    const struct config_key *k = find_key(section, name);
+    const struct config_key *k = find_key(*section ? section : NULL, name);
     struct err why = ERR_INIT;
 
     if (s->failed)

@@ -1,4 +1,5 @@
 /* config.h - the configuration: /etc/lcow/lcow.conf and lcow.conf.d/ (INI), one table of keys.
+ * Sections may be left out, since no key is in two of them; a key below the wrong one is refused.
  * Unknown sections and keys are refused with the nearest match; a bad value names file, line, key,
  * value and what is allowed. Units are in the names of keys. Reads files of the administrator,
  * blocking; never waits otherwise.

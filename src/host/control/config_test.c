@@ -80,7 +80,18 @@ TEST(unknown_section_names_nearest)
 TEST(key_in_the_wrong_section_says_where_it_belongs)
 {
     refused("[host]\ncpus = 1\n", "cpus belongs below [vm]", "not below [host]");
-    refused("cpus = 1\n", "cpus belongs below [vm]", "at the top");
+}
+
+TEST(sections_may_be_left_out)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_OK(parse(&c, "run_root = /r\nallow_emulation = true\n", &err), err);
+    ASSERT_STR(c.run_root, "/r");
+    ASSERT(c.allow_emulation);
+    refused("alow_emulation = true\n", "x.conf:1: unknown key", "did you mean allow_emulation?");
 }
 
 TEST(bad_values_name_file_line_key_value_and_range)
