@@ -10,13 +10,20 @@
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <termios.h>
+#include <unistd.h>
+
+#define CHUNK 4096 /* what a terminal gives at once */
+/* More than the kernel holds for a terminal: what is beyond was written after the exit. */
+#define DRAIN_MAX (1024 * 1024)
 
 struct tty {
     struct loop *loop;
     struct stream *master, *in, *out;
-    struct cancel input, output; /* end the relays */
+    struct cancel input;  /* the process has exited */
+    struct cancel output; /* nobody waits for the rest */
     struct group relays;
-    bool drained;
+    bool exited, drained;
+    size_t left; /* bytes still read once the process has exited */
 };
 
 int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
@@ -38,6 +45,7 @@ int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, 
 
     struct tty *t = mem_new(struct tty);
     t->loop = loop;
+    t->left = DRAIN_MAX;
     t->master = stream_from_fd(loop, TAKE_FD(master));
     cancel_init(&t->input, NULL);
     cancel_init(&t->output, NULL);
@@ -58,16 +66,6 @@ static void relay_in(void *arg)
     (void)stream_copy(&ctx, t->in, t->master, NULL, &side, &err); /* how it ended changes nothing */
 }
 
-static void drop_output(struct ctx *ctx, struct tty *t)
-{
-    struct err err = ERR_INIT;
-    char buf[512];
-    size_t n;
-
-    while (stream_read(ctx, t->master, buf, sizeof(buf), &n, &err) == 0 && n > 0)
-        ;
-}
-
 /* The host says that it has all output by closing its side. */
 static void await_close(struct ctx *ctx, struct stream *s)
 {
@@ -79,21 +77,48 @@ static void await_close(struct ctx *ctx, struct stream *s)
         ;
 }
 
+/* One chunk, once there is one: an idle terminal needs no buffer. 0 at the end: every process has
+ * closed its side (EIO), or ours has exited and what it wrote has been read. A process left in the
+ * background does not keep a terminal, as it would not keep a real one. */
+static ssize_t read_chunk(struct ctx *reading, struct tty *t, char **ret_data)
+{
+    struct err err = ERR_INIT;
+
+    while (!t->exited && t->master->ops->ready(reading, t->master, &err) < 0)
+        if (!t->exited)
+            return 0;
+    if (t->exited && t->left < CHUNK)
+        return 0;
+    AUTO_FREE char *data = mem_alloc(CHUNK);
+    ssize_t n = read(t->master->fd, data, CHUNK);
+    if (n > 0)
+        *ret_data = TAKE_PTR(data);
+    if (n > 0 && t->exited)
+        t->left -= (size_t)n;
+    return n < 0 && errno == EAGAIN && !t->exited ? -1 : n > 0 ? n : 0;
+}
+
 static void relay_out(void *arg)
 {
     struct tty *t = arg;
+    struct ctx root = ctx_root(t->loop), reading = ctx_with_cancel(&root, &t->input),
+               writing = ctx_with_cancel(&root, &t->output);
     struct err err = ERR_INIT;
-    struct ctx root = ctx_root(t->loop), ctx = ctx_with_cancel(&root, &t->output);
-    char side = 'r';
+    bool wanted = t->out != NULL;
 
-    if (t->out && stream_copy(&ctx, t->master, t->out, NULL, &side, &err) == 0)
-        side = 'r';
-    if (!t->out || (err.code != ERR_NONE && side == 'w'))
-        drop_output(&ctx, t);
+    for (;;) {
+        AUTO_FREE char *data = NULL;
+        ssize_t n = read_chunk(&reading, t, &data);
+        if (n == 0)
+            break;
+        /* Without a host the output is dropped, so that the process goes on. */
+        if (n > 0 && wanted)
+            wanted = stream_write_full(&writing, t->out, data, (size_t)n, &err) == 0;
+    }
     if (!t->out)
         return;
     (void)stream_shutdown(t->out, SHUT_WR); /* the host may be gone */
-    await_close(&ctx, t->out);
+    await_close(&writing, t->out);
 }
 
 void tty_attach(struct tty *t, int in_fd, int out_fd)
@@ -109,6 +134,7 @@ void tty_attach(struct tty *t, int in_fd, int out_fd)
 
 int tty_drain(struct ctx *ctx, struct tty *t, struct err *err)
 {
+    t->exited = true;
     cancel_fire(&t->input, ERR_CANCELLED, "process has exited");
     if (group_wait(ctx, &t->relays, "terminal output to drain", err) < 0) {
         struct ctx forced = ctx_root(t->loop);

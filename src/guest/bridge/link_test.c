@@ -1,0 +1,134 @@
+/* link_test.c - dialling over real TCP on the loopback device, with a boot block of our own. */
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "guest/bridge/link.h"
+#include "harness/tap.h"
+#include "proto/link.h"
+#include <arpa/inet.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+static struct link_boot block;
+static unsigned reads;
+
+static int read_block(void *buf, size_t len, struct err *err)
+{
+    reads++;
+    if (len != LINK_BOOT_BYTES)
+        return err_set(err, ERR_INVALID, "length %zu", len);
+    link_boot_encode(&block, buf);
+    return 0;
+}
+
+static int read_damaged(void *buf, size_t len, struct err *err)
+{
+    memset(buf, 0x55, len);
+    return 0;
+}
+
+static int listen_on_loopback(uint16_t *ret_port)
+{
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof(a);
+    int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    if (bind(fd, (struct sockaddr *)&a, sizeof(a)) < 0 || listen(fd, 8) < 0 ||
+        getsockname(fd, (struct sockaddr *)&a, &len) < 0)
+        tap_skip("no loopback device: %m");
+    *ret_port = ntohs(a.sin_port);
+    return fd;
+}
+
+static struct link *make(link_read_boot *boot, uint16_t port)
+{
+    return link_new(&(struct link_opts){ .transport = LINK_TCP,
+                                         .read_boot = boot,
+                                         .host_addr = INADDR_LOOPBACK,
+                                         .host_port = port,
+                                         .no_seed = true });
+}
+
+TEST_FIBER(a_connection_begins_with_token_and_port)
+{
+    uint16_t port;
+    AUTO_FD int listener = listen_on_loopback(&port);
+    AUTO(link_free) struct link *l = make(read_block, port);
+    uint8_t raw[LINK_PREFACE_BYTES];
+    struct link_preface preface;
+    struct err err = ERR_INIT;
+
+    reads = 0;
+    for (int i = 0; i < 2; i++) {
+        AUTO_FD int fd = -1;
+        memset(block.token, 0xa0 + i, sizeof(block.token)); /* a clone's second token */
+        ASSERT_OK(dialer_dial(ctx, link_dialer(l), 0x40000007, &fd, &err), err);
+        ASSERT_OK(loop_wait_fd(ctx, listener, POLLIN, "connection", &err), err);
+        AUTO_FD int host = accept4(listener, NULL, NULL, SOCK_CLOEXEC);
+        ASSERT_EQ(fd_read_full(host, raw, sizeof(raw)), LINK_PREFACE_BYTES);
+        ASSERT_EQ(link_preface_decode(raw, &preface), 0);
+        ASSERT_EQ(preface.port, 0x40000007);
+        ASSERT(link_token_equal(preface.token, block.token));
+        ASSERT_EQ(fcntl(fd, F_GETFL) & O_NONBLOCK, 0); /* it may become a stdin */
+    }
+    ASSERT_EQ(reads, 2); /* before each dial */
+}
+
+TEST_FIBER(a_template_opens_no_socket)
+{
+    AUTO(link_free) struct link *l = make(read_block, 1);
+    struct err err = ERR_INIT;
+    int before = dup(0), fd = -1;
+
+    close(before);
+    memset(block.token, 0, sizeof(block.token));
+    ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 1, &fd, &err), err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "no token yet");
+    int after = dup(0);
+    close(after);
+    ASSERT_EQ(after, before);
+}
+
+TEST_VIRTUAL(a_template_waits_until_it_is_somebody)
+{
+    AUTO(link_free) struct link *l = make(read_block, 1);
+    struct ctx brief = ctx_with_timeout(ctx, 1000 * 1000 * 1000);
+    struct err err = ERR_INIT;
+
+    reads = 0;
+    memset(block.token, 0, sizeof(block.token));
+    ASSERT_FAIL(link_await_token(&brief, l, &err), err, ERR_DEADLINE);
+    ASSERT(reads >= 9 && reads <= 11);
+    block.token[5] = 1;
+    err_clear(&err);
+    ASSERT_OK(link_await_token(ctx, l, &err), err);
+}
+
+TEST_FIBER(a_damaged_block_is_named)
+{
+    AUTO(link_free) struct link *l = make(read_damaged, 1);
+    struct err err = ERR_INIT;
+    int fd = -1;
+
+    ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 1, &fd, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, LINK_BOOT_FILE);
+    ASSERT_FAIL(link_await_token(ctx, l, &err), err, ERR_INVALID);
+}
+
+TEST_FIBER(a_host_that_does_not_listen_is_an_error_at_once)
+{
+    uint16_t port;
+    int listener = listen_on_loopback(&port);
+    AUTO(link_free) struct link *l = make(read_block, port);
+    struct err err = ERR_INIT;
+    int fd = -1;
+
+    close(listener);
+    block.token[0] = 1;
+    ASSERT_FAIL(dialer_dial(ctx, link_dialer(l), 109, &fd, &err), err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "port 109");
+}

@@ -1,0 +1,65 @@
+#include "base/fd.h"
+#include "base/str.h"
+#include "guest/runtime/cgroup.h"
+#include "harness/tap.h"
+#include <stdlib.h>
+
+#define MIB (UINT64_C(1) << 20)
+
+TEST(a_large_vm_keeps_75_mib)
+{
+    ASSERT_EQ(cgroup_pods_limit(1024 * MIB), 949 * MIB);
+    ASSERT_EQ(cgroup_pods_limit(300 * MIB), 225 * MIB);
+}
+
+TEST(a_small_vm_keeps_a_quarter)
+{
+    ASSERT_EQ(cgroup_pods_limit(128 * MIB), 96 * MIB);
+    ASSERT_EQ(cgroup_pods_limit(0), 0);
+}
+
+static void write_in(const char *dir, const char *name, const char *text)
+{
+    AUTO_FREE char *path = str_format("%s/%s", dir, name);
+
+    ASSERT_EQ(file_write(path, text, __builtin_strlen(text), 0644), 0);
+}
+
+static char *read_in(const char *dir, const char *name)
+{
+    AUTO_FREE char *path = str_format("%s/%s", dir, name);
+    char *text = NULL;
+    size_t len;
+
+    ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
+    return text;
+}
+
+TEST(both_groups_are_made_and_limited)
+{
+    char dir[] = "/tmp/cgroup-test-XXXXXX";
+    struct err err = ERR_INIT;
+
+    ASSERT(mkdtemp(dir));
+    AUTO_FREE char *pods = str_format("%s/pods", dir);
+    ASSERT_EQ(dir_make(pods, 0755), 0);
+    write_in(dir, "pods/cgroup.controllers", "cpu io memory pids\n");
+    for (int again = 0; again < 2; again++) {
+        ASSERT_OK(cgroup_setup(dir, 128 * MIB, &err), err);
+        AUTO_FREE char *max = read_in(dir, "pods/memory.max"),
+                       *procs = read_in(dir, "gcs/cgroup.procs"),
+                       *on = read_in(dir, "pods/cgroup.subtree_control");
+        ASSERT_STR(max, "100663296");
+        ASSERT_STR(procs, "0");
+        ASSERT_STR(on, "+cpu +io +memory +pids ");
+    }
+    ASSERT_EQ(dir_remove(dir), 0);
+}
+
+TEST(a_missing_hierarchy_is_named)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(cgroup_setup("/nonexistent/cgroup", MIB, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "/nonexistent/cgroup/gcs");
+}
