@@ -1,0 +1,52 @@
+/* Any bytes as a configuration file. What is refused says why, with its place; what is accepted
+ * is within its bounds, and printed it reads back to the same values. */
+#include "base/err.h"
+#include "base/str.h"
+#include "fuzz/on_fiber.h"
+#include "host/control/config.h"
+#include <stdlib.h>
+#include <string.h>
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+/* A value that just fitted may make a line too long when it is printed with blanks around "=". */
+static bool has_long_line(const char *text)
+{
+    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
+        if (strcspn(line, "\n") > 180)
+            return true;
+    }
+    return false;
+}
+
+static void fuzz(void *arg)
+{
+    const struct fuzz_input *in = arg;
+    AUTO(config_release) struct config a, b;
+    AUTO(sbuf_release) struct sbuf one = { 0 }, two = { 0 };
+    struct err err = ERR_INIT;
+
+    config_init(&a);
+    config_init(&b);
+    if (config_parse(&a, "in", (const char *)in->data, in->size, &err) < 0) {
+        if (!str_starts(err.msg, "in:") || err.code == ERR_NONE)
+            abort();
+        return;
+    }
+    if (a.memory_mib < CONFIG_MEMORY_MIB_MIN || a.cpus < 1 || a.cpus > CONFIG_CPUS_MAX ||
+        a.run_root[0] != '/' || a.image_dir[0] != '/' || !a.qemu[0])
+        abort();
+    config_print(&a, &one);
+    if (has_long_line(one.data))
+        return;
+    if (config_parse(&b, "printed", one.data, one.len, &err) < 0)
+        abort();
+    config_print(&b, &two);
+    if (!str_eq(one.data, two.data))
+        abort();
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return fuzz_on_fiber(fuzz, data, size);
+}
