@@ -41,6 +41,25 @@ struct guest_process {
 
 #define GUEST_WAIT_FOREVER UINT32_MAX
 
+/* A disk of the VM, found by controller and LUN, to be mounted in the guest. */
+struct guest_disk {
+    uint8_t controller, lun;
+    uint64_t partition;
+    const char *mount_path;
+    bool read_only, encrypted, ensure_filesystem, block_device;
+    const char *filesystem;     /* NULL: found */
+    const char *const *options; /* NULL-terminated; may be NULL */
+};
+struct guest_share {
+    const char *name, *mount_path;
+    bool read_only;
+};
+/* layers: topmost first. scratch NULL: read-only. */
+struct guest_layers {
+    const char *container, *root_path, *scratch_path;
+    const char *const *layers; /* NULL-terminated */
+};
+
 struct guest_ops {
     /* Opens the ports for entropy, log and bridge. */
     int (*prepare)(struct ctx *ctx, struct guest *g, struct err *err);
@@ -74,6 +93,41 @@ struct guest_ops {
     /* Success means asked for. The VM itself answers by going away. */
     int (*shutdown)(struct ctx *ctx, struct guest *g, const char *container, bool forced,
                     struct err *err);
+
+    /* Containers. document: the JSON text of gcs-protocol.md §3.1 (ContainerConfig). */
+    int (*create_container)(struct ctx *ctx, struct guest *g, const char *container,
+                            const char *document, struct err *err);
+    int (*start_container)(struct ctx *ctx, struct guest *g, const char *container,
+                           struct err *err);
+    int (*delete_container)(struct ctx *ctx, struct guest *g, const char *container,
+                            struct err *err);
+    /* resources: OCI LinuxResources as JSON text. */
+    int (*update_container)(struct ctx *ctx, struct guest *g, const char *container,
+                            const char *resources, struct err *err);
+    /* lcow's own requests; a guest that does not know them answers ERR_UNIMPLEMENTED. freeze
+     * returns when all processes are frozen (or thawed); wait_oom returns when the kernel killed
+     * somebody in the container (*ret_oom) or the container is gone; set_clock steps the clock. */
+    int (*freeze_container)(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
+                            struct err *err);
+    int (*wait_oom)(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
+                    struct err *err);
+    int (*set_clock)(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
+
+    /* Files. Removing what is gone already is success. */
+    int (*mount_disk)(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
+                      struct err *err);
+    int (*unmount_disk)(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
+                        struct err *err);
+    int (*eject_disk)(struct ctx *ctx, struct guest *g, uint8_t controller, uint8_t lun,
+                      struct err *err);
+    int (*mount_share)(struct ctx *ctx, struct guest *g, const struct guest_share *s,
+                       struct err *err);
+    int (*unmount_share)(struct ctx *ctx, struct guest *g, const struct guest_share *s,
+                         struct err *err);
+    int (*combine_layers)(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
+                          struct err *err);
+    int (*uncombine_layers)(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
+                            struct err *err);
 };
 
 struct guest {

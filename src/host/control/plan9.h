@@ -1,0 +1,31 @@
+/* plan9.h - host directories in the VM: a share per host directory (by identity and mode), mounted
+ * once in the guest, counted. Reserve -> map -> unmap as in scsi.h; an unmap before map gives the
+ * share back only when nobody else holds it (weak spot 17). Names are never reused.
+ * reference/host.md §11. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct guest;
+struct plan9;
+struct vmm;
+
+struct plan9_share {
+    const char *host_path; /* for people and logs; with read_only the identity of the share */
+    int tree_fd;           /* borrowed during reserve (dup'ed): a detached mount (open_tree clone or
+                              fsmount) of exactly what is to be seen */
+    bool read_only;
+    bool unique; /* never shared with another reservation (a container's rootfs) */
+};
+struct plan9 *plan9_new(struct vmm *vmm, struct guest *guest);
+void plan9_free(struct plan9 *c);
+AUTO_DEFINE(struct plan9 *, plan9_free);
+int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *share,
+                  uint64_t *ret_id, struct err *err);
+/* *ret_path: in the guest, /run/mounts/plan9/<name>. Caller frees. */
+int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, struct err *err);
+int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err);
+size_t plan9_used(const struct plan9 *c);

@@ -1,0 +1,41 @@
+/* scsi.h - the SCSI disks of one VM: slot, attachment, mounts in the guest.
+ * Life of a reservation: reserve -> map -> unmap. map is idempotent; a failed unmap is repeated
+ * and goes on where it stopped; unmap before map gives the slot back. The same file (by device and
+ * inode, not by path text) is attached once, each partition mounted once, both counted.
+ * Gate: one changing call at a time; queries never wait. reference/host.md §10, weak spot 16. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct guest;
+struct scsi;
+struct vmm;
+
+struct scsi_disk {
+    const char *host_path; /* for people and logs */
+    int fd;                /* borrowed during reserve (dup'ed): what QEMU gets */
+    bool read_only;
+};
+struct scsi_mount {
+    uint64_t partition; /* 0: the whole disk */
+    bool read_only, encrypted, ensure_filesystem, block_device;
+    const char *filesystem;     /* "" or NULL: found by the guest */
+    const char *const *options; /* NULL-terminated; may be NULL */
+};
+
+/* Borrows vmm and guest, which must outlive it. Caller frees with scsi_free(). */
+struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controllers);
+void scsi_free(struct scsi *c);
+AUTO_DEFINE(struct scsi *, scsi_free);
+/* ERR_EXHAUSTED without a free slot; ERR_STATE if the file is already there in another way (once
+ * writable, once not). */
+int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
+                 const struct scsi_mount *mount, uint64_t *ret_id, struct err *err);
+/* Blocks on the gate, the VM and the guest until ctx ends. Caller frees *ret_path. */
+int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err);
+/* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */
+int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
+size_t scsi_used_slots(const struct scsi *c);

@@ -1,0 +1,45 @@
+/* io.h - the stdio of one process: containerd's side (FIFO, file://, binary://, none) and the
+ * relays between it and the guest's streams.
+ *
+ * Life: open -> attach (when the guest's streams exist) -> drain -> close. Three independent
+ * relays, each a fiber of its own; a stuck reader stops its own stream only, without memory
+ * growth. IO depends on no request: open's ctx bounds only the opening. A reader that vanishes
+ * (containerd restarts) and returns loses nothing: we hold the FIFO's other end open. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct io;
+struct ledger;
+struct loop;
+struct stream;
+
+struct io_spec {
+    const char *in, *out, *err;    /* as in the request; "" or NULL: none */
+    bool terminal;                 /* then err is ignored */
+    const char *container_id, *ns; /* for binary:// */
+    struct ledger *ledger;         /* borrows; a log driver is a process */
+};
+
+/* Waits: opens FIFOs without blocking for a reader, starts a log driver and awaits its readiness
+ * (10 s). ERR_INVALID: unknown scheme, or a path that is neither FIFO nor file. Caller frees
+ * with io_free(). */
+int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
+            struct err *err);
+/* Takes the guest's streams (NULL where none is wanted) and starts the relays. */
+void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err);
+/* Whether the process has to be given that stream. */
+bool io_wants(const struct io *io, int fd);
+/* Until all output has reached its end and was written upstream. ctx over: ERR_DEADLINE; what was
+ * not delivered goes on in the background until io_free. */
+int io_drain(struct ctx *ctx, struct io *io, struct err *err);
+/* No more input after what is in the FIFO. Before attach too. Idempotent. */
+void io_close_stdin(struct io *io);
+/* Closes upstream: readers see the end. Stops relays; lost bytes are counted. Idempotent. */
+void io_close(struct io *io);
+uint64_t io_lost_bytes(const struct io *io);
+void io_free(struct io *io); /* closes; waits for nothing */
+AUTO_DEFINE(struct io *, io_free);

@@ -1,0 +1,33 @@
+/* anchor.h - a few KiB of process that stands for a container on the host: its pid is what
+ * containerd, CNI and Docker see. It sits in the pod's network namespace and the container's host
+ * cgroup and sleeps. Killing it means Kill 9 to whoever holds it. Dies with us. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct anchor;
+struct cgroup;
+struct ctx;
+struct err;
+struct ledger;
+
+struct anchor_opts {
+    const char *id;    /* shown as its name */
+    const char *netns; /* path to join; "" or NULL: a new one if own_netns, else ours */
+    bool own_netns;
+    struct cgroup *cgroup; /* borrows; joined before it runs; may be NULL */
+    int oom_score_adj;
+    bool set_oom_score_adj; /* lowering it without the right is a warning, not an error */
+    struct ledger *ledger;  /* borrows */
+};
+/* Waits. Caller frees with anchor_free(), which ends it. */
+int anchor_spawn(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret,
+                 struct err *err);
+pid_t anchor_pid(const struct anchor *a);
+/* Until it ends: by our anchor_end or because somebody killed it (*ret_by_us tells). */
+int anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *err);
+void anchor_end(struct anchor *a);
+void anchor_free(struct anchor *a);
+AUTO_DEFINE(struct anchor *, anchor_free);

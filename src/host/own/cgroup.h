@@ -1,0 +1,30 @@
+/* cgroup.h - the host cgroup that a spec names, in v1 (one directory per mounted controller) and
+ * v2: made if missing, joined by pid, removed when we made it. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct cgroup;
+struct err;
+struct ledger;
+
+enum cgroup_mode { CGROUP_V1, CGROUP_V2, CGROUP_HYBRID }; /* hybrid counts as v1 */
+/* Of this host, from /proc/self/mountinfo. */
+int cgroup_host_mode(enum cgroup_mode *ret, struct err *err);
+
+/* path: "/a/b", "a/b" (below our own), or systemd's "slice:prefix:name". "" gives NULL: stay where
+ * we are. ".." and NUL are refused. What is made is in the ledger. Caller frees; removal by
+ * cgroup_remove. */
+int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err);
+/* Moves a process into all its controllers. Async-signal-safe variant for a child about to exec:
+ * cgroup_join_self, which uses fds opened by cgroup_make. */
+int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);
+int cgroup_join_self(struct cgroup *c, struct err *err);
+/* Times the kernel's OOM killer struck in it; 0 if unknown. */
+uint64_t cgroup_oom_kills(const struct cgroup *c);
+/* Removes what we made, if it is empty; retried by the caller (EBUSY while a process ends). */
+int cgroup_remove(struct cgroup *c, struct err *err);
+void cgroup_free(struct cgroup *c);
+AUTO_DEFINE(struct cgroup *, cgroup_free);

@@ -1,0 +1,53 @@
+/* spec.h - an OCI runtime spec: read with limits, checked once, then asked and rewritten. Used by
+ * host and guest. Keeps the JSON tree, so that what we do not know passes through unchanged.
+ * Never waits; loading a client's file is done by the caller through base/offload. */
+#pragma once
+#include "base/json.h"
+
+struct err;
+struct spec;
+
+#define SPEC_MAX_BYTES (8u << 20)
+#define SPEC_MAX_MOUNTS 4096
+
+enum spec_kind {
+    SPEC_STANDALONE, /* no pod: `ctr run` */
+    SPEC_SANDBOX,    /* a pod's pause container */
+    SPEC_WORKLOAD    /* a container in a pod */
+};
+
+/* Caller frees. ERR_INVALID names what is missing or wrong ("linux is missing", "process.args is
+ * empty", "10001 mounts, at most 4096"). linux.resources is made {} if absent. */
+int spec_parse(const char *text, size_t len, struct spec **ret, struct err *err);
+void spec_free(struct spec *s);
+AUTO_DEFINE(struct spec *, spec_free);
+struct spec *spec_copy(const struct spec *s);
+
+/* Borrowed; the root object. Changing it is fine. */
+json_t *spec_json(const struct spec *s);
+const char *spec_annotation(const struct spec *s, const char *key); /* NULL if absent */
+
+/* From io.kubernetes.cri.container-type and .sandbox-id. A type that is neither sandbox nor
+ * container, or one without the other: ERR_INVALID. *ret_pod is borrowed; own_id if standalone. */
+int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
+              struct err *err);
+
+bool spec_terminal(const struct spec *s);
+bool spec_root_readonly(const struct spec *s);
+const char *spec_root_path(const struct spec *s);
+const char *spec_cgroups_path(const struct spec *s); /* "" if none */
+int spec_oom_score_adj(const struct spec *s, bool *ret_set);
+/* A namespace entry: false if absent; *ret_path is "" if it is to be a new one. Borrowed. */
+bool spec_namespace(const struct spec *s, const char *type, const char **ret_path);
+/* Limits that size the VM; 0 if none. quota and period in microseconds. */
+struct spec_limits {
+    uint64_t memory_bytes;
+    uint64_t cpu_period;
+    int64_t cpu_quota;
+    uint64_t cpu_shares;
+};
+int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err);
+
+/* An OCI process as in Exec: checked (args not empty, cwd absolute). Caller frees with
+ * json_decref(). `terminal` overrides. */
+int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err);
