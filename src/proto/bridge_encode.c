@@ -158,34 +158,48 @@ static void encode_pair(struct jsw *w, const char *key, const int32_t pair[2])
     jsw_end_arr(w);
 }
 
+/* Numbers and booleans; false if it is neither. */
+static bool encode_scalar(struct jsw *w, const struct bridge_field *f, const void *p)
+{
+    switch ((enum bridge_field_kind)f->kind) {
+    case BF_BOOL:
+        jsw_bool(w, f->key, *(const bool *)p);
+        return true;
+    case BF_U8:
+        jsw_u64(w, f->key, *(const uint8_t *)p);
+        return true;
+    case BF_U16:
+        jsw_u64(w, f->key, *(const uint16_t *)p);
+        return true;
+    case BF_U32:
+        jsw_u64(w, f->key, *(const uint32_t *)p);
+        return true;
+    case BF_U64:
+        jsw_u64(w, f->key, *(const uint64_t *)p);
+        return true;
+    case BF_I32:
+    case BF_HR:
+        jsw_i64(w, f->key, *(const int32_t *)p);
+        return true;
+    case BF_ZERO:
+        jsw_u64(w, f->key, 0);
+        return true;
+    default:
+        return false;
+    }
+}
+
 static void encode_field(struct jsw *w, const struct bridge_field *f, const void *base)
 {
     const void *p = (const char *)base + f->offset;
     const char *text;
 
+    if (encode_scalar(w, f, p))
+        return;
     switch ((enum bridge_field_kind)f->kind) {
     case BF_STR:
         text = *(const char *const *)p;
         jsw_str(w, f->key, text ? text : "");
-        return;
-    case BF_BOOL:
-        jsw_bool(w, f->key, *(const bool *)p);
-        return;
-    case BF_U8:
-        jsw_u64(w, f->key, *(const uint8_t *)p);
-        return;
-    case BF_U16:
-        jsw_u64(w, f->key, *(const uint16_t *)p);
-        return;
-    case BF_U32:
-        jsw_u64(w, f->key, *(const uint32_t *)p);
-        return;
-    case BF_U64:
-        jsw_u64(w, f->key, *(const uint64_t *)p);
-        return;
-    case BF_I32:
-    case BF_HR:
-        jsw_i64(w, f->key, *(const int32_t *)p);
         return;
     case BF_JSON:
         encode_json(w, f->key, *(const json_t *const *)p);
@@ -216,8 +230,7 @@ static void encode_field(struct jsw *w, const struct bridge_field *f, const void
         jsw_obj(w, f->key);
         jsw_end_obj(w);
         return;
-    case BF_ZERO:
-        jsw_u64(w, f->key, 0);
+    default: /* a scalar */
         return;
     }
 }
