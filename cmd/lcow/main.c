@@ -1,12 +1,27 @@
 /* lcow - the operator's tool. Here it gets its backend, nothing else. */
+#include "base/str.h"
 #include "host/bridge/bridge.h"
+#include "host/vmm/qemu/accel.h"
 #include "host/vmm/qemu/qemu.h"
 #include "tool/tool.h"
+
+static enum tool_accel look_at_accel(const char *run_root, const char **ret_text)
+{
+    AUTO_FREE char *state = str_format("%s/accel", run_root);
+    struct accel_env env = accel_env_of_host(state);
+    enum accel_state found = accel_look(&env);
+
+    *ret_text = accel_state_text(found);
+    return found == ACCEL_WORKS      ? TOOL_ACCEL_WORKS
+           : found == ACCEL_UNPROVEN ? TOOL_ACCEL_UNTRIED
+                                     : TOOL_ACCEL_NONE;
+}
 
 int main(int argc, char **argv)
 {
     static const struct tool_backend backend = { .vmm_new = qemu_vmm_new,
-                                                 .guest_new = bridge_new };
+                                                 .guest_new = bridge_new,
+                                                 .accel = look_at_accel };
 
     return argc > 0 ? tool_main(&backend, argv) : TOOL_USAGE;
 }

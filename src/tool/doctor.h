@@ -39,8 +39,6 @@ struct doctor_version {
 bool doctor_parse_version(const char *text, struct doctor_version *ret);
 /* `-device help`: is there a line that names this device? */
 bool doctor_has_device(const char *help, const char *device);
-/* "vmx" or "svm" if the flags in /proc/cpuinfo have it, else NULL. */
-const char *doctor_cpu_virt(const char *cpuinfo);
 /* MemAvailable of /proc/meminfo in MiB. */
 bool doctor_parse_available(const char *meminfo, uint64_t *ret_mib);
 /* /proc/cgroups (version 1): is the controller enabled? */

@@ -44,23 +44,6 @@ bool doctor_has_word(const char *text, const char *word)
     return false;
 }
 
-const char *doctor_cpu_virt(const char *cpuinfo)
-{
-    for (const char *line = cpuinfo; *line;) {
-        size_t n = strcspn(line, "\n");
-
-        if (str_starts(line, "flags")) {
-            AUTO_FREE char *flags = str_ndup(line, n);
-
-            return doctor_has_word(flags, "vmx")   ? "vmx"
-                   : doctor_has_word(flags, "svm") ? "svm"
-                                                   : NULL;
-        }
-        line += n + (line[n] == '\n');
-    }
-    return NULL;
-}
-
 bool doctor_parse_available(const char *meminfo, uint64_t *ret_mib)
 {
     const char *p = strstr(meminfo, "MemAvailable:");

@@ -45,15 +45,6 @@ TEST(devices_are_matched_by_their_whole_name)
     ASSERT(!doctor_has_device(help, "virtio-9p-pci"));
 }
 
-TEST(only_real_virtualization_flags_count)
-{
-    ASSERT_STR(doctor_cpu_virt("processor : 0\nflags\t\t: fpu vmx sse\n"), "vmx");
-    ASSERT_STR(doctor_cpu_virt("flags\t\t: fpu svm\nflags : vmx\n"), "svm");
-    ASSERT(!doctor_cpu_virt("flags\t\t: fpu vmx_none xsvm svm_lock hypervisor\n"));
-    ASSERT(!doctor_cpu_virt("bugs : vmx\nvmx flags\t: vnmi\n"));
-    ASSERT(!doctor_cpu_virt(""));
-}
-
 TEST(available_memory_is_read)
 {
     uint64_t mib = 0;

@@ -14,6 +14,8 @@
 #include <unistd.h>
 
 #define QEMU_FIX "apt install qemu-system-x86 (Debian 12: from bookworm-backports; scripts/deps)"
+#define EMULATION_FIX                                                                              \
+    "set allow_emulation = true below [vm] in " CONFIG_PATH ", or give --allow-emulation"
 #define PROGRAM_LIMIT (20 * NS_PER_S)
 
 /* Memory that QEMU itself needs beside the guest's. */
@@ -76,9 +78,13 @@ static void check_qemu(struct ctx *ctx, struct doctor *d)
     if (!doctor_parse_version(text, &v))
         doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s", d->qemu,
                    text);
-    else if (v.major < 8 || (v.major == 8 && v.minor < 2))
-        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is version %u.%u, 8.2 or later is needed",
+    else if (v.major < 7 || (v.major == 7 && v.minor < 2))
+        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is version %u.%u, 7.2 is the oldest that works",
                    d->qemu, v.major, v.minor);
+    else if (v.major < 8 || (v.major == 8 && v.minor < 2))
+        doctor_say(d, DOCTOR_WARNING, QEMU_FIX,
+                   "%s is version %u.%u; VMs start from templates with 8.2 or later only", d->qemu,
+                   v.major, v.minor);
     else
         doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
 }
@@ -110,7 +116,7 @@ static void check_devices(struct ctx *ctx, struct doctor *d)
 }
 
 /* QEMU itself tries: a machine that is set up with KVM, and left at once. */
-static void try_kvm(struct ctx *ctx, struct doctor *d, const char *flag)
+static void try_kvm(struct ctx *ctx, struct doctor *d)
 {
     const char *const argv[] = { d->qemu, "-accel",      "kvm",      "-machine", "none", "-display",
                                  "none",  "-nodefaults", "-monitor", "stdio",    NULL };
@@ -120,40 +126,32 @@ static void try_kvm(struct ctx *ctx, struct doctor *d, const char *flag)
     int status;
 
     if (capture_run(ctx, &c, &text, &status, &err) < 0)
-        doctor_say(d, DOCTOR_FAILED, "set allow_emulation = true, or repair KVM",
-                   "CPU has %s, but QEMU with KVM: %s", flag, err.msg);
+        doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %s", err.msg);
     else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        doctor_say(d, DOCTOR_FAILED, "set allow_emulation = true, or repair KVM",
-                   "CPU has %s, but QEMU with KVM: %.120s", flag, text);
+        doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %.120s", text);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "KVM (%s)", flag);
+        doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
 }
 
 static void check_accel(struct ctx *ctx, struct doctor *d)
 {
-    AUTO_FREE char *cpuinfo = NULL;
-    size_t len;
-    int r = file_read_all("/proc/cpuinfo", 8 * 1024 * 1024, &cpuinfo, &len);
-    const char *flag = r < 0 ? NULL : doctor_cpu_virt(cpuinfo);
+    const char *why = "";
+    enum tool_accel found = d->tool->backend->accel(d->tool->config.run_root, &why);
 
-    /* Without the flag /dev/kvm is not even opened: on some hosts that hangs a guest for ever. */
-    if (!flag && d->tool->config.allow_emulation)
-        doctor_say(d, DOCTOR_WARNING, "use a machine with vmx or svm",
-                   "emulation only (the CPU has neither vmx nor svm): slow, and no security "
-                   "boundary; the configuration allows it");
-    else if (!flag)
-        doctor_say(
-            d, DOCTOR_WARNING,
-            "lcow boot --allow-emulation, or allow_emulation = true below [vm] in " CONFIG_PATH,
-            "emulation only (the CPU has neither vmx nor svm): VMs are refused unless "
-            "emulation is allowed");
-    else if (access("/dev/kvm", R_OK | W_OK) < 0)
-        doctor_say(d, DOCTOR_FAILED, "modprobe kvm_intel (or kvm_amd)", "CPU has %s, /dev/kvm: %s",
-                   flag, strerror(errno));
+    if (found == TOOL_ACCEL_WORKS)
+        doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
+    else if (found == TOOL_ACCEL_NONE && d->tool->config.allow_emulation)
+        doctor_say(d, DOCTOR_WARNING, NULL,
+                   "emulation only, which the configuration allows: slow, and no security "
+                   "boundary; %s",
+                   why);
+    else if (found == TOOL_ACCEL_NONE)
+        doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
+                   "emulation only, and it is not allowed, so VMs are refused; %s", why);
     else if (!d->qemu)
-        doctor_say(d, DOCTOR_FAILED, "see above", "CPU has %s; cannot be tried without QEMU", flag);
+        doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
     else
-        try_kvm(ctx, d, flag);
+        try_kvm(ctx, d);
 }
 
 static void check_image(struct ctx *ctx, struct doctor *d)

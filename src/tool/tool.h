@@ -20,9 +20,17 @@ struct vmm;
 #define TOOL_NOT_EXECUTABLE 126
 #define TOOL_NOT_FOUND 127
 
+enum tool_accel {
+    TOOL_ACCEL_NONE,
+    TOOL_ACCEL_UNTRIED, /* it looks good, but no VM has run with it since the host started */
+    TOOL_ACCEL_WORKS,
+};
+
 struct tool_backend {
     struct vmm *(*vmm_new)(struct loop *loop);
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
+    /* What a boot would find, without touching the device. *ret_text: the reason, static. */
+    enum tool_accel (*accel)(const char *run_root, const char **ret_text);
 };
 
 /* argv is NULL-terminated and has the program's name first. Returns the exit code. */
