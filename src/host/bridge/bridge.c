@@ -64,6 +64,8 @@ struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u
 {
     cancel_init(&u->cancel, ctx->cancel);
     list_append(&b->users, &u->node);
+    if (b->closed) /* between two waits of the same call: nobody would fire it later */
+        cancel_fire(&u->cancel, ERR_UNAVAILABLE, "the guest is gone");
     return ctx_with_cancel(ctx, &u->cancel);
 }
 

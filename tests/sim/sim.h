@@ -1,0 +1,44 @@
+/* sim.h - one simulated life of a VM: VM controller and bridge as they are, over a fake VMM and a
+ * scripted guest, on virtual time, everything decided by one seed. Afterwards the laws are
+ * checked; a broken one is a text that names it. */
+#pragma once
+#include "base/rand.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+/* What goes wrong in a schedule. The class is seed % SIM_FAULT_COUNT, so that every thousand
+ * schedules hold all of them. */
+enum sim_fault {
+    SIM_NONE,
+    SIM_CREATE,       /* create fails or hangs */
+    SIM_START,        /* the VMM's start fails or hangs */
+    SIM_LISTEN,       /* a port cannot be opened */
+    SIM_BOOT_HANGS,   /* the agent never dials */
+    SIM_BOOT_DEATH,   /* the VMM dies on the way up */
+    SIM_VERSION,      /* the agent is of another version or does not negotiate */
+    SIM_DEATH,        /* the VMM dies while it runs */
+    SIM_SILENT_GUEST, /* some calls are never answered */
+    SIM_LATE_GUEST,   /* some are answered when nobody waits any more */
+    SIM_REFUSING_GUEST,
+    SIM_HOSTILE_GUEST, /* poisonous frames */
+    SIM_NO_STDIO,      /* streams are not dialled */
+    SIM_RELEASE,       /* taking back fails or hangs */
+    SIM_STUBBORN_VMM,  /* survives its kill for a while */
+    SIM_QUIT,          /* quit fails or hangs, the guest does not power off */
+    SIM_LOG,           /* the log lingers or is rubbish */
+    SIM_CANCELLED,     /* clients give up early */
+    SIM_EVERYTHING,    /* any of them, together */
+    SIM_FAULT_COUNT
+};
+const char *sim_fault_name(enum sim_fault f);
+
+struct sim_result {
+    char broken[512]; /* "" if all laws hold */
+    uint64_t virtual_ns;
+    unsigned calls, failed; /* of clients */
+    bool ran;               /* the VM was Running once */
+};
+
+/* dir: of ours alone, for ledgers. trace: print each step. */
+void sim_run(uint64_t seed, const char *dir, bool trace, struct sim_result *ret);
