@@ -497,3 +497,37 @@ TEST(modify_without_a_request_type_adds_and_absent_settings_are_zero)
     ASSERT_STR(r.modify.network.routes[0].next_hop, "");
     ASSERT_STR(r.modify.network.routes[1].next_hop, "a");
 }
+
+/* {"SchemaVersion":…,"OciSpecification":{"a":[[[…]]]}} with this many brackets, as a payload. */
+static char *deep_create(unsigned brackets)
+{
+    AUTO(sbuf_release) struct sbuf inner = { 0 };
+    AUTO(jsw_release) struct jsw w = { 0 };
+
+    sbuf_adds(&inner, "{\"SchemaVersion\":{\"Major\":2,\"Minor\":1},\"OciSpecification\":{\"a\":");
+    for (unsigned i = 0; i < brackets; i++)
+        sbuf_addc(&inner, '[');
+    for (unsigned i = 0; i < brackets; i++)
+        sbuf_addc(&inner, ']');
+    sbuf_adds(&inner, "}}");
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "ContainerConfig", inner.data);
+    jsw_end_obj(&w);
+    return jsw_take(&w, NULL);
+}
+
+TEST_FIBER(the_deepest_spec_that_is_accepted_fits_a_fibers_stack)
+{
+    AUTO_FREE char *deepest = deep_create(JS_MAX_DEPTH - 2),
+                   *deeper = deep_create(JS_MAX_DEPTH - 1);
+    AUTO(bridge_request_release) struct bridge_request r = decoded(BRIDGE_CREATE, deepest);
+    AUTO(bridge_request_release) struct bridge_request again = { 0 };
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(bridge_request_encode(&r, 0, &out, &err), err);
+    ASSERT_OK(decode(BRIDGE_CREATE, payload(&out), &again, &err), err);
+    ASSERT(json_equal((json_t *)r.create.spec, (json_t *)again.create.spec));
+    assert_refused(BRIDGE_CREATE, deeper, BRIDGE_HR_INVALID_JSON);
+}
