@@ -63,6 +63,7 @@ TEST(human_keeps_two_or_three_digits)
     check_human(NS_PER_S - 1, "999ms");
     check_human(1234 * NS_PER_MS, "1.23s");
     check_human(99 * NS_PER_S, "99.00s");
+    check_human(100 * NS_PER_S, "100s");
     check_human(3600 * NS_PER_S, "3600s");
     check_human(UINT64_MAX, "18446744073s");
 }

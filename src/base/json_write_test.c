@@ -35,6 +35,22 @@ TEST(keys_keep_their_order)
     check(&w, "{\"z\":1,\"a\":\"x\",\"m\":[-1,{},[],true,null],\"b\":false}");
 }
 
+TEST(a_level_begins_without_a_comma_whatever_was_there_before)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_arr(&w, NULL);
+    for (int i = 0; i < 2; i++) {
+        jsw_obj(&w, NULL);
+        jsw_u64(&w, "a", 1);
+        jsw_u64(&w, "b", 2);
+        jsw_end_obj(&w);
+    }
+    jsw_end_arr(&w);
+    check(&w, "[{\"a\":1,\"b\":2},{\"a\":1,\"b\":2}]");
+}
+
 TEST(the_writer_can_be_used_again_after_take)
 {
     struct jsw w;

@@ -12,6 +12,21 @@ TEST(format_is_as_long_as_needed)
     ASSERT_STR(s + 4999, "7|end");
 }
 
+TEST(format_of_every_length_is_whole)
+{
+    for (int n = 0; n < 300; n++) {
+        AUTO(sbuf_release) struct sbuf b = { 0 };
+        AUTO_FREE char *s = str_format("%0*d", n + 1, 7);
+
+        ASSERT_EQ(strlen(s), n + 1);
+        ASSERT_EQ(s[n], '7');
+        sbuf_adds(&b, "x");
+        sbuf_addf(&b, "%0*d", n + 1, 7);
+        ASSERT_EQ(b.len, n + 2);
+        ASSERT_STR(b.data + 1, s);
+    }
+}
+
 TEST(dup_keeps_null)
 {
     AUTO_FREE char *s = str_dup("x");
