@@ -147,7 +147,7 @@ static void add_channels(const struct qemu_fds *fds, struct strv *out)
     strv_add(out, "-serial");
     strv_add(out, "chardev:console");
     strv_add(out, "-netdev");
-    strv_addf(out, "tap,id=link,fd=%d,vnet_hdr=on", fds->link);
+    strv_addf(out, "tap,id=link,fd=%d", fds->link);
     strv_add(out, "-device");
     strv_add(out, "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=");
 }

@@ -1,0 +1,29 @@
+/* qemu.h - the QEMU backend of vmm.h: a jailed qemu-system-x86_64 per VM, a private link to its
+ * guest, its console captured. Everything it creates is in the ledger of the document's run_dir
+ * before it exists. <run root>/uids and <run root>/accel are shared by all VMs of the host; the
+ * run root is two levels above run_dir (<run root>/<namespace>/<id>). */
+#pragma once
+#include "base/err.h"
+
+struct ctx;
+struct loop;
+struct vmm;
+
+#define QEMU_PROGRAM "qemu-system-x86_64"
+#define QEMU_REMEDY "install qemu-system-x86 from bookworm-backports; scripts/deps does it"
+#define QEMU_VERSION_MIN_MAJOR 7
+#define QEMU_VERSION_MIN_MINOR 2
+
+struct vmm *qemu_vmm_new(struct loop *loop);
+
+/* For tests: other places to look for acceleration than the host's own. Borrowed. */
+struct qemu_test_env {
+    const char *cpuinfo, *kvm;
+};
+struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env);
+
+/* The program: a path is checked, a name (NULL: QEMU_PROGRAM) is looked for in PATH. Caller frees.
+ * ERR_NOT_FOUND has the remedy. */
+int qemu_find(const char *name, char **ret_path, struct err *err);
+/* Runs `path -version`, at most 10 s. ERR_STATE if it is too old or says something else. */
+int qemu_version(struct ctx *ctx, const char *path, char ret[64], struct err *err);

@@ -1,0 +1,201 @@
+/* qemu_create.c - everything a VM needs before a process runs, and its undoing. */
+#include "base/fd.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/own/ledger.h"
+#include "host/vmm/qemu/cmdline.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/qemu/qemu_priv.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static const char *keep(struct qemu *q, const char *text)
+{
+    char *copy = str_dup(text);
+
+    if (copy)
+        q->texts[q->n_texts++] = copy;
+    return copy;
+}
+
+/* <run root>/<namespace>/<id> */
+static char *run_root_of(const char *run_dir)
+{
+    char *root = str_dup(run_dir);
+
+    for (int level = 0; level < 2; level++) {
+        char *slash = strrchr(root, '/');
+        while (slash && slash > root && slash[1] == '\0') { /* a '/' at the end */
+            *slash = '\0';
+            slash = strrchr(root, '/');
+        }
+        if (!slash || slash == root) {
+            free(root);
+            return NULL;
+        }
+        *slash = '\0';
+    }
+    return root;
+}
+
+static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
+{
+    q->doc = *doc;
+    q->doc.id = keep(q, doc->id);
+    q->doc.run_dir = keep(q, doc->run_dir);
+    q->doc.vmm_path = NULL;
+    q->doc.kernel = keep(q, doc->kernel);
+    q->doc.initrd = keep(q, doc->initrd);
+    q->doc.agent_log_level = keep(q, doc->agent_log_level);
+    q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
+    q->life.cancel = &q->life_cancel;
+    q->run_root = run_root_of(doc->run_dir);
+    if (!q->run_root)
+        return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
+                       doc->run_dir);
+    q->jail_dir = str_format("%s/jail", doc->run_dir);
+    q->accel_file = str_format("%s/accel", q->run_root);
+    q->accel_env = accel_env_of_host(q->accel_file);
+    if (q->test_env) {
+        q->accel_env.cpuinfo = q->test_env->cpuinfo;
+        q->accel_env.kvm = q->test_env->kvm;
+    }
+    return 0;
+}
+
+static void drop_doc(struct qemu *q)
+{
+    for (size_t i = 0; i < q->n_texts; i++)
+        free(q->texts[i]);
+    q->n_texts = 0;
+    free(TAKE_PTR(q->program));
+    free(TAKE_PTR(q->run_root));
+    free(TAKE_PTR(q->jail_dir));
+    free(TAKE_PTR(q->accel_file));
+    q->doc = (struct vm_doc){ 0 };
+    q->life = q->root;
+}
+
+static void dialled(void *arg, uint32_t port)
+{
+    if (port == PORT_BRIDGE)
+        qemu_raise_stage(arg, VM_STAGE_AGENT);
+}
+
+static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "netns+tap", loop_now(q->loop));
+
+    loop_rand(q->loop, q->boot.token, sizeof(q->boot.token));
+    loop_rand(q->loop, q->boot.seed, sizeof(q->boot.seed));
+    int r = qlink_new(ctx,
+                      &(struct qlink_opts){
+                          .life = &q->life, .token = q->boot.token, .on_dial = dialled, .arg = q },
+                      &q->link, err);
+    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
+    return r;
+}
+
+/* The record first, then the thing. */
+static int make_owned(struct qemu *q, struct err *err)
+{
+    AUTO_FREE char *uids = str_format("%s/uids", q->run_root);
+
+    if (ledger_create(q->doc.run_dir, &q->ledger, err) < 0)
+        return -1;
+    if (uid_slot_take(uids, q->doc.uid_base, q->doc.uid_count, &q->uid, err) < 0)
+        return -1;
+    if (ledger_note(q->ledger, LEDGER_DIR, q->jail_dir, &q->jail_note, err) < 0)
+        return -1;
+    int r = dir_make(q->jail_dir, 0700);
+    return r < 0 ? err_sys(err, -r, "make directory %s", q->jail_dir) : 0;
+}
+
+static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *doc, struct err *err)
+{
+    if (qemu_doc_check(doc, err) < 0 || copy_doc(q, doc, err) < 0 ||
+        qemu_find(doc->vmm_path, &q->program, err) < 0)
+        return -1;
+    if (accel_choose(&q->accel_env, doc->accel, doc->allow_emulation, &q->accel, err) < 0)
+        return -1;
+    if (qemu_image_open(ctx, q->doc.kernel, q->doc.initrd, &q->kernel_fd, &q->initrd_fd, err) < 0)
+        return -1;
+    if (make_owned(q, err) < 0)
+        return -1;
+    return make_link(ctx, q, err);
+}
+
+int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    struct qemu_op op;
+
+    if (q->state != QEMU_NEW)
+        return err_set(err, ERR_STATE, "VM %s was created before", q->doc.id);
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+    int r = q->dying ? err_set(err, ERR_UNAVAILABLE, "the VM was terminated")
+                     : create_parts(&inner, q, doc, err);
+    if (r == 0)
+        r = ctx_check(&inner, err);
+    if (r == 0) {
+        q->state = QEMU_CREATED;
+    } else {
+        /* Not the caller's deadline: what was made must go. Its fibers end at once. */
+        struct ctx undo = ctx_with_timeout(&q->root, UINT64_C(5000000000));
+        struct err lost = ERR_INIT;
+        if (qemu_uncreate(&undo, q, &lost) < 0)
+            err_wrap(err, "%s; and before that", lost.msg);
+    }
+    qemu_op_end(&op);
+    return r;
+}
+
+static int drop_link(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    if (!q->link)
+        return 0;
+    qlink_close(q->link, "the VM is gone");
+    if (qlink_join(ctx, q->link, err) < 0)
+        return -1;
+    qlink_free(TAKE_PTR(q->link));
+    return 0;
+}
+
+static int drop_owned(struct qemu *q, struct err *err)
+{
+    if (!q->ledger)
+        return 0;
+    if (q->proc_note && ledger_forget(q->ledger, q->proc_note, err) < 0)
+        return -1;
+    q->proc_note = 0;
+    if (q->jail_note) {
+        int r = dir_remove(q->jail_dir);
+        if (r < 0)
+            return err_sys(err, -r, "remove directory %s", q->jail_dir);
+        if (ledger_forget(q->ledger, q->jail_note, err) < 0)
+            return -1;
+        q->jail_note = 0;
+    }
+    if (ledger_finish(q->ledger, err) < 0)
+        return -1;
+    ledger_close(TAKE_PTR(q->ledger));
+    return 0;
+}
+
+int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    if (drop_link(ctx, q, err) < 0)
+        return -1;
+    fd_close(TAKE_FD(q->kernel_fd));
+    fd_close(TAKE_FD(q->initrd_fd));
+    if (drop_owned(q, err) < 0)
+        return -1;
+    uid_slot_release(&q->uid);
+    mem_wipe(&q->boot, sizeof(q->boot));
+    if (q->state == QEMU_NEW)
+        drop_doc(q); /* it may be tried again */
+    return 0;
+}

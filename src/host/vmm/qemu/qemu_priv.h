@@ -1,0 +1,138 @@
+/* qemu_priv.h - shared by qemu*.c. One struct qemu is a VM, one struct qemu_proc a QEMU process of
+ * it: there are two, one after the other, when a first try with KVM fails and emulation is
+ * allowed. */
+#pragma once
+#include "base/ctx.h"
+#include "base/fiber.h"
+#include "host/own/uid.h"
+#include "host/vmm/qemu/accel.h"
+#include "host/vmm/qemu/console.h"
+#include "host/vmm/qemu/qlink.h"
+#include "host/vmm/qemu/qmp_client.h"
+#include "host/vmm/vmm.h"
+#include "proto/link.h"
+
+#include <sys/types.h>
+
+struct child;
+struct ledger;
+struct qemu;
+struct stream;
+
+#define QEMU_STDERR_KEEP 2048
+#define QEMU_GREETING_NS (UINT64_C(30) * 1000 * 1000 * 1000)
+#define QEMU_PROOF_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+#define QEMU_DRAIN_NS (UINT64_C(200) * 1000 * 1000) /* after its end, for its last words */
+
+/* Numbers in the child. */
+enum { QEMU_FD_QMP = 3, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_KERNEL, QEMU_FD_INITRD };
+
+/* Counts kills in the memory cgroup of a process. */
+struct oom_watch {
+    char path[256]; /* "" : not known here */
+    uint64_t before;
+};
+void oom_watch_begin(struct oom_watch *w, pid_t pid);
+bool oom_watch_hit(const struct oom_watch *w);
+
+struct qemu_proc {
+    struct qemu *vm; /* borrows */
+    struct child *child;
+    struct qmp_client *qmp;
+    struct stream *console, *errors;
+    char stderr_tail[QEMU_STDERR_KEEP + 1];
+    size_t stderr_len;
+    struct cancel cancel; /* ends the readers */
+    struct ctx ctx;
+    struct group readers, watcher;
+    struct oom_watch oom;
+    bool ready;            /* it greeted */
+    char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
+    bool panicked;
+    char given_up[256]; /* why we killed it ourselves; "" if we did not */
+    struct latch gone;
+    struct vmm_exit exit; /* valid when gone */
+};
+
+enum qemu_state { QEMU_NEW, QEMU_CREATED, QEMU_STARTING, QEMU_RUNNING, QEMU_ENDED };
+
+struct qemu {
+    struct vmm vmm;
+    struct loop *loop;
+    struct ctx root, life; /* life has the VM's id, for what outlives a call */
+    struct cancel life_cancel;
+    const struct qemu_test_env *test_env;
+
+    enum qemu_state state;
+    enum vm_stage stage;
+    struct waitq stage_q;
+    bool dying, quitting;
+    struct list ops; /* calls that terminate must wake: struct qemu_op */
+    struct waitq ops_q;
+
+    /* From create on. */
+    struct vm_doc doc; /* strings owned by texts */
+    char *texts[8];
+    size_t n_texts;
+    char *program, *run_root, *jail_dir, *accel_file;
+    struct accel_env accel_env;
+    struct accel_choice accel;
+    int kernel_fd, initrd_fd;
+    struct ledger *ledger;
+    uint64_t jail_note, proc_note; /* 0: none */
+    struct uid_slot uid;
+    struct link_boot boot;
+    struct qlink *link;
+
+    /* From start on. */
+    bool proving;
+    struct qemu_proc *proc;
+    struct console console;
+    char version[64];
+    struct latch ended;
+    struct vmm_exit exit;
+};
+
+/* A call that may wait: ends with its own ctx or with terminate. */
+struct qemu_op {
+    struct list node;
+    struct cancel cancel;
+    struct qemu *q;
+};
+struct ctx qemu_op_begin(struct ctx *ctx, struct qemu *q, struct qemu_op *op);
+void qemu_op_end(struct qemu_op *op);
+
+/* qemu.c */
+void qemu_raise_stage(struct qemu *q, enum vm_stage stage);
+
+/* qemu_create.c */
+int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
+/* Takes back what create made; repeatable. Nothing of QEMU may be left. */
+int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
+
+/* qemu_image.c - opens kernel and initrd in a thread (the path may be a dead NFS) and looks at
+ * their first bytes. */
+int qemu_image_open(struct ctx *ctx, const char *kernel, const char *initrd, int *ret_kernel,
+                    int *ret_initrd, struct err *err);
+
+/* qemu_proc.c */
+int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err);
+/* Waits until its fibers are gone, then frees it; it must be gone or killed. */
+int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
+void qemu_proc_kill(struct qemu_proc *p);
+
+/* qemu_start.c */
+int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err);
+/* The process has ended; decides whether the VM has. */
+void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
+
+/* qemu_exit.c - fills p->exit from what is known. */
+void qemu_exit_fill(struct qemu_proc *p, int status);
+
+/* qemu_stats.c */
+int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
+
+static inline struct qemu *qemu_of(struct vmm *v)
+{
+    return CONTAINER_OF(v, struct qemu, vmm);
+}

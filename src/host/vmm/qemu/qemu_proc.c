@@ -1,0 +1,274 @@
+/* qemu_proc.c - one QEMU process: spawned into its jail, its channels read, its end awaited. */
+#include "base/child.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "host/own/jail.h"
+#include "host/own/ledger.h"
+#include "host/vmm/qemu/cmdline.h"
+#include "host/vmm/qemu/qemu_priv.h"
+#include "proto/qmp.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAX_FDS 4096
+#define MAX_THREADS 512
+
+/* --- what it says --- */
+
+static void read_console(void *arg)
+{
+    static const enum vm_stage told[] = {
+        [CONSOLE_KERNEL] = VM_STAGE_KERNEL, [CONSOLE_INIT] = VM_STAGE_INIT
+    };
+    struct qemu_proc *p = arg;
+    struct err err = ERR_INIT;
+    char buf[1024];
+    size_t n;
+
+    /* Never left unread: a full console blocks the guest. */
+    while (stream_read(&p->ctx, p->console, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
+        enum console_news news = console_feed(&p->vm->console, buf, n);
+        if (news != CONSOLE_NOTHING)
+            qemu_raise_stage(p->vm, told[news]);
+    }
+}
+
+static void read_errors(void *arg)
+{
+    struct qemu_proc *p = arg;
+    struct err err = ERR_INIT;
+    char buf[512];
+    size_t n;
+
+    while (stream_read(&p->ctx, p->errors, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
+        size_t over =
+            p->stderr_len + n > QEMU_STDERR_KEEP ? p->stderr_len + n - QEMU_STDERR_KEEP : 0;
+        memmove(p->stderr_tail, p->stderr_tail + over, p->stderr_len - over);
+        memcpy(p->stderr_tail + p->stderr_len - over, buf, n);
+        p->stderr_len += n - over;
+        p->stderr_tail[p->stderr_len] = '\0';
+    }
+}
+
+static void on_event(void *arg, const struct qmp_message *m)
+{
+    struct qemu_proc *p = arg;
+    const char *text = NULL;
+    struct err ignored = ERR_INIT;
+
+    if (str_eq(m->event, "SHUTDOWN")) {
+        (void)js_str(m->data, "reason", &text, &ignored); /* older than 4.0: no reason */
+        snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", text ? text : "unknown");
+    } else if (str_eq(m->event, "GUEST_PANICKED")) {
+        p->panicked = true;
+    } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
+        (void)js_str(m->data, "reason", &text, &ignored);
+        log_warn(&p->ctx, "disk I/O error on the host", F_STR("reason", text ? text : ""));
+    }
+}
+
+/* --- its end --- */
+
+static void watch(void *arg)
+{
+    struct qemu_proc *p = arg;
+    struct ctx life = p->vm->life;
+    struct err err = ERR_INIT;
+    int status = 0;
+
+    life.cancel = NULL; /* nothing but its end ends this */
+    if (child_wait(&life, p->child, &status, &err) < 0)
+        log_error(&life, "qemu cannot be watched", F_ERR(&err));
+    /* Its last words are in the sockets already; then their ends follow. */
+    struct ctx drain = ctx_with_timeout(&life, QEMU_DRAIN_NS);
+    if (group_wait(&drain, &p->readers, "qemu's last words", &err) < 0 ||
+        qmp_client_join(&drain, p->qmp, &err) < 0)
+        log_warn(&life, "qemu is gone but its channels are not", F_ERR(&err));
+    cancel_fire(&p->cancel, ERR_UNAVAILABLE, "qemu is gone");
+    qmp_client_close(p->qmp, "qemu is gone");
+    qemu_exit_fill(p, status);
+    latch_set(&p->gone);
+    qemu_proc_ended(p->vm, p);
+}
+
+void qemu_proc_kill(struct qemu_proc *p)
+{
+    (void)child_kill(p->child, SIGKILL); /* gone already: fine */
+}
+
+int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
+{
+    if (group_wait(ctx, &p->watcher, "qemu's end", err) < 0 ||
+        group_wait(ctx, &p->readers, "qemu's channels", err) < 0 ||
+        qmp_client_join(ctx, p->qmp, err) < 0)
+        return -1;
+    qmp_client_free(p->qmp);
+    stream_free(p->console);
+    stream_free(p->errors);
+    child_free(p->child);
+    cancel_release(&p->cancel);
+    free(p);
+    return 0;
+}
+
+/* --- its beginning --- */
+
+/* Both ends of everything QEMU inherits; [0] is ours. */
+struct wiring {
+    int qmp[2], console[2], errors[2], kernel, initrd;
+};
+
+static void wiring_release(struct wiring *w)
+{
+    for (int i = 0; i < 2; i++) {
+        fd_close(w->qmp[i]);
+        fd_close(w->console[i]);
+        fd_close(w->errors[i]);
+    }
+    fd_close(w->kernel);
+    fd_close(w->initrd);
+}
+
+static void wiring_release_auto(struct wiring *w)
+{
+    wiring_release(w);
+}
+
+static int wire(struct qemu *q, struct wiring *w, struct err *err)
+{
+    if (socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, w->qmp) < 0 ||
+        socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, w->console) < 0 ||
+        pipe2(w->errors, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "make qemu's channels");
+    w->kernel = jail_tree(q->kernel_fd);
+    w->initrd = jail_tree(q->initrd_fd);
+    if (w->kernel < 0 || w->initrd < 0)
+        return err_sys(err, w->kernel < 0 ? -w->kernel : -w->initrd,
+                       "prepare kernel and initrd for the jail");
+    return 0;
+}
+
+static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
+{
+    static const char *const dirs[] = { QEMU_JAIL_SHARES, NULL };
+    const char *const devices[] = { "/dev/null", "/dev/urandom",
+                                    q->accel.emulated ? NULL : q->accel_env.kvm, NULL };
+    const struct jail_file files[] = { { QEMU_FD_KERNEL, QEMU_JAIL_KERNEL },
+                                       { QEMU_FD_INITRD, QEMU_JAIL_INITRD } };
+    uint8_t boot[LINK_BOOT_BYTES];
+
+    q->boot.wall_ns = loop_wall(q->loop);
+    link_boot_encode(&q->boot, boot);
+    const struct jail_blob blob = { QEMU_JAIL_FW_CFG, boot, sizeof(boot) };
+    int r = jail_new(&(struct jail_opts){ .mount_point = q->jail_dir,
+                                          .program = q->program,
+                                          .uid = q->uid.uid,
+                                          .caps = JAIL_CAPS_SHARES,
+                                          .dirs = dirs,
+                                          .devices = devices,
+                                          .files = files,
+                                          .n_files = ARRAY_LEN(files),
+                                          .blobs = &blob,
+                                          .n_blobs = 1,
+                                          .max_fds = MAX_FDS,
+                                          .max_threads = MAX_THREADS },
+                     ret, err);
+    mem_wipe(boot, sizeof(boot));
+    return r;
+}
+
+static int note_pid(void *arg, pid_t pid, struct err *err)
+{
+    struct qemu *q = arg;
+
+    if (q->proc_note && ledger_forget(q->ledger, q->proc_note, err) < 0)
+        return -1;
+    q->proc_note = 0;
+    return ledger_note_process(q->ledger, pid, &q->proc_note, err);
+}
+
+static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct child **ret,
+                 struct err *err)
+{
+    AUTO(jail_free) struct jail *jail = NULL;
+    AUTO(strv_release) struct strv args = { 0 };
+    const struct qemu_host host = { .emulated = q->accel.emulated,
+                                    .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0 };
+    const struct qemu_fds numbers = { QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK };
+    const struct child_fd fds[] = { { w->errors[1], 2 },
+                                    { w->qmp[1], QEMU_FD_QMP },
+                                    { w->console[1], QEMU_FD_CONSOLE },
+                                    { qlink_tap(q->link), QEMU_FD_LINK },
+                                    { w->kernel, QEMU_FD_KERNEL },
+                                    { w->initrd, QEMU_FD_INITRD } };
+    static const char *const no_env[] = { NULL };
+
+    qemu_cmdline(&q->doc, q->program, &host, &numbers, &args);
+    if (make_jail(q, &jail, err) < 0)
+        return -1;
+    return child_spawn(ctx,
+                       &(struct child_opts){ .path = q->program,
+                                             .argv = (const char *const *)args.v,
+                                             .envp = no_env,
+                                             .fds = fds,
+                                             .n_fds = ARRAY_LEN(fds),
+                                             .clone_flags = JAIL_CLONE_FLAGS,
+                                             .new_session = true,
+                                             .die_with_us = true,
+                                             .setup = jail_setup,
+                                             .setup_arg = jail,
+                                             .on_pid = note_pid,
+                                             .on_pid_arg = q },
+                       ret, err);
+}
+
+static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wiring *w)
+{
+    struct qemu_proc *p = mem_new(struct qemu_proc);
+
+    p->vm = q;
+    p->child = child;
+    cancel_init(&p->cancel, NULL);
+    p->ctx = ctx_with_cancel(&q->life, &p->cancel);
+    latch_init(&p->gone);
+    group_init(&p->readers);
+    group_init(&p->watcher);
+    oom_watch_begin(&p->oom, child_pid(child));
+    p->console = stream_from_fd(q->loop, TAKE_FD(w->console[0]));
+    p->errors = stream_from_fd(q->loop, TAKE_FD(w->errors[0]));
+    p->qmp = qmp_client_new(
+        &(struct qmp_client_opts){ .life = &q->life,
+                                   .stream = stream_from_fd(q->loop, TAKE_FD(w->qmp[0])),
+                                   .on_event = on_event,
+                                   .arg = p });
+    group_go(&p->readers, q->loop, read_console, p, "qemu console");
+    group_go(&p->readers, q->loop, read_errors, p, "qemu stderr");
+    group_go(&p->watcher, q->loop, watch, p, "qemu watch");
+    return p;
+}
+
+int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err)
+{
+    AUTO(wiring_release) struct wiring w = { { -1, -1 }, { -1, -1 }, { -1, -1 }, -1, -1 };
+    struct child *child = NULL;
+    int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "spawn (jail)", loop_now(q->loop));
+    int r = wire(q, &w, err);
+
+    if (r == 0)
+        r = spawn(ctx, q, &w, &child, err);
+    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
+    if (r < 0)
+        return err_wrap(err, "start %s", q->program);
+    *ret = proc_new(q, child, &w);
+    return 0;
+}

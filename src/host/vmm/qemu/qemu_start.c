@@ -1,0 +1,180 @@
+/* qemu_start.c - from a created VM to a running QEMU: spawn, greeting, and the proof of KVM. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/qemu/qemu_priv.h"
+
+#include <stdio.h>
+#include <string.h>
+#include <sys/wait.h>
+
+static void publish(struct qemu *q, const struct vmm_exit *exit)
+{
+    if (q->ended.set)
+        return;
+    q->exit = *exit;
+    q->state = QEMU_ENDED;
+    qlink_close(q->link, "the VM has ended");
+    latch_set(&q->ended);
+}
+
+void qemu_proc_ended(struct qemu *q, struct qemu_proc *p)
+{
+    if (q->proc == p && !q->proving)
+        publish(q, &p->exit);
+    waitq_wake_all(&q->stage_q);
+}
+
+static int check_version(struct qemu *q, const struct qmp_version *v, struct err *err)
+{
+    snprintf(q->version, sizeof(q->version), "%u.%u.%u", v->major, v->minor, v->micro);
+    if (v->major > QEMU_VERSION_MIN_MAJOR ||
+        (v->major == QEMU_VERSION_MIN_MAJOR && v->minor >= QEMU_VERSION_MIN_MINOR))
+        return 0;
+    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
+                   q->program, q->version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
+}
+
+/* It ended instead of greeting: its own words are the best error, unless it is just too old to
+ * understand us. */
+static void explain_early_end(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct qemu_proc *p = q->proc;
+    struct ctx limited = ctx_with_timeout(ctx, 2 * NS_PER_S);
+    struct err version = ERR_INIT, ignored = ERR_INIT;
+    char text[64];
+
+    if (q->dying || err->code != ERR_UNAVAILABLE)
+        return;
+    if (latch_wait(&limited, &p->gone, "qemu's end", &ignored) < 0)
+        return;
+    err_set(err, ERR_UNAVAILABLE, "%s", p->exit.why);
+    if (WIFEXITED(p->exit.status) && WEXITSTATUS(p->exit.status) == 1 &&
+        qemu_version(ctx, q->program, text, &version) < 0 && version.code == ERR_STATE)
+        *err = version;
+}
+
+static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct timeline *t = q->vmm.timeline;
+    struct ctx limited = ctx_with_timeout(ctx, QEMU_GREETING_NS);
+    struct qmp_version version;
+    int span = timeline_begin(t, TRACK_VMM, "QMP greeting", loop_now(q->loop));
+    int r = qmp_client_connect(&limited, q->proc->qmp, &version, err);
+
+    timeline_end(t, span, loop_now(q->loop));
+    if (r < 0) {
+        explain_early_end(ctx, q, err);
+        return -1;
+    }
+    q->proc->ready = true;
+    return check_version(q, &version, err);
+}
+
+static int start_once(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    if (qemu_proc_spawn(ctx, q, &q->proc, err) < 0)
+        return -1;
+    qemu_raise_stage(q, VM_STAGE_SPAWNED);
+    return greet(ctx, q, err);
+}
+
+/* KVM counts only when a kernel has said something under it. */
+static int prove(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, QEMU_PROOF_NS);
+
+    while (q->stage < VM_STAGE_KERNEL) {
+        if (q->proc->gone.set)
+            return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+        if (waitq_wait(&limited, &q->stage_q, "the first boot with KVM", err) < 0)
+            return err_wrap(err, "KVM is there, but a guest kernel did not say a word");
+    }
+    return 0;
+}
+
+/* Kills and waits; the VM's end is not told. */
+static int drop_proc(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    if (!q->proc)
+        return 0;
+    qemu_proc_kill(q->proc);
+    if (qemu_proc_drop(ctx, q->proc, err) < 0)
+        return -1;
+    q->proc = NULL;
+    return 0;
+}
+
+static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    int r = start_once(ctx, q, err);
+    struct err over = ERR_INIT;
+
+    if (r == 0)
+        r = prove(ctx, q, err);
+    if (ctx_check(ctx, &over) < 0)
+        return r; /* no time or no wish to find out */
+    accel_remember(&q->accel_env, r == 0);
+    if (r == 0 || q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
+        return r < 0 ? err_wrap(err, "first boot with KVM (set 'allow_emulation = true' in "
+                                     "/etc/lcow/lcow.conf or give --allow-emulation to go on "
+                                     "without)")
+                     : 0;
+    log_warn(&q->life, "KVM does not work, going on with emulation", F_ERR(err));
+    if (drop_proc(ctx, q, err) < 0)
+        return -1;
+    err_clear(err);
+    q->proving = false;
+    q->accel = (struct accel_choice){ .emulated = true };
+    return start_once(ctx, q, err);
+}
+
+/* Whatever is left of a start that failed ends now, and wait tells why. */
+static void start_failed(struct qemu *q, const struct err *err)
+{
+    struct vmm_exit exit = { .requested = q->dying,
+                             .status = 127 << 8,
+                             .at_wall_ns = loop_wall(q->loop) };
+
+    snprintf(exit.why, sizeof(exit.why), "%.255s", err->msg);
+    if (!q->proc) {
+        publish(q, &exit);
+        return;
+    }
+    if (q->proc->gone.set) {
+        publish(q, &q->proc->exit);
+        return;
+    }
+    snprintf(q->proc->given_up, sizeof(q->proc->given_up), "%.255s", err->msg);
+    qemu_proc_kill(q->proc); /* the watcher publishes */
+}
+
+int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    struct qemu_op op;
+
+    if (q->state != QEMU_CREATED)
+        return err_set(err, ERR_STATE, "the VM cannot be started: it is %s",
+                       q->state == QEMU_NEW ? "not created" : "started already");
+    q->state = QEMU_STARTING;
+    q->proving = q->accel.prove;
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+    int r = ctx_check(&inner, err);
+    if (r == 0)
+        r = q->proving ? start_proving(&inner, q, err) : start_once(&inner, q, err);
+    q->proving = false;
+    if (r == 0 && q->proc->gone.set)
+        r = err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+    if (r < 0) {
+        start_failed(q, err);
+    } else {
+        q->state = QEMU_RUNNING;
+        qlink_drop_tap(q->link);
+    }
+    qemu_op_end(&op);
+    return r;
+}
