@@ -8,6 +8,8 @@ Each test has a private directory with run_root, TMPDIR and configuration below 
 ids of its own and a deadline. After each, whatever its outcome, the audit of leaks.py compares.
 """
 
+import json
+import math
 import os
 import re
 import shutil
@@ -32,6 +34,11 @@ UIDS_PER_TEST = 64
 
 SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_timeout_s": "vm",
             "qemu": "vm", "image_dir": "vm"}
+
+# What the line of progress on a terminal says while a stage is the last one reached: the way to
+# see from outside how far a boot has come.
+STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
+          "init": "the agent starts", "agent": "the agent is connected", "negotiated": "ready"}
 
 # May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
 PERSISTENT = ("uids", "accel")
@@ -86,20 +93,39 @@ class Result:
 class Process:
     """A running lcow. Its output goes to files, so that nobody has to read in time."""
 
-    def __init__(self, t, argv, stdin, stdout, env, wrap):
-        self.t, self.started = t, time.monotonic()
+    def __init__(self, t, argv, stdin, stdout, env, wrap, progress):
+        self.t, self.started, self._threads = t, time.monotonic(), []
         base = os.path.join(t.work, f"p{len(t.processes)}")
         self.out_path, self.err_path = base + ".out", base + ".err"
-        self._feeder = None
         data, stdin = (stdin, subprocess.PIPE) if isinstance(stdin, bytes) else (None, stdin)
+        master, slave = os.openpty() if progress else (-1, -1)
+        if progress:
+            env = {**env, "TERM": "xterm"}
         with open(self.out_path, "wb") as out, open(self.err_path, "wb") as err:
             self.popen = subprocess.Popen(
-                [*wrap, *argv], stdin=stdin, stdout=out if stdout is None else stdout, stderr=err,
-                env={**t.env, **env}, cwd=t.work, start_new_session=True)
+                [*wrap, *argv], stdin=stdin, stdout=out if stdout is None else stdout,
+                stderr=slave if progress else err, env={**t.env, **env}, cwd=t.work,
+                start_new_session=True)
         self.pid = self.popen.pid
+        if progress:
+            os.close(slave)
+            self._run(self._collect, master)
         if data is not None:
-            self._feeder = threading.Thread(target=self._feed, args=(data,), daemon=True)
-            self._feeder.start()
+            self._run(self._feed, data)
+
+    def _run(self, target, argument):
+        self._threads.append(threading.Thread(target=target, args=(argument,), daemon=True))
+        self._threads[-1].start()
+
+    def _collect(self, master):
+        """The terminal that is lcow's stderr, into the file."""
+        with open(self.err_path, "ab", buffering=0) as err:
+            try:
+                while part := os.read(master, 65536):
+                    err.write(part)
+            except OSError:
+                pass  # EIO: nobody has it open any more
+        os.close(master)
 
     def _feed(self, data):
         try:
@@ -131,11 +157,14 @@ class Process:
         except subprocess.TimeoutExpired:
             raise Failure(f"{' '.join(self.popen.args)}: no end within {seconds} s\n"
                           f"stderr: {self.err[-4000:]}") from None
-        if self._feeder:
-            self._feeder.join(5)
+        self.join()
         with open(self.out_path, "rb") as out, open(self.err_path, "rb") as err:
             return Result(self.popen.returncode, out.read(), err.read(),
                           time.monotonic() - self.started)
+
+    def join(self):
+        for thread in self._threads:
+            thread.join(5)
 
     def vmm_pids(self):
         """QEMU, or what stands in for it: the descendants in pid namespaces of their own."""
@@ -160,6 +189,10 @@ class Process:
             return None
         return self.t.until(look, "the VMM runs", seconds, self)
 
+    def await_stage(self, stage, seconds=BOOT_SECONDS):
+        """Only with progress=True."""
+        self.await_text(re.escape(STAGES[stage]), seconds)
+
     def await_text(self, pattern, seconds=BOOT_SECONDS):
         """The first match in stderr."""
         return self.t.until(lambda: re.search(pattern, self.err), f"stderr shows {pattern}",
@@ -175,6 +208,7 @@ class Process:
 class Test:
     """One run of one test."""
     _count = 0
+    _usual_boot = None  # seconds, measured once per worker
 
     def __init__(self, case):
         Test._count += 1
@@ -222,8 +256,10 @@ class Test:
 
     # ------------------------------------------------------------ running lcow
 
-    def start(self, *args, stdin=subprocess.DEVNULL, stdout=None, env={}, wrap=()):
-        p = Process(self, [LCOW, *args], stdin, stdout, env, wrap)
+    def start(self, *args, stdin=subprocess.DEVNULL, stdout=None, env={}, wrap=(),
+              progress=False):
+        """progress: stderr is a terminal, on which lcow shows the stage of the boot."""
+        p = Process(self, [LCOW, *args], stdin, stdout, env, wrap, progress)
         self.processes.append(p)
         return p
 
@@ -236,6 +272,17 @@ class Test:
     def start_boot(self, *command, opts=(), **how):
         behind = ("--", *command) if command else ()
         return self.start("boot", "--allow-emulation", *opts, *behind, **how)
+
+    def short_boot_timeout(self):
+        """A boot_timeout_s that a good boot keeps on this machine, with some reserve, but not much:
+        the test waits for it to pass."""
+        if not Test._usual_boot:
+            r = self.boot("true", opts=("--json",))
+            self.equal(r.code, 0, r)
+            Test._usual_boot = json.loads(r.out.splitlines()[-1])["stages"][-1]["at_ms"] / 1000
+        seconds = math.ceil(3 + 2 * Test._usual_boot)
+        self.config(boot_timeout_s=seconds)
+        return seconds
 
     def boot_fails(self, *patterns, opts=(), code=125, seconds=20, command=("true",)):
         """lcow must fail by itself, in time, and its message must show each pattern."""
@@ -297,6 +344,7 @@ class Test:
                     p.popen.stdin.close()
                 except OSError:
                     pass
+            p.join()
 
     def undo(self):
         while self._undo:

@@ -1,0 +1,131 @@
+"""A hostile guest: evil_guest.c as /init. Whatever it does, lcow ends with a true error in time, its
+memory stays bounded, and nothing is left."""
+
+import re
+import signal
+import time
+
+import images
+from harness import flat, test
+
+MEMORY_KIB = 64 << 10
+
+
+def hostile(deed, sentence, *patterns, waits=False, seconds=10):
+    """waits: only the boot's deadline ends it."""
+    def run(t):
+        limit = t.short_boot_timeout() if waits else 0
+        images.evil(t, deed)
+        r = t.boot_fails(*patterns, seconds=limit + seconds)
+        t.check("evil: " not in r.err or "answered" not in r.err, "the host answered it", r)
+    test(sentence)(run)
+
+
+def at(stage):
+    return f"failed at stage '{stage}'"
+
+
+hostile("exits", "init exits at once: the kernel's panic is shown", at("kernel"),
+        "panic|attempted to kill init")
+hostile("says-nothing", "init says nothing: the deadline ends it", at("kernel"),
+        "deadline|time|within", waits=True)
+hostile("never-dials", "the agent never dials: the deadline ends it", at("init"),
+        "deadline|time|within", "try: ", waits=True)
+hostile("wrong-token", "an agent with a wrong token is never heard", at("init"), waits=True)
+hostile("wrong-port", "an agent that dials ports nobody opened is never heard", at("init"),
+        waits=True)
+hostile("no-preface", "500 connections without a preface change nothing", at("init"), waits=True)
+hostile("wrong-version", "an agent that refuses our protocol version: told with the remedy",
+        at("agent"), "version", "make")
+hostile("other-version", "an agent of another protocol version: told with the remedy",
+        at("agent"), "version 7", "make")
+hostile("frame-zero", "a frame of length 0 ends the bridge", at("agent"), "size|length|frame|0")
+hostile("frame-huge", "a frame of length 2^32-1 ends the bridge", at("agent"),
+        "size|length|frame|4294967295")
+hostile("frame-truncated", "a truncated frame ends the bridge", at("agent"),
+        "end|closed|frame|middle")
+hostile("frame-stops", "a frame that stops half way: the deadline ends it", at("agent"),
+        "deadline|time|within", waits=True)
+hostile("frame-garbage", "a frame that is no JSON ends the bridge", at("agent"), "JSON|decode|UTF")
+hostile("bridge-silent", "a bridge that never answers: the deadline ends it", at("agent"),
+        "deadline|time|within", waits=True)
+hostile("bridge-closes", "a bridge that closes at once is an error", at("agent"), "clos|end|gone")
+hostile("dies-before-dial", "the agent killed before it dials: its end is told", at("init"),
+        "agent died|killed by signal 9")
+hostile("dies-after-dial", "the agent killed after it dialled: its end is told", at("agent"),
+        "agent died|killed by signal 9|ended|power")
+hostile("exec-garbage", "an answer to ExecuteProcess that is no object is an error", "error: ")
+hostile("exec-unasked", "an answer nobody asked for ends the bridge", "error: ")
+hostile("exec-closes", "a bridge that closes on ExecuteProcess is an error", "error: ")
+
+
+def interrupted(deed, sentence):
+    """Two signals end it, however deaf the guest."""
+    def run(t):
+        images.evil(t, deed)
+        p = t.start_boot("true", progress=True)
+        p.await_stage("negotiated")
+        time.sleep(0.5)
+        p.signal(signal.SIGINT)
+        time.sleep(0.5)
+        p.signal(signal.SIGINT)
+        r = p.wait(5)
+        t.equal(r.code, 130, r)
+    test(sentence)(run)
+
+
+interrupted("exec-silent", "an agent that never answers ExecuteProcess can be interrupted")
+interrupted("exec-no-stdio", "a process whose stdio never comes can be interrupted")
+
+
+def most_memory(pid):
+    try:
+        with open(f"/proc/{pid}/status") as f:
+            m = re.search(r"VmHWM:\s+(\d+)", f.read())
+        return int(m.group(1)) if m else 0
+    except OSError:
+        return 0
+
+
+def floods(deed, sentence):
+    def run(t):
+        images.evil(t, deed)
+        p = t.start_boot("true", progress=True)
+        p.await_stage("negotiated")
+        most, end = 0, time.monotonic() + 4
+        while time.monotonic() < end and p.running:
+            most = max(most, most_memory(p.pid))
+            time.sleep(0.05)
+        if p.running:  # else it drew its own conclusion from the flood
+            p.signal(signal.SIGTERM)
+            time.sleep(0.5)
+        if p.running:
+            p.signal(signal.SIGTERM)
+        r = p.wait(5)
+        t.check(r.code in (143, 125), "another end", flat(r.err)[-2000:])
+        t.check(0 < most < MEMORY_KIB, f"lcow had {most} KiB")
+        t.check(len(r.err) < 8 << 20, f"{len(r.err)} bytes on stderr: nothing held them back")
+        t.note(f"lcow's memory: {most} KiB, stderr: {len(r.err)} bytes")
+    test(sentence)(run)
+
+
+floods("floods-log", "a flood on the log port: lcow's memory stays bounded, and it still ends")
+floods("floods-line", "a log line without end: lcow's memory stays bounded, and it still ends")
+floods("floods-console", "a flood on the console: lcow's memory stays bounded, and it still ends")
+floods("floods-bridge", "a flood on the bridge: lcow's memory stays bounded, and it still ends")
+
+
+@test("a command that floods console and kernel log does not hold up its own end")
+def noisy_command(t):
+    r = t.boot("sh", "-c", "yes console >/dev/console & yes '<1>kernel' >/dev/kmsg & sleep 2; "
+                           "echo done; kill %1 %2; exit 4", seconds=40)
+    t.equal((r.code, r.out), (4, "done\n"), r.out + r.err[-1000:])
+
+
+@test("control characters from the guest's console do not reach the terminal")
+def control_characters(t):
+    r = t.boot("sh", "-c", "printf '\\033[2J\\033]0;owned\\007\\202x\\n' >/dev/console; "
+                           "sleep 0.3; echo c >/proc/sysrq-trigger; sleep 100", seconds=20)
+    t.equal(r.code, 125, r)
+    bad = [c for c in r.err if ord(c) < 32 and c not in "\n\t" or 0x7f <= ord(c) < 0xa0]
+    t.equal(bad, [], repr(r.err[-1000:]))

@@ -1,0 +1,92 @@
+"""lcow boot -t, through a pseudo-terminal."""
+
+import os
+import signal
+
+import leaks
+from harness import test
+from terminal import Terminal
+
+PROMPT = r"/ # "
+
+
+@test("without a command there is a shell with prompt, echo and exit code")
+def shell(t):
+    tty = Terminal(t, "boot", "--allow-emulation")
+    tty.expect(PROMPT)
+    tty.send("echo $((6*7))-sum\n")
+    tty.expect(r"echo \$\(\(6\*7\)\)-sum")  # what is typed is shown once
+    tty.expect("42-sum")
+    tty.expect(PROMPT)
+    tty.send("exit 5\n")
+    t.equal(tty.wait(), 5)
+
+
+@test("stty size follows the window")
+def size(t):
+    tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh", rows=33, cols=101)
+    tty.expect(PROMPT)
+    tty.command("stty size", "33 101")
+    tty.resize(50, 132)
+    # The new size travels behind the line that asks for it: ask until it is there.
+    for _ in range(20):
+        if "50 132" in tty.command("stty size", r"\d+ \d+\r\n").group():
+            break
+    else:
+        t.check(False, "the size did not follow", repr(tty.text[-1000:]))
+    tty.send("exit\n")
+    t.equal(tty.wait(), 0)
+
+
+@test("Ctrl-C reaches the foreground command, not the shell and not lcow")
+def interrupt(t):
+    tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh")
+    tty.expect(PROMPT)
+    tty.send("sleep 1000\n")
+    tty.expect("sleep 1000\r\n")
+    tty.send("\x03")
+    tty.expect(PROMPT, 10)
+    tty.command("echo code $?", "code 130")
+    tty.send("\x04")  # end of input
+    t.equal(tty.wait(), 0)
+
+
+@test("with -t the command has a terminal and one output")
+def is_terminal(t):
+    tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh", "-c",
+                   "test -t 0 && test -t 1 && test -t 2 && echo all three; echo err >&2; exit 3")
+    tty.expect("all three\r\n")
+    tty.expect("err\r\n")
+    t.equal(tty.wait(), 3)
+
+
+@test("the terminal is restored when QEMU is killed under a shell")
+def killed(t):
+    tty = Terminal(t, "boot", "--allow-emulation")
+    tty.expect(PROMPT)
+    own = os.readlink("/proc/self/ns/pid")
+    for pid in leaks.descendants(tty.pid):
+        if os.readlink(f"/proc/{pid}/ns/pid") != own:
+            os.kill(pid, signal.SIGKILL)
+    t.equal(tty.wait(10), 125)
+    tty.expect("error")
+
+
+@test("the terminal is restored when lcow is told to end under a shell")
+def terminated(t):
+    tty = Terminal(t, "boot", "--allow-emulation")
+    tty.expect(PROMPT)
+    os.kill(tty.pid, signal.SIGTERM)  # an interactive shell ignores it
+    tty.command("echo alive", "alive\r\n")
+    os.kill(tty.pid, signal.SIGTERM)
+    t.equal(tty.wait(10), 143)
+
+
+@test("a long output on a terminal arrives whole")
+def long_output(t):
+    tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "seq", "1", "20000")
+    t.equal(tty.wait(40), 0)
+    tty._reader.join(1)
+    t.check("\n20000\r\n" in tty.text and "\n10000\r\n" in tty.text, "lines are missing",
+            repr(tty.text[-200:]))
+    t.equal(len([line for line in tty.text.split("\r\n") if line.strip().isdigit()]), 20000)
