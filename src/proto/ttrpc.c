@@ -1,0 +1,220 @@
+/* ttrpc.c - frames, Request, Response, google.rpc.Status, KeyValue. */
+#include "proto/ttrpc.h"
+#include <errno.h>
+#include <string.h>
+#include <strings.h>
+
+enum { REQ_SERVICE = 1, REQ_METHOD, REQ_PAYLOAD, REQ_TIMEOUT, REQ_METADATA };
+enum { RESP_STATUS = 1, RESP_PAYLOAD };
+enum { STATUS_CODE = 1, STATUS_MESSAGE };
+enum { PAIR_KEY = 1, PAIR_VALUE };
+
+static uint32_t get_u32(const uint8_t *p)
+{
+    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
+}
+
+static void put_u32(uint8_t *p, uint32_t v)
+{
+    for (int i = 0; i < 4; i++)
+        p[i] = (uint8_t)(v >> (24 - 8 * i));
+}
+
+void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret)
+{
+    *ret = (struct ttrpc_header){
+        .len = get_u32(bytes), .stream = get_u32(bytes + 4), .type = bytes[8], .flags = bytes[9]
+    };
+}
+
+void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADER_BYTES])
+{
+    put_u32(bytes, h->len);
+    put_u32(bytes + 4, h->stream);
+    bytes[8] = h->type;
+    bytes[9] = h->flags;
+}
+
+int ttrpc_frame_decode(const void *data, size_t size, struct ttrpc_frame *ret, size_t *ret_used)
+{
+    struct ttrpc_header h;
+
+    if (size < TTRPC_HEADER_BYTES)
+        return -EAGAIN;
+    ttrpc_header_decode(data, &h);
+    if (h.len > TTRPC_BODY_MAX)
+        return -EMSGSIZE;
+    if (h.len > size - TTRPC_HEADER_BYTES)
+        return -EAGAIN;
+    *ret = (struct ttrpc_frame){
+        h.stream, h.type, h.flags, { (const uint8_t *)data + TTRPC_HEADER_BYTES, h.len }
+    };
+    *ret_used = TTRPC_HEADER_BYTES + h.len;
+    return 0;
+}
+
+ssize_t ttrpc_frame_encode(const struct ttrpc_frame *f, void *buf, size_t size)
+{
+    if (f->body.len > TTRPC_BODY_MAX)
+        return -EMSGSIZE;
+    if (size < TTRPC_HEADER_BYTES + f->body.len)
+        return -ENOBUFS;
+    ttrpc_header_encode(
+        &(struct ttrpc_header){ (uint32_t)f->body.len, f->stream, f->type, f->flags }, buf);
+    if (f->body.len > 0)
+        memcpy((uint8_t *)buf + TTRPC_HEADER_BYTES, f->body.data, f->body.len);
+    return (ssize_t)(TTRPC_HEADER_BYTES + f->body.len);
+}
+
+/* A field of the wrong wire type is an unknown field. */
+static bool is(const struct pb_field *f, uint32_t number, enum pb_wire wire)
+{
+    return f->number == number && f->wire == wire;
+}
+
+int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret)
+{
+    struct pb_reader r = pb_reader_of(body);
+    struct pb_field f;
+    const uint8_t *start = r.pos;
+    int more;
+
+    *ret = (struct ttrpc_request){ 0 };
+    for (; (more = pb_next(&r, &f)) > 0; start = r.pos) {
+        if (is(&f, REQ_SERVICE, PB_BYTES)) {
+            ret->service = f.bytes;
+        } else if (is(&f, REQ_METHOD, PB_BYTES)) {
+            ret->method = f.bytes;
+        } else if (is(&f, REQ_PAYLOAD, PB_BYTES)) {
+            ret->payload = f.bytes;
+        } else if (is(&f, REQ_TIMEOUT, PB_VARINT)) {
+            ret->timeout_nano = (int64_t)f.value;
+        } else if (is(&f, REQ_METADATA, PB_BYTES)) {
+            /* From the first to the last; other fields in between do no harm to who reads it. */
+            if (!ret->metadata.data)
+                ret->metadata.data = start;
+            ret->metadata.len = (size_t)(r.pos - ret->metadata.data);
+        }
+    }
+    if (more < 0 || !pb_text_ok(ret->service) || !pb_text_ok(ret->method))
+        return -EBADMSG;
+    return 0;
+}
+
+static int status_decode(struct pb_slice status, struct ttrpc_response *ret)
+{
+    struct pb_reader r = pb_reader_of(status);
+    struct pb_field f;
+    int more;
+
+    while ((more = pb_next(&r, &f)) > 0) {
+        if (is(&f, STATUS_CODE, PB_VARINT))
+            ret->code = (uint32_t)f.value;
+        else if (is(&f, STATUS_MESSAGE, PB_BYTES))
+            ret->message = f.bytes;
+    }
+    return more;
+}
+
+int ttrpc_response_decode(struct pb_slice body, struct ttrpc_response *ret)
+{
+    struct pb_reader r = pb_reader_of(body);
+    struct pb_field f;
+    int more;
+
+    *ret = (struct ttrpc_response){ 0 };
+    while ((more = pb_next(&r, &f)) > 0) {
+        if (is(&f, RESP_PAYLOAD, PB_BYTES))
+            ret->payload = f.bytes;
+        else if (is(&f, RESP_STATUS, PB_BYTES) && status_decode(f.bytes, ret) < 0)
+            return -EBADMSG;
+    }
+    return more < 0 || !pb_text_ok(ret->message) ? -EBADMSG : 0;
+}
+
+void ttrpc_put_request(struct sbuf *b, const struct ttrpc_request *r)
+{
+    pb_put_bytes(b, REQ_SERVICE, r->service);
+    pb_put_bytes(b, REQ_METHOD, r->method);
+    pb_put_bytes(b, REQ_PAYLOAD, r->payload);
+    pb_put_varint(b, REQ_TIMEOUT, (uint64_t)r->timeout_nano);
+    if (r->metadata.len > 0)
+        sbuf_add(b, r->metadata.data, r->metadata.len);
+}
+
+/* Cut between characters, so that what is left stays valid. */
+static void put_text(struct sbuf *b, struct pb_slice s)
+{
+    for (size_t i = 0, n; i < s.len; i += n) {
+        uint32_t c;
+
+        n = str_utf8((const char *)s.data + i, s.len - i, &c);
+        if (b->len + (n ? n : 1) > TTRPC_MESSAGE_MAX)
+            return;
+        if (n > 0 && c != 0) {
+            sbuf_add(b, s.data + i, n);
+        } else {
+            sbuf_addc(b, '?');
+            n = 1;
+        }
+    }
+}
+
+void ttrpc_put_response(struct sbuf *b, const struct ttrpc_response *r)
+{
+    if (r->code != 0) {
+        AUTO(sbuf_release) struct sbuf text = { 0 }, status = { 0 };
+
+        put_text(&text, r->message);
+        pb_put_varint(&status, STATUS_CODE, r->code);
+        pb_put_bytes(&status, STATUS_MESSAGE, (struct pb_slice){ (uint8_t *)text.data, text.len });
+        pb_put_message(b, RESP_STATUS, (struct pb_slice){ (uint8_t *)status.data, status.len });
+    }
+    pb_put_bytes(b, RESP_PAYLOAD, r->payload);
+}
+
+void ttrpc_put_metadata(struct sbuf *b, const char *key, const char *value)
+{
+    AUTO(sbuf_release) struct sbuf pair = { 0 };
+
+    pb_put_bytes(&pair, PAIR_KEY, pb_slice_of(key));
+    pb_put_bytes(&pair, PAIR_VALUE, pb_slice_of(value));
+    pb_put_message(b, REQ_METADATA, (struct pb_slice){ (uint8_t *)pair.data, pair.len });
+}
+
+int ttrpc_metadata_next(struct pb_reader *r, struct pb_slice *ret_key, struct pb_slice *ret_value)
+{
+    struct pb_field f, part;
+    int more;
+
+    do {
+        more = pb_next(r, &f);
+        if (more <= 0)
+            return more;
+    } while (!is(&f, REQ_METADATA, PB_BYTES));
+
+    struct pb_reader pair = pb_reader_of(f.bytes);
+
+    *ret_key = *ret_value = (struct pb_slice){ 0 };
+    while ((more = pb_next(&pair, &part)) > 0) {
+        if (is(&part, PAIR_KEY, PB_BYTES))
+            *ret_key = part.bytes;
+        else if (is(&part, PAIR_VALUE, PB_BYTES))
+            *ret_value = part.bytes;
+    }
+    return more < 0 ? more : 1;
+}
+
+bool ttrpc_metadata_get(const struct ttrpc_request *r, const char *key, struct pb_slice *ret)
+{
+    struct pb_reader reader = pb_reader_of(r->metadata);
+    struct pb_slice k, v;
+
+    while (ttrpc_metadata_next(&reader, &k, &v) > 0) {
+        if (k.len == strlen(key) && strncasecmp((const char *)k.data, key, k.len) == 0) {
+            *ret = v;
+            return true;
+        }
+    }
+    return false;
+}

@@ -1,0 +1,61 @@
+/* ttrpc.h - ttrpc's frames and its two envelope messages (containerd-contract.md §1): a header of
+ * ten bytes, big-endian, then a body. Slices borrow the body they were decoded from.
+ * Leaf code: 0 or more, or -errno. Never waits. */
+#pragma once
+#include "proto/pb_wire.h"
+#include <sys/types.h>
+
+#define TTRPC_HEADER_BYTES 10
+#define TTRPC_BODY_MAX (4u << 20)
+#define TTRPC_MESSAGE_MAX 4096 /* of a status we send; the rest is cut off */
+
+enum ttrpc_type { TTRPC_REQUEST = 1, TTRPC_RESPONSE = 2, TTRPC_DATA = 3 };
+enum ttrpc_flag {
+    TTRPC_CLOSED = 0x01,  /* the sender will send no more */
+    TTRPC_OPEN = 0x02,    /* the sender will send data */
+    TTRPC_NO_DATA = 0x04, /* no message, not even an empty one */
+};
+
+struct ttrpc_header {
+    uint32_t len; /* of the body; may be more than TTRPC_BODY_MAX */
+    uint32_t stream;
+    uint8_t type, flags; /* as they came: other values are possible */
+};
+void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret);
+void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADER_BYTES]);
+
+struct ttrpc_frame {
+    uint32_t stream;
+    uint8_t type, flags;
+    struct pb_slice body;
+};
+/* 0 and the bytes used; -EAGAIN if the frame is not all there, -EMSGSIZE if it never may be. */
+int ttrpc_frame_decode(const void *data, size_t size, struct ttrpc_frame *ret, size_t *ret_used);
+/* The bytes written; -ENOBUFS, or -EMSGSIZE beyond TTRPC_BODY_MAX. */
+ssize_t ttrpc_frame_encode(const struct ttrpc_frame *f, void *buf, size_t size);
+
+struct ttrpc_request {
+    struct pb_slice service, method, payload;
+    int64_t timeout_nano;     /* 0: none; below 0: it is over */
+    struct pb_slice metadata; /* its fields as they are on the wire; see ttrpc_metadata_next */
+};
+struct ttrpc_response {
+    uint32_t code;           /* as enum err_code; 0 is success */
+    struct pb_slice message; /* of an error */
+    struct pb_slice payload; /* of a success */
+};
+/* Unknown fields are skipped, the last of a repeated one wins. -EBADMSG. */
+int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret);
+int ttrpc_response_decode(struct pb_slice body, struct ttrpc_response *ret);
+
+/* Append the body. What is no valid text in a status message becomes '?': Go would drop the
+ * whole response. */
+void ttrpc_put_request(struct sbuf *b, const struct ttrpc_request *r);
+void ttrpc_put_response(struct sbuf *b, const struct ttrpc_response *r);
+
+/* Appends one pair to what becomes a request's metadata. */
+void ttrpc_put_metadata(struct sbuf *b, const char *key, const char *value);
+/* The next pair: 1, 0 at the end, or -EBADMSG. Start with *r = pb_reader_of(metadata). */
+int ttrpc_metadata_next(struct pb_reader *r, struct pb_slice *ret_key, struct pb_slice *ret_value);
+/* The first value of a key, letters of either case; false if there is none. */
+bool ttrpc_metadata_get(const struct ttrpc_request *r, const char *key, struct pb_slice *ret);
