@@ -163,6 +163,9 @@ static void check_outcome(struct sim_call *c, const struct fake_facts *facts, in
         (c->state == VM_RUNNING || (c->state == VM_CREATED && c->action == ACT_START)))
         sim_broken(s, "client %u's %s failed though nothing is wrong: %s", c->client, c->name,
                    err->msg);
+    if (r < 0 && c->action == ACT_TERMINATE && !c->limited && s->plan.vmm.release.how == FAKE_OK &&
+        s->plan.vmm.release_failures == 0 && s->plan.vmm.kill_ns < VM_KILL_LIMIT)
+        sim_broken(s, "client %u's terminate failed though it could not: %s", c->client, err->msg);
     if (r == 0 && c->action == ACT_TERMINATE && s->state != VM_NOT_CREATED && !facts->released)
         sim_broken(s, "client %u's terminate succeeded before all was taken back", c->client);
 }

@@ -131,7 +131,10 @@ static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
         p->honest = false;
         break;
     case SIM_DEATH:
-        p->vmm.dies_after_ns = 1 + some_ns(r, 30 * NS_PER_S);
+        p->vmm.dies_after_ns = 1 + some_ns(r, 15 * NS_PER_S);
+        if (chance(r, 60))
+            p->vmm.dies_after_ns += p->guest.init_ns + p->guest.agent_ns;
+        p->can_power_off = chance(r, 50); /* else it dies in the middle of a shutdown */
         p->vmm.death = (enum fake_death)rng_below(r, FAKE_OOM + 1);
         break;
     case SIM_SILENT_GUEST:

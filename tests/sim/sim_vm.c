@@ -1,6 +1,7 @@
 /* sim_vm.c - the program: runs schedules and prints TAP, one line for each class of faults.
  *     sim_vm [--seeds A..B]      all of them; a failing one is named
- *     sim_vm --seed N [-v]       one, with a trace of its steps */
+ *     sim_vm --seed N [-v]       one, with a trace of its steps
+ *     --first                    stop at the first that fails */
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -56,7 +57,8 @@ static int parse_range(const char *text, uint64_t *first, uint64_t *last)
     return *first == 0 || *last < *first ? -EINVAL : 0;
 }
 
-static void run_one(uint64_t seed, const char *dir, bool trace, struct totals *classes)
+/* True if a law is broken. */
+static bool run_one(uint64_t seed, const char *dir, bool trace, struct totals *classes)
 {
     struct totals *t = &classes[seed % SIM_FAULT_COUNT];
     struct sim_result r;
@@ -69,7 +71,7 @@ static void run_one(uint64_t seed, const char *dir, bool trace, struct totals *c
     t->calls += r.calls;
     t->failed += r.failed;
     if (!r.broken[0])
-        return;
+        return false;
     if (t->broken++ < SIM_SHOWN) {
         AUTO_FREE char *text = str_dup(r.broken);
 
@@ -78,11 +80,12 @@ static void run_one(uint64_t seed, const char *dir, bool trace, struct totals *c
             printf("#     %s\n", line);
         printf("# replay: sim_vm --seed %llu -v\n", (unsigned long long)seed);
     }
+    return true;
 }
 
 static int usage(void)
 {
-    fprintf(stderr, "usage: sim_vm [--seeds A..B | --seed N] [-v]   (seeds from 1)\n");
+    fprintf(stderr, "usage: sim_vm [--seeds A..B | --seed N] [--first] [-v]   (seeds from 1)\n");
     return 2;
 }
 
@@ -116,11 +119,13 @@ int main(int argc, char **argv)
     uint64_t first = 1, last = SIM_DEFAULT_LAST;
     /* Ledgers are small and many: memory if there is some, as in real life. */
     char dir[64];
-    bool trace = false;
+    bool trace = false, first_only = false, broken = false;
 
     for (int i = 1; i < argc; i++) {
         if (str_eq(argv[i], "-v"))
             trace = true;
+        else if (str_eq(argv[i], "--first"))
+            first_only = true;
         else if ((str_eq(argv[i], "--seeds") || str_eq(argv[i], "--seed")) && i + 1 < argc &&
                  parse_range(argv[i + 1], &first, &last) == 0)
             i++;
@@ -138,8 +143,8 @@ int main(int argc, char **argv)
         fprintf(stderr, "sim_vm: %s: %m\n", dir);
         return 2;
     }
-    for (uint64_t seed = first; seed <= last; seed++)
-        run_one(seed, dir, trace, classes);
+    for (uint64_t seed = first; seed <= last && !(first_only && broken); seed++)
+        broken |= run_one(seed, dir, trace, classes);
     (void)dir_remove(dir);
     return report(classes);
 }
