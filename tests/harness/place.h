@@ -17,15 +17,18 @@ static inline void place_release_auto(struct place *p)
     (void)dir_remove(p->dir);
 }
 
-static inline void place_init(struct place *p)
+static inline void place_init(struct place *p, const char *top)
 {
-    snprintf(p->dir, sizeof(p->dir), "/tmp/lcow-test.XXXXXX");
+    snprintf(p->dir, sizeof(p->dir), "%s/lcow-test.XXXXXX", top);
     if (!mkdtemp(p->dir))
         tap_fail(__FILE__, __LINE__, "no directory %s: %m", p->dir);
 }
-#define PLACE(p)                                                                                   \
+#define PLACE_IN(p, top)                                                                           \
     AUTO(place_release) struct place p = { "", "" };                                               \
-    place_init(&p)
+    place_init(&p, (top))
+#define PLACE(p) PLACE_IN(p, "/tmp")
+/* For very many files: a busy disk takes its time. */
+#define PLACE_IN_MEMORY(p) PLACE_IN(p, "/dev/shm")
 
 /* A path below it; valid until the next call. */
 static inline const char *place_path(struct place *p, const char *name)
