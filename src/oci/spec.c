@@ -1,0 +1,313 @@
+#include "oci/spec.h"
+#include "base/err.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define ANNOTATION_TYPE "io.kubernetes.cri.container-type"
+#define ANNOTATION_SANDBOX "io.kubernetes.cri.sandbox-id"
+
+struct spec {
+    json_t *root;
+};
+
+/* --- the check: what we and the guest rely on --- */
+
+static int need_object(const json_t *root, const char *key, const json_t **ret, struct err *err)
+{
+    *ret = NULL;
+    if (js_obj(root, key, ret, err) < 0)
+        return err_wrap(err, "OCI spec");
+    if (!*ret)
+        return err_set(err, ERR_INVALID, "OCI spec: %s is missing", key);
+    return 0;
+}
+
+/* A list of strings; absent is fine and gives *ret_n = 0. */
+static int check_strings(const json_t *obj, const char *where, const char *key, size_t *ret_n,
+                         struct err *err)
+{
+    const json_t *list = NULL, *item;
+    size_t i;
+
+    *ret_n = 0;
+    if (js_arr(obj, key, &list, err) < 0)
+        return err_wrap(err, "OCI spec: %s", where);
+    json_array_foreach(list, i, item)
+    {
+        if (!json_is_string(item))
+            return err_set(err, ERR_INVALID, "OCI spec: %s.%s[%zu] is not a string", where, key, i);
+    }
+    *ret_n = list ? json_array_size(list) : 0;
+    return 0;
+}
+
+static int check_process(const json_t *process, const char *where, struct err *err)
+{
+    const char *cwd = "";
+    bool terminal;
+    size_t n;
+
+    if (check_strings(process, where, "args", &n, err) < 0)
+        return -1;
+    if (n == 0)
+        return err_set(err, ERR_INVALID, "OCI spec: %s.args is empty: nothing to run", where);
+    if (check_strings(process, where, "env", &n, err) < 0)
+        return -1;
+    if (js_str(process, "cwd", &cwd, err) < 0 || js_bool(process, "terminal", &terminal, err) < 0)
+        return err_wrap(err, "OCI spec: %s", where);
+    if (cwd[0] != '/')
+        return err_set(err, ERR_INVALID, "OCI spec: %s.cwd \"%s\" is not an absolute path", where,
+                       cwd);
+    return 0;
+}
+
+static int check_mounts(const json_t *root, struct err *err)
+{
+    const json_t *mounts = NULL, *m;
+    size_t i, n;
+
+    if (js_arr(root, "mounts", &mounts, err) < 0)
+        return err_wrap(err, "OCI spec");
+    if (mounts && json_array_size(mounts) > SPEC_MAX_MOUNTS)
+        return err_set(err, ERR_INVALID, "OCI spec: %zu mounts, at most %d",
+                       json_array_size(mounts), SPEC_MAX_MOUNTS);
+    json_array_foreach(mounts, i, m)
+    {
+        const char *destination = "", *type = "", *source = "";
+
+        if (!json_is_object(m))
+            return err_set(err, ERR_INVALID, "OCI spec: mounts[%zu] is not an object", i);
+        if (js_str(m, "destination", &destination, err) < 0 || js_str(m, "type", &type, err) < 0 ||
+            js_str(m, "source", &source, err) < 0 ||
+            check_strings(m, "mounts[]", "options", &n, err) < 0)
+            return err_wrap(err, "OCI spec: mounts[%zu]", i);
+        if (!destination[0])
+            return err_set(err, ERR_INVALID, "OCI spec: mounts[%zu] has no destination", i);
+    }
+    return 0;
+}
+
+static int check_annotations(const json_t *root, struct err *err)
+{
+    const json_t *annotations = NULL;
+    const char *key;
+    json_t *value;
+
+    if (js_obj(root, "annotations", &annotations, err) < 0)
+        return err_wrap(err, "OCI spec");
+    json_object_foreach((json_t *)annotations, key, value)
+    {
+        if (!json_is_string(value))
+            return err_set(err, ERR_INVALID, "OCI spec: annotation \"%.100s\" is not a string",
+                           key);
+    }
+    return 0;
+}
+
+static int check_namespaces(const json_t *linux_part, struct err *err)
+{
+    const json_t *list = NULL, *item;
+    size_t i;
+
+    if (js_arr(linux_part, "namespaces", &list, err) < 0)
+        return err_wrap(err, "OCI spec: linux");
+    json_array_foreach(list, i, item)
+    {
+        const char *type = "", *path = "";
+
+        if (!json_is_object(item) || js_str(item, "type", &type, err) < 0 ||
+            js_str(item, "path", &path, err) < 0 || !type[0])
+            return err_set(err, ERR_INVALID, "OCI spec: linux.namespaces[%zu] is malformed", i);
+    }
+    return 0;
+}
+
+static int check(json_t *root, struct err *err)
+{
+    const json_t *linux_part, *process, *root_part, *resources = NULL;
+    const char *path = "";
+
+    if (need_object(root, "linux", &linux_part, err) < 0 ||
+        need_object(root, "process", &process, err) < 0 ||
+        need_object(root, "root", &root_part, err) < 0)
+        return -1;
+    if (js_str(root_part, "path", &path, err) < 0)
+        return err_wrap(err, "OCI spec: root");
+    if (js_obj(linux_part, "resources", &resources, err) < 0)
+        return err_wrap(err, "OCI spec: linux");
+    if (!resources && json_object_set_new((json_t *)linux_part, "resources", json_object()) < 0)
+        return err_set(err, ERR_EXHAUSTED, "OCI spec: no memory");
+    if (check_process(process, "process", err) < 0 || check_mounts(root, err) < 0 ||
+        check_annotations(root, err) < 0 || check_namespaces(linux_part, err) < 0)
+        return -1;
+    return 0;
+}
+
+int spec_parse(const char *text, size_t len, struct spec **ret, struct err *err)
+{
+    AUTO(json_decref) json_t *root = NULL;
+
+    if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
+        return err_wrap(err, "OCI spec");
+    if (!json_is_object(root))
+        return err_set(err, ERR_INVALID, "OCI spec: not an object");
+    if (check(root, err) < 0)
+        return -1;
+    *ret = mem_new(struct spec);
+    (*ret)->root = TAKE_PTR(root);
+    return 0;
+}
+
+void spec_free(struct spec *s)
+{
+    if (!s)
+        return;
+    json_decref(s->root);
+    free(s);
+}
+
+struct spec *spec_copy(const struct spec *s)
+{
+    struct spec *copy = mem_new(struct spec);
+
+    copy->root = json_deep_copy(s->root);
+    return copy;
+}
+
+/* --- questions --- */
+
+json_t *spec_json(const struct spec *s)
+{
+    return s->root;
+}
+
+static const json_t *part(const struct spec *s, const char *key)
+{
+    return js_get(s->root, key);
+}
+
+/* All of these were checked: a wrong type cannot be met any more. */
+static const char *text_of(const json_t *obj, const char *key)
+{
+    const char *value = obj ? json_string_value(js_get(obj, key)) : NULL;
+
+    return value ? value : "";
+}
+
+const char *spec_annotation(const struct spec *s, const char *key)
+{
+    const json_t *annotations = part(s, "annotations");
+
+    return annotations ? json_string_value(json_object_get(annotations, key)) : NULL;
+}
+
+int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
+              struct err *err)
+{
+    const char *type = spec_annotation(s, ANNOTATION_TYPE);
+    const char *sandbox = spec_annotation(s, ANNOTATION_SANDBOX);
+    bool has_type = type && type[0], has_sandbox = sandbox && sandbox[0];
+
+    if (!has_type && !has_sandbox) {
+        *ret = SPEC_STANDALONE;
+        *ret_pod = own_id;
+        return 0;
+    }
+    if (has_type != has_sandbox)
+        return err_set(err, ERR_INVALID, "annotation %s is set, but %s is not",
+                       has_type ? ANNOTATION_TYPE : ANNOTATION_SANDBOX,
+                       has_type ? ANNOTATION_SANDBOX : ANNOTATION_TYPE);
+    if (strcmp(type, "sandbox") == 0)
+        *ret = SPEC_SANDBOX;
+    else if (strcmp(type, "container") == 0)
+        *ret = SPEC_WORKLOAD;
+    else
+        return err_set(err, ERR_INVALID,
+                       "annotation %s is \"%.64s\": it must be \"sandbox\" or \"container\"",
+                       ANNOTATION_TYPE, type);
+    *ret_pod = sandbox;
+    return 0;
+}
+
+bool spec_terminal(const struct spec *s)
+{
+    return json_is_true(js_get(part(s, "process"), "terminal"));
+}
+
+bool spec_root_readonly(const struct spec *s)
+{
+    return json_is_true(js_get(part(s, "root"), "readonly"));
+}
+
+const char *spec_root_path(const struct spec *s)
+{
+    return text_of(part(s, "root"), "path");
+}
+
+const char *spec_cgroups_path(const struct spec *s)
+{
+    return text_of(part(s, "linux"), "cgroupsPath");
+}
+
+int spec_oom_score_adj(const struct spec *s, bool *ret_set)
+{
+    int32_t value = 0;
+    struct err ignored = ERR_INIT;
+    const json_t *item = js_get(part(s, "process"), "oomScoreAdj");
+
+    *ret_set = item && json_is_integer(item);
+    if (*ret_set && js_i32(part(s, "process"), "oomScoreAdj", &value, &ignored) < 0)
+        *ret_set = false;
+    return value;
+}
+
+bool spec_namespace(const struct spec *s, const char *type, const char **ret_path)
+{
+    const json_t *list = js_get(part(s, "linux"), "namespaces"), *item;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        if (strcmp(text_of(item, "type"), type) == 0) {
+            *ret_path = text_of(item, "path");
+            return true;
+        }
+    }
+    return false;
+}
+
+int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
+{
+    const json_t *resources = js_get(part(s, "linux"), "resources"), *memory = NULL, *cpu = NULL;
+    struct spec_limits l = { 0 };
+    int64_t limit = 0;
+
+    if (js_obj(resources, "memory", &memory, err) < 0 || js_obj(resources, "cpu", &cpu, err) < 0)
+        return err_wrap(err, "OCI spec: linux.resources");
+    if (memory && js_i64(memory, "limit", &limit, err) < 0)
+        return err_wrap(err, "OCI spec: linux.resources.memory");
+    if (cpu && (js_u64(cpu, "period", &l.cpu_period, err) < 0 ||
+                js_i64(cpu, "quota", &l.cpu_quota, err) < 0 ||
+                js_u64(cpu, "shares", &l.cpu_shares, err) < 0))
+        return err_wrap(err, "OCI spec: linux.resources.cpu");
+    l.memory_bytes = limit > 0 ? (uint64_t)limit : 0; /* -1: unlimited */
+    *ret = l;
+    return 0;
+}
+
+int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err)
+{
+    AUTO(json_decref) json_t *process = NULL;
+
+    if (!text || len == 0)
+        return err_set(err, ERR_INVALID, "exec without a process: its spec is missing");
+    if (js_parse(text, len, SPEC_MAX_BYTES, &process, err) < 0)
+        return err_wrap(err, "process of the exec");
+    if (!json_is_object(process))
+        return err_set(err, ERR_INVALID, "process of the exec: not an object");
+    if (check_process(process, "process", err) < 0)
+        return -1;
+    json_object_set_new(process, "terminal", json_boolean(terminal));
+    *ret = TAKE_PTR(process);
+    return 0;
+}
