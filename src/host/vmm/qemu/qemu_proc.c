@@ -27,9 +27,6 @@
 
 static void read_console(void *arg)
 {
-    static const enum vm_stage told[] = {
-        [CONSOLE_KERNEL] = VM_STAGE_KERNEL, [CONSOLE_INIT] = VM_STAGE_INIT
-    };
     struct qemu_proc *p = arg;
     struct err err = ERR_INIT;
     char buf[1024];
@@ -38,8 +35,10 @@ static void read_console(void *arg)
     /* Never left unread: a full console blocks the guest. */
     while (stream_read(&p->ctx, p->console, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
         enum console_news news = console_feed(&p->vm->console, buf, n);
-        if (news != CONSOLE_NOTHING)
-            qemu_raise_stage(p->vm, told[news]);
+        if (news >= CONSOLE_KERNEL)
+            qemu_raise_stage(p->vm, VM_STAGE_KERNEL);
+        if (news == CONSOLE_INIT)
+            qemu_raise_stage(p->vm, VM_STAGE_INIT);
     }
 }
 

@@ -148,7 +148,8 @@ static void start_failed(struct qemu *q, const struct err *err)
         publish(q, &q->proc->exit);
         return;
     }
-    snprintf(q->proc->given_up, sizeof(q->proc->given_up), "%.255s", err->msg);
+    if (!q->dying)
+        snprintf(q->proc->given_up, sizeof(q->proc->given_up), "%.255s", err->msg);
     qemu_proc_kill(q->proc); /* the watcher publishes */
 }
 

@@ -41,6 +41,7 @@ struct qlink {
     struct ctx ctx;
     struct cancel cancel;
     uint8_t token[LINK_TOKEN_BYTES];
+    uint64_t preface_ns;
     void (*on_dial)(void *arg, uint32_t port);
     void *arg;
     int tap, listener;
@@ -109,7 +110,7 @@ static void end_given(struct qlink *l)
 
 static void refuse(struct qlink *l, struct stream *s, const char *why, uint32_t port)
 {
-    if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
+    if (!l->closed && log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
         log_warn(&l->ctx, "connection from the guest refused", F_STR("reason", why),
                  F_U("port", port));
     stream_free(s);
@@ -150,7 +151,7 @@ static void hear_preface(void *arg)
     struct dialled *d = arg;
     struct qlink *l = d->link;
     struct stream *s = d->stream;
-    struct ctx ctx = ctx_with_timeout(&l->ctx, QLINK_PREFACE_NS);
+    struct ctx ctx = ctx_with_timeout(&l->ctx, l->preface_ns);
     struct err err = ERR_INIT;
     struct link_preface p;
     uint8_t raw[LINK_PREFACE_BYTES];
@@ -294,6 +295,7 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
     cancel_init(&l->cancel, NULL);
     l->ctx = ctx_with_cancel(opts->life, &l->cancel);
     memcpy(l->token, opts->token, sizeof(l->token));
+    l->preface_ns = opts->preface_ns ? opts->preface_ns : QLINK_PREFACE_NS;
     l->on_dial = opts->on_dial;
     l->arg = opts->arg;
     l->tap = net.tap;

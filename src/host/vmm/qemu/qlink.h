@@ -23,6 +23,7 @@ struct vmm_listener;
 struct qlink_opts {
     const struct ctx *life; /* outlives the link: its fibers wait and log with it */
     const uint8_t *token;   /* LINK_TOKEN_BYTES */
+    uint64_t preface_ns;    /* 0: QLINK_PREFACE_NS */
     /* A port was dialled and given away; on the loop, may not wait. May be NULL. */
     void (*on_dial)(void *arg, uint32_t port);
     void *arg;

@@ -1,0 +1,135 @@
+/* qemu_puppet.c - stands in for QEMU in the tests of the backend: takes its command line, plays
+ * the part that the VM's name asks for. Runs in the real jail. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { QMP = 3, CONSOLE = 4 };
+
+static void say(int fd, const char *text)
+{
+    for (size_t n = strlen(text); n > 0;) {
+        ssize_t w = write(fd, text, n);
+        if (w <= 0)
+            _exit(3);
+        text += w;
+        n -= (size_t)w;
+    }
+}
+
+static void greet(const char *major, const char *minor)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": %s, \"major\": %s}, "
+             "\"package\": \"\"}, \"capabilities\": []}}\r\n",
+             minor, major);
+    say(QMP, text);
+}
+
+static void event_shutdown(const char *reason)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, \"event\": \"SHUTDOWN\", "
+             "\"data\": {\"guest\": true, \"reason\": \"%s\"}}\r\n",
+             reason);
+    say(QMP, text);
+}
+
+/* Answers one line; true if it was quit. */
+static bool answer(const char *line)
+{
+    const char *id = strstr(line, "\"id\":");
+    char text[128];
+
+    snprintf(text, sizeof(text), "{\"return\": {}, \"id\": %d}\r\n", id ? atoi(id + 5) : 0);
+    say(QMP, text);
+    return strstr(line, "\"quit\"");
+}
+
+static void serve(void)
+{
+    char line[4096];
+    size_t len = 0;
+
+    for (ssize_t n; (n = read(QMP, line + len, sizeof(line) - 1 - len)) > 0;) {
+        len += (size_t)n;
+        line[len] = '\0';
+        for (char *end; (end = strchr(line, '\n'));) {
+            *end = '\0';
+            if (answer(line)) {
+                event_shutdown("host-qmp-quit");
+                exit(0);
+            }
+            len -= (size_t)(end + 1 - line);
+            memmove(line, end + 1, len + 1);
+        }
+    }
+    exit(0);
+}
+
+static void boot(void)
+{
+    say(CONSOLE, "[    0.000000] Linux version 6.1.0 (puppet)\r\n");
+    say(CONSOLE, "lcow: stage init\r\n\033[31mred\r\n");
+}
+
+/* Wait for qmp_capabilities, which is the first command. */
+static void negotiate(void)
+{
+    char line[512];
+    ssize_t n = read(QMP, line, sizeof(line) - 1);
+
+    if (n <= 0)
+        exit(0);
+    line[n] = '\0';
+    answer(line);
+}
+
+int main(int argc, char **argv)
+{
+    char part[64] = "";
+    bool kvm = false;
+
+    for (int i = 1; i < argc - 1; i++) {
+        if (strcmp(argv[i], "-name") == 0)
+            sscanf(argv[i + 1], "guest=%63[^@,]", part);
+        if (strcmp(argv[i], "-accel") == 0)
+            kvm = strncmp(argv[i + 1], "kvm", 3) == 0;
+    }
+    if (argc == 2 && strcmp(argv[1], "-version") == 0) {
+        puts("QEMU emulator version 10.0.1");
+        return 0;
+    }
+    if (strcmp(part, "exits") == 0 || (strcmp(part, "no-kvm") == 0 && kvm)) {
+        fprintf(stderr, "puppet: first line\npuppet: \033[1mcannot go on\n");
+        return 1;
+    }
+    if (strcmp(part, "silent") == 0)
+        for (;;)
+            pause();
+    if (strcmp(part, "rubbish") == 0) {
+        say(QMP, "rubbish\r\n");
+        for (;;)
+            pause();
+    }
+    if (strcmp(part, "old") == 0)
+        greet("5", "2");
+    else
+        greet("10", "0");
+    if (strcmp(part, "mute-kvm") != 0 || !kvm)
+        boot();
+    if (strcmp(part, "poweroff") == 0 || strcmp(part, "reset") == 0) {
+        negotiate();
+        event_shutdown(part[0] == 'p' ? "guest-shutdown" : "guest-reset");
+        return 0;
+    }
+    serve();
+    return 0;
+}

@@ -1,0 +1,441 @@
+/* The backend with a puppet in QEMU's place: everything is real but the program in the jail. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "harness/tap.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/vmm.h"
+#include "proto/link.h"
+
+#include <elf.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct fixture {
+    struct ctx *ctx;
+    char *root, *run_dir, *kernel, *initrd, *cpuinfo, *id;
+    struct qemu_test_env env;
+    struct vmm *v;
+    struct vm_doc doc;
+    struct timeline timeline;
+    char stages[128];
+    struct group calls;
+};
+
+static void on_stage(void *arg, enum vm_stage stage)
+{
+    struct fixture *f = arg;
+
+    strcat(f->stages, vm_stage_name(stage));
+    strcat(f->stages, " ");
+}
+
+static void put(const char *path, const void *data, size_t len)
+{
+    ASSERT_EQ(file_write(path, data, len, 0600), 0);
+}
+
+static void start_fixture(struct ctx *ctx, struct fixture *f, const char *part, const char *flags)
+{
+    char root[] = "/tmp/lcow-qemu-test.XXXXXX";
+    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
+    AUTO_FREE char *cpuinfo = str_format("flags\t: fpu %s\n", flags);
+
+    if (geteuid() != 0)
+        tap_skip("jail and network namespace need root");
+    if (access("/dev/net/tun", R_OK | W_OK) < 0)
+        tap_skip("no /dev/net/tun here");
+    if (!getenv("QEMU_PUPPET"))
+        tap_skip("QEMU_PUPPET does not name the puppet");
+    ASSERT(mkdtemp(root));
+    *f = (struct fixture){ .ctx = ctx, .root = str_dup(root) };
+    f->run_dir = str_format("%s/ns/vm", root);
+    f->kernel = str_format("%s/kernel", root);
+    f->initrd = str_format("%s/initrd", root);
+    f->cpuinfo = str_format("%s/cpuinfo", root);
+    f->id = str_format("%s@vm", part);
+    f->env = (struct qemu_test_env){ f->cpuinfo, "/dev/zero" };
+    memcpy(elf.e_ident, ELFMAG, SELFMAG);
+    elf.e_ident[EI_CLASS] = ELFCLASS64;
+    put(f->kernel, &elf, sizeof(elf));
+    put(f->initrd, "070701", 6);
+    put(f->cpuinfo, cpuinfo, strlen(cpuinfo));
+    f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
+    f->v->on_stage = on_stage;
+    f->v->on_stage_arg = f;
+    f->v->timeline = &f->timeline;
+    f->doc = (struct vm_doc){ .id = f->id,
+                              .run_dir = f->run_dir,
+                              .vmm_path = getenv("QEMU_PUPPET"),
+                              .kernel = f->kernel,
+                              .initrd = f->initrd,
+                              .memory_mib = 256,
+                              .cpus = 1,
+                              .max_cpus = 1,
+                              .allow_emulation = true,
+                              .uid_base = 61000,
+                              .uid_count = 4 };
+    group_init(&f->calls);
+}
+
+static void create(struct fixture *f)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(f->v->ops->create(f->ctx, f->v, &f->doc, &err), err);
+}
+
+static void boot(struct fixture *f)
+{
+    struct err err = ERR_INIT;
+
+    create(f);
+    ASSERT_OK(f->v->ops->start(f->ctx, f->v, &err), err);
+}
+
+static void await_stage(struct fixture *f, enum vm_stage stage)
+{
+    struct err err = ERR_INIT;
+
+    while (f->v->ops->stage(f->v) < stage)
+        ASSERT_OK(fiber_sleep(f->ctx, NS_PER_MS, &err), err);
+}
+
+static struct vmm_exit ended(struct fixture *f)
+{
+    struct vmm_exit e;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(f->v->ops->wait(f->ctx, f->v, &e, &err), err);
+    return e;
+}
+
+/* Takes everything back and looks that nothing is left. */
+static void finish(struct fixture *f)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
+    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
+    ASSERT_OK(group_wait(f->ctx, &f->calls, "calls", &err), err);
+    f->v->ops->free(f->v);
+    ASSERT_EQ(access(f->run_dir, F_OK), -1);
+    ASSERT_EQ(dir_remove(f->root), 0);
+    free(f->root);
+    free(f->run_dir);
+    free(f->kernel);
+    free(f->initrd);
+    free(f->cpuinfo);
+    free(f->id);
+}
+
+static int pid_of(struct fixture *f)
+{
+    struct vmm_info info;
+
+    f->v->ops->info(f->v, &info);
+    return info.pid;
+}
+
+TEST_FIBER(a_vm_boots_pauses_and_quits)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct vmm_info info;
+    struct vmm_stats stats;
+    struct sbuf tail = { 0 };
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    f.v->ops->info(f.v, &info);
+    ASSERT(info.pid > 0 && info.emulated);
+    ASSERT_STR(info.version, "10.0.1");
+    ASSERT_STR(info.backend, "qemu");
+    await_stage(&f, VM_STAGE_INIT);
+    ASSERT_STR(f.stages, "spawned kernel init ");
+    f.v->ops->console_tail(f.v, 100, &tail);
+    ASSERT_HAS(tail.data, "?[31mred\n");
+    sbuf_release(&tail);
+    ASSERT_OK(f.v->ops->pause(ctx, f.v, &err), err);
+    ASSERT_OK(f.v->ops->resume(ctx, f.v, &err), err);
+    ASSERT_OK(f.v->ops->stats(ctx, f.v, &stats, &err), err);
+    ASSERT(stats.rss_bytes > 0 && stats.pss_bytes > 0 && stats.pss_bytes <= stats.rss_bytes);
+    ASSERT_EQ(stats.memory_bytes, 256 << 20);
+    ASSERT_FAIL(f.v->ops->release(ctx, f.v, &err), err, ERR_STATE);
+    ASSERT_OK(f.v->ops->quit(ctx, f.v, &err), err);
+    struct vmm_exit e = ended(&f);
+    ASSERT(e.requested && !e.powered_off && e.status == 0);
+    ASSERT_STR(e.why, "");
+    ASSERT_FAIL(f.v->ops->stats(ctx, f.v, &stats, &err), err, ERR_STATE);
+    ASSERT_EQ(pid_of(&f), 0);
+    ASSERT(f.timeline.n >= 3);
+    finish(&f);
+}
+
+/* What the ledger says while it runs. */
+TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
+{
+    struct fixture f, g;
+    char status[64];
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    AUTO_FREE char *path = str_format("%s/ledger", f.run_dir), *text = NULL,
+                   *proc = str_format("/proc/%d/status", pid_of(&f)), *of = NULL;
+    size_t len;
+    ASSERT_EQ(file_read_all(path, 65536, &text, &len), 0);
+    snprintf(status, sizeof(status), "process %d ", pid_of(&f));
+    ASSERT_HAS(text, status);
+    ASSERT_EQ(file_read_all(proc, 65536, &of, &len), 0);
+    ASSERT_HAS(of, "\nUid:\t61000\t61000\t61000\t61000\n");
+    ASSERT_HAS(of, "\nNoNewPrivs:\t1\n");
+    ASSERT_HAS(of, "\nCapEff:\t000000000000001b\n");
+    start_fixture(ctx, &g, "boots", "tsc"); /* other root, other locks: the same number */
+    boot(&g);
+    f.v->ops->terminate(f.v);
+    g.v->ops->terminate(g.v);
+    ASSERT(ended(&f).requested && ended(&g).requested);
+    finish(&f);
+    finish(&g);
+}
+
+TEST_FIBER(a_killed_qemu_is_told_truly_and_wakes_who_waits_for_the_guest)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct vmm_listener *l;
+    struct stream *s;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    ASSERT_OK(f.v->ops->listen(f.v, PORT_BRIDGE, &l, &err), err);
+    ASSERT_EQ(kill(pid_of(&f), SIGKILL), 0);
+    ASSERT_FAIL(f.v->ops->accept(ctx, l, &s, &err), err, ERR_UNAVAILABLE);
+    struct vmm_exit e = ended(&f);
+    ASSERT(!e.requested && !e.powered_off && !e.oom);
+    ASSERT_EQ(e.status, SIGKILL);
+    ASSERT_STR(e.why, "qemu was killed by signal 9 (SIGKILL)");
+    ASSERT_FAIL(f.v->ops->pause(ctx, f.v, &err), err, ERR_STATE);
+    finish(&f);
+}
+
+TEST_FIBER(a_stopped_qemu_can_be_terminated)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    ASSERT_EQ(kill(pid_of(&f), SIGSTOP), 0);
+    f.v->ops->terminate(f.v);
+    f.v->ops->terminate(f.v);
+    ASSERT(ended(&f).requested);
+    finish(&f);
+}
+
+TEST_FIBER(an_orderly_power_off_is_told_from_a_reboot)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "poweroff", "tsc");
+    boot(&f);
+    struct vmm_exit e = ended(&f);
+    ASSERT(e.powered_off && !e.requested);
+    finish(&f);
+    start_fixture(ctx, &f, "reset", "tsc");
+    boot(&f);
+    e = ended(&f);
+    ASSERT(!e.powered_off && !e.requested);
+    ASSERT_HAS(e.why, "rebooted");
+    finish(&f);
+}
+
+/* Start fails with the code, its error and the exit say why, nothing is left. */
+static void fails_to_start(struct ctx *ctx, const char *part, uint64_t limit, enum err_code code,
+                           const char *why)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct ctx limited = ctx_with_timeout(ctx, limit);
+
+    start_fixture(ctx, &f, part, "tsc");
+    create(&f);
+    ASSERT_FAIL(f.v->ops->start(&limited, f.v, &err), err, code);
+    ASSERT_HAS(err.msg, why);
+    struct vmm_exit e = ended(&f);
+    ASSERT(!e.requested);
+    ASSERT_HAS(e.why, why);
+    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_STATE);
+    finish(&f);
+}
+
+TEST_FIBER(a_qemu_that_exits_at_once_is_quoted)
+{
+    fails_to_start(ctx, "exits", NS_PER_S * 9, ERR_UNAVAILABLE,
+                   "qemu exited with status 1: puppet: first line / puppet: ?[1mcannot go on");
+}
+
+TEST_FIBER(an_old_qemu_is_named_with_the_remedy)
+{
+    fails_to_start(ctx, "old", NS_PER_S * 9, ERR_STATE, "is QEMU 5.2.1, which is too old");
+}
+
+TEST_FIBER(a_silent_monitor_ends_with_the_deadline)
+{
+    fails_to_start(ctx, "silent", 200 * NS_PER_MS, ERR_DEADLINE, "did not greet");
+}
+
+TEST_FIBER(a_monitor_of_rubbish_fails_the_start)
+{
+    fails_to_start(ctx, "rubbish", NS_PER_S * 9, ERR_UNAVAILABLE, "qmp");
+}
+
+struct starting {
+    struct fixture *f;
+    int create, start;
+    struct err err;
+    bool done;
+};
+
+static void start_fiber(void *arg)
+{
+    struct starting *s = arg;
+    struct fixture *f = s->f;
+
+    s->start = -2;
+    s->create = f->v->ops->create(f->ctx, f->v, &f->doc, &s->err);
+    if (s->create == 0)
+        s->start = f->v->ops->start(f->ctx, f->v, &s->err);
+    s->done = true;
+}
+
+TEST_FIBER(terminate_works_at_any_moment_of_create_and_start)
+{
+    for (unsigned step = 0; step < 24; step++) {
+        struct fixture f;
+        struct starting s = { .f = &f };
+        struct err err = ERR_INIT;
+        struct vmm_exit e;
+
+        start_fixture(ctx, &f, step % 2 ? "silent" : "boots", "tsc");
+        group_go(&f.calls, ctx->loop, start_fiber, &s, "starting");
+        ASSERT_OK(fiber_sleep(ctx, step * 700 * NS_PER_US, &err), err);
+        f.v->ops->terminate(f.v);
+        ASSERT_OK(group_wait(ctx, &f.calls, "start", &err), err);
+        ASSERT(s.done);
+        if (s.create < 0 || s.start < 0) {
+            ASSERT_EQ(s.err.code, ERR_UNAVAILABLE);
+        }
+        if (s.create < 0)
+            ASSERT_FAIL(f.v->ops->wait(ctx, f.v, &e, &err), err, ERR_STATE);
+        else
+            ASSERT(ended(&f).requested);
+        finish(&f);
+    }
+}
+
+TEST_FIBER(a_terminated_vm_is_not_created_any_more)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    f.v->ops->terminate(f.v);
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_UNAVAILABLE);
+    finish(&f);
+}
+
+TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct vm_doc good;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    good = f.doc;
+    f.doc.kernel = "/nonexistent/vmlinux";
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "make image");
+    f.doc = good, f.doc.kernel = f.initrd;
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_DATA_LOSS);
+    f.doc = good, f.doc.initrd = f.kernel;
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_DATA_LOSS);
+    f.doc = good, f.doc.memory_mib = 1;
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_INVALID);
+    f.doc = good, f.doc.vmm_path = "/nonexistent/qemu";
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "scripts/deps");
+    f.doc = good, f.doc.allow_emulation = false;
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "--allow-emulation");
+    f.doc = good, f.doc.uid_count = 0;
+    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_INVALID);
+    ASSERT_EQ(access(f.run_dir, F_OK), -1);
+    f.doc = good;
+    boot(&f);
+    f.v->ops->terminate(f.v);
+    ended(&f);
+    finish(&f);
+}
+
+/* --- acceleration --- */
+
+static void assert_remembered(struct fixture *f, const char *word)
+{
+    AUTO_FREE char *path = str_format("%s/accel", f->root), *text = NULL;
+    size_t len;
+
+    ASSERT_EQ(file_read_all(path, 256, &text, &len), 0);
+    ASSERT_HAS(text, word);
+}
+
+TEST_FIBER(a_first_boot_with_kvm_proves_it)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "boots", "vmx");
+    f.doc.allow_emulation = false;
+    boot(&f);
+    ASSERT(f.v->ops->stage(f.v) >= VM_STAGE_KERNEL);
+    assert_remembered(&f, "kvm works");
+    f.v->ops->terminate(f.v);
+    ended(&f);
+    finish(&f);
+}
+
+TEST_FIBER(a_kvm_that_fails_is_replaced_by_emulation_if_that_is_allowed)
+{
+    struct fixture f;
+    struct vmm_info info;
+
+    start_fixture(ctx, &f, "no-kvm", "vmx");
+    boot(&f);
+    f.v->ops->info(f.v, &info);
+    ASSERT(info.emulated && info.pid > 0);
+    assert_remembered(&f, "kvm broken");
+    await_stage(&f, VM_STAGE_INIT);
+    f.v->ops->terminate(f.v);
+    ASSERT(ended(&f).requested);
+    finish(&f);
+}
+
+TEST_FIBER(a_kvm_that_fails_is_an_error_if_emulation_is_not_allowed)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_fixture(ctx, &f, "no-kvm", "svm");
+    f.doc.allow_emulation = false;
+    create(&f);
+    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "--allow-emulation");
+    ASSERT_HAS(err.msg, "cannot go on");
+    ended(&f);
+    finish(&f);
+}
