@@ -266,6 +266,15 @@ static void signal_ready(struct source *s, uint32_t events)
             loop->handlers[info.ssi_signo].fn(loop->handlers[info.ssi_signo].arg, &info);
 }
 
+/* A context carries a signal mask that comes back with it: those saved so far learn of the block,
+ * or the first switch would undo it. */
+static void block_everywhere(struct loop *loop, int signo)
+{
+    sigaddset(&loop->uc.uc_sigmask, signo);
+    LIST_EACH (&loop->fibers, pos)
+        sigaddset(&LIST_ENTRY(pos, struct fiber, in_all)->uc.uc_sigmask, signo);
+}
+
 int loop_on_signal(struct loop *loop, int signo,
                    void (*fn)(void *arg, const struct signalfd_siginfo *info), void *arg)
 {
@@ -281,6 +290,7 @@ int loop_on_signal(struct loop *loop, int signo,
             sigaddset(&set, i);
     if (sigprocmask(SIG_BLOCK, &set, NULL) < 0)
         return -errno;
+    block_everywhere(loop, signo);
 
     int fd = signalfd(loop->signal_fd, &set, SFD_CLOEXEC | SFD_NONBLOCK);
 

@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/signalfd.h>
+#include <time.h>
 #include <unistd.h>
 
 TEST_FIBER(an_fd_wakes_its_waiter)
@@ -88,6 +89,48 @@ TEST_FIBER(a_signal_reaches_its_handler)
     ASSERT_EQ(loop_on_signal(ctx->loop, SIGWINCH, on_signal, &l), 0);
     kill(getpid(), SIGUSR2);
     ASSERT_OK(latch_wait(ctx, &l, "signal", &err), err);
+}
+
+static void wait_a_little(void *arg)
+{
+    struct ctx ctx = ctx_root(arg);
+    struct err err = ERR_INIT;
+
+    (void)fiber_sleep(&ctx, 30 * NS_PER_MS, &err); /* only a fiber that was there before */
+}
+
+/* The switch between fibers brings back the signal mask of each. */
+TEST_FIBER(a_signal_stays_blocked_when_other_fibers_have_run)
+{
+    struct latch l;
+    struct err err = ERR_INIT;
+    sigset_t now;
+
+    latch_init(&l);
+    fiber_go(ctx->loop, wait_a_little, ctx->loop, "older");
+    fiber_yield(ctx->loop);
+    ASSERT_EQ(loop_on_signal(ctx->loop, SIGUSR2, on_signal, &l), 0);
+    ASSERT_OK(fiber_sleep(ctx, 60 * NS_PER_MS, &err), err);
+    sigprocmask(SIG_BLOCK, NULL, &now);
+    ASSERT(sigismember(&now, SIGUSR2));
+    kill(getpid(), SIGUSR2); /* would end us if it were not blocked while the loop waits */
+    ASSERT_OK(latch_wait(ctx, &l, "signal", &err), err);
+}
+
+TEST_FIBER(a_signal_that_comes_while_all_wait_is_handled)
+{
+    struct latch l;
+    struct err err = ERR_INIT;
+    timer_t timer;
+    struct sigevent ev = { .sigev_notify = SIGEV_SIGNAL, .sigev_signo = SIGUSR2 };
+    struct itimerspec in = { .it_value.tv_nsec = 20000000 };
+
+    latch_init(&l);
+    ASSERT_EQ(loop_on_signal(ctx->loop, SIGUSR2, on_signal, &l), 0);
+    ASSERT_EQ(timer_create(CLOCK_MONOTONIC, &ev, &timer), 0);
+    ASSERT_EQ(timer_settime(timer, 0, &in, NULL), 0);
+    ASSERT_OK(latch_wait(ctx, &l, "signal", &err), err);
+    timer_delete(timer);
 }
 
 TEST(an_impossible_signal_is_refused)
