@@ -10,8 +10,10 @@
 #include "guest/init/init.h"
 #include "guest/init/modules.h"
 #include "guest/init/power.h"
+#include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 static const char usage[] =
@@ -50,6 +52,25 @@ static int parse_words(char **words, struct agent_opts *opts, struct err *err)
     return 0;
 }
 
+/* What holds for the whole process and must be so before the first fiber: each keeps the signal
+ * mask it was born with. */
+static void set_up_process(void)
+{
+    sigset_t handled;
+
+    prctl(PR_SET_NAME, "gcs");
+    signal(SIGPIPE, SIG_IGN);
+    sigemptyset(&handled);
+    sigaddset(&handled, SIGUSR1);
+    sigaddset(&handled, SIGTERM);
+    sigprocmask(SIG_BLOCK, &handled, NULL);
+    /* Memory of a burst of requests goes back to the VM. */
+    mallopt(M_ARENA_MAX, 1);
+    mallopt(M_TRIM_THRESHOLD, 32 * 1024);
+    mallopt(M_MMAP_THRESHOLD, 64 * 1024);
+    mallopt(M_TOP_PAD, 4096);
+}
+
 static int serve(char **words)
 {
     struct serving s = { .err = ERR_INIT };
@@ -57,7 +78,7 @@ static int serve(char **words)
     s.opts.started_ns = clock_mono();
     s.opts.load_module = modules_load;
     s.opts.power_off = power_off;
-    signal(SIGPIPE, SIG_IGN);
+    set_up_process();
     if (parse_words(words, &s.opts, &s.err) == 0) {
         s.loop = loop_new(NULL);
         fiber_go(s.loop, serve_fiber, &s, "agent");

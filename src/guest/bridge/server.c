@@ -11,11 +11,14 @@
 #include "base/stream.h"
 #include "guest/stdio/dial.h"
 #include <inttypes.h>
+#include <malloc.h>
 #include <stdlib.h>
 
 #define REDIAL_NS (100 * NS_PER_MS)
 /* The real host gives up on a call after this and kills the bridge. */
 #define CALL_NS (300 * NS_PER_S)
+#define TRIM_AFTER 256
+#define REFUSALS_PER_S 20 /* log lines */
 
 struct conn {
     struct stream *stream;
@@ -41,6 +44,8 @@ struct server {
     size_t bytes;      /* of requests being worked on */
     struct list notes;
     bool flushing;
+    struct log_rate refusals; /* a host may ask nonsense as fast as it likes */
+    unsigned since_trim;
     struct server_stats stats;
 };
 
@@ -65,6 +70,7 @@ struct server *server_new(const struct server_opts *opts)
     group_init(&s->calls);
     waitq_init(&s->room);
     list_init(&s->notes);
+    s->refusals.burst = REFUSALS_PER_S;
     return s;
 }
 
@@ -218,6 +224,16 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
     return w->entry->handle(ctx, w->server->opts.arg, call, err);
 }
 
+/* After many requests the heap is full of holes: give their pages back to the VM, but not after
+ * each one. */
+static void maybe_trim(struct server *s)
+{
+    if (++s->since_trim < TRIM_AFTER || s->stats.in_flight > 0)
+        return;
+    s->since_trim = 0;
+    malloc_trim(0);
+}
+
 static void work_free(struct work *w)
 {
     struct server *s = w->server;
@@ -233,6 +249,7 @@ static void work_free(struct work *w)
     free(w->activity_id);
     free(w->payload);
     free(w);
+    maybe_trim(s);
 }
 
 static void work_fiber(void *arg)
@@ -249,8 +266,9 @@ static void work_fiber(void *arg)
 
     if (r < 0) {
         bridge_response_fail(&w->call.resp, &err);
-        log_warn(&ctx, "request refused", F_STR("operation", name), F_U("id", w->header.id),
-                 F_ERR(&err));
+        if (log_rate_ok(&s->refusals, loop_now(s->loop)))
+            log_warn(&ctx, "request refused", F_U("untold", s->refusals.lost),
+                     F_STR("operation", name), F_U("id", w->header.id), F_ERR(&err));
     } else {
         log_debug(&ctx, "request done", F_STR("operation", name), F_U("id", w->header.id),
                   F_NS("duration", loop_now(s->loop) - began));

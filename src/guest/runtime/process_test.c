@@ -407,7 +407,7 @@ TEST_FIBER(signals_reach_the_process_and_nonsense_is_refused)
                              .argv = SH("trap 'exit 42' USR1; echo ready; while :; do sleep 0.01; "
                                         "done"),
                              .want = { false, true } });
-    AUTO_FREE char *ready = read_until(ctx, w.out, "ready");
+    free(read_until(ctx, w.out, "ready"));
     ASSERT_FAIL(process_signal(w.t, pid, 1000, &err), err, ERR_INVALID);
     ASSERT_FAIL(process_signal(w.t, pid, -1, &err), err, ERR_INVALID);
     ASSERT_FAIL(process_signal(w.t, 1, SIGTERM, &err), err, ERR_NOT_FOUND);
@@ -430,7 +430,7 @@ TEST_FIBER(stopping_all_ends_those_that_listen_and_is_bounded_for_the_rest)
           (struct process_spec){ .argv = SH("trap '' TERM; echo ready; while :; do sleep 0.01; "
                                             "done"),
                                  .want = { false, true } });
-    AUTO_FREE char *ready = read_until(ctx, w.out, "ready");
+    free(read_until(ctx, w.out, "ready"));
     struct ctx brief = ctx_with_timeout(ctx, 30 * NS_PER_MS);
     ASSERT_FAIL(process_stop_all(&brief, w.t, SIGTERM, &err), err, ERR_DEADLINE);
     world_release(&w); /* kills it */
@@ -485,9 +485,9 @@ TEST_FIBER(control_c_interrupts)
 
     world_init(&w, ctx);
     uint32_t pid = start_terminal(ctx, &w, "echo ready; exec sleep 60");
-    AUTO_FREE char *ready = read_until(ctx, w.out, "ready");
+    free(read_until(ctx, w.out, "ready"));
     say(ctx, w.in, "\003");
-    AUTO_FREE char *rest = read_all(ctx, w.out);
+    free(read_all(ctx, w.out));
     stream_free(TAKE_PTR(w.out));
     ASSERT_EQ(wait_code(ctx, &w, pid), 128 + SIGINT);
     world_release(&w);
@@ -565,7 +565,7 @@ TEST_FIBER(a_resize_reaches_the_terminal)
 
     world_init(&w, ctx);
     uint32_t pid = start_terminal(ctx, &w, "echo ready; read x; stty size");
-    AUTO_FREE char *ready = read_until(ctx, w.out, "ready");
+    free(read_until(ctx, w.out, "ready"));
     ASSERT_OK(process_resize(w.t, pid, 40, 120, &err), err);
     say(ctx, w.in, "\r");
     AUTO_FREE char *out = read_all(ctx, w.out);
