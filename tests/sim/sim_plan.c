@@ -103,7 +103,8 @@ static uint64_t up_ns(const struct sim_plan *p)
            p->vmm.start.delay_ns + p->guest.init_ns + p->guest.agent_ns;
 }
 
-static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
+/* What the VMM does wrong. */
+static void plan_vmm_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
 {
     switch (fault) {
     case SIM_CREATE:
@@ -116,19 +117,9 @@ static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
     case SIM_LISTEN:
         p->vmm.listen_fails_at = 1 + (unsigned)rng_below(r, 8);
         break;
-    case SIM_BOOT_HANGS:
-        p->guest.agent_hangs = true;
-        p->guest.skip_entropy = chance(r, 50);
-        p->guest.skip_log = chance(r, 50);
-        break;
     case SIM_BOOT_DEATH:
         p->vmm.dies_after_ns = 1 + rng_below(r, p->guest.init_ns + p->guest.agent_ns + NS_PER_MS);
         p->vmm.death = (enum fake_death)rng_below(r, FAKE_OOM + 1);
-        break;
-    case SIM_VERSION:
-        p->guest.version = chance(r, 70) ? 3 + 2 * (uint32_t)rng_below(r, 2) : 0;
-        p->guest.os = chance(r, 50) ? "Windows" : NULL;
-        p->honest = false;
         break;
     case SIM_DEATH:
         p->vmm.dies_after_ns = 1 + some_ns(r, 15 * NS_PER_S);
@@ -136,6 +127,37 @@ static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
             p->vmm.dies_after_ns += p->guest.init_ns + p->guest.agent_ns;
         p->can_power_off = chance(r, 50); /* else it dies in the middle of a shutdown */
         p->vmm.death = (enum fake_death)rng_below(r, FAKE_OOM + 1);
+        break;
+    case SIM_RELEASE:
+        p->vmm.release.how = fail_or_hang(r);
+        p->vmm.release_failures = (unsigned)rng_below(r, 9);
+        break;
+    case SIM_STUBBORN_VMM:
+        p->vmm.kill_ns = some_ns(r, 30 * NS_PER_S);
+        break;
+    case SIM_QUIT:
+        p->vmm.quit.how = fail_or_hang(r);
+        p->can_power_off = false;
+        p->silent = 100;
+        break;
+    default:
+        break;
+    }
+}
+
+/* What the guest does wrong. */
+static void plan_guest_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
+{
+    switch (fault) {
+    case SIM_BOOT_HANGS:
+        p->guest.agent_hangs = true;
+        p->guest.skip_entropy = chance(r, 50);
+        p->guest.skip_log = chance(r, 50);
+        break;
+    case SIM_VERSION:
+        p->guest.version = chance(r, 70) ? 3 + 2 * (uint32_t)rng_below(r, 2) : 0;
+        p->guest.os = chance(r, 50) ? "Windows" : NULL;
+        p->honest = false;
         break;
     case SIM_SILENT_GUEST:
         p->silent = 300;
@@ -153,33 +175,26 @@ static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
     case SIM_NO_STDIO:
         p->guest.no_stdio = true;
         break;
-    case SIM_RELEASE:
-        p->vmm.release.how = fail_or_hang(r);
-        p->vmm.release_failures = (unsigned)rng_below(r, 9);
-        break;
-    case SIM_STUBBORN_VMM:
-        p->vmm.kill_ns = some_ns(r, 30 * NS_PER_S);
-        break;
-    case SIM_QUIT:
-        p->vmm.quit.how = fail_or_hang(r);
-        p->can_power_off = false;
-        p->silent = 100;
-        break;
     case SIM_LOG:
         p->guest.log_lingers = chance(r, 60);
         p->rubbish_log = chance(r, 60);
         break;
-    case SIM_CANCELLED:
+    default:
+        break;
+    }
+}
+
+static void plan_fault(struct sim_plan *p, struct rng *r, enum sim_fault fault)
+{
+    plan_vmm_fault(p, r, fault);
+    plan_guest_fault(p, r, fault);
+    if (fault == SIM_CANCELLED) {
         for (unsigned i = 0; i < p->n_clients; i++)
             if (chance(r, 60))
                 p->clients[i].cancel_ns = 1 + some_ns(r, 10 * NS_PER_S);
-        break;
-    case SIM_EVERYTHING:
+    } else if (fault == SIM_EVERYTHING) {
         for (unsigned n = 2 + (unsigned)rng_below(r, 3); n > 0; n--)
             plan_fault(p, r, (enum sim_fault)(1 + rng_below(r, SIM_EVERYTHING - 1)));
-        break;
-    default:
-        break;
     }
 }
 

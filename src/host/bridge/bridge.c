@@ -75,17 +75,16 @@ void bridge_leave(struct bridge_user *u)
     cancel_release(&u->cancel);
 }
 
-void bridge_close(struct bridge *b, const char *fmt, ...)
+static void close_because(struct bridge *b, const char *fmt, va_list ap)
 {
-    va_list ap;
+    AUTO(sbuf_release) struct sbuf harmless = { 0 };
+    AUTO_FREE char *why = str_vformat(fmt, ap);
 
-    if (b->closed)
-        return;
+    /* A decoder's complaint may quote the guest. */
+    guestlog_escape(&harmless, why, strlen(why), sizeof(b->why) - 1);
+    snprintf(b->why, sizeof(b->why), "%s", harmless.data ? harmless.data : "");
     b->closed = true;
     b->connected = false;
-    va_start(ap, fmt);
-    vsnprintf(b->why, sizeof(b->why), fmt, ap);
-    va_end(ap);
     cancel_fire(&b->life, ERR_UNAVAILABLE, "the guest is gone");
     LIST_EACH (&b->users, pos) {
         struct bridge_user *u = LIST_ENTRY(pos, struct bridge_user, node);
@@ -95,6 +94,30 @@ void bridge_close(struct bridge *b, const char *fmt, ...)
     bridge_wire_close(b);
     if (b->listener)
         b->vmm->ops->unlisten(TAKE_PTR(b->listener));
+}
+
+void bridge_close(struct bridge *b, const char *fmt, ...)
+{
+    va_list ap;
+
+    if (b->closed)
+        return;
+    va_start(ap, fmt);
+    close_because(b, fmt, ap);
+    va_end(ap);
+}
+
+void bridge_condemn(struct bridge *b, const char *fmt, ...)
+{
+    struct ctx ctx = ctx_root(b->loop);
+    va_list ap;
+
+    if (b->closed)
+        return;
+    va_start(ap, fmt);
+    close_because(b, fmt, ap);
+    va_end(ap);
+    log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why));
 }
 
 static void ops_close(struct guest *g, const char *why)

@@ -94,7 +94,7 @@ static void abandon(struct bridge *b, uint64_t id)
     if (b->closed)
         return;
     if (b->n_abandoned >= BRIDGE_ABANDONED_MAX) {
-        bridge_close(b, "the guest left %u calls unanswered", BRIDGE_ABANDONED_MAX);
+        bridge_condemn(b, "the guest left %u calls unanswered", BRIDGE_ABANDONED_MAX);
         return;
     }
     b->abandoned = mem_grow(b->abandoned, b->n_abandoned, &b->abandoned_cap, sizeof(*b->abandoned));
@@ -153,8 +153,8 @@ static void take_response(struct bridge *b, const struct bridge_header *h, char 
                   F_STR("message", bridge_message_name(h->type)));
         return;
     }
-    bridge_close(b, "the guest answered a call that nobody made (%s, id %llu)",
-                 bridge_message_name(h->type), (unsigned long long)h->id);
+    bridge_condemn(b, "the guest answered a call that nobody made (%s, id %llu)",
+                   bridge_message_name(h->type), (unsigned long long)h->id);
 }
 
 static void take_notification(struct bridge *b, const char *payload, size_t len)
@@ -163,11 +163,12 @@ static void take_notification(struct bridge *b, const char *payload, size_t len)
     struct err err = ERR_INIT;
 
     if (bridge_notification_decode(payload, len, &n, &err) < 0) {
-        bridge_close(b, "the guest sent an unreadable notification: %s", err.msg);
+        bridge_condemn(b, "the guest sent an unreadable notification: %s", err.msg);
         return;
     }
     if (strlen(n.container_id) > BRIDGE_CONTAINER_ID_MAX) {
-        bridge_close(b, "the guest named a container with %zu characters", strlen(n.container_id));
+        bridge_condemn(b, "the guest named a container with %zu characters",
+                       strlen(n.container_id));
         return;
     }
 
@@ -193,8 +194,10 @@ static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
 
     if (stream_read_full(ctx, b->stream, raw, sizeof(raw), err) < 0)
         return err_wrap(err, "read from the guest");
-    if (bridge_header_decode(raw, BRIDGE_SIDE_HOST, BRIDGE_MAX_RECEIVE, &h, err) < 0)
-        return err_wrap(err, "the guest sent a bad frame");
+    if (bridge_header_decode(raw, BRIDGE_SIDE_HOST, BRIDGE_MAX_RECEIVE, &h, err) < 0) {
+        bridge_condemn(b, "the guest sent a bad frame: %s", err->msg);
+        return 0;
+    }
     payload = mem_alloc(h.size - BRIDGE_HEADER_BYTES + 1);
     if (stream_read_full(ctx, b->stream, payload, h.size - BRIDGE_HEADER_BYTES, err) < 0)
         return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
@@ -260,7 +263,7 @@ static int take_answer(struct bridge *b, struct bridge_call *c, const struct bri
     struct bridge_response resp = { 0 };
 
     if (bridge_response_decode(r->type, payload, c->len, &resp, err) < 0) {
-        bridge_close(b, "the guest's answer to %s is unreadable: %s", message, err->msg);
+        bridge_condemn(b, "the guest's answer to %s is unreadable: %s", message, err->msg);
         bridge_response_release(&resp);
         return gone(b, message, err);
     }
