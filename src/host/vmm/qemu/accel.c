@@ -168,8 +168,28 @@ uint32_t accel_tsc_parse(const char *text)
     return refined ? refined : mhz_behind(text, "tsc: Detected ");
 }
 
+/* A host that does not trust its own TSC must not make a guest rely on it. */
+static bool host_trusts_tsc(void)
+{
+    static const char *const by_tsc[] = { "tsc", "kvm-clock", "hyperv_clocksource_tsc_page" };
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    if (file_read_all("/sys/devices/system/clocksource/clocksource0/current_clocksource", 256,
+                      &text, &len) < 0)
+        return false;
+    text[strcspn(text, "\n")] = '\0';
+    for (size_t i = 0; i < ARRAY_LEN(by_tsc); i++)
+        if (str_eq(text, by_tsc[i]))
+            return true;
+    return false;
+}
+
 uint32_t accel_tsc_khz(const char *kmsg)
 {
+    if (!kmsg && !host_trusts_tsc())
+        return 0;
+
     uint32_t khz = kmsg ? 0 : tsc_from_cpuid(), found;
     AUTO_FD int fd = khz ? -1 : open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     char record[8192];

@@ -39,8 +39,8 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
 /* After the proof. Best effort: a lost answer is found again. */
 void accel_remember(const struct accel_env *env, bool works);
 
-/* The host's TSC in kHz, 0 if unknown: from CPUID, else from the kernel's log (kmsg, may be
- * NULL: /dev/kmsg). */
+/* The host's TSC in kHz, 0 if unknown or not trusted by the host's own clock: from CPUID, else from
+ * the kernel's log (kmsg, may be NULL: /dev/kmsg). */
 uint32_t accel_tsc_khz(const char *kmsg);
 /* From lines of the kernel's log; the later, finer figure wins. 0: none. */
 uint32_t accel_tsc_parse(const char *text);

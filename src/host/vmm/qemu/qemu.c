@@ -35,6 +35,8 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage)
     if (stage <= q->stage)
         return;
     q->stage = stage;
+    if (stage == VM_STAGE_KERNEL && q->greeted_at)
+        timeline_add(q->vmm.timeline, TRACK_VMM, "firmware", q->greeted_at, loop_now(q->loop));
     waitq_wake_all(&q->stage_q);
     if (q->vmm.on_stage)
         q->vmm.on_stage(q->vmm.on_stage_arg, stage);

@@ -46,7 +46,6 @@ struct qemu_proc {
     struct ctx ctx;
     struct group readers, watcher;
     struct oom_watch oom;
-    bool ready;            /* it greeted */
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
@@ -89,6 +88,7 @@ struct qemu {
     struct qemu_proc *proc;
     struct console console;
     char version[64];
+    uint64_t greeted_at; /* loop_now(); 0: not yet */
     struct latch ended;
     struct vmm_exit exit;
 };

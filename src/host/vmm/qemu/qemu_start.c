@@ -70,7 +70,7 @@ static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
         explain_early_end(ctx, q, err);
         return -1;
     }
-    q->proc->ready = true;
+    q->greeted_at = loop_now(q->loop);
     return check_version(q, &version, err);
 }
 
