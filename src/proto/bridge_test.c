@@ -354,11 +354,10 @@ TEST(create_without_a_spec_or_with_an_old_schema_is_refused)
         "{\"ContainerConfig\":{}}",
         "{\"ContainerConfig\":\"{\\\"SchemaVersion\\\":{\\\"Major\\\":2,\\\"Minor\\\":1}}\"}",
         "{\"ContainerConfig\":\"{\\\"OciSpecification\\\":{}}\"}",
-        "{\"ContainerConfig\":\"{\\\"SchemaVersion\\\":{\\\"Major\\\":2},\\\"OciSpecification\\\":{"
-        "}}"
-        "\"}",
-        "{\"ContainerConfig\":\"{\\\"SchemaVersion\\\":{\\\"Major\\\":2,\\\"Minor\\\":1},"
-        "\\\"OciSpecification\\\":[]}\"}",
+        ("{\"ContainerConfig\":\"{\\\"SchemaVersion\\\":{\\\"Major\\\":2},"
+         "\\\"OciSpecification\\\":{}}\"}"),
+        ("{\"ContainerConfig\":\"{\\\"SchemaVersion\\\":{\\\"Major\\\":2,\\\"Minor\\\":1},"
+         "\\\"OciSpecification\\\":[]}\"}"),
     };
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
