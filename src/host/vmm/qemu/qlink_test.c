@@ -232,6 +232,7 @@ TEST_FIBER(a_wrong_token_or_port_or_rubbish_is_closed)
     assert_closed(ctx, other);
     ASSERT_EQ(f.dialled, 0);
     AUTO(stream_free) struct stream *right = dial(ctx, f.l, 7, 0), *host = accept_port(ctx, v);
+    ASSERT(right && host);
     finish(ctx, &f);
 }
 
@@ -244,11 +245,12 @@ TEST_FIBER(a_port_is_given_away_once_and_never_opened_again)
     start(ctx, &f, 0);
     struct vmm_listener *v = open_port(&f, 7);
     AUTO(stream_free) struct stream *first = dial(ctx, f.l, 7, 0);
-    while (f.dialled == 0)
+    while (first && f.dialled == 0)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     AUTO(stream_free) struct stream *second = dial(ctx, f.l, 7, 0);
     assert_closed(ctx, second);
     AUTO(stream_free) struct stream *host = accept_port(ctx, v);
+    ASSERT(host);
     AUTO(stream_free) struct stream *third = dial(ctx, f.l, 7, 0);
     assert_closed(ctx, third);
     ASSERT_FAIL(qlink_listen(f.l, 7, &again, &err), err, ERR_EXISTS);
@@ -270,6 +272,7 @@ TEST_FIBER(silent_connections_cannot_keep_others_out_for_long)
     for (size_t i = 0; i < ARRAY_LEN(silent); i++)
         silent[i] = dial_silent(ctx, f.l);
     AUTO(stream_free) struct stream *guest = dial(ctx, f.l, 7, 0), *host = accept_port(ctx, v);
+    ASSERT(guest && host);
     for (size_t i = 0; i < ARRAY_LEN(silent); i++) {
         assert_closed(ctx, silent[i]);
         stream_free(silent[i]);
