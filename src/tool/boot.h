@@ -41,9 +41,10 @@ struct boot_result {
     enum vm_stage stage;               /* the last one reached */
     uint64_t stage_at[VM_STAGE_COUNT]; /* loop_now(); 0: not reached */
     uint64_t origin, ended;
-    struct err err;   /* if code is ours */
-    const char *next; /* what to do about it; may be NULL */
-    char *console;    /* its last lines after a failed boot; owned */
+    uint64_t failed_at; /* when a boot failed; ended is after the clean-up */
+    struct err err;     /* if code is ours */
+    const char *next;   /* what to do about it; may be NULL */
+    char *console;      /* its last lines after a failed boot; owned */
     struct timeline timeline;
     struct boot_flow in, out;
     struct boot_bench bench;

@@ -20,13 +20,20 @@ static const char *reason(const struct err *err)
     return colon ? colon + 2 : err->msg;
 }
 
+#define CONSOLE_COLUMNS 74
+
+/* Kernel lines are long; they go on in the next one. */
 static void add_console(const char *text, struct sbuf *out)
 {
     sbuf_adds(out, "last lines of the VM's console:\n");
     while (*text) {
         size_t n = strcspn(text, "\n");
 
-        sbuf_addf(out, "    %.*s\n", (int)n, text);
+        for (size_t at = 0; at == 0 || at < n; at += CONSOLE_COLUMNS) {
+            size_t piece = n - at < CONSOLE_COLUMNS ? n - at : CONSOLE_COLUMNS;
+
+            sbuf_addf(out, "%s%.*s\n", at == 0 ? "    " : "      ", (int)piece, text + at);
+        }
         text += n + (text[n] == '\n');
     }
 }
@@ -36,7 +43,7 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out)
     AUTO(sbuf_release) struct sbuf text = { 0 };
     char took[CLOCK_HUMAN_SIZE];
 
-    clock_human(r->ended - r->origin, took);
+    clock_human((r->failed_at ? r->failed_at : r->ended) - r->origin, took);
     if (r->err.code == ERR_CANCELLED || r->stage == VM_STAGE_NEGOTIATED)
         sbuf_addf(&text, "error: %s", r->err.msg);
     else if (r->stage == VM_STAGE_NONE)

@@ -47,6 +47,23 @@ TEST(a_failed_boot_tells_stage_time_reason_remedy_and_console)
                          "    Kernel panic\n");
 }
 
+TEST(long_lines_of_the_console_are_folded)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    char console[301];
+    struct boot_result r;
+
+    memset(console, 'x', sizeof(console) - 1);
+    console[sizeof(console) - 1] = '\0';
+    fill(&r, "b-1", VM_STAGE_KERNEL, 32);
+    err_set(&r.err, ERR_DEADLINE, "no answer");
+    r.console = console;
+    boot_report_failure(&r, &out);
+    fits(out.data);
+    ASSERT_HAS(out.data, "\n    xxxx");
+    ASSERT_HAS(out.data, "\n      xxxx");
+}
+
 TEST(a_vm_that_never_ran_has_no_stage)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };

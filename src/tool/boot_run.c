@@ -6,6 +6,7 @@
 #include "host/control/vm.h"
 #include "tool/boot.h"
 #include "tool/term.h"
+#include <errno.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +14,7 @@
 #include <unistd.h>
 
 #define END_LIMIT (60 * NS_PER_S)
+#define LOST_LIMIT (15 * NS_PER_S)
 #define CONSOLE_TAIL 2000
 
 /* While a stage is the last one reached, this is what happens. */
@@ -93,7 +95,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .allow_emulation = o->allow_emulation,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
-        .agent_log_level = log_level_name(c->log_level),
+        .agent_log_level = s->tool->globals.log_level,
     };
 }
 
@@ -126,19 +128,39 @@ static void note_info(struct boot_session *s)
     snprintf(s->result->vmm_version, sizeof(s->result->vmm_version), "%s", info.version);
 }
 
+static void note_console(struct boot_session *s)
+{
+    AUTO(sbuf_release) struct sbuf tail = { 0 };
+
+    vm_console_tail(s->vm, CONSOLE_TAIL, &tail);
+    if (tail.len > 0)
+        s->result->console = sbuf_take(&tail);
+}
+
+/* How the VM itself ended says more than how that was noticed. */
+static void note_exit(struct boot_session *s, const char *what)
+{
+    struct ctx root = ctx_root(s->tool->loop), ctx = ctx_with_timeout(&root, LOST_LIMIT);
+    struct vm_exit gone;
+    struct err ignored = ERR_INIT;
+
+    if (s->result->err.code == ERR_UNAVAILABLE && vm_wait(&ctx, s->vm, &gone, &ignored) == 0 &&
+        !gone.requested)
+        err_set(&s->result->err, ERR_UNAVAILABLE, "%s%s", what, gone.why);
+}
+
 /* A boot that failed by itself, not because the user wanted it to end. */
 static void note_boot_failure(struct boot_session *s)
 {
     struct boot_result *r = s->result;
-    AUTO(sbuf_release) struct sbuf tail = { 0 };
     struct err damaged = ERR_INIT;
+    bool in_vmm = strstr(r->err.msg, "start the VMM:") != NULL; /* the guest is not to blame */
 
-    r->next = advice[r->stage];
-    vm_console_tail(s->vm, CONSOLE_TAIL, &tail);
-    if (tail.len > 0)
-        r->console = sbuf_take(&tail);
+    r->next = advice[in_vmm ? VM_STAGE_NONE : r->stage];
+    note_console(s);
+    note_exit(s, "");
     /* Only now: hashing costs too much for every boot. */
-    if (r->stage > VM_STAGE_NONE && r->stage < VM_STAGE_NEGOTIATED &&
+    if (!in_vmm && r->stage > VM_STAGE_NONE && r->stage < VM_STAGE_NEGOTIATED &&
         image_verify(s->image, &damaged) < 0)
         r->err = damaged;
 }
@@ -159,6 +181,7 @@ static void keep(struct ctx *ctx, struct boot_session *s)
     if (vm_wait(ctx, s->vm, &end, &err) == 0 && !end.requested) {
         err_set(&s->result->err, ERR_UNAVAILABLE, "the kept VM ended by itself: %s", end.why);
         s->result->code = TOOL_BOOT_FAILED;
+        note_console(s);
     }
 }
 
@@ -204,9 +227,12 @@ static int code_of(const struct boot_session *s, const struct err *err)
 {
     if (s->stop.fired && s->signo)
         return 128 + s->signo;
-    if (s->result->stage == VM_STAGE_NEGOTIATED && err->code == ERR_NOT_FOUND)
+    if (s->phase != BOOT_RUNNING || s->process)
+        return TOOL_BOOT_FAILED;
+    /* CMD was not started. The protocol has no codes for why; the agent's words must do. */
+    if (strstr(err->msg, "not found in PATH") || strstr(err->msg, strerror(ENOENT)))
         return TOOL_NOT_FOUND;
-    if (s->result->stage == VM_STAGE_NEGOTIATED && err->code == ERR_PERMISSION)
+    if (strstr(err->msg, strerror(EACCES)) || strstr(err->msg, strerror(ENOEXEC)))
         return TOOL_NOT_EXECUTABLE;
     return TOOL_BOOT_FAILED;
 }
@@ -232,12 +258,18 @@ void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_resul
 
     if (start(&inner, s, &ret->err) < 0) {
         ret->code = code_of(s, &ret->err);
+        ret->failed_at = loop_now(loop);
         if (!s->stop.fired)
             note_boot_failure(s);
     } else {
         note_info(s);
-        if (use(&inner, s, &ret->err) < 0)
+        if (use(&inner, s, &ret->err) < 0) {
             ret->code = code_of(s, &ret->err);
+            if (!s->stop.fired && ret->err.code == ERR_UNAVAILABLE) {
+                note_exit(s, "the VM ended while it was in use: ");
+                note_console(s);
+            }
+        }
     }
     if (s->stop.fired && !ret->ran)
         err_set(&ret->err, ERR_CANCELLED, "ended by SIG%s", sigabbrev_np(s->signo));

@@ -21,7 +21,7 @@ const struct args_opt tool_global_opts[] = {
     { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
       "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
     { "log-level", 0, ARGS_STR, "LEVEL", offsetof(struct tool_globals, log_level),
-      "trace, debug, info, warn, error or off; the log is on stderr" },
+      "log to stderr, the guest's log included: trace, debug, info, warn, error or off (default)" },
 };
 const size_t tool_n_global_opts = ARRAY_LEN(tool_global_opts);
 
@@ -106,13 +106,15 @@ bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **a
         *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
         return false;
     }
-    if (t->globals.log_level && log_level_parse(t->globals.log_level, &t->config.log_level) < 0) {
+    enum log_level level = LOG_OFF; /* what matters is told as an error */
+
+    if (t->globals.log_level && log_level_parse(t->globals.log_level, &level) < 0) {
         *ret_code = tool_fail(TOOL_USAGE,
                               "--log-level %s: trace, debug, info, warn, error or off is needed",
                               t->globals.log_level);
         return false;
     }
-    log_init(STDERR_FILENO, t->config.log_level, LOG_LOGFMT);
+    log_init(STDERR_FILENO, level, LOG_LOGFMT);
     return true;
 }
 

@@ -51,7 +51,8 @@ static const struct config_key keys[] = {
     { "host", "vm_uid_count", KEY_U32, "4096", 1, 65536, FIELD(vm_uid_count),
       "Size of that range: the most VMs at one time." },
     { "host", "log_level", KEY_LEVEL, "warn", 0, 0, FIELD(log_level),
-      "trace, debug, info, warn, error or off." },
+      "Of the shim: trace, debug, info, warn, error or off. lcow itself has\n"
+      "--log-level." },
 };
 
 /* Programs run from a build tree (build/bin) find the image beside them. */
