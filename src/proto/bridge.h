@@ -172,6 +172,9 @@ struct bridge_resize {
 
 #define BRIDGE_PROPERTY_PROCESS_LIST "ProcessList"
 #define BRIDGE_PROPERTY_STATISTICS "Statistics"
+/* lcow's own, asked for alone: answered when the kernel killed somebody for want of memory, or when
+ * the container is gone. */
+#define BRIDGE_PROPERTY_OUT_OF_MEMORY "OutOfMemory"
 struct bridge_query {
     const char *const *types;
 };
@@ -188,6 +191,8 @@ enum bridge_resource {
     BRIDGE_RES_SECURITY_POLICY,
     BRIDGE_RES_SECURITY_POLICY_FRAGMENT,
     BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT,
+    BRIDGE_RES_CONTAINER_FREEZER, /* lcow's own, unknown to the original guest … */
+    BRIDGE_RES_CLOCK,             /* … up to here */
     BRIDGE_RES_COUNT
 };
 const char *bridge_resource_name(enum bridge_resource r);
@@ -276,6 +281,14 @@ struct bridge_fragment {
     const char *fragment, *media_type;
 };
 
+struct bridge_freezer { /* on the container's id */
+    bool frozen;
+};
+
+struct bridge_clock { /* on the VM's */
+    uint64_t wall_ns;
+};
+
 /* Settings: the member that belongs to resource. The decoder refuses an unknown resource or
  * action, or an action the resource does not have, with HR_FAIL, missing settings with
  * HR_INVALID_JSON. */
@@ -293,6 +306,8 @@ struct bridge_modify {
         struct bridge_constraints constraints;
         struct bridge_policy policy;
         struct bridge_fragment fragment;
+        struct bridge_freezer freezer;
+        struct bridge_clock clock;
     };
 };
 
@@ -398,6 +413,7 @@ struct bridge_properties {
     struct bridge_process *processes;
     size_t n_processes;
     const json_t *metrics; /* LCOWMetrics; NULL: none */
+    bool out_of_memory;    /* OutOfMemory; left out if false */
     struct bridge_mem *mem;
 };
 /* As much of the process list as fits into a response of BRIDGE_MAX_RESPONSE. Caller frees. */

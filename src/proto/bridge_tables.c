@@ -203,6 +203,12 @@ SCHEMA_STATIC(policy, POLICY, F(BF_STR, "EnforcerType", POLICY, enforcer, BF_OMI
 SCHEMA_STATIC(fragment, FRAGMENT, F(BF_STR, "Fragment", FRAGMENT, fragment, BF_OMIT),
               F(BF_STR, "MediaType", FRAGMENT, media_type, BF_OMIT));
 
+#define FREEZER struct bridge_freezer
+SCHEMA_STATIC(freezer, FREEZER, F(BF_BOOL, "Frozen", FREEZER, frozen, BF_ALWAYS));
+
+#define CLOCK struct bridge_clock
+SCHEMA_STATIC(clock_time, CLOCK, F(BF_U64, "WallNs", CLOCK, wall_ns, BF_ALWAYS));
+
 const char *const bridge_actions[BRIDGE_ACTION_COUNT] = {
     [BRIDGE_ADD] = "Add",
     [BRIDGE_REMOVE] = "Remove",
@@ -224,6 +230,8 @@ const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
     [BRIDGE_RES_SECURITY_POLICY] = { "SecurityPolicy", &policy, ANY_ACTION },
     [BRIDGE_RES_SECURITY_POLICY_FRAGMENT] = { "SecurityPolicyFragment", &fragment, ANY_ACTION },
     [BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT] = { "PodCgroupMemoryLimit", NULL, 1u << BRIDGE_UPDATE },
+    [BRIDGE_RES_CONTAINER_FREEZER] = { "ContainerFreezer", &freezer, ANY_ACTION },
+    [BRIDGE_RES_CLOCK] = { "Clock", &clock_time, ANY_ACTION },
 };
 
 /* --- response bodies -----------------------------------------------------------------------------
@@ -257,7 +265,8 @@ SCHEMA_STATIC(stacks_reply, RESP, F(BF_STR, "GuestStacks", RESP, stacks, BF_ALWA
 SCHEMA_STATIC(process, PROCESS, F(BF_U32, "ProcessId", PROCESS, pid, BF_ALWAYS));
 SCHEMA(bridge_properties_schema, PROPS,
        F_ARRAY("ProcessList", PROPS, processes, n_processes, process),
-       F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT));
+       F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT),
+       F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT));
 
 /* --- the messages --------------------------------------------------------------------------------
  */
