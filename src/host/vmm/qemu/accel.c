@@ -175,7 +175,7 @@ static bool host_trusts_tsc(void)
     AUTO_FREE char *text = NULL;
     size_t len;
 
-    if (file_read_all("/sys/devices/system/clocksource/clocksource0/current_clocksource", 256,
+    if (file_read_all("/sys/devices/system/clocksource/clocksource0/current_clocksource", 65536,
                       &text, &len) < 0)
         return false;
     text[strcspn(text, "\n")] = '\0';
