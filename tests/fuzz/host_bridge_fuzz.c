@@ -1,0 +1,144 @@
+/* Any bytes as what a guest sends after it has negotiated, with calls outstanding (ids 1 to 3).
+ * Whatever it is, every call ends, and after close nothing is left. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/stream.h"
+#include "fuzz/on_fiber.h"
+#include "host/bridge/bridge.h"
+#include "host/bridge/guest.h"
+#include "host/vmm/fake/fake_vmm.h"
+#include "proto/bridge.h"
+#include "proto/link.h"
+#include <string.h>
+
+#define CALLS 3
+#define NEGOTIATED                                                                                 \
+    "{\"Result\":0,\"Version\":4,\"Capabilities\":{\"RuntimeOsType\":\"Linux\","                   \
+    "\"GuestDefinedCapabilities\":{}}}"
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+struct bench {
+    struct loop *loop;
+    struct guest *guest;
+    struct group calls;
+    unsigned ended;
+};
+
+static void call(struct bench *b, int (*fn)(struct ctx *ctx, struct guest *g, struct err *err))
+{
+    struct ctx root = ctx_root(b->loop), ctx = ctx_with_timeout(&root, NS_PER_S);
+    struct err err = ERR_INIT;
+
+    if (fn(&ctx, b->guest, &err) < 0 && (err.code == ERR_NONE || !err.msg[0]))
+        abort();
+    b->ended++;
+}
+
+static int do_stacks(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    AUTO_FREE char *text = NULL;
+
+    return g->ops->dump_stacks(ctx, g, &text, err);
+}
+
+static int do_properties(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    AUTO_FREE char *text = NULL;
+
+    return g->ops->get_properties(ctx, g, "c", "{\"PropertyTypes\":[\"ProcessList\"]}", &text, err);
+}
+
+static int do_wait(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    uint32_t code = 0;
+
+    return g->ops->wait_process(ctx, g, NULL, 1, GUEST_WAIT_FOREVER, &code, err);
+}
+
+static int do_connect(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    return g->ops->connect(ctx, g, err);
+}
+
+static void stacks_main(void *arg)
+{
+    call(arg, do_stacks);
+}
+
+static void properties_main(void *arg)
+{
+    call(arg, do_properties);
+}
+
+static void wait_main(void *arg)
+{
+    call(arg, do_wait);
+}
+
+static void connect_main(void *arg)
+{
+    call(arg, do_connect);
+}
+
+/* Answers the negotiation as a guest does. */
+static void negotiate(struct ctx *ctx, struct stream *s)
+{
+    struct bridge_header h = { bridge_response_type(BRIDGE_NEGOTIATE_PROTOCOL),
+                               BRIDGE_HEADER_BYTES + sizeof(NEGOTIATED) - 1, 0 };
+    uint8_t raw[BRIDGE_HEADER_BYTES];
+    struct err err = ERR_INIT;
+
+    bridge_header_encode(&h, raw);
+    if (stream_read_full(ctx, s, raw, 1, &err) < 0)
+        abort(); /* the request must have left before its answer comes */
+    bridge_header_encode(&h, raw);
+    if (stream_write_full(ctx, s, raw, sizeof(raw), &err) < 0 ||
+        stream_write_full(ctx, s, NEGOTIATED, sizeof(NEGOTIATED) - 1, &err) < 0)
+        abort();
+}
+
+static void fuzz(void *arg)
+{
+    const struct fuzz_input *in = arg;
+    struct bench b = { .loop = in->loop };
+    struct ctx root = ctx_root(in->loop), ctx = ctx_with_timeout(&root, 10 * NS_PER_S);
+    struct fake_vmm_opts opts = { .loop = in->loop, .stream_bytes = in->size + (1 << 16) };
+    struct vmm *vmm = fake_vmm_new(&opts);
+    struct vm_doc doc = { .id = "fuzz" };
+    struct stream *s = NULL;
+    struct err err = ERR_INIT;
+
+    log_init(2, LOG_OFF, LOG_JSON);
+    b.guest = bridge_new(in->loop, vmm, NULL);
+    group_init(&b.calls);
+    if (vmm->ops->create(&ctx, vmm, &doc, &err) < 0 ||
+        b.guest->ops->prepare(&ctx, b.guest, &err) < 0 || fake_vmm_dial(vmm, PORT_BRIDGE, &s) < 0)
+        abort();
+    group_go(&b.calls, in->loop, connect_main, &b, "connect");
+    negotiate(&ctx, s);
+    if (group_wait(&ctx, &b.calls, "connect", &err) < 0 || !b.guest->ops->connected(b.guest))
+        abort();
+    group_go(&b.calls, in->loop, stacks_main, &b, "stacks");
+    group_go(&b.calls, in->loop, properties_main, &b, "properties");
+    group_go(&b.calls, in->loop, wait_main, &b, "wait");
+    if (fiber_sleep(&ctx, NS_PER_MS, &err) < 0)
+        abort();
+    if (in->size > 0)
+        (void)stream_write_full(&ctx, s, in->data, in->size, &err); /* it may be closed by then */
+    if (group_wait(&ctx, &b.calls, "calls", &err) < 0 || b.ended != CALLS + 1)
+        abort();
+    b.guest->ops->close(b.guest, "done");
+    if (b.guest->ops->drain_log(&ctx, b.guest, &err) < 0)
+        abort();
+    stream_free(s);
+    b.guest->ops->free(b.guest);
+    vmm->ops->free(vmm);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    return fuzz_on_fiber(fuzz, data, size);
+}
