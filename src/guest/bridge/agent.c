@@ -19,6 +19,7 @@
 #include "guest/runtime/process.h"
 #include "proto/link.h"
 #include <signal.h>
+#include <stdio.h>
 #include <string.h>
 #include <sys/sysinfo.h>
 
@@ -64,6 +65,12 @@ static void on_negotiated(void *arg)
     a->negotiated = true;
     stages_add(&a->stages, "agent", a->opts->started_ns, loop_now(a->loop));
     tell_stages(a);
+}
+
+/* Onto the console: without a host there is nobody at the other end of the log. */
+static void on_unreachable(void *arg, const struct err *why)
+{
+    fprintf(stderr, "lcow: cannot reach the host, trying on: %s\n", why->msg);
 }
 
 static void on_usr1(void *arg, const struct signalfd_siginfo *info)
@@ -219,6 +226,7 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
             .arg = &a.handlers,
             .on_connected = on_connected,
             .on_negotiated = on_negotiated,
+            .on_unreachable = on_unreachable,
         });
         (void)loop_on_signal(ctx->loop, SIGUSR1, on_usr1, &a);
         (void)loop_on_signal(ctx->loop, SIGTERM, on_term, &a);

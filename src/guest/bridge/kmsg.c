@@ -5,6 +5,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -14,6 +15,7 @@
 
 #define RECORD_MAX 8192 /* the kernel's own limit */
 #define BURST 500       /* lines per second */
+#define OURS "lcow: "   /* PID 1, where it has no console */
 
 struct reader {
     struct loop *loop;
@@ -75,7 +77,8 @@ static void log_record(struct reader *r, const struct kmsg_record *rec)
 {
     const char flags[2] = { rec->flags, '\0' };
 
-    if (rec->priority > r->max_priority || !log_rate_ok(&r->rate, loop_now(r->loop)))
+    if (rec->priority > r->max_priority || str_starts(rec->text, OURS) ||
+        !log_rate_ok(&r->rate, loop_now(r->loop)))
         return;
     LOG_AT(NULL, level_of(rec->priority), "kernel message", F_STR("message", rec->text),
            F_U("priority", rec->priority), F_U("facility", rec->facility), F_U("seq", rec->seq),

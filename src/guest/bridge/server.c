@@ -19,6 +19,7 @@
 #define CALL_NS (300 * NS_PER_S)
 #define TRIM_AFTER 256
 #define REFUSALS_PER_S 20 /* log lines */
+#define CONNECTS_PER_S 2
 
 struct conn {
     struct stream *stream;
@@ -44,7 +45,7 @@ struct server {
     size_t bytes;      /* of requests being worked on */
     struct list notes;
     bool flushing;
-    struct log_rate refusals; /* a host may ask nonsense as fast as it likes */
+    struct log_rate refusals, connects; /* a host may do nonsense as fast as it likes */
     unsigned since_trim;
     struct server_stats stats;
 };
@@ -71,6 +72,7 @@ struct server *server_new(const struct server_opts *opts)
     waitq_init(&s->room);
     list_init(&s->notes);
     s->refusals.burst = REFUSALS_PER_S;
+    s->connects.burst = CONNECTS_PER_S;
     return s;
 }
 
@@ -406,29 +408,45 @@ static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *er
     stream_free(c.stream);
 }
 
+/* One connection, or one failure to get one. *told: the failure was told before. */
+static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
+{
+    struct err why = ERR_INIT;
+    int fd;
+
+    if (dialer_dial(ctx, s->opts.dialer, s->opts.port, &fd, &why) < 0) {
+        if (*told || ctx_check(ctx, &(struct err)ERR_INIT) < 0)
+            return;
+        *told = true;
+        log_warn(ctx, "cannot dial the bridge, trying on", F_ERR(&why));
+        if (s->opts.on_unreachable)
+            s->opts.on_unreachable(s->opts.arg, &why);
+        return;
+    }
+    *told = false;
+    /* A host that accepts and closes at once (a wrong token) must not fill the log. */
+    bool say = log_rate_ok(&s->connects, loop_now(s->loop));
+    if (say)
+        log_info(ctx, "bridge connected");
+    serve_conn(ctx, s, fd, &why);
+    if (say)
+        log_warn(ctx, "bridge lost, dialling again", F_ERR(&why));
+}
+
 int server_run(struct ctx *ctx, struct server *s, struct err *err)
 {
     struct ctx root = ctx_root(ctx->loop);
-    struct err why = ERR_INIT;
+    struct err ignored = ERR_INIT;
     bool told = false;
 
     s->loop = ctx->loop;
     cancel_init(&s->stop, ctx->cancel);
     while (ctx_check(ctx, err) == 0) {
-        int fd;
-        if (dialer_dial(ctx, s->opts.dialer, s->opts.port, &fd, &why) == 0) {
-            told = false;
-            log_info(ctx, "bridge connected");
-            serve_conn(ctx, s, fd, &why);
-            log_warn(ctx, "bridge lost, dialling again", F_ERR(&why));
-        } else if (!told) {
-            told = true; /* once, not ten times a second */
-            log_warn(ctx, "cannot dial the bridge, trying on", F_ERR(&why));
-        }
-        (void)fiber_sleep(ctx, REDIAL_NS, &why);
+        dial_and_serve(ctx, s, &told);
+        (void)fiber_sleep(ctx, REDIAL_NS, &ignored); /* ctx is looked at above */
     }
     cancel_fire(&s->stop, err->code, "agent is stopping");
-    (void)group_wait(&root, &s->calls, "requests to end", &why);
+    (void)group_wait(&root, &s->calls, "requests to end", &ignored);
     cancel_release(&s->stop);
     return -1;
 }

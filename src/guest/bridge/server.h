@@ -50,6 +50,8 @@ struct server_opts {
     unsigned max_in_flight;          /* 0: SERVER_IN_FLIGHT */
     void (*on_connected)(void *arg); /* may not wait; may be NULL */
     void (*on_negotiated)(void *arg);
+    /* The bridge cannot be dialled; once until it can again. */
+    void (*on_unreachable)(void *arg, const struct err *why);
 };
 
 struct server_stats {

@@ -22,7 +22,7 @@ struct world {
     struct cancel stop;
     struct group run;
     struct stream *s;
-    unsigned started, served, cancelled, negotiated;
+    unsigned started, served, cancelled, negotiated, unreachable;
     struct waitq held;
     unsigned released; /* held requests that may go on */
 };
@@ -81,6 +81,11 @@ static void on_negotiated(void *arg)
     ((struct world *)arg)->negotiated++;
 }
 
+static void on_unreachable(void *arg, const struct err *why)
+{
+    ((struct world *)arg)->unreachable++;
+}
+
 static void run_fiber(void *arg)
 {
     struct world *w = arg;
@@ -103,7 +108,8 @@ static void world_start(struct world *w, struct ctx *ctx, unsigned max_in_flight
                                                   .n_entries = ARRAY_LEN(table),
                                                   .arg = w,
                                                   .max_in_flight = max_in_flight,
-                                                  .on_negotiated = on_negotiated });
+                                                  .on_negotiated = on_negotiated,
+                                                  .on_unreachable = on_unreachable });
     group_go(&w->run, ctx->loop, run_fiber, w, "server");
 }
 
@@ -509,6 +515,7 @@ TEST_VIRTUAL(the_bridge_is_dialled_for_ever_ten_times_a_second)
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_S, &err), err);
     ASSERT(dial_pair_count(w.host) >= 49 && dial_pair_count(w.host) <= 51);
+    ASSERT_EQ(w.unreachable, 1); /* told once */
     world_release(&w, ctx);
 }
 
