@@ -29,6 +29,18 @@ struct reclaim {
     struct err first; /* of what failed */
 };
 
+/* Dead, but not yet fetched by its parent. */
+static bool is_zombie(pid_t pid)
+{
+    AUTO_FREE char *path = str_format("/proc/%d/stat", pid), *text = NULL;
+    size_t len;
+
+    if (file_read_all(path, 4096, &text, &len) < 0)
+        return false;
+    const char *name_end = strrchr(text, ')');
+    return name_end && str_starts(name_end, ") Z");
+}
+
 /* Each taker: 1 taken back (or would be), 0 was gone already, -1 with err. */
 
 static int take_process(struct reclaim *r, const char *what, struct err *err)
@@ -44,13 +56,15 @@ static int take_process(struct reclaim *r, const char *what, struct err *err)
     /* The pidfd pins the process; if the start time still fits, it is the one we noted. */
     if (proc_start_time(pid) != start)
         return 0;
+    int alive = !is_zombie(pid);
     if (r->dry_run)
-        return 1;
+        return alive;
+    /* A zombie too: other threads of it may still run. */
     if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "kill process %d", pid);
     if (loop_wait_fd(r->ctx, pidfd, POLLIN, "end of a killed process", err) < 0)
         return err_wrap(err, "wait for the end of killed process %d", pid);
-    return 1;
+    return alive;
 }
 
 static bool is_mounted(const char *path)

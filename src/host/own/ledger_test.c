@@ -363,6 +363,31 @@ TEST_FIBER(a_noted_process_is_killed_and_waited_for)
     ASSERT_EQ(status, SIGKILL);
 }
 
+/* Nobody fetches it while the body does not wait: the loop does that. */
+TEST_FIBER(a_dead_process_that_nobody_fetched_counts_as_gone)
+{
+    AUTO_FREE char *dir = str_dup(fresh());
+    AUTO(ledger_close) struct ledger *l = NULL;
+    AUTO(child_free) struct child *c = sleeper(ctx);
+    AUTO_FREE char *path = str_format("/proc/%d/stat", child_pid(c)), *text = NULL;
+    struct err err = ERR_INIT;
+    struct seen dry = { 0 };
+    uint64_t id;
+    size_t len;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    ASSERT_OK(ledger_note_process(l, child_pid(c), &id, &err), err);
+    ledger_close(TAKE_PTR(l));
+    ASSERT_EQ(kill(child_pid(c), SIGKILL), 0);
+    do {
+        free(text);
+        ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
+    } while (!strstr(text, ") Z"));
+    ASSERT_OK(ledger_reclaim(ctx, dir, true, see, &dry, &err), err);
+    ASSERT_STR(dry.v[0].result, "already gone");
+    ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
+}
+
 TEST_FIBER(a_reused_pid_is_left_alone)
 {
     AUTO_FREE char *dir = str_dup(fresh());
