@@ -116,12 +116,13 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
     l->fd = -1;
     l->dir = str_dup(dir);
     l->path = str_format("%s/" LEDGER_FILE_NAME, dir);
-    /* gc may remove the empty directory just before the file is in it: make it again. */
+    /* Others remove empty directories, perhaps just before something is in it: make it again. */
     for (int tries = 0; tries < 16 && r == -ENOENT; tries++) {
         r = dir_make(dir, 0700);
-        if (r < 0)
+        if (r < 0 && r != -ENOENT)
             return err_sys(err, -r, "make directory %s", dir);
-        r = ledger_lock(dir, O_CREAT, &l->fd);
+        if (r == 0)
+            r = ledger_lock(dir, O_CREAT, &l->fd);
     }
     if (r == -EWOULDBLOCK)
         return err_set(err, ERR_EXISTS, "%s is in use by a living owner", dir);
@@ -227,6 +228,17 @@ int ledger_forget(struct ledger *l, uint64_t id, struct err *err)
     return 0;
 }
 
+void ledger_drop_parent(const char *dir)
+{
+    AUTO_FREE char *parent = str_dup(dir);
+    char *slash = strrchr(parent, '/');
+
+    if (!slash || slash == parent)
+        return;
+    *slash = '\0';
+    (void)rmdir(parent); /* others live there, or it is gone: both are fine */
+}
+
 int ledger_finish(struct ledger *l, struct err *err)
 {
     if (l->n_open > 0)
@@ -235,5 +247,6 @@ int ledger_finish(struct ledger *l, struct err *err)
         return err_sys(err, errno, "remove %s", l->path);
     if (rmdir(l->dir) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove directory %s", l->dir);
+    ledger_drop_parent(l->dir);
     return 0;
 }

@@ -42,7 +42,8 @@ int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint6
 int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
 size_t ledger_open_count(const struct ledger *l);
-/* All released: removes file and directory. ERR_STATE if records are open. */
+/* All released: removes file and directory, and the namespace's directory above if it is empty
+ * then. ERR_STATE if records are open. */
 int ledger_finish(struct ledger *l, struct err *err);
 
 /* What is on record in a directory, newest first. Calls fn for each open record. Fuzzed. */
@@ -56,7 +57,8 @@ int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct
 
 /* Of somebody else's directory: is its owner alive? */
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err);
-/* Takes everything back that dir's ledger still names, then the directory itself. Waits for
+/* Takes everything back that dir's ledger still names, then the directory itself and, if it is
+ * empty, the one above. Waits for
  * killed processes. fn (may be NULL) is told of each item; with dry_run nothing is touched.
  * ERR_STATE if the owner is alive. Goes on after a failed item and fails at the end, so that it
  * can be repeated. */

@@ -17,3 +17,5 @@ int ledger_lock(const char *dir, int flags, int *ret_fd);
 int ledger_check(enum ledger_kind kind, const char *what, struct err *err);
 /* "pid start-time". 0 or -EINVAL. */
 int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start);
+/* Removes the directory above (the namespace's) if it is empty now. */
+void ledger_drop_parent(const char *dir);

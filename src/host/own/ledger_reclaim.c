@@ -217,6 +217,7 @@ static int remove_dir(struct reclaim *r, const char *dir, struct err *err)
             return -1;
         if (rmdir(dir) < 0 && errno != ENOENT)
             return err_sys(err, errno, "remove directory %s", dir);
+        ledger_drop_parent(dir);
     }
     if (r->fn)
         r->fn(r->arg, &self, r->dry_run ? "would be removed" : "removed");
@@ -234,6 +235,8 @@ static int reclaim_bare(struct reclaim *r, const char *dir, struct err *err)
         return errno == ENOENT ? 0 : err_sys(err, errno, "look at %s", dir);
     if (!r->dry_run && rmdir(dir) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s, which has no ledger", dir);
+    if (!r->dry_run)
+        ledger_drop_parent(dir);
     if (r->fn)
         r->fn(r->arg, &self, r->dry_run ? "would be removed" : "removed");
     return 0;

@@ -232,6 +232,20 @@ TEST(finish_refuses_open_records_and_else_leaves_nothing)
     ASSERT_OK(ledger_finish(l, &err), err);
 }
 
+TEST(the_namespaces_directory_goes_with_its_last_vm)
+{
+    AUTO_FREE char *ns = str_dup(fresh()), *a = str_format("%s/a", ns), *b = str_format("%s/b", ns);
+    AUTO(ledger_close) struct ledger *first = NULL, *second = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(ledger_create(a, &first, &err), err);
+    ASSERT_OK(ledger_create(b, &second, &err), err);
+    ASSERT_OK(ledger_finish(first, &err), err);
+    ASSERT_EQ(access(ns, F_OK), 0);
+    ASSERT_OK(ledger_finish(second, &err), err);
+    ASSERT_EQ(access(ns, F_OK), -1);
+}
+
 TEST(a_full_disk_is_said_and_leaves_whole_lines)
 {
     const char *dir = fresh();
