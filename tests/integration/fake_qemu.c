@@ -42,17 +42,30 @@ static int qmp_fd(char **argv)
     return -1;
 }
 
-/* One command: everything up to a closing brace at the end of what has come. */
-static void await_command(int fd)
+/* One command; the number that is its id. */
+static long await_command(int fd)
 {
-    char buf[65536];
-    ssize_t n;
+    static char buf[65536];
+    size_t have = 0;
 
-    do
-        n = recv(fd, buf, sizeof(buf), 0);
-    while (n > 0 && !memchr(buf, '}', (size_t)n));
-    if (n <= 0)
-        exit(0);
+    do {
+        ssize_t n = recv(fd, buf + have, sizeof(buf) - 1 - have, 0);
+        if (n <= 0)
+            exit(0);
+        have += (size_t)n;
+        buf[have] = '\0';
+    } while (!strchr(buf, '\n') && !strchr(buf, '}'));
+    char *id = strstr(buf, "\"id\":");
+    return id ? atol(id + 5) : 0;
+}
+
+static void answer(int fd, const char *what)
+{
+    char text[256];
+    long id = await_command(fd);
+
+    snprintf(text, sizeof(text), "{%s, \"id\": %ld}\r\n", what, id);
+    put(fd, text);
 }
 
 static void fail(int fd)
@@ -62,10 +75,11 @@ static void fail(int fd)
     exit(1);
 }
 
+/* As the first process of its pid namespace it would survive abort(). */
 static void crash(int fd)
 {
     (void)fd;
-    abort();
+    __builtin_trap();
 }
 
 static void close_qmp(int fd)
@@ -112,14 +126,20 @@ static void greets(int fd)
     for_ever();
 }
 
+/* Obliging, but of another time. */
+static void old(int fd)
+{
+    put(fd, GREETING("5"));
+    for (;;)
+        answer(fd, "\"return\": {}");
+}
+
 /* Refuses everything it is asked. */
 static void refuses(int fd)
 {
     put(fd, GREETING("10"));
-    for (;;) {
-        await_command(fd);
-        put(fd, "{\"error\": {\"class\": \"GenericError\", \"desc\": \"not today\"}}\r\n");
-    }
+    for (;;)
+        answer(fd, "\"error\": {\"class\": \"GenericError\", \"desc\": \"not today\"}");
 }
 
 /* Events that nobody asked for, without end. */
@@ -135,7 +155,7 @@ static const struct {
     const char *name, *version;
     void (*run)(int fd);
 } ways[] = {
-    { "old", "5.2.0", silent },       { "fails", "10.0.0", fail },
+    { "old", "5.2.0", old },          { "fails", "10.0.0", fail },
     { "crashes", "10.0.0", crash },   { "closes", "10.0.0", close_qmp },
     { "garbage", "10.0.0", garbage }, { "huge", "10.0.0", huge },
     { "deep", "10.0.0", deep },       { "silent", "10.0.0", silent },
@@ -154,8 +174,6 @@ int main(int argc, char **argv)
             printf("QEMU emulator version %s (fake)\n", ways[i].version);
             return 0;
         }
-        if (strcmp(ways[i].name, "old") == 0)
-            put(qmp_fd(argv), GREETING("5"));
         ways[i].run(qmp_fd(argv));
     }
     fprintf(stderr, "fake_qemu: no way is called %s\n", argv[0]);

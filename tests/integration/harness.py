@@ -28,8 +28,8 @@ LCOW = os.environ.get("LCOW_TEST_PROGRAM", os.path.join(TOP, "build/bin/lcow"))
 IMAGE = os.environ.get("LCOW_TEST_IMAGE", os.path.join(TOP, "build/image"))
 CACHE = os.path.join(TOP, "build/integration")  # compiled helpers of the tests
 
-DEADLINE = 60       # seconds for a whole test, unless it says otherwise
-BOOT_SECONDS = 40   # a ceiling for one boot on a busy machine; 2 to 3 are usual
+DEADLINE = 180      # seconds for a whole test, unless it says otherwise
+BOOT_SECONDS = 90   # a ceiling for one boot on a busy machine; 2 to 3 are usual
 UIDS_PER_TEST = 64
 
 SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_timeout_s": "vm",
@@ -80,10 +80,15 @@ class Case:
         self.name, self.body, self.deadline, self.full = name, body, deadline, full
 
 
+# One frame of the line of progress, which the next one overwrites.
+FRAME = re.compile(r"\r\x1b\[K[^\r\n]*(?=\r)")
+
+
 class Result:
     def __init__(self, code, out, err, seconds):
         self.code, self.out_bytes, self.seconds = code, out, seconds
         self.out, self.err = (b.decode(errors="replace") for b in (out, err))
+        self.err = FRAME.sub("", self.err)
 
     def __str__(self):
         return (f"exit code {self.code} after {self.seconds:.1f} s\n"
@@ -156,7 +161,7 @@ class Process:
             self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Failure(f"{' '.join(self.popen.args)}: no end within {seconds} s\n"
-                          f"stderr: {self.err[-4000:]}") from None
+                          f"stderr: {FRAME.sub('', self.err)[-4000:]}") from None
         self.join()
         with open(self.out_path, "rb") as out, open(self.err_path, "rb") as err:
             return Result(self.popen.returncode, out.read(), err.read(),
@@ -284,7 +289,7 @@ class Test:
         self.config(boot_timeout_s=seconds)
         return seconds
 
-    def boot_fails(self, *patterns, opts=(), code=125, seconds=20, command=("true",)):
+    def boot_fails(self, *patterns, opts=(), code=125, seconds=60, command=("true",)):
         """lcow must fail by itself, in time, and its message must show each pattern."""
         r = self.boot(*command, opts=opts, seconds=seconds)
         self.equal(r.code, code, r)
@@ -318,7 +323,8 @@ class Test:
                 raise Failure(f"lcow ended while waiting until {what}\n{process.wait(1)}")
             if time.monotonic() > deadline:
                 raise Failure(f"not within {seconds} s: {what}" +
-                              (f"\nstderr: {process.err[-4000:]}" if process else ""))
+                              (f"\nstderr: {FRAME.sub('', process.err)[-4000:]}" if process
+                               else ""))
             time.sleep(0.01)
 
     def note(self, text):

@@ -88,11 +88,9 @@ def cat(t):
     t.equal((r.code, r.out), (0, "hi\n"), r)
 
 
-@test("64 MiB go through cat unharmed", deadline=180)
+@test("64 MiB go through cat unharmed")
 def much(t):
-    data = os.urandom(1 << 20) * 64
-    r = t.boot("sh", "-c", "tee /dev/stderr | sha256sum -", stdin=b"", seconds=60)
-    t.equal(r.code, 0, r)
+    data = os.urandom(64 << 20)
     r = t.boot("cat", stdin=data, seconds=120)
     t.equal(r.code, 0, r.err)
     t.equal(len(r.out_bytes), len(data))
@@ -198,14 +196,13 @@ def json_line(t):
 @test("--json=FILE tells a failed boot, too")
 def json_failure(t):
     path = os.path.join(t.work, "result.json")
-    images.make(t, "broken", initrd=b"this is no archive\n" * 1000)
-    t.config(boot_timeout_s=15)
-    r = t.boot("true", opts=("--json=" + path,), seconds=30)
+    images.evil(t, "exits")
+    r = t.boot("true", opts=("--json=" + path,))
     t.equal(r.code, 125, r)
     with open(path) as f:
         result = json.load(f)
     t.equal(result["exit_code"], 125)
-    t.check(result["error"]["stage"] in ("spawned", "kernel"), "another stage", result["error"])
+    t.equal(result["error"]["stage"], "kernel", result["error"])
     t.check(result["error"]["message"] and result["error"]["next"], "no message or no remedy",
             result["error"])
 
@@ -225,7 +222,7 @@ def timeline(t):
         t.check(stage in r.err, f"the text lacks {stage}", r)
 
 
-@test("--repeat 2 boots twice, each a VM of its own", deadline=90)
+@test("--repeat 2 boots twice, each a VM of its own")
 def repeat(t):
     r = t.boot("cat", "/proc/sys/kernel/random/boot_id", opts=("--repeat", "2", "--json"))
     t.equal(r.code, 0, r)
@@ -236,7 +233,7 @@ def repeat(t):
     t.check(results[0]["id"] != results[1]["id"], "the same id twice", results)
 
 
-@test("--repeat without --json prints a table with min, median and max", deadline=90)
+@test("--repeat without --json prints a table with min, median and max")
 def repeat_table(t):
     r = t.lcow("boot", "--allow-emulation", "--repeat", "2")
     t.equal(r.code, 0, r)
@@ -311,7 +308,7 @@ def fibers(t):
     t.equal(p.wait(10).code, 143)
 
 
-@test("two VMs at once do not disturb each other", deadline=90)
+@test("two VMs at once do not disturb each other")
 def two(t):
     first = t.start_boot("sh", "-c", "cat; echo first", stdin=subprocess.PIPE)
     second = t.boot("echo", "second")

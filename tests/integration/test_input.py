@@ -185,21 +185,29 @@ def flipped_kernel(t):
     t.boot_fails("vmlinux", "manifest", "make image", seconds=15)
 
 
-@test("an initrd that is empty, garbage or cut off: the kernel's last words and a remedy")
+@test("an initrd that is empty or no archive is refused by name, with a remedy")
 def broken_initrd(t):
+    for name, content in (("empty", b""), ("garbage", os.urandom(100000)),
+                          ("text", b"no archive\n" * 1000)):
+        images.make(t, name, initrd=content)
+        t.boot_fails(r"initrd\.cpio", "make image", seconds=10)
+
+
+@test("an initrd that is cut off: an error with stage, remedy and the kernel's last words")
+def cut_initrd(t):
     initrd = images.read(images.INITRD)
     t.short_boot_timeout()
-    for name, content in (("empty", b""), ("garbage", os.urandom(100000)),
-                          ("cut", initrd[:len(initrd) // 3])):
-        images.make(t, name, initrd=content)
-        r = t.boot_fails("stage", "try: ", seconds=20)
-        t.match("last lines of the VM's console", r.err, r)
+    for part in (3, 2):
+        images.make(t, f"cut-{part}", initrd=initrd[:len(initrd) // part])
+        r = t.boot_fails("stage|no VM was started", "try: |make image")
+        if "no VM was started" not in flat(r.err):
+            t.match("console", r.err, r)
 
 
 @test("a damaged initrd that the manifest does not know: the damage is named")
 def flipped_initrd(t):
     initrd = bytearray(images.read(images.INITRD))
-    initrd[110:5000000] = os.urandom(5000000 - 110)
+    initrd[4 << 20:8 << 20] = os.urandom(4 << 20)
     images.make(t, "flipped", honest=False, initrd=bytes(initrd))
     t.short_boot_timeout()
     t.boot_fails(r"initrd\.cpio", "manifest", "make image", seconds=20)
@@ -209,21 +217,21 @@ def flipped_initrd(t):
 def corrupt_module(t):
     path = images.module_path("virtio_net")
     images.make(t, "corrupt", initrd=images.initrd_with({path: (os.urandom(20000), 0o644)}))
-    t.boot_fails("stage 'init'", "virtio_net", seconds=30)
+    t.boot_fails("stage 'init'", "virtio_net")
 
 
 @test("an empty network module: the agent says which, the boot fails at stage init")
 def empty_module(t):
     path = images.module_path("virtio_net")
     images.make(t, "empty", initrd=images.initrd_with({path: (b"", 0o644)}))
-    t.boot_fails("stage 'init'", "virtio_net", seconds=30)
+    t.boot_fails("stage 'init'", "virtio_net")
 
 
 @test("a missing network module: the agent says which, the boot fails at stage init")
 def missing_module(t):
     path = images.module_path("virtio_net")
     images.make(t, "missing", initrd=images.initrd_with(symlinks={path: "/nowhere"}))
-    t.boot_fails("stage 'init'", "virtio_net", seconds=30)
+    t.boot_fails("stage 'init'", "virtio_net")
 
 
 # ---------------------------------------------------------------- disk
@@ -232,7 +240,7 @@ def tiny_run_root(t, size):
     """run_root on a file system of that many bytes."""
     root = os.path.join(t.work, "tiny")
     os.mkdir(root)
-    cell.mount("tiny", root, "tmpfs", 0, f"size={size},nr_inodes=64")
+    cell.mount("tiny", root, "tmpfs", 0, f"size={size},nr_inodes=64,mode=0755")
     t.at_end(cell.umount, root)
     t.config(run_root=root)
     return root
@@ -250,7 +258,7 @@ def fill(root, name="filler"):
 
 @test("a full disk under run_root: refused with the reason, nothing is left there")
 def full_disk(t):
-    root = tiny_run_root(t, 65536)
+    root = tiny_run_root(t, 256 << 10)
     fill(root)
     r = t.boot_fails("no space|full|exhausted", seconds=10)
     t.match(root.rsplit("/", 1)[-1], flat(r.err).replace(" ", ""), r)
@@ -284,7 +292,7 @@ def bad_run_root(t):
     t.boot_fails("read-only", seconds=10)
 
 
-@test("few file descriptors: an error, not a hang", deadline=120)
+@test("few file descriptors: an error, not a hang")
 def few_fds(t):
     for limit in (8, 12, 16, 20, 24):
         start = time.monotonic()
