@@ -7,7 +7,7 @@
 #include "base/stream.h"
 #include "harness/tap.h"
 #include "host/vmm/qemu/qemu.h"
-#include "host/vmm/vmm.h"
+#include "host/vmm/qemu/qemu_priv.h"
 #include "proto/link.h"
 
 #include <elf.h>
@@ -382,6 +382,24 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     f.v->ops->terminate(f.v);
     ended(&f);
     finish(&f);
+}
+
+TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
+{
+    char path[] = "/tmp/lcow-oom-test.XXXXXX";
+    AUTO_FD int fd = mkstemp(path);
+    struct oom_watch w = { .before = 3 }, unknown = { .path = "" };
+    static const char three[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
+                      four[] = "low 0\noom 9\noom_kill 4\n";
+
+    strcpy(w.path, path);
+    put(path, three, sizeof(three) - 1);
+    ASSERT(!oom_watch_hit(&w));
+    put(path, four, sizeof(four) - 1);
+    ASSERT(oom_watch_hit(&w));
+    unlink(path);
+    ASSERT(!oom_watch_hit(&w));
+    ASSERT(!oom_watch_hit(&unknown));
 }
 
 /* --- acceleration --- */

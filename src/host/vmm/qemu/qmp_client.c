@@ -1,11 +1,16 @@
 #include "host/vmm/qemu/qmp_client.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "base/stream.h"
 #include "proto/qmp.h"
 
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -33,6 +38,10 @@ struct qmp_client {
     struct sbuf unsent;
     size_t sending; /* bytes the writer has taken */
     struct waitq to_send;
+    int fd; /* to be sent in front of unsent[fd_at]; -1: none */
+    size_t fd_at;
+    uint64_t fd_call; /* the command with an fd that is not answered yet; 0: none */
+    struct waitq fd_q;
     bool greeted;
     struct qmp_version version;
     struct waitq greeting;
@@ -50,6 +59,7 @@ static void fail_all(struct qmp_client *c, const struct err *why)
     LIST_EACH (&c->calls, n)
         waitq_wake_all(&LIST_ENTRY(n, struct call, node)->q);
     waitq_wake_all(&c->greeting);
+    waitq_wake_all(&c->fd_q);
     cancel_fire(&c->cancel, ERR_UNAVAILABLE, "qmp has ended"); /* the writer */
 }
 
@@ -57,6 +67,10 @@ static void fail_all(struct qmp_client *c, const struct err *why)
 
 static void take_answer(struct qmp_client *c, struct qmp_message *m)
 {
+    if (m->has_id && c->fd_call && m->id == c->fd_call) {
+        c->fd_call = 0;
+        waitq_wake_all(&c->fd_q);
+    }
     LIST_EACH (&c->calls, n) {
         struct call *call = LIST_ENTRY(n, struct call, node);
         if (!m->has_id || call->id != m->id)
@@ -137,6 +151,25 @@ static void read_loop(void *arg)
 
 /* --- writing --- */
 
+/* The descriptor travels with a blank, which QEMU skips: so the command behind it may be written
+ * in any number of pieces. */
+static int write_fd(struct qmp_client *c, struct err *err)
+{
+    AUTO_FD int fd = TAKE_FD(c->fd);
+    int r;
+
+    while ((r = fd_send(c->stream->fd, " ", 1, &fd, 1)) == -EAGAIN) {
+        /* The stream has its own place in epoll. */
+        AUTO_FD int again = fcntl(c->stream->fd, F_DUPFD_CLOEXEC, 3);
+
+        if (again < 0)
+            return err_sys(err, errno, "send a file descriptor");
+        if (loop_wait_fd(&c->ctx, again, POLLOUT, "qmp: room for a file descriptor", err) < 0)
+            return -1;
+    }
+    return r < 0 ? err_sys(err, -r, "send a file descriptor") : 0;
+}
+
 static void write_loop(void *arg)
 {
     struct qmp_client *c = arg;
@@ -148,9 +181,20 @@ static void write_loop(void *arg)
             r = waitq_wait(&c->ctx, &c->to_send, "qmp: commands to send", &err);
             continue;
         }
+        if (c->fd >= 0 && c->fd_at == 0) {
+            r = write_fd(c, &err);
+            continue;
+        }
         /* Taken out: callers go on adding while this is on its way. */
-        c->sending = c->unsent.len;
-        AUTO_FREE char *text = sbuf_take(&c->unsent);
+        c->sending = c->fd >= 0 ? c->fd_at : c->unsent.len;
+        AUTO_FREE char *text = NULL;
+        if (c->fd >= 0) {
+            text = mem_dup(c->unsent.data, c->sending);
+            sbuf_consume(&c->unsent, c->sending);
+            c->fd_at = 0;
+        } else {
+            text = sbuf_take(&c->unsent);
+        }
         r = stream_write_full(&c->ctx, c->stream, text, c->sending, &err);
         c->sending = 0;
     }
@@ -195,11 +239,13 @@ static void send_command(struct qmp_client *c, const char *name, uint64_t id,
     waitq_wake_all(&c->to_send);
 }
 
-int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
-                    void (*args)(struct jsw *w, const void *arg), const void *arg,
-                    struct qmp_message *ret, struct err *err)
+/* fd: taken, -1 if there is none. */
+static int call_with(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
+                     void (*args)(struct jsw *w, const void *arg), const void *arg,
+                     struct qmp_message *ret, struct err *err)
 {
     struct call call = { .id = ++c->last_id, .name = name };
+    AUTO_FD int travelling = fd;
     int r = check_usable(c, name, err);
 
     if (r < 0)
@@ -208,6 +254,11 @@ int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
         return err_set(err, ERR_EXHAUSTED, "%s: qemu does not read its monitor", name);
     waitq_init(&call.q);
     list_append(&c->calls, &call.node);
+    if (travelling >= 0) {
+        c->fd = TAKE_FD(travelling);
+        c->fd_at = c->unsent.len;
+        c->fd_call = call.id;
+    }
     send_command(c, name, call.id, args, arg);
     while (r == 0 && !call.answered && !c->broken)
         r = waitq_wait(ctx, &call.q, name, err);
@@ -222,6 +273,28 @@ int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
     return r;
 }
 
+int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
+                    void (*args)(struct jsw *w, const void *arg), const void *arg,
+                    struct qmp_message *ret, struct err *err)
+{
+    return call_with(ctx, c, name, -1, args, arg, ret, err);
+}
+
+int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
+                       void (*args)(struct jsw *w, const void *arg), const void *arg,
+                       struct qmp_message *ret, struct err *err)
+{
+    if (c->stream->fd < 0)
+        return err_set(err, ERR_UNIMPLEMENTED, "qmp %s: this monitor is no socket", name);
+    while (c->fd_call && !c->broken)
+        if (waitq_wait(ctx, &c->fd_q, "qmp: the descriptor before this one", err) < 0)
+            return err_wrap(err, "qmp %s", name);
+    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    if (copy < 0)
+        return err_sys(err, errno, "qmp %s: file descriptor %d", name, fd);
+    return call_with(ctx, c, name, copy, args, arg, ret, err);
+}
+
 /* --- life --- */
 
 struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
@@ -233,6 +306,8 @@ struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
     c->stream = opts->stream;
     c->on_event = opts->on_event;
     c->arg = opts->arg;
+    c->fd = -1;
+    waitq_init(&c->fd_q);
     list_init(&c->calls);
     waitq_init(&c->to_send);
     waitq_init(&c->greeting);
@@ -263,6 +338,7 @@ void qmp_client_free(struct qmp_client *c)
         return;
     stream_free(c->stream);
     sbuf_release(&c->unsent);
+    fd_close(c->fd);
     cancel_release(&c->cancel);
     free(c);
 }

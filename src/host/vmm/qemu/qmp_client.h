@@ -36,6 +36,12 @@ int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version
 int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
                     void (*args)(struct jsw *w, const void *arg), const void *arg,
                     struct qmp_message *ret, struct err *err);
+/* The same with a file descriptor (borrowed) travelling in front of the command, for add-fd and
+ * getfd. QEMU keeps only the last one that came, so such calls go one after the other: this waits
+ * until the one before was answered, also when nobody waits for that answer any more. */
+int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
+                       void (*args)(struct jsw *w, const void *arg), const void *arg,
+                       struct qmp_message *ret, struct err *err);
 /* why: static text. Repeatable; the first reason stays. */
 void qmp_client_close(struct qmp_client *c, const char *why);
 /* Until the stream has ended and all that came was handled. Does not close by itself. */
