@@ -1,0 +1,72 @@
+#include "guest/storage/inroot.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+static int open_in(int root, const char *path, int flags)
+{
+    const struct open_how how = {
+        .flags = (uint64_t)(flags | O_CLOEXEC),
+        .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+    };
+    long fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
+
+    return fd < 0 ? -errno : (int)fd;
+}
+
+int inroot_open(const char *root, const char *path, int flags)
+{
+    AUTO_FD int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+
+    return dir < 0 ? -errno : open_in(dir, path, flags);
+}
+
+int inroot_mkdir(const char *root, const char *path, mode_t mode)
+{
+    AUTO_FD int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    AUTO_FREE char *copy = str_dup(path);
+    AUTO(sbuf_release) struct sbuf so_far = { 0 };
+    char *save = NULL;
+
+    if (dir < 0)
+        return -errno;
+    /* Each parent is opened anew from the root, so that a symlink in it stays in the tree. */
+    for (char *name = strtok_r(copy, "/", &save); name; name = strtok_r(NULL, "/", &save)) {
+        AUTO_FD int parent =
+            open_in(dir, so_far.len ? so_far.data : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (parent < 0)
+            return parent;
+        if (strcmp(name, "..") != 0 && mkdirat(parent, name, mode) < 0 && errno != EEXIST)
+            return -errno;
+        sbuf_addf(&so_far, "/%s", name);
+    }
+    return 0;
+}
+
+int inroot_read(const char *root, const char *path, size_t max, char **ret_text, size_t *ret_len)
+{
+    AUTO_FD int fd = inroot_open(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    struct stat st;
+
+    if (fd < 0)
+        return fd;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISREG(st.st_mode))
+        return -EINVAL;
+    if ((uint64_t)st.st_size > max)
+        return -EFBIG;
+    AUTO_FREE char *text = mem_zalloc((size_t)st.st_size + 1);
+    ssize_t n = fd_read_full(fd, text, (size_t)st.st_size);
+    if (n < 0)
+        return (int)n;
+    *ret_len = (size_t)n;
+    *ret_text = TAKE_PTR(text);
+    return 0;
+}

@@ -1,0 +1,181 @@
+#include "guest/storage/scsi.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define HOSTS_MAX 64
+
+/* Version 5 GUIDs of "0" … "3" in d422512d-2bf2-4752-809d-7b82b5fcb1b4. */
+static const char *const vmbus_guids[SCSI_CONTROLLERS] = {
+    "df6d0690-79e5-55b6-a5ec-c1e2f77f580a",
+    "0110f83b-de10-5172-a266-78bca56bf50a",
+    "b5d2d8d4-3a75-51bf-945b-3444dc6b8579",
+    "305891a9-b251-5dfe-91a2-c25d9212275b",
+};
+
+static bool host_number(const char *name, unsigned *ret)
+{
+    uint64_t n;
+
+    if (!str_starts(name, "host") || str_to_u64(name + 4, UINT_MAX, &n) < 0)
+        return false;
+    *ret = (unsigned)n;
+    return true;
+}
+
+static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
+{
+    AUTO_FREE char *path =
+        str_format("%s/bus/vmbus/devices/%s", sys, vmbus_guids[controller]);
+    DIR *dir = opendir(path);
+    int r = -ENXIO;
+
+    if (!dir)
+        return -errno;
+    for (struct dirent *e; (e = readdir(dir));)
+        if (host_number(e->d_name, ret))
+            r = 0;
+    closedir(dir);
+    return r;
+}
+
+/* A virtio-scsi host and where it sits: "0000:00:03.0/0000:02:01.0". */
+struct host {
+    unsigned number;
+    char *address;
+};
+
+static bool is_pci_address(const char *s, size_t len)
+{
+    return len == 12 && s[4] == ':' && s[7] == ':' && s[10] == '.';
+}
+
+static char *pci_address(const char *real)
+{
+    struct sbuf out = { 0 };
+
+    for (const char *at = real; *at;) {
+        size_t len = strcspn(at, "/");
+        if (is_pci_address(at, len)) {
+            sbuf_add(&out, at, len);
+            sbuf_addc(&out, '/');
+        }
+        at += len;
+        at += *at == '/';
+    }
+    return sbuf_take(&out);
+}
+
+static int by_address(const void *a, const void *b)
+{
+    return strcmp(((const struct host *)a)->address, ((const struct host *)b)->address);
+}
+
+static bool is_virtio(const char *sys, const char *name)
+{
+    AUTO_FREE char *path = str_format("%s/class/scsi_host/%s/proc_name", sys, name), *text = NULL;
+    size_t len;
+
+    return file_read_all(path, 64, &text, &len) == 0 && str_starts(text, "virtio_scsi");
+}
+
+static size_t list_hosts(const char *sys, struct host *hosts)
+{
+    AUTO_FREE char *path = str_format("%s/class/scsi_host", sys);
+    DIR *dir = opendir(path);
+    size_t n = 0;
+
+    for (struct dirent *e; dir && n < HOSTS_MAX && (e = readdir(dir));) {
+        if (!host_number(e->d_name, &hosts[n].number) || !is_virtio(sys, e->d_name))
+            continue;
+        AUTO_FREE char *link = str_format("%s/%s", path, e->d_name);
+        AUTO_FREE char *real = realpath(link, NULL);
+        if (real)
+            hosts[n++].address = pci_address(real);
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+int scsi_host(const char *sys, unsigned controller, unsigned *ret_host)
+{
+    struct host hosts[HOSTS_MAX];
+    int r = -ENXIO;
+
+    if (controller >= SCSI_CONTROLLERS)
+        return -EINVAL;
+    if (vmbus_host(sys, controller, ret_host) == 0)
+        return 0;
+    size_t n = list_hosts(sys, hosts);
+    qsort(hosts, n, sizeof(hosts[0]), by_address);
+    if (controller < n) {
+        *ret_host = hosts[controller].number;
+        r = 0;
+    }
+    for (size_t i = 0; i < n; i++)
+        free(hosts[i].address);
+    return r;
+}
+
+int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition, char **ret_name)
+{
+    AUTO_FREE char *path = str_format("%s/bus/scsi/devices/%u:0:0:%u/block", sys, host, lun);
+    AUTO_FREE char *disk = NULL;
+    DIR *dir = opendir(path);
+    int r = 0;
+
+    if (!dir)
+        return errno == ENOENT ? -ENXIO : -errno;
+    for (struct dirent *e; (e = readdir(dir));) {
+        if (e->d_name[0] == '.')
+            continue;
+        if (disk)
+            r = -EEXIST;
+        else
+            disk = str_dup(e->d_name);
+    }
+    closedir(dir);
+    if (r < 0 || !disk)
+        return r < 0 ? r : -ENXIO;
+    if (partition == 0) {
+        *ret_name = TAKE_PTR(disk);
+        return 0;
+    }
+    AUTO_FREE char *name = str_format("%s%lu", disk, partition);
+    AUTO_FREE char *part = str_format("%s/%s/%s", path, disk, name);
+    if (access(part, F_OK) < 0)
+        return -ENXIO;
+    *ret_name = TAKE_PTR(name);
+    return 0;
+}
+
+/* Attributes of sysfs are there or not: never made. */
+static int put(const char *path, const char *text)
+{
+    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : fd_write_full(fd, text, strlen(text));
+}
+
+int scsi_scan(const char *sys, unsigned host, unsigned lun)
+{
+    AUTO_FREE char *path = str_format("%s/class/scsi_host/host%u/scan", sys, host);
+    AUTO_FREE char *text = str_format("0 0 %u", lun);
+
+    return put(path, text);
+}
+
+int scsi_forget(const char *sys, unsigned host, unsigned lun)
+{
+    AUTO_FREE char *path = str_format("%s/bus/scsi/devices/%u:0:0:%u/delete", sys, host, lun);
+    int r = put(path, "1\n");
+
+    return r == -ENOENT || r == -ENODEV ? 0 : r;
+}

@@ -1,0 +1,17 @@
+/* scsi.h - finds a disk of the VM by controller and LUN (gcs-protocol.md §4.1): the controller is
+ * the vmbus device with the fixed GUID where there is a vmbus, else the i-th virtio-scsi host in
+ * the order of PCI addresses. sys is "/sys" but for tests. Leaf code: 0, or -errno. */
+#pragma once
+#include <stdint.h>
+
+#define SCSI_CONTROLLERS 4
+
+/* The kernel's number of the controller's host. -ENXIO: there is none (yet). */
+int scsi_host(const char *sys, unsigned controller, unsigned *ret_host);
+/* The name of the block device or its partition (0: the whole): "sdb", "sdb1". Caller frees.
+ * -ENXIO: not there yet; -EEXIST: more than one. */
+int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition, char **ret_name);
+/* Asks the host for this LUN, should its own announcement be lost. Blocks while it is asked. */
+int scsi_scan(const char *sys, unsigned host, unsigned lun);
+/* The kernel forgets the disk. Missing is fine. Blocks while its cache is written. */
+int scsi_forget(const char *sys, unsigned host, unsigned lun);
