@@ -1,0 +1,219 @@
+/* rpc_server.c - the server's own life: tables, listening, counting, shutdown. */
+#include "host/rpc/rpc_server.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "host/rpc/rpc_priv.h"
+#include <errno.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define ACCEPT_RETRY (100 * NS_PER_MS) /* when the process is out of descriptors or memory */
+#define REFUSED_LOG_BURST 20
+
+struct rpc_server *rpc_server_new(struct loop *loop)
+{
+    struct rpc_server *s = mem_new(struct rpc_server);
+
+    s->loop = loop;
+    s->refs = 1;
+    list_init(&s->entries);
+    list_init(&s->conns);
+    cancel_init(&s->life, NULL);
+    cancel_init(&s->accepting, &s->life);
+    waitq_init(&s->changed);
+    s->refused_log.burst = REFUSED_LOG_BURST;
+    return s;
+}
+
+void rpc_server_unref(struct rpc_server *s)
+{
+    if (--s->refs > 0)
+        return;
+    cancel_release(&s->accepting);
+    cancel_release(&s->life);
+    LIST_EACH (&s->entries, pos)
+        free(LIST_ENTRY(pos, struct rpc_entry, node));
+    free(s);
+}
+
+void rpc_server_free(struct rpc_server *s)
+{
+    if (!s)
+        return;
+    cancel_fire(&s->life, ERR_UNAVAILABLE, "the server has ended");
+    rpc_server_unref(s);
+}
+
+void rpc_fiber_begin(struct rpc_server *s)
+{
+    s->refs++;
+    s->n_fibers++;
+}
+
+void rpc_fiber_end(struct rpc_server *s)
+{
+    s->n_fibers--;
+    waitq_wake_all(&s->changed);
+    rpc_server_unref(s);
+}
+
+bool rpc_mem_take(struct rpc_server *s, size_t n)
+{
+    if (n > RPC_MEM_MAX - s->mem)
+        return false;
+    s->mem += n;
+    return true;
+}
+
+void rpc_mem_give(struct rpc_server *s, size_t n)
+{
+    s->mem -= n;
+}
+
+struct rpc_stats rpc_server_stats(const struct rpc_server *s)
+{
+    return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->refused };
+}
+
+/* --- tables --- */
+
+static void check_method(const struct rpc_service *service, const struct rpc_method *m)
+{
+    const ProtobufCMethodDescriptor *d =
+        protobuf_c_service_descriptor_get_method_by_name(service->descriptor, m->name);
+
+    if (d && !m->unary != !m->stream &&
+        (m->stream ||
+         (d->input->sizeof_message == m->req_size && d->output->sizeof_message == m->resp_size)))
+        return;
+    fprintf(stderr, "rpc: the table of %s does not fit its .proto at %s\n",
+            service->descriptor->name, m->name);
+    abort();
+}
+
+void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_service *service,
+                    void *self)
+{
+    struct rpc_entry *e = mem_new(struct rpc_entry);
+
+    for (size_t i = 0; i < service->n_methods; i++)
+        check_method(service, &service->methods[i]);
+    *e = (struct rpc_entry){ .name = name, .service = service, .self = self };
+    list_append(&s->entries, &e->node);
+}
+
+/* --- listening --- */
+
+struct listener {
+    struct rpc_server *server;
+    int fd;
+};
+
+/* Both reference servers do this too. */
+static bool same_user(int fd)
+{
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return false;
+    if (peer.uid == geteuid() && peer.gid == getegid())
+        return true;
+    log_warn(NULL, "connection of another user dropped", F_U("uid", peer.uid), F_U("gid", peer.gid),
+             F_I("pid", peer.pid));
+    return false;
+}
+
+/* 0 when there may be more to accept. */
+static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err)
+{
+    AUTO_FD int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+    if (fd >= 0) {
+        if (same_user(fd))
+            rpc_server_serve(l->server, stream_from_fd(ctx->loop, TAKE_FD(fd)));
+        fiber_yield(ctx->loop);
+        return 0;
+    }
+    switch (errno) {
+    case EAGAIN:
+        return loop_wait_fd(ctx, l->fd, POLLIN, "accept", err);
+    case EINTR:
+    case ECONNABORTED:
+        return 0;
+    case EMFILE:
+    case ENFILE:
+    case ENOBUFS:
+    case ENOMEM:
+        (void)err_sys(err, errno, "accept");
+        log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
+        return fiber_sleep(ctx, ACCEPT_RETRY, err);
+    default:
+        return err_sys(err, errno, "accept");
+    }
+}
+
+static void listener_main(void *arg)
+{
+    struct listener *l = arg;
+    struct rpc_server *s = l->server;
+    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->accepting);
+    struct err err = ERR_INIT;
+    int r = 0;
+
+    while (r == 0)
+        r = s->n_conns < RPC_CONNS_MAX ? accept_one(&ctx, l, &err)
+                                       : waitq_wait(&ctx, &s->changed, "fewer connections", &err);
+    if (!s->accepting.fired)
+        log_error(&ctx, "no longer accepting connections", F_ERR(&err));
+    fd_close(l->fd);
+    free(l);
+    rpc_fiber_end(s);
+}
+
+void rpc_server_listen(struct rpc_server *s, int fd)
+{
+    struct listener *l = mem_new(struct listener);
+
+    *l = (struct listener){ s, fd };
+    (void)fd_nonblock(fd);
+    rpc_fiber_begin(s);
+    fiber_go(s->loop, listener_main, l, "rpc listener");
+}
+
+/* --- shutdown --- */
+
+static bool all_answered(struct rpc_server *s)
+{
+    if (s->n_calls > 0)
+        return false;
+    LIST_EACH (&s->conns, pos)
+        if (LIST_ENTRY(pos, struct rpc_conn, node)->wire.out_bytes > 0)
+            return false;
+    return true;
+}
+
+int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
+{
+    struct ctx root = ctx_root(s->loop), last;
+    struct err ignored = ERR_INIT; /* that time is up is told below */
+
+    s->stopping = true;
+    cancel_fire(&s->accepting, ERR_UNAVAILABLE, "the server is shutting down");
+    while (!all_answered(s))
+        if (waitq_wait(ctx, &s->changed, "requests in flight", &ignored) < 0)
+            break;
+    if (s->n_calls > 0)
+        log_warn(ctx, "requests cut off by shutdown", F_U("requests", s->n_calls));
+    cancel_fire(&s->life, ERR_UNAVAILABLE, "the server is shutting down");
+    last = ctx_with_timeout(&root, RPC_LET_GO_LIMIT);
+    while (s->n_fibers > 0)
+        if (waitq_wait(&last, &s->changed, "rpc fibers", err) < 0)
+            return err_wrap(err, "%u requests do not end", s->n_calls);
+    return 0;
+}

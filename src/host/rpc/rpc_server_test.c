@@ -1,0 +1,423 @@
+/* The server against a peer that writes frames by hand. */
+#include "base/fd.h"
+#include "host/rpc/rpc_test.h"
+#include <sys/mman.h>
+#include <unistd.h>
+
+TEST_FIBER(vectors_to_the_byte)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_send_vector(ctx, peer, "T1");
+    peer_expect_vector(ctx, peer, "T2");
+    peer_send_vector(ctx, peer, "T3");
+    peer_expect_vector(ctx, peer, "T4");
+    peer_request(ctx, peer, 5, TASK_V2, "Kill", "gone", 0);
+    peer_expect_vector(ctx, peer, "T5");
+    peer_request(ctx, peer, 7, "containerd.task.v9.Task", "Kill", "c1", 0);
+    peer_expect_vector(ctx, peer, "T6");
+    end_server(ctx, s);
+    peer_expect_end(ctx, peer);
+}
+
+TEST_FIBER(stream_vectors_to_the_byte)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_send_vector(ctx, peer, "T8");
+    peer_send_vector(ctx, peer, "T9");
+    peer_expect_vector(ctx, peer, "T10");
+    peer_send_vector(ctx, peer, "T11");
+    peer_expect_vector(ctx, peer, "T12");
+    peer_expect_vector(ctx, peer, "T13");
+    /* The stream is over for both. */
+    peer_send_vector(ctx, peer, "T11");
+    peer_expect(ctx, peer, 1, ERR_INVALID, "stream 1 is not open");
+    ASSERT_EQ(f.stream_ended, 1);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_frame_may_come_byte_by_byte_and_several_at_once)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    struct vector one = vector_load("T1"), two = vector_load("T3");
+    uint8_t both[sizeof(one.bytes) + sizeof(two.bytes)];
+
+    for (size_t i = 0; i < one.len; i++) {
+        peer_send(ctx, peer, one.bytes + i, 1);
+        fiber_yield(ctx->loop);
+    }
+    peer_expect_vector(ctx, peer, "T2");
+    one.bytes[7] = 3; /* the same request on the next stream */
+    two.bytes[7] = 5;
+    memcpy(both, one.bytes, one.len);
+    memcpy(both + one.len, two.bytes, two.len);
+    peer_send(ctx, peer, both, one.len + two.len);
+    peer_expect(ctx, peer, 3, 0, "");
+    peer_expect(ctx, peer, 5, 0, "");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(what_is_not_there_is_unimplemented)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO(sbuf_release) struct sbuf name = { 0 };
+
+    peer_request(ctx, peer, 1, TASK_V3, "Nope", "c1", 0);
+    peer_expect(ctx, peer, 1, ERR_UNIMPLEMENTED, "method Nope");
+    peer_frame(ctx, peer, 3, TTRPC_REQUEST, 0, (struct pb_slice){ 0 });
+    peer_expect(ctx, peer, 3, ERR_UNIMPLEMENTED, "service ");
+    /* In the .proto, but without a handler. */
+    peer_request(ctx, peer, 5, TASK_V3, "Checkpoint", "c1", 0);
+    peer_expect(ctx, peer, 5, ERR_UNIMPLEMENTED, "method Checkpoint");
+    for (int i = 0; i < 100000; i++)
+        sbuf_addc(&name, 'x');
+    peer_request(ctx, peer, 7, name.data, "Kill", "c1", 0);
+    peer_expect(ctx, peer, 7, ERR_UNIMPLEMENTED, "service xxx");
+    ASSERT_EQ(f.calls, 0);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(bad_stream_ids_are_answered_and_the_connection_goes_on)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_request(ctx, peer, 2, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 2, ERR_INVALID, "a client's stream ids are odd");
+    peer_request(ctx, peer, 0, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 0, ERR_INVALID, "a client's stream ids are odd");
+    peer_request(ctx, peer, 9, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 9, 0, "");
+    peer_request(ctx, peer, 9, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 9, ERR_INVALID, "stream ids must increase");
+    peer_request(ctx, peer, 7, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 7, ERR_INVALID, "stream ids must increase");
+    peer_frame(ctx, peer, 11, TTRPC_DATA, 0, pb_slice_of("xyz"));
+    peer_expect(ctx, peer, 11, ERR_INVALID, "stream 11 is not open");
+    peer_request(ctx, peer, UINT32_MAX, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, UINT32_MAX, 0, "");
+    ASSERT_EQ(f.calls, 2);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(unknown_frame_types_are_ignored)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_frame(ctx, peer, 1, 9, 0xff, pb_slice_of("later"));
+    peer_frame(ctx, peer, 2, 0, 0, (struct pb_slice){ 0 });
+    peer_frame(ctx, peer, 1, TTRPC_RESPONSE, 0, pb_slice_of("x"));
+    peer_send_vector(ctx, peer, "T1");
+    peer_expect_vector(ctx, peer, "T2");
+    end_server(ctx, s);
+}
+
+static void send_zeros(struct ctx *ctx, struct stream *s, size_t len)
+{
+    static const uint8_t zeros[65536];
+
+    for (size_t n; len > 0; len -= n) {
+        n = len < sizeof(zeros) ? len : sizeof(zeros);
+        peer_send(ctx, s, zeros, n);
+    }
+}
+
+TEST_FIBER(a_frame_that_is_too_long_is_refused_and_the_next_one_answered)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    uint8_t header[TTRPC_HEADER_BYTES];
+
+    ttrpc_header_encode(&(struct ttrpc_header){ TTRPC_BODY_MAX + 1, 1, TTRPC_REQUEST, 0 }, header);
+    peer_send(ctx, peer, header, sizeof(header));
+    send_zeros(ctx, peer, TTRPC_BODY_MAX + 1);
+    peer_expect(ctx, peer, 1, ERR_EXHAUSTED, "message length 4194305 exceeds");
+    /* The longest that may be is read, and is no request. */
+    ttrpc_header_encode(&(struct ttrpc_header){ TTRPC_BODY_MAX, 1, TTRPC_REQUEST, 0 }, header);
+    peer_send(ctx, peer, header, sizeof(header));
+    send_zeros(ctx, peer, TTRPC_BODY_MAX);
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 3, 0, "");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(garbage_is_no_message)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO(sbuf_release) struct sbuf body = { 0 };
+
+    peer_frame(ctx, peer, 1, TTRPC_REQUEST, 0, pb_slice_of("\x0a\x7f garbage"));
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V2),
+                                                      .method = pb_slice_of("Kill"),
+                                                      .payload = pb_slice_of("\x0a\x7f garbage") });
+    peer_frame(ctx, peer, 3, TTRPC_REQUEST, 0, SLICE(body));
+    peer_expect(ctx, peer, 3, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    peer_request(ctx, peer, 5, TASK_V2, "Kill", "\xc3\x28", 0);
+    peer_expect(ctx, peer, 5, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    ASSERT_EQ(f.calls, 0);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(what_a_handler_says_is_what_is_sent)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_request(ctx, peer, 1, TASK_V2, "State", "silent", 0);
+    peer_expect(ctx, peer, 1, ERR_INTERNAL, "State failed without saying why");
+    peer_request(ctx, peer, 3, TASK_V2, "State", "tried", 0);
+    peer_expect(ctx, peer, 3, 0, "");
+    peer_request(ctx, peer, 5, TASK_V2, "State", "bad", 0);
+    peer_expect(ctx, peer, 5, ERR_INTERNAL, "a string in containerd.task.v3.StateResponse");
+    /* Longer than a frame may be: an error instead, and the connection lives. */
+    peer_request(ctx, peer, 7, TASK_V2, "Pids", "1100000", 0);
+    peer_expect(ctx, peer, 7, ERR_EXHAUSTED, "a PidsResponse of 4400000 bytes is too long");
+    peer_request(ctx, peer, 9, TASK_V2, "Pids", "1000000", 0);
+    peer_expect(ctx, peer, 9, 0, "");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(metadata_reaches_the_handler)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO(sbuf_release) struct sbuf metadata = { 0 }, body = { 0 };
+    AUTO_FREE uint8_t *answer = NULL;
+    AUTO(pb_free) StateResponse *state = NULL;
+    struct ttrpc_response r;
+    struct ttrpc_header h;
+
+    ttrpc_put_metadata(&metadata, "traceparent", "00-1-2-3");
+    ttrpc_put_metadata(&metadata, "containerd-namespace-ttrpc", "k8s.io");
+    ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V3),
+                                                      .method = pb_slice_of("State"),
+                                                      .metadata = SLICE(metadata) });
+    peer_frame(ctx, peer, 1, TTRPC_REQUEST, 0, SLICE(body));
+    h = peer_read(ctx, peer, &answer);
+    ASSERT_EQ(ttrpc_response_decode((struct pb_slice){ answer, h.len }, &r), 0);
+    ASSERT_EQ(pb_unpack(&state_response__descriptor, r.payload, PB_MEM_MAX, (void **)&state, NULL),
+              0);
+    ASSERT_STR(state->bundle, "k8s.io");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_thousand_waits_hold_up_nothing)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    uint32_t id = 1;
+
+    for (int i = 0; i < 1000; i++, id += 2)
+        peer_request(ctx, peer, id, TASK_V2, "Wait", "c1", 0);
+    peer_request(ctx, peer, id, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, id, 0, "");
+    ASSERT_EQ(f.waiting, 1000);
+    latch_set(&f.exited);
+    for (uint32_t n = 1; n < id; n += 2)
+        peer_expect(ctx, peer, n, 0, "");
+    ASSERT_EQ(f.wait_code, ERR_NONE);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(too_many_requests_in_flight_are_refused)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    uint32_t id = 1;
+
+    for (unsigned i = 0; i < RPC_CALLS_PER_CONN; i++, id += 2)
+        peer_request(ctx, peer, id, TASK_V2, "Wait", "c1", 0);
+    peer_request(ctx, peer, id, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, id, ERR_EXHAUSTED, "too many requests in flight");
+    ASSERT_EQ(rpc_server_stats(s).calls, RPC_CALLS_PER_CONN);
+    /* Other clients are not hurt. */
+    AUTO(stream_free) struct stream *other = peer_of(ctx, s);
+
+    peer_send_vector(ctx, other, "T1");
+    peer_expect_vector(ctx, other, "T2");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(memory_of_requests_in_flight_is_bounded)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO(sbuf_release) struct sbuf id = { 0 };
+    AUTO_FREE uint8_t *body = NULL;
+    struct ttrpc_response r;
+    struct ttrpc_header h;
+
+    for (int i = 0; i < 4000000; i++)
+        sbuf_addc(&id, 'i');
+    for (uint32_t n = 1; n < 40; n += 2)
+        peer_request(ctx, peer, n, TASK_V2, "Wait", id.data, 0);
+    h = peer_read(ctx, peer, &body); /* as it came and decoded: 16 of 8 MB fit */
+    ASSERT(h.stream >= 33);          /* the next one may be refused before this one is decoded */
+    ASSERT_EQ(ttrpc_response_decode((struct pb_slice){ body, h.len }, &r), 0);
+    ASSERT_EQ(r.code, ERR_EXHAUSTED);
+    ASSERT_EQ(f.waiting, 16);
+    ASSERT(rpc_server_stats(s).mem <= RPC_MEM_MAX);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_client_that_goes_cancels_its_requests_and_nothing_else)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *gone = peer_of(ctx, s);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+
+    peer_request(ctx, gone, 1, TASK_V2, "Wait", "c1", 0);
+    peer_request(ctx, gone, 3, TASK_V2, "Wait", "c1", 0);
+    peer_request(ctx, peer, 1, TASK_V2, "Wait", "c1", 0);
+    EVENTUALLY(ctx, f.waiting == 3);
+    stream_free(gone);
+    EVENTUALLY(ctx, f.waiting == 1);
+    ASSERT_EQ(f.wait_code, ERR_CANCELLED);
+    ASSERT_EQ(rpc_server_stats(s).conns, 1);
+    latch_set(&f.exited);
+    peer_expect(ctx, peer, 1, 0, "");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_connection_may_end_anywhere)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct vector v = vector_load("T1");
+
+    for (size_t n = 0; n < v.len; n++) {
+        struct stream *peer = peer_of(ctx, s);
+
+        peer_send(ctx, peer, v.bytes, n);
+        stream_free(peer);
+    }
+    EVENTUALLY(ctx, rpc_server_stats(s).conns == 0);
+    ASSERT_EQ(f.calls, 0);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_half_open_connection_costs_nothing)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *half = peer_of(ctx, s), *peer = peer_of(ctx, s);
+    uint8_t header[TTRPC_HEADER_BYTES];
+
+    ttrpc_header_encode(&(struct ttrpc_header){ 1000, 1, TTRPC_REQUEST, 0 }, header);
+    peer_send(ctx, half, header, sizeof(header));
+    peer_send_vector(ctx, peer, "T1");
+    peer_expect_vector(ctx, peer, "T2");
+    end_server(ctx, s);
+}
+
+/* Asks for much and reads nothing. First it is not served any more, then, as what was begun is
+ * answered, it is cut off. */
+TEST_FIBER(a_client_that_does_not_read_is_cut_off)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *slow = peer_of(ctx, s), *peer = peer_of(ctx, s);
+
+    for (uint32_t id = 1; id < 80; id += 2)
+        peer_request(ctx, slow, id, TASK_V2, "Pids", "400000", 0); /* 1.6 MB each */
+    EVENTUALLY(ctx, rpc_server_stats(s).conns == 1);
+    ASSERT(f.calls < 40);
+    peer_send_vector(ctx, peer, "T1");
+    peer_expect_vector(ctx, peer, "T2");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_slow_reader_gets_everything)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *slow = peer_of(ctx, s);
+    struct err err = ERR_INIT;
+
+    for (uint32_t id = 1; id < 20; id += 2) {
+        peer_request(ctx, slow, id, TASK_V2, "Pids", "200000", 0);
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    }
+    for (uint32_t id = 1; id < 20; id += 2)
+        peer_expect(ctx, slow, id, 0, "");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(many_connections)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *peers[200];
+
+    for (size_t i = 0; i < ARRAY_LEN(peers); i++)
+        peers[i] = peer_of(ctx, s);
+    for (size_t i = 0; i < ARRAY_LEN(peers); i++)
+        peer_send_vector(ctx, peers[i], "T1");
+    for (size_t i = 0; i < ARRAY_LEN(peers); i++) {
+        peer_expect_vector(ctx, peers[i], "T2");
+        stream_free(peers[i]);
+    }
+    EVENTUALLY(ctx, rpc_server_stats(s).conns == 0);
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    char text[1024] = "";
+
+    log_init(fd, LOG_INFO, LOG_LOGFMT);
+    peer_request(ctx, peer, 1, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 1, 0, "");
+    peer_request(ctx, peer, 3, TASK_V2, "Kill", "gone", 0);
+    peer_expect(ctx, peer, 3, ERR_NOT_FOUND, "process");
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Kill duration=");
+    ASSERT_HAS(text, "error=\"process already finished: not found\"");
+    ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
+    end_server(ctx, s);
+}
+
+static void add_wrong_table(void *arg)
+{
+    static const struct rpc_method methods[] = { RPC_UNARY("Kill", fake_connect, struct fake,
+                                                           ConnectRequest, ConnectResponse) };
+    static const struct rpc_service wrong = { &task__descriptor, methods, 1 };
+
+    rpc_server_add(arg, TASK_V2, &wrong, NULL);
+}
+
+TEST_FIBER(a_table_with_other_messages_is_a_bug)
+{
+    struct rpc_server *s = rpc_server_new(ctx->loop);
+
+    ASSERT_ABORTS(add_wrong_table, s, "does not fit its .proto at Kill");
+    rpc_server_free(s);
+}
