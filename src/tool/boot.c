@@ -103,6 +103,8 @@ static void boot_one(struct ctx *ctx, struct boots *b, struct boot_result *ret)
     if (s.stop.fired || ret->err.code == ERR_CANCELLED)
         b->signo = s.signo;
     if (ret->err.code != ERR_NONE) {
+        if (b->signo && tool_is_terminal(STDERR_FILENO))
+            sbuf_addc(&text, '\n'); /* behind the terminal's ^C */
         boot_report_failure(ret, &text);
         tool_print(STDERR_FILENO, text.data);
     }

@@ -224,7 +224,7 @@ int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code
 
     if (start_process(ctx, s, err) < 0)
         return -1;
-    if (s->terminal && isatty(STDIN_FILENO) && term_raw() < 0)
+    if (s->terminal && isatty(STDIN_FILENO) && !term_in_background() && term_raw() < 0)
         log_warn(ctx, "the terminal has no raw mode");
     io = mem_new(struct io);
     cancel_init(&s->quiet, ctx->cancel);

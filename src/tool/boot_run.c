@@ -157,6 +157,8 @@ static void note_boot_failure(struct boot_session *s)
     bool in_vmm = strstr(r->err.msg, "start the VMM:") != NULL; /* the guest is not to blame */
 
     r->next = advice[in_vmm ? VM_STAGE_NONE : r->stage];
+    if (r->err.code == ERR_PERMISSION && geteuid() != 0)
+        r->next = "run it as root: it makes namespaces, and a user of its own for each VM";
     note_console(s);
     note_exit(s, "");
     /* Only now: hashing costs too much for every boot. */
