@@ -2,6 +2,7 @@
 #include "base/stream.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fiber.h"
 #include "base/stream_priv.h"
 #include <stdlib.h>
 
@@ -50,11 +51,23 @@ int stream_shutdown(struct stream *s, int how)
     return s->ops->shutdown(s, how);
 }
 
+int stream_take_turns(struct ctx *ctx, uint64_t *turn, uint64_t n, struct err *err)
+{
+    *turn += n;
+    if (*turn < STREAM_TURN_BYTES)
+        return 0;
+    *turn = 0;
+    fiber_yield(ctx->loop);
+    return ctx_check(ctx, err);
+}
+
 /* The buffer lives only between "there is something" and "it is written": an idle relay has
  * none. */
 static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *bytes,
                           char *side, struct err *err)
 {
+    uint64_t turn = 0;
+
     for (size_t n;;) {
         *side = 'r';
         if (from->ops->ready(ctx, from, err) < 0)
@@ -70,6 +83,8 @@ static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *t
         if (stream_write_full(ctx, to, buf, n, err) < 0)
             return -1;
         *bytes += n;
+        if (stream_take_turns(ctx, &turn, n, err) < 0)
+            return -1;
     }
 }
 

@@ -226,7 +226,8 @@ static const struct stream_ops fd_stream_ops = {
 /* --- splice --- */
 
 /* Moves up to SPLICE_BYTES once. Bytes moved, 0 at the end of from, or -errno; waits as needed.
- * EAGAIN does not say which side was not ready, so ask. */
+ * EAGAIN does not say which side was not ready, so ask both: what came in the meantime makes no
+ * new edge, and waiting for one on the wrong side would never end. */
 static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_stream *to,
                            char *side, struct err *err)
 {
@@ -246,16 +247,15 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
             return n;
         if (errno == EINTR)
             continue;
-        if (errno == EPIPE)
+        /* A pipe that is read does not fail: if a socket is written to, it is the one. */
+        if (errno == EPIPE || (to->is_socket && errno != EAGAIN))
             *side = 'w';
-        if (errno == ECONNRESET && !to->is_socket)
-            *side = 'r';
         if (errno != EAGAIN)
             return -errno;
         if (!poll_now(from->base.fd, POLLIN)) {
             if (wait_for(ctx, from, &from->can_read, &from->readable, "read", err) < 0)
                 return -ECANCELED;
-        } else {
+        } else if (!poll_now(to->base.fd, POLLOUT)) {
             *side = 'w';
             if (wait_for(ctx, to, &to->can_write, &to->writable, "write", err) < 0)
                 return -ECANCELED;
@@ -272,18 +272,21 @@ int stream_splice(struct ctx *ctx, struct stream *from, struct stream *to, uint6
     if (f->base.ops != &fd_stream_ops || t->base.ops != &fd_stream_ops || f->is_tty || t->is_tty ||
         !(f->is_pipe || t->is_pipe))
         return 1;
-    for (;;) {
+    for (uint64_t turn = 0;;) {
         ssize_t n = splice_once(ctx, f, t, side, err);
 
-        if (n > 0)
+        if (n > 0) {
             *bytes += (uint64_t)n;
-        else if (n == 0)
+            if (stream_take_turns(ctx, &turn, (uint64_t)n, err) < 0)
+                return -1;
+        } else if (n == 0) {
             return 0;
-        else if (n == -EINVAL)
+        } else if (n == -EINVAL) {
             return 1;
-        else if (n == -ECANCELED)
+        } else if (n == -ECANCELED) {
             return -1; /* err is set */
-        else
+        } else {
             return err_sys(err, (int)-n, "%s", *side == 'w' ? "write" : "read");
+        }
     }
 }

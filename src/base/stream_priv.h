@@ -6,3 +6,8 @@
  * so far is in *bytes and complete). */
 int stream_splice(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *bytes,
                   char *side, struct err *err);
+
+/* A copy between two sides that are always ready never waits: after each STREAM_TURN_BYTES the
+ * others get their turn, and ctx is looked at. *turn counts the bytes since. */
+#define STREAM_TURN_BYTES (1024 * 1024)
+int stream_take_turns(struct ctx *ctx, uint64_t *turn, uint64_t n, struct err *err);

@@ -302,3 +302,25 @@ TEST_FIBER(a_file_is_a_stream_too)
     ASSERT(memcmp(magic, "\177ELF", 4) == 0);
     stream_free(s);
 }
+
+static void count_turns(void *arg)
+{
+    unsigned *turns = arg;
+
+    (*turns)++;
+}
+
+TEST_FIBER(a_copy_that_never_waits_lets_others_run_and_sees_its_deadline)
+{
+    struct stream *from = stream_from_fd(ctx->loop, open("/dev/zero", O_RDONLY | O_CLOEXEC)),
+                  *to = stream_from_fd(ctx->loop, open("/dev/null", O_WRONLY | O_CLOEXEC));
+    struct ctx brief = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct err err = ERR_INIT;
+    unsigned turns = 0;
+
+    fiber_go(ctx->loop, count_turns, &turns, "other");
+    ASSERT_FAIL(stream_copy(&brief, from, to, NULL, NULL, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(turns, 1);
+    stream_free(from);
+    stream_free(to);
+}
