@@ -92,7 +92,11 @@ static int count_open(void *arg, const struct ledger_record *record)
 static int adopt(struct ledger *l, struct err *err)
 {
     AUTO_FREE char *text = NULL;
+    struct stat st;
     size_t len, n = 0;
+
+    if (fstat(l->fd, &st) == 0 && st.st_size == 0)
+        return 0; /* ours from the beginning: nothing here may fail and leave it behind */
     int r = file_read_all(l->path, LEDGER_MAX_BYTES, &text, &len);
 
     if (r < 0)

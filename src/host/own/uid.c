@@ -31,7 +31,7 @@ int uid_slot_take(const char *path, uint32_t base, uint32_t count, struct uid_sl
             return err_sys(err, errno, "lock byte %lld of %s", (long long)want.l_start, path);
     }
     return err_set(err, ERR_EXHAUSTED,
-                   "all %u user ids for VMs (%u to %u) are taken; raise uid_count in "
+                   "all %u user ids for VMs (%u to %u) are taken; raise vm_uid_count in "
                    "/etc/lcow/lcow.conf",
                    count, base, base + count - 1);
 }
