@@ -81,7 +81,7 @@ class Case:
 
 
 # One frame of the line of progress, which the next one overwrites.
-FRAME = re.compile(r"\r\x1b\[K[^\r\n]*(?=\r)")
+FRAME = re.compile(r"\r\x1b\[K[^\r\n]*(?=\r\x1b)")
 
 
 class Result:
@@ -150,7 +150,7 @@ class Process:
 
     @property
     def err(self):
-        with open(self.err_path, errors="replace") as f:
+        with open(self.err_path, errors="replace", newline="") as f:
             return f.read()
 
     def signal(self, signo):

@@ -247,13 +247,12 @@ def tiny_run_root(t, size):
 
 
 def fill(root, name="filler"):
-    with open(os.path.join(root, name), "wb") as f:
-        try:
-            while True:
-                f.write(b"x" * 4096)
-                f.flush()
-        except OSError:
-            pass
+    fd = os.open(os.path.join(root, name), os.O_WRONLY | os.O_CREAT)
+    try:
+        while True:
+            os.write(fd, b"x" * 4096)
+    except OSError:
+        os.close(fd)
 
 
 @test("a full disk under run_root: refused with the reason, nothing is left there")

@@ -15,7 +15,7 @@ SYSTEM_DIRS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/lib", "/
                "/libx32", "/usr/share/qemu", "/usr/share/seabios", "/usr/share/qemu-firmware",
                "/usr/share/ipxe", "/usr/share/edk2")
 HOST_FILES = ("/etc/shadow", "/etc/passwd", "/etc/hostname", "/root", "/home", "/run", "/var",
-              "/tmp", "/proc", "/proc/1", "/sys", "/work", "/opt", "/srv", "/mnt", "/usr/bin/env",
+              "/tmp", "/proc/1", "/proc/self/mem", "/sys", "/work", "/opt", "/srv", "/mnt", "/usr/bin/env",
               "/usr/sbin", "/bin/sh", "/dev/mem", "/dev/kmsg", "/dev/vda", "/dev/net/tun")
 
 
@@ -100,7 +100,8 @@ def files(t):
             t.check("noexec" in flags and "nosuid" in flags, f"{point} is {flags}")
             continue
         t.check(point == "/" or point in SYSTEM_DIRS or point.startswith("/boot/") or
-                point == "/usr/bin/qemu-system-x86_64" or point == "/shares",
+                point == "/usr/bin/qemu-system-x86_64" or
+                point in ("/shares", "/proc/self/fd"),
                 f"{point} is mounted in the jail", " ".join(fields))
         t.check("ro" in flags and "nosuid" in flags and "nodev" in flags, f"{point} is {flags}")
 
@@ -121,7 +122,8 @@ def files(t):
         kind, path = line.split(" ", 1)
         t.check(kind in ("dir", "link") or path.startswith("/boot/"), f"a strange thing: {line}")
         if kind == "dir":
-            known = [*SYSTEM_DIRS, "/boot", "/dev", "/shares", "/usr/bin"]
+            known = [*SYSTEM_DIRS, "/boot", "/dev", "/shares", "/usr/bin",
+                     "/proc/self/fd"]
             t.check(any(k == path or k.startswith(path + "/") for k in known), f"strange: {line}")
 
 
