@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/bridge/bridge.h"
+#include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
 #include "proto/bridge.h"
 #include "sim_priv.h"
@@ -73,6 +74,13 @@ static void look_at_things(struct sim *s)
         sim_broken(s, "a crash now would leak: %s", text.data);
 }
 
+static bool wrong_agent(const struct sim *s)
+{
+    const struct fake_guest_opts *g = &s->plan.guest;
+
+    return (g->version && g->version != BRIDGE_VERSION) || g->os;
+}
+
 void sim_look(struct sim *s)
 {
     uint64_t before = loop_now(s->loop);
@@ -103,6 +111,13 @@ void sim_look(struct sim *s)
         sim_broken(s, "exit status and state disagree");
     if (s->exits != (now == VM_TERMINATED))
         sim_broken(s, "exit was told %u times in state %s", s->exits, vm_state_name(now));
+    if (now == VM_RUNNING && wrong_agent(s))
+        sim_broken(s, "Running with an agent of another kind");
+    if (s->connected && !s->guest->ops->connected(s->guest))
+        s->lost_ns = before;
+    s->connected = s->guest->ops->connected(s->guest);
+    if (s->connected && facts.terminated_ns)
+        sim_broken(s, "the bridge is open, but the VM was killed");
     if (loop_now(s->loop) != before)
         sim_broken(s, "a query took time");
     look_at_things(s);
@@ -125,6 +140,9 @@ void sim_call_begin(struct sim_call *c)
     c->doomed = facts.terminated_ns != 0 || facts.gone;
     c->sim->ended_by_client |= is_prompt(c->action);
     c->sim->result->calls++;
+    if (c->action == ACT_SHUTDOWN && c->state == VM_RUNNING && !c->doomed &&
+        !c->sim->shutdown_by_ns)
+        c->sim->shutdown_by_ns = c->began_ns + c->grace_ns + VM_QUIT_LIMIT;
     sim_say(c->sim, "client %u: %s", c->client, c->name);
 }
 
@@ -137,6 +155,8 @@ static void check_time(struct sim_call *c, const struct fake_facts *facts, uint6
     if (c->guest && facts->terminated_ns && c->began_ns < facts->terminated_ns &&
         now > facts->terminated_ns)
         sim_broken(s, "client %u's %s was not woken by terminate", c->client, c->name);
+    if (c->guest && s->lost_ns && c->began_ns < s->lost_ns && now > s->lost_ns)
+        sim_broken(s, "client %u's %s outlived the bridge", c->client, c->name);
     if (c->action == ACT_TERMINATE && now - c->began_ns > VM_END_LIMIT)
         sim_broken(s, "client %u's terminate took longer than allowed", c->client);
     if (c->action == ACT_TERMINATE && !c->doomed &&
@@ -153,6 +173,11 @@ static void check_outcome(struct sim_call *c, const struct fake_facts *facts, in
     if (r == 0 && c->action == ACT_START && vm_state(s->vm) != VM_RUNNING)
         sim_broken(s, "client %u's start succeeded in state %s", c->client,
                    vm_state_name(vm_state(s->vm)));
+    if (r == 0 && c->action == ACT_START && facts->terminated_ns)
+        sim_broken(s, "client %u's start succeeded for a VM that is being killed", c->client);
+    if (r < 0 && c->action == ACT_START && vm_state(s->vm) == VM_INVALID && facts->started &&
+        !dying)
+        sim_broken(s, "client %u's start failed, but the VM runs on", c->client);
     if (r < 0 && err->code == ERR_NONE)
         sim_broken(s, "client %u's %s failed without an error", c->client, c->name);
     if (r < 0 && c->guest && err->code == ERR_UNAVAILABLE && s->plan.honest && !dying)
@@ -186,6 +211,23 @@ void sim_call_end(struct sim_call *c, int r, const struct err *err)
 
 /* --- the other inhabitants --- */
 
+/* From the end of the VMM to the news of it, and from the first wish to the end. */
+static void check_promptness(struct sim *s, const struct fake_facts *facts)
+{
+    const struct fake_vmm_opts *v = &s->plan.vmm;
+    uint64_t after = loop_now(s->loop) - facts->gone_ns;
+
+    if (!facts->gone || v->kill_ns >= VM_KILL_LIMIT)
+        return;
+    /* A release may be disturbed once, by a terminate that comes in between. */
+    if (v->release.how == FAKE_OK && v->release_failures == 0 &&
+        after > VM_DRAIN_LIMIT + 2 * v->release.delay_ns + VM_RELEASE_PAUSE)
+        sim_broken(s, "the end of the VMM was told after %llu ms",
+                   (unsigned long long)(after / NS_PER_MS));
+    if (s->shutdown_by_ns && facts->gone_ns > s->shutdown_by_ns + v->kill_ns)
+        sim_broken(s, "a shutdown took longer than its steps are allowed to");
+}
+
 static void on_exit_told(void *arg, const struct vm_exit *e)
 {
     struct sim *s = arg;
@@ -204,6 +246,7 @@ static void on_exit_told(void *arg, const struct vm_exit *e)
         sim_broken(s, "exit code %u without a reason", e->code);
     if (!s->ended_by_client && !facts.powered_off && facts.started && e->code == 0)
         sim_broken(s, "exit code 0, but nobody asked for the end");
+    check_promptness(s, &facts);
     sim_look(s);
 }
 
@@ -227,7 +270,10 @@ static struct fake_answer decide(void *arg, uint32_t type)
     if (p->answer_ns && rng_below(&s->rng, 2))
         a.delay_ns = rng_below(&s->rng, p->answer_ns);
     if (dice < p->poisoned)
-        a.how = FAKE_FIRST_HOSTILE + rng_below(&s->rng, FAKE_ANSWER_COUNT - FAKE_FIRST_HOSTILE);
+        a.how =
+            type == BRIDGE_EXECUTE_PROCESS && rng_below(&s->rng, 2)
+                ? FAKE_TWICE
+                : FAKE_FIRST_HOSTILE + rng_below(&s->rng, FAKE_ANSWER_COUNT - FAKE_FIRST_HOSTILE);
     else if ((dice -= p->poisoned) < p->silent && type != BRIDGE_NEGOTIATE_PROTOCOL)
         a.how = FAKE_SILENT;
     else if ((dice -= p->silent) < p->late)
@@ -357,7 +403,8 @@ static void build(struct sim *s)
     v->trace_arg = s;
     s->vmm = fake_vmm_new(v);
     s->vmm->timeline = &s->timeline;
-    s->vm = vm_new(s->loop, s->vmm, bridge_new(s->loop, s->vmm, &s->timeline));
+    s->guest = bridge_new(s->loop, s->vmm, &s->timeline);
+    s->vm = vm_new(s->loop, s->vmm, s->guest);
     vm_on_exit(s->vm, on_exit_told, s);
     vm_on_stage(s->vm, on_stage_told, s);
     group_init(&s->clients);

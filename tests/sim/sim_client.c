@@ -105,7 +105,8 @@ static void do_step(struct ctx *ctx, struct sim *s, unsigned client, const struc
                              step->action,
                              sim_action_name(step->action),
                              .limited = limited,
-                             .guest = step->action == ACT_STACKS };
+                             .guest = step->action == ACT_STACKS,
+                             .grace_ns = step->grace_ns };
     struct err err = ERR_INIT;
     int r = 0;
 

@@ -133,7 +133,7 @@ static void plan_vmm_fault(struct sim_plan *p, struct rng *r, enum sim_fault fau
         p->vmm.release_failures = (unsigned)rng_below(r, 9);
         break;
     case SIM_STUBBORN_VMM:
-        p->vmm.kill_ns = some_ns(r, 30 * NS_PER_S);
+        p->vmm.kill_ns = some_ns(r, 100 * NS_PER_S);
         break;
     case SIM_QUIT:
         p->vmm.quit.how = fail_or_hang(r);
@@ -170,6 +170,7 @@ static void plan_guest_fault(struct sim_plan *p, struct rng *r, enum sim_fault f
         break;
     case SIM_HOSTILE_GUEST:
         p->poisoned = 250;
+        p->guest.no_stdio = chance(r, 30);
         p->honest = false;
         break;
     case SIM_NO_STDIO:
@@ -207,6 +208,7 @@ void sim_plan_make(struct sim_plan *p, struct rng *r, enum sim_fault fault)
     p->vmm.stats.delay_ns = some_ns(r, NS_PER_S);
     p->vmm.release.delay_ns = some_ns(r, NS_PER_S);
     p->vmm.kill_ns = some_ns(r, 50 * NS_PER_MS);
+    p->vmm.deaf = chance(r, 30);
     p->vmm.stream_bytes = chance(r, 30) ? 1 + rng_below(r, 100) : 0;
     p->guest.init_ns = some_ns(r, 2 * NS_PER_S);
     p->guest.agent_ns = some_ns(r, 2 * NS_PER_S);

@@ -18,6 +18,7 @@ struct sim {
     struct loop *loop;
     struct timeline timeline;
     struct vmm *vmm;
+    struct guest *guest;
     struct vm *vm; /* NULL once freed */
     struct group clients;
     struct cancel cancels[SIM_CLIENTS_MAX];
@@ -30,7 +31,10 @@ struct sim {
     unsigned exits;
     struct vm_exit exit;
     uint64_t exit_ns;
-    bool ended_by_client; /* somebody called terminate or shutdown */
+    bool ended_by_client;    /* somebody called terminate or shutdown */
+    bool connected;          /* the bridge, when we last looked */
+    uint64_t lost_ns;        /* since when we know that it is lost */
+    uint64_t shutdown_by_ns; /* the first shutdown must have reached the kill by then */
 };
 
 void sim_say(struct sim *s, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -47,6 +51,7 @@ struct sim_call {
     const char *name;
     bool limited; /* its ctx can end before the VM */
     bool guest;   /* waits on the guest */
+    uint64_t grace_ns;
     uint64_t began_ns;
     enum vm_state state; /* at the beginning */
     bool doomed;         /* the VM was being terminated already */

@@ -234,6 +234,8 @@ static int ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
         bridge_tell_stage(b, VM_STAGE_AGENT);
         bridge_wire_start(b, stream);
         r = bridge_negotiate_version(&inner, b, err);
+        if (r == 0 && b->closed) /* while the answer was on its way to us */
+            r = err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
     }
     bridge_leave(&user);
     if (r < 0) {

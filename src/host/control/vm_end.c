@@ -112,10 +112,12 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
     waitq_wake_all(&vm->reap_q); /* from here on vm may be freed */
 }
 
-static void reap_failed(struct vm *vm, const struct ctx *ctx)
+static void reap_failed(struct vm *vm, const struct ctx *ctx, const struct err *err)
 {
-    log_error(ctx, "vm could not be taken back", F_ERR(&vm->reap_err));
+    log_error(ctx, "vm could not be taken back", F_ERR(err));
     fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASE_FAILED);
+    vm->reap_err = *err;
+    vm->reap_failures++;
     vm->reap = REAP_FAILED;
     waitq_wake_all(&vm->reap_q);
 }
@@ -149,10 +151,10 @@ static void reap_main(void *arg)
 {
     struct vm *vm = arg;
     struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct err err = ERR_INIT;
 
-    err_clear(&vm->reap_err);
-    if (take_back(&ctx, vm, &vm->reap_err) < 0)
-        reap_failed(vm, &ctx);
+    if (take_back(&ctx, vm, &err) < 0)
+        reap_failed(vm, &ctx, &err);
     else
         reaped(vm, &ctx);
 }
@@ -165,9 +167,13 @@ void vm_reap(struct vm *vm)
     fiber_go(vm->loop, reap_main, vm, "vm.reap %s", vm->id ? vm->id : "");
 }
 
+/* Until the end of the round that is under way, however it ends. Another client may begin the
+ * next one before we run: the count tells. */
 static int await_reaped(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    while (vm->reap != REAP_DONE && vm->reap != REAP_FAILED)
+    unsigned failures = vm->reap_failures;
+
+    while (vm->reap != REAP_DONE && vm->reap != REAP_FAILED && vm->reap_failures == failures)
         if (waitq_wait(ctx, &vm->reap_q, "the VM to end", err) < 0)
             return -1;
     if (vm->reap == REAP_DONE)

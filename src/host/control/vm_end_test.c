@@ -175,6 +175,33 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
     ASSERT_FAIL(c.r, c.err, ERR_INTERNAL);
 }
 
+static void terminate_again_main(void *arg)
+{
+    struct rig_client *c = arg;
+
+    while (vm_terminate(c->ctx, c->rig->vm, &c->err) < 0)
+        err_clear(&c->err); /* at once again, each time */
+}
+
+TEST_VIRTUAL(ws05_a_wait_is_not_kept_by_others_who_try_again)
+{
+    struct rig r = { .vmm_opts = { .kill_ns = 10 * VM_KILL_LIMIT } };
+    struct ctx root = ctx_root(ctx->loop);
+    struct rig_client c;
+    struct vm_exit x;
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_start(&r, ctx);
+    before = loop_now(ctx->loop);
+    rig_client_go(&r, &c, &root, terminate_again_main, "terminate");
+    fiber_yield(ctx->loop); /* it is first in line, so it runs before us when a round has failed */
+    ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(loop_now(ctx->loop) - before, VM_KILL_LIMIT);
+    ASSERT_OK(group_wait(&root, &r.clients, "the terminate", &err), err);
+    rig_finish(&r, ctx);
+}
+
 /* --- weak spot 6: one lock across every round trip --- */
 
 TEST_VIRTUAL(ws06_a_hung_guest_call_blocks_no_other)

@@ -56,8 +56,9 @@ struct vm {
 
     /* The reaper: the one fiber that sees the VM to its end. */
     enum { REAP_IDLE, REAP_WATCHING, REAP_DONE, REAP_FAILED } reap;
-    struct waitq reap_q; /* woken with REAP_DONE and REAP_FAILED */
-    struct err reap_err;
+    struct waitq reap_q;    /* woken with REAP_DONE and REAP_FAILED */
+    struct err reap_err;    /* of the last round that failed */
+    unsigned reap_failures; /* rounds */
     struct vm_exit exit;
 
     size_t calls; /* fibers inside the VM or its guest on our behalf */

@@ -37,6 +37,7 @@ struct fake_vmm_opts {
     struct fake_step create, start, quit, stats, release;
     unsigned release_failures; /* the first so many fail, each half-way */
     bool start_fails_early;    /* before the process exists, else behind it */
+    bool deaf;                 /* create and start end with ctx, not with terminate */
     uint64_t kill_ns;          /* from terminate until the process is gone */
     uint64_t dies_after_ns;    /* from the start; 0: it lives */
     enum fake_death death;
