@@ -39,6 +39,8 @@ static const char *const system_dirs[] = {
     "/usr/share/qemu-firmware",
 };
 
+#define FD_LINKS "/proc/self/fd"
+
 enum step_kind {
     STEP_DIR,    /* make a directory */
     STEP_TOUCH,  /* make an empty file to mount on */
@@ -47,6 +49,7 @@ enum step_kind {
     STEP_DEVICE, /* show a device node */
     STEP_FD,     /* move the mount behind fd here, then close that at exec */
     STEP_BLOB,   /* write data */
+    STEP_FDS,    /* show the descriptors of process 1, which is the program */
 };
 
 struct step {
@@ -154,6 +157,11 @@ static void add_named(struct jail *j, const struct jail_opts *o)
         add_step(j, STEP_TOUCH, NULL, *d);
         add_step(j, STEP_DEVICE, *d, *d);
     }
+    if (o->fd_links) {
+        add_parents(j, FD_LINKS);
+        add_step(j, STEP_DIR, NULL, FD_LINKS);
+        add_step(j, STEP_FDS, NULL, FD_LINKS);
+    }
     for (size_t i = 0; i < o->n_files; i++) {
         add_parents(j, o->files[i].to);
         add_step(j, STEP_TOUCH, NULL, o->files[i].to);
@@ -251,6 +259,26 @@ static int write_blob(const struct jail *j, const struct step *s, struct err *er
     return 0;
 }
 
+/* All of procfs is there for a moment only, and only for us. */
+static int show_fds(const char *to, struct err *err)
+{
+    const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
+    struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY };
+    int where = -1, tree = -1;
+
+    if (mount("proc", to, "proc", flags, "subset=pid") == 0)
+        where = open(to, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (where >= 0)
+        tree = open_tree(where, "1/fd", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+    if (tree < 0 || umount2(to, MNT_DETACH) < 0 ||
+        mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0 ||
+        move_mount(tree, "", AT_FDCWD, to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "show /%s in the jail", to);
+    close(where);
+    close(tree);
+    return 0;
+}
+
 static int do_step(const struct jail *j, const struct step *s, struct err *err)
 {
     int fd;
@@ -282,6 +310,8 @@ static int do_step(const struct jail *j, const struct step *s, struct err *err)
         return 0;
     case STEP_BLOB:
         return write_blob(j, s, err);
+    case STEP_FDS:
+        return show_fds(s->to, err);
     }
     return 0;
 }

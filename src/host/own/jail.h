@@ -46,6 +46,9 @@ struct jail_opts {
     uint64_t caps;              /* a mask */
     const char *const *dirs;    /* empty directories, NULL-terminated; may be NULL */
     const char *const *devices; /* nodes of the host, NULL-terminated: "/dev/null" …; may be NULL */
+    bool fd_links; /* /proc/self/fd of the program itself, and nothing else of /proc: what QEMU
+                      needs to change the mode of a shared file. An fd can be opened anew through
+                      it, so one that may only read must come from a read-only mount (jail_tree). */
     const struct jail_file *files;
     size_t n_files;
     const struct jail_blob *blobs;

@@ -111,6 +111,7 @@ static int release(struct ctx *ctx, struct vmm *v, struct err *err)
             return err_wrap(err, "release");
         q->proc = NULL;
     }
+    qemu_disks_forget(q);
     if (qemu_uncreate(ctx, q, err) < 0)
         return err_wrap(err, "release");
     return 0;
@@ -202,6 +203,10 @@ static const struct vmm_ops qemu_ops = {
     .info = info,
     .stage = stage,
     .console_tail = tail,
+    .scsi_add = qemu_scsi_add,
+    .scsi_remove = qemu_scsi_remove,
+    .share_add = qemu_share_add,
+    .share_remove = qemu_share_remove,
 };
 
 struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env)
@@ -217,6 +222,7 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     cancel_init(&q->life_cancel, NULL);
     waitq_init(&q->stage_q);
     list_init(&q->ops);
+    list_init(&q->disks);
     waitq_init(&q->ops_q);
     latch_init(&q->ended);
     return &q->vmm;

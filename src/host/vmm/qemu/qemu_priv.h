@@ -68,6 +68,7 @@ struct qemu {
     bool dying, quitting;
     struct list ops; /* calls that terminate must wake: struct qemu_op */
     struct waitq ops_q;
+    struct list disks; /* struct qemu_disk, of qemu_scsi.c */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
@@ -131,6 +132,21 @@ void qemu_exit_fill(struct qemu_proc *p, int status);
 
 /* qemu_stats.c */
 int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
+
+/* qemu_scsi.c, qemu_share.c */
+int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
+                  bool read_only, struct err *err);
+int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
+/* DEVICE_DELETED came. */
+void qemu_disk_deleted(struct qemu *q, const char *device);
+/* The process is gone, and its disks with it. */
+void qemu_disks_forget(struct qemu *q);
+int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
+                   struct err *err);
+int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+bool qemu_is_gone(const struct qemu *q);
+/* ERR_UNAVAILABLE when it is gone, ERR_STATE when it never ran. */
+int qemu_check_runs(const struct qemu *q, const char *what, struct err *err);
 
 static inline struct qemu *qemu_of(struct vmm *v)
 {

@@ -70,6 +70,10 @@ static void on_event(void *arg, const struct qmp_message *m)
         snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", text ? text : "unknown");
     } else if (str_eq(m->event, "GUEST_PANICKED")) {
         p->panicked = true;
+    } else if (str_eq(m->event, "DEVICE_DELETED")) {
+        (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
+        if (text)
+            qemu_disk_deleted(p->vm, text);
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
         (void)js_str(m->data, "reason", &text, &ignored);
         log_warn(&p->ctx, "disk I/O error on the host", F_STR("reason", text ? text : ""));
@@ -175,6 +179,7 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
                                           .caps = JAIL_CAPS_SHARES,
                                           .dirs = dirs,
                                           .devices = devices,
+                                          .fd_links = true,
                                           .files = files,
                                           .n_files = ARRAY_LEN(files),
                                           .blobs = &blob,

@@ -1,0 +1,27 @@
+/* tree.h - a host directory or file as a detached mount: the thing that is moved into a VMM's
+ * mount namespace, and exactly what the guest will see. Everything that touches the path happens
+ * in a thread with a deadline: it may be on a dead NFS. A tree is in no namespace; it is gone when
+ * its fd is closed, unless it was moved somewhere. */
+#pragma once
+#include <stdbool.h>
+
+struct ctx;
+struct err;
+
+struct tree {
+    int fd;         /* caller closes */
+    char name[256]; /* of a single file: its name in the tree, which holds nothing else; "" for a
+                       directory */
+};
+
+struct tree_opts {
+    bool read_only; /* all of it, enforced by the kernel */
+    bool recursive; /* with what is mounted below a directory ("rbind") */
+};
+
+/* Waits until ctx ends. path: absolute; symbolic links are followed, as a bind mount does. A
+ * single file comes as a tmpfs with that one name, so that the directory it lives in stays unseen;
+ * two files of one directory are two trees. ERR_NOT_FOUND names the path; a socket, fifo or device
+ * is ERR_UNIMPLEMENTED: it cannot be shared with another kernel. */
+int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,
+              struct err *err);

@@ -1,0 +1,269 @@
+/* qemu_share.c - shares: a detached mount is moved into QEMU's mount namespace, below the
+ * directory that its 9p device shows (design.md §2). A thread of its own enters that namespace;
+ * what it does there touches only the jail's tmpfs and the mount table, so it cannot hang on
+ * somebody's file system. The jail's root is mounted read-only and QEMU can write nowhere in it;
+ * the directory to mount on is made through a detached, writable clone that nobody else sees. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/offload.h"
+#include "base/str.h"
+#include "host/vmm/qemu/cmdline.h"
+#include "host/vmm/qemu/qemu_priv.h"
+
+#include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define NAME_MAX_BYTES 64
+#define JOB_NS (10 * NS_PER_S)
+#define MOUNTINFO_MAX (4u << 20)
+
+struct job {
+    int pidfd, tree, proc; /* owned; proc: our /proc, there is none in the jail */
+    bool read_only;
+    char name[NAME_MAX_BYTES + 1];
+    bool was_busy; /* out: the guest still used it */
+};
+
+static void job_free(void *arg)
+{
+    struct job *j = arg;
+
+    if (!j)
+        return;
+    fd_close(j->pidfd);
+    fd_close(j->tree);
+    fd_close(j->proc);
+    free(j);
+}
+
+/* --- in the thread --- */
+
+static int enter(const struct job *j, struct err *err)
+{
+    if (unshare(CLONE_FS) < 0)
+        return err_sys(err, errno, "unshare");
+    if (setns(j->pidfd, CLONE_NEWNS) < 0)
+        return err_sys(err, errno, "enter qemu's mount namespace");
+    return 0;
+}
+
+/* The shares' directory, writable for us alone. */
+static int open_writable(struct err *err)
+{
+    struct mount_attr attr = { .attr_clr = MOUNT_ATTR_RDONLY };
+    AUTO_FD int fd = open_tree(AT_FDCWD, QEMU_JAIL_SHARES,
+                               OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_SYMLINK_NOFOLLOW);
+
+    if (fd < 0 || mount_setattr(fd, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+        return err_sys(err, errno, "open " QEMU_JAIL_SHARES " of the jail");
+    return TAKE_FD(fd);
+}
+
+static int restrict_tree(const struct job *j, struct err *err)
+{
+    /* QEMU runs nothing and follows nothing from there; device nodes are only names. */
+    struct mount_attr attr = { .attr_set = MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+                                           MOUNT_ATTR_NOEXEC | MOUNT_ATTR_NOSYMFOLLOW,
+                               .propagation = MS_PRIVATE };
+
+    if (j->read_only)
+        attr.attr_set |= MOUNT_ATTR_RDONLY;
+    if (mount_setattr(j->tree, "", AT_EMPTY_PATH | AT_RECURSIVE, &attr, sizeof(attr)) < 0)
+        return err_sys(err, errno, "restrict the mount%s", j->read_only ? " to reading" : "");
+    return 0;
+}
+
+static int add_in_jail(void *arg, struct err *err)
+{
+    struct job *j = arg;
+
+    if (restrict_tree(j, err) < 0 || enter(j, err) < 0)
+        return -1;
+    AUTO_FD int writable = open_writable(err);
+    if (writable < 0)
+        return -1;
+    if (mkdirat(writable, j->name, 0555) < 0)
+        return err_sys(err, errno, "make a directory to mount on");
+    AUTO_FREE char *path = str_format(QEMU_JAIL_SHARES "/%s", j->name);
+    if (move_mount(j->tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0) {
+        int e = errno;
+        (void)unlinkat(writable, j->name, AT_REMOVEDIR); /* an empty directory is left */
+        return err_sys(err, e, "mount into qemu's namespace");
+    }
+    return 0;
+}
+
+/* "\040" and the like, as the kernel writes blanks in mount points. In place. */
+static void unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s; s++) {
+        if (s[0] == '\\' && isdigit((unsigned char)s[1]) && isdigit((unsigned char)s[2]) &&
+            isdigit((unsigned char)s[3])) {
+            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
+            s += 3;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = '\0';
+}
+
+/* All mounts below path, in the order they were made. */
+static int list_below(const struct job *j, const char *path, struct strv *out, struct err *err)
+{
+    AUTO_FD int fd = openat(j->proc, "thread-self/mountinfo", O_RDONLY | O_CLOEXEC);
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    size_t len = strlen(path);
+    ssize_t n;
+
+    if (fd < 0)
+        return err_sys(err, errno, "read the mounts of the jail");
+    do {
+        n = fd_read_full(fd, sbuf_room(&text, 4096), 4096);
+        text.len += n > 0 ? (size_t)n : 0;
+    } while (n == 4096 && text.len < MOUNTINFO_MAX);
+    if (n < 0)
+        return err_sys(err, (int)-n, "read the mounts of the jail");
+    sbuf_addc(&text, '\0');
+    for (char *save = NULL, *line = strtok_r(text.data, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save)) {
+        AUTO_FREE char *point = NULL;
+
+        if (sscanf(line, "%*s %*s %*s %*s %ms", &point) != 1)
+            continue;
+        unescape(point);
+        if (strncmp(point, path, len) == 0 && point[len] == '/')
+            strv_add(out, point);
+    }
+    return 0;
+}
+
+static int unmount(struct job *j, const char *path, struct err *err)
+{
+    if (umount2(path, UMOUNT_NOFOLLOW) == 0 || errno == EINVAL || errno == ENOENT)
+        return 0;
+    if (errno != EBUSY)
+        return err_sys(err, errno, "unmount %s", path);
+    j->was_busy = true;
+    if (umount2(path, UMOUNT_NOFOLLOW | MNT_DETACH) < 0)
+        return err_sys(err, errno, "detach %s", path);
+    return 0;
+}
+
+static int remove_in_jail(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FREE char *path = str_format(QEMU_JAIL_SHARES "/%s", j->name);
+    AUTO(strv_release) struct strv below = { 0 };
+
+    if (enter(j, err) < 0 || list_below(j, path, &below, err) < 0)
+        return -1;
+    for (size_t i = below.n; i > 0; i--)
+        if (unmount(j, below.v[i - 1], err) < 0)
+            return -1;
+    if (unmount(j, path, err) < 0)
+        return -1;
+    AUTO_FD int writable = open_writable(err);
+    if (writable < 0)
+        return -1;
+    if (unlinkat(writable, j->name, AT_REMOVEDIR) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove the directory of share %s", j->name);
+    return 0;
+}
+
+/* --- outside --- */
+
+static int check_name(const char *name, struct err *err)
+{
+    size_t n = strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz-_");
+
+    if (n == 0 || n > NAME_MAX_BYTES || name[n])
+        return err_set(err, ERR_INVALID, "\"%s\" is no name for a share: 1 to %d of a-z 0-9 - _",
+                       name, NAME_MAX_BYTES);
+    return 0;
+}
+
+static int copy_fd(int fd)
+{
+    return fcntl(fd, F_DUPFD_CLOEXEC, 3);
+}
+
+/* The caller's end is not ours: a half-made share is worse than a moment's wait. */
+static int run(struct qemu *q, const char *name, int tree, bool read_only,
+               int (*fn)(void *arg, struct err *err), bool *ret_busy, struct err *err)
+{
+    struct job *j = mem_new(struct job);
+    struct ctx limited = ctx_with_timeout(&q->root, JOB_NS);
+    struct qemu_op op = { .q = q };
+    void *arg = j;
+    int r;
+
+    *j = (struct job){ .pidfd = copy_fd(child_pidfd(q->proc->child)),
+                       .tree = tree >= 0 ? copy_fd(tree) : -1,
+                       .proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC),
+                       .read_only = read_only };
+    snprintf(j->name, sizeof(j->name), "%s", name);
+    cancel_init(&op.cancel, NULL);
+    list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
+    if (j->pidfd < 0 || (tree >= 0 && j->tree < 0) || j->proc < 0)
+        r = err_sys(err, errno, "prepare");
+    else
+        r = offload_run(&limited, fn, &arg, job_free, "qemu: mount namespace", err);
+    qemu_op_end(&op);
+    j = arg;
+    if (j && ret_busy)
+        *ret_busy = j->was_busy;
+    job_free(j);
+    return r;
+}
+
+int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
+                   struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+
+    if (check_name(name, err) < 0 || qemu_check_runs(q, "share", err) < 0 ||
+        ctx_check(ctx, err) < 0)
+        return -1;
+    if (run(q, name, tree_fd, read_only, add_in_jail, NULL, err) == 0)
+        return 0;
+    if (qemu_is_gone(q)) /* its namespace went first */
+        return err_set(err, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
+    return err_wrap(err, "share %s", name);
+}
+
+int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    bool busy = false;
+
+    if (check_name(name, err) < 0)
+        return -1;
+    if (qemu_is_gone(q))
+        return 0;
+    if (ctx_check(ctx, err) < 0)
+        return -1;
+    int r = run(q, name, -1, false, remove_in_jail, &busy, err);
+
+    if (r < 0 && qemu_is_gone(q))
+        return 0;
+    if (r < 0)
+        return err_wrap(err, "remove share %s", name);
+    if (busy)
+        log_warn(ctx, "the guest still uses a share that was taken away; it keeps what it has open",
+                 F_STR("share", name));
+    return 0;
+}
