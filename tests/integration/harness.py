@@ -336,15 +336,7 @@ class Test:
     def stop_processes(self):
         """Whatever the test did not wait for: asked first, then killed."""
         for p in self.processes:
-            if p.running:
-                p.signal(signal.SIGCONT)
-                p.signal(signal.SIGTERM)
-        for p in self.processes:
-            try:
-                p.popen.wait(10)
-            except subprocess.TimeoutExpired:
-                p.popen.kill()
-                p.popen.wait()
+            end(p.popen)
             if p.popen.stdin and not p.popen.stdin.closed:
                 try:
                     p.popen.stdin.close()
@@ -384,6 +376,21 @@ class Test:
                 except OSError:
                     pass
         shutil.rmtree(self.dir, ignore_errors=True)
+
+
+def end(popen):
+    """Two requests, the first of which may go to a command that does not listen; then by force."""
+    for wait in (1, 10):
+        if popen.poll() is None:
+            popen.send_signal(signal.SIGCONT)
+            popen.send_signal(signal.SIGTERM)
+            try:
+                popen.wait(wait)
+            except subprocess.TimeoutExpired:
+                pass
+    if popen.poll() is None:
+        popen.kill()
+        popen.wait()
 
 
 def flat(text):

@@ -9,6 +9,7 @@ import termios
 import threading
 import time
 
+import harness
 from harness import BOOT_SECONDS, LCOW, Failure
 
 
@@ -63,7 +64,7 @@ class Terminal:
                     continue
                 ended = "lcow has ended" if self.popen.poll() is not None else f"{seconds} s over"
                 raise Failure(f"{pattern!r} did not come ({ended}); the terminal shows:\n"
-                              f"{self.text[-3000:]!r}")
+                              f"{harness.FRAME.sub('', self.text)[-3000:]!r}")
             time.sleep(0.01)
 
     def command(self, line, pattern, seconds=20):
@@ -76,19 +77,14 @@ class Terminal:
             code = self.popen.wait(seconds)
         except subprocess.TimeoutExpired:
             raise Failure(f"no end within {seconds} s; the terminal shows:\n"
-                          f"{self.text[-3000:]!r}") from None
+                          f"{harness.FRAME.sub('', self.text)[-3000:]!r}") from None
         if termios.tcgetattr(self.slave) != self.before:
             raise Failure("the terminal is not as it was before")
         return code
 
     def close(self):
         if self.popen.poll() is None:
-            self.popen.terminate()
-            try:
-                self.popen.wait(10)
-            except subprocess.TimeoutExpired:
-                self.popen.kill()
-                self.popen.wait()
+            harness.end(self.popen)
         os.close(self.slave)
         self._reader.join(5)  # the last slave is closed: it gets EIO
         os.close(self.master)

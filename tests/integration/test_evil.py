@@ -69,7 +69,7 @@ def interrupted(deed, sentence):
         p.signal(signal.SIGINT)
         time.sleep(0.5)
         p.signal(signal.SIGINT)
-        r = p.wait(5)
+        r = p.wait(10)  # 5 s are given to an attempt to end the process in the guest
         t.equal(r.code, 130, r)
     test(sentence)(run)
 
@@ -101,7 +101,7 @@ def floods(deed, sentence):
             time.sleep(0.5)
         if p.running:
             p.signal(signal.SIGTERM)
-        r = p.wait(5)
+        r = p.wait(10)
         t.check(r.code in (143, 125), "another end", flat(r.err)[-2000:])
         t.check(0 < most < MEMORY_KIB, f"lcow had {most} KiB")
         t.check(len(r.err) < 8 << 20, f"{len(r.err)} bytes on stderr: nothing held them back")
