@@ -212,6 +212,20 @@ TEST(strings_must_be_text)
     pb_free(msg);
 }
 
+TEST(of_a_field_sent_twice_the_last_counts)
+{
+    AUTO(pb_free) KillRequest *k = NULL;
+
+    ASSERT_EQ(pb_unpack(&kill_request__descriptor,
+                        BYTES("\x0a\x01"
+                              "a\x18\x01\x0a\x01"
+                              "b\x18\x02"),
+                        PB_MEM_MAX, (void **)&k, NULL),
+              0);
+    ASSERT_STR(k->id, "b");
+    ASSERT_EQ(k->signal, 2);
+}
+
 TEST(what_is_no_text_is_not_sent)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };

@@ -2,10 +2,12 @@
 #include "base/loop.h"
 #include "host/rpc/rpc_priv.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* A ctx with this key is a call's. Compared by address. */
+/* A ctx with this key is a call's, or a copy of it: its value is in the call. Compared by
+ * address. */
 static const char operation_key[] = "operation";
 
 #define MESSAGE_MAX (TTRPC_BODY_MAX - 16) /* a response around it takes a few bytes too */
@@ -13,12 +15,18 @@ static const char operation_key[] = "operation";
 
 int rpc_metadata(const struct ctx *ctx, const char *key, char *buf, size_t size)
 {
+    const struct rpc_call *call;
     struct pb_slice value;
 
     while (ctx && ctx->id_key != operation_key)
         ctx = ctx->parent;
-    if (!ctx || !ttrpc_metadata_get(&CONTAINER_OF(ctx, struct rpc_call, ctx)->request, key, &value))
+    if (!ctx)
         return -ENOENT;
+    call = CONTAINER_OF(ctx->id_value, struct rpc_call, operation);
+    if (!ttrpc_metadata_get(&call->request, key, &value))
+        return -ENOENT;
+    if (!pb_text_ok(value))
+        return -EBADMSG;
     if (value.len >= size)
         return -ENOBUFS;
     if (value.len > 0)
@@ -183,7 +191,8 @@ void rpc_call_start(struct rpc_conn *c, const struct rpc_entry *entry,
         protobuf_c_service_descriptor_get_method_by_name(entry->service->descriptor, method->name);
     call->self = entry->self;
     cancel_init(&call->cancel, &c->cancel);
-    call->ctx = ctx_with_id(&c->ctx, operation_key, method->name);
+    snprintf(call->operation, sizeof(call->operation), "%s", method->name);
+    call->ctx = ctx_with_id(&c->ctx, operation_key, call->operation);
     call->ctx.cancel = &call->cancel;
     call->ctx.deadline = deadline(s->loop, request->timeout_nano);
     call->since_ns = loop_now(s->loop);

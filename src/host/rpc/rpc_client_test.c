@@ -171,6 +171,33 @@ TEST_VIRTUAL(an_answer_that_is_too_long_fails_its_call_only)
     rpc_client_free(shot.client);
 }
 
+TEST_VIRTUAL(a_call_may_give_up_in_the_middle_of_its_answer)
+{
+    struct shot shot;
+    AUTO(stream_free) struct stream *server = server_of(ctx, &shot);
+    AUTO_FREE uint8_t *request = NULL, *next = NULL;
+    struct vector v = vector_load("T2");
+    struct ctx one = ctx_with_timeout(ctx, NS_PER_S);
+
+    shot.ctx = &one;
+    fiber_go(ctx->loop, connect_main, &shot, "connect");
+    (void)peer_read(ctx, server, &request);
+    peer_send(ctx, server, v.bytes, v.len - 1);
+    EVENTUALLY(ctx, shot.result < 0);
+    ASSERT_EQ(shot.err.code, ERR_DEADLINE);
+    peer_send(ctx, server, v.bytes + v.len - 1, 1);
+    shot.ctx = ctx;
+    shot.result = 1;
+    fiber_go(ctx->loop, connect_main, &shot, "connect");
+    ASSERT_EQ(peer_read(ctx, server, &next).stream, 3);
+    v.bytes[7] = 3;
+    peer_send(ctx, server, v.bytes, v.len);
+    EVENTUALLY(ctx, shot.result == 0);
+    ASSERT_EQ(((ConnectResponse *)shot.resp)->task_pid, 4343);
+    pb_free(shot.resp);
+    rpc_client_free(shot.client);
+}
+
 TEST_VIRTUAL(a_server_that_does_not_read_costs_a_call_its_deadline_only)
 {
     struct stream *ours, *theirs;

@@ -73,6 +73,8 @@ struct rpc_stream {
     bool answered;
 };
 
+#define RPC_OPERATION_MAX 32
+
 struct rpc_call {
     struct list node; /* of the connection */
     struct rpc_conn *conn;
@@ -82,6 +84,8 @@ struct rpc_call {
     void *self;
     struct cancel cancel;
     struct ctx ctx; /* the handler's */
+    char
+        operation[RPC_OPERATION_MAX]; /* its identifier: what leads from any ctx made of it to us */
     uint64_t since_ns;
     uint8_t *body; /* owns; request borrows from it */
     struct ttrpc_request request;

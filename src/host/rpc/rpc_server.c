@@ -151,7 +151,8 @@ static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err
     case ENOBUFS:
     case ENOMEM:
         (void)err_sys(err, errno, "accept");
-        log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
+        if (log_rate_ok(&l->server->refused_log, loop_now(ctx->loop)))
+            log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
         return fiber_sleep(ctx, ACCEPT_RETRY, err);
     default:
         return err_sys(err, errno, "accept");

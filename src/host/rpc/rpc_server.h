@@ -96,7 +96,7 @@ struct rpc_stats {
 struct rpc_stats rpc_server_stats(const struct rpc_server *s);
 
 /* For handlers: the first value of a key in the request's metadata, NUL-terminated, into buf. ctx
- * is the handler's or made from it. Its length; -ENOENT, -ENOBUFS. */
+ * is the handler's or made from it. Its length; -ENOENT, -ENOBUFS, -EBADMSG (no text). */
 int rpc_metadata(const struct ctx *ctx, const char *key, char *buf, size_t size);
 
 /* For stream handlers. recv: the next message, which the caller frees with pb_free; NULL when the

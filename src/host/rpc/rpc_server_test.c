@@ -350,18 +350,19 @@ TEST_FIBER(a_client_that_does_not_read_is_cut_off)
     end_server(ctx, s);
 }
 
-TEST_FIBER(a_slow_reader_gets_everything)
+TEST_FIBER(a_slow_reader_is_waited_for_and_gets_everything)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(stream_free) struct stream *slow = peer_of(ctx, s);
     struct err err = ERR_INIT;
 
-    for (uint32_t id = 1; id < 20; id += 2) {
-        peer_request(ctx, slow, id, TASK_V2, "Pids", "200000", 0);
+    for (uint32_t id = 1; id < 80; id += 2) {
+        peer_request(ctx, slow, id, TASK_V2, "Pids", "200000", 0); /* 800 kB each */
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     }
-    for (uint32_t id = 1; id < 20; id += 2)
+    ASSERT(f.calls < 10); /* the others are not begun */
+    for (uint32_t id = 1; id < 80; id += 2)
         peer_expect(ctx, slow, id, 0, "");
     end_server(ctx, s);
 }
@@ -405,19 +406,37 @@ TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
     end_server(ctx, s);
 }
 
-static void add_wrong_table(void *arg)
+static int other_request(struct ctx *ctx, struct fake *f, const ConnectRequest *req, Empty *resp,
+                         struct err *err)
 {
-    static const struct rpc_method methods[] = { RPC_UNARY("Kill", fake_connect, struct fake,
-                                                           ConnectRequest, ConnectResponse) };
-    static const struct rpc_service wrong = { &task__descriptor, methods, 1 };
-
-    rpc_server_add(arg, TASK_V2, &wrong, NULL);
+    (void)ctx, (void)f, (void)req, (void)resp;
+    return err_set(err, ERR_INTERNAL, "never called");
 }
 
-TEST_FIBER(a_table_with_other_messages_is_a_bug)
+static int other_response(struct ctx *ctx, struct fake *f, const KillRequest *req,
+                          ConnectResponse *resp, struct err *err)
 {
-    struct rpc_server *s = rpc_server_new(ctx->loop);
+    (void)ctx, (void)f, (void)req, (void)resp;
+    return err_set(err, ERR_INTERNAL, "never called");
+}
 
-    ASSERT_ABORTS(add_wrong_table, s, "does not fit its .proto at Kill");
-    rpc_server_free(s);
+static void add_wrong_table(void *arg)
+{
+    struct rpc_service wrong = { &task__descriptor, arg, 1 };
+    struct rpc_server *s = rpc_server_new(NULL);
+
+    rpc_server_add(s, TASK_V2, &wrong, NULL);
+}
+
+TEST(a_table_that_does_not_fit_is_a_bug)
+{
+    static struct rpc_method wrong[] = {
+        RPC_UNARY("Kill", other_request, struct fake, ConnectRequest, Empty),
+        RPC_UNARY("Kill", other_response, struct fake, KillRequest, ConnectResponse),
+        RPC_UNARY("Murder", fake_kill, struct fake, KillRequest, Empty),
+        { .name = "Kill" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
+        ASSERT_ABORTS(add_wrong_table, &wrong[i], "does not fit its .proto at");
 }

@@ -74,7 +74,7 @@ static int fake_wait(struct ctx *ctx, struct fake *f, const WaitRequest *req, Wa
 static int fake_state(struct ctx *ctx, struct fake *f, const StateRequest *req, StateResponse *resp,
                       struct err *err)
 {
-    struct ctx inner = ctx_with_id(ctx, "cid", req->id);
+    struct ctx copy = *ctx, inner = ctx_with_id(&copy, "cid", req->id);
     char ns[32] = "";
 
     f->calls++;

@@ -2,7 +2,7 @@
 """The server and the client against a peer that shares no code with them: frames and messages are
 put together here by hand, as in appendix B of containerd-contract.md. Prints TAP.
 
-    rpc_peer_test.py RPC_PEER
+    rpc_puppet_test.py RPC_PUPPET
 """
 import os
 import socket

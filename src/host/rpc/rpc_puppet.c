@@ -1,6 +1,6 @@
-/* rpc_peer.c - for rpc_peer_test.py: our server, or our client, as a process of its own.
- *     rpc_peer serve ADDRESS      until stdin ends
- *     rpc_peer forward ADDRESS    sends the exit event of the vectors, prints the outcome */
+/* rpc_puppet.c - for rpc_puppet_test.py: our server, or our client, as a process of its own.
+ *     rpc_puppet serve ADDRESS      until stdin ends
+ *     rpc_puppet forward ADDRESS    sends the exit event of the vectors, prints the outcome */
 #include "api/events.pb-c.h"
 #include "api/forward.pb-c.h"
 #include "api/types.pb-c.h"
