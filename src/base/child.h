@@ -55,6 +55,8 @@ int child_kill(struct child *c, int signo);
 /* Kills it if it still runs, and reaps it. NULL is fine. Blocks only for the kernel's reaping. */
 void child_free(struct child *c);
 AUTO_DEFINE(struct child *, child_free);
+/* Lets go of it without ending it: a daemon that outlives us. Nobody may be waiting for it. */
+void child_leave(struct child *c);
 
 /* Of any process: its start time, or 0 if it is gone. */
 uint64_t proc_start_time(pid_t pid);

@@ -338,6 +338,15 @@ int child_kill(struct child *c, int signo)
     return pidfd_send_signal(c->pidfd, signo, NULL, 0) < 0 ? -errno : 0;
 }
 
+void child_leave(struct child *c)
+{
+    if (!c)
+        return;
+    source_remove(c->loop, &c->source);
+    fd_close(c->pidfd);
+    free(c);
+}
+
 void child_free(struct child *c)
 {
     siginfo_t info;

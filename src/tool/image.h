@@ -2,7 +2,7 @@
  * their hashes. Blocks while reading; never waits. */
 #pragma once
 #include "base/mem.h"
-#include "tool/sha256.h"
+#include "base/sha256.h"
 
 struct err;
 struct image;

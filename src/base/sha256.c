@@ -1,4 +1,4 @@
-#include "tool/sha256.h"
+#include "base/sha256.h"
 #include "base/fd.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 #include "base/fd.h"
+#include "base/sha256.h"
 #include "harness/tap.h"
-#include "tool/sha256.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>

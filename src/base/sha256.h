@@ -1,4 +1,5 @@
-/* sha256.h - SHA-256 (FIPS 180-4), to compare the guest image with its manifest. Never waits. */
+/* sha256.h - SHA-256 (FIPS 180-4): the image against its manifest, names of sockets. Only
+ * sha256_file touches anything but memory. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
