@@ -210,6 +210,7 @@ static int our_failure(const struct io *io, struct err *err)
     for (size_t i = 0; i < ARRAY_LEN(all); i++) {
         if (all[i]->err.code != ERR_NONE) {
             *err = all[i]->err;
+            err->code = ERR_DATA_LOSS; /* whatever it was, the VM is not to blame */
             return err_wrap(err, "our own %s", all[i]->name);
         }
     }

@@ -14,7 +14,7 @@
 #include <unistd.h>
 
 #define END_LIMIT (60 * NS_PER_S)
-#define LOST_LIMIT (15 * NS_PER_S)
+#define LOST_LIMIT (3 * NS_PER_S)
 #define CONSOLE_TAIL 2000
 
 /* While a stage is the last one reached, this is what happens. */
@@ -138,15 +138,17 @@ static void note_console(struct boot_session *s)
 }
 
 /* How the VM itself ended says more than how that was noticed. */
-static void note_exit(struct boot_session *s, const char *what)
+static bool note_exit(struct boot_session *s, const char *what)
 {
     struct ctx root = ctx_root(s->tool->loop), ctx = ctx_with_timeout(&root, LOST_LIMIT);
     struct vm_exit gone;
     struct err ignored = ERR_INIT;
 
-    if (s->result->err.code == ERR_UNAVAILABLE && vm_wait(&ctx, s->vm, &gone, &ignored) == 0 &&
-        !gone.requested)
-        err_set(&s->result->err, ERR_UNAVAILABLE, "%s%s", what, gone.why);
+    if (s->result->err.code != ERR_UNAVAILABLE || vm_wait(&ctx, s->vm, &gone, &ignored) < 0 ||
+        gone.requested)
+        return false;
+    err_set(&s->result->err, ERR_UNAVAILABLE, "%s%s", what, gone.why);
+    return true;
 }
 
 /* A boot that failed by itself, not because the user wanted it to end. */
@@ -160,7 +162,7 @@ static void note_boot_failure(struct boot_session *s)
     if (r->err.code == ERR_PERMISSION && geteuid() != 0)
         r->next = "run it as root: it makes namespaces, and a user of its own for each VM";
     note_console(s);
-    note_exit(s, "");
+    (void)note_exit(s, ""); /* else the error is as good as we have it */
     /* Only now: hashing costs too much for every boot. */
     if (!in_vmm && r->stage > VM_STAGE_NONE && r->stage < VM_STAGE_NEGOTIATED &&
         image_verify(s->image, &damaged) < 0)
@@ -267,10 +269,8 @@ void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_resul
         note_info(s);
         if (use(&inner, s, &ret->err) < 0) {
             ret->code = code_of(s, &ret->err);
-            if (!s->stop.fired && ret->err.code == ERR_UNAVAILABLE) {
-                note_exit(s, "the VM ended while it was in use: ");
+            if (!s->stop.fired && note_exit(s, "the VM ended while it was in use: "))
                 note_console(s);
-            }
         }
     }
     if (s->stop.fired && !ret->ran)
