@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -31,6 +32,13 @@ int fd_nonblock(int fd)
     if (flags < 0 || fcntl(fd, F_SETFL, flags | O_NONBLOCK) < 0)
         return -errno;
     return 0;
+}
+
+int fd_ready_now(int fd, short events)
+{
+    struct pollfd p = { .fd = fd, .events = events };
+
+    return poll(&p, 1, 0) > 0 ? p.revents : 0;
 }
 
 int fd_write_full(int fd, const void *data, size_t len)

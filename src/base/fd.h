@@ -18,6 +18,8 @@ void fd_close_auto(int *fd);
     })
 
 int fd_nonblock(int fd);
+/* Which of events (POLLIN, POLLOUT), POLLERR and POLLHUP hold at this moment. Never waits. */
+int fd_ready_now(int fd, short events);
 /* Writes or reads all of it on a blocking fd. fd_read_full: bytes read, less only at EOF. */
 int fd_write_full(int fd, const void *data, size_t len);
 ssize_t fd_read_full(int fd, void *data, size_t len);

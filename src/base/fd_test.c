@@ -4,6 +4,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
@@ -367,4 +368,17 @@ TEST(dir_make_refuses_a_file_in_the_way)
     ASSERT_EQ(file_write(place_path(&p, "f"), "", 0, 0600), 0);
     ASSERT_EQ(dir_make(place_path(&p, "f"), 0700), -ENOTDIR);
     ASSERT_EQ(dir_make(place_path(&p, "f/x"), 0700), -ENOTDIR);
+}
+
+TEST(readiness_is_told_without_waiting)
+{
+    int fds[2];
+
+    ASSERT_EQ(pipe2(fds, O_CLOEXEC), 0);
+    ASSERT_EQ(fd_ready_now(fds[0], POLLIN), 0);
+    ASSERT_EQ(fd_ready_now(fds[1], POLLOUT), POLLOUT);
+    ASSERT_EQ(fd_ready_now(fds[1], 0), 0);
+    close(fds[0]);
+    ASSERT_EQ(fd_ready_now(fds[1], 0), POLLERR);
+    close(fds[1]);
 }
