@@ -4,7 +4,8 @@
  * Life: open -> attach (when the guest's streams exist) -> drain -> close. Three independent
  * relays, each a fiber of its own; a stuck reader stops its own stream only, without memory
  * growth. IO depends on no request: open's ctx bounds only the opening. A reader that vanishes
- * (containerd restarts) and returns loses nothing: we hold the FIFO's other end open. */
+ * (containerd restarts) and returns loses nothing: we hold the FIFO's other end open, and what is
+ * in it when the process has ended stays there until somebody reads it or io_free. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -12,6 +13,7 @@
 
 struct ctx;
 struct err;
+struct group;
 struct io;
 struct ledger;
 struct loop;
@@ -22,6 +24,9 @@ struct io_spec {
     bool terminal;                 /* then err is ignored */
     const char *container_id, *ns; /* for binary:// */
     struct ledger *ledger;         /* borrows; a log driver is a process */
+    /* Counts log drivers, which get their time to finish (13 s) after io_free too: wait for it
+     * before the ledger is closed. NULL: io_free kills them. Borrows. */
+    struct group *drivers;
 };
 
 /* Waits: opens FIFOs without blocking for a reader, starts a log driver and awaits its readiness
@@ -29,7 +34,10 @@ struct io_spec {
  * with io_free(). */
 int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
             struct err *err);
-/* Takes the guest's streams (NULL where none is wanted) and starts the relays. */
+/* Takes the guest's streams (NULL where none is wanted) and starts the relays. At the end of an
+ * output its guest stream and its upstream are closed at once; after the end of the input the
+ * guest stream is half-closed. A full disk or a dead log driver does not stop the process: its
+ * output is then read and counted as lost. After io_close: the streams are freed. */
 void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err);
 /* Whether the process has to be given that stream. */
 bool io_wants(const struct io *io, int fd);

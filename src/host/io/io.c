@@ -1,0 +1,358 @@
+/* io.c - relays between the guest's streams and containerd's. */
+#include "host/io/io.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "host/io/io_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define DISCARD_BYTES 4096
+
+static const char *const stream_names[] = { "stdin", "stdout", "stderr" };
+
+struct io *io_ref(struct io *io)
+{
+    io->refs++;
+    return io;
+}
+
+void io_unref(struct io *io)
+{
+    if (--io->refs > 0)
+        return;
+    cancel_release(&io->cut);
+    cancel_release(&io->gone);
+    free(io->id);
+    free(io);
+}
+
+void io_output_ended(struct io *io)
+{
+    io->outputs--;
+    waitq_wake_all(&io->outputs_q);
+}
+
+/* --- relays --- */
+
+/* What has arrived and not been taken. */
+static uint64_t unread(const struct stream *s)
+{
+    int n = 0;
+
+    return s->fd >= 0 && ioctl(s->fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
+}
+
+/* Closes upstream. An output's FIFO keeps what nobody has read yet. */
+static void end_close(struct relay *r)
+{
+    stream_free(TAKE_PTR(r->up.stream));
+    if (r->up.held < 0)
+        return;
+    if (r->which == 0)
+        fd_close(TAKE_FD(r->up.held));
+    else
+        io_linger(r->io, TAKE_FD(r->up.held));
+}
+
+static void relay_release(struct relay *r)
+{
+    stream_free(TAKE_PTR(r->guest));
+    end_close(r);
+}
+
+/* Reads to the end of the guest's stream, to nowhere: the process must not stop because nobody
+ * takes its output. */
+static void discard(struct relay *r, uint64_t *ret_bytes)
+{
+    char buf[DISCARD_BYTES];
+    struct err err = ERR_INIT;
+
+    for (size_t n = 1; n > 0; *ret_bytes += n)
+        if (stream_read(&r->io->life, r->guest, buf, sizeof(buf), &n, &err) < 0)
+            break;
+}
+
+static void output_fiber(void *arg)
+{
+    struct relay *r = arg;
+    struct io *io = r->io;
+    struct ctx ctx = ctx_with_id(&io->life, "stream", stream_names[r->which]);
+    struct err err = ERR_INIT;
+    uint64_t lost = 0;
+    char side = 'r';
+    int n = stream_copy(&ctx, r->guest, r->up.stream, NULL, &side, &err);
+
+    if (n < 0 && !io->cut.fired && side == 'r') {
+        log_warn(&ctx, "output broke off in the guest", F_ERR(&err));
+    } else if (n < 0 && !io->cut.fired) {
+        log_warn(&ctx, "nobody takes the output any more, it is dropped", F_ERR(&err));
+        discard(r, &lost);
+        io->lost += lost;
+        log_warn(&ctx, "output was lost", F_U("lost-bytes", lost));
+    }
+    r->running = false;
+    relay_release(r); /* the guest tells of its process' end only when this stream is closed */
+    io_output_ended(io);
+    io_unref(io);
+}
+
+static void nowhere_fiber(void *arg)
+{
+    struct relay *r = arg;
+    struct io *io = r->io;
+    uint64_t bytes = 0;
+
+    discard(r, &bytes);
+    r->running = false;
+    relay_release(r);
+    io_unref(io);
+}
+
+static void input_fiber(void *arg)
+{
+    struct relay *r = arg;
+    struct io *io = r->io;
+    struct err err = ERR_INIT;
+    char side = 'r';
+
+    if (stream_copy(&io->life, r->up.stream, r->guest, NULL, &side, &err) < 0 && !io->cut.fired) {
+        struct ctx ctx = ctx_with_id(&io->life, "stream", stream_names[0]);
+
+        log_debug(&ctx, side == 'w' ? "the process takes no more input" : "input broke off",
+                  F_ERR(&err));
+    }
+    (void)stream_shutdown(r->guest, SHUT_WR); /* the guest may be gone */
+    r->running = false;
+    /* Whoever writes learns that nobody reads. The guest's stream stays half-closed: closing it
+     * could take back what is still on its way. */
+    end_close(r);
+    if (io->closed)
+        relay_release(r);
+    io_unref(io);
+}
+
+static void relay_start(struct relay *r, struct stream *guest)
+{
+    struct io *io = r->io;
+    void (*fn)(void *) = r->which == 0 ? input_fiber : !r->up.stream ? nowhere_fiber : output_fiber;
+
+    if (io->closed)
+        stream_free(TAKE_PTR(guest));
+    r->guest = guest;
+    if (!guest)
+        return;
+    if (r->which == 0 && !r->up.stream) {
+        (void)stream_shutdown(guest, SHUT_WR);
+        return;
+    }
+    if (fn == output_fiber)
+        io->outputs++;
+    r->running = true;
+    io_ref(io);
+    fiber_go(io->loop, fn, r, "io %s %s", stream_names[r->which], io->id);
+}
+
+void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err)
+{
+    struct stream *const guest[] = { in, out, err };
+
+    io->attached = true;
+    for (int i = 0; i < 3; i++) {
+        struct relay *r = &io->relays[i];
+
+        relay_start(r, guest[i]);
+        if (i > 0 && !r->running)
+            end_close(r); /* this output will never come */
+    }
+}
+
+/* --- opening --- */
+
+static struct io *io_new(struct loop *loop, const struct io_spec *spec)
+{
+    struct io *io = mem_new(struct io);
+
+    io->loop = loop;
+    io->refs = 1;
+    io->id = str_dup(spec->container_id ? spec->container_id : "");
+    cancel_init(&io->cut, NULL);
+    cancel_init(&io->gone, NULL);
+    io->root = ctx_root(loop);
+    io->rest = ctx_with_id(&io->root, "cid", io->id);
+    io->life = ctx_with_cancel(&io->rest, &io->cut);
+    io->rest.cancel = &io->gone;
+    waitq_init(&io->outputs_q);
+    for (int i = 0; i < 3; i++)
+        io->relays[i] = (struct relay){ .io = io, .which = i, .up = { .held = -1 } };
+    return io;
+}
+
+struct forms {
+    struct io_form v[3];
+};
+
+static void forms_release_auto(struct forms *f)
+{
+    for (int i = 0; i < 3; i++)
+        io_form_release(&f->v[i]);
+}
+
+static int parse_forms(const struct io_spec *spec, struct forms *f, struct err *err)
+{
+    const char *const texts[] = { spec->in, spec->out, spec->terminal ? NULL : spec->err };
+
+    for (int i = 0; i < 3; i++)
+        if (io_form_parse(texts[i], &f->v[i], err) < 0)
+            return err_wrap(err, "%s", stream_names[i]);
+    if (io_form_is_driver(&f->v[0]))
+        return err_set(err, ERR_INVALID, "stdin %.*s: a log driver takes output only",
+                       IO_NAME_SHOWN, spec->in);
+    return 0;
+}
+
+/* Paths: a FIFO is used as it is, a file through its pump. Takes what was opened. */
+static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, struct err *err)
+{
+    struct io_opened opened[3];
+    int r = io_paths_open(ctx, f->v, opened, err);
+
+    for (int i = 0; i < 3 && r >= 0; i++) {
+        struct io_end *up = &io->relays[i].up;
+        int fd = opened[i].fd;
+
+        up->held = opened[i].held;
+        if (opened[i].shared)
+            fd = fcntl(io->relays[1].up.stream->fd, F_DUPFD_CLOEXEC, 3);
+        else if (fd >= 0 && up->held < 0 && io_pump_start(io, fd, i == 0, &fd, err) < 0)
+            r = fd = -1;
+        if (fd >= 0)
+            up->stream = stream_from_fd(io->loop, fd);
+        else if (r == 0 && opened[i].shared)
+            r = err_sys(err, errno, "dup");
+        if (r < 0) /* those that follow have no owner yet */
+            for (int k = i + 1; k < 3; k++)
+                fd_close(opened[k].fd), fd_close(opened[k].held);
+    }
+    return r;
+}
+
+/* One driver for both outputs, unless stderr names something of its own. */
+static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
+                        const struct io_spec *spec, const struct io_times *times, struct err *err)
+{
+    bool out = io_form_is_driver(&f->v[1]), second = io_form_is_driver(&f->v[2]);
+    bool both = out && !spec->terminal &&
+                (f->v[2].kind == IO_NONE || (second && str_eq(spec->out, spec->err)));
+    int fds[2];
+
+    if (out) {
+        if (io_driver_start(ctx, &f->v[1], spec, times, &io->drivers[0], fds, err) < 0)
+            return -1;
+        io->relays[1].up.stream = stream_from_fd(io->loop, fds[0]);
+        if (both)
+            io->relays[2].up.stream = stream_from_fd(io->loop, fds[1]);
+        else
+            fd_close(fds[1]);
+    }
+    if (second && !both) {
+        if (io_driver_start(ctx, &f->v[2], spec, times, &io->drivers[1], fds, err) < 0)
+            return -1;
+        fd_close(fds[0]);
+        io->relays[2].up.stream = stream_from_fd(io->loop, fds[1]);
+    }
+    return 0;
+}
+
+int io_open_timed(struct ctx *ctx, struct loop *loop, const struct io_spec *spec,
+                  const struct io_times *times, struct io **ret, struct err *err)
+{
+    AUTO(forms_release) struct forms f = { 0 };
+    AUTO(io_free) struct io *io = io_new(loop, spec);
+
+    if (parse_forms(spec, &f, err) < 0 || open_paths(ctx, io, &f, err) < 0 ||
+        open_drivers(ctx, io, &f, spec, times, err) < 0)
+        return -1;
+    *ret = TAKE_PTR(io);
+    return 0;
+}
+
+int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
+            struct err *err)
+{
+    static const struct io_times times = { .ready = 10 * NS_PER_S,
+                                           .finish = 1 * NS_PER_S,
+                                           .term = 12 * NS_PER_S };
+
+    return io_open_timed(ctx, loop, spec, &times, ret, err);
+}
+
+bool io_wants(const struct io *io, int fd)
+{
+    return fd >= 0 && fd < 3 && io->relays[fd].up.stream;
+}
+
+/* --- the end --- */
+
+int io_drain(struct ctx *ctx, struct io *io, struct err *err)
+{
+    while (io->attached && io->outputs > 0)
+        if (waitq_wait(ctx, &io->outputs_q, "the rest of the output", err) < 0)
+            return err_wrap(err, "%s: output is not at its end", io->id);
+    return 0;
+}
+
+void io_close_stdin(struct io *io)
+{
+    fd_close(TAKE_FD(io->relays[0].up.held));
+}
+
+/* What the relays that are cut now have not taken. */
+static void count_lost(struct io *io)
+{
+    uint64_t lost = 0;
+
+    for (int i = 1; i < 3; i++)
+        if (io->relays[i].running && io->relays[i].up.stream)
+            lost += unread(io->relays[i].guest);
+    if (lost > 0)
+        log_warn(&io->rest, "stdio is closed before its end", F_U("lost-bytes", lost));
+    io->lost += lost;
+}
+
+void io_close(struct io *io)
+{
+    if (io->closed)
+        return;
+    io->closed = true;
+    count_lost(io);
+    cancel_fire(&io->cut, ERR_CANCELLED, "stdio is closed");
+    for (int i = 0; i < 3; i++)
+        if (!io->relays[i].running)
+            relay_release(&io->relays[i]);
+    for (size_t i = 0; i < ARRAY_LEN(io->drivers); i++)
+        io_driver_end(&io->drivers[i]);
+}
+
+uint64_t io_lost_bytes(const struct io *io)
+{
+    return io->lost;
+}
+
+void io_free(struct io *io)
+{
+    if (!io)
+        return;
+    io_close(io);
+    for (size_t i = 0; i < ARRAY_LEN(io->drivers); i++)
+        io_driver_drop(&io->drivers[i]);
+    cancel_fire(&io->gone, ERR_CANCELLED, "stdio is freed");
+    io_unref(io);
+}

@@ -1,0 +1,111 @@
+/* io_priv.h - between the files of io. */
+#pragma once
+#include "base/ctx.h"
+#include "base/fiber.h"
+#include "base/str.h"
+#include "host/io/io.h"
+
+#define IO_NAME_SHOWN 200 /* bytes of a client's string in a message: the reason must fit too */
+
+/* --- io_form.c: what a string of the request means --- */
+
+enum io_kind {
+    IO_NONE,
+    IO_PATH, /* plain: a FIFO or a file that exists */
+    IO_FIFO,
+    IO_FILE,    /* file://: made if missing */
+    IO_BINARY,  /* a log driver; ready when it says so or closes fd 5 */
+    IO_BINARY2, /* ready only when it says so */
+};
+struct io_form {
+    enum io_kind kind;
+    char *path;
+    struct strv args; /* of a log driver: key, value, key, value … */
+};
+/* ERR_INVALID, or ERR_UNIMPLEMENTED for streaming. Caller releases. */
+int io_form_parse(const char *text, struct io_form *ret, struct err *err);
+void io_form_release(struct io_form *f);
+static inline bool io_form_is_driver(const struct io_form *f)
+{
+    return f->kind == IO_BINARY || f->kind == IO_BINARY2;
+}
+
+/* --- io_path.c: opening what a path names --- */
+
+/* One of 0, 1, 2. */
+struct io_opened {
+    int fd;      /* to read from (0) or write to; -1: not a path */
+    int held;    /* a FIFO's other end; -1 */
+    bool shared; /* 2 is the same file as 1 and not opened again */
+};
+/* Waits. On failure nothing is open. */
+int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_opened ret[3],
+                  struct err *err);
+
+/* --- io.c --- */
+
+/* The far side of one relay, from containerd's point of view the near one. */
+struct io_end {
+    struct stream *stream; /* NULL: none */
+    int held;              /* FIFO: its other end; -1 */
+};
+struct relay {
+    struct io *io;
+    int which; /* 0, 1, 2 */
+    struct io_end up;
+    struct stream *guest;
+    bool running;
+};
+struct io {
+    struct loop *loop;
+    unsigned refs; /* the owner's, and one for each fiber */
+    char *id;
+    struct cancel cut;  /* io_close: ends relays */
+    struct cancel gone; /* io_free: ends the rest */
+    struct ctx root, life, rest;
+    struct relay relays[3];
+    struct io_driver *drivers[2];
+    unsigned outputs; /* relays and pumps that are not at their end */
+    struct waitq outputs_q;
+    uint64_t lost;
+    bool attached, closed;
+};
+struct io_times;
+/* As io_open, with other times for log drivers. */
+int io_open_timed(struct ctx *ctx, struct loop *loop, const struct io_spec *spec,
+                  const struct io_times *times, struct io **ret, struct err *err);
+struct io *io_ref(struct io *io);
+void io_unref(struct io *io);
+void io_output_ended(struct io *io);
+
+/* --- io_pump.c: files, which may block, are read and written by a thread --- */
+
+/* Takes the file; *ret is our end of a pipe to it (input: from it). */
+int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
+
+/* --- io_driver.c: log drivers --- */
+
+/* Borrowed for the driver's life. */
+struct io_times {
+    uint64_t ready; /* until it says that it is */
+    /* The end of its input alone ends most drivers. SIGTERM at once, as containerd does it, would
+     * kill a plain program that has not read all yet. */
+    uint64_t finish;
+    uint64_t term; /* after SIGTERM */
+};
+
+/* Waits for readiness. ret_fds: pipes to its fds 3 and 4. */
+int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
+                    const struct io_times *times, struct io_driver **ret, int ret_fds[2],
+                    struct err *err);
+/* Its pipes are closed: time to finish, then SIGTERM, then SIGKILL. Waits for nothing. *slot
+ * becomes NULL when it is gone. */
+void io_driver_end(struct io_driver **slot);
+/* The owner lets go of one that is ending: if nobody counts it, it is killed. */
+void io_driver_drop(struct io_driver **slot);
+
+/* --- io_linger.c --- */
+
+/* Takes the read end of a FIFO that nobody writes to any more: keeps what is in it until it was
+ * read or io is freed. */
+void io_linger(struct io *io, int read_end);

@@ -1,0 +1,111 @@
+/* io_pump.c - between a pipe and a plain file. Reading or writing a file blocks, on a dead NFS for
+ * ever: a thread does it, and the relay sees only a pipe. */
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/offload.h"
+#include "host/io/io_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define PUMP_BYTES (16 * 1024) /* on the thread's stack */
+
+/* The thread's own. */
+struct job {
+    int from, to;
+    bool input;
+    uint64_t lost;
+    int failed; /* errno of the first failure */
+};
+
+struct pump {
+    struct io *io;
+    struct job *job;
+};
+
+static void job_free(void *arg)
+{
+    struct job *j = arg;
+
+    if (!j)
+        return;
+    fd_close(j->from);
+    fd_close(j->to);
+    free(j);
+}
+
+/* A file that cannot be written to (full disk) must not stop the process whose output it is: the
+ * bytes are counted, and the next ones are tried again. */
+static int pump_main(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    char buf[PUMP_BYTES];
+
+    for (;;) {
+        ssize_t n = read(j->from, buf, sizeof(buf));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, errno, "read");
+        if (n == 0)
+            return 0;
+
+        int r = fd_write_full(j->to, buf, (size_t)n);
+
+        if (r < 0 && j->input)
+            return 0; /* nobody takes input any more */
+        if (r < 0) {
+            j->lost += (uint64_t)n;
+            j->failed = j->failed ? j->failed : -r;
+        }
+    }
+}
+
+static void pump_fiber(void *arg)
+{
+    struct pump *p = arg;
+    struct io *io = p->io;
+    struct err err = ERR_INIT;
+    bool input = p->job->input;
+    int r = offload_run(&io->rest, pump_main, (void **)&p->job, job_free, "a file of stdio", &err);
+
+    /* Not ours any more when io was freed: the thread writes what is left and ends. */
+    if (r < 0 && !io->gone.fired)
+        log_warn(&io->rest, "file of stdio is given up", F_ERR(&err));
+    if (p->job && p->job->failed) {
+        io->lost += p->job->lost;
+        (void)err_sys(&err, p->job->failed, "write");
+        log_warn(&io->rest, "output could not be written to its file",
+                 F_U("lost-bytes", p->job->lost), F_ERR(&err));
+    }
+    job_free(p->job);
+    free(p);
+    if (!input)
+        io_output_ended(io);
+    io_unref(io);
+}
+
+int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err)
+{
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0) {
+        fd_close(file_fd);
+        return err_sys(err, errno, "make a pipe for a file of stdio");
+    }
+
+    struct pump *p = mem_new(struct pump);
+
+    p->io = io_ref(io);
+    p->job = mem_new(struct job);
+    *p->job = input ? (struct job){ .from = file_fd, .to = fds[1], .input = true }
+                    : (struct job){ .from = fds[0], .to = file_fd };
+    if (!input)
+        io->outputs++;
+    fiber_go(io->loop, pump_fiber, p, "io file %s", io->id);
+    *ret = input ? fds[0] : fds[1];
+    return 0;
+}
