@@ -16,8 +16,7 @@ struct rpc_client {
     unsigned refs; /* the owner's, the reader's, the writer's, each call's */
     struct loop *loop;
     struct rpc_wire wire;
-    struct cancel cancel;
-    struct ctx ctx; /* of reading and writing */
+    struct ctx ctx; /* of reading and writing: until the wire is cut */
     struct sbuf metadata;
     struct list calls;
     uint32_t next_id;
@@ -41,7 +40,6 @@ static void unref(struct rpc_client *c)
         return;
     rpc_wire_release(&c->wire);
     sbuf_release(&c->metadata);
-    cancel_release(&c->cancel);
     free(c);
 }
 
@@ -119,8 +117,7 @@ struct rpc_client *rpc_client_new(struct loop *loop, struct stream *stream)
     c->loop = loop;
     c->next_id = 1;
     rpc_wire_init(&c->wire, stream);
-    cancel_init(&c->cancel, NULL);
-    c->ctx = (struct ctx){ .loop = loop, .cancel = &c->cancel };
+    c->ctx = ctx_root(loop);
     list_init(&c->calls);
     fiber_go(loop, reader_main, c, "rpc client");
     return c;
@@ -142,7 +139,6 @@ void rpc_client_free(struct rpc_client *c)
     if (!c)
         return;
     c->closed = true;
-    cancel_fire(&c->cancel, ERR_UNAVAILABLE, CLOSED_TEXT);
     rpc_wire_cut(&c->wire);
     unref(c);
 }

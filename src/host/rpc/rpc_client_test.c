@@ -171,6 +171,8 @@ TEST_VIRTUAL(an_answer_that_is_too_long_fails_its_call_only)
     rpc_client_free(shot.client);
 }
 
+/* The second call's stack is where the first one's was: a reader that remembered the first would
+ * give it the wrong answer. */
 TEST_VIRTUAL(a_call_may_give_up_in_the_middle_of_its_answer)
 {
     struct shot shot;
@@ -178,6 +180,7 @@ TEST_VIRTUAL(a_call_may_give_up_in_the_middle_of_its_answer)
     AUTO_FREE uint8_t *request = NULL, *next = NULL;
     struct vector v = vector_load("T2");
     struct ctx one = ctx_with_timeout(ctx, NS_PER_S);
+    struct err err = ERR_INIT;
 
     shot.ctx = &one;
     fiber_go(ctx->loop, connect_main, &shot, "connect");
@@ -185,11 +188,13 @@ TEST_VIRTUAL(a_call_may_give_up_in_the_middle_of_its_answer)
     peer_send(ctx, server, v.bytes, v.len - 1);
     EVENTUALLY(ctx, shot.result < 0);
     ASSERT_EQ(shot.err.code, ERR_DEADLINE);
-    peer_send(ctx, server, v.bytes + v.len - 1, 1);
     shot.ctx = ctx;
     shot.result = 1;
     fiber_go(ctx->loop, connect_main, &shot, "connect");
     ASSERT_EQ(peer_read(ctx, server, &next).stream, 3);
+    peer_send(ctx, server, v.bytes + v.len - 1, 1);
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
+    ASSERT_EQ(shot.result, 1);
     v.bytes[7] = 3;
     peer_send(ctx, server, v.bytes, v.len);
     EVENTUALLY(ctx, shot.result == 0);
@@ -268,6 +273,32 @@ TEST_FIBER(abstract_sockets_have_no_file)
     ASSERT_OK(rpc_sock_connect(ctx, address, &client, &err), err);
     ASSERT_FAIL(rpc_sock_listen(address, &second, &err), err, err.code);
     ASSERT_EQ(err.sys, EADDRINUSE);
+}
+
+TEST_FIBER(another_user_is_not_served)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s;
+    AUTO_FREE char *address = str_format("@lcow-rpc-user-%d", (int)getpid());
+    struct err err = ERR_INIT;
+    int listener, fd;
+
+    if (geteuid() != 0)
+        tap_skip("only root can be somebody else");
+    s = fake_server(ctx->loop, &f);
+    ASSERT_OK(rpc_sock_listen(address, &listener, &err), err);
+    rpc_server_listen(s, listener);
+    ASSERT_EQ(seteuid(65534), 0);
+
+    int r = rpc_sock_connect(ctx, address, &fd, &err);
+
+    ASSERT_EQ(seteuid(0), 0);
+    ASSERT_OK(r, err);
+
+    AUTO(stream_free) struct stream *peer = stream_from_fd(ctx->loop, fd);
+
+    peer_expect_end(ctx, peer);
+    end_server(ctx, s);
 }
 
 TEST_FIBER(addresses_that_cannot_be_are_refused)

@@ -270,6 +270,23 @@ TEST_VIRTUAL(data_after_the_close_is_refused)
     ASSERT_EQ(f.stream_ended, 1 + ERR_UNAVAILABLE);
 }
 
+TEST_VIRTUAL(a_stream_may_end_in_the_middle_of_a_frame_for_it)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = serve(ctx->loop, &idle_service, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    struct vector v = vector_load("T11");
+
+    open_stream(ctx, peer, 1, TTRPC_OPEN, "");
+    peer_send(ctx, peer, v.bytes, v.len - 1);
+    latch_set(&f.exited);
+    expect_data(ctx, peer, 1, TTRPC_CLOSED | TTRPC_NO_DATA, "");
+    peer_send(ctx, peer, v.bytes + v.len - 1, 1);
+    peer_expect(ctx, peer, 1, ERR_INVALID, "stream 1 is not open");
+    ASSERT_EQ(rpc_server_stats(s).mem, 0);
+    end_server(ctx, s);
+}
+
 TEST_VIRTUAL(a_stream_message_that_is_garbage_ends_the_stream_only)
 {
     struct fake f = { 0 };
