@@ -10,9 +10,12 @@
 
 struct ctx;
 struct err;
+struct fsm;
 struct guest;
 struct scsi;
 struct vmm;
+
+extern const struct fsm scsi_disk_fsm, scsi_mount_fsm;
 
 struct scsi_disk {
     const char *host_path; /* for people and logs */

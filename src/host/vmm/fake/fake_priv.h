@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/list.h"
+#include "base/str.h"
 #include "host/vmm/fake/fake_vmm.h"
 
 struct ledger;
@@ -38,6 +39,9 @@ struct fake {
     uint32_t *ports; /* ever opened */
     size_t n_ports, ports_cap;
     char violation[128];
+
+    uint64_t disks[FAKE_SLOTS];      /* inode on each slot, 0: free */
+    struct strv shares, share_names; /* there now; ever used */
 };
 
 static inline struct fake *fake_of(struct vmm *v)
@@ -45,6 +49,9 @@ static inline struct fake *fake_of(struct vmm *v)
     return CONTAINER_OF(v, struct fake, vmm);
 }
 
+/* One step of an operation: as opts want it; ends early with ctx, terminate and the VMM. */
+int fake_step_run(struct ctx *ctx, struct fake *f, const struct fake_step *s, const char *op,
+                  struct err *err);
 void fake_violation(struct fake *f, const char *what);
 /* Records it, then makes it. */
 int fake_thing_make(struct fake *f, struct err *err);
@@ -52,3 +59,13 @@ int fake_thing_make(struct fake *f, struct err *err);
 int fake_thing_unmake(struct fake *f, struct err *err);
 /* All are gone: the ledger too. */
 int fake_things_done(struct fake *f, struct err *err);
+
+/* fake_devices.c */
+int fake_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
+                  bool read_only, struct err *err);
+int fake_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
+int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
+                   struct err *err);
+int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+void fake_devices_release(struct fake *f);
+void fake_devices_facts(const struct fake *f, struct fake_facts *ret);

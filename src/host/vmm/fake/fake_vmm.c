@@ -43,14 +43,15 @@ static void fake_unref(struct fake *f)
     while (!list_empty(&f->listeners))
         fake_unlisten(LIST_FIRST(&f->listeners, struct vmm_listener, node));
     cancel_release(&f->power);
+    fake_devices_release(f);
     free(f->dir);
     free(f->ports);
     free(f);
 }
 
 /* One step of an operation. It ends early with ctx, with terminate, and with the VMM. */
-static int step(struct ctx *ctx, struct fake *f, const struct fake_step *s, const char *op,
-                struct err *err)
+int fake_step_run(struct ctx *ctx, struct fake *f, const struct fake_step *s, const char *op,
+                  struct err *err)
 {
     uint64_t until = loop_now(f->opts.loop) + s->delay_ns;
     bool asked_before = f->terminated, gone_before = f->gone;
@@ -186,7 +187,7 @@ static int fake_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc,
     for (unsigned i = 0; i < FAKE_THINGS && r == 0; i++) {
         r = fake_thing_make(f, err);
         if (r == 0)
-            r = step(ctx, f, &part, "create", err);
+            r = fake_step_run(ctx, f, &part, "create", err);
     }
     if (r == 0 && f->opts.create.how == FAKE_FAIL)
         r = err_set(err, ERR_INTERNAL, "create: the fake says no");
@@ -211,7 +212,7 @@ static int fake_start(struct ctx *ctx, struct vmm *v, struct err *err)
     op_begin(f, "start");
     r = fake_thing_make(f, err);
     if (r == 0 && f->opts.start_fails_early && f->opts.start.how == FAKE_FAIL) {
-        r = step(ctx, f, &f->opts.start, "start", err);
+        r = fake_step_run(ctx, f, &f->opts.start, "start", err);
     } else if (r == 0) {
         f->spawned = true;
         if (v->on_stage)
@@ -220,7 +221,7 @@ static int fake_start(struct ctx *ctx, struct vmm *v, struct err *err)
             later(f, f->opts.dies_after_ns, false);
         if (f->opts.on_power)
             f->opts.on_power(f->opts.on_power_arg, v, &f->power);
-        r = step(ctx, f, &f->opts.start, "start", err);
+        r = fake_step_run(ctx, f, &f->opts.start, "start", err);
     }
     if (r == 0)
         f->started = true;
@@ -255,7 +256,7 @@ static int fake_quit(struct ctx *ctx, struct vmm *v, struct err *err)
         return err_set(err, ERR_UNAVAILABLE, "quit: no VMM");
     f->inside++;
 
-    int r = step(ctx, f, &f->opts.quit, "quit", err);
+    int r = fake_step_run(ctx, f, &f->opts.quit, "quit", err);
 
     f->inside--;
     if (r < 0)
@@ -301,9 +302,10 @@ static int fake_release(struct ctx *ctx, struct vmm *v, struct err *err)
         (void)fake_thing_unmake(f, err); /* half-way */
         r = err_set(err, ERR_INTERNAL, "release: the fake says no");
     } else if (f->releases == f->opts.release_failures + 1 && f->opts.release.how != FAKE_OK) {
-        r = step(ctx, f, &f->opts.release, "release", err);
+        r = fake_step_run(ctx, f, &f->opts.release, "release", err);
     } else {
-        r = f->opts.release.how == FAKE_OK ? step(ctx, f, &f->opts.release, "release", err) : 0;
+        r = f->opts.release.how == FAKE_OK ? fake_step_run(ctx, f, &f->opts.release, "release", err)
+                                           : 0;
         while (r == 0 && f->n_things > 0)
             r = fake_thing_unmake(f, err);
         if (r == 0)
@@ -412,7 +414,7 @@ static int fake_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, str
 
     f->inside++;
     r = f->gone ? err_set(err, ERR_UNAVAILABLE, "stats: no VMM")
-                : step(ctx, f, &f->opts.stats, "stats", err);
+                : fake_step_run(ctx, f, &f->opts.stats, "stats", err);
     f->inside--;
     if (r == 0)
         *ret = (struct vmm_stats){ .cpu_ns = 1, .memory_bytes = 1 << 28 };
@@ -457,6 +459,7 @@ void fake_vmm_facts(struct vmm *v, struct fake_facts *ret)
                                 .things = f->n_things,
                                 .listeners = f->n_listeners,
                                 .violation = f->violation };
+    fake_devices_facts(f, ret);
 }
 
 static const struct vmm_ops fake_ops = {
@@ -474,6 +477,10 @@ static const struct vmm_ops fake_ops = {
     .info = fake_info,
     .stage = fake_stage,
     .console_tail = fake_console_tail,
+    .scsi_add = fake_scsi_add,
+    .scsi_remove = fake_scsi_remove,
+    .share_add = fake_share_add,
+    .share_remove = fake_share_remove,
 };
 
 struct vmm *fake_vmm_new(const struct fake_vmm_opts *opts)

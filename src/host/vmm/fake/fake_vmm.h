@@ -29,12 +29,14 @@ enum fake_death {
     FAKE_OOM,
 };
 
+#define FAKE_SLOTS 256
 #define FAKE_THINGS 3 /* files made by create, and one more by start */
 
 struct fake_vmm_opts {
     struct loop *loop;
     const char *dir; /* made by create, gone after release; copied. NULL: no files, no ledger */
     struct fake_step create, start, quit, stats, release;
+    struct fake_step scsi_add, scsi_remove, share_add, share_remove;
     unsigned release_failures; /* the first so many fail, each half-way */
     bool start_fails_early;    /* before the process exists, else behind it */
     bool deaf;                 /* create and start end with ctx, not with terminate */
@@ -65,9 +67,15 @@ struct fake_facts {
     uint64_t terminated_ns; /* the first terminate, 0 if never */
     uint64_t gone_ns;
     unsigned terminates, quits, releases, things, listeners;
-    const char *violation; /* "" if none */
+    unsigned disks, shares; /* that the VM has now */
+    const char *violation;  /* "" if none */
 };
 void fake_vmm_facts(struct vmm *v, struct fake_facts *ret);
+/* Inode of the image on this slot, 0 if there is none. */
+uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot);
+bool fake_vmm_has_share(struct vmm *v, const char *name);
+/* To change how it behaves while it runs. Borrowed. */
+struct fake_vmm_opts *fake_vmm_tune(struct vmm *v);
 /* Is everything that exists in dir on record? Then a crash now would leave nothing behind that
  * clean-up cannot find. Appends what is not to out; the number of those. */
 unsigned fake_vmm_audit(const char *dir, struct sbuf *out);

@@ -1,0 +1,247 @@
+#include "base/err.h"
+#include "base/fsm.h"
+#include "host/control/files_rig.h"
+#include "host/control/plan9.h"
+#include "host/control/plan9_priv.h"
+
+struct fixture {
+    struct files_rig rig;
+    struct plan9 *c;
+    int a, b;
+};
+
+static void start(struct ctx *ctx, struct fixture *f)
+{
+    files_rig_start(ctx, &f->rig);
+    f->c = plan9_new(f->rig.vmm, &f->rig.guest);
+    f->a = rig_file();
+    f->b = rig_file();
+}
+
+static void finish(struct ctx *ctx, struct fixture *f)
+{
+    ASSERT_EQ(plan9_used(f->c), 0);
+    files_rig_clean(&f->rig);
+    plan9_free(f->c);
+    files_rig_finish(ctx, &f->rig);
+    fd_close(f->a);
+    fd_close(f->b);
+}
+
+static uint64_t reserve(struct ctx *ctx, struct fixture *f, const char *path, int fd,
+                        bool read_only)
+{
+    const struct plan9_share s = { .host_path = path, .tree_fd = fd, .read_only = read_only };
+    struct err err = ERR_INIT;
+    uint64_t id = 0;
+
+    ASSERT_OK(plan9_reserve(ctx, f->c, &s, &id, &err), err);
+    return id;
+}
+
+static void map(struct ctx *ctx, struct fixture *f, uint64_t id, const char *want)
+{
+    AUTO_FREE char *path = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(plan9_map(ctx, f->c, id, &path, &err), err);
+    ASSERT_STR(path, want);
+}
+
+static void unmap(struct ctx *ctx, struct fixture *f, uint64_t id)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(plan9_unmap(ctx, f->c, id, &err), err);
+    ASSERT_FAIL(plan9_unmap(ctx, f->c, id, &err), err, ERR_NOT_FOUND);
+}
+
+static void map_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
+{
+    char *path = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(plan9_map(ctx, f->c, id, &path, &err), err, code);
+}
+
+static void unmap_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(plan9_unmap(ctx, f->c, id, &err), err, code);
+}
+
+static void check_table(const struct fsm *m)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(fsm_verify(m, &err), err);
+    for (unsigned s = 0; s < m->n_states; s++) {
+        for (unsigned e = 0; e < m->n_events; e++) {
+            const struct fsm_edge *edge = NULL;
+
+            for (size_t i = 0; i < m->n_edges; i++)
+                if (m->edges[i].from == s && m->edges[i].event == e)
+                    edge = &m->edges[i];
+            if (edge)
+                ASSERT_EQ(fsm_next(m, s, e), edge->to);
+            else
+                ASSERT_FAIL(fsm_check(m, s, e, &err), err, ERR_STATE);
+        }
+    }
+}
+
+TEST(every_step_of_a_share_and_of_its_mount_is_in_its_table)
+{
+    check_table(&plan9_share_fsm);
+    check_table(&plan9_mount_fsm);
+}
+
+TEST_VIRTUAL(a_directory_is_shared_once_and_counted)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", f.a, true);
+    uint64_t two = reserve(ctx, &f, "/data", f.a, true);
+
+    map(ctx, &f, one, "/run/mounts/plan9/0");
+    map(ctx, &f, two, "/run/mounts/plan9/0");
+    map(ctx, &f, two, "/run/mounts/plan9/0");
+    ASSERT_EQ(f.rig.calls[RIG_MOUNT_SHARE], 1);
+    unmap(ctx, &f, one);
+    ASSERT_EQ(f.rig.calls[RIG_UNMOUNT_SHARE], 0);
+    unmap(ctx, &f, two);
+    ASSERT_EQ(f.rig.calls[RIG_UNMOUNT_SHARE], 1);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(another_mode_another_directory_or_a_rootfs_is_another_share)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t own;
+
+    start(ctx, &f);
+    uint64_t ro = reserve(ctx, &f, "/data", f.a, true), rw = reserve(ctx, &f, "/data", f.a, false);
+    uint64_t moved = reserve(ctx, &f, "/data", f.b, true); /* the path leads elsewhere now */
+    const struct plan9_share s = { "/data", f.a, true, .unique = true };
+
+    ASSERT_OK(plan9_reserve(ctx, f.c, &s, &own, &err), err);
+    map(ctx, &f, ro, "/run/mounts/plan9/0");
+    map(ctx, &f, rw, "/run/mounts/plan9/1");
+    map(ctx, &f, moved, "/run/mounts/plan9/2");
+    map(ctx, &f, own, "/run/mounts/plan9/3");
+    ASSERT_EQ(plan9_used(f.c), 4);
+    unmap(ctx, &f, ro);
+    unmap(ctx, &f, rw);
+    unmap(ctx, &f, moved);
+    unmap(ctx, &f, own);
+    uint64_t again = reserve(ctx, &f, "/data", f.a, true); /* names are never used again */
+    map(ctx, &f, again, "/run/mounts/plan9/4");
+    unmap(ctx, &f, again);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(ws17_releasing_one_of_two_unmapped_reservations_keeps_the_share)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", f.a, true);
+    uint64_t two = reserve(ctx, &f, "/data", f.a, true);
+
+    unmap(ctx, &f, one);
+    ASSERT_EQ(plan9_used(f.c), 1);
+    map(ctx, &f, two, "/run/mounts/plan9/0");
+    unmap(ctx, &f, two);
+    uint64_t three = reserve(ctx, &f, "/data", f.a, true);
+    unmap(ctx, &f, three);
+    ASSERT_EQ(f.rig.calls[RIG_UNMOUNT_SHARE], 1);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(ws18_two_files_of_one_directory_are_two_shares)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/etc/hosts", f.a, true);
+    uint64_t two = reserve(ctx, &f, "/etc/resolv.conf", f.b, true);
+
+    map(ctx, &f, one, "/run/mounts/plan9/0");
+    map(ctx, &f, two, "/run/mounts/plan9/1");
+    unmap(ctx, &f, one);
+    unmap(ctx, &f, two);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(a_share_that_failed_is_released_and_not_used_again)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", f.a, true);
+    uint64_t two = reserve(ctx, &f, "/data", f.a, true);
+
+    fake_vmm_tune(f.rig.vmm)->share_add.how = FAKE_FAIL;
+    map_fails(ctx, &f, one, ERR_INTERNAL);
+    fake_vmm_tune(f.rig.vmm)->share_add.how = FAKE_OK;
+    map_fails(ctx, &f, two, ERR_STATE);
+    uint64_t three = reserve(ctx, &f, "/data", f.a, true);
+    map(ctx, &f, three, "/run/mounts/plan9/1");
+    unmap(ctx, &f, one);
+    unmap(ctx, &f, two);
+    for (int lost = 0; lost < 2; lost++) {
+        uint64_t four = reserve(ctx, &f, "/other", f.b, true);
+        f.rig.faults[RIG_MOUNT_SHARE] = lost ? RIG_LOST : RIG_FAIL;
+        map_fails(ctx, &f, four, ERR_INTERNAL);
+        map_fails(ctx, &f, four, ERR_STATE);
+        unmap(ctx, &f, four);
+    }
+    unmap(ctx, &f, three);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(a_failed_unmap_goes_on_where_it_stopped)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", f.a, true);
+
+    map(ctx, &f, one, "/run/mounts/plan9/0");
+    f.rig.faults[RIG_UNMOUNT_SHARE] = RIG_FAIL;
+    unmap_fails(ctx, &f, one, ERR_INTERNAL);
+    map_fails(ctx, &f, one, ERR_STATE);
+    fake_vmm_tune(f.rig.vmm)->share_remove.how = FAKE_FAIL;
+    unmap_fails(ctx, &f, one, ERR_INTERNAL);
+    /* Somebody new does not get what is on its way out. */
+    uint64_t two = reserve(ctx, &f, "/data", f.a, true);
+    map(ctx, &f, two, "/run/mounts/plan9/1");
+    fake_vmm_tune(f.rig.vmm)->share_remove.how = FAKE_OK;
+    unmap(ctx, &f, one);
+    ASSERT_EQ(f.rig.calls[RIG_UNMOUNT_SHARE], 2);
+    unmap(ctx, &f, two);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(a_guest_or_vm_that_is_gone_counts_as_done)
+{
+    struct fixture f;
+
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", f.a, true);
+    uint64_t two = reserve(ctx, &f, "/more", f.b, true);
+
+    map(ctx, &f, one, "/run/mounts/plan9/0");
+    map(ctx, &f, two, "/run/mounts/plan9/1");
+    f.rig.faults[RIG_UNMOUNT_SHARE] = RIG_GONE;
+    unmap(ctx, &f, one);
+    ASSERT(!fake_vmm_has_share(f.rig.vmm, "0")); /* the VM is still there */
+    fake_vmm_die(f.rig.vmm, FAKE_CRASHED);
+    f.rig.faults[RIG_UNMOUNT_SHARE] = RIG_GONE;
+    unmap(ctx, &f, two);
+    memset(f.rig.paths, 0, sizeof(f.rig.paths)); /* went with the guest */
+    finish(ctx, &f);
+}

@@ -1,0 +1,145 @@
+/* fake_devices.c - disks and shares of the fake VMM: only kept count of, with what vmm.h forbids
+ * as a violation. They go with the process. */
+#include "base/err.h"
+#include "base/str.h"
+#include "host/vmm/fake/fake_priv.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+
+static int begin(struct ctx *ctx, struct fake *f, const struct fake_step *s, const char *op,
+                 struct err *err)
+{
+    if (f->freed)
+        fake_violation(f, "a device call after free");
+    if (f->terminated || f->gone)
+        return err_set(err, ERR_UNAVAILABLE, "%s: the VM is gone", op);
+    if (!f->spawned)
+        return err_set(err, ERR_STATE, "%s: the VM does not run", op);
+    f->inside++;
+    int r = fake_step_run(ctx, f, s, op, err);
+    f->inside--;
+    return r;
+}
+
+static unsigned number(struct scsi_slot slot)
+{
+    return (unsigned)slot.controller * 64 + slot.lun;
+}
+
+static int check_slot(struct fake *f, struct scsi_slot slot, struct err *err)
+{
+    if (number(slot) < FAKE_SLOTS && slot.lun < 64)
+        return 0;
+    fake_violation(f, "a slot that no VM has");
+    return err_set(err, ERR_INVALID, "no slot %u:%u", slot.controller, slot.lun);
+}
+
+int fake_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
+                  bool read_only, struct err *err)
+{
+    struct fake *f = fake_of(v);
+    struct stat st;
+
+    (void)read_only;
+    if (check_slot(f, slot, err) < 0)
+        return -1;
+    if (f->disks[number(slot)])
+        fake_violation(f, "a disk on a slot that is in use");
+    if (fstat(image_fd, &st) < 0) {
+        fake_violation(f, "a disk without a file");
+        return err_set(err, ERR_INVALID, "no file");
+    }
+    if (begin(ctx, f, &f->opts.scsi_add, "scsi_add", err) < 0)
+        return -1;
+    f->disks[number(slot)] = st.st_ino;
+    return 0;
+}
+
+int fake_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (check_slot(f, slot, err) < 0)
+        return -1;
+    if (f->gone)
+        return 0;
+    if (begin(ctx, f, &f->opts.scsi_remove, "scsi_remove", err) < 0)
+        return f->gone || f->terminated ? 0 : -1;
+    f->disks[number(slot)] = 0;
+    return 0;
+}
+
+static size_t find_share(const struct fake *f, const char *name)
+{
+    size_t i = 0;
+
+    while (i < f->shares.n && !str_eq(f->shares.v[i], name))
+        i++;
+    return i;
+}
+
+int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
+                   struct err *err)
+{
+    struct fake *f = fake_of(v);
+    struct stat st;
+
+    (void)read_only;
+    if (fstat(tree_fd, &st) < 0)
+        fake_violation(f, "a share without a tree");
+    for (size_t i = 0; i < f->share_names.n; i++)
+        if (str_eq(f->share_names.v[i], name))
+            fake_violation(f, "the name of a share was used before");
+    strv_add(&f->share_names, name);
+    if (begin(ctx, f, &f->opts.share_add, "share_add", err) < 0)
+        return -1;
+    strv_add(&f->shares, name);
+    return 0;
+}
+
+int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (f->gone)
+        return 0;
+    if (begin(ctx, f, &f->opts.share_remove, "share_remove", err) < 0)
+        return f->gone || f->terminated ? 0 : -1;
+    size_t i = find_share(f, name);
+    if (i == f->shares.n)
+        return 0;
+    free(f->shares.v[i]);
+    f->shares.v[i] = f->shares.v[--f->shares.n];
+    f->shares.v[f->shares.n] = NULL;
+    return 0;
+}
+
+void fake_devices_release(struct fake *f)
+{
+    strv_release(&f->shares);
+    strv_release(&f->share_names);
+}
+
+void fake_devices_facts(const struct fake *f, struct fake_facts *ret)
+{
+    for (unsigned i = 0; i < FAKE_SLOTS && !f->gone; i++)
+        ret->disks += f->disks[i] != 0;
+    ret->shares = f->gone ? 0 : (unsigned)f->shares.n;
+}
+
+uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot)
+{
+    return number(slot) < FAKE_SLOTS ? fake_of(v)->disks[number(slot)] : 0;
+}
+
+bool fake_vmm_has_share(struct vmm *v, const char *name)
+{
+    return find_share(fake_of(v), name) < fake_of(v)->shares.n;
+}
+
+struct fake_vmm_opts *fake_vmm_tune(struct vmm *v)
+{
+    return &fake_of(v)->opts;
+}
