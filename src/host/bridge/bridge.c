@@ -331,6 +331,20 @@ static const struct guest_ops bridge_ops = {
     .get_properties = bridge_get_properties,
     .dump_stacks = bridge_dump_stacks,
     .shutdown = bridge_shutdown,
+    .create_container = bridge_create_container,
+    .start_container = bridge_start_container,
+    .delete_container = bridge_delete_container,
+    .update_container = bridge_update_container,
+    .freeze_container = bridge_freeze_container,
+    .wait_oom = bridge_wait_oom,
+    .set_clock = bridge_set_clock,
+    .mount_disk = bridge_mount_disk,
+    .unmount_disk = bridge_unmount_disk,
+    .eject_disk = bridge_eject_disk,
+    .mount_share = bridge_mount_share,
+    .unmount_share = bridge_unmount_share,
+    .combine_layers = bridge_combine_layers,
+    .uncombine_layers = bridge_uncombine_layers,
 };
 
 struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *timeline)

@@ -21,8 +21,7 @@ static const char *id_of(const char *container)
     return container ? container : BRIDGE_NULL_ID;
 }
 
-/* Calls of controllers need a negotiated bridge; a guest that just died is no crash. */
-static int need_connection(const struct bridge *b, uint32_t type, struct err *err)
+int bridge_need_connection(const struct bridge *b, uint32_t type, struct err *err)
 {
     if (b->connected)
         return 0;
@@ -30,13 +29,12 @@ static int need_connection(const struct bridge *b, uint32_t type, struct err *er
                    b->closed ? "gone: " : "not connected", b->closed ? b->why : "");
 }
 
-/* A call whose answer says nothing but yes. */
-static int plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+int bridge_plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
                       struct err *err)
 {
     struct bridge_response resp = { 0 };
 
-    if (need_connection(b, r->type, err) < 0 ||
+    if (bridge_need_connection(b, r->type, err) < 0 ||
         bridge_call(ctx, b, r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     bridge_response_release(&resp);
@@ -201,7 +199,7 @@ int bridge_exec_process(struct ctx *ctx, struct guest *g, const struct guest_exe
 
     if (e->terminal && e->want_stderr)
         return err_set(err, ERR_INVALID, "a terminal has no separate stderr");
-    if (need_connection(b, BRIDGE_EXECUTE_PROCESS, err) < 0)
+    if (bridge_need_connection(b, BRIDGE_EXECUTE_PROCESS, err) < 0)
         return -1;
     if (stdio_listen(b, want, &io, err) < 0 || exec_and_accept(ctx, b, e, &io, &pid, err) < 0) {
         stdio_release(b, &io);
@@ -225,7 +223,7 @@ int bridge_wait_process(struct ctx *ctx, struct guest *g, const char *container,
     uint64_t limit =
         timeout_ms == GUEST_WAIT_FOREVER ? 0 : timeout_ms * NS_PER_MS + BRIDGE_CALL_LIMIT;
 
-    if (need_connection(b, r.type, err) < 0 ||
+    if (bridge_need_connection(b, r.type, err) < 0 ||
         bridge_call(ctx, b, &r, limit, COUNTS_NOT, &resp, err) < 0)
         return -1;
     *ret_exit_code = resp.exit_code;
@@ -242,7 +240,7 @@ int bridge_signal_process(struct ctx *ctx, struct guest *g, const char *containe
 
     if (signo <= 0 || signo > SIGRTMAX)
         return err_set(err, ERR_INVALID, "%d is no signal", signo);
-    return plain_call(ctx, bridge_of(g), &r, err);
+    return bridge_plain_call(ctx, bridge_of(g), &r, err);
 }
 
 int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
@@ -252,7 +250,7 @@ int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *containe
                                 .container_id = id_of(container),
                                 .resize = { pid, rows, cols } };
 
-    return plain_call(ctx, bridge_of(g), &r, err);
+    return bridge_plain_call(ctx, bridge_of(g), &r, err);
 }
 
 /* {"PropertyTypes":["ProcessList"]} into a NULL-terminated list that borrows from root. */
@@ -291,7 +289,7 @@ int bridge_get_properties(struct ctx *ctx, struct guest *g, const char *containe
     if (query_types(query, &root, &types, err) < 0)
         return -1;
     r.query.types = types;
-    if (need_connection(b, r.type, err) < 0 ||
+    if (bridge_need_connection(b, r.type, err) < 0 ||
         bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     *ret_properties = str_dup(resp.properties);
@@ -305,7 +303,7 @@ int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct
     struct bridge_request r = { .type = BRIDGE_DUMP_STACKS, .container_id = BRIDGE_NULL_ID };
     struct bridge_response resp = { 0 };
 
-    if (need_connection(b, r.type, err) < 0 ||
+    if (bridge_need_connection(b, r.type, err) < 0 ||
         bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     *ret_text = str_dup(resp.stacks);
@@ -320,9 +318,9 @@ int bridge_shutdown(struct ctx *ctx, struct guest *g, const char *container, boo
     struct bridge_request r = { .type = forced ? BRIDGE_SHUTDOWN_FORCED : BRIDGE_SHUTDOWN_GRACEFUL,
                                 .container_id = id_of(container) };
 
-    if (need_connection(b, r.type, err) < 0)
+    if (bridge_need_connection(b, r.type, err) < 0)
         return -1;
-    if (plain_call(ctx, b, &r, err) == 0)
+    if (bridge_plain_call(ctx, b, &r, err) == 0)
         return 0;
     /* The VM itself does not answer: it goes away, and the bridge with it. */
     if (str_eq(r.container_id, BRIDGE_NULL_ID) && err->code == ERR_UNAVAILABLE && b->closed) {

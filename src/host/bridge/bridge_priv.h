@@ -113,6 +113,11 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
 void bridge_wire_close(struct bridge *b);
 
 /* bridge_calls.c */
+/* Calls of controllers need a negotiated bridge; a guest that just died is no crash. */
+int bridge_need_connection(const struct bridge *b, uint32_t type, struct err *err);
+/* A call whose answer says nothing but yes. */
+int bridge_plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
+                      struct err *err);
 int bridge_negotiate_version(struct ctx *ctx, struct bridge *b, struct err *err);
 int bridge_exec_process(struct ctx *ctx, struct guest *g, const struct guest_exec *e,
                         struct guest_process *ret, struct err *err);
@@ -127,3 +132,32 @@ int bridge_get_properties(struct ctx *ctx, struct guest *g, const char *containe
 int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err);
 int bridge_shutdown(struct ctx *ctx, struct guest *g, const char *container, bool forced,
                     struct err *err);
+
+/* bridge_containers.c: as in struct guest_ops. */
+int bridge_create_container(struct ctx *ctx, struct guest *g, const char *container,
+                            const char *document, struct err *err);
+int bridge_start_container(struct ctx *ctx, struct guest *g, const char *container,
+                           struct err *err);
+int bridge_delete_container(struct ctx *ctx, struct guest *g, const char *container,
+                            struct err *err);
+int bridge_update_container(struct ctx *ctx, struct guest *g, const char *container,
+                            const char *resources, struct err *err);
+int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
+                            struct err *err);
+int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
+                    struct err *err);
+int bridge_set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
+int bridge_mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
+                      struct err *err);
+int bridge_unmount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
+                        struct err *err);
+int bridge_eject_disk(struct ctx *ctx, struct guest *g, uint8_t controller, uint8_t lun,
+                      struct err *err);
+int bridge_mount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
+                       struct err *err);
+int bridge_unmount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
+                         struct err *err);
+int bridge_combine_layers(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
+                          struct err *err);
+int bridge_uncombine_layers(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
+                            struct err *err);
