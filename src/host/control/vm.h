@@ -56,6 +56,15 @@ int vm_shutdown(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *e
 /* Until the VM is gone and all it owned is taken back. NotCreated: ERR_STATE. */
 int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err);
 
+/* Until the VMM itself has ended, long before all is taken back; *ret_killed: by a signal, ours or
+ * another's. At once if there is none any more. */
+int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
+
+/* Around each call that other controllers make to the VM's backend or guest: what the VM owned is
+ * taken back when all are out. begin: ERR_STATE, or ERR_UNAVAILABLE while it is dying. */
+int vm_call_begin(struct vm *vm, const char *what, struct err *err);
+void vm_call_end(struct vm *vm);
+
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);
 const char *vm_state_name(enum vm_state s);

@@ -192,6 +192,15 @@ int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err
     return 0;
 }
 
+int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err)
+{
+    while (!vm->gone && vm->state != VM_TERMINATED)
+        if (waitq_wait(ctx, &vm->gone_q, "the VMM to end", err) < 0)
+            return -1;
+    *ret_killed = WIFSIGNALED(vm->vmm_exit.status) || vm->killed;
+    return 0;
+}
+
 static void ask_for_end(struct vm *vm)
 {
     if (!vm->failed && !vm->gone)

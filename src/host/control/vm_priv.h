@@ -84,6 +84,3 @@ void vm_note_failure(struct vm *vm, const struct err *err);
 void vm_reap(struct vm *vm);
 /* One round of taking back, with its repetitions. */
 int vm_release(struct ctx *ctx, struct vm *vm, struct err *err);
-/* Around each call into a running VM. begin: ERR_STATE, or ERR_UNAVAILABLE while it is dying. */
-int vm_call_begin(struct vm *vm, const char *what, struct err *err);
-void vm_call_end(struct vm *vm);

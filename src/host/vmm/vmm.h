@@ -13,6 +13,7 @@
 
 struct ctx;
 struct err;
+struct ledger;
 struct sbuf;
 struct stream;
 struct vmm;
@@ -35,6 +36,13 @@ struct vm_doc {
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
     uint32_t scsi_controllers;    /* present at boot, 0 … 4 */
     const char *agent_log_level;  /* for gcs; NULL: info */
+    /* Where all is written down that the VM owns; borrows until release. NULL: one of its own in
+     * run_dir, which goes with the VM. */
+    struct ledger *ledger;
+    /* The VMM's process exists and has not yet run: the place to move it into a cgroup. A failure
+     * ends it. May be NULL; on_pid_arg is borrowed until release. */
+    int (*on_pid)(void *arg, int pid, struct err *err);
+    void *on_pid_arg;
 };
 
 /* How far a boot has come. The order is the order of a boot. */

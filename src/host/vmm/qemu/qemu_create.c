@@ -104,7 +104,8 @@ static int make_owned(struct qemu *q, struct err *err)
 {
     AUTO_FREE char *uids = str_format("%s/uids", q->run_root);
 
-    if (ledger_create(q->doc.run_dir, &q->ledger, err) < 0)
+    q->ledger = q->doc.ledger;
+    if (!q->ledger && ledger_create(q->doc.run_dir, &q->ledger, err) < 0)
         return -1;
     if (uid_slot_take(uids, q->doc.uid_base, q->doc.uid_count, &q->uid, err) < 0)
         return -1;
@@ -178,6 +179,10 @@ static int drop_owned(struct qemu *q, struct err *err)
         if (ledger_forget(q->ledger, q->jail_note, err) < 0)
             return -1;
         q->jail_note = 0;
+    }
+    if (q->doc.ledger) { /* another's */
+        q->ledger = NULL;
+        return 0;
     }
     if (ledger_finish(q->ledger, err) < 0)
         return -1;

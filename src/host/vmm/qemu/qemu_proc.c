@@ -198,7 +198,9 @@ static int note_pid(void *arg, pid_t pid, struct err *err)
     if (q->proc_note && ledger_forget(q->ledger, q->proc_note, err) < 0)
         return -1;
     q->proc_note = 0;
-    return ledger_note_process(q->ledger, pid, &q->proc_note, err);
+    if (ledger_note_process(q->ledger, pid, &q->proc_note, err) < 0)
+        return -1;
+    return q->doc.on_pid ? q->doc.on_pid(q->doc.on_pid_arg, pid, err) : 0;
 }
 
 static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct child **ret,
