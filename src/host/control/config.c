@@ -17,7 +17,9 @@ enum key_type {
     KEY_U32,
     KEY_PATH,    /* absolute */
     KEY_PROGRAM, /* absolute, or a name without a slash */
-    KEY_LEVEL
+    KEY_LEVEL,
+    KEY_WORDS, /* any, separated by blanks */
+    KEY_ROOTFS
 };
 
 struct config_key {
@@ -43,6 +45,23 @@ static const struct config_key keys[] = {
       "QEMU: a path, or a name that is looked up in PATH." },
     { "vm", "image_dir", KEY_PATH, NULL, 0, 0, FIELD(image_dir),
       "Guest image: kernel, initramfs and manifest.json." },
+    { "vm", "overhead_mib", KEY_U32, "128", 0, 65536, FIELD(overhead_mib),
+      "A container with a memory limit gets a VM of that size plus this, for\n"
+      "kernel and agent." },
+    { "vm", "max_memory_mib", KEY_U32, "65536", CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX,
+      FIELD(max_memory_mib), "No container's limit makes a VM larger than this." },
+    { "vm", "max_cpus", KEY_U32, "32", 1, CONFIG_CPUS_MAX, FIELD(max_cpus),
+      "No container's limit gives a VM more virtual CPUs than this." },
+    { "storage", "rootfs", KEY_ROOTFS, "scratch", 0, 0, FIELD(shared_rootfs),
+      "Where a container's writes to its root file system go: scratch (a disk\n"
+      "of the VM, gone with it) or shared (the snapshot on the host; slower)." },
+    { "storage", "scratch_dir", KEY_PATH, "/var/tmp", 0, 0, FIELD(scratch_dir),
+      "The scratch disks are here, as files without names." },
+    { "storage", "scratch_mib", KEY_U32, "10240", 64, 16 * 1024 * 1024, FIELD(scratch_mib),
+      "Size of a VM's scratch disk. It takes what is written to it." },
+    { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
+      0, FIELD(allow_annotations),
+      "Annotations of a container that may change its VM; others are ignored." },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
@@ -126,6 +145,14 @@ static int key_set(struct config *c, const struct config_key *k, const char *val
         if (log_level_parse(value, field) < 0)
             return err_set(err, ERR_INVALID, "must be trace, debug, info, warn, error or off");
         return 0;
+    case KEY_WORDS:
+        set_str(field, str_dup(value));
+        return 0;
+    case KEY_ROOTFS:
+        if (!str_eq(value, "scratch") && !str_eq(value, "shared"))
+            return err_set(err, ERR_INVALID, "must be scratch or shared");
+        *(bool *)field = str_eq(value, "shared");
+        return 0;
     }
     return err_set(err, ERR_INTERNAL, "key of unknown type");
 }
@@ -145,7 +172,7 @@ void config_init(struct config *c)
 void config_release(struct config *c)
 {
     for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
-        if (keys[i].type == KEY_PATH || keys[i].type == KEY_PROGRAM)
+        if (keys[i].type == KEY_PATH || keys[i].type == KEY_PROGRAM || keys[i].type == KEY_WORDS)
             set_str((char **)((char *)c + keys[i].offset), NULL);
     }
 }
@@ -330,10 +357,14 @@ static void print_value(const struct config *c, const struct config_key *k, stru
         break;
     case KEY_PATH:
     case KEY_PROGRAM:
+    case KEY_WORDS:
         sbuf_adds(out, *(char *const *)field);
         break;
     case KEY_LEVEL:
         sbuf_adds(out, log_level_name(*(const enum log_level *)field));
+        break;
+    case KEY_ROOTFS:
+        sbuf_adds(out, *(const bool *)field ? "shared" : "scratch");
         break;
     }
 }

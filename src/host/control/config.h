@@ -25,9 +25,15 @@ struct config {
     /* [vm] */
     bool allow_emulation;
     uint32_t memory_mib, cpus, boot_timeout_s;
-    char *qemu;      /* path or a name in PATH */
-    char *image_dir; /* kernel, initramfs, manifest.json */
+    uint32_t overhead_mib, max_memory_mib, max_cpus; /* of VMs sized by a container's limits */
+    char *qemu;                                      /* path or a name in PATH */
+    char *image_dir;                                 /* kernel, initramfs, manifest.json */
+    /* [storage] */
+    bool shared_rootfs;
+    char *scratch_dir;
+    uint32_t scratch_mib;
     /* [host] */
+    char *allow_annotations; /* names, separated by blanks */
     char *run_root;
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;
