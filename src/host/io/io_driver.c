@@ -72,14 +72,15 @@ static void end_fiber(void *arg)
 {
     struct io_driver *d = arg;
     struct ctx root = ctx_root(d->loop), ctx = ctx_with_id(&root, "log-driver", d->name);
+    bool asked = !ended_within(d, d->times->finish);
     int status = 0;
 
-    if (!ended_within(d, d->times->finish)) {
+    if (asked) {
         (void)child_kill(d->child, SIGTERM); /* gone by now: fine */
         if (!ended_within(d, d->times->term))
             log_warn(&ctx, "log driver ignores SIGTERM, it is killed");
     }
-    if (child_done(d->child, &status) && status != 0)
+    if (child_done(d->child, &status) && status != 0 && !(asked && WIFSIGNALED(status)))
         log_warn(&ctx, "log driver ended with a failure", F_I("status", status));
     driver_free(d);
 }

@@ -1,0 +1,296 @@
+/* Files, and paths that are no good. */
+#include "host/io/io_rig.h"
+
+#include <sys/un.h>
+
+#define MIB (UINT64_C(1024) * 1024)
+
+static void expect_text(const char *path, const char *want)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
+    ASSERT_STR(text, want);
+}
+
+static void expect_refusal(struct rig *r, const char *name, const char *why)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(io_open(r->ctx, r->ctx->loop, &r->spec, &r->io, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, name);
+    ASSERT_HAS(err.msg, why);
+}
+
+TEST_FIBER(a_file_uri_makes_directories_and_appends)
+{
+    RIG(r);
+    AUTO_FREE char *path = str_format("%s/a b/c/log", r.place.dir),
+                   *uri = str_format("file://%s/a%%20b/c/log", r.place.dir);
+    struct err err = ERR_INIT;
+    struct stat st;
+    mode_t old = umask(0);
+
+    r.spec.out = uri;
+    for (int i = 0; i < 2; i++) {
+        rig_open(&r);
+        rig_attach(&r);
+        rig_put(&r, r.guest[1], "line\n");
+        stream_free(TAKE_PTR(r.guest[1]));
+        ASSERT_OK(io_drain(ctx, r.io, &err), err);
+        io_free(TAKE_PTR(r.io));
+    }
+    umask(old);
+    expect_text(path, "line\nline\n");
+    ASSERT_EQ(stat(path, &st), 0);
+    ASSERT_EQ(st.st_mode & 07777, 0644);
+    ASSERT_EQ(stat(place_path(&r.place, "a b/c"), &st), 0);
+    ASSERT_EQ(st.st_mode & 07777, 0755);
+}
+
+TEST_FIBER(both_outputs_into_one_file_open_it_once)
+{
+    RIG(r);
+    AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
+    struct err err = ERR_INIT;
+
+    r.spec.out = r.spec.err = uri;
+    rig_open(&r);
+    rig_attach(&r);
+    rig_put(&r, r.guest[1], "out\n");
+    stream_free(TAKE_PTR(r.guest[1]));
+    ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
+    rig_put(&r, r.guest[2], "err\n");
+    stream_free(TAKE_PTR(r.guest[2]));
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    expect_text(r.paths[1], "out\nerr\n");
+}
+
+TEST_FIBER(sixty_four_mebibytes_are_in_the_file_when_it_is_drained)
+{
+    RIG(r);
+    AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+
+    r.spec.out = uri;
+    rig_open(&r);
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 64 * MIB);
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    rig_expect_file(&r, r.paths[1], 64 * MIB);
+}
+
+TEST_FIBER(a_plain_path_to_a_file_is_appended_to)
+{
+    RIG(r);
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(file_write(r.paths[1], "old\n", 4, 0600), 0);
+    r.spec.out = r.spec.err = r.paths[1];
+    rig_open(&r);
+    rig_attach(&r);
+    rig_put(&r, r.guest[1], "new\n");
+    stream_free(TAKE_PTR(r.guest[1]));
+    stream_free(TAKE_PTR(r.guest[2]));
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    expect_text(r.paths[1], "old\nnew\n");
+}
+
+TEST_FIBER(input_may_be_a_file)
+{
+    RIG(r);
+
+    ASSERT_EQ(file_write(r.paths[0], "from a file", 11, 0600), 0);
+    r.spec.in = r.paths[0];
+    rig_open(&r);
+    rig_attach(&r);
+    rig_get(&r, r.guest[0], "from a file");
+    rig_get_end(&r, r.guest[0]);
+}
+
+TEST_FIBER(input_from_a_large_file_that_nobody_takes_ends_with_io)
+{
+    RIG(r);
+    AUTO_FREE char *data = mem_zalloc(4 * MIB);
+
+    ASSERT_EQ(file_write(r.paths[0], data, 4 * MIB, 0600), 0);
+    r.spec.in = r.paths[0];
+    rig_open(&r);
+    rig_attach(&r);
+    rig_get(&r, r.guest[0], "");
+}
+
+/* The rest is on its way in a pipe: it is written even though io is gone. */
+TEST_FIBER(a_file_gets_what_was_taken_before_io_was_freed)
+{
+    RIG(r);
+    AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+    struct stat st = { 0 };
+
+    r.spec.out = uri;
+    rig_open(&r);
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 60000);
+    while (!w.done)
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
+    io_free(TAKE_PTR(r.io));
+    while (stat(r.paths[1], &st) < 0 || st.st_size < 60000)
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    rig_expect_file(&r, r.paths[1], 60000);
+}
+
+/* A file that grows no more is a full disk to us. */
+TEST_FIBER(a_full_disk_does_not_stop_the_process)
+{
+    RIG(r);
+    AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+
+    if (access("/dev/full", W_OK) < 0)
+        tap_skip("no /dev/full here");
+    r.spec.out = uri;
+    rig_open(&r);
+
+    /* Behind io's back its file becomes one that is always full. */
+    char link[256], path[64];
+    bool found = false;
+
+    for (int fd = 3; fd < 256 && !found; fd++) {
+        snprintf(path, sizeof(path), "/proc/self/fd/%d", fd);
+
+        ssize_t n = readlink(path, link, sizeof(link) - 1);
+
+        if (n > 0 && (size_t)n == strlen(r.paths[1]) && memcmp(link, r.paths[1], (size_t)n) == 0) {
+            AUTO_FD int full = open("/dev/full", O_WRONLY | O_CLOEXEC);
+
+            ASSERT(dup3(full, fd, O_CLOEXEC) == fd);
+            found = true;
+        }
+    }
+    ASSERT(found);
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 2 * MIB);
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    ASSERT_EQ(w.written, 2 * MIB);
+    ASSERT_EQ(io_lost_bytes(r.io), 2 * MIB);
+}
+
+TEST_FIBER(a_directory_is_refused)
+{
+    RIG(r);
+
+    ASSERT_EQ(mkdir(r.paths[1], 0700), 0);
+    r.spec.out = r.paths[1];
+    expect_refusal(&r, "/out", "no FIFO and no plain file");
+}
+
+TEST_FIBER(a_socket_is_refused)
+{
+    RIG(r);
+    struct sockaddr_un a = { .sun_family = AF_UNIX };
+    AUTO_FD int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
+
+    snprintf(a.sun_path, sizeof(a.sun_path), "%s", r.paths[2]);
+    ASSERT_EQ(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
+    r.spec.err = r.paths[2];
+    expect_refusal(&r, "stderr", "no FIFO and no plain file");
+    fd_close(TAKE_FD(s)); /* before the rig counts */
+}
+
+TEST_FIBER(a_device_is_refused_without_being_opened)
+{
+    RIG(r);
+
+    r.spec.in = "/dev/null";
+    expect_refusal(&r, "stdin: /dev/null", "no FIFO and no plain file");
+}
+
+TEST_FIBER(a_loop_of_symbolic_links_is_refused)
+{
+    RIG(r);
+
+    ASSERT_EQ(symlink(r.paths[2], r.paths[1]), 0);
+    ASSERT_EQ(symlink(r.paths[1], r.paths[2]), 0);
+    r.spec.out = r.paths[1];
+    expect_refusal(&r, "/out", "symbolic links");
+}
+
+TEST_FIBER(a_name_of_four_kibibytes_is_refused_and_the_reason_told)
+{
+    RIG(r);
+    char name[4200];
+
+    memset(name, 'n', sizeof(name));
+    name[0] = '/';
+    name[sizeof(name) - 1] = '\0';
+    r.spec.out = name;
+    expect_refusal(&r, "/nnnn", "File name too long");
+
+    AUTO_FREE char *uri = str_format("file://%s", name);
+
+    r.spec.out = uri;
+    expect_refusal(&r, "/nnnn", "File name too long");
+}
+
+TEST_FIBER(a_path_that_is_not_there_is_refused)
+{
+    RIG(r);
+
+    r.spec.out = r.paths[1];
+    expect_refusal(&r, "/out", "No such file");
+}
+
+TEST_FIBER(what_was_opened_before_the_refusal_is_closed)
+{
+    RIG(r);
+
+    rig_fifos(&r, 3);
+    r.spec.err = r.paths[2]; /* not there */
+    expect_refusal(&r, "stderr", "No such file");
+    ASSERT_EQ(rig_fds(), r.fds);
+    ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1);
+}
+
+TEST_FIBER(a_fifo_uri_wants_a_fifo_and_a_file_uri_a_file)
+{
+    RIG(r);
+    AUTO_FREE char *file = NULL, *fifo = NULL;
+
+    rig_fifos(&r, 2);
+    ASSERT_EQ(file_write(r.paths[2], "", 0, 0600), 0);
+    r.spec.out = file = str_format("file://%s", r.paths[1]);
+    expect_refusal(&r, "/out", "no plain file");
+    r.spec.out = fifo = str_format("fifo://%s", r.paths[2]);
+    expect_refusal(&r, "/err", "no FIFO");
+}
+
+TEST_FIBER(a_fifo_uri_is_a_fifo)
+{
+    RIG(r);
+    AUTO_FREE char *fifo = str_format("fifo://%s", r.paths[1]);
+
+    rig_fifos(&r, 2);
+    r.spec.out = fifo;
+    rig_open(&r);
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+
+    rig_attach(&r);
+    rig_put(&r, r.guest[1], "x");
+    rig_get(&r, out, "x");
+}
+
+TEST_FIBER(a_parent_that_is_a_file_is_refused)
+{
+    RIG(r);
+    AUTO_FREE char *uri = str_format("file://%s/log", r.paths[1]);
+
+    ASSERT_EQ(file_write(r.paths[1], "", 0, 0600), 0);
+    r.spec.out = uri;
+    expect_refusal(&r, "/out", "Not a directory");
+}
