@@ -63,6 +63,7 @@ static void set_up_process(void)
     sigemptyset(&handled);
     sigaddset(&handled, SIGUSR1);
     sigaddset(&handled, SIGTERM);
+    sigaddset(&handled, SIGCHLD);
     sigprocmask(SIG_BLOCK, &handled, NULL);
     /* Memory of a burst of requests goes back to the VM. */
     mallopt(M_ARENA_MAX, 1);

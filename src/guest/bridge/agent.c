@@ -17,6 +17,8 @@
 #include "guest/bridge/stages.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/process.h"
+#include "guest/runtime/reaper.h"
+#include "guest/storage/storage.h"
 #include "proto/link.h"
 #include <signal.h>
 #include <stdio.h>
@@ -33,6 +35,7 @@ struct agent {
     struct logport *log;
     struct link *link;
     struct handlers handlers;
+    struct reaper *reaper;
     struct stages stages;
     size_t stages_told;
     bool negotiated, stopping;
@@ -194,6 +197,8 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
     const struct link_opts link = { .transport = a->opts->boot.transport, .read_boot = read_boot };
 
     take_stages(ctx, a);
+    if (reaper_new(a->loop, &a->reaper, err) < 0)
+        return -1;
     protect_self(ctx);
     kmsg_start(a->loop, KMSG_PRIORITY);
     uint64_t began = loop_now(a->loop);
@@ -207,6 +212,39 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
     return 0;
 }
 
+static int serve(struct ctx *ctx, struct agent *a, struct err *err)
+{
+    AUTO(server_free)
+    struct server *server = server_new(&(struct server_opts){
+        .dialer = link_dialer(a->link),
+        .port = PORT_BRIDGE,
+        .table = handlers_table,
+        .n_entries = handlers_table_len,
+        .arg = &a->handlers,
+        .on_connected = on_connected,
+        .on_negotiated = on_negotiated,
+        .on_unreachable = on_unreachable,
+    });
+    const struct containers_opts containers = {
+        .loop = ctx->loop,
+        .dialer = link_dialer(a->link),
+        .notify = handlers_notify,
+        .arg = &a->handlers,
+    };
+
+    a->handlers.server = server;
+    a->handlers.processes = process_table_new(ctx->loop, link_dialer(a->link));
+    a->handlers.storage = storage_new(a->opts->load_module);
+    a->handlers.containers = containers_new(&containers);
+    (void)loop_on_signal(ctx->loop, SIGUSR1, on_usr1, a);
+    (void)loop_on_signal(ctx->loop, SIGTERM, on_term, a);
+    int r = server_run(ctx, server, err);
+    containers_free(a->handlers.containers);
+    storage_free(a->handlers.storage);
+    process_table_free(a->handlers.processes);
+    return r;
+}
+
 int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
 {
     struct agent a = { .opts = opts, .loop = ctx->loop };
@@ -215,24 +253,9 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
     a.handlers.power_off = opts->power_off;
     if (r == 0)
         r = boot(ctx, &a, err);
-    if (r == 0) {
-        a.handlers.processes = process_table_new(ctx->loop, link_dialer(a.link));
-        AUTO(server_free)
-        struct server *server = server_new(&(struct server_opts){
-            .dialer = link_dialer(a.link),
-            .port = PORT_BRIDGE,
-            .table = handlers_table,
-            .n_entries = handlers_table_len,
-            .arg = &a.handlers,
-            .on_connected = on_connected,
-            .on_negotiated = on_negotiated,
-            .on_unreachable = on_unreachable,
-        });
-        (void)loop_on_signal(ctx->loop, SIGUSR1, on_usr1, &a);
-        (void)loop_on_signal(ctx->loop, SIGTERM, on_term, &a);
-        r = server_run(ctx, server, err);
-    }
-    process_table_free(a.handlers.processes);
+    if (r == 0)
+        r = serve(ctx, &a, err);
+    reaper_free(a.reaper);
     link_free(a.link);
     logport_free(a.log);
     return r;

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/offload.h"
+#include "guest/bridge/handlers_priv.h"
 #include "guest/bridge/stacks.h"
 #include "guest/runtime/process.h"
 #include <signal.h>
@@ -19,8 +20,7 @@ static bool is_vm(const struct bridge_request *r)
     return str_eq(r->container_id, BRIDGE_NULL_ID);
 }
 
-/* Errors that are nothing but their number, as the real guest words them. */
-static int fail_code(struct err *err, uint32_t hr)
+int handlers_fail_code(struct err *err, uint32_t hr)
 {
     char text[BRIDGE_HR_TEXT_SIZE];
 
@@ -28,27 +28,33 @@ static int fail_code(struct err *err, uint32_t hr)
     return bridge_err(err, hr, "%s", text);
 }
 
-/* Gives an error of another room its HRESULT, and keeps its text. */
-static int fail_as(struct err *err, uint32_t hr)
+int handlers_fail_as(struct err *err, uint32_t hr)
 {
     struct err was = *err;
 
     return bridge_err(err, hr, "%s", was.msg);
 }
 
-/* Of calls that name a pid. */
-static int fail_process(struct err *err)
+int handlers_fail_process(struct err *err)
 {
     switch (err->code) {
     case ERR_NOT_FOUND:
-        return fail_code(err, BRIDGE_HR_NOT_FOUND);
+        return handlers_fail_code(err, BRIDGE_HR_NOT_FOUND);
     case ERR_DEADLINE:
-        return fail_code(err, BRIDGE_HR_TIMEOUT);
+        return handlers_fail_code(err, BRIDGE_HR_TIMEOUT);
     case ERR_INVALID:
-        return fail_as(err, BRIDGE_HR_INVALID_ARGUMENT);
+        return handlers_fail_as(err, BRIDGE_HR_INVALID_ARGUMENT);
     default:
-        return fail_as(err, BRIDGE_HR_FAIL);
+        return handlers_fail_as(err, BRIDGE_HR_FAIL);
     }
+}
+
+int handlers_need_container(const struct handlers *h, const struct server_call *call,
+                            struct err *err)
+{
+    if (!h->containers || !containers_knows(h->containers, call->req.container_id))
+        return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
+    return 0;
 }
 
 /* --- processes --- */
@@ -75,9 +81,10 @@ static int execute_process(struct ctx *ctx, void *arg, struct server_call *call,
     };
 
     if (!e->in_vm && !is_vm(&call->req))
-        return fail_code(err, BRIDGE_HR_NO_CONTAINER);
+        return handlers_exec(ctx, h, call, err);
     if (process_exec(ctx, h->processes, &spec, &call->resp.process_id, err) < 0)
-        return fail_as(err, err->code == ERR_INVALID ? BRIDGE_HR_INVALID_ARGUMENT : BRIDGE_HR_FAIL);
+        return handlers_fail_as(err, err->code == ERR_INVALID ? BRIDGE_HR_INVALID_ARGUMENT
+                                                              : BRIDGE_HR_FAIL);
     return 0;
 }
 
@@ -87,34 +94,42 @@ static int wait_for_process(struct ctx *ctx, void *arg, struct server_call *call
     const struct bridge_wait w = call->req.wait;
 
     if (!is_vm(&call->req))
-        return fail_code(err, BRIDGE_HR_NO_CONTAINER);
+        return handlers_wait(ctx, h, call, err);
     server_call_forget_request(call);
     if (process_wait(ctx, h->processes, w.pid, w.timeout_ms, &call->resp.exit_code, err) < 0)
-        return fail_process(err);
+        return handlers_fail_process(err);
     return 0;
 }
 
 static int signal_process(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     struct handlers *h = arg;
+    const struct bridge_signal *s = &call->req.signal;
+    int r;
 
-    if (!is_vm(&call->req))
-        return fail_code(err, BRIDGE_HR_NO_CONTAINER);
-    if (process_signal(h->processes, call->req.signal.pid, call->req.signal.signal, err) < 0)
-        return fail_process(err);
-    return 0;
+    if (!is_vm(&call->req) && handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (is_vm(&call->req))
+        r = process_signal(h->processes, s->pid, s->signal, err);
+    else
+        r = container_signal(h->containers, call->req.container_id, s->pid, s->signal, err);
+    return r < 0 ? handlers_fail_process(err) : 0;
 }
 
 static int resize_console(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     struct handlers *h = arg;
     const struct bridge_resize *r = &call->req.resize;
+    const char *id = call->req.container_id;
+    int result;
 
-    if (!is_vm(&call->req))
-        return fail_code(err, BRIDGE_HR_NO_CONTAINER);
-    if (process_resize(h->processes, r->pid, r->rows, r->cols, err) < 0)
-        return fail_process(err);
-    return 0;
+    if (!is_vm(&call->req) && handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (is_vm(&call->req))
+        result = process_resize(h->processes, r->pid, r->rows, r->cols, err);
+    else
+        result = container_resize(h->containers, id, r->pid, r->rows, r->cols, err);
+    return result < 0 ? handlers_fail_process(err) : 0;
 }
 
 /* --- the VM --- */
@@ -123,7 +138,7 @@ static int get_properties(struct ctx *ctx, void *arg, struct server_call *call, 
 {
     if (is_vm(&call->req))
         return bridge_err(err, BRIDGE_HR_FAIL, "the VM itself has no properties");
-    return fail_code(err, BRIDGE_HR_NO_CONTAINER);
+    return handlers_properties(ctx, arg, call, err);
 }
 
 static int dump_stacks(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
@@ -161,9 +176,9 @@ static int shutdown_any(struct ctx *ctx, void *arg, struct server_call *call, st
     bool forced = call->req.type == BRIDGE_SHUTDOWN_FORCED;
 
     if (!is_vm(&call->req))
-        return fail_code(err, BRIDGE_HR_NO_CONTAINER);
+        return handlers_stop(arg, call, err);
     if (handlers_shutdown(ctx, arg, forced, err) < 0)
-        return fail_as(err, BRIDGE_HR_FAIL);
+        return handlers_fail_as(err, BRIDGE_HR_FAIL);
     return SERVER_SILENT;
 }
 
@@ -173,19 +188,18 @@ static int start_container(struct ctx *ctx, void *arg, struct server_call *call,
     return 0;
 }
 
-/* A message without a handler is answered like one nobody knows. */
 const struct server_entry handlers_table[] = {
     { .type = BRIDGE_EXECUTE_PROCESS, .handle = execute_process },
     { .type = BRIDGE_WAIT_FOR_PROCESS, .handle = wait_for_process, .parks = true },
     { .type = BRIDGE_SIGNAL_PROCESS, .handle = signal_process },
     { .type = BRIDGE_RESIZE_CONSOLE, .handle = resize_console },
-    { .type = BRIDGE_GET_PROPERTIES, .handle = get_properties },
+    { .type = BRIDGE_GET_PROPERTIES, .handle = get_properties, .parks = true },
     { .type = BRIDGE_DUMP_STACKS, .handle = dump_stacks },
     { .type = BRIDGE_SHUTDOWN_GRACEFUL, .handle = shutdown_any },
     { .type = BRIDGE_SHUTDOWN_FORCED, .handle = shutdown_any },
     { .type = BRIDGE_START, .handle = start_container },
-    { .type = BRIDGE_CREATE },
-    { .type = BRIDGE_MODIFY_SETTINGS },
-    { .type = BRIDGE_DELETE_CONTAINER_STATE },
+    { .type = BRIDGE_CREATE, .handle = handlers_create },
+    { .type = BRIDGE_MODIFY_SETTINGS, .handle = handlers_modify },
+    { .type = BRIDGE_DELETE_CONTAINER_STATE, .handle = handlers_delete },
 };
 const size_t handlers_table_len = ARRAY_LEN(handlers_table);

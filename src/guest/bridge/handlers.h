@@ -3,15 +3,24 @@
  * of gcs-protocol.md §2.5. */
 #pragma once
 #include "guest/bridge/server.h"
+#include "guest/runtime/container.h"
 
 struct process_table;
+struct storage;
 
 /* What the handlers work on. All borrowed. */
 struct handlers {
     struct process_table *processes;
+    struct containers *containers;
+    struct storage *storage;
+    struct server *server; /* for notifications */
+    bool policy_set;       /* an (empty) security policy has come */
     /* Powers the VM off at once. Returns only on failure. */
     int (*power_off)(struct err *err);
 };
+
+/* For containers_opts.notify; arg is the struct handlers. */
+void handlers_notify(void *arg, const char *id, const char *activity_id, enum container_end end);
 
 extern const struct server_entry handlers_table[];
 extern const size_t handlers_table_len;

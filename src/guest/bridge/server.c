@@ -118,7 +118,7 @@ static int conn_write(struct conn *c, struct loop *loop, const struct sbuf *fram
     return r;
 }
 
-static void send_answer(struct server *s, const struct work *w)
+static bool send_answer(struct server *s, const struct work *w)
 {
     AUTO(sbuf_release) struct sbuf frame = { 0 };
     struct err err = ERR_INIT;
@@ -126,11 +126,12 @@ static void send_answer(struct server *s, const struct work *w)
     bridge_response_encode(&w->call.resp, w->header.id, BRIDGE_MAX_RESPONSE, &frame);
     if (s->conn && !s->conn->lost.fired && conn_write(s->conn, s->loop, &frame, &err) == 0) {
         s->stats.answers++;
-        return;
+        return true;
     }
     s->stats.dropped++;
     log_warn(NULL, "answer dropped: no bridge",
              F_STR("operation", bridge_message_name(w->header.type)), F_U("id", w->header.id));
+    return false;
 }
 
 /* What is queued goes out in order; a note leaves the queue only once it is written. */
@@ -275,8 +276,9 @@ static void work_fiber(void *arg)
         log_debug(&ctx, "request done", F_STR("operation", name), F_U("id", w->header.id),
                   F_NS("duration", loop_now(s->loop) - began));
     }
-    if (r != SERVER_SILENT)
-        send_answer(s, w);
+    bool sent = r != SERVER_SILENT && send_answer(s, w);
+    if (w->call.after)
+        w->call.after(w->call.after_arg, sent);
     work_free(w);
 }
 
@@ -321,7 +323,7 @@ static void negotiate_now(struct server *s, struct conn *c, struct work *w)
     } else {
         c->negotiated = true;
     }
-    send_answer(s, w);
+    (void)send_answer(s, w); /* lost: the reader notices */
     work_free(w);
     if (c->negotiated && s->opts.on_negotiated)
         s->opts.on_negotiated(s->opts.arg);

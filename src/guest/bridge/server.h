@@ -28,6 +28,9 @@ struct server_call {
     struct bridge_request req;
     struct bridge_response resp; /* success, with the request's activity id, to begin with */
     char *text;                  /* what resp borrows and the call frees; may be NULL */
+    /* Runs once the answer is written, or lost. May not wait; may be NULL. */
+    void (*after)(void *arg, bool sent);
+    void *after_arg;
 };
 
 /* What a handler returns when the host expects no answer. */

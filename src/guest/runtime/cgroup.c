@@ -49,13 +49,18 @@ static int enable_controllers(const char *root, struct err *err)
     return put(root, "pods/cgroup.subtree_control", words.data ? words.data : "", err);
 }
 
-int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
+int cgroup_limit_pods(const char *root, uint64_t total_bytes, struct err *err)
 {
     AUTO_FREE char *limit = str_format("%lu", cgroup_pods_limit(total_bytes));
 
+    return put(root, "pods/memory.max", limit, err);
+}
+
+int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
+{
     if (make(root, "gcs", err) < 0 || put(root, "gcs/cgroup.procs", "0", err) < 0)
         return -1;
-    if (make(root, "pods", err) < 0 || put(root, "pods/memory.max", limit, err) < 0)
+    if (make(root, "pods", err) < 0 || cgroup_limit_pods(root, total_bytes, err) < 0)
         return -1;
     return enable_controllers(root, err);
 }

@@ -11,3 +11,5 @@ struct err;
 uint64_t cgroup_pods_limit(uint64_t total_bytes);
 /* Makes both below root (CGROUP_ROOT), moves the caller into the first. Repeatable. */
 int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err);
+/* The limit of pods anew, after the VM's memory has changed. */
+int cgroup_limit_pods(const char *root, uint64_t total_bytes, struct err *err);

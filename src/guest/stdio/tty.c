@@ -26,6 +26,19 @@ struct tty {
     size_t left; /* bytes still read once the process has exited */
 };
 
+struct tty *tty_adopt(struct loop *loop, int master)
+{
+    struct tty *t = mem_new(struct tty);
+
+    t->loop = loop;
+    t->left = DRAIN_MAX;
+    t->master = stream_from_fd(loop, master);
+    cancel_init(&t->input, NULL);
+    cancel_init(&t->output, NULL);
+    group_init(&t->relays);
+    return t;
+}
+
 int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
              struct err *err)
 {
@@ -43,14 +56,7 @@ int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, 
     if (slave < 0)
         return err_sys(err, errno, "open the terminal's other side");
 
-    struct tty *t = mem_new(struct tty);
-    t->loop = loop;
-    t->left = DRAIN_MAX;
-    t->master = stream_from_fd(loop, TAKE_FD(master));
-    cancel_init(&t->input, NULL);
-    cancel_init(&t->output, NULL);
-    group_init(&t->relays);
-    *ret = t;
+    *ret = tty_adopt(loop, TAKE_FD(master));
     *ret_slave = slave;
     return 0;
 }

@@ -14,6 +14,8 @@ struct tty;
  * be 0. */
 int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
              struct err *err);
+/* The same with a terminal that somebody else opened (a container runtime). Takes master. */
+struct tty *tty_adopt(struct loop *loop, int master);
 /* Takes both sockets; -1 for one that was not asked for. Output that nobody wants is read and
  * dropped, so that the process never blocks on it. Our copy of the slave must be closed, and the
  * process must have its own by now. */

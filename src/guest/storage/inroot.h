@@ -1,6 +1,6 @@
-/* inroot.h - opens and makes files in a tree that somebody else wrote (a container's root): symlinks
- * are followed, but never out of the tree. Leaf code: 0 or more, or -errno. Blocks in the kernel:
- * call it through base/offload. */
+/* inroot.h - opens and makes files in a tree that somebody else wrote (a container's root):
+ * symlinks are followed, but never out of the tree. Leaf code: 0 or more, or -errno. Blocks in the
+ * kernel: call it through base/offload. */
 #pragma once
 #include <stddef.h>
 #include <sys/types.h>

@@ -10,6 +10,7 @@
 #include <unistd.h>
 
 #define HOSTS_MAX 64
+#define ATTRIBUTE_MAX 4096 /* sysfs calls every attribute a page */
 
 /* Version 5 GUIDs of "0" … "3" in d422512d-2bf2-4752-809d-7b82b5fcb1b4. */
 static const char *const vmbus_guids[SCSI_CONTROLLERS] = {
@@ -31,8 +32,7 @@ static bool host_number(const char *name, unsigned *ret)
 
 static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
 {
-    AUTO_FREE char *path =
-        str_format("%s/bus/vmbus/devices/%s", sys, vmbus_guids[controller]);
+    AUTO_FREE char *path = str_format("%s/bus/vmbus/devices/%s", sys, vmbus_guids[controller]);
     DIR *dir = opendir(path);
     int r = -ENXIO;
 
@@ -82,7 +82,7 @@ static bool is_virtio(const char *sys, const char *name)
     AUTO_FREE char *path = str_format("%s/class/scsi_host/%s/proc_name", sys, name), *text = NULL;
     size_t len;
 
-    return file_read_all(path, 64, &text, &len) == 0 && str_starts(text, "virtio_scsi");
+    return file_read_all(path, ATTRIBUTE_MAX, &text, &len) == 0 && str_starts(text, "virtio_scsi");
 }
 
 static size_t list_hosts(const char *sys, struct host *hosts)

@@ -1,0 +1,206 @@
+/* handlers_container.c - messages about containers and the processes in them. */
+#include "base/err.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "guest/bridge/handlers_priv.h"
+#include <stdlib.h>
+#include <string.h>
+
+/* A container's own errors; the text of crun is what the host shows. */
+static int fail_container(struct err *err)
+{
+    switch (err->code) {
+    case ERR_EXISTS:
+        return handlers_fail_as(err, BRIDGE_HR_CONTAINER_EXISTS);
+    case ERR_INVALID:
+        return handlers_fail_as(err, BRIDGE_HR_INVALID_ARGUMENT);
+    case ERR_UNAVAILABLE: /* with an errno it is a connection */
+        return handlers_fail_as(err, err->sys ? BRIDGE_HR_FAIL : BRIDGE_HR_NOT_RUNNING);
+    default:
+        return handlers_fail_as(err, BRIDGE_HR_FAIL);
+    }
+}
+
+void handlers_notify(void *arg, const char *id, const char *activity_id, enum container_end end)
+{
+    static const char *const types[] = {
+        [CONTAINER_END_UNEXPECTED] = BRIDGE_NOTE_UNEXPECTED_EXIT,
+        [CONTAINER_END_GRACEFUL] = BRIDGE_NOTE_GRACEFUL_EXIT,
+        [CONTAINER_END_FORCED] = BRIDGE_NOTE_FORCED_EXIT,
+    };
+    const struct handlers *h = arg;
+    const struct bridge_notification note = {
+        .container_id = id,
+        .activity_id = activity_id,
+        .type = types[end],
+    };
+    struct err err = ERR_INIT;
+
+    if (server_notify(h->server, &note, &err) < 0)
+        log_error(NULL, "exit of a container is not told", F_STR("cid", id), F_ERR(&err));
+}
+
+int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
+{
+    struct handlers *h = arg;
+    const struct bridge_create *c = &call->req.create;
+    const struct container_config config = {
+        .id = call->req.container_id,
+        .activity_id = call->req.activity_id,
+        .bundle_path = c->bundle_path,
+        .scratch_path = c->scratch_path,
+        .spec = c->spec,
+    };
+
+    return container_create(ctx, h->containers, &config, err) < 0 ? fail_container(err) : 0;
+}
+
+int handlers_exec(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
+{
+    const struct bridge_exec *e = &call->req.exec;
+    const char *id = call->req.container_id;
+    const struct task_stdio io = {
+        .want = { e->want_in, e->want_out, e->want_err },
+        .port = { e->ports.in, e->ports.out, e->ports.err },
+    };
+    int r;
+
+    if (handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (e->oci_process)
+        r = container_exec(ctx, h->containers, id, e->oci_process, &io, &call->resp.process_id,
+                           err);
+    else
+        r = container_start(ctx, h->containers, id, &io, &call->resp.process_id, err);
+    return r < 0 ? fail_container(err) : 0;
+}
+
+static void wait_answered(void *arg, bool sent)
+{
+    container_answered(arg, sent);
+}
+
+int handlers_wait(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
+{
+    const struct bridge_wait w = call->req.wait;
+    AUTO_FREE char *id = str_dup(call->req.container_id);
+    struct container *init = NULL;
+
+    if (handlers_need_container(h, call, err) < 0)
+        return -1;
+    server_call_forget_request(call);
+    if (container_wait(ctx, h->containers, id, w.pid, w.timeout_ms, &call->resp.exit_code, &init,
+                       err) < 0)
+        return handlers_fail_process(err);
+    if (init) {
+        call->after = wait_answered;
+        call->after_arg = init;
+    }
+    return 0;
+}
+
+/* --- properties --- */
+
+static void oom_answered(void *arg, bool sent)
+{
+    container_oom_answered(arg, sent);
+}
+
+static int wait_oom(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
+{
+    AUTO_FREE char *id = str_dup(call->req.container_id);
+    struct container *held = NULL;
+    bool oom = false;
+
+    server_call_forget_request(call);
+    if (container_wait_oom(ctx, h->containers, id, &oom, &held, err) < 0)
+        return handlers_fail_as(err, BRIDGE_HR_FAIL);
+    call->after = oom_answered;
+    call->after_arg = held;
+    call->text = str_dup(oom ? "{\"OutOfMemory\":true}" : "{\"OutOfMemory\":false}");
+    call->resp.properties = call->text;
+    return 0;
+}
+
+static int list_processes(struct handlers *h, const char *id, struct bridge_properties *to,
+                          struct err *err)
+{
+    AUTO_FREE uint32_t *pids = NULL;
+    size_t n = 0;
+
+    if (container_pids(h->containers, id, &pids, &n, err) < 0)
+        return -1;
+    to->processes = mem_zalloc(n * sizeof(to->processes[0]));
+    to->n_processes = n;
+    for (size_t i = 0; i < n; i++)
+        to->processes[i].pid = pids[i];
+    return 0;
+}
+
+static int read_metrics(struct handlers *h, const char *id, json_t **ret, struct err *err)
+{
+    AUTO_FREE char *text = NULL;
+
+    if (container_stats(h->containers, id, &text, err) < 0)
+        return -1;
+    return js_parse(text, strlen(text), BRIDGE_MAX_RESPONSE, ret, err);
+}
+
+static bool asks(const struct bridge_query *q, const char *type)
+{
+    for (const char *const *t = q->types; *t; t++)
+        if (strcmp(*t, type) == 0)
+            return true;
+    return false;
+}
+
+int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call *call,
+                        struct err *err)
+{
+    const struct bridge_query *q = &call->req.query;
+    const char *id = call->req.container_id;
+    AUTO(json_decref) json_t *metrics = NULL;
+    struct bridge_properties p = { 0 };
+    int r = 0;
+
+    if (handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (asks(q, BRIDGE_PROPERTY_OUT_OF_MEMORY))
+        return wait_oom(ctx, h, call, err);
+    if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))
+        r = list_processes(h, id, &p, err);
+    if (r == 0 && asks(q, BRIDGE_PROPERTY_STATISTICS))
+        r = read_metrics(h, id, &metrics, err);
+    p.metrics = metrics;
+    if (r == 0) {
+        call->text = bridge_properties_encode(&p);
+        call->resp.properties = call->text;
+    }
+    free(p.processes);
+    return r < 0 ? handlers_fail_as(err, BRIDGE_HR_FAIL) : 0;
+}
+
+/* --- the end --- */
+
+int handlers_stop(struct handlers *h, struct server_call *call, struct err *err)
+{
+    bool forced = call->req.type == BRIDGE_SHUTDOWN_FORCED;
+
+    if (handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (container_shutdown(h->containers, call->req.container_id, forced, err) < 0)
+        return fail_container(err);
+    return 0;
+}
+
+int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
+{
+    struct handlers *h = arg;
+
+    if (handlers_need_container(h, call, err) < 0)
+        return -1;
+    if (container_delete(ctx, h->containers, call->req.container_id, err) < 0)
+        return handlers_fail_as(err,
+                                err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
+    return 0;
+}

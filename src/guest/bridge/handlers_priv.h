@@ -1,0 +1,24 @@
+/* handlers_priv.h - for handlers*.c only. */
+#pragma once
+#include "guest/bridge/handlers.h"
+
+/* Errors that are nothing but their number, as the real guest words them. */
+int handlers_fail_code(struct err *err, uint32_t hr);
+/* Gives an error of another room its HRESULT, and keeps its text. */
+int handlers_fail_as(struct err *err, uint32_t hr);
+/* Of calls that name a pid. */
+int handlers_fail_process(struct err *err);
+/* 0 if the request names a container that is known, else -1 with its HRESULT. */
+int handlers_need_container(const struct handlers *h, const struct server_call *call,
+                            struct err *err);
+
+/* Of containers (handlers_container.c). */
+int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);
+int handlers_exec(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err);
+int handlers_wait(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err);
+int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call *call,
+                        struct err *err);
+int handlers_stop(struct handlers *h, struct server_call *call, struct err *err);
+int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);
+/* ModifySettings (handlers_modify.c). */
+int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);

@@ -1,0 +1,283 @@
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "guest/runtime/cg.h"
+#include "guest/runtime/container_priv.h"
+#include "guest/runtime/crun.h"
+#include "guest/runtime/etcfiles.h"
+#include "guest/runtime/rewrite.h"
+#include "guest/stdio/relay.h"
+#include "guest/stdio/tty.h"
+#include "guest/storage/path.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define UNDO_NS (30 * UINT64_C(1000000000))
+
+/* --- the document --- */
+
+/* A tree of our own, checked. */
+static int load_spec(const json_t *json, struct spec **ret, struct err *err)
+{
+    struct jsw w;
+    size_t len;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_value(&w, NULL, json);
+    AUTO_FREE char *text = jsw_take(&w, &len);
+    return spec_parse(text, len, ret, err);
+}
+
+static int write_spec(const struct container *c, const struct spec *spec, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/config.json", c->bundle);
+    struct jsw w;
+    size_t len;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_value(&w, NULL, spec_json(spec));
+    AUTO_FREE char *text = jsw_take(&w, &len);
+    int r = dir_make(c->bundle, 0700);
+    if (r == 0)
+        r = file_write(path, text, len, 0600);
+    return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
+}
+
+static const char *text_of(const json_t *obj, const char *key)
+{
+    const char *value = json_string_value(js_get(obj, key));
+
+    return value ? value : "";
+}
+
+/* --- the pod --- */
+
+static struct container *find_sandbox(const struct containers *cs, const char *pod_id)
+{
+    LIST_EACH (&cs->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+        if (c->kind == SPEC_SANDBOX && c->pod && strcmp(c->pod->id, pod_id) == 0)
+            return c;
+    }
+    return NULL;
+}
+
+static int make_pod(struct container *c, const struct spec *spec, const char *pod_id,
+                    struct err *err)
+{
+    const json_t *resources = js_get(js_get(spec_json(spec), "linux"), "resources");
+
+    if (strcmp(pod_id, c->id) != 0)
+        return err_set(err, ERR_INVALID, "sandbox container %s names another sandbox, %.64s", c->id,
+                       pod_id);
+    AUTO_FREE char *path = str_format("/pods/%s", pod_id), *dir = cg_dir(path);
+    if (cg_make_pod(dir, resources, err) < 0)
+        return -1;
+    c->pod = mem_new(struct pod);
+    c->pod->refs = 1;
+    c->pod->id = str_dup(pod_id);
+    c->pod->root = str_dup(c->bundle);
+    c->pod->cgroup = TAKE_PTR(dir);
+    return 0;
+}
+
+static int join_pod(struct container *c, const char *pod_id, struct err *err)
+{
+    struct container *sandbox = find_sandbox(c->table, pod_id);
+
+    if (!sandbox || sandbox->state == CONTAINER_CREATING)
+        return err_set(err, ERR_INTERNAL, "no pod \"%.64s\" for container %s", pod_id, c->id);
+    c->pod = sandbox->pod;
+    c->pod->refs++;
+    return 0;
+}
+
+static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *spec,
+                     const char *pod_id, struct err *err)
+{
+    const char *hostname = text_of(spec_json(spec), "hostname");
+
+    if (etcfiles_check_hostname(hostname, err) < 0)
+        return -1;
+    if (c->kind == SPEC_WORKLOAD)
+        return join_pod(c, pod_id, err);
+    if (c->kind == SPEC_SANDBOX && make_pod(c, spec, pod_id, err) < 0)
+        return -1;
+    c->sandbox_made = true; /* from here on there may be something to undo */
+    return sandbox_make(ctx, c->bundle, hostname, c->kind == SPEC_SANDBOX, err);
+}
+
+/* --- the container --- */
+
+static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+{
+    struct rewrite_env env = {
+        .kind = c->kind,
+        .id = c->id,
+        .pod_id = c->pod ? c->pod->id : c->id,
+        .pod_root = c->pod ? c->pod->root : c->bundle,
+    };
+    json_t *process = js_get(spec_json(spec), "process");
+    struct rewrite_todo todo = { 0 };
+    uint32_t uid = 0, gid = 0;
+
+    devices_env(&env);
+    int r = rewrite_spec(spec, &env, &todo, err);
+    if (r == 0)
+        r = sandbox_make_todo(ctx, &todo, err);
+    rewrite_todo_release(&todo);
+    if (r < 0)
+        return -1;
+    const char *user = rewrite_username(process);
+    bool named = user[0] != '\0';
+    if (rootfs_prepare(ctx, c->root, user, text_of(process, "cwd"), &uid, &gid, err) < 0)
+        return -1;
+    if (named)
+        rewrite_set_user(process, uid, gid);
+    json_t *rlimits = js_get(process, "rlimits"), *resolved = js_get(process, "user");
+    c->rlimits = rlimits ? json_deep_copy(rlimits) : NULL;
+    c->user = named ? json_deep_copy(resolved) : NULL;
+    return 0;
+}
+
+/* Kept even if the watcher cannot be started: then the process is killed with the container. */
+static int adopt(struct container *c, pid_t pid, struct relay *relay, int master, struct err *err)
+{
+    const struct task_opts opts = {
+        .loop = c->table->opts.loop,
+        .pid = pid,
+        .relay = relay,
+        .tty = master >= 0 ? tty_adopt(c->table->opts.loop, master) : NULL,
+        .on_exit = container_on_exit,
+        .on_done = container_on_done,
+        .arg = c,
+    };
+
+    container_ref(c); /* the watcher's, given back by container_on_done */
+    if (task_adopt(&opts, &c->init, err) == 0)
+        return 0;
+    container_unref(c);
+    return -1;
+}
+
+static int run_create(struct ctx *ctx, struct container *c, struct err *err)
+{
+    AUTO(relay_free) struct relay *relay = NULL;
+    struct crun_start start = {
+        .id = c->id,
+        .bundle = c->bundle,
+        .terminal = c->terminal,
+        .fd = { -1, -1, -1 },
+    };
+    int master = -1;
+    pid_t pid;
+
+    if (!c->terminal && relay_open(ctx->loop, &relay, start.fd, err) < 0)
+        return -1;
+    c->crun_made = true; /* even a failed create may leave a directory */
+    int r = crun_start_process(ctx, &start, &pid, &master, err);
+    for (int i = 0; i < 3; i++)
+        fd_close(start.fd[i]);
+    return r < 0 ? -1 : adopt(c, pid, TAKE_PTR(relay), master, err);
+}
+
+static int create(struct ctx *ctx, struct container *c, struct spec *spec, const char *pod_id,
+                  struct err *err)
+{
+    const char *pid_ns = "";
+
+    if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, err) < 0)
+        return -1;
+    c->cgroup = cg_dir(spec_cgroups_path(spec));
+    c->terminal = spec_terminal(spec);
+    c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];
+    if (write_spec(c, spec, err) < 0)
+        return -1;
+    return run_create(ctx, c, err);
+}
+
+/* Nothing is left but the rootfs, which is the host's to take down. */
+static void undo(struct container *c)
+{
+    struct ctx root = ctx_root(c->table->opts.loop), ctx = ctx_with_timeout(&root, UNDO_NS);
+    AUTO_FREE char *config = str_format("%s/config.json", c->bundle);
+    struct err err = ERR_INIT;
+
+    if (c->crun_made && crun_delete(&ctx, c->id, true, &err) < 0)
+        log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
+    if (c->cgroup)
+        (void)cg_remove(c->cgroup); /* crun usually has */
+    if (c->sandbox_made && sandbox_remove(&ctx, c->bundle, c->kind == SPEC_SANDBOX, &err) < 0)
+        log_warn(&ctx, "files of a container that failed stay", F_STR("cid", c->id), F_ERR(&err));
+    (void)unlink(config);
+}
+
+static int check(const struct containers *cs, const struct container_config *config,
+                 struct err *err)
+{
+    if (!path_name_ok(config->id))
+        return err_set(err, ERR_INVALID, "invalid container ID format: \"%.64s\"", config->id);
+    if (path_check_run(config->bundle_path, "OciBundlePath", err) < 0)
+        return -1;
+    if (config->scratch_path[0] && path_check_run(config->scratch_path, "ScratchDirPath", err) < 0)
+        return -1;
+    if (containers_knows(cs, config->id))
+        return err_set(err, ERR_EXISTS, "container with given ID already exists: %s", config->id);
+    if (cs->n >= CONTAINERS_MAX)
+        return err_set(err, ERR_EXHAUSTED, "%d containers are there already", CONTAINERS_MAX);
+    return 0;
+}
+
+static struct container *add(struct containers *cs, const struct container_config *config)
+{
+    struct container *c = mem_new(struct container);
+
+    c->table = cs;
+    c->refs = 2; /* the table's and the caller's */
+    c->id = str_dup(config->id);
+    c->activity_id = str_dup(config->activity_id);
+    c->bundle = str_dup(config->bundle_path);
+    c->scratch = str_dup(config->scratch_path);
+    gate_init(&c->gate, "container");
+    list_init(&c->execs);
+    waitq_init(&c->oom);
+    cancel_init(&c->oom_stop, NULL);
+    list_append(&cs->containers, &c->in_table);
+    cs->n++;
+    return c;
+}
+
+int container_create(struct ctx *ctx, struct containers *cs, const struct container_config *config,
+                     struct err *err)
+{
+    AUTO(spec_free) struct spec *spec = NULL;
+    enum spec_kind kind;
+    const char *pod_id;
+
+    if (check(cs, config, err) < 0 || load_spec(config->spec, &spec, err) < 0 ||
+        spec_kind(spec, config->id, &kind, &pod_id, err) < 0)
+        return -1;
+    if (!path_name_ok(pod_id))
+        return err_set(err, ERR_INVALID, "sandbox id \"%.64s\" is not a name", pod_id);
+    if (path_check_run(spec_root_path(spec), "root.path", err) < 0)
+        return -1;
+
+    AUTO(container_unref) struct container *c = add(cs, config);
+    c->kind = kind;
+    c->root = str_dup(spec_root_path(spec));
+    if (create(ctx, c, spec, pod_id, err) < 0) {
+        undo(c);
+        fsm_step(&container_fsm, &c->state, CONTAINER_EV_FAILED);
+        container_forget(c);
+        return err_wrap(err, "create container %s", config->id);
+    }
+    fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
+    if (task_done(c->init, NULL)) /* already: container_on_done left the step to us */
+        fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
+    log_info(ctx, "container created", F_STR("cid", c->id), F_U("pid", task_pid(c->init)));
+    return 0;
+}

@@ -1,0 +1,89 @@
+/* container_priv.h - for container*.c only. */
+#pragma once
+#include "base/ctx.h"
+#include "base/fiber.h"
+#include "base/gate.h"
+#include "base/list.h"
+#include "guest/runtime/container.h"
+#include "oci/spec.h"
+
+/* A pod: what its sandbox container and its workloads share. */
+struct pod {
+    unsigned refs; /* containers */
+    char *id, *root, *cgroup;
+};
+
+/* An exec, until its first answered wait. */
+struct exec {
+    struct list in_container;
+    struct task *task;
+};
+
+struct container {
+    struct list in_table;
+    unsigned refs; /* table, calls, watchers */
+    struct containers *table;
+    char *id, *activity_id, *bundle, *scratch;
+    enum spec_kind kind;
+    struct pod *pod; /* NULL: standalone */
+    uint8_t state;   /* enum container_state */
+    struct gate gate;
+
+    struct task *init;
+    bool attached; /* the start has been tried: its stdio is given away */
+    bool own_pid_ns, terminal;
+    int last_signal;     /* TERM or KILL to init */
+    char *cgroup, *root; /* full paths */
+    json_t *rlimits, *user;
+    struct list execs;
+    size_t n_execs;
+
+    unsigned init_waits; /* waits on init under way, until their answer is out */
+    bool wait_answered, notified;
+
+    uint64_t oom_told;
+    bool oom_watched;
+    unsigned oom_waits; /* until their answer is out */
+    struct waitq oom;
+    struct cancel oom_stop;
+
+    bool sandbox_made; /* files and mounts of a pod's root */
+    bool crun_made;
+};
+
+struct containers {
+    struct containers_opts opts;
+    struct list containers;
+    size_t n;
+    struct waitq changed; /* an init has exited, a container has gone */
+};
+
+struct container *container_ref(struct container *c);
+void container_unref(struct container *c);
+AUTO_DEFINE(struct container *, container_unref);
+/* Borrows; NULL with err. Also while it is being created. */
+struct container *container_find(const struct containers *cs, const char *id, struct err *err);
+/* The same, but not while it is being created. Caller unrefs. */
+struct container *container_get(const struct containers *cs, const char *id, struct err *err);
+/* Out of the table. */
+void container_forget(struct container *c);
+void pod_unref(struct pod *p);
+
+/* container_end.c */
+void container_on_exit(void *arg);
+void container_on_done(void *arg);
+
+/* sandbox.c: the files and directories in a pod's root, or of a standalone container. Both wait.
+ * pod: with the directories that its containers share. */
+int sandbox_make(struct ctx *ctx, const char *root, const char *hostname, bool pod,
+                 struct err *err);
+int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
+struct rewrite_todo;
+int sandbox_make_todo(struct ctx *ctx, const struct rewrite_todo *todo, struct err *err);
+/* rootfs.c: looks users up in a container's root and makes its working directory. Waits. user "":
+ * nothing to look up. */
+int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
+                   uint32_t *ret_uid, uint32_t *ret_gid, struct err *err);
+/* devices.c */
+struct rewrite_env;
+void devices_env(struct rewrite_env *env);

@@ -1,0 +1,259 @@
+#include "guest/runtime/crun.h"
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define WORK "/run/gcs/crun"
+#define LOG_MAX (1u << 20)
+/* Usually 0.1 s under emulation; a whole pod starting at once on a busy host takes its time. */
+#define CALL_NS (120 * NS_PER_S)
+
+/* One call: its directory and its words. */
+struct call {
+    char dir[40];
+    struct strv argv;
+    struct child_fd fds[3];
+    size_t n_fds;
+};
+
+static int call_begin(struct call *c, const char *command, struct err *err)
+{
+    int r = dir_make(WORK, 0700);
+
+    *c = (struct call){ .dir = WORK "/XXXXXX" };
+    if (r < 0)
+        return err_sys(err, -r, "make " WORK);
+    if (!mkdtemp(c->dir))
+        return err_sys(err, errno, "make a directory in " WORK);
+    strv_add(&c->argv, "crun");
+    strv_add(&c->argv, "--root=" CRUN_STATE);
+    strv_add(&c->argv, "--cgroup-manager=cgroupfs");
+    strv_addf(&c->argv, "--log=%s/log", c->dir);
+    strv_add(&c->argv, "--log-format=json");
+    strv_add(&c->argv, command);
+    return 0;
+}
+
+static void call_release(struct call *c)
+{
+    if (c->argv.n)
+        (void)dir_remove(c->dir); /* on a tmpfs of ours: what stays is lost with the VM */
+    strv_release(&c->argv);
+}
+
+static int failure(const struct call *c, int status, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/log", c->dir), *log = NULL, *text = NULL;
+    size_t len;
+
+    if (file_read_all(path, LOG_MAX, &log, &len) == 0)
+        text = crun_log_error(log, len);
+    if (text)
+        return crun_error(text, err);
+    if (WIFSIGNALED(status))
+        return err_set(err, ERR_INTERNAL, "crun was killed by signal %d", WTERMSIG(status));
+    return err_set(err, ERR_INTERNAL, "crun failed with status %d and said nothing",
+                   WEXITSTATUS(status));
+}
+
+/* Of the agent it inherits protection from the OOM killer; the container must not. */
+static int child_setup(void *arg, struct err *err)
+{
+    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
+
+    if (fd >= 0) {
+        (void)!write(fd, "0", 1); /* crun sets what the spec says */
+        close(fd);
+    }
+    return 0;
+}
+
+static int call_run(struct ctx *ctx, struct call *c, struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, CALL_NS);
+    const struct child_opts opts = {
+        .path = CRUN_PROGRAM,
+        .argv = (const char *const *)c->argv.v,
+        .fds = c->fds,
+        .n_fds = c->n_fds,
+        .setup = child_setup,
+        .new_session = true,
+    };
+    AUTO(child_free) struct child *child = NULL;
+    int status = 0;
+
+    if (child_spawn(&bounded, &opts, &child, err) < 0 ||
+        child_wait(&bounded, child, &status, err) < 0)
+        return err_wrap(err, "crun %s", c->argv.v[5]);
+    return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : failure(c, status, err);
+}
+
+/* --- create and exec --- */
+
+static int console_listen(struct call *c, int *ret_fd, struct err *err)
+{
+    struct sockaddr_un addr = { .sun_family = AF_UNIX };
+    AUTO_FREE char *path = str_format("%s/console", c->dir);
+    AUTO_FD int fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+
+    memcpy(addr.sun_path, path, strlen(path) + 1); /* call.dir is short */
+    if (fd < 0 || bind(fd, (struct sockaddr *)&addr, sizeof(addr)) < 0 || listen(fd, 1) < 0)
+        return err_sys(err, errno, "console socket %s", path);
+    strv_addf(&c->argv, "--console-socket=%s", path);
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+/* crun has connected, sent the terminal and gone: nothing to wait for. */
+static int console_take(int listener, int *ret_master, struct err *err)
+{
+    AUTO_FD int conn = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    int fds[1];
+    size_t n = 1;
+    char byte[64];
+
+    if (conn < 0)
+        return err_sys(err, errno, "crun sent no terminal");
+    ssize_t len = fd_recv(conn, byte, sizeof(byte), fds, &n);
+    if (len < 0)
+        return err_sys(err, (int)-len, "receive the terminal from crun");
+    if (n != 1)
+        return err_set(err, ERR_INTERNAL, "crun sent no terminal");
+    *ret_master = fds[0];
+    return 0;
+}
+
+static int read_pid(const struct call *c, pid_t *ret, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/pid", c->dir), *text = NULL;
+    uint64_t pid = 0;
+    size_t len;
+    int r = file_read_all(path, 32, &text, &len);
+
+    if (r < 0)
+        return err_sys(err, -r, "pid of the process");
+    text[strcspn(text, "\n")] = '\0';
+    if (str_to_u64(text, INT32_MAX, &pid) < 0 || pid == 0)
+        return err_set(err, ERR_INTERNAL, "crun wrote \"%.16s\" as pid", text);
+    *ret = (pid_t)pid;
+    return 0;
+}
+
+static int prepare(struct call *c, const struct crun_start *s, int *ret_console, struct err *err)
+{
+    if (s->process) {
+        AUTO_FREE char *path = str_format("%s/process", c->dir);
+        int r = file_write(path, s->process, strlen(s->process), 0600);
+        if (r < 0)
+            return err_sys(err, -r, "write %s", path);
+        strv_add(&c->argv, "--detach");
+        strv_addf(&c->argv, "--process=%s", path);
+    } else {
+        strv_addf(&c->argv, "--bundle=%s", s->bundle);
+    }
+    strv_addf(&c->argv, "--pid-file=%s/pid", c->dir);
+    if (s->terminal && console_listen(c, ret_console, err) < 0)
+        return -1;
+    for (int i = 0; i < 3 && !s->terminal; i++)
+        if (s->fd[i] >= 0)
+            c->fds[c->n_fds++] = (struct child_fd){ s->fd[i], i };
+    strv_add(&c->argv, s->id);
+    return 0;
+}
+
+int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_pid, int *ret_master,
+                       struct err *err)
+{
+    AUTO_FD int console = -1, master = -1;
+    struct call c = { 0 };
+    pid_t pid = 0;
+    int r = call_begin(&c, s->process ? "exec" : "create", err);
+
+    if (r == 0)
+        r = prepare(&c, s, &console, err);
+    if (r == 0)
+        r = call_run(ctx, &c, err);
+    if (r == 0)
+        r = read_pid(&c, &pid, err);
+    if (r == 0 && s->terminal)
+        r = console_take(console, &master, err);
+    call_release(&c);
+    if (r < 0)
+        return -1;
+    *ret_pid = pid;
+    *ret_master = TAKE_FD(master);
+    return 0;
+}
+
+/* --- the rest --- */
+
+static int simple(struct ctx *ctx, const char *command, const char *option, const char *id,
+                  const char *last, struct err *err)
+{
+    struct call c = { 0 };
+    int r = call_begin(&c, command, err);
+
+    if (r == 0) {
+        if (option)
+            strv_add(&c.argv, option);
+        strv_add(&c.argv, id);
+        if (last)
+            strv_add(&c.argv, last);
+        r = call_run(ctx, &c, err);
+    }
+    call_release(&c);
+    return r;
+}
+
+int crun_start(struct ctx *ctx, const char *id, struct err *err)
+{
+    return simple(ctx, "start", NULL, id, NULL, err);
+}
+
+int crun_kill_all(struct ctx *ctx, const char *id, int signo, struct err *err)
+{
+    AUTO_FREE char *number = str_format("%d", signo);
+
+    return simple(ctx, "kill", "--all", id, number, err);
+}
+
+int crun_delete(struct ctx *ctx, const char *id, bool force, struct err *err)
+{
+    AUTO_FREE char *state = str_format(CRUN_STATE "/%s", id);
+
+    if (access(state, F_OK) < 0 && errno == ENOENT)
+        return 0;
+    return simple(ctx, "delete", force ? "--force" : NULL, id, NULL, err);
+}
+
+int crun_update(struct ctx *ctx, const char *id, const char *resources, struct err *err)
+{
+    struct call c = { 0 };
+    int r = call_begin(&c, "update", err);
+
+    if (r == 0) {
+        AUTO_FREE char *path = str_format("%s/resources", c.dir);
+        int written = file_write(path, resources, strlen(resources), 0600);
+        if (written < 0)
+            r = err_sys(err, -written, "write %s", path);
+        strv_addf(&c.argv, "--resources=%s", path);
+        strv_add(&c.argv, id);
+    }
+    if (r == 0)
+        r = call_run(ctx, &c, err);
+    call_release(&c);
+    return r;
+}

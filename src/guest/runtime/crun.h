@@ -1,0 +1,40 @@
+/* crun.h - runs crun and makes sense of what it says. Each call is a child with a directory of its
+ * own for log, pid file and console socket, removed afterwards. Waits until crun has ended or ctx
+ * has; a crun that takes too long is killed. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ctx;
+struct err;
+
+#define CRUN_PROGRAM "/bin/crun"
+#define CRUN_STATE "/run/crun"
+
+/* The error of a failed crun, from the text it logged: ERR_NOT_FOUND (no such container, or: the
+ * command is not there, see crun_is_command), ERR_EXISTS, ERR_INVALID (the id), ERR_STATE (not
+ * stopped), ERR_UNAVAILABLE (not running), ERR_PERMISSION (the command), else ERR_INTERNAL.
+ * Commands are worded as runc words them, because clients look for that. Always -1. */
+int crun_error(const char *text, struct err *err);
+/* The text of the last entry of level error in a log of JSON lines. Caller frees; NULL if none. */
+char *crun_log_error(const char *log, size_t len);
+
+struct crun_start {
+    const char *id;
+    const char *bundle;  /* create; else */
+    const char *process; /* exec: the OCI process as JSON text */
+    bool terminal;
+    int fd[3]; /* the process's ends of its pipes; unused with a terminal. Borrowed */
+};
+/* crun create or exec. *ret_master is the terminal's (-1 without one). ret_pid is the process's. */
+int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_pid, int *ret_master,
+                       struct err *err);
+int crun_start(struct ctx *ctx, const char *id, struct err *err);
+/* All processes of the container. */
+int crun_kill_all(struct ctx *ctx, const char *id, int signo, struct err *err);
+/* A container that crun does not know is success. force: also kills. */
+int crun_delete(struct ctx *ctx, const char *id, bool force, struct err *err);
+/* resources: OCI LinuxResources as JSON text. */
+int crun_update(struct ctx *ctx, const char *id, const char *resources, struct err *err);

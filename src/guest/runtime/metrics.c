@@ -1,0 +1,168 @@
+#include "guest/runtime/metrics.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FILE_MAX (64 * 1024)
+#define NS_PER_USEC 1000u
+
+/* A file with one number; "max" is the largest. */
+static uint64_t number(const char *text)
+{
+    if (!text)
+        return 0;
+    return strncmp(text, "max", 3) == 0 ? UINT64_MAX : strtoull(text, NULL, 10);
+}
+
+/* A line "key value" in a file of such lines. */
+static uint64_t keyed(const char *text, const char *key)
+{
+    size_t len = strlen(key);
+
+    for (const char *line = text; line && *line;) {
+        if (strncmp(line, key, len) == 0 && line[len] == ' ')
+            return strtoull(line + len + 1, NULL, 10);
+        const char *end = strchr(line, '\n');
+        line = end ? end + 1 : NULL;
+    }
+    return 0;
+}
+
+static void put(struct jsw *w, const char *key, uint64_t value)
+{
+    if (value)
+        jsw_u64(w, key, value);
+}
+
+static uint64_t usec(const char *text, const char *key)
+{
+    uint64_t n = keyed(text, key);
+
+    return n > UINT64_MAX / NS_PER_USEC ? UINT64_MAX : n * NS_PER_USEC;
+}
+
+static void put_cpu(struct jsw *w, const char *stat)
+{
+    jsw_obj(w, "cpu");
+    jsw_obj(w, "usage");
+    put(w, "total", usec(stat, "usage_usec"));
+    put(w, "kernel", usec(stat, "system_usec"));
+    put(w, "user", usec(stat, "user_usec"));
+    jsw_end_obj(w);
+    jsw_obj(w, "throttling");
+    put(w, "periods", keyed(stat, "nr_periods"));
+    put(w, "throttled_periods", keyed(stat, "nr_throttled"));
+    put(w, "throttled_time", usec(stat, "throttled_usec"));
+    jsw_end_obj(w);
+    jsw_end_obj(w);
+}
+
+/* What version 1 calls it -> what version 2's memory.stat calls it. */
+static const struct {
+    const char *to, *from;
+} memory_keys[] = {
+    { "cache", "file" },
+    { "rss", "anon" },
+    { "rss_huge", "anon_thp" },
+    { "mapped_file", "file_mapped" },
+    { "dirty", "file_dirty" },
+    { "writeback", "file_writeback" },
+    { "pg_fault", "pgfault" },
+    { "pg_maj_fault", "pgmajfault" },
+    { "inactive_anon", "inactive_anon" },
+    { "active_anon", "active_anon" },
+    { "inactive_file", "inactive_file" },
+    { "active_file", "active_file" },
+    { "unevictable", "unevictable" },
+};
+
+static void put_entry(struct jsw *w, const char *key, uint64_t limit, uint64_t usage, uint64_t max)
+{
+    jsw_obj(w, key);
+    put(w, "limit", limit);
+    put(w, "usage", usage);
+    put(w, "max", max);
+    jsw_end_obj(w);
+}
+
+static void put_memory(struct jsw *w, const struct metrics_files *f)
+{
+    uint64_t limit = number(f->memory_max), swap_limit = number(f->swap_max);
+
+    jsw_obj(w, "memory");
+    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++)
+        put(w, memory_keys[i].to, keyed(f->memory_stat, memory_keys[i].from));
+    put(w, "hierarchical_memory_limit", limit);
+    put(w, "hierarchical_swap_limit", swap_limit);
+    /* Version 2 counts with children: the same numbers under both names. */
+    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++) {
+        AUTO_FREE char *key = str_format("total_%s", memory_keys[i].to);
+        put(w, key, keyed(f->memory_stat, memory_keys[i].from));
+    }
+    put_entry(w, "usage", limit, number(f->memory_current), number(f->memory_peak));
+    put_entry(w, "swap", swap_limit, number(f->swap_current), number(f->swap_peak));
+    put_entry(w, "kernel", 0, keyed(f->memory_stat, "kernel_stack"), 0);
+    put_entry(w, "kernel_tcp", 0, keyed(f->memory_stat, "sock"), 0);
+    jsw_end_obj(w);
+}
+
+char *metrics_json(const struct metrics_files *f)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_HTML);
+    jsw_obj(&w, NULL);
+    jsw_obj(&w, "pids");
+    put(&w, "current", number(f->pids_current));
+    put(&w, "limit", number(f->pids_max));
+    jsw_end_obj(&w);
+    put_cpu(&w, f->cpu_stat);
+    put_memory(&w, f);
+    jsw_obj(&w, "blkio");
+    jsw_end_obj(&w);
+    jsw_obj(&w, "rdma");
+    jsw_end_obj(&w);
+    jsw_obj(&w, "memory_oom_control");
+    put(&w, "oom_kill", keyed(f->memory_events, "oom_kill"));
+    jsw_end_obj(&w);
+    jsw_end_obj(&w);
+    return jsw_take(&w, NULL);
+}
+
+int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
+{
+    struct metrics_files f = { 0 };
+    const struct {
+        const char *name, **to;
+    } files[] = {
+        { "memory.current", &f.memory_current },
+        { "memory.max", &f.memory_max },
+        { "memory.peak", &f.memory_peak },
+        { "memory.stat", &f.memory_stat },
+        { "memory.events", &f.memory_events },
+        { "memory.swap.current", &f.swap_current },
+        { "memory.swap.max", &f.swap_max },
+        { "memory.swap.peak", &f.swap_peak },
+        { "cpu.stat", &f.cpu_stat },
+        { "pids.current", &f.pids_current },
+        { "pids.max", &f.pids_max },
+    };
+    char *texts[ARRAY_LEN(files)] = { 0 };
+
+    if (access(cgroup_dir, F_OK) < 0)
+        return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
+        AUTO_FREE char *path = str_format("%s/%s", cgroup_dir, files[i].name);
+        size_t len;
+        /* A controller that the kernel lacks has no files: those numbers are left out. */
+        if (file_read_all(path, FILE_MAX, &texts[i], &len) == 0)
+            *files[i].to = texts[i];
+    }
+    *ret_json = metrics_json(&f);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        free(texts[i]);
+    return 0;
+}

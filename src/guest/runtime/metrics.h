@@ -1,0 +1,18 @@
+/* metrics.h - what a container uses, read from its cgroup (version 2) and written as the host
+ * expects it: the version 1 metrics of containerd with their Go JSON keys (gcs-protocol.md §4.9).
+ * Never waits. */
+#pragma once
+
+struct err;
+
+/* The texts of the cgroup's files; NULL or "" for one that is missing. */
+struct metrics_files {
+    const char *memory_current, *memory_max, *memory_peak, *memory_stat, *memory_events;
+    const char *swap_current, *swap_max, *swap_peak;
+    const char *cpu_stat, *pids_current, *pids_max;
+};
+
+/* JSON text of LCOWMetrics; zero fields are left out, as Go does. Caller frees. */
+char *metrics_json(const struct metrics_files *f);
+/* The same of a cgroup's directory. ERR_NOT_FOUND if it is gone. */
+int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err);

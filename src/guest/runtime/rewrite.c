@@ -1,0 +1,343 @@
+#include "guest/runtime/rewrite.h"
+#include "base/err.h"
+#include "guest/storage/path.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define PRIVILEGED "io.microsoft.virtualmachine.lcow.privileged"
+#define SHM_SIZE "io.microsoft.lcow.shm.size-kb"
+#define RLIMIT_CORE_KEY "io.microsoft.lcow.rlimitcore"
+
+void rewrite_todo_release(struct rewrite_todo *t)
+{
+    strv_release(&t->dirs);
+    strv_release(&t->hugepages);
+    strv_release(&t->sizes);
+}
+
+/* --- parts of the document --- */
+
+static const char *text_of(const json_t *obj, const char *key)
+{
+    const char *value = json_string_value(js_get(obj, key));
+
+    return value ? value : "";
+}
+
+/* The array under key, made if absent. NULL with err if it is something else. */
+static json_t *need_array(json_t *obj, const char *key, struct err *err)
+{
+    json_t *list = js_get(obj, key);
+
+    if (!list || json_is_null(list)) {
+        list = json_array();
+        json_object_set_new(obj, key, list);
+    }
+    if (!json_is_array(list)) {
+        err_set(err, ERR_INVALID, "OCI spec: %s is not a list", key);
+        return NULL;
+    }
+    return list;
+}
+
+static bool is_true(const struct spec *spec, const char *annotation)
+{
+    const char *value = spec_annotation(spec, annotation);
+
+    return value && strcmp(value, "true") == 0;
+}
+
+static json_t *linux_of(const struct spec *spec)
+{
+    return js_get(spec_json(spec), "linux");
+}
+
+/* --- mounts --- */
+
+static int below(json_t *mount, const char *root, const char *dir, const char *rest,
+                 struct strv *dirs, struct err *err)
+{
+    AUTO_FREE char *base = str_format("%s/%s", root, dir), *path = NULL;
+
+    if (path_below(base, rest, &path, err) < 0)
+        return -1;
+    json_object_set_new(mount, "source", json_string(path));
+    strv_add(dirs, path);
+    return 0;
+}
+
+static int huge(json_t *mount, const char *root, const char *rest, struct rewrite_todo *todo,
+                struct err *err)
+{
+    size_t len = strcspn(rest, "/");
+    AUTO_FREE char *size = str_ndup(rest, len);
+
+    if (!rest[len] || !path_name_ok(size) || strlen(size) > 8)
+        return err_set(err, ERR_INVALID, "mount source hugepages://%.64s is not SIZE/NAME", rest);
+    if (below(mount, root, "hugepages", rest, &todo->hugepages, err) < 0)
+        return -1;
+    strv_add(&todo->sizes, size);
+    return 0;
+}
+
+/* A disk as a device in the container: its node, and leave to use it. */
+static int block_device(const struct spec *spec, json_t *mount, const struct rewrite_env *env,
+                        const char *destination, struct err *err)
+{
+    AUTO_FREE char *node = NULL;
+    struct rewrite_device d;
+    const char *source = text_of(mount, "source"), *access = "rwm";
+    json_t *resources = js_get(linux_of(spec), "resources"), *o;
+    json_t *rules = need_array(resources, "devices", err);
+    size_t i;
+    int r = env->read_link(env->arg, source, &node);
+
+    if (!rules)
+        return -1;
+    if (r == 0)
+        r = env->find_device(env->arg, node, &d);
+    if (r < 0)
+        return err_sys(err, -r, "block device %s", source);
+    json_array_foreach(js_get(mount, "options"), i, o)
+    {
+        if (str_eq(json_string_value(o), "ro"))
+            access = "r";
+    }
+    json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", "b",
+                                           "major", (json_int_t)d.major, "minor",
+                                           (json_int_t)d.minor, "access", access));
+    json_object_set_new(mount, "source", json_string(node));
+    json_object_set_new(mount, "destination", json_string(destination));
+    return 0;
+}
+
+static int rewrite_mount(const struct spec *spec, json_t *mount, const struct rewrite_env *env,
+                         struct rewrite_todo *todo, struct err *err)
+{
+    const char *source = text_of(mount, "source"), *destination = text_of(mount, "destination");
+
+    if (str_starts(destination, "blockdev://"))
+        return block_device(spec, mount, env, destination + strlen("blockdev://"), err);
+    if (str_starts(source, "sandbox://"))
+        return below(mount, env->pod_root, "sandboxMounts", source + strlen("sandbox://"),
+                     &todo->dirs, err);
+    if (str_starts(source, "sandbox-tmp://"))
+        return below(mount, env->pod_root, "sandboxTmpfsMounts", source + strlen("sandbox-tmp://"),
+                     &todo->dirs, err);
+    if (str_starts(source, "hugepages://"))
+        return huge(mount, env->pod_root, source + strlen("hugepages://"), todo, err);
+    if (str_starts(source, "uvm://")) {
+        AUTO_FREE char *path = str_dup(source + strlen("uvm://"));
+        if (path_check(path, "mount source uvm://", err) < 0)
+            return -1;
+        json_object_set_new(mount, "source", json_string(path));
+    }
+    return 0;
+}
+
+static bool mounts_on(const json_t *mounts, const char *destination)
+{
+    const json_t *m;
+    size_t i;
+
+    json_array_foreach(mounts, i, m)
+    {
+        if (strcmp(text_of(m, "destination"), destination) == 0)
+            return true;
+    }
+    return false;
+}
+
+static void add_etc(const struct spec *spec, json_t *mounts, const char *root)
+{
+    static const char *const names[] = { "hostname", "hosts", "resolv.conf" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        AUTO_FREE char *to = str_format("/etc/%s", names[i]);
+        AUTO_FREE char *from = str_format("%s/%s", root, names[i]);
+        if (mounts_on(mounts, to))
+            continue;
+        json_t *options = json_pack("[s]", "bind");
+        if (spec_root_readonly(spec))
+            json_array_append_new(options, json_string("ro"));
+        json_array_append_new(mounts, json_pack("{s:s,s:s,s:s,s:o}", "destination", to, "type",
+                                                "bind", "source", from, "options", options));
+    }
+}
+
+static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
+{
+    const char *size = spec_annotation(spec, SHM_SIZE);
+    uint64_t kb = 0;
+    json_t *m;
+    size_t i;
+
+    if (!size || !size[0])
+        return 0;
+    if (str_to_u64(size, UINT64_MAX / 1024, &kb) < 0 || kb == 0)
+        return err_set(err, ERR_INVALID, "annotation " SHM_SIZE " is \"%.32s\", not a size", size);
+    AUTO_FREE char *option = str_format("size=%luk", kb);
+    json_t *shm =
+        json_pack("{s:s,s:s,s:s,s:[s,s,s,s,s]}", "destination", "/dev/shm", "type", "tmpfs",
+                  "source", "shm", "options", "nosuid", "noexec", "nodev", "mode=1777", option);
+    json_array_foreach(mounts, i, m)
+    {
+        if (strcmp(text_of(m, "destination"), "/dev/shm") == 0) {
+            json_array_set_new(mounts, i, shm);
+            return 0;
+        }
+    }
+    json_array_append_new(mounts, shm);
+    return 0;
+}
+
+static int rewrite_mounts(struct spec *spec, const struct rewrite_env *env,
+                          struct rewrite_todo *todo, struct err *err)
+{
+    json_t *mounts = need_array(spec_json(spec), "mounts", err), *m;
+    size_t i;
+
+    if (!mounts)
+        return -1;
+    json_array_foreach(mounts, i, m)
+    {
+        if (rewrite_mount(spec, m, env, todo, err) < 0)
+            return err_wrap(err, "mounts[%zu]", i);
+    }
+    if (env->kind != SPEC_SANDBOX)
+        add_etc(spec, mounts, env->pod_root);
+    return set_shm(spec, mounts, err);
+}
+
+/* --- devices --- */
+
+static void describe(json_t *to, const char *path, const struct rewrite_device *d)
+{
+    const char type[] = { d->type, '\0' };
+
+    json_object_set_new(to, "path", json_string(path));
+    json_object_set_new(to, "type", json_string(type));
+    json_object_set_new(to, "major", json_integer(d->major));
+    json_object_set_new(to, "minor", json_integer(d->minor));
+    json_object_set_new(to, "uid", json_integer(d->uid));
+    json_object_set_new(to, "gid", json_integer(d->gid));
+}
+
+static void append_device(void *arg, const char *path, const struct rewrite_device *d)
+{
+    json_t *device = json_object();
+
+    describe(device, path, d);
+    json_object_set_new(device, "fileMode", json_integer(0666));
+    json_array_append_new(arg, device);
+}
+
+static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, struct err *err)
+{
+    json_t *resources = js_get(linux_of(spec), "resources"), *item;
+    json_t *devices = need_array(linux_of(spec), "devices", err);
+    size_t i;
+
+    if (!devices)
+        return -1;
+    if (is_true(spec, PRIVILEGED)) {
+        env->each_device(env->arg, append_device, devices);
+        json_object_set_new(resources, "devices",
+                            json_pack("[{s:b,s:s}]", "allow", 1, "access", "rwm"));
+        return 0;
+    }
+    json_array_foreach(devices, i, item)
+    {
+        const char *path = text_of(item, "path");
+        struct rewrite_device d;
+        json_t *rules = need_array(resources, "devices", err);
+
+        if (!rules || path_check(path, "linux.devices[].path", err) < 0)
+            return -1;
+        int r = env->find_device(env->arg, path, &d);
+        if (r < 0)
+            return err_sys(err, -r, "device %s in the VM", path);
+        AUTO_FREE char *copy = str_dup(path);
+        const char type[] = { d.type, '\0' };
+        describe(item, copy, &d);
+        json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", type,
+                                               "major", (json_int_t)d.major, "minor",
+                                               (json_int_t)d.minor, "access", "rwm"));
+    }
+    return 0;
+}
+
+/* --- process --- */
+
+static int set_core_limit(struct spec *spec, struct err *err)
+{
+    const char *value = spec_annotation(spec, RLIMIT_CORE_KEY);
+    json_t *process = js_get(spec_json(spec), "process");
+    uint64_t soft, hard;
+
+    if (!value || !value[0])
+        return 0;
+    const char *semicolon = strchr(value, ';');
+    AUTO_FREE char *first = semicolon ? str_ndup(value, (size_t)(semicolon - value)) : str_dup("");
+    if (!semicolon || str_to_u64(first, INT64_MAX, &soft) < 0 ||
+        str_to_u64(semicolon + 1, INT64_MAX, &hard) < 0)
+        return err_set(err, ERR_INVALID,
+                       "annotation " RLIMIT_CORE_KEY " is \"%.64s\", not SOFT;HARD", value);
+    json_t *limits = need_array(process, "rlimits", err);
+    if (!limits)
+        return -1;
+    json_array_append_new(limits, json_pack("{s:s,s:I,s:I}", "type", "RLIMIT_CORE", "soft",
+                                            (json_int_t)soft, "hard", (json_int_t)hard));
+    return 0;
+}
+
+const char *rewrite_username(const json_t *process)
+{
+    return text_of(js_get(process, "user"), "username");
+}
+
+void rewrite_set_user(json_t *process, uint32_t uid, uint32_t gid)
+{
+    json_t *user = js_get(process, "user");
+
+    if (!json_is_object(user)) {
+        user = json_object();
+        json_object_set_new(process, "user", user);
+    }
+    json_object_set_new(user, "uid", json_integer(uid));
+    json_object_set_new(user, "gid", json_integer(gid));
+    json_object_del(user, "username");
+}
+
+void rewrite_exec(json_t *process, const json_t *rlimits, const json_t *user)
+{
+    if (rlimits)
+        json_object_set_new(process, "rlimits", json_deep_copy(rlimits));
+    if (user && !rewrite_username(process)[0])
+        json_object_set_new(process, "user", json_deep_copy(user));
+}
+
+/* --- all of it --- */
+
+int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrite_todo *todo,
+                 struct err *err)
+{
+    json_t *root = spec_json(spec);
+
+    if (spec_annotation(spec, REWRITE_VIRTUAL_POD))
+        return err_set(err, ERR_INVALID,
+                       "annotation " REWRITE_VIRTUAL_POD ": virtual pods are "
+                       "not supported, use a sandbox of its own");
+    if (env->kind == SPEC_WORKLOAD && text_of(root, "hostname")[0])
+        return err_set(err, ERR_INVALID, "hostname is the pod's, a container in it has none");
+    if (rewrite_mounts(spec, env, todo, err) < 0 || rewrite_devices(spec, env, err) < 0 ||
+        set_core_limit(spec, err) < 0)
+        return -1;
+    AUTO_FREE char *cgroup = env->kind == SPEC_STANDALONE
+                                 ? str_format("/pods/%s", env->id)
+                                 : str_format("/pods/%s/%s", env->pod_id, env->id);
+    json_object_set_new(linux_of(spec), "cgroupsPath", json_string(cgroup));
+    json_object_del(root, "windows");
+    return 0;
+}

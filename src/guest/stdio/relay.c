@@ -1,0 +1,223 @@
+#include "guest/stdio/relay.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/stream.h"
+#include "guest/stdio/dial.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define CHUNK 16384
+#define REDIAL_NS (100 * NS_PER_MS)
+/* A host that does not take the connection back so long after the process's exit never will. */
+#define REDIAL_AFTER_EXIT_NS (10 * NS_PER_S)
+
+/* One of the three; input and outputs differ in which end is which. */
+struct half {
+    struct relay *relay;
+    struct stream *pipe, *host;
+    uint32_t port;
+};
+
+struct relay {
+    struct loop *loop;
+    struct dialer *redial;
+    struct half halves[3];
+    struct cancel input; /* the process has exited */
+    struct cancel cut;   /* so have those who held its pipes long enough */
+    struct cancel drop;  /* nobody waits for the rest */
+    bool exited;
+    uint64_t exited_ns;
+    struct group running;
+};
+
+int relay_open(struct loop *loop, struct relay **ret, int ret_ends[3], struct err *err)
+{
+    int ours[3] = { -1, -1, -1 }, theirs[3] = { -1, -1, -1 };
+
+    for (int i = 0; i < 3; i++) {
+        int fds[2];
+
+        if (pipe2(fds, O_CLOEXEC) < 0) {
+            err_sys(err, errno, "pipe");
+            for (int k = 0; k < i; k++) {
+                fd_close(ours[k]);
+                fd_close(theirs[k]);
+            }
+            return -1;
+        }
+        ours[i] = fds[i == 0];
+        theirs[i] = fds[i != 0];
+    }
+    struct relay *r = mem_new(struct relay);
+    r->loop = loop;
+    for (int i = 0; i < 3; i++) {
+        r->halves[i].relay = r;
+        r->halves[i].pipe = stream_from_fd(loop, ours[i]);
+        ret_ends[i] = theirs[i];
+    }
+    cancel_init(&r->input, NULL);
+    cancel_init(&r->cut, NULL);
+    cancel_init(&r->drop, NULL);
+    group_init(&r->running);
+    *ret = r;
+    return 0;
+}
+
+/* --- input --- */
+
+static void run_in(void *arg)
+{
+    struct half *h = arg;
+    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->input);
+    struct err err = ERR_INIT;
+    char side;
+
+    /* However it ended, the process reads the end. */
+    (void)stream_copy(&ctx, h->host, h->pipe, NULL, &side, &err);
+    (void)stream_shutdown(h->pipe, SHUT_RDWR);
+}
+
+/* --- output --- */
+
+/* Until the host has the port open again. */
+static bool redial(struct half *h)
+{
+    struct relay *r = h->relay;
+    struct ctx root = ctx_root(r->loop), ctx = ctx_with_cancel(&root, &r->drop);
+    struct err err = ERR_INIT;
+    int fd;
+
+    stream_free(TAKE_PTR(h->host));
+    if (!r->redial)
+        return false;
+    log_warn(&ctx, "output lost its host, dialling again", F_U("port", h->port));
+    while (dialer_dial(&ctx, r->redial, h->port, &fd, &err) < 0) {
+        if (r->exited && loop_now(r->loop) - r->exited_ns > REDIAL_AFTER_EXIT_NS)
+            return false;
+        if (fiber_sleep(&ctx, REDIAL_NS, &err) < 0)
+            return false;
+    }
+    h->host = stream_from_fd(r->loop, fd);
+    return true;
+}
+
+/* What is in the pipe now: all that the process itself wrote, since it has exited. */
+static int copy_rest(struct half *h, struct err *err)
+{
+    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->drop);
+    int left = 0;
+
+    if (h->pipe->fd < 0 || ioctl(h->pipe->fd, FIONREAD, &left) < 0 || left <= 0)
+        return 0;
+    AUTO_FREE char *data = mem_alloc(CHUNK);
+    while (left > 0) {
+        ssize_t n = read(h->pipe->fd, data, left < CHUNK ? (size_t)left : CHUNK);
+        if (n <= 0)
+            break;
+        if (stream_write_full(&ctx, h->host, data, (size_t)n, err) < 0)
+            return -1;
+        left -= (int)n;
+    }
+    return 0;
+}
+
+/* The host says that it has all output by closing its side. */
+static void await_close(struct half *h)
+{
+    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->drop);
+    struct err err = ERR_INIT;
+    char byte;
+    size_t n;
+
+    (void)stream_shutdown(h->host, SHUT_WR); /* it may be gone */
+    while (stream_read(&ctx, h->host, &byte, 1, &n, &err) == 0 && n > 0)
+        ;
+}
+
+static void run_out(void *arg)
+{
+    struct half *h = arg;
+    struct relay *r = h->relay;
+    struct ctx root = ctx_root(r->loop), ctx = ctx_with_cancel(&root, &r->cut);
+
+    for (;;) {
+        struct err err = ERR_INIT;
+        char side = 'r';
+
+        if (stream_copy(&ctx, h->pipe, h->host, NULL, &side, &err) == 0)
+            break;
+        if (r->cut.fired ? copy_rest(h, &err) == 0 : side == 'r')
+            break;
+        if (!redial(h))
+            break;
+    }
+    (void)stream_shutdown(h->pipe, SHUT_RDWR); /* whoever still writes gets EPIPE */
+    if (h->host)
+        await_close(h);
+}
+
+/* --- life --- */
+
+void relay_attach(struct relay *r, const struct relay_host *host)
+{
+    static const char *const names[] = { "stdin", "stdout", "stderr" };
+
+    r->redial = host->redial;
+    for (int i = 0; i < 3; i++) {
+        struct half *h = &r->halves[i];
+        int fd = host->fd[i];
+
+        h->port = host->port[i];
+        if (fd < 0 && i > 0)
+            fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
+        if (fd < 0) { /* no input: the end at once */
+            (void)stream_shutdown(h->pipe, SHUT_RDWR);
+            continue;
+        }
+        h->host = stream_from_fd(r->loop, fd);
+        group_go(&r->running, r->loop, i == 0 ? run_in : run_out, h, "relay %s", names[i]);
+    }
+}
+
+int relay_drain(struct ctx *ctx, struct relay *r, uint64_t grace_ns, struct err *err)
+{
+    struct ctx grace = ctx_with_timeout(ctx, grace_ns), root = ctx_root(r->loop);
+    struct err ignored = ERR_INIT;
+    int result = 0;
+
+    r->exited = true;
+    r->exited_ns = loop_now(r->loop);
+    cancel_fire(&r->input, ERR_CANCELLED, "process has exited");
+    if (group_wait(&grace, &r->running, "output to drain", &ignored) < 0) {
+        cancel_fire(&r->cut, ERR_CANCELLED, "others hold the process's output");
+        result = group_wait(ctx, &r->running, "output to drain", err);
+    }
+    if (result < 0) {
+        cancel_fire(&r->drop, ERR_CANCELLED, "output is dropped");
+        (void)group_wait(&root, &r->running, "relays to end", &ignored);
+    }
+    return result;
+}
+
+void relay_free(struct relay *r)
+{
+    if (!r)
+        return;
+    for (int i = 0; i < 3; i++) {
+        stream_free(r->halves[i].pipe);
+        stream_free(r->halves[i].host);
+    }
+    cancel_release(&r->input);
+    cancel_release(&r->cut);
+    cancel_release(&r->drop);
+    free(r);
+}

@@ -1,0 +1,36 @@
+/* relay.h - stdio of a container's process without a terminal: pipes in the guest, spliced to the
+ * streams that the host named. Life: open -> attach (starts the relays) -> drain (the process has
+ * exited) -> free.
+ *
+ * Back-pressure reaches the process: nothing is kept here. Output that the host did not ask for is
+ * read and dropped, so that the process neither blocks nor dies of SIGPIPE. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct dialer;
+struct err;
+struct loop;
+struct relay;
+
+/* Caller frees *ret with relay_free() and closes ret_ends, the process's ends of the pipes. */
+int relay_open(struct loop *loop, struct relay **ret, int ret_ends[3], struct err *err);
+
+struct relay_host {
+    int fd[3];             /* takes; -1 for a stream that was not asked for */
+    struct dialer *redial; /* a lost output is dialled again on its port; NULL: it is given up, and
+                              the process gets EPIPE. Borrows */
+    uint32_t port[3];
+};
+/* Our copies of the process's ends must be closed by now. */
+void relay_attach(struct relay *r, const struct relay_host *host);
+/* The process has exited: its input ends. Waits until its output has gone out, the host has been
+ * told its end (SHUT_WR) and has closed its side. All that the process itself wrote gets through,
+ * however slow the host is; others that still hold its pipes are cut off after grace_ns. When ctx
+ * ends first, the rest is dropped and -1 returned; the relays have ended either way. */
+int relay_drain(struct ctx *ctx, struct relay *r, uint64_t grace_ns, struct err *err);
+/* Only when no relay runs: never attached, or drained. NULL is fine. */
+void relay_free(struct relay *r);
+AUTO_DEFINE(struct relay *, relay_free);

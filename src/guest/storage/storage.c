@@ -1,0 +1,109 @@
+#include "guest/storage/storage.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/offload.h"
+#include "base/str.h"
+#include "guest/storage/path.h"
+#include "guest/storage/storage_priv.h"
+#include <errno.h>
+#include <stdlib.h>
+
+struct storage *storage_new(int (*load_module)(const char *name, struct err *err))
+{
+    struct storage *s = mem_new(struct storage);
+
+    s->load_module = load_module;
+    gate_init(&s->share, "share");
+    return s;
+}
+
+void storage_free(struct storage *s)
+{
+    free(s);
+}
+
+/* --- beside the loop --- */
+
+struct block {
+    int (*fn)(struct storage_work *w, struct err *err);
+    struct storage_work work;
+};
+
+static void block_free(void *arg)
+{
+    struct block *b = arg;
+
+    if (!b)
+        return;
+    free(b->work.a);
+    free(b->work.b);
+    free(b->work.c);
+    free(b->work.d);
+    free(b);
+}
+
+static int block_run(void *arg, struct err *err)
+{
+    struct block *b = arg;
+
+    return b->fn(&b->work, err);
+}
+
+int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                  const struct storage_work *in, const char *why, const char **ret_found,
+                  struct err *err)
+{
+    struct block *b = mem_new(struct block);
+    void *arg = b;
+
+    b->fn = fn;
+    b->work = *in;
+    b->work.a = str_dup(in->a);
+    b->work.b = str_dup(in->b);
+    b->work.c = str_dup(in->c);
+    b->work.d = str_dup(in->d);
+    int r = offload_run(ctx, block_run, &arg, block_free, why, err);
+    if (r == 0 && ret_found)
+        *ret_found = ((struct block *)arg)->work.found;
+    block_free(arg);
+    return r;
+}
+
+static int load_one(struct storage_work *w, struct err *err)
+{
+    return w->load_module(w->a, err);
+}
+
+int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, struct err *err)
+{
+    for (; *names; names++) {
+        const struct storage_work w = { .a = (char *)*names, .load_module = s->load_module };
+        if (storage_block(ctx, load_one, &w, "module to load", NULL, err) == 0)
+            continue;
+        if (err->code != ERR_NOT_FOUND)
+            return -1;
+        err_clear(err); /* built into the kernel: the mount will tell if not */
+    }
+    return 0;
+}
+
+static int remove_tree(struct storage_work *w, struct err *err)
+{
+    int r = dir_remove(w->a);
+
+    if (r == -EBUSY)
+        return err_set(err, ERR_STATE, "remove %s: something is mounted in it", w->a);
+    return r < 0 ? err_sys(err, -r, "remove %s", w->a) : 0;
+}
+
+int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err)
+{
+    const struct storage_work w = { .a = (char *)path };
+
+    if (!path || !path[0])
+        return 0;
+    if (path_check_run(path, "path to remove", err) < 0)
+        return -1;
+    return storage_block(ctx, remove_tree, &w, "tree to be removed", NULL, err);
+}

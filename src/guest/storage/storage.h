@@ -1,0 +1,58 @@
+/* storage.h - the file systems that the host gives to the VM: disks, shares of host directories,
+ * and overlays of both (gcs-protocol.md §4.1, §4.3, §4.5). Every call may wait for devices and for
+ * the kernel, until ctx ends; what blocks runs beside the loop (base/offload).
+ *
+ * Paths come from the host and are checked (path.h): ERR_INVALID names the field. A failed add
+ * leaves nothing behind. Removing what is not there is success, so that a removal can be
+ * repeated. Calls that touch the same path are ordered by the host. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct storage;
+
+/* load_module: as modules_load(). Caller frees. */
+struct storage *storage_new(int (*load_module)(const char *name, struct err *err));
+void storage_free(struct storage *s);
+AUTO_DEFINE(struct storage *, storage_free);
+
+struct storage_disk {
+    const char *mount_path; /* "": nothing is mounted */
+    unsigned controller, lun;
+    uint64_t partition;
+    bool read_only, block_device, ensure_filesystem, encrypted;
+    const char *filesystem;     /* "": found on the disk */
+    const char *const *options; /* only words of propagation count; may be NULL */
+};
+/* ERR_UNAVAILABLE: the disk did not appear in time. */
+int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
+                     struct err *err);
+int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
+                        struct err *err);
+/* The disk may be detached afterwards. */
+int storage_eject_disk(struct ctx *ctx, struct storage *s, unsigned controller, unsigned lun,
+                       struct err *err);
+
+/* A host directory or file, by the name that the host gave it on the VM's one 9p device. */
+int storage_add_share(struct ctx *ctx, struct storage *s, const char *name, const char *mount_path,
+                      bool read_only, struct err *err);
+int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_path,
+                         struct err *err);
+
+/* layers: topmost first, NULL-terminated. scratch_path "": read-only. */
+struct storage_layers {
+    const char *root_path, *scratch_path;
+    const char *const *layers;
+};
+int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
+                    struct err *err);
+/* keep_bundle: a container lives in the root's parent directory; else its bind mount (§4.5) is
+ * undone too, and what combine made on the scratch disk is removed. */
+int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
+                      bool keep_bundle, struct err *err);
+/* Removes a directory with all that is in it, but nothing that is mounted there (ERR_STATE). Below
+ * /run only. "" is fine. */
+int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err);

@@ -1,0 +1,289 @@
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "guest/storage/blockfs.h"
+#include "guest/storage/mnt.h"
+#include "guest/storage/path.h"
+#include "guest/storage/scsi.h"
+#include "guest/storage/storage_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SYS "/sys"
+/* A disk that the host has attached shows up within some ms; emulation on a busy host is slow. */
+#define APPEAR_NS (20 * NS_PER_S)
+#define LOOK_NS (10 * NS_PER_MS)
+#define SCAN_AFTER_NS (500 * NS_PER_MS)
+#define MKFS_NS (120 * NS_PER_S)
+
+static const char *const disk_modules[] = { "virtio_scsi", "sd_mod", NULL };
+
+static int check(const struct storage_disk *d, struct err *err)
+{
+    if (d->controller >= SCSI_CONTROLLERS)
+        return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", d->controller,
+                       SCSI_CONTROLLERS);
+    if (d->encrypted)
+        return err_set(err, ERR_UNIMPLEMENTED, "encrypted disks are not supported by this guest");
+    return d->mount_path[0] ? path_check_run(d->mount_path, "MountPath", err) : 0;
+}
+
+/* --- finding --- */
+
+static int scan(struct storage_work *w, struct err *err)
+{
+    int r = scsi_scan(SYS, w->host, w->lun);
+
+    return r < 0 ? err_sys(err, -r, "scan SCSI host %u", w->host) : 0;
+}
+
+/* The device's node exists and its driver answers. */
+static bool look(const struct storage_disk *d, unsigned *host, bool *has_host, char **ret_node)
+{
+    AUTO_FREE char *name = NULL;
+
+    *has_host = scsi_host(SYS, d->controller, host) == 0;
+    if (!*has_host || scsi_block(SYS, *host, d->lun, d->partition, &name) < 0)
+        return false;
+    AUTO_FREE char *node = str_format("/dev/%s", name);
+    if (access(node, F_OK) < 0)
+        return false;
+    *ret_node = TAKE_PTR(node);
+    return true;
+}
+
+/* Announcements of the kernel come before udev-like nodes and partitions are there, and can be
+ * lost: looking every 10 ms costs less than it takes to explain. Bounded. */
+static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d, char **ret_node,
+                struct err *err)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, APPEAR_NS);
+    uint64_t waited = 0;
+    unsigned host = 0;
+    bool has_host = false;
+
+    if (storage_load(ctx, s, disk_modules, err) < 0)
+        return -1;
+    while (!look(d, &host, &has_host, ret_node)) {
+        struct err ignored = ERR_INIT;
+        const struct storage_work w = { .host = host, .lun = d->lun };
+
+        if (has_host && waited == SCAN_AFTER_NS)
+            (void)storage_block(&bounded, scan, &w, "SCSI scan", NULL, &ignored);
+        if (fiber_sleep(&bounded, LOOK_NS, err) < 0) {
+            if (err->code != ERR_DEADLINE)
+                return -1;
+            return err_set(err, ERR_UNAVAILABLE, "disk %u:%u%s did not appear", d->controller,
+                           d->lun, has_host ? "" : " and its controller");
+        }
+        waited += LOOK_NS;
+    }
+    return 0;
+}
+
+/* --- file system --- */
+
+static int detect(struct storage_work *w, struct err *err)
+{
+    int r = blockfs_of(w->a, &w->found);
+
+    return r < 0 ? err_sys(err, -r, "read %s", w->a) : 0;
+}
+
+static int make_ext4(struct ctx *ctx, const char *node, struct err *err)
+{
+    const char *const argv[] = { "mkfs.ext4", "-q", "-F", node, NULL };
+    struct ctx bounded = ctx_with_timeout(ctx, MKFS_NS);
+    AUTO(child_free) struct child *child = NULL;
+    int status = 0;
+
+    log_info(ctx, "make a file system", F_STR("device", node));
+    if (child_spawn(&bounded, &(struct child_opts){ .argv = argv }, &child, err) < 0 ||
+        child_wait(&bounded, child, &status, err) < 0)
+        return err_wrap(err, "mkfs.ext4 %s", node);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        return err_set(err, ERR_INTERNAL, "mkfs.ext4 %s failed with status 0x%x", node, status);
+    return 0;
+}
+
+/* The type to mount with; *ret is borrowed from d or static. */
+static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char *node,
+                       const char **ret, struct err *err)
+{
+    const struct storage_work w = { .a = (char *)node };
+    const char *found = NULL;
+    bool wanted = d->filesystem && d->filesystem[0];
+
+    if (storage_block(ctx, detect, &w, "disk to be read", &found, err) < 0)
+        return -1;
+    if (!wanted && !found)
+        return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds no file system that is known",
+                       d->controller, d->lun, node);
+    *ret = wanted ? d->filesystem : found;
+    if (!d->ensure_filesystem || (found && strcmp(found, *ret) == 0))
+        return 0;
+    if (d->read_only)
+        return err_set(err, ERR_INVALID, "disk %u:%u is read-only and holds no %s", d->controller,
+                       d->lun, *ret);
+    if (strcmp(*ret, "ext4") != 0)
+        return err_set(err, ERR_INVALID, "cannot make a file system of type \"%.32s\"", *ret);
+    return make_ext4(ctx, node, err);
+}
+
+/* Neither a journal nor a log is replayed on a disk that others may be reading too. */
+static const char *mount_data(const char *type, bool read_only)
+{
+    if (!read_only)
+        return "";
+    return strcmp(type, "ext4") == 0 ? "noload" : strcmp(type, "xfs") == 0 ? "norecovery" : "";
+}
+
+static unsigned long propagation(const char *word)
+{
+    static const struct {
+        const char *word;
+        unsigned long flags;
+    } words[] = {
+        { "shared", MS_SHARED },         { "rshared", MS_SHARED | MS_REC },
+        { "slave", MS_SLAVE },           { "rslave", MS_SLAVE | MS_REC },
+        { "private", MS_PRIVATE },       { "rprivate", MS_PRIVATE | MS_REC },
+        { "unbindable", MS_UNBINDABLE }, { "runbindable", MS_UNBINDABLE | MS_REC },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strcmp(words[i].word, word) == 0)
+            return words[i].flags;
+    return 0;
+}
+
+static int mount_disk(struct storage_work *w, struct err *err)
+{
+    int r = dir_make(w->b, 0700);
+
+    if (r < 0)
+        return err_sys(err, -r, "make %s", w->b);
+    if (mnt_mount(w->a, w->b, w->c, w->flags, w->d, err) < 0) {
+        (void)rmdir(w->b); /* what we made; one that was full before stays */
+        return -1;
+    }
+    return 0;
+}
+
+static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
+                     const char *node, struct err *err)
+{
+    const char *type = NULL;
+
+    if (choose_type(ctx, d, node, &type, err) < 0)
+        return -1;
+    if (!path_name_ok(type))
+        return err_set(err, ERR_INVALID, "no file system \"%.32s\"", type);
+    const char *const modules[] = { type, NULL };
+    if (storage_load(ctx, s, modules, err) < 0)
+        return -1;
+    const struct storage_work w = {
+        .a = (char *)node,
+        .b = (char *)d->mount_path,
+        .c = (char *)type,
+        .d = (char *)mount_data(type, d->read_only),
+        .flags = d->read_only ? MS_RDONLY : 0,
+    };
+    if (storage_block(ctx, mount_disk, &w, "disk to be mounted", NULL, err) < 0)
+        return -1;
+    for (const char *const *o = d->options; o && *o; o++) {
+        unsigned long flags = propagation(*o);
+        if (flags && mount(NULL, d->mount_path, NULL, flags, NULL) < 0)
+            log_warn(ctx, "propagation not set, going on", F_STR("uvm-path", d->mount_path),
+                     F_STR("error", strerror(errno)));
+    }
+    return 0;
+}
+
+static int add_link(const struct storage_disk *d, const char *node, struct err *err)
+{
+    AUTO_FREE char *parent = path_parent(d->mount_path);
+    int r = dir_make(parent, 0700);
+
+    if (r < 0)
+        return err_sys(err, -r, "make %s", parent);
+    if (symlink(node, d->mount_path) < 0)
+        return err_sys(err, errno, "link %s to %s", d->mount_path, node);
+    return 0;
+}
+
+int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
+                     struct err *err)
+{
+    AUTO_FREE char *node = NULL;
+
+    if (check(d, err) < 0)
+        return -1;
+    if (!d->mount_path[0])
+        return 0;
+    if (find(ctx, s, d, &node, err) < 0)
+        return -1;
+    int r = d->block_device ? add_link(d, node, err) : add_mount(ctx, s, d, node, err);
+    if (r == 0)
+        log_info(ctx, "disk mounted", F_U("controller", d->controller), F_U("lun", d->lun),
+                 F_STR("device", node), F_STR("uvm-path", d->mount_path));
+    return r;
+}
+
+/* The directory is empty once nothing is mounted on it; anything else is not ours to delete. */
+static int unmount_disk(struct storage_work *w, struct err *err)
+{
+    if (mnt_unmount(w->a, err) < 0)
+        return -1;
+    if (rmdir(w->a) < 0 && errno != ENOENT && errno != ENOTEMPTY)
+        return err_sys(err, errno, "remove %s", w->a);
+    return 0;
+}
+
+int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
+                        struct err *err)
+{
+    const struct storage_work w = { .a = (char *)d->mount_path };
+
+    if (check(d, err) < 0)
+        return -1;
+    if (!d->mount_path[0])
+        return 0;
+    if (!d->block_device)
+        return storage_block(ctx, unmount_disk, &w, "disk to be unmounted", NULL, err);
+    if (unlink(d->mount_path) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", d->mount_path);
+    return 0;
+}
+
+static int forget(struct storage_work *w, struct err *err)
+{
+    int r = scsi_forget(SYS, w->host, w->lun);
+
+    return r < 0 ? err_sys(err, -r, "remove SCSI device %u:0:0:%u", w->host, w->lun) : 0;
+}
+
+int storage_eject_disk(struct ctx *ctx, struct storage *s, unsigned controller, unsigned lun,
+                       struct err *err)
+{
+    struct storage_work w = { .lun = lun };
+
+    if (controller >= SCSI_CONTROLLERS)
+        return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", controller,
+                       SCSI_CONTROLLERS);
+    int r = scsi_host(SYS, controller, &w.host);
+    if (r == -ENXIO) /* no controller, no disk */
+        return 0;
+    if (r < 0)
+        return err_sys(err, -r, "SCSI controller %u", controller);
+    return storage_block(ctx, forget, &w, "disk to be ejected", NULL, err);
+}

@@ -1,0 +1,161 @@
+/* storage_layers.c - a container's root: an overlay of layers, with a directory on a scratch disk
+ * for what is written (gcs-protocol.md §4.5). */
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "guest/storage/mnt.h"
+#include "guest/storage/path.h"
+#include "guest/storage/storage_priv.h"
+#include <errno.h>
+#include <sys/mount.h>
+#include <unistd.h>
+
+#define LAYERS_MAX 128 /* what fits into a page of options, roughly; overlay itself takes 500 */
+#define OPTIONS_MAX 4095
+
+static const char *const overlay_modules[] = { "overlay", NULL };
+
+static int check(const struct storage_layers *l, struct err *err)
+{
+    if (path_check_run(l->root_path, "ContainerRootPath", err) < 0)
+        return -1;
+    if (l->scratch_path[0] && (path_check_run(l->scratch_path, "ScratchPath", err) < 0 ||
+                               path_check_option(l->scratch_path, "ScratchPath", err) < 0))
+        return -1;
+    return 0;
+}
+
+static int make_options(const struct storage_layers *l, struct sbuf *out, struct err *err)
+{
+    size_t n = 0;
+
+    for (const char *const *layer = l->layers; layer && *layer; layer++, n++) {
+        if (path_check(*layer, "layer path", err) < 0 ||
+            path_check_option(*layer, "layer path", err) < 0)
+            return -1;
+        sbuf_addf(out, "%s%s", n ? ":" : "lowerdir=", *layer);
+    }
+    if (n == 0)
+        return err_set(err, ERR_INVALID, "no layers to combine");
+    if (n > LAYERS_MAX)
+        return err_set(err, ERR_INVALID, "%zu layers, at most %d", n, LAYERS_MAX);
+    if (l->scratch_path[0])
+        sbuf_addf(out, ",upperdir=%s/upper,workdir=%s/work", l->scratch_path, l->scratch_path);
+    if (out->len > OPTIONS_MAX)
+        return err_set(err, ERR_INVALID, "paths of %zu layers are too long for a mount", n);
+    return 0;
+}
+
+static int make_dir(const char *path, struct err *err)
+{
+    int r = dir_make(path, 0755);
+
+    return r < 0 ? err_sys(err, -r, "make %s", path) : 0;
+}
+
+/* True if the bundle is to be a directory of the scratch disk: it is not there by itself. */
+static bool binds_bundle(const char *scratch, const char *bundle)
+{
+    return scratch && scratch[0] && !path_is_below(scratch, bundle);
+}
+
+static int bind_bundle(const char *scratch, const char *bundle, struct err *err)
+{
+    AUTO_FREE char *dir = str_format("%s/bundle", scratch);
+
+    if (make_dir(dir, err) < 0 || make_dir(bundle, err) < 0)
+        return -1;
+    return mnt_is_mounted(bundle) ? 0 : mnt_bind(dir, bundle, false, err);
+}
+
+/* What make_scratch and bind_bundle made. Errors are those of a path already half gone. */
+static int drop_scratch(const char *scratch, const char *bundle, struct err *err)
+{
+    static const char *const dirs[] = { "upper", "work", "bundle" };
+
+    if (binds_bundle(scratch, bundle) && mnt_unmount(bundle, err) < 0)
+        return -1;
+    (void)rmdir(bundle); /* not empty: not only ours */
+    for (size_t i = 0; scratch[0] && i < ARRAY_LEN(dirs); i++) {
+        AUTO_FREE char *dir = str_format("%s/%s", scratch, dirs[i]);
+        int r = dir_remove(dir);
+        if (r < 0)
+            return err_sys(err, -r, "remove %s", dir);
+    }
+    if (scratch[0])
+        (void)rmdir(scratch);
+    return 0;
+}
+
+static int make_scratch(const char *scratch, const char *bundle, struct err *err)
+{
+    AUTO_FREE char *upper = str_format("%s/upper", scratch), *work = str_format("%s/work", scratch);
+
+    if (binds_bundle(scratch, bundle) && bind_bundle(scratch, bundle, err) < 0)
+        return -1;
+    return make_dir(upper, err) < 0 || make_dir(work, err) < 0 ? -1 : 0;
+}
+
+/* a: root, b: scratch or "", c: options. */
+static int combine(struct storage_work *w, struct err *err)
+{
+    AUTO_FREE char *bundle = path_parent(w->a);
+    struct err ignored = ERR_INIT;
+
+    if (mnt_is_mounted(w->a))
+        return err_set(err, ERR_EXISTS, "something is mounted on %s already", w->a);
+    if ((w->b[0] && make_scratch(w->b, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
+        mnt_mount("overlay", w->a, "overlay", w->b[0] ? 0 : MS_RDONLY, w->c, err) < 0) {
+        (void)rmdir(w->a);
+        (void)drop_scratch(w->b, bundle, &ignored); /* the first error is the one to tell */
+        return -1;
+    }
+    return 0;
+}
+
+int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
+                    struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf options = { 0 };
+
+    if (check(l, err) < 0 || make_options(l, &options, err) < 0 ||
+        storage_load(ctx, s, overlay_modules, err) < 0)
+        return -1;
+    const struct storage_work w = {
+        .a = (char *)l->root_path,
+        .b = (char *)l->scratch_path,
+        .c = options.data,
+    };
+    if (storage_block(ctx, combine, &w, "layers to be combined", NULL, err) < 0)
+        return -1;
+    log_info(ctx, "layers combined", F_STR("uvm-path", l->root_path));
+    return 0;
+}
+
+/* a: root, b: scratch or "", yes: keep the bundle. */
+static int uncombine(struct storage_work *w, struct err *err)
+{
+    AUTO_FREE char *bundle = path_parent(w->a);
+
+    if (mnt_unmount(w->a, err) < 0)
+        return -1;
+    if (rmdir(w->a) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", w->a);
+    return w->yes ? 0 : drop_scratch(w->b, bundle, err);
+}
+
+int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
+                      bool keep_bundle, struct err *err)
+{
+    const struct storage_work w = {
+        .a = (char *)l->root_path,
+        .b = (char *)l->scratch_path,
+        .yes = keep_bundle,
+    };
+
+    if (check(l, err) < 0)
+        return -1;
+    return storage_block(ctx, uncombine, &w, "layers to be separated", NULL, err);
+}

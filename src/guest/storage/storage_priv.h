@@ -1,0 +1,27 @@
+/* storage_priv.h - for storage*.c only. */
+#pragma once
+#include "base/gate.h"
+#include "guest/storage/storage.h"
+
+struct storage {
+    int (*load_module)(const char *name, struct err *err);
+    struct gate share;
+    bool share_mounted;
+};
+
+/* What one piece of blocking work may see: copies, since it may outlive its caller. */
+struct storage_work {
+    char *a, *b, *c, *d;
+    unsigned long flags;
+    unsigned host, lun;
+    bool yes;
+    const char *found; /* out: static text */
+    int (*load_module)(const char *name, struct err *err);
+};
+
+/* Runs fn beside the loop with copies of in's strings. *ret_found may be NULL. */
+int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                  const struct storage_work *in, const char *why, const char **ret_found,
+                  struct err *err);
+/* Module after module; NULL ends the list. What is built in is fine. */
+int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, struct err *err);
