@@ -4,6 +4,7 @@ import hashlib
 import io
 import json
 import os
+import shutil
 import sys
 
 from harness import IMAGE, TOP, compile_c
@@ -33,6 +34,7 @@ def make(t, name, honest=True, **contents):
     """A directory with the image's files; `contents` replaces some (kernel=…, initrd=…; None: it is
     missing). honest: the manifest says what is there, so that nobody notices before the guest."""
     directory = os.path.join(t.work, name)
+    shutil.rmtree(directory, ignore_errors=True)
     os.mkdir(directory)
     manifest = _manifest()
     for key, file in (("kernel", KERNEL), ("initrd", INITRD)):

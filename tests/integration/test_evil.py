@@ -6,18 +6,32 @@ import signal
 import time
 
 import images
-from harness import flat, test
+from harness import TooSlow, flat, test
 
 MEMORY_KIB = 64 << 10
 
 
 def hostile(deed, sentence, *patterns, waits=False):
     """waits: only the boot's deadline ends it."""
+    def attempt(t, limit):
+        r = t.boot("true", seconds=limit + 60)
+        stage = re.search(r"failed at stage '(\w+)'", flat(r.err))
+        if waits and stage and at(stage.group(1)) != patterns[0]:
+            raise TooSlow(f"at stage {stage.group(1)} when the time was over\n{r}")
+        t.equal(r.code, 125, r)
+        for pattern in patterns:
+            t.match(pattern, flat(r.err), r)
+        t.check("the host answered" not in r.err, "the host answered it", r)
+
     def run(t):
-        limit = t.short_boot_timeout() if waits else 0
-        images.evil(t, deed)
-        r = t.boot_fails(*patterns, seconds=limit + 60)
-        t.check("evil: " not in r.err or "answered" not in r.err, "the host answered it", r)
+        if not waits:
+            images.evil(t, deed)
+            return attempt(t, 0)
+
+        def limited(seconds):
+            images.evil(t, deed)
+            attempt(t, seconds)
+        t.with_short_boot_timeout(limited)
     test(sentence)(run)
 
 

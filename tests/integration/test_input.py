@@ -196,7 +196,6 @@ def broken_initrd(t):
 @test("an initrd that is cut off: an error with stage, remedy and the kernel's last words")
 def cut_initrd(t):
     initrd = images.read(images.INITRD)
-    t.short_boot_timeout()
     for part in (3, 2):
         images.make(t, f"cut-{part}", initrd=initrd[:len(initrd) // part])
         r = t.boot_fails("stage|no VM was started", "try: |make image")
@@ -209,8 +208,8 @@ def flipped_initrd(t):
     initrd = bytearray(images.read(images.INITRD))
     initrd[4 << 20:8 << 20] = os.urandom(4 << 20)
     images.make(t, "flipped", honest=False, initrd=bytes(initrd))
-    t.short_boot_timeout()
-    t.boot_fails(r"initrd\.cpio", "manifest", "make image", seconds=20)
+    t.config(boot_timeout_s=30)
+    t.boot_fails(r"initrd\.cpio", "manifest", "make image")
 
 
 @test("a corrupt network module: the agent says which, the boot fails at stage init")

@@ -11,7 +11,7 @@ import signal
 import time
 
 import leaks
-from harness import STAGES, flat, test
+from harness import STAGES, Failure, TooSlow, flat, test
 
 SOON = 10  # seconds until lcow must have ended after its VM has
 
@@ -55,8 +55,14 @@ def qemu_killed(t, stage):
 
 @for_each_stage("QEMU stopped at stage {}: the end comes with the deadline, or when told")
 def qemu_stopped(t, stage):
-    limit = t.short_boot_timeout()
-    p, vmm = begun(t, stage)
+    t.with_short_boot_timeout(lambda limit: stopped_at(t, stage, limit))
+
+
+def stopped_at(t, stage, limit):
+    try:
+        p, vmm = begun(t, stage)
+    except Failure as e:
+        raise TooSlow(str(e)) from None
     os.kill(vmm, signal.SIGSTOP)
     if stage == "negotiated":  # no deadline any more: the user's patience counts
         time.sleep(0.5)
@@ -69,7 +75,7 @@ def qemu_stopped(t, stage):
     # Between our seeing a stage and stopping it, the boot may have come to its end.
     try:
         r = p.wait(limit + SOON)
-    except Exception:
+    except Failure:
         t.check(re.search(STAGES["negotiated"], p.err), "no end after the deadline", p.err)
         p.signal(signal.SIGTERM)
         time.sleep(0.3)
