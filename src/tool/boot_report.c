@@ -21,11 +21,22 @@ static const char *reason(const struct err *err)
 }
 
 #define CONSOLE_COLUMNS 74
+#define CONSOLE_LINES 12
+
+static const char *last_lines(const char *text, unsigned n)
+{
+    const char *at = text + strlen(text);
+
+    for (n++; at > text && n > 0; at--)
+        n -= at[-1] == '\n' && *at;
+    return n == 0 ? at + 1 : text;
+}
 
 /* Kernel lines are long; they go on in the next one. */
 static void add_console(const char *text, struct sbuf *out)
 {
     sbuf_adds(out, "last lines of the VM's console:\n");
+    text = last_lines(text, CONSOLE_LINES - 1);
     while (*text) {
         size_t n = strcspn(text, "\n");
 

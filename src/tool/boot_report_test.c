@@ -64,6 +64,27 @@ TEST(long_lines_of_the_console_are_folded)
     ASSERT_HAS(out.data, "\n      xxxx");
 }
 
+TEST(only_the_last_lines_of_the_console_are_shown)
+{
+    for (int n = 1; n <= 30; n++) {
+        AUTO(sbuf_release) struct sbuf out = { 0 }, console = { 0 };
+        struct boot_result r;
+        int shown = n < 12 ? n : 12;
+
+        for (int i = 1; i <= n; i++)
+            sbuf_addf(&console, "line %d%s", i, i == n && n % 2 ? "" : "\n");
+        fill(&r, "b-1", VM_STAGE_KERNEL, 32);
+        err_set(&r.err, ERR_DEADLINE, "no answer");
+        r.console = console.data;
+        boot_report_failure(&r, &out);
+        AUTO_FREE char *first = str_format("console:\n    line %d\n", n - shown + 1);
+        AUTO_FREE char *last = str_format("    line %d\n", n);
+
+        ASSERT_HAS(out.data, first);
+        ASSERT(str_ends(out.data, last));
+    }
+}
+
 TEST(a_vm_that_never_ran_has_no_stage)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
