@@ -11,6 +11,10 @@ struct ctx;
 struct err;
 struct loop;
 
+/* Above every fd number that a child may ask for. Of our fds only those at or above it are the same
+ * in the child's setup: the others may have been replaced by named ones. */
+#define CHILD_SAFE_FD 256
+
 struct child_fd {
     int from; /* ours; borrowed */
     int to;   /* its number in the child */

@@ -23,7 +23,6 @@
 #include <unistd.h>
 
 #define CHILD_FDS_MAX 64
-#define CHILD_LOW_FD 256 /* above every fd number that a child may ask for */
 
 struct child {
     struct loop *loop;
@@ -83,13 +82,13 @@ static int place_fds(struct launch *l, struct err *err)
 
     /* Our own must not lie where a named one is going to. */
     for (size_t i = 0; i < ARRAY_LEN(ours); i++) {
-        int moved = fcntl(*ours[i], F_DUPFD_CLOEXEC, CHILD_LOW_FD);
+        int moved = fcntl(*ours[i], F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
         if (moved < 0)
             return err_sys(err, errno, "move fd %d", *ours[i]);
         *ours[i] = moved;
     }
     for (size_t i = 0; i < o->n_fds; i++) {
-        high[i] = fcntl(o->fds[i].from, F_DUPFD_CLOEXEC, CHILD_LOW_FD);
+        high[i] = fcntl(o->fds[i].from, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
         if (high[i] < 0)
             return err_sys(err, errno, "pass fd %d", o->fds[i].from);
         if (o->fds[i].to < 3)
@@ -248,9 +247,9 @@ static int check_opts(const struct child_opts *o, struct err *err)
         return err_set(err, ERR_INVALID, "%zu fds for a child, at most %d", o->n_fds,
                        CHILD_FDS_MAX);
     for (size_t i = 0; i < o->n_fds; i++)
-        if (o->fds[i].to < 0 || o->fds[i].to >= CHILD_LOW_FD)
+        if (o->fds[i].to < 0 || o->fds[i].to >= CHILD_SAFE_FD)
             return err_set(err, ERR_INVALID, "fd number %d for a child, at most %d", o->fds[i].to,
-                           CHILD_LOW_FD - 1);
+                           CHILD_SAFE_FD - 1);
     return 0;
 }
 
