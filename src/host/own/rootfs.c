@@ -137,6 +137,8 @@ static int read_overlay(struct job *j, const struct rootfs_mount *m, struct err 
     }
     if (j->lower.n == 0)
         return err_set(err, ERR_INVALID, "overlay without lowerdir");
+    if (!j->upper)
+        j->writable = false; /* nowhere to write to */
     if (j->upper && j->writable && !j->work)
         return err_set(err, ERR_INVALID, "overlay with upperdir but without workdir");
     return 0;

@@ -1,0 +1,266 @@
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include "host/own/rootfs.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+#include <sys/xattr.h>
+#include <unistd.h>
+
+static void need_root(void)
+{
+    if (geteuid() != 0)
+        tap_skip("mounts need root");
+}
+
+/* A layer directory with a file of its own name in it. */
+static void layer(struct place *p, const char *name)
+{
+    AUTO_FREE char *file = str_format("%s/in-%s", name, name);
+
+    ASSERT_EQ(mkdir(place_path(p, name), 0755), 0);
+    ASSERT_EQ(file_write(place_path(p, file), name, strlen(name), 0644), 0);
+}
+
+struct overlay {
+    char *lower, *upper, *work;
+    const char *options[5];
+    struct rootfs_mount m;
+};
+
+static void overlay_init(struct overlay *o, struct place *p, const char *lower, bool upper)
+{
+    size_t n = 0;
+
+    *o = (struct overlay){ .lower = str_format("lowerdir=%s", lower),
+                           .upper = str_format("upperdir=%s/up", p->dir),
+                           .work = str_format("workdir=%s/work", p->dir) };
+    o->options[n++] = "index=off";
+    if (upper) {
+        o->options[n++] = o->work;
+        o->options[n++] = o->upper;
+    }
+    o->options[n++] = o->lower;
+    o->m = (struct rootfs_mount){ "overlay", "overlay", o->options };
+}
+
+static void overlay_release_auto(struct overlay *o)
+{
+    free(o->lower);
+    free(o->upper);
+    free(o->work);
+}
+
+static bool is_there(int tree, const char *name)
+{
+    return faccessat(tree, name, F_OK, AT_SYMLINK_NOFOLLOW) == 0;
+}
+
+TEST_FIBER(a_deleted_file_stays_deleted_and_an_opaque_directory_hides)
+{
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    layer(&p, "low");
+    layer(&p, "up");
+    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
+    ASSERT_EQ(mkdir(place_path(&p, "low/d"), 0755), 0);
+    ASSERT_EQ(mkdir(place_path(&p, "up/d"), 0755), 0);
+    ASSERT_EQ(file_write(place_path(&p, "low/d/hidden"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(place_path(&p, "up/d/new"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(place_path(&p, "low/gone"), "", 0, 0644), 0);
+    ASSERT_EQ(mknod(place_path(&p, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
+    ASSERT_EQ(setxattr(place_path(&p, "up/d"), "trusted.overlay.opaque", "y", 1, 0), 0);
+    AUTO_FREE char *low = str_format("%s/low", p.dir);
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, low, true);
+
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &tree, &err), err);
+    AUTO_FD int fd = tree;
+    ASSERT(is_there(fd, "in-low") && is_there(fd, "in-up") && is_there(fd, "d/new"));
+    ASSERT(!is_there(fd, "gone") && !is_there(fd, "d/hidden"));
+    ASSERT_EQ(mkdirat(fd, "x", 0755), -1);
+    ASSERT_EQ(errno, EROFS);
+    ASSERT_EQ(unlinkat(fd, "in-up", 0), -1);
+    ASSERT_EQ(errno, EROFS);
+    ASSERT_EQ(openat(fd, "in-low", O_WRONLY | O_CLOEXEC), -1);
+    ASSERT_EQ(errno, EROFS);
+    ASSERT_EQ(rmdir(place_path(&p, "work")), 0); /* nothing was ever made in it */
+}
+
+TEST_FIBER(a_writable_one_writes_to_its_upper_directory)
+{
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    layer(&p, "low");
+    layer(&p, "up");
+    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
+    AUTO_FREE char *low = str_format("%s/low", p.dir);
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, low, true);
+
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, true, &tree, &err), err);
+    AUTO_FD int fd = tree;
+    ASSERT_EQ(mkdirat(fd, "made", 0755), 0);
+    ASSERT_EQ(unlinkat(fd, "in-low", 0), 0);
+    fd_close(TAKE_FD(fd));
+    ASSERT_EQ(access(place_path(&p, "up/made"), F_OK), 0);
+    ASSERT_EQ(access(place_path(&p, "low/in-low"), F_OK), 0);
+    struct stat st;
+    ASSERT_EQ(lstat(place_path(&p, "up/in-low"), &st), 0);
+    ASSERT(S_ISCHR(st.st_mode)); /* a whiteout */
+}
+
+TEST_FIBER(two_hundred_layers_with_long_names_are_merged)
+{
+    need_root();
+    PLACE_IN_MEMORY(p);
+    AUTO(sbuf_release) struct sbuf lower = { 0 };
+    char deep[181];
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    memset(deep, 'x', sizeof(deep) - 1);
+    deep[sizeof(deep) - 1] = '\0';
+    for (int i = 0; i < 200; i++) {
+        AUTO_FREE char *dir = str_format("%s/%s/%d", p.dir, deep, i);
+        AUTO_FREE char *file = str_format("%s/in-%d", dir, i);
+        AUTO_FREE char *same = str_format("%s/same", dir);
+        AUTO_FREE char *text = str_format("%d", i);
+
+        ASSERT_EQ(dir_make(dir, 0755), 0);
+        ASSERT_EQ(file_write(file, "", 0, 0644), 0);
+        ASSERT_EQ(file_write(same, text, strlen(text), 0644), 0);
+        sbuf_addf(&lower, "%s%s", i ? ":" : "", dir);
+    }
+    ASSERT(lower.len > 40000); /* ten pages */
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, lower.data, false);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &tree, &err), err);
+    AUTO_FD int fd = tree;
+    for (int i = 0; i < 200; i++) {
+        AUTO_FREE char *file = str_format("in-%d", i);
+        ASSERT(is_there(fd, file));
+    }
+    AUTO_FD int same = openat(fd, "same", O_RDONLY | O_CLOEXEC);
+    char text[8] = "";
+    ASSERT_EQ(read(same, text, sizeof(text) - 1), 1);
+    ASSERT_STR(text, "0"); /* the first named is on top */
+}
+
+TEST_FIBER(odd_names_and_a_single_layer_work)
+{
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    layer(&p, "a,b c");
+    layer(&p, "with:colon");
+    AUTO_FREE char *two = str_format("%s/a,b c:%s/with\\:colon", p.dir, p.dir);
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, two, false);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &tree, &err), err);
+    ASSERT(is_there(tree, "in-a,b c") && is_there(tree, "in-with:colon"));
+    fd_close(tree);
+
+    AUTO_FREE char *one = str_format("%s/a,b c", p.dir);
+    AUTO(overlay_release) struct overlay single;
+    overlay_init(&single, &p, one, false);
+    ASSERT_OK(rootfs_open(ctx, &single.m, 1, NULL, true, &tree, &err), err);
+    ASSERT(is_there(tree, "in-a,b c"));
+    /* Without an upper directory nothing is writable, whatever is wanted. */
+    ASSERT_EQ(mkdirat(tree, "x", 0755), -1);
+    fd_close(tree);
+}
+
+TEST_FIBER(a_missing_layer_is_named)
+{
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    layer(&p, "low");
+    AUTO_FREE char *two = str_format("%s/low:%s/not-here", p.dir, p.dir);
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, two, false);
+    ASSERT_FAIL(rootfs_open(ctx, &o.m, 1, NULL, false, &tree, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "/not-here");
+    ASSERT_FAIL(rootfs_open(ctx, NULL, 0, "/no/such/root", false, &tree, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "/no/such/root");
+    ASSERT_EQ(tree, -1);
+}
+
+TEST_FIBER(binds_and_the_root_path_are_taken_as_they_are)
+{
+    static const char *const rw[] = { "rbind", "rw", NULL }, *const ro[] = { "rbind", "ro", NULL };
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    layer(&p, "root");
+    AUTO_FREE char *root = str_format("%s/root", p.dir);
+    const struct rootfs_mount bind = { "bind", root, rw }, fixed = { "bind", root, ro };
+
+    ASSERT_OK(rootfs_open(ctx, &bind, 1, NULL, false, &tree, &err), err);
+    ASSERT(is_there(tree, "in-root"));
+    ASSERT_EQ(mkdirat(tree, "x", 0755), -1);
+    fd_close(tree);
+    ASSERT_OK(rootfs_open(ctx, &fixed, 1, NULL, true, &tree, &err), err);
+    ASSERT_EQ(mkdirat(tree, "x", 0755), -1);
+    fd_close(tree);
+    ASSERT_OK(rootfs_open(ctx, &bind, 1, NULL, true, &tree, &err), err);
+    ASSERT_EQ(mkdirat(tree, "x", 0755), 0);
+    fd_close(tree);
+    ASSERT_OK(rootfs_open(ctx, NULL, 0, root, false, &tree, &err), err);
+    ASSERT(is_there(tree, "x"));
+    fd_close(tree);
+}
+
+TEST_FIBER(what_is_not_supported_says_so)
+{
+    static const char *const mapped[] = { "lowerdir=/a:/b", "uidmap=0:1000:1", NULL };
+    static const char *const unknown[] = { "lowerdir=/a:/b", "frobnicate=on", NULL };
+    static const char *const none[] = { "index=off", NULL };
+    static const char *const data_only[] = { "lowerdir=/a::/b", NULL };
+    static const char *const no_work[] = { "lowerdir=/a", "upperdir=/b", NULL };
+    static const struct {
+        struct rootfs_mount m;
+        enum err_code code;
+        const char *part;
+    } cases[] = {
+        { { "ext4", "/dev/loop0", none }, ERR_UNIMPLEMENTED, "\"ext4\"" },
+        { { "erofs", "/layer", none }, ERR_UNIMPLEMENTED, "\"erofs\"" },
+        { { "overlay", "overlay", mapped }, ERR_UNIMPLEMENTED, "uidmap=0:1000:1" },
+        { { "overlay", "overlay", unknown }, ERR_INVALID, "frobnicate" },
+        { { "overlay", "overlay", none }, ERR_INVALID, "lowerdir" },
+        { { "overlay", "overlay", data_only }, ERR_UNIMPLEMENTED, "data-only" },
+        { { "overlay", "overlay", no_work }, ERR_INVALID, "workdir" },
+        { { "bind", "", none }, ERR_INVALID, "source" },
+    };
+    struct err err = ERR_INIT;
+    int tree = -1;
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        ASSERT_FAIL(rootfs_open(ctx, &cases[i].m, 1, NULL, true, &tree, &err), err, cases[i].code);
+        ASSERT_HAS(err.msg, cases[i].part);
+    }
+    const struct rootfs_mount two[] = { { "erofs", "/a", none }, { "overlay", "o", none } };
+    ASSERT_FAIL(rootfs_open(ctx, two, 2, NULL, false, &tree, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "snapshotter");
+    ASSERT_FAIL(rootfs_open(ctx, NULL, 0, NULL, false, &tree, &err), err, ERR_INVALID);
+}

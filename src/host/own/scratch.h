@@ -1,0 +1,45 @@
+/* scratch.h - the scratch disk of a VM: a sparse ext4 image that containers write to. A pristine
+ * one is formatted once per size and kept (<dir>/scratch/); each VM gets a copy that shares or
+ * skips everything empty: <dir>/sandboxes/<namespace>/<id>/scratch.img, 0600, root's. QEMU gets its
+ * descriptor.
+ *
+ * Life: make -> … -> remove -> free. The directory is on record in the ledger before it exists,
+ * and locked for as long as we live: scratch_sweep, which takes the others, never touches a living
+ * one. Calls with ctx work in a thread or a child process: the disk may be slow. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct ledger;
+struct scratch;
+
+#define SCRATCH_MIB_MIN 64
+#define SCRATCH_MIB_MAX (16u * 1024 * 1024)
+
+struct scratch_opts {
+    const char *dir;     /* the configuration's scratch_dir */
+    const char *ns, *id; /* containerd's namespace, the sandbox; no '/' in them */
+    uint32_t size_mib;
+    struct ledger *ledger; /* borrows; must outlive the scratch */
+};
+
+/* A full disk is ERR_EXHAUSTED and names the directory. Caller frees. */
+int scratch_make(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,
+                 struct err *err);
+int scratch_fd(const struct scratch *s);           /* borrows; for reading and writing */
+const char *scratch_path(const struct scratch *s); /* borrows */
+/* File, directory and record. Repeatable. The VM must be done with it. */
+int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err);
+/* Closes; what was not removed stays on record. */
+void scratch_free(struct scratch *s);
+AUTO_DEFINE(struct scratch *, scratch_free);
+
+/* Takes away the directories that nobody living has: what no ledger named any more. fn (may be
+ * NULL) is told "namespace/id", the path and "removed", "would be removed" or what went wrong.
+ * Blocks: for tools. A missing dir is fine. Goes on after a failure and fails at the end. */
+int scratch_sweep(const char *dir, bool dry_run,
+                  void (*fn)(void *arg, const char *name, const char *path, const char *result),
+                  void *arg, struct err *err);
