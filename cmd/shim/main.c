@@ -1,0 +1,11 @@
+/* containerd-shim-lcow-v2 - the shim. Here it gets its backend, nothing else. */
+#include "host/bridge/bridge.h"
+#include "host/shim/shim.h"
+#include "host/vmm/qemu/qemu.h"
+
+int main(int argc, char **argv)
+{
+    static const struct shim_backend backend = { .vmm_new = qemu_vmm_new, .guest_new = bridge_new };
+
+    return argc > 0 ? shim_main(&backend, argv) : 1;
+}

@@ -1,0 +1,125 @@
+/* service.c - the table of the Task service and what its handlers share. */
+#include "base/clock.h"
+#include "base/str.h"
+#include "host/rpc/rpc_server.h"
+#include "host/service/service_priv.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const struct rpc_method task_methods[] = {
+    RPC_UNARY("State", task_state, struct service, StateRequest, StateResponse),
+    RPC_UNARY("Create", task_create, struct service, CreateTaskRequest, CreateTaskResponse),
+    RPC_UNARY("Start", task_start, struct service, StartRequest, StartResponse),
+    RPC_UNARY("Delete", task_delete, struct service, DeleteRequest, DeleteResponse),
+    RPC_UNARY("Pids", task_pids, struct service, PidsRequest, PidsResponse),
+    RPC_UNARY("Pause", task_pause, struct service, PauseRequest, Empty),
+    RPC_UNARY("Resume", task_resume, struct service, ResumeRequest, Empty),
+    RPC_UNARY("Checkpoint", task_checkpoint, struct service, CheckpointTaskRequest, Empty),
+    RPC_UNARY("Kill", task_kill, struct service, KillRequest, Empty),
+    RPC_UNARY("Exec", task_exec, struct service, ExecProcessRequest, Empty),
+    RPC_UNARY("ResizePty", task_resize, struct service, ResizePtyRequest, Empty),
+    RPC_UNARY("CloseIO", task_close_io, struct service, CloseIORequest, Empty),
+    RPC_UNARY("Update", task_update, struct service, UpdateTaskRequest, Empty),
+    RPC_UNARY("Wait", task_wait, struct service, WaitRequest, WaitResponse),
+    RPC_UNARY("Stats", task_stats, struct service, StatsRequest, StatsResponse),
+    RPC_UNARY("Connect", task_connect, struct service, ConnectRequest, ConnectResponse),
+    RPC_UNARY("Shutdown", task_shutdown, struct service, ShutdownRequest, Empty),
+};
+static const struct rpc_service task_service = { &task__descriptor, task_methods,
+                                                 ARRAY_LEN(task_methods) };
+
+struct service *service_new(const struct service_opts *o)
+{
+    struct service *s = mem_new(struct service);
+
+    s->opts = *o;
+    return s;
+}
+
+void service_free(struct service *s)
+{
+    free(s);
+}
+
+void service_add_to(struct service *s, struct rpc_server *server)
+{
+    rpc_server_add(server, SERVICE_TASK_V2, &task_service, s);
+    rpc_server_add(server, SERVICE_TASK_V3, &task_service, s);
+}
+
+void service_refuse(struct service *s)
+{
+    s->refusing = true;
+}
+
+uint64_t service_asked_to_leave(const struct service *s)
+{
+    return s->asked_to_leave;
+}
+
+bool service_idle(const struct service *s)
+{
+    return s->creating == 0 && registry_idle(s->opts.registry);
+}
+
+uint64_t service_calls(const struct service *s)
+{
+    return s->calls;
+}
+
+void service_changed(struct service *s)
+{
+    if (s->opts.on_change)
+        s->opts.on_change(s->opts.arg);
+}
+
+struct ctx service_own_ctx(const struct ctx *ctx, uint64_t ns)
+{
+    struct ctx own = *ctx;
+
+    own.cancel = NULL;
+    own.deadline = 0;
+    return ctx_with_timeout(&own, ns);
+}
+
+int service_check_id(const char *what, const char *id, struct err *err)
+{
+    size_t len = strlen(id);
+
+    if (len == 0)
+        return err_set(err, ERR_INVALID, "the %s is empty", what);
+    if (len > SERVICE_ID_MAX)
+        return err_set(err, ERR_INVALID, "%s \"%.40s…\" has %zu bytes, at most %d are allowed",
+                       what, id, len, SERVICE_ID_MAX);
+    for (size_t i = 0; i < len; i++) {
+        bool word = isalnum((unsigned char)id[i]) && (unsigned char)id[i] < 128;
+        bool between = strchr("._-", id[i]) && i > 0 && i + 1 < len &&
+                       isalnum((unsigned char)id[i - 1]) && isalnum((unsigned char)id[i + 1]);
+        if (!word && !between)
+            return err_set(err, ERR_INVALID,
+                           "%s \"%s\" is not made of letters and digits, single . _ - between them",
+                           what, id);
+    }
+    return 0;
+}
+
+struct container *service_container(struct service *s, const char *id, struct err *err)
+{
+    s->calls++;
+    if (service_check_id("container id", id, err) < 0)
+        return NULL;
+    return registry_find(s->opts.registry, id, err);
+}
+
+struct process *service_process(struct service *s, const char *id, const char *exec_id,
+                                struct container **ret_container, struct err *err)
+{
+    struct container *c = service_container(s, id, err);
+
+    if (!c || (exec_id[0] && service_check_id("exec id", exec_id, err) < 0))
+        return NULL;
+    if (ret_container)
+        *ret_container = c;
+    return container_process(c, exec_id, err);
+}

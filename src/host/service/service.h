@@ -1,0 +1,45 @@
+/* service.h - containerd's Task service, under its v2 and v3 names: each call is checked, given to
+ * one controller, answered. Holds no state of containers; knows whether it was asked to leave.
+ *
+ * Life: new -> add to a server -> refuse (when leaving) -> free after the server's shutdown. Never
+ * waits outside its handlers. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct err;
+struct loop;
+struct registry;
+struct rpc_server;
+struct service;
+
+#define SERVICE_TASK_V2 "containerd.task.v2.Task"
+#define SERVICE_TASK_V3 "containerd.task.v3.Task"
+#define SERVICE_ID_MAX 76 /* bytes of a container's, exec's or namespace's name */
+
+struct service_opts {
+    struct loop *loop;
+    struct registry *registry; /* borrows */
+    bool stats_v2;             /* statistics in the type of cgroup v2, else of v1 */
+    /* A container came or went, or Shutdown was called. May not wait. May be NULL. */
+    void (*on_change)(void *arg);
+    /* A container exists now: its bundle and the host pid that stands for it. May be NULL. */
+    void (*on_created)(void *arg, const char *id, const char *bundle, uint32_t pid);
+    void *arg;
+};
+struct service *service_new(const struct service_opts *o);
+void service_free(struct service *s);
+AUTO_DEFINE(struct service *, service_free);
+void service_add_to(struct service *s, struct rpc_server *server);
+
+/* From now on Create answers ERR_UNAVAILABLE: we are leaving. */
+void service_refuse(struct service *s);
+/* How often Shutdown was called since the last Create. */
+uint64_t service_asked_to_leave(const struct service *s);
+uint64_t service_calls(const struct service *s);
+/* No container, and none on its way. */
+bool service_idle(const struct service *s);
+
+/* [A-Za-z0-9]+([._-][A-Za-z0-9]+)*, at most SERVICE_ID_MAX bytes; what: "container id" … */
+int service_check_id(const char *what, const char *id, struct err *err);

@@ -1,0 +1,238 @@
+#include "host/service/stats.h"
+#include "api/cgroups_v1.pb-c.h"
+#include "api/cgroups_v2.pb-c.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "proto/pb.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define REPEATED_MAX 4096
+#define NS_PER_USEC 1000u
+
+static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err);
+
+static int fill_scalar(const ProtobufCFieldDescriptor *f, void *to, const json_t *from,
+                       struct err *err)
+{
+    switch (f->type) {
+    case PROTOBUF_C_TYPE_UINT64:
+        return js_u64(from, f->name, to, err);
+    case PROTOBUF_C_TYPE_UINT32:
+        return js_u32(from, f->name, to, err);
+    case PROTOBUF_C_TYPE_STRING: {
+        const char *text = NULL;
+
+        if (js_str(from, f->name, &text, err) < 0)
+            return -1;
+        if (text)
+            pb_set_str(to, text);
+        return 0;
+    }
+    default:
+        return 0; /* there are no others in these messages */
+    }
+}
+
+static int check_array(const ProtobufCFieldDescriptor *f, const json_t *array, struct err *err)
+{
+    if (!json_is_array(array) || json_array_size(array) > REPEATED_MAX)
+        return err_set(err, ERR_INVALID, "%s is no list of up to %d", f->name, REPEATED_MAX);
+    return 0;
+}
+
+static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *f,
+                         const json_t *array, struct err *err)
+{
+    size_t *n = (size_t *)((char *)msg + f->quantifier_offset);
+    void **to = (void **)((char *)msg + f->offset);
+
+    if (check_array(f, array, err) < 0)
+        return -1;
+    if (f->type == PROTOBUF_C_TYPE_UINT64) {
+        uint64_t *numbers = mem_zalloc(json_array_size(array) * sizeof(*numbers));
+
+        *to = numbers;
+        for (; *n < json_array_size(array); ++*n) {
+            json_t *wrap = json_pack("{sO}", "v", json_array_get(array, *n));
+            int r = js_u64(wrap, "v", &numbers[*n], err);
+
+            json_decref(wrap);
+            if (r < 0)
+                return err_wrap(err, "%s", f->name);
+        }
+        return 0;
+    }
+    if (f->type != PROTOBUF_C_TYPE_MESSAGE)
+        return 0;
+
+    void **messages = mem_zalloc(json_array_size(array) * sizeof(*messages));
+
+    *to = messages;
+    for (; *n < json_array_size(array); ++*n) {
+        messages[*n] = pb_new(f->descriptor);
+        if (fill(messages[*n], json_array_get(array, *n), err) < 0) {
+            ++*n;
+            return err_wrap(err, "%s", f->name);
+        }
+    }
+    return 0;
+}
+
+/* By the names in the message's own description: they are the JSON's keys. */
+static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
+{
+    if (!json_is_object(from))
+        return err_set(err, ERR_INVALID, "%s is no object", msg->descriptor->name);
+    for (unsigned i = 0; i < msg->descriptor->n_fields; i++) {
+        const ProtobufCFieldDescriptor *f = &msg->descriptor->fields[i];
+        json_t *value = js_get(from, f->name);
+
+        if (!value || json_is_null(value))
+            continue;
+        if (f->label == PROTOBUF_C_LABEL_REPEATED) {
+            if (fill_repeated(msg, f, value, err) < 0)
+                return -1;
+        } else if (f->type == PROTOBUF_C_TYPE_MESSAGE) {
+            void *inner = pb_new(f->descriptor);
+
+            *(void **)((char *)msg + f->offset) = inner;
+            if (fill(inner, value, err) < 0)
+                return err_wrap(err, "%s", f->name);
+        } else if (fill_scalar(f, (char *)msg + f->offset, from, err) < 0) {
+            return -1;
+        }
+    }
+    return 0;
+}
+
+#define ENSURE(field, descriptor)                                                                  \
+    do {                                                                                           \
+        if (!(field))                                                                              \
+            (field) = pb_new(&(descriptor));                                                       \
+    } while (0)
+
+/* No limit is a limit that nobody reaches; zero would be read as one. */
+static uint64_t limit_of(uint64_t limit)
+{
+    return limit ? limit : UINT64_MAX;
+}
+
+/* ctr reads these without asking whether they are there. */
+static void complete(Cgroups1__Metrics *m)
+{
+    ENSURE(m->pids, cgroups1__pids_stat__descriptor);
+    ENSURE(m->cpu, cgroups1__cpustat__descriptor);
+    ENSURE(m->cpu->usage, cgroups1__cpuusage__descriptor);
+    ENSURE(m->cpu->throttling, cgroups1__throttle__descriptor);
+    ENSURE(m->memory, cgroups1__memory_stat__descriptor);
+    ENSURE(m->memory->usage, cgroups1__memory_entry__descriptor);
+    ENSURE(m->memory->swap, cgroups1__memory_entry__descriptor);
+    ENSURE(m->memory->kernel, cgroups1__memory_entry__descriptor);
+    ENSURE(m->memory->kernel_tcp, cgroups1__memory_entry__descriptor);
+    ENSURE(m->blkio, cgroups1__blk_iostat__descriptor);
+    ENSURE(m->memory_oom_control, cgroups1__memory_oom_control__descriptor);
+    m->pids->limit = limit_of(m->pids->limit);
+    m->memory->usage->limit = limit_of(m->memory->usage->limit);
+    m->memory->swap->limit = limit_of(m->memory->swap->limit);
+}
+
+static void memory_to_v2(Cgroups2__MemoryStat *to, const Cgroups1__MemoryStat *from)
+{
+    to->anon = from->total_rss ? from->total_rss : from->rss;
+    to->file = from->total_cache ? from->total_cache : from->cache;
+    to->kernel_stack = from->kernel->usage;
+    to->sock = from->kernel_tcp->usage;
+    to->file_mapped = from->mapped_file;
+    to->file_dirty = from->dirty;
+    to->file_writeback = from->writeback;
+    to->anon_thp = from->rss_huge;
+    to->inactive_anon = from->inactive_anon;
+    to->active_anon = from->active_anon;
+    to->inactive_file = from->total_inactive_file ? from->total_inactive_file : from->inactive_file;
+    to->active_file = from->active_file;
+    to->unevictable = from->unevictable;
+    to->pgfault = from->total_pg_fault ? from->total_pg_fault : from->pg_fault;
+    to->pgmajfault = from->total_pg_maj_fault ? from->total_pg_maj_fault : from->pg_maj_fault;
+    to->usage = from->usage->usage;
+    to->usage_limit = from->usage->limit;
+    to->max_usage = from->usage->max;
+    to->swap_usage = from->swap->usage;
+    to->swap_limit = from->swap->limit;
+    to->swap_max_usage = from->swap->max;
+}
+
+/* Reads and writes per device: version 1 lists them by operation. */
+static void io_to_v2(Cgroups2__IOStat *to, const Cgroups1__BlkIOStat *from)
+{
+    const struct {
+        size_t n;
+        Cgroups1__BlkIOEntry **entries;
+        bool bytes;
+    } lists[] = { { from->n_io_service_bytes_recursive, from->io_service_bytes_recursive, true },
+                  { from->n_io_serviced_recursive, from->io_serviced_recursive, false } };
+
+    for (size_t l = 0; l < ARRAY_LEN(lists); l++)
+        for (size_t i = 0; i < lists[l].n; i++) {
+            const Cgroups1__BlkIOEntry *e = lists[l].entries[i];
+            bool reads = strcasecmp(e->op, "read") == 0, writes = strcasecmp(e->op, "write") == 0;
+            Cgroups2__IOEntry *entry = NULL;
+
+            if (!reads && !writes)
+                continue;
+            for (size_t k = 0; k < to->n_usage && !entry; k++)
+                if (to->usage[k]->major == e->major && to->usage[k]->minor == e->minor)
+                    entry = to->usage[k];
+            if (!entry) {
+                entry = pb_new(&cgroups2__ioentry__descriptor);
+                entry->major = e->major;
+                entry->minor = e->minor;
+                pb_add(to->usage, to->n_usage, entry);
+            }
+            *(lists[l].bytes ? (reads ? &entry->rbytes : &entry->wbytes)
+                             : (reads ? &entry->rios : &entry->wios)) += e->value;
+        }
+}
+
+static Cgroups2__Metrics *to_v2(const Cgroups1__Metrics *m)
+{
+    Cgroups2__Metrics *v2 = pb_new(&cgroups2__metrics__descriptor);
+
+    ENSURE(v2->pids, cgroups2__pids_stat__descriptor);
+    ENSURE(v2->cpu, cgroups2__cpustat__descriptor);
+    ENSURE(v2->memory, cgroups2__memory_stat__descriptor);
+    ENSURE(v2->io, cgroups2__iostat__descriptor);
+    ENSURE(v2->memory_events, cgroups2__memory_events__descriptor);
+    v2->pids->current = m->pids->current;
+    v2->pids->limit = m->pids->limit;
+    v2->cpu->usage_usec = m->cpu->usage->total / NS_PER_USEC;
+    v2->cpu->user_usec = m->cpu->usage->user / NS_PER_USEC;
+    v2->cpu->system_usec = m->cpu->usage->kernel / NS_PER_USEC;
+    v2->cpu->nr_periods = m->cpu->throttling->periods;
+    v2->cpu->nr_throttled = m->cpu->throttling->throttled_periods;
+    v2->cpu->throttled_usec = m->cpu->throttling->throttled_time / NS_PER_USEC;
+    memory_to_v2(v2->memory, m->memory);
+    io_to_v2(v2->io, m->blkio);
+    v2->memory_events->oom_kill = m->memory_oom_control->oom_kill;
+    return v2;
+}
+
+int stats_from_guest(const char *json, bool v2, Any **ret, struct err *err)
+{
+    AUTO(json_decref) json_t *root = NULL;
+    AUTO(pb_free) Cgroups1__Metrics *m = pb_new(&cgroups1__metrics__descriptor);
+    AUTO(pb_free) Cgroups2__Metrics *m2 = NULL;
+    const json_t *metrics;
+
+    if (js_parse(json, strlen(json), STATS_MAX_BYTES, &root, err) < 0)
+        return -1;
+    metrics = js_get(root, "LCOWMetrics");
+    if (fill(&m->base, metrics ? metrics : root, err) < 0)
+        return -1;
+    complete(m);
+    if (v2)
+        m2 = to_v2(m);
+    if (pb_set_any(ret, v2 ? (const void *)m2 : m) < 0)
+        return err_set(err, ERR_INVALID, "the guest's metrics hold text that is none");
+    return 0;
+}

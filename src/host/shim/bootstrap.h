@@ -1,0 +1,50 @@
+/* bootstrap.h - what containerd says to `start` on stdin and what `start` answers on stdout, in
+ * the forms of all its versions. reference/containerd-contract.md §2.4, §2.5. Never waits. */
+#pragma once
+#include "base/log.h"
+#include "base/str.h"
+
+struct config;
+struct err;
+
+#define BOOTSTRAP_MAX_BYTES (10u << 20)
+#define BOOTSTRAP_SOCKET_DIR "/run/containerd/s"
+#define BOOTSTRAP_SOCKET_DIR_MAX 42
+
+/* Owns its strings; {0} is empty. */
+struct bootstrap {
+    bool params;                                     /* BootstrapParams: containerd 2.3 or later */
+    char *ttrpc_address, *grpc_address, *socket_dir; /* or NULL */
+    bool has_log_level;
+    enum log_level log_level;
+    /* From the runtime options, whichever type they have: */
+    char *config_path; /* runtimeoptions.v1: the configuration file */
+    char *shim_cgroup; /* runc.v1 */
+    char *image_dir;   /* runhcs.v1 from here on */
+    uint32_t memory_mib, cpus;
+    bool unscrubbed;
+};
+/* Bytes that are neither form, and option types that we do not know, are no error: clients send
+ * runc's options to every runtime. ERR_INVALID: a value in options that are ours is wrong. */
+int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id,
+                    struct bootstrap *ret, struct err *err);
+void bootstrap_release(struct bootstrap *b);
+static inline void bootstrap_release_auto(struct bootstrap *b)
+{
+    bootstrap_release(b);
+}
+
+enum bootstrap_answer {
+    BOOTSTRAP_BARE,  /* the address alone: API version 2 */
+    BOOTSTRAP_JSON,  /* version 3 */
+    BOOTSTRAP_RESULT /* BootstrapResult, version 3 */
+};
+/* max_shim_version: $MAX_SHIM_VERSION or NULL. */
+enum bootstrap_answer bootstrap_choose(const struct bootstrap *b, const char *max_shim_version,
+                                       const char *cwd);
+void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbuf *out);
+
+/* "unix://<dir>/<sha256 of address/ns/group>"; dir NULL: the default. Caller frees. ERR_INVALID if
+ * the path is too long for a socket. */
+int bootstrap_address(const char *dir, const char *address, const char *ns, const char *group,
+                      char **ret, struct err *err);

@@ -1,0 +1,229 @@
+#include "host/shim/group.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/offload.h"
+#include "host/rpc/rpc_sock.h"
+#include "host/service/service.h"
+#include "host/shim/bootstrap.h"
+#include "oci/spec.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define CONNECT_LIMIT (100 * NS_PER_MS)
+#define NOTE_MAX_BYTES (16u << 10)
+#define SANDBOX_ID "io.kubernetes.cri.sandbox-id"
+
+/* The value of that annotation, or NULL. Caller frees. */
+static char *sandbox_of(const char *bundle)
+{
+    AUTO_FREE char *path = str_format("%s/config.json", bundle), *text = NULL;
+    AUTO(json_decref) json_t *root = NULL;
+    struct err ignored = ERR_INIT;
+    const json_t *annotations = NULL;
+    const char *sandbox = NULL;
+    size_t len;
+
+    /* Most specs do not mention it: then there is no need to understand them. */
+    if (file_read_all(path, SPEC_MAX_BYTES, &text, &len) < 0 || !strstr(text, SANDBOX_ID))
+        return NULL;
+    if (js_parse(text, len, SPEC_MAX_BYTES, &root, &ignored) < 0 ||
+        js_obj(root, "annotations", &annotations, &ignored) < 0 || !annotations ||
+        js_str(annotations, SANDBOX_ID, &sandbox, &ignored) < 0)
+        return NULL;
+    return str_dup(sandbox);
+}
+
+int group_of_bundle(const char *bundle, const char *id, char **ret, struct err *err)
+{
+    AUTO_FREE char *sandbox = sandbox_of(bundle);
+
+    if (!sandbox || !sandbox[0]) {
+        *ret = str_dup(id);
+        return 0;
+    }
+    if (service_check_id("annotation " SANDBOX_ID, sandbox, err) < 0)
+        return -1;
+    *ret = TAKE_PTR(sandbox);
+    return 0;
+}
+
+const char *group_path(const char *address)
+{
+    return str_starts(address, "unix://") ? address + strlen("unix://") : address;
+}
+
+bool group_alive(struct ctx *ctx, const char *address)
+{
+    struct ctx limit = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    struct err err = ERR_INIT;
+    AUTO_FD int fd = -1;
+
+    /* A full queue is a live server's, or that of one which is stuck: not a dead one's. */
+    return rpc_sock_connect(&limit, address, &fd, &err) == 0 || err.code == ERR_DEADLINE;
+}
+
+struct group_lock {
+    char *path;
+    int fd;
+};
+
+static void lock_free(void *arg)
+{
+    struct group_lock *l = arg;
+
+    fd_close(l->fd);
+    free(l->path);
+    free(l);
+}
+
+/* One try. 1: it is ours. 0: the file was removed by its last holder meanwhile. */
+static int lock_once(struct group_lock *l, int flags, struct err *err)
+{
+    struct stat mine, there;
+
+    fd_close(TAKE_FD(l->fd));
+    l->fd = open(l->path, O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600);
+    if (l->fd < 0)
+        return err_sys(err, errno, "open lock %s", l->path);
+    while (flock(l->fd, LOCK_EX | flags) < 0)
+        if (errno != EINTR)
+            return err_sys(err, errno, "lock %s", l->path);
+    return fstat(l->fd, &mine) == 0 && stat(l->path, &there) == 0 && mine.st_ino == there.st_ino &&
+           mine.st_dev == there.st_dev;
+}
+
+static int lock_blocking(void *arg, struct err *err)
+{
+    int r;
+
+    while ((r = lock_once(arg, 0, err)) == 0)
+        ;
+    return r < 0 ? -1 : 0;
+}
+
+int group_lock(struct ctx *ctx, const char *address, struct group_lock **ret, struct err *err)
+{
+    struct group_lock *l = mem_new(struct group_lock);
+    void *arg;
+    int r;
+
+    l->fd = -1;
+    l->path = str_format("%s.lock", group_path(address));
+    while ((r = lock_once(l, LOCK_NB, err)) == 0)
+        ;
+    if (r < 0 && err->sys != EWOULDBLOCK) {
+        lock_free(l);
+        return -1;
+    }
+    arg = l;
+    if (r < 0 && offload_run(ctx, lock_blocking, &arg, lock_free, "group lock", err) < 0) {
+        if (arg)
+            lock_free(arg);
+        return err_wrap(err, "wait for the lock of %s", address);
+    }
+    *ret = l;
+    return 0;
+}
+
+void group_unlock(struct group_lock *l)
+{
+    if (!l)
+        return;
+    (void)unlink(l->path); /* while we hold it: who waits for it sees that, and makes a new one */
+    lock_free(l);
+}
+
+int group_write_address(const char *bundle, const char *address, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/address", bundle);
+    int r = file_replace(path, address, strlen(address), 0644);
+
+    return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
+}
+
+int group_write_note(const char *bundle, const struct group_note *n, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/" GROUP_NOTE, bundle);
+    struct jsw w;
+    size_t len;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "group", n->group);
+    jsw_str(&w, "address", n->address);
+    jsw_str(&w, "run_root", n->run_root);
+    jsw_u64(&w, "pid", n->pid);
+    jsw_end_obj(&w);
+
+    AUTO_FREE char *text = jsw_take(&w, &len);
+    int r = file_replace(path, text, len, 0600);
+
+    return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
+}
+
+static char *small_file(const char *bundle, const char *name)
+{
+    AUTO_FREE char *path = str_format("%s/%s", bundle, name);
+    char *text = NULL;
+    size_t len;
+
+    if (file_read_all(path, NOTE_MAX_BYTES, &text, &len) < 0)
+        return NULL;
+    while (len > 0 && strchr(" \t\r\n", text[len - 1]))
+        text[--len] = '\0';
+    return text;
+}
+
+static void read_own_note(const char *bundle, struct group_note *n)
+{
+    AUTO_FREE char *text = small_file(bundle, GROUP_NOTE);
+    AUTO(json_decref) json_t *root = NULL;
+    const char *group = NULL, *address = NULL, *run_root = NULL;
+    struct err ignored = ERR_INIT;
+
+    if (!text || js_parse(text, strlen(text), NOTE_MAX_BYTES, &root, &ignored) < 0 ||
+        js_str(root, "group", &group, &ignored) < 0 ||
+        js_str(root, "address", &address, &ignored) < 0 ||
+        js_str(root, "run_root", &run_root, &ignored) < 0 ||
+        js_u32(root, "pid", &n->pid, &ignored) < 0)
+        return;
+    n->group = str_dup(group);
+    n->address = str_dup(address);
+    n->run_root = str_dup(run_root);
+}
+
+int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
+                    struct group_note *ret, struct err *err)
+{
+    AUTO(group_note_release) struct group_note n = { 0 };
+
+    read_own_note(bundle, &n);
+    if (!n.group)
+        n.group = small_file(bundle, "sandbox");
+    if (!n.group && group_of_bundle(bundle, id, &n.group, err) < 0)
+        return -1;
+    if (service_check_id("sandbox id", n.group, err) < 0)
+        return -1;
+    if (!n.address)
+        n.address = small_file(bundle, "address");
+    if (!n.address && bootstrap_address(NULL, containerd, ns, n.group, &n.address, err) < 0)
+        return -1;
+    *ret = n;
+    n = (struct group_note){ 0 };
+    return 0;
+}
+
+void group_note_release(struct group_note *n)
+{
+    free(n->group);
+    free(n->address);
+    free(n->run_root);
+    *n = (struct group_note){ 0 };
+}

@@ -1,0 +1,46 @@
+/* group.h - which containers share a shim: the group's name, its address, its lock, and the notes
+ * that are left in bundles for containerd ("address") and for `delete` ("lcow.json"). The files
+ * are containerd's own, on tmpfs: reading and writing them does not wait; taking the lock does. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+
+#define GROUP_NOTE "lcow.json"
+
+/* The sandbox that the bundle's config.json names, else id. A config.json that is missing or
+ * broken is Create's business. ERR_INVALID: the name is none. Caller frees. */
+int group_of_bundle(const char *bundle, const char *id, char **ret, struct err *err);
+
+/* Exclusive, for whoever makes or removes the group's socket. Waits until ctx ends. The lock file
+ * goes with its last holder. *ret_lock is for group_unlock. */
+struct group_lock;
+int group_lock(struct ctx *ctx, const char *address, struct group_lock **ret, struct err *err);
+void group_unlock(struct group_lock *l);
+AUTO_DEFINE(struct group_lock *, group_unlock);
+
+/* Does somebody accept connections there? Waits at most 100 ms. */
+bool group_alive(struct ctx *ctx, const char *address);
+/* The path of a "unix://" address; borrows. */
+const char *group_path(const char *address);
+
+/* The address for containerd: whole or not at all, no newline. */
+int group_write_address(const char *bundle, const char *address, struct err *err);
+
+struct group_note {
+    char *group, *address, *run_root; /* owned */
+    uint32_t pid;                     /* 0: no container yet */
+};
+int group_write_note(const char *bundle, const struct group_note *n, struct err *err);
+/* What delete needs, from the bundle's notes; where there are none, from the defaults: containerd's
+ * "sandbox" file, config.json, id. dead_ok: never fails but for names that are none. */
+int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
+                    struct group_note *ret, struct err *err);
+void group_note_release(struct group_note *n);
+static inline void group_note_release_auto(struct group_note *n)
+{
+    group_note_release(n);
+}

@@ -1,0 +1,391 @@
+/* serve.c - the daemon: serves containerd until there is nothing left to serve. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "host/control/config.h"
+#include "host/control/events.h"
+#include "host/control/registry.h"
+#include "host/own/cgroup.h"
+#include "host/rpc/rpc_server.h"
+#include "host/rpc/rpc_sock.h"
+#include "host/service/service.h"
+#include "host/shim/bootstrap.h"
+#include "host/shim/group.h"
+#include "host/shim/publisher.h"
+#include "host/shim/shim_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define FORGOTTEN_AFTER (60 * NS_PER_S) /* nobody calls: containerd did not like our address */
+#define LEAVE_GRACE (3 * NS_PER_S)      /* the last container went, Shutdown was asked before */
+#define CLOSE_LIMIT (20 * NS_PER_S)
+#define FLUSH_LIMIT (5 * NS_PER_S)
+#define ANSWER_LIMIT (2 * NS_PER_S)
+#define STOP_LIMIT (1 * NS_PER_S)
+
+struct shim {
+    struct loop *loop;
+    const struct shim_args *args;
+    const struct shim_backend *backend;
+    struct config config;
+    struct events *events;
+    struct registry *registry;
+    struct service *service;
+    struct rpc_server *server;
+    struct publisher *publisher;
+    struct group_note note; /* its group, address and run root */
+    struct stat socket;     /* as it was when we began; st_ino 0: none */
+    struct latch stop;
+    const char *stop_why; /* static text */
+    struct group fibers;
+    struct cancel life; /* of the watch */
+    struct waitq changed;
+};
+
+static void stop(struct shim *s, const char *why)
+{
+    if (!s->stop.set)
+        s->stop_why = why;
+    latch_set(&s->stop);
+}
+
+/* ---- signals */
+
+static void on_term(void *arg, const struct signalfd_siginfo *info)
+{
+    (void)info;
+    stop(arg, "a signal asked for it");
+}
+
+static void on_usr1(void *arg, const struct signalfd_siginfo *info)
+{
+    struct shim *s = arg;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    (void)info;
+    loop_dump(s->loop, &out);
+    for (char *save = NULL, *line = strtok_r(out.data, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        log_write(NULL, LOG_WARN, "fiber", (const struct log_field[]){ F_STR("state", line), {} });
+}
+
+static int catch_signals(struct shim *s, struct err *err)
+{
+    const struct {
+        int signo;
+        void (*fn)(void *arg, const struct signalfd_siginfo *info);
+    } wanted[] = { { SIGTERM, on_term }, { SIGINT, on_term }, { SIGUSR1, on_usr1 } };
+
+    (void)signal(SIGPIPE, SIG_IGN);
+    (void)signal(SIGHUP, SIG_IGN);
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
+        int r = loop_on_signal(s->loop, wanted[i].signo, wanted[i].fn, s);
+
+        if (r < 0)
+            return err_sys(err, -r, "watch signal %d", wanted[i].signo);
+    }
+    return 0;
+}
+
+/* ---- the service's news */
+
+static void on_change(void *arg)
+{
+    struct shim *s = arg;
+
+    waitq_wake_all(&s->changed);
+}
+
+/* For `delete`, should we be gone when it runs. */
+static void on_created(void *arg, const char *id, const char *bundle, uint32_t pid)
+{
+    struct shim *s = arg;
+    struct group_note n = s->note;
+    struct err err = ERR_INIT;
+
+    n.pid = pid;
+    if (group_write_note(bundle, &n, &err) < 0)
+        log_warn(NULL, "no note for delete; a crash is reported without pid", F_STR("cid", id),
+                 F_ERR(&err));
+}
+
+static bool bundle_is_gone(void)
+{
+    struct stat st;
+
+    return stat(".", &st) < 0 || st.st_nlink == 0;
+}
+
+/* Whether to leave, and when to look again (0: at the next change). */
+static bool want_to_leave(struct shim *s, uint64_t *seen_asked, uint64_t *ret_again)
+{
+    uint64_t asked = service_asked_to_leave(s->service);
+    bool now = asked > *seen_asked;
+
+    *seen_asked = asked;
+    *ret_again = 0;
+    if (!service_idle(s->service))
+        return false;
+    if (now) {
+        stop(s, "Shutdown was called and nothing is left to serve");
+        return true;
+    }
+    *ret_again = asked ? LEAVE_GRACE : FORGOTTEN_AFTER;
+    return false;
+}
+
+static void watch(void *arg)
+{
+    struct shim *s = arg;
+    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->life);
+    uint64_t seen_asked = 0, again;
+
+    while (!want_to_leave(s, &seen_asked, &again)) {
+        struct ctx limit = again ? ctx_with_timeout(&ctx, again) : ctx;
+        struct err err = ERR_INIT;
+
+        if (waitq_wait(&limit, &s->changed, "nothing left to serve", &err) == 0)
+            continue;
+        if (err.code != ERR_DEADLINE)
+            return;
+        if (!service_idle(s->service))
+            continue;
+        if (service_asked_to_leave(s->service) > 0) {
+            stop(s, "the last container went after Shutdown had been called");
+            return;
+        }
+        if (service_calls(s->service) == 0 || bundle_is_gone()) {
+            stop(s, "containerd has forgotten us");
+            return;
+        }
+    }
+}
+
+/* ---- beginning */
+
+static struct vmm *make_vmm(void *arg)
+{
+    struct shim *s = arg;
+
+    return s->backend->vmm_new(s->loop);
+}
+
+static struct guest *make_guest(void *arg, struct vmm *vmm)
+{
+    struct shim *s = arg;
+
+    return s->backend->guest_new(s->loop, vmm, NULL);
+}
+
+static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf in = { 0 };
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    if (config_load(&s->config, NULL, err) < 0 || shim_read_stdin(ctx, &in, err) < 0 ||
+        bootstrap_parse(in.data, in.len, s->args->ns, s->args->id, &b, err) < 0)
+        return -1;
+    if (b.memory_mib)
+        s->config.memory_mib = b.memory_mib;
+    if (b.cpus)
+        s->config.cpus = b.cpus;
+    if (b.image_dir) {
+        free(s->config.image_dir);
+        s->config.image_dir = TAKE_PTR(b.image_dir);
+    }
+    if (b.has_log_level && b.log_level < s->config.log_level)
+        s->config.log_level = b.log_level;
+    if (s->args->debug && s->config.log_level > LOG_DEBUG)
+        s->config.log_level = LOG_DEBUG;
+    if (b.unscrubbed)
+        log_scrub_enable(false);
+    log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
+    return 0;
+}
+
+/* The socket that `start` made; by hand (`serve -socket …`) one of our own. */
+static int find_listener(struct shim *s, int *ret_fd, struct err *err)
+{
+    int accepting = 0;
+    socklen_t len = sizeof(accepting);
+
+    if (getsockopt(SHIM_FD_LISTENER, SOL_SOCKET, SO_ACCEPTCONN, &accepting, &len) == 0 &&
+        accepting) {
+        (void)fcntl(SHIM_FD_LISTENER, F_SETFD, FD_CLOEXEC);
+        *ret_fd = SHIM_FD_LISTENER;
+    } else {
+        if (!s->args->socket[0])
+            return err_set(err, ERR_INVALID, "no listening socket: give -socket unix:///PATH");
+        if (rpc_sock_listen(s->args->socket, ret_fd, err) < 0)
+            return -1;
+    }
+    if (stat(group_path(s->note.address), &s->socket) < 0)
+        s->socket.st_ino = 0;
+    return 0;
+}
+
+static void begin(struct shim *s, int listener, bool stats_v2)
+{
+    const char *ttrpc = getenv("TTRPC_ADDRESS");
+
+    s->events = events_new();
+    s->registry = registry_new(&(struct registry_opts){ .loop = s->loop,
+                                                        .ns = s->args->ns,
+                                                        .id = s->args->id,
+                                                        .config = &s->config,
+                                                        .events = s->events,
+                                                        .make_vmm = make_vmm,
+                                                        .make_guest = make_guest,
+                                                        .arg = s });
+    s->service = service_new(&(struct service_opts){ .loop = s->loop,
+                                                     .registry = s->registry,
+                                                     .stats_v2 = stats_v2,
+                                                     .on_change = on_change,
+                                                     .on_created = on_created,
+                                                     .arg = s });
+    s->publisher = publisher_new(&(struct publisher_opts){
+        .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
+    s->server = rpc_server_new(s->loop);
+    service_add_to(s->service, s->server);
+    rpc_server_listen(s->server, listener);
+    group_go(&s->fibers, s->loop, watch, s, "watch");
+}
+
+/* ---- end */
+
+/* Only what we bound: a new daemon may have taken the place. */
+static void remove_socket(struct ctx *ctx, struct shim *s)
+{
+    struct ctx limit = ctx_with_timeout(ctx, STOP_LIMIT);
+    AUTO(group_unlock) struct group_lock *lock = NULL;
+    struct err err = ERR_INIT;
+    struct stat now;
+
+    if (s->socket.st_ino == 0)
+        return;
+    if (group_lock(&limit, s->note.address, &lock, &err) < 0) {
+        log_warn(ctx, "socket left behind", F_ERR(&err));
+        return;
+    }
+    if (stat(group_path(s->note.address), &now) == 0 && now.st_ino == s->socket.st_ino &&
+        now.st_dev == s->socket.st_dev)
+        (void)unlink(group_path(s->note.address));
+}
+
+/* The VM first, since its end makes events; then the events; then the address; then the
+ * connections. Whatever does not let go in time is logged and left. */
+static int end(struct ctx *ctx, struct shim *s, struct err *err)
+{
+    struct ctx closing = ctx_with_timeout(ctx, CLOSE_LIMIT);
+    struct err first = ERR_INIT;
+
+    service_refuse(s->service);
+    if (registry_close(&closing, s->registry, err) < 0) {
+        log_error(ctx, "VM not ended in time", F_ERR(err));
+        first = *err;
+    }
+
+    struct ctx flushing = ctx_with_timeout(ctx, FLUSH_LIMIT);
+
+    if (events_flush(&flushing, s->events, err) < 0)
+        log_warn(ctx, "events lost at the end", F_U("events", events_pending(s->events)));
+    remove_socket(ctx, s);
+
+    struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
+
+    cancel_fire(&s->life, ERR_CANCELLED, "the shim ends");
+    if (rpc_server_shutdown(&answering, s->server, err) < 0 && first.code == ERR_NONE)
+        first = *err;
+
+    struct ctx stopping = ctx_with_timeout(ctx, STOP_LIMIT);
+
+    if ((publisher_stop(&stopping, s->publisher, err) < 0 ||
+         group_wait(&stopping, &s->fibers, "end of the watch", err) < 0) &&
+        first.code == ERR_NONE)
+        first = *err;
+    if (first.code != ERR_NONE) {
+        *err = first;
+        return -1; /* nothing is freed: somebody is still at work on it */
+    }
+    rpc_server_free(s->server);
+    service_free(s->service);
+    publisher_free(s->publisher);
+    registry_free(s->registry);
+    events_free(s->events);
+    return 0;
+}
+
+static void say_ready(const char *text)
+{
+    struct stat st;
+
+    if (fstat(SHIM_FD_READY, &st) < 0 || !S_ISFIFO(st.st_mode))
+        return; /* run by hand */
+    (void)fd_write_full(SHIM_FD_READY, text, strlen(text));
+    fd_close(SHIM_FD_READY);
+}
+
+static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_stats_v2,
+                  struct err *err)
+{
+    enum cgroup_mode mode = CGROUP_V2;
+
+    (void)fcntl(SHIM_FD_READY, F_SETFD, FD_CLOEXEC);
+    (void)umask(0077);
+    if (shim_args_check(s->args, err) < 0 || load_config(ctx, s, err) < 0 ||
+        catch_signals(s, err) < 0 || cgroup_host_mode(&mode, err) < 0)
+        return -1;
+    *ret_stats_v2 = mode == CGROUP_V2;
+    s->note = (struct group_note){ .group = str_dup(s->args->id),
+                                   .address = str_dup(s->args->socket),
+                                   .run_root = str_dup(s->config.run_root) };
+    return find_listener(s, ret_listener, err);
+}
+
+int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
+              struct err *err)
+{
+    struct shim *s = mem_new(struct shim);
+    bool stats_v2 = true;
+    int listener, r;
+
+    s->loop = ctx->loop;
+    s->args = a;
+    s->backend = backend;
+    config_init(&s->config);
+    latch_init(&s->stop);
+    group_init(&s->fibers);
+    waitq_init(&s->changed);
+    cancel_init(&s->life, NULL);
+    r = set_up(ctx, s, &listener, &stats_v2, err);
+    if (r < 0) {
+        say_ready(err->msg);
+    } else {
+        struct err ignored = ERR_INIT;
+
+        begin(s, listener, stats_v2);
+        if (group_write_note(".", &s->note, &ignored) < 0)
+            log_warn(ctx, "no note for delete", F_ERR(&ignored));
+        log_info(ctx, "serving", F_STR("sandbox-id", a->id), F_STR("address", a->socket));
+        say_ready(SHIM_READY);
+        (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
+        log_info(ctx, "leaving", F_STR("reason", s->stop_why ? s->stop_why : "unknown"));
+        r = end(ctx, s, err);
+        if (r < 0)
+            return -1;
+    }
+    cancel_release(&s->life);
+    group_note_release(&s->note);
+    config_release(&s->config);
+    free(s);
+    return r;
+}

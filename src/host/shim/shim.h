@@ -1,0 +1,19 @@
+/* shim.h - the life of containerd-shim-lcow-v2: start, serve, delete, -info, -v. Which backend
+ * runs VMs is the caller's business. reference/containerd-contract.md §2. */
+#pragma once
+
+struct guest;
+struct loop;
+struct timeline;
+struct vmm;
+
+#define SHIM_NAME "containerd-shim-lcow-v2"
+#define SHIM_RUNTIME "io.containerd.lcow.v2"
+
+struct shim_backend {
+    struct vmm *(*vmm_new)(struct loop *loop);
+    struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
+};
+
+/* argv is NULL-terminated and has the program's name first. Returns the exit status. */
+int shim_main(const struct shim_backend *backend, char **argv);
