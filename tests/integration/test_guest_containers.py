@@ -1,8 +1,13 @@
 """The agent and containers: a real VM, the host's end of the bridge by hand (bridge_vm.py)."""
 
+import concurrent.futures
+import hashlib
+import re
+import signal
 import time
 
-from bridge_vm import BridgeVM, Disk, busybox_tree, ext4_image, make_spec
+from bridge_vm import (BridgeVM, Disk, NULL_ID, Refused, busybox_tree, ext4_image, make_process,
+                       make_spec)
 from harness import test
 
 POD = "/run/gcs/pods"
@@ -80,3 +85,354 @@ def share_container(t):
                          "grep -c ' /run/' /proc/mounts").split(),
                 ["/run/gcs:", "crun", "pods", "/run/mounts:", "9p", "plan9", "scsi",
                  "/run/crun:", "/run/gcs/crun:", "1"])
+
+
+def running(vm, name="box", *args, **spec):
+    """A container that does nothing until it is told to."""
+    c = Place(name)
+    create(vm, c, *(args or ("sleep", "1000")), **spec)
+    c.pid, c.io = start(vm, c)
+    return c
+
+
+def end(vm, c):
+    vm.signal(c.name, c.pid, signal.SIGKILL)
+    wait = vm.send_wait(c.name, c.pid)
+    for name in c.io.sockets:
+        c.io.read_all(name)
+    code = vm.answer(wait)["ExitCode"]
+    remove(vm, c)
+    return code
+
+
+@test("guest: execs have streams, codes, users, limits and directories of their own")
+def execs(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = running(vm, rlimits=[{"type": "RLIMIT_NOFILE", "soft": 77, "hard": 77}])
+        t.equal(vm.run(c.name, "sh", "-c", "cat; echo e >&2; exit 3", data=b"in\n"),
+                (3, b"in\n", b"e\n"))
+        t.equal(vm.run(c.name, "sh", "-c", "ulimit -n; pwd; id -u; id -g", cwd="/home/app",
+                       user={"username": "app"}), (0, b"77\n/home/app\n1000\n1001\n", b""))
+        t.equal(vm.run(c.name, "sh", "-c", "kill -9 $$")[0], 137)
+        t.equal(vm.run(c.name, "sh", "-c", "kill -15 $$")[0], 143)
+        t.match("no user .nobody. in the image",
+                vm.exec_refused(c.name, "true", user={"username": "nobody"}).text)
+        t.match('exec: "nonsense": executable file not found in \\$PATH',
+                vm.exec_refused(c.name, "nonsense").text)
+        t.match("permission denied", vm.exec_refused(c.name, "/etc/passwd").text)
+        t.equal(vm.exec_refused(c.name).code, 0x80070057)
+
+        out = b"".join(b"%d\n" % i for i in range(200000))
+        code, got, _ = vm.run(c.name, "seq", "0", "199999")
+        t.equal((code, hashlib.sha256(got).digest()), (0, hashlib.sha256(out).digest()))
+
+        with concurrent.futures.ThreadPoolExecutor(16) as pool:
+            runs = list(pool.map(lambda i: vm.run(c.name, "sh", "-c", f"echo {i}; exit {i}"),
+                                 range(24)))
+        t.equal(runs, [(i, b"%d\n" % i, b"") for i in range(24)])
+
+        # Forgotten once waited for; unknown pids and containers.
+        pid, io = vm.exec(c.name, "true")
+        io.read_all("out"), io.read_all("err")
+        t.equal(vm.wait(c.name, pid), 0)
+        for name in ("WaitForProcess", "SignalProcess"):
+            t.equal(vm.refused(name, c.name, ProcessId=pid, TimeoutInMs=0).code, 0x80070490)
+        t.equal(vm.refused("WaitForProcess", "who", ProcessId=1, TimeoutInMs=0).code, 0xC037010E)
+        t.equal(vm.refused("WaitForProcess", c.name, ProcessId=c.pid, TimeoutInMs=20).code,
+                0xC0370109)
+        t.equal(vm.refused("SignalProcess", c.name, ProcessId=c.pid,
+                           Options={"Signal": 99}).code, 0x80070057)
+        t.equal(end(vm, c), 137)
+        t.until(lambda: vm.notes, "the notification comes", 5)
+        t.equal([n["Type"] for n in vm.notes], ["ForcedExit"])
+        t.until(lambda: "Z" not in vm.shell("ps -o stat"), "no zombie is left", 10)
+
+
+@test("guest: a grandchild that holds the pipe delays an exec, but not for ever")
+def grandchild(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = running(vm)
+        pid, io = vm.exec(c.name, "sh", "-c", "sleep 100 & echo mine; exit 4")
+        wait, began = vm.send_wait(c.name, pid), time.monotonic()
+        t.equal((io.read_all("out"), io.read_all("err")), (b"mine\n", b""))
+        t.equal(vm.answer(wait)["ExitCode"], 4)
+        t.check(5 < time.monotonic() - began < 40, f"after {time.monotonic() - began:.1f} s")
+        # One that goes in time is heard to its end.
+        t.equal(vm.run(c.name, "sh", "-c", "(sleep 1; echo late) & echo now"),
+                (0, b"now\nlate\n", b""))
+        # A slow reader gets everything, however long it takes.
+        pid, io = vm.exec(c.name, "sh", "-c", "head -c 3000000 /dev/zero")
+        wait = vm.send_wait(c.name, pid)
+        time.sleep(13)
+        t.check(not vm.has_answer(wait), "the exit was told before the output was read")
+        t.equal(len(io.read_all("out")), 3000000)
+        io.read_all("err")
+        t.equal(vm.answer(wait)["ExitCode"], 0)
+        # An init in a pid namespace of its own takes everybody with it.
+        t.equal(end(vm, c), 137)
+
+
+@test("guest: terminals have their size before the program starts, and change it")
+def terminals(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = Place("tty")
+        create(vm, c, "sh", "-c", "stty size; read x; stty size; echo got $x", terminal=True)
+        pid = vm.properties(c.name, "ProcessList")["ProcessList"][0]["ProcessId"]
+        vm.call("ResizeConsole", c.name, ProcessId=pid, Height=33, Width=101)
+        c.pid, c.io = start(vm, c, ("in", "out"))
+        t.equal(c.pid, pid)
+        c.io.read_until(b"33 101")
+        vm.call("ResizeConsole", c.name, ProcessId=pid, Height=40, Width=120)
+        c.io.write(b"this\n")
+        wait = vm.send_wait(c.name, pid)
+        text = c.io.read_all("out")
+        t.check(b"40 120" in text and b"got this" in text, text)
+        t.equal(vm.answer(wait)["ExitCode"], 0)
+        remove(vm, c)
+
+        c = running(vm)
+        t.equal(vm.refused("ResizeConsole", c.name, ProcessId=c.pid, Height=1, Width=1).code,
+                0x80004005)
+        pid, io = vm.exec(c.name, "sh", "-c", "tty; read x; exit 5", terminal=True,
+                          names=("in", "out"))
+        io.read_until(b"/dev/pts/0")
+        io.write(b"\n")
+        wait = vm.send_wait(c.name, pid)
+        io.read_all("out")
+        t.equal(vm.answer(wait)["ExitCode"], 5)
+        t.equal(end(vm, c), 137)
+
+
+@test("guest: statistics, memory limits, out of memory before the exit, pause, update")
+def resources(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = running(vm, resources={"memory": {"limit": 32 << 20}, "pids": {"limit": 50},
+                                   "cpu": {"shares": 512, "quota": 50000, "period": 100000}})
+        stats = vm.properties(c.name, "Statistics")["LCOWMetrics"]
+        t.equal(stats["memory"]["usage"]["limit"], 32 << 20, stats)
+        t.equal(stats["pids"], {"current": 1, "limit": 50}, stats)
+        t.check(stats["cpu"]["usage"]["total"] > 0, stats)
+        vm.modify("ContainerConstraints", "Update", c.name,
+                  Linux={"memory": {"limit": 48 << 20}, "pids": {"limit": 60}})
+        stats = vm.properties(c.name, "Statistics")["LCOWMetrics"]
+        t.equal(stats["memory"]["usage"]["limit"], 48 << 20, stats)
+        t.equal(vm.modify_refused("ContainerConstraints", "Update", c.name,
+                                  Linux={"memory": {"limit": "much"}}).code, 0x80070057)
+
+        # Pause: the counter stands still; resume: it goes on. Both may be repeated.
+        pid, io = vm.exec(c.name, "sh", "-c", "while :; do echo x; sleep 0.05; done", names=("out",))
+        io.read_until(b"x")
+        for _ in range(2):
+            vm.modify("ContainerFreezer", "Update", c.name, Frozen=True)
+        io.sockets["out"].settimeout(1)
+        silent = False
+        try:
+            while io.sockets["out"].recv(65536):
+                pass
+        except TimeoutError:
+            silent = True
+        t.check(silent, "it went on")
+        t.match("Paused", vm.exec_refused(c.name, "true").text)
+        for _ in range(2):
+            vm.modify("ContainerFreezer", "Update", c.name, Frozen=False)
+        io.read_until(b"x")
+        vm.signal(c.name, pid, signal.SIGKILL)
+        io.read_all("out")
+        t.equal(vm.wait(c.name, pid), 137)
+
+        # Somebody in it dies for want of memory; then nobody does, and it ends.
+        query = {"Query": '{"PropertyTypes":["OutOfMemory"]}'}
+        oom = vm.send("GetProperties", c.name, **query)
+        t.equal(vm.run(c.name, "sh", "-c", "tail /dev/zero")[0], 137)
+        t.equal(vm.answer(oom)["Properties"], '{"OutOfMemory":true}')
+        stats = vm.properties(c.name, "Statistics")["LCOWMetrics"]
+        t.equal(stats["memory_oom_control"], {"oom_kill": 1}, stats)
+        oom = vm.send("GetProperties", c.name, **query)
+        time.sleep(0.5)
+        t.check(not vm.has_answer(oom), "answered too early")
+        t.equal(end(vm, c), 137)
+        t.equal(vm.answer(oom)["Properties"], '{"OutOfMemory":false}')
+
+        # Init itself: told before its exit.
+        c = Place("hog")
+        create(vm, c, "tail", "/dev/zero", resources={"memory": {"limit": 16 << 20}})
+        oom = vm.send("GetProperties", c.name, **query)
+        pid, io = start(vm, c)
+        wait = vm.send_wait(c.name, pid)
+        io.read_all("out"), io.read_all("err")
+        t.equal(vm.answer(wait)["ExitCode"], 137)
+        t.equal(vm.answer(oom)["Properties"], '{"OutOfMemory":true}')
+        order = vm.order()
+        t.check(order.index(("answer", oom)) < order.index(("answer", wait)), "exit came first")
+        remove(vm, c)
+
+
+CRI = "io.kubernetes.cri."
+
+
+@test("guest: a pod: sandbox and workload share mounts, names and namespaces")
+def pod(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        s = Place("pod")
+        create(vm, s, "sleep", "1000", hostname="pod0.example", annotations={
+            CRI + "container-type": "sandbox", CRI + "sandbox-id": "pod"})
+        s.pid, s.io = start(vm, s)
+        w = Place("work", "pod")
+        joined = [{"type": n, "path": f"/proc/{s.pid}/ns/{f}"} for n, f in
+                  (("pid", "pid"), ("ipc", "ipc"), ("uts", "uts"), ("network", "net"))]
+        spec = make_spec(w.root, "sleep", "1000", annotations={
+            CRI + "container-type": "container", CRI + "sandbox-id": "pod",
+            "io.microsoft.lcow.shm.size-kb": "4096"},
+            mounts=[{"destination": "/shared", "type": "bind", "source": "sandbox://a/b",
+                     "options": ["rbind"]},
+                    {"destination": "/fast", "type": "bind", "source": "sandbox-tmp://f",
+                     "options": ["rbind"]}],
+            linux={"namespaces": [*joined, {"type": "mount"}]}, user={"username": "app:extra"})
+        combine(vm, w)
+        t.match("leaves", vm.create_refused("work", {**spec, "mounts": [
+            {"destination": "/x", "source": "sandbox://../../x", "type": "bind"}]},
+            w.bundle, w.scratch).text)
+        vm.create("work", spec, w.bundle, w.scratch)
+        w.pid, w.io = start(vm, w)
+        code, out, err = vm.run("work", "sh", "-c", "hostname; cat /etc/hostname; id -u; id -g; "
+                                "grep -c pod0 /etc/hosts; df -k /dev/shm | tail -1; "
+                                "echo 1 > /shared/x && echo 2 > /fast/y; touch /etc/resolv.conf; "
+                                "ps | grep -c 'sleep 1000$'")
+        lines = out.decode().splitlines()
+        t.equal(lines[:5], ["pod0.example", "pod0.example", "1000", "2000", "1"], (out, err))
+        t.match("shm +4096", lines[5])
+        t.equal(lines[6], "2", "the pid namespace is the pod's")
+        t.equal(vm.shell("cat /run/gcs/pods/pod/pod/sandboxMounts/a/b/x; "
+                         "cat /sys/fs/cgroup/pods/pod/work/cgroup.procs | wc -l"), "1\n1\n")
+        # Not its own pid namespace: who is left over is killed with it.
+        pid, io = vm.exec("work", "sleep", "777", names=("out",))
+        t.equal(end(vm, w), 137)
+        t.equal(vm.shell("ps | grep -c '[s]leep 777' || true"), "0\n")
+        t.equal(vm.create_refused("other", make_spec(w.root, "true", annotations={
+            CRI + "container-type": "container", CRI + "sandbox-id": "none"}),
+            f"{POD}/none/other").code, 0x80004005)
+        vm.call("ShutdownGraceful", "pod")
+        vm.call("ShutdownForced", "pod")
+        wait = vm.send_wait("pod", s.pid)
+        s.io.read_all("out"), s.io.read_all("err")
+        t.equal(vm.answer(wait)["ExitCode"], 137)
+        t.equal(vm.refused("ShutdownForced", "pod").code, 0xC0370110)
+        remove(vm, s)
+        t.equal(vm.shell("ls /run/gcs/pods; ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; "
+                         "grep -c sandbox /proc/mounts || true"), "0\n")
+
+
+@test("guest: a container on disks: read-only image, partitionless scratch made in the guest")
+def disks(t):
+    tree = busybox_tree(t)
+    image = ext4_image(t, "image", "32M", tree)
+    with open(f"{t.work}/empty", "wb") as f:
+        f.truncate(64 << 20)
+    with BridgeVM(t, [Disk(f"{t.work}/empty", 0), Disk(image, 3, True)]) as vm:
+        vm.modify("MappedVirtualDisk", MountPath=SCRATCH_DISK, EnsureFilesystem=True,
+                  Filesystem="ext4")
+        vm.modify("MappedVirtualDisk", MountPath="/run/mounts/scsi/0_3_0", Lun=3, ReadOnly=True,
+                  Options=["ro"])
+        vm.modify("MappedVirtualDisk", MountPath="/run/dev/d3", Lun=3, BlockDev=True)
+        node = vm.shell("readlink /run/dev/d3").strip()
+        t.match("^/dev/sd[ab]$", node)
+        t.equal(vm.shell(f"grep '^{node} /run/mounts/scsi/0_3_0 ext4 ro,' /proc/mounts | wc -l"),
+                "1\n")
+        t.equal(vm.modify_refused("MappedVirtualDisk", MountPath="/run/x", Controller=4).code,
+                0x80070057)
+        t.equal(vm.modify_refused("MappedVirtualDisk", MountPath="/etc/x", Lun=3).code, 0x80070057)
+        c = Place("disk")
+        combine(vm, c, "/run/mounts/scsi/0_3_0")
+        vm.create(c.name, make_spec(c.root, "sh", "-c", "cat /etc/marker; echo x > /tmp/x"),
+                  c.bundle, c.scratch)
+        c.pid, c.io = start(vm, c)
+        t.equal((c.io.read_all("out"), c.io.read_all("err")), (b"from the image\n", b""))
+        t.equal(vm.wait(c.name, c.pid), 0)
+        t.equal(vm.refused("ExecuteProcess", c.name, **vm.execute_keys((), OciProcess=make_process(
+            "true"))[1]).code, 0xC0370110)
+        # A deletion with the root still mounted fails, says so, and can be repeated.
+        t.match("mounted|busy", vm.refused("DeleteContainerState", c.name).text)
+        remove(vm, c)
+        vm.modify("MappedVirtualDisk", "Remove", MountPath="/run/dev/d3", Lun=3, BlockDev=True)
+        vm.modify("MappedVirtualDisk", "Remove", MountPath="/run/mounts/scsi/0_3_0", Lun=3)
+        vm.modify("MappedVirtualDisk", "Remove", MountPath="/run/mounts/scsi/0_3_0", Lun=3)
+        vm.modify("SCSIDevice", "Remove", Lun=3)
+        vm.modify("SCSIDevice", "Remove", Lun=3)
+        t.equal(vm.shell("ls /dev/sd* | wc -l; ls /run/mounts/scsi/0_0_0/scratch/disk"), "1\n")
+
+
+@test("guest: bad requests are refused, and leave nothing")
+def bad(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = Place("bad")
+        combine(vm, c)
+        good = make_spec(c.root, "true")
+
+        def refuse(code, pattern, name="bad", bundle=c.bundle, **changes):
+            spec = {k: v for k, v in {**good, **changes}.items() if v is not None}
+            r = vm.create_refused(name, spec, bundle, c.scratch)
+            t.match(pattern, r.text)
+            t.equal(r.code, code, r.text)
+
+        for part in ("linux", "process", "root"):
+            refuse(0x80070057, f"{part} is missing", **{part: None})
+        for name in ("a/b", "..", "", "x" * 200, "a b"):
+            refuse(0x80070057, "container ID", name=name)
+        refuse(0x80070057, "not below /run", bundle="/etc")
+        refuse(0x80070057, "clean path", bundle="/run/../etc")
+        refuse(0x80070057, "root.path", root={"path": "/"})
+        refuse(0x80070057, "container-type", annotations={CRI + "container-type": "strange",
+                                                          CRI + "sandbox-id": "x"})
+        refuse(0x80070057, "host name", hostname="no blanks")
+        refuse(0x80004005, "executable file not found", process=make_process("nonsense"))
+        refuse(0x80004005, "permission denied", process=make_process("/etc/passwd"))
+        refuse(0x80004005, "device /dev/none", linux={"resources": {}, "namespaces": [
+            {"type": "mount"}], "devices": [{"path": "/dev/none", "type": "c"}]})
+        refuse(0x80070057, "no user", process=make_process("true", user={"username": "who"}))
+        t.equal(vm.refused("Create", "bad", ContainerConfig="{}").code, 0xC037010D)
+
+        for share, path in (("a,b", "/run/s"), ("..", "/run/s"), ("1", "/run/../s"), ("1", "")):
+            t.equal(vm.modify_refused("MappedDirectory", ShareName=share, MountPath=path).code,
+                    0x80070057)
+        t.equal(vm.modify_refused("MappedDirectory", ShareName="none", MountPath="/run/s").code,
+                0x80004005)
+        for layers in ([], [{"Path": "/a:b"}], [{"Path": "/a,b"}]):
+            t.equal(vm.modify_refused("CombinedLayers", ContainerRootPath="/run/r/rootfs",
+                                      Layers=layers).code, 0x80070057)
+        for resource in ("VPMemDevice", "VPCIDevice", "Network"):
+            t.equal(vm.modify_refused(resource).code, 0x80004001)
+        t.equal(vm.modify_refused("SecurityPolicy", EncodedSecurityPolicy="eA==").code, 0x80004005)
+        vm.modify("SecurityPolicy", EncodedSecurityPolicy="")
+        t.equal(vm.modify_refused("SecurityPolicy", EncodedSecurityPolicy="").code, 0x80004005)
+        vm.call("ModifySettings", Request={"RequestType": "Update",
+                                           "ResourceType": "PodCgroupMemoryLimit"})
+        vm.modify("Clock", "Update", WallNs=1_000_000_000 * 10**9)
+        t.equal(vm.shell("date +%Y"), "2001\n")
+        for name in ("DeleteContainerState", "ShutdownForced", "GetProperties"):
+            t.equal(vm.refused(name, "bad").code, 0xC037010E)
+
+        # After all that the same id can be used, twice it cannot, and a running one stays.
+        vm.create("bad", make_spec(c.root, "sleep", "100"), c.bundle, c.scratch)
+        t.equal(vm.create_refused("bad", good, c.bundle).code, 0xC037010F)
+        c.pid, c.io = start(vm, c)
+        t.equal(vm.refused("ExecuteProcess", "bad", **vm.execute_keys(())[1]).code, 0x80004005)
+        t.equal(vm.refused("DeleteContainerState", "bad").code, 0x80370105)
+        t.equal(end(vm, c), 137)
+
+        # One that was never started, and one whose create failed: both go without a trace.
+        create(vm, c, "sleep", "100")
+        remove(vm, c)
+        combine(vm, c)
+        refuse(0x80004005, "executable", process=make_process("nonsense"))
+        uncombine(vm, c)
+        t.equal(vm.shell("ls /run/gcs/pods/bad 2>/dev/null; ls /run/crun /run/gcs/crun; "
+                         "ls -d /sys/fs/cgroup/pods/*/ 2>/dev/null; ps | grep -c '[s]leep' ; "
+                         "ls /run/mounts/scsi/0_0_0/scratch/bad; grep -c overlay /proc/mounts; "
+                         "grep -c bundle /proc/mounts; true").split(),
+                ["/run/crun:", "/run/gcs/crun:", "0", "0", "0"])

@@ -6,6 +6,7 @@
 #include "guest/runtime/cg.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
+#include "guest/runtime/resources.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/stdio/relay.h"
 #include "guest/stdio/tty.h"
@@ -202,7 +203,7 @@ int container_update(struct ctx *ctx, struct containers *cs, const char *id,
     AUTO(container_unref) struct container *c = container_get(cs, id, err);
     struct jsw w;
 
-    if (!c)
+    if (!c || resources_check(resources, err) < 0)
         return -1;
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.update", err);
     if (!held)
