@@ -28,10 +28,7 @@ struct config {
     uint32_t overhead_mib, max_memory_mib, max_cpus; /* of VMs sized by a container's limits */
     char *qemu;                                      /* path or a name in PATH */
     char *image_dir;                                 /* kernel, initramfs, manifest.json */
-    /* [storage] */
-    bool shared_rootfs;
-    char *scratch_dir;
-    uint32_t scratch_mib;
+    bool shared_rootfs;                              /* rootfs = shared */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
     char *run_root;
