@@ -17,6 +17,7 @@ struct guest;
 struct ledger;
 struct loop;
 struct registry;
+struct registry_host;
 struct vm;
 struct vmm;
 
@@ -29,8 +30,10 @@ struct registry_opts {
     struct vmm *(*make_vmm)(void *arg);
     struct guest *(*make_guest)(void *arg, struct vmm *vmm);
     void *arg;
+    const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */
 };
 struct registry *registry_new(const struct registry_opts *o);
+/* Only after registry_close. */
 void registry_free(struct registry *r);
 AUTO_DEFINE(struct registry *, registry_free);
 

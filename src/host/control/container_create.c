@@ -1,0 +1,331 @@
+/* container_create.c - from a bundle to a container that waits for its start in the guest. Each
+ * step notes what it made in the container, so that container_release can take it back whenever the
+ * next one fails. */
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/offload.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/control/config.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include "oci/document.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GUEST_PODS "/run/gcs/pods"
+
+/* --- the spec --- */
+
+struct load {
+    char *path, *text;
+    size_t len;
+};
+
+static void load_free(void *arg)
+{
+    struct load *l = arg;
+
+    if (!l)
+        return;
+    free(l->path);
+    free(l->text);
+    free(l);
+}
+
+static int load_file(void *arg, struct err *err)
+{
+    struct load *l = arg;
+    int r = file_read_all(l->path, SPEC_MAX_BYTES, &l->text, &l->len);
+
+    return r < 0 ? err_sys(err, -r, "read %s", l->path) : 0;
+}
+
+static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, struct err *err)
+{
+    struct load *l = mem_new(struct load);
+    void *arg = l;
+    int r;
+
+    l->path = str_format("%s/config.json", bundle);
+    r = offload_run(ctx, load_file, &arg, load_free, "read the bundle", err);
+    l = arg;
+    if (r == 0)
+        r = spec_parse(l->text, l->len, ret, err);
+    load_free(l);
+    return r;
+}
+
+/* --- the pod --- */
+
+static struct container *find_sandbox(struct registry *r, const char *pod)
+{
+    struct err none = ERR_INIT;
+    struct container *s = registry_find(r, pod, &none);
+
+    return s && s->kind == SPEC_SANDBOX ? s : NULL;
+}
+
+static int enter_pod(struct container *c, const struct spec *spec, struct err *err)
+{
+    const char *pod, *path = "";
+
+    if (spec_kind(spec, c->id, &c->kind, &pod, err) < 0 ||
+        registry_check_id("sandbox id", pod, REGISTRY_ID_MAX, err) < 0)
+        return -1;
+    free(c->pod_id);
+    c->pod_id = str_dup(pod);
+    c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
+    if (c->kind != SPEC_WORKLOAD)
+        return 0;
+
+    struct container *sandbox = find_sandbox(c->r, pod);
+
+    if (!sandbox)
+        return err_set(err, ERR_NOT_FOUND, "no pod %s for container %s", pod, c->id);
+    if (sandbox->state != CONTAINER_RUNNING)
+        return err_set(err, ERR_STATE, "pod %s is %s, not Running", pod,
+                       fsm_state_name(&container_fsm, sandbox->state));
+    return 0;
+}
+
+static uint32_t pod_pid(const struct container *c)
+{
+    struct container *sandbox = c->kind == SPEC_WORKLOAD ? find_sandbox(c->r, c->pod_id) : NULL;
+
+    return sandbox && sandbox->init ? sandbox->init->guest_pid : 0;
+}
+
+/* --- the root file system --- */
+
+static int open_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
+                       const struct registry_create *rc, bool writable, int *ret, struct err *err)
+{
+    AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
+    const char *root = spec_root_path(spec);
+    AUTO_FREE char *path =
+        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
+
+    for (size_t i = 0; i < rc->n_rootfs; i++)
+        mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
+                                           .source = rc->rootfs[i].source,
+                                           .options = rc->rootfs[i].options };
+    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, writable, ret, err) < 0)
+        return err_wrap(err, "root file system");
+    return 0;
+}
+
+static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool writable,
+                        struct err *err)
+{
+    struct box *b = c->r->box;
+    const struct plan9_share share = {
+        .host_path = c->bundle, .tree_fd = tree, .read_only = !writable, .unique = true
+    };
+
+    if (plan9_reserve(ctx, b->plan9, &share, &c->root_share, err) < 0)
+        return -1;
+    c->root_shared = true;
+    return plan9_map(ctx, b->plan9, c->root_share, &c->share_path, err);
+}
+
+static int combine(struct ctx *ctx, struct container *c, struct err *err)
+{
+    struct guest *g = c->r->box->guest;
+    const char *const layers[] = { c->share_path, NULL };
+    const struct guest_layers l = { .container = c->id,
+                                    .root_path = c->root_path,
+                                    .scratch_path = c->scratch_path,
+                                    .layers = layers };
+
+    /* Before the call: an answer that does not come leaves it in doubt. */
+    c->combined = true;
+    return g->ops->combine_layers(ctx, g, &l, err);
+}
+
+static int make_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
+                       const struct registry_create *rc, bool shared, struct err *err)
+{
+    AUTO_FD int tree = -1;
+
+    if (open_rootfs(ctx, c, spec, rc, shared, &tree, err) < 0)
+        return -1;
+    if (share_rootfs(ctx, c, tree, shared, err) < 0)
+        return err_wrap(err, "share the root file system");
+    if (shared) {
+        free(c->root_path);
+        c->root_path = str_dup(c->share_path);
+        return 0;
+    }
+    c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
+    return combine(ctx, c, err) < 0 ? err_wrap(err, "combine the root file system") : 0;
+}
+
+/* --- mounts --- */
+
+static int share_mount(struct ctx *ctx, struct container *c, json_t *mount, const char *source,
+                       bool read_only, bool recursive, struct err *err)
+{
+    const struct tree_opts opts = { .read_only = read_only, .recursive = recursive };
+    struct box *b = c->r->box;
+    struct tree tree = { .fd = -1 };
+    AUTO_FREE char *path = NULL;
+    uint64_t id;
+
+    if (c->r->host->tree_open(ctx, source, &opts, &tree, err) < 0)
+        return -1;
+
+    const struct plan9_share share = { .host_path = source,
+                                       .tree_fd = tree.fd,
+                                       .read_only = read_only,
+                                       .unique = recursive || tree.name[0] };
+    int r = plan9_reserve(ctx, b->plan9, &share, &id, err);
+
+    fd_close(tree.fd);
+    if (r < 0)
+        return -1;
+    c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
+    c->shares[c->n_shares++] = id;
+    if (plan9_map(ctx, b->plan9, id, &path, err) < 0)
+        return -1;
+
+    AUTO_FREE char *guest_path =
+        tree.name[0] ? str_format("%s/%s", path, tree.name) : TAKE_PTR(path);
+
+    json_object_set_new(mount, "source", json_string(guest_path));
+    return 0;
+}
+
+static int make_mounts(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+{
+    json_t *mounts = js_get(spec_json(spec), "mounts"), *m;
+    size_t i;
+
+    json_array_foreach(mounts, i, m)
+    {
+        bool read_only, recursive;
+        enum document_mount kind;
+        const char *source;
+
+        if (document_mount(m, &kind, &source, &read_only, &recursive, err) < 0)
+            return -1;
+        if (kind == DOCUMENT_MOUNT_GUEST)
+            continue;
+
+        AUTO_FREE char *copy = str_dup(source); /* share_mount replaces it */
+
+        if (share_mount(ctx, c, m, copy, read_only, recursive, err) < 0)
+            return err_wrap(err, "mount %s", copy);
+    }
+    return 0;
+}
+
+/* --- in the guest --- */
+
+static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+{
+    struct guest *g = c->r->box->guest;
+    const struct document_opts o = { .bundle_path = c->bundle_path,
+                                     .root_path = c->root_path,
+                                     .scratch_path = c->scratch_path ? c->scratch_path : "",
+                                     .kind = c->kind,
+                                     .pod_id = c->pod_id,
+                                     .pod_pid = pod_pid(c) };
+    AUTO_FREE char *document = NULL;
+
+    if (document_build(spec, &o, &document, err) < 0)
+        return -1;
+    c->in_guest = true; /* in doubt too */
+    return g->ops->create_container(ctx, g, c->id, document, err);
+}
+
+/* What the VM is asked for, as one call to it. */
+static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec,
+                      const struct registry_create *rc, bool shared, struct err *err)
+{
+    struct box *b = c->r->box;
+    int r;
+
+    if (box_enter(b, "create a container", err) < 0)
+        return -1;
+    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
+    c->root_path = str_format("%s/rootfs", c->bundle_path);
+    r = make_rootfs(ctx, c, spec, rc, shared, err);
+    if (r == 0)
+        r = make_mounts(ctx, c, spec, err);
+    if (r == 0)
+        r = create_in_guest(ctx, c, spec, err);
+    box_leave(b);
+    return r;
+}
+
+/* --- its process on the host --- */
+
+static void anchor_main(void *arg)
+{
+    struct container *c = arg;
+    struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
+    struct err err = ERR_INIT;
+    bool by_us = true;
+
+    if (c->r->host->anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
+        log_warn(&ctx, "the container's process on the host was killed: so is the container");
+        if (container_kill(&ctx, c, "", 9, true, &err) < 0)
+            log_warn(&ctx, "it could not be killed", F_ERR(&err));
+    }
+    c->anchor_watched = false;
+    waitq_wake_all(&c->changed);
+    container_unref(c);
+}
+
+static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
+                        struct err *err)
+{
+    const struct registry_host *h = c->r->host;
+    struct box *b = c->r->box;
+    const char *netns = "", *cgroup = spec_cgroups_path(spec);
+    bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
+    /* The first container's cgroup is the VM's too, and goes with it. */
+    bool with_vm = str_eq(cgroup, b->cgroup_path);
+    struct anchor_opts o = {
+        .id = c->id, .netns = netns, .own_netns = own_netns, .ledger = b->ledger
+    };
+
+    if (!with_vm && h->cgroup_make(cgroup, b->ledger, &c->cgroup, err) < 0)
+        return err_wrap(err, "cgroup of the container");
+    o.cgroup = with_vm ? b->cgroup : c->cgroup;
+    o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
+    if (h->anchor_spawn(ctx, &o, &c->anchor, err) < 0)
+        return err_wrap(err, "the container's process on the host");
+    c->pid = (uint32_t)h->anchor_pid(c->anchor);
+    c->anchor_watched = true;
+    group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->id);
+    return 0;
+}
+
+int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
+                     struct err *err)
+{
+    AUTO(spec_free) struct spec *spec = NULL;
+    struct options options;
+
+    if (load_spec(ctx, c->bundle, &spec, err) < 0 || enter_pod(c, spec, err) < 0 ||
+        options_read(c->r->o.config, spec, &options, err) < 0 ||
+        box_need(ctx, c->r, spec, &options, err) < 0)
+        return -1;
+    if (spec_terminal(spec) != rc->terminal)
+        json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
+                            json_boolean(rc->terminal));
+    if (spawn_anchor(ctx, c, spec, err) < 0)
+        return -1;
+    c->init = process_new(c, "", rc->in, rc->out, rc->err, rc->terminal);
+    if (process_open_io(ctx, c->init, err) < 0 ||
+        make_in_vm(ctx, c, spec, rc, options.shared_rootfs, err) < 0 || ctx_check(ctx, err) < 0)
+        return -1;
+    if (!box_alive(c->r->box))
+        return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
+    fsm_step(&process_fsm, &c->init->state, PROCESS_EV_CREATED);
+    fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
+    return 0;
+}

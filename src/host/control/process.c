@@ -1,0 +1,401 @@
+/* process.c - one process of a container, init or exec: from its registration to its exit. */
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "host/bridge/guest.h"
+#include "host/control/registry_priv.h"
+#include <stdlib.h>
+
+#define EXIT_KILLED 137u /* SIGKILL, in the shell's way */
+#define EXIT_LOST 255u   /* nobody knows how it would have ended */
+#define EXIT_NOT_STARTED 1u
+
+static const char *const states[] = { "NotCreated", "Created", "Running", "Terminated" };
+static const char *const events[] = { "created", "started", "ended" };
+static const struct fsm_edge edges[] = {
+    { PROCESS_ST_NOT_CREATED, PROCESS_EV_CREATED, PROCESS_ST_CREATED },
+    { PROCESS_ST_NOT_CREATED, PROCESS_EV_ENDED, PROCESS_ST_TERMINATED },
+    { PROCESS_ST_CREATED, PROCESS_EV_STARTED, PROCESS_ST_RUNNING },
+    { PROCESS_ST_CREATED, PROCESS_EV_ENDED, PROCESS_ST_TERMINATED },
+    { PROCESS_ST_RUNNING, PROCESS_EV_ENDED, PROCESS_ST_TERMINATED },
+};
+const struct fsm process_fsm = { .name = "process",
+                                 .states = states,
+                                 .n_states = PROCESS_ST_COUNT,
+                                 .events = events,
+                                 .n_events = PROCESS_EV_COUNT,
+                                 .edges = edges,
+                                 .n_edges = ARRAY_LEN(edges) };
+
+struct process *process_new(struct container *c, const char *exec_id, const char *in,
+                            const char *out, const char *err, bool terminal)
+{
+    struct process *p = mem_new(struct process);
+
+    p->refs = 1; /* the container's */
+    p->c = c;
+    p->r = c->r;
+    p->container_id = str_dup(c->id);
+    p->bundle = str_dup(c->bundle);
+    p->exec_id = str_dup(exec_id);
+    p->in = str_dup(in ? in : "");
+    p->out = str_dup(out ? out : "");
+    p->err = str_dup(err ? err : "");
+    p->terminal = terminal;
+    p->pid = c->pid;
+    list_init(&p->node);
+    latch_init(&p->exited);
+    return p;
+}
+
+void process_unref(struct process *p)
+{
+    if (!p || --p->refs > 0)
+        return;
+    free(p->container_id);
+    free(p->bundle);
+    free(p->exec_id);
+    free(p->in);
+    free(p->out);
+    free(p->err);
+    free(p->oci_process);
+    if (p->io)
+        p->r->host->io_free(p->io);
+    free(p);
+}
+
+void process_forget(struct process *p)
+{
+    struct container *c = p->c;
+
+    if (!c)
+        return;
+    p->c = NULL;
+    p->gone = true;
+    if (p->io && !p->draining) /* else the last reference does it */
+        p->r->host->io_free(TAKE_PTR(p->io));
+    if (c->init == p) {
+        c->init = NULL;
+    } else {
+        list_remove(&p->node);
+        c->n_execs--;
+    }
+    waitq_wake_all(&c->changed);
+    latch_set(&p->exited);
+    process_unref(p);
+}
+
+bool process_is_init(const struct process *p)
+{
+    return p->exec_id[0] == '\0';
+}
+
+int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
+{
+    const struct io_spec spec = { .in = p->in,
+                                  .out = p->out,
+                                  .err = p->err,
+                                  .terminal = p->terminal,
+                                  .container_id = p->container_id,
+                                  .ns = p->r->ns,
+                                  .ledger = p->r->box ? p->r->box->ledger : NULL,
+                                  .drivers = &p->r->drivers };
+
+    if (p->r->host->io_open(ctx, p->r->o.loop, &spec, &p->io, err) < 0)
+        return err_wrap(err, "stdio of %s%s%s", p->container_id, p->exec_id[0] ? "/" : "",
+                        p->exec_id);
+    if (p->stdin_closed)
+        p->r->host->io_close_stdin(p->io);
+    return 0;
+}
+
+/* --- the end --- */
+
+void process_end(struct process *p, uint32_t status, bool tell)
+{
+    struct container *c = p->c;
+
+    if (p->state == PROCESS_ST_TERMINATED)
+        return;
+    fsm_step(&process_fsm, &p->state, PROCESS_EV_ENDED);
+    p->exit_status = status;
+    p->exited_wall_ns = loop_wall(p->r->o.loop);
+    if (c && process_is_init(p)) {
+        if (fsm_check(&container_fsm, c->state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
+            fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
+        if (c->anchor)
+            p->r->host->anchor_end(c->anchor);
+    }
+    if (tell)
+        events_push(p->r->o.events, &(struct event){ .kind = EVENT_EXIT,
+                                                     .wall_ns = p->exited_wall_ns,
+                                                     .container_id = p->container_id,
+                                                     .exec_id = p->exec_id,
+                                                     .pid = p->pid,
+                                                     .exit_status = p->exit_status,
+                                                     .exited_wall_ns = p->exited_wall_ns });
+    latch_set(&p->exited);
+    if (c)
+        waitq_wake_all(&c->changed);
+}
+
+static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
+{
+    struct ctx limited = ctx_with_timeout(ctx, limit);
+    struct err err = ERR_INIT;
+
+    p->draining = true;
+    int r = p->io ? p->r->host->io_drain(&limited, p->io, &err) : 0;
+    p->draining = false;
+    if (r < 0)
+        log_warn(ctx, "output not yet taken when its process has ended", F_STR("eid", p->exec_id),
+                 F_ERR(&err));
+}
+
+/* Whatever happens, theirs come first. */
+static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, uint32_t status)
+{
+    struct ctx limited = ctx_with_timeout(ctx, limit);
+    struct err err = ERR_INIT;
+
+    while (container_has_running_execs(c) &&
+           waitq_wait(&limited, &c->changed, "execs to end", &err) == 0)
+        ;
+    LIST_EACH (&c->execs, pos) {
+        struct process *e = LIST_ENTRY(pos, struct process, node);
+
+        if (e->state == PROCESS_ST_RUNNING) {
+            log_warn(ctx, "an exec is not told to have ended, but its container has",
+                     F_STR("eid", e->exec_id));
+            process_end(e, status, true);
+        }
+    }
+}
+
+/* The VM is gone, or does not talk any more: from what the host knows, and fast. */
+static void end_lost(struct ctx *ctx, struct process *p)
+{
+    struct box *b = p->r->box;
+    uint32_t status = b && box_lost(b) ? EXIT_KILLED : EXIT_LOST;
+
+    drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
+    if (p->io)
+        p->r->host->io_close(p->io);
+    if (p->c && process_is_init(p))
+        await_execs(ctx, p->c, PROCESS_LOST_DRAIN_LIMIT, status);
+    process_end(p, status, true);
+}
+
+static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, struct err *err)
+{
+    struct box *b = p->r->box;
+    struct guest *g;
+
+    if (box_enter(b, "wait for a process", err) < 0)
+        return -1;
+    g = b->guest;
+
+    int r = g->ops->wait_process(ctx, g, p->container_id, p->guest_pid, GUEST_WAIT_FOREVER,
+                                 ret_code, err);
+
+    box_leave(b);
+    return r;
+}
+
+/* Depends on no request. */
+static void watch_main(void *arg)
+{
+    AUTO(process_unref) struct process *p = arg;
+    AUTO(container_unref) struct container *c = p->c;
+    struct ctx root = ctx_root(p->r->o.loop), ctx = ctx_with_id(&root, "cid", p->container_id);
+    struct err err = ERR_INIT;
+    uint32_t code = EXIT_LOST;
+
+    if (await_exit(&ctx, p, &code, &err) < 0) {
+        log_warn(&ctx, "the exit of a process is not known", F_STR("eid", p->exec_id), F_ERR(&err));
+        end_lost(&ctx, p);
+        return;
+    }
+    drain(&ctx, p, PROCESS_DRAIN_LIMIT);
+    if (process_is_init(p)) {
+        container_settle_oom(c);
+        await_execs(&ctx, c, PROCESS_EXECS_LIMIT, EXIT_KILLED);
+    }
+    process_end(p, code, true);
+    log_info(&ctx, "process ended", F_STR("eid", p->exec_id), F_U("status", code));
+}
+
+/* --- the start --- */
+
+static int guest_start(struct ctx *ctx, struct process *p, struct guest_process *ret,
+                       struct err *err)
+{
+    const struct registry_host *h = p->r->host;
+    struct box *b = p->r->box;
+    const struct guest_exec e = { .container = p->container_id,
+                                  .oci_process = p->oci_process,
+                                  .terminal = p->terminal,
+                                  .want_stdin = h->io_wants(p->io, 0),
+                                  .want_stdout = h->io_wants(p->io, 1),
+                                  .want_stderr = h->io_wants(p->io, 2) };
+    int r = 0;
+
+    if (box_enter(b, "start a process", err) < 0)
+        return -1;
+    if (process_is_init(p))
+        r = b->guest->ops->start_container(ctx, b->guest, p->container_id, err);
+    if (r == 0)
+        r = b->guest->ops->exec(ctx, b->guest, &e, ret, err);
+    box_leave(b);
+    return r;
+}
+
+static void send_pending(struct ctx *ctx, struct process *p)
+{
+    struct err err = ERR_INIT;
+
+    if (p->terminal && (p->rows || p->cols))
+        (void)container_resize(ctx, p->c, p->exec_id, p->rows, p->cols, &err); /* it may be gone */
+    for (uint32_t n = 1; n <= 64; n++) {
+        if (!(p->pending_signals & UINT64_C(1) << (n - 1)))
+            continue;
+        err_clear(&err);
+        if (process_signal(ctx, p, n, &err) < 0)
+            log_warn(ctx, "a signal that came during the start was not delivered", F_U("signal", n),
+                     F_ERR(&err));
+    }
+    p->pending_signals = 0;
+}
+
+static void started(struct process *p)
+{
+    struct container *c = p->c;
+    bool init = process_is_init(p);
+
+    fsm_step(&process_fsm, &p->state, PROCESS_EV_STARTED);
+    if (init)
+        fsm_step(&container_fsm, &c->state, CONTAINER_EV_STARTED);
+    events_push(p->r->o.events, &(struct event){ .kind = init ? EVENT_START : EVENT_EXEC_STARTED,
+                                                 .wall_ns = loop_wall(p->r->o.loop),
+                                                 .container_id = p->container_id,
+                                                 .exec_id = p->exec_id,
+                                                 .pid = p->pid });
+    /* Only now: no exit can come before its start. */
+    p->refs++;
+    container_ref(c);
+    if (init)
+        container_watch_oom(c);
+    group_go(&p->r->fibers, p->r->o.loop, watch_main, p, "watch %s", p->container_id);
+}
+
+static int start(struct ctx *ctx, struct process *p, struct err *err)
+{
+    struct guest_process g = { 0 };
+
+    if (!p->io && process_open_io(ctx, p, err) < 0)
+        return -1;
+    if (guest_start(ctx, p, &g, err) < 0)
+        return -1;
+    p->guest_pid = g.pid;
+    p->r->host->io_attach(p->io, g.in, g.out, g.err);
+    return 0;
+}
+
+int process_start(struct ctx *ctx, struct process *p, struct err *err)
+{
+    struct container *c = p->c;
+    int r;
+
+    if (p->starting)
+        return err_set(err, ERR_STATE, "process is being started already");
+    if (fsm_check(&process_fsm, p->state, PROCESS_EV_STARTED, err) < 0)
+        return -1;
+    p->starting = true;
+    p->refs++;
+    c->starting++;
+    container_ref(c);
+    r = start(ctx, p, err);
+    p->starting = false;
+    c->starting--;
+    waitq_wake_all(&c->changed);
+    if (r == 0) {
+        started(p);
+        send_pending(ctx, p);
+    } else {
+        if (p->io)
+            p->r->host->io_close(p->io);
+        process_end(p, EXIT_NOT_STARTED, false);
+    }
+    container_unref(c);
+    process_unref(p);
+    return r;
+}
+
+int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
+{
+    struct box *b = p->r->box;
+    int r;
+
+    if (p->starting) {
+        p->pending_signals |= UINT64_C(1) << (signo - 1);
+        return 0;
+    }
+    if (p->state != PROCESS_ST_RUNNING)
+        return err_set(err, ERR_NOT_FOUND, "process %s%s%s has ended", p->container_id,
+                       p->exec_id[0] ? "/" : "", p->exec_id);
+    r = box_enter(b, "signal a process", err);
+    if (r == 0) {
+        r = b->guest->ops->signal_process(ctx, b->guest, p->container_id, p->guest_pid, (int)signo,
+                                          err);
+        box_leave(b);
+    }
+    if (r < 0 && err->code == ERR_UNAVAILABLE) /* with its VM */
+        return err_set(err, ERR_NOT_FOUND, "process %s%s%s has ended with its VM", p->container_id,
+                       p->exec_id[0] ? "/" : "", p->exec_id);
+    return r;
+}
+
+/* --- what a client sees --- */
+
+void process_view(const struct process *p, struct process_view *ret)
+{
+    static const enum process_status status[PROCESS_ST_COUNT] = {
+        [PROCESS_ST_NOT_CREATED] = PROCESS_UNKNOWN,
+        [PROCESS_ST_CREATED] = PROCESS_CREATED,
+        [PROCESS_ST_RUNNING] = PROCESS_RUNNING,
+        [PROCESS_ST_TERMINATED] = PROCESS_STOPPED,
+    };
+
+    *ret = (struct process_view){ .container_id = p->container_id,
+                                  .exec_id = p->exec_id,
+                                  .bundle = p->bundle,
+                                  .in = p->in,
+                                  .out = p->out,
+                                  .err = p->err,
+                                  .terminal = p->terminal,
+                                  .pid = p->pid,
+                                  .exit_status = p->exit_status,
+                                  .exited_wall_ns = p->exited_wall_ns,
+                                  .status = status[p->state] };
+    if (ret->status == PROCESS_RUNNING && p->c && p->c->state == CONTAINER_PAUSED)
+        ret->status = PROCESS_PAUSED;
+}
+
+int process_wait(struct ctx *ctx, struct process *p, struct process_view *ret, struct err *err)
+{
+    int r;
+
+    p->refs++;
+    r = latch_wait(ctx, &p->exited, "the process to end", err);
+    if (r == 0 && p->state != PROCESS_ST_TERMINATED)
+        r = err_set(err, ERR_NOT_FOUND, "process %s%s%s was deleted", p->container_id,
+                    p->exec_id[0] ? "/" : "", p->exec_id);
+    if (r == 0) {
+        process_view(p, ret);
+        if (p->refs == 1) /* deleted meanwhile: its texts go now */
+            ret->container_id = ret->exec_id = ret->bundle = ret->in = ret->out = ret->err = "";
+    }
+    process_unref(p);
+    return r;
+}

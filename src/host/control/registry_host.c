@@ -1,0 +1,27 @@
+/* registry_host.c - the real host. */
+#include "host/control/registry_host.h"
+
+const struct registry_host registry_host_linux = {
+    .rootfs_open = rootfs_open,
+    .tree_open = tree_open,
+    .scratch_make = scratch_make,
+    .scratch_fd = scratch_fd,
+    .scratch_remove = scratch_remove,
+    .scratch_free = scratch_free,
+    .cgroup_make = cgroup_make,
+    .cgroup_join = cgroup_join,
+    .cgroup_remove = cgroup_remove,
+    .cgroup_free = cgroup_free,
+    .anchor_spawn = anchor_spawn,
+    .anchor_pid = anchor_pid,
+    .anchor_wait = anchor_wait,
+    .anchor_end = anchor_end,
+    .anchor_free = anchor_free,
+    .io_open = io_open,
+    .io_attach = io_attach,
+    .io_wants = io_wants,
+    .io_drain = io_drain,
+    .io_close_stdin = io_close_stdin,
+    .io_close = io_close,
+    .io_free = io_free,
+};

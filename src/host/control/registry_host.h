@@ -1,0 +1,46 @@
+/* registry_host.h - what the registry needs from the host besides VM and guest: files, processes,
+ * cgroups, stdio. One ops table, so that tests and the simulation have a host without an OS. The
+ * entries mean what the functions of the same name in host/own and host/io say. */
+#pragma once
+#include "host/io/io.h"
+#include "host/own/anchor.h"
+#include "host/own/cgroup.h"
+#include "host/own/rootfs.h"
+#include "host/own/scratch.h"
+#include "host/own/tree.h"
+#include <stdint.h>
+
+struct registry_host {
+    int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
+                       const char *root_path, bool writable, int *ret_fd, struct err *err);
+    int (*tree_open)(struct ctx *ctx, const char *path, const struct tree_opts *opts,
+                     struct tree *ret, struct err *err);
+    int (*scratch_make)(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,
+                        struct err *err);
+    int (*scratch_fd)(const struct scratch *s);
+    int (*scratch_remove)(struct ctx *ctx, struct scratch *s, struct err *err);
+    void (*scratch_free)(struct scratch *s);
+
+    int (*cgroup_make)(const char *path, struct ledger *ledger, struct cgroup **ret,
+                       struct err *err);
+    int (*cgroup_join)(struct cgroup *c, pid_t pid, struct err *err);
+    int (*cgroup_remove)(struct cgroup *c, struct err *err);
+    void (*cgroup_free)(struct cgroup *c);
+
+    int (*anchor_spawn)(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret,
+                        struct err *err);
+    pid_t (*anchor_pid)(const struct anchor *a);
+    int (*anchor_wait)(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *err);
+    void (*anchor_end)(struct anchor *a);
+    void (*anchor_free)(struct anchor *a);
+
+    int (*io_open)(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
+                   struct err *err);
+    void (*io_attach)(struct io *io, struct stream *in, struct stream *out, struct stream *err);
+    bool (*io_wants)(const struct io *io, int fd);
+    int (*io_drain)(struct ctx *ctx, struct io *io, struct err *err);
+    void (*io_close_stdin)(struct io *io);
+    void (*io_close)(struct io *io);
+    void (*io_free)(struct io *io);
+};
+extern const struct registry_host registry_host_linux;

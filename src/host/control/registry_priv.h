@@ -1,0 +1,207 @@
+/* registry_priv.h - the inside of the registry, its containers and processes, for registry*.c,
+ * container*.c, process*.c and their tests.
+ *
+ * Who holds what: the registry its box (the VM and what belongs to it) and the containers; a
+ * container its processes. Containers and processes are counted, since fibers that wait outlive a
+ * delete. The box lives at least as long as a container is in the list. */
+#pragma once
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fiber.h"
+#include "base/fsm.h"
+#include "base/gate.h"
+#include "base/list.h"
+#include "host/control/container.h"
+#include "host/control/events.h"
+#include "host/control/registry.h"
+#include "host/control/registry_host.h"
+#include "host/control/sizing.h"
+#include "oci/spec.h"
+
+struct plan9;
+struct scsi;
+
+/* Every wait that no caller bounds has its limit here. */
+#define PROCESS_DRAIN_LIMIT (10 * NS_PER_S)       /* output, after the guest told the exit */
+#define PROCESS_EXECS_LIMIT (15 * NS_PER_S)       /* execs, after their container's init */
+#define PROCESS_OOM_LIMIT NS_PER_S                /* the guest's word on OOM, after the exit */
+#define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* how a lost VM ended */
+#define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
+#define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
+#define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
+#define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
+#define BOX_END_LIMIT (120 * NS_PER_S)
+#define BOX_DRIVERS_LIMIT (15 * NS_PER_S)
+#define BOX_CGROUP_TRIES 8
+#define BOX_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
+#define REGISTRY_ID_MAX 128
+#define CONTAINER_EXEC_ID_MAX 79
+#define CONTAINER_EXECS_MAX 1024
+
+/* --- process --- */
+
+enum process_state {
+    PROCESS_ST_NOT_CREATED,
+    PROCESS_ST_CREATED,
+    PROCESS_ST_RUNNING,
+    PROCESS_ST_TERMINATED,
+    PROCESS_ST_COUNT
+};
+enum process_event {
+    PROCESS_EV_CREATED,
+    PROCESS_EV_STARTED,
+    PROCESS_EV_ENDED, /* exit, failed start, kill before start, delete before start */
+    PROCESS_EV_COUNT
+};
+extern const struct fsm process_fsm;
+
+struct process {
+    struct list node; /* in its container's execs; init is in none */
+    unsigned refs;
+    struct container *c; /* NULL once it was deleted */
+    struct registry *r;
+    char *container_id, *bundle, *exec_id, *in, *out, *err;
+    char *oci_process; /* of an exec */
+    bool terminal;
+    enum process_state state;
+    bool starting;
+    bool draining;            /* its io is in use */
+    uint64_t pending_signals; /* bit n-1; sent when the start is through */
+    bool stdin_closed;
+    uint16_t rows, cols; /* asked for before the start */
+    uint32_t guest_pid, pid;
+    uint32_t exit_status;
+    uint64_t exited_wall_ns;
+    struct io *io;
+    struct latch exited;
+    unsigned kill_round; /* of its container; the last in which it got the signal */
+    bool gone;           /* deleted: waiters have nothing to wait for */
+};
+
+struct process *process_new(struct container *c, const char *exec_id, const char *in,
+                            const char *out, const char *err, bool terminal);
+void process_unref(struct process *p);
+AUTO_DEFINE(struct process *, process_unref);
+/* From its container; closes its stdio, wakes its waiters. */
+void process_forget(struct process *p);
+bool process_is_init(const struct process *p);
+int process_open_io(struct ctx *ctx, struct process *p, struct err *err);
+/* Asks the guest; Running afterwards, told, watched. A failure ends it. */
+int process_start(struct ctx *ctx, struct process *p, struct err *err);
+/* The end, from whatever knowledge: once. Publishes exit if tell. */
+void process_end(struct process *p, uint32_t status, bool tell);
+int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err);
+
+/* --- container --- */
+
+enum container_event {
+    CONTAINER_EV_CREATED,
+    CONTAINER_EV_CREATE_FAILED,
+    CONTAINER_EV_STARTED,
+    CONTAINER_EV_PAUSED,
+    CONTAINER_EV_RESUMED,
+    CONTAINER_EV_EXITED,
+    CONTAINER_EV_COUNT
+};
+
+struct container {
+    struct list node; /* in the registry */
+    unsigned refs;
+    struct registry *r;
+    char *id, *pod_id, *bundle;
+    enum spec_kind kind;
+    struct gate gate;
+    enum container_state state;
+    bool listed;
+    bool own_pids;        /* a pid namespace of its own: its end ends them all */
+    struct process *init; /* NULL until create got that far */
+    struct list execs;
+    size_t n_execs;
+    unsigned kill_round;
+    size_t starting; /* execs inside process_start */
+    struct waitq changed;
+    uint32_t pid;
+    char *last_stats;
+
+    /* What is to be taken back, in reverse order. */
+    bool root_shared;
+    uint64_t root_share;
+    uint64_t *shares;
+    size_t n_shares, shares_cap;
+    char *bundle_path, *root_path, *scratch_path; /* in the guest */
+    char *share_path;
+    bool combined, in_guest;
+    struct cgroup *cgroup;
+    struct anchor *anchor;
+    bool anchor_watched, oom_watched; /* by a fiber */
+};
+
+struct container *container_new(struct registry *r, const char *id, const char *bundle);
+struct container *container_ref(struct container *c);
+void container_unref(struct container *c);
+AUTO_DEFINE(struct container *, container_unref);
+/* Inside the gate. Leaves what it made for container_release. */
+int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
+                     struct err *err);
+/* Takes back what there is; goes on where it stopped. */
+int container_release(struct ctx *ctx, struct container *c, struct err *err);
+/* The VM is gone. Ends what nobody watches. */
+void container_vm_died(struct container *c, bool killed);
+bool container_has_running_execs(const struct container *c);
+void container_watch_oom(struct container *c);
+/* Waits until those that container_watch_oom started know that it is over. */
+void container_settle_oom(struct container *c);
+
+/* --- the VM and what belongs to it --- */
+
+enum box_state { BOX_BOOTING, BOX_UP, BOX_DEAD, BOX_ENDING, BOX_GONE };
+
+struct box {
+    unsigned refs;
+    struct registry *r;
+    enum box_state state;
+    struct err boot_err;
+    struct vm *vm;
+    struct vmm *vmm;     /* borrowed from vm */
+    struct guest *guest; /* borrowed from vm */
+    struct scsi *scsi;
+    struct plan9 *plan9;
+    struct ledger *ledger;
+    struct cgroup *cgroup;
+    struct scratch *scratch;
+    char *cgroup_path;
+    char *scratch_path; /* in the guest */
+    struct sizing size;
+    struct group fibers; /* that use vm */
+    bool unwanted, ending_asked;
+};
+
+struct registry {
+    struct registry_opts o;
+    char *ns, *id;
+    const struct registry_host *host;
+    struct list containers;
+    size_t n_containers;
+    struct box *box;
+    struct waitq box_q; /* woken when the box changes */
+    struct group fibers;
+    struct group drivers;
+    bool closing;
+};
+
+/* Waits until there is a VM that runs; makes it if there is none. spec: whose limits size it. */
+int box_need(struct ctx *ctx, struct registry *r, const struct spec *spec,
+             const struct options *options, struct err *err);
+/* Ends it if nobody needs it any more. Never waits. */
+void box_drop_unused(struct registry *r);
+/* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
+ * is, the VM ends now. */
+bool box_lost(struct box *b);
+/* Around calls: as vm_call_begin. */
+int box_enter(struct box *b, const char *what, struct err *err);
+void box_leave(struct box *b);
+bool box_alive(const struct box *b);
+int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
+/* Out of the list; the VM ends if it was the last. */
+void registry_drop(struct registry *r, struct container *c);
