@@ -1,4 +1,4 @@
-"""lcow on a pseudo-terminal, as a person would use it."""
+"""lcow (or another program) on a pseudo-terminal, as a person would use it."""
 
 import fcntl
 import os
@@ -19,13 +19,13 @@ def _control():
 
 
 class Terminal:
-    def __init__(self, t, *args, rows=24, cols=80):
+    def __init__(self, t, *args, rows=24, cols=80, program=LCOW):
         self.t, self.seen, self._read_to = t, b"", 0
         self.master, self.slave = os.openpty()
         self.resize(rows, cols)
         self.before = termios.tcgetattr(self.slave)
         self.popen = subprocess.Popen(
-            [LCOW, *args], stdin=self.slave, stdout=self.slave, stderr=self.slave,
+            [program, *args], stdin=self.slave, stdout=self.slave, stderr=self.slave,
             env={**t.env, "TERM": "xterm"}, cwd=t.work, start_new_session=True, preexec_fn=_control)
         self.pid, self._done = self.popen.pid, False
         self._reader = threading.Thread(target=self._collect, daemon=True)
