@@ -1,0 +1,292 @@
+"""What the end-to-end tests are written with, on top of tests/integration/harness.py.
+
+    @test("run prints what the program writes", smoke=True)
+    def output(t):
+        t.equal(t.run("--rm", "c1", "echo", "hi").out, "hi\\n")
+
+Each test has a containerd of its own, in the cell of its worker. After each, its tasks and
+containers are removed, containerd is stopped, and the audit of tests/integration/leaks.py compares.
+"""
+
+import glob
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, os.path.join(os.path.dirname(HERE), "integration"))
+
+import archives  # noqa: E402
+import daemon  # noqa: E402
+import harness  # noqa: E402
+import leaks  # noqa: E402
+import packages  # noqa: E402
+import terminal  # noqa: E402
+from harness import Failure  # noqa: E402,F401
+
+SECONDS = 120   # a ceiling for one command that may boot a VM on a busy machine
+DEADLINE = 300  # for a whole test, unless it says otherwise
+RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
+LOGS = os.path.join(packages.TOP, "build/e2e")
+
+harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
+                         "rootfs": "storage", "scratch_dir": "storage", "scratch_mib": "storage"})
+
+DECLARED = []
+
+
+class Declared:
+    def __init__(self, name, body, deadline, full, smoke, runc, images):
+        self.name, self.body, self.deadline, self.full = name, body, deadline, full
+        self.smoke, self.runc, self.images = smoke, runc, images
+
+    def case(self, version, runtime):
+        case = harness.Case(f"{version}: {self.name}", self.body, self.deadline, self.full)
+        case.version, case.runtime, case.images = version, runtime, self.images
+        return case
+
+
+def test(name, deadline=DEADLINE, full=False, smoke=False, runc=True, images=("busybox",)):
+    """Declares a test. full: only with --full; smoke: also on the older containerds without it;
+    runc: true of runc's shim, too; images: those it needs, the first is what run() runs."""
+    def declare(body):
+        if any(d.name == name for d in DECLARED):
+            raise ValueError(f"two tests are called: {name}")
+        DECLARED.append(Declared(name, body, deadline, full, smoke, runc, images))
+        return body
+    return declare
+
+
+class Test(harness.Test):
+    """One run of one test, with a containerd."""
+
+    def __init__(self, case):
+        super().__init__(case)
+        self.version, self.runtime = case.version, RUNTIMES[case.runtime]
+        self.is_runc = case.runtime == "runc"
+        self.image = archives.name(case.images[0])
+        self.containerd = None
+        self.config_keys()
+
+    def config_keys(self):
+        self._keys.update(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
+                          log_level="debug")
+
+    def config(self, **keys):
+        """As in the base, with this one's section."""
+        self._keys.update(keys)
+        lines = {"vm": [], "storage": [], "host": []}
+        for key, value in self._keys.items():
+            if value is not None:
+                text = str(value).lower() if isinstance(value, bool) else str(value)
+                lines[harness.SECTIONS.get(key, "host")].append(f"{key} = {text}\n")
+        self.write("lcow.conf", "".join(f"[{s}]\n" + "".join(l) for s, l in lines.items()))
+
+    def make_dirs(self):
+        super().make_dirs()
+        self.containerd = daemon.Containerd(self.version, os.path.join(self.work, "c"), self.env)
+        self.at_end(self.end_containerd)
+        self.containerd.start()
+        for image in self.case.images:
+            self.must("images", "import", archives.path(image))
+
+    # ------------------------------------------------------------ ctr
+
+    def argv(self, *args):
+        return [packages.program(self.version, "ctr"), "-a", self.containerd.address,
+                "-n", self.tag, *args]
+
+    def start_ctr(self, *args, stdin=subprocess.DEVNULL, stdout=None):
+        p = harness.Process(self, self.argv(*args), stdin, stdout, {}, (), False)
+        self.processes.append(p)
+        return p
+
+    def ctr(self, *args, seconds=SECONDS, **how):
+        return self.start_ctr(*args, **how).wait(seconds)
+
+    def must(self, *args, **how):
+        """ctr, which must succeed."""
+        r = self.ctr(*args, **how)
+        self.equal(r.code, 0, f"ctr {' '.join(args)[:300]}: {r}")
+        return r
+
+    def fails(self, *args, pattern="", seconds=SECONDS, **how):
+        r = self.ctr(*args, seconds=seconds, **how)
+        self.check(r.code != 0, f"ctr {' '.join(args)[:300]} did not fail", r)
+        self.match(pattern, r.err, r)
+        return r
+
+    def run_args(self, *args, image=None):
+        """Options, then the container's id, then the command: ctr wants the image before the id.
+        An option that takes a value is written --name=value here."""
+        at = next(i for i, a in enumerate(args) if not a.startswith("-"))
+        return ["run", "--runtime", self.runtime, *args[:at], image or self.image, *args[at:]]
+
+    def run(self, *args, image=None, **how):
+        return self.ctr(*self.run_args(*args, image=image), **how)
+
+    def start_run(self, *args, image=None, **how):
+        return self.start_ctr(*self.run_args(*args, image=image), **how)
+
+    def detach(self, *args, image=None):
+        """run -d, which must succeed."""
+        return self.must(*self.run_args("-d", *args, image=image))
+
+    def exec(self, container, *command, opts=(), exec_id=None, **how):
+        return self.ctr(*self.exec_args(container, *command, opts=opts, exec_id=exec_id), **how)
+
+    def exec_args(self, container, *command, opts=(), exec_id=None):
+        self._execs = getattr(self, "_execs", 0) + 1
+        return ["tasks", "exec", "--exec-id", exec_id or f"e{self._execs}", *opts, container,
+                *command]
+
+    def terminal(self, *args, rows=24, cols=80):
+        """ctr on a pseudo-terminal; the container's is raw behind it."""
+        argv = self.argv(*args)
+        return terminal.Terminal(self, *argv[1:], program=argv[0], rows=rows, cols=cols)
+
+    # ------------------------------------------------------------ what there is
+
+    def tasks(self):
+        """id -> (pid, status)"""
+        lines = self.must("tasks", "ls").out.splitlines()[1:]
+        return {f[0]: (int(f[1]), f[2]) for f in map(str.split, lines)}
+
+    def status(self, container):
+        return self.tasks().get(container, (0, "none"))[1]
+
+    def await_status(self, container, status, seconds=SECONDS):
+        self.until(lambda: self.status(container) == status, f"{container} is {status}", seconds)
+
+    def metrics(self, container):
+        return json.loads(self.must("tasks", "metrics", "--format", "json", container).out)
+
+    def events(self):
+        """ctr events, once it listens."""
+        p = self.start_ctr("events")
+        mark = f"listening{len(self.processes)}"
+
+        def listens():
+            self.ctr("namespaces", "create", mark)
+            self.ctr("namespaces", "remove", mark)
+            with open(p.out_path) as f:
+                return mark in f.read()
+        self.until(listens, "ctr events listens", 30, p)
+        return p
+
+    def topics(self, events, container):
+        """Of one container, in order: ["create", "start", …]"""
+        with open(events.out_path) as f:
+            lines = f.read().splitlines()
+        return [m.group(1) for line in lines if f'"{container}"' in line and
+                (m := re.search(r" /tasks/([\w-]+) ", line))]
+
+    def shim_pids(self):
+        """Of shims that serve: they have left containerd."""
+        table, found = leaks.parents(), []
+        for pid, (parent, state, _) in table.items():
+            if parent != os.getpid() or state == "Z":
+                continue
+            try:
+                if os.path.basename(os.readlink(f"/proc/{pid}/exe")).startswith("containerd-shim-"):
+                    found.append(pid)
+            except OSError:
+                pass  # gone meanwhile
+        return found
+
+    def shim_pid(self):
+        pids = self.shim_pids()
+        self.equal(len(pids), 1, f"shims: {pids}")
+        return pids[0]
+
+    def qemu_pids(self):
+        found = []
+        for pid in leaks.descendants(os.getpid()):
+            try:
+                if "qemu-system" in os.readlink(f"/proc/{pid}/exe"):
+                    found.append(pid)
+            except OSError:
+                pass
+        return found
+
+    def qemu_pid(self):
+        pids = self.qemu_pids()
+        self.equal(len(pids), 1, f"QEMUs: {pids}")
+        return pids[0]
+
+    def gone(self, pid, seconds=10):
+        def look():
+            leaks.reap_orphans(*[p.popen for p in self.processes], self.containerd.popen)
+            return pid not in leaks.parents()
+        self.until(look, f"process {pid} is gone", seconds)
+
+    def resident_kib(self, pid):
+        with open(f"/proc/{pid}/status") as f:
+            return int(re.search(r"VmRSS:\s+(\d+)", f.read()).group(1))
+
+    # ------------------------------------------------------------ the end
+
+    def end_containerd(self):
+        """Removes what the test did not, as an operator would, and looks what then is left."""
+        if not self.containerd.popen or self.containerd.popen.poll() is not None:
+            self.containerd.start()
+        trouble = self.remove_all()
+        self.until_no_shim(trouble)
+        self.containerd.stop()
+        for path in glob.glob(f"/sys/fs/cgroup/*/{self.tag}") + [f"/sys/fs/cgroup/{self.tag}"]:
+            try:
+                os.rmdir(path)  # the directory of the namespace, which nobody owns
+            except OSError:
+                pass
+        if trouble:
+            raise Failure("\n".join(trouble))
+
+    def remove_all(self):
+        trouble = []
+        for container in self.ctr("containers", "ls", "-q").out.split():
+            if container in self.tasks():
+                r = self.ctr("tasks", "rm", "-f", container)
+                if r.code != 0 and container in self.tasks():
+                    trouble.append(f"ctr tasks rm -f {container}: {r}")
+            r = self.ctr("containers", "rm", container)
+            if r.code != 0:
+                trouble.append(f"ctr containers rm {container}: {r}")
+        bundles = self.containerd.bundle(self.tag)
+        left = os.listdir(bundles) if os.path.isdir(bundles) else []
+        return trouble + [f"bundle left: {name}" for name in left]
+
+    def until_no_shim(self, trouble, seconds=20):
+        """containerd lets go of a shim a moment before that has ended."""
+        deadline = time.monotonic() + seconds
+        while self.shim_pids():
+            if time.monotonic() > deadline:
+                trouble.append(f"shims still run: {self.shim_pids()}")
+                return
+            time.sleep(0.05)
+
+    def allowed(self, path):
+        """Directories that containerd and its clients share and never remove."""
+        return super().allowed(path) or path in (
+            "/run/containerd", "/run/containerd/s", "/run/containerd/fifo",
+            "/run/containerd/runc", f"/run/containerd/runc/{self.tag}")
+
+    def wipe(self):
+        """The logs of the last run of each test stay in build/e2e."""
+        slug = re.sub(r"[^\w.]+", "-", self.case.name)[:100]
+        kept = os.path.join(LOGS, slug)
+        shutil.rmtree(kept, ignore_errors=True)
+        os.makedirs(kept)
+        for path in glob.glob(f"{self.work}/p*.err") + glob.glob(f"{self.work}/p*.out") + \
+                glob.glob(f"{self.work}/c/*.log") + glob.glob(f"{self.work}/lcow.conf"):
+            if os.path.getsize(path) < 4 << 20:
+                shutil.copy(path, kept)
+        super().wipe()
+
+
+def kill(pid):
+    os.kill(pid, signal.SIGKILL)

@@ -1,0 +1,42 @@
+"""containerd, runc and busybox from Debian's suites, in build/cache/e2e: the system is not touched.
+
+    packages.fetch()                 # downloads what is not there yet; before any worker starts
+    packages.program("2.1", "ctr")   # a path
+"""
+
+import os
+import subprocess
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+TOP = os.path.dirname(os.path.dirname(HERE))
+CACHE = os.path.join(os.environ.get("LCOW_CACHE", os.path.join(TOP, "build/cache")), "e2e")
+BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
+
+SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
+OTHERS = ("runc", "busybox", "busybox-static", "libc6")        # all of bookworm
+SHIM = os.path.join(BIN, "containerd-shim-lcow-v2")
+
+
+def folder(name):
+    return os.path.join(CACHE, name)
+
+
+def program(version, name):
+    return os.path.join(folder(f"containerd-{version}"), "usr/bin", name)
+
+
+def search_path(version):
+    """Ours first, then containerd's own shims, runc and the system."""
+    return ":".join([BIN, os.path.dirname(program(version, "ctr")),
+                     os.path.join(folder("runc"), "usr/sbin"),
+                     "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+
+
+def fetch(versions=tuple(SUITES)):
+    wanted = [("containerd", SUITES[v], f"containerd-{v}") for v in versions]
+    wanted += [(name, "bookworm", name) for name in OTHERS]
+    for package, suite, where in wanted:
+        r = subprocess.run([os.path.join(TOP, "scripts/fetch-deb"), package, suite, folder(where)],
+                           capture_output=True, text=True)
+        if r.returncode != 0:
+            raise SystemExit(f"Bail out! no package {package} of {suite}: {r.stderr.strip()}")
