@@ -15,8 +15,8 @@ enum cgroup_mode { CGROUP_V1, CGROUP_V2, CGROUP_HYBRID }; /* hybrid counts as v1
 int cgroup_host_mode(enum cgroup_mode *ret, struct err *err);
 
 /* path: "/a/b", "a/b" (below our own), or systemd's "slice:prefix:name". "" gives NULL: stay where
- * we are. ".." and NUL are refused. What is made is in the ledger. Caller frees; removal by
- * cgroup_remove. */
+ * we are. "." and ".." are refused. What is made is in the ledger (NULL: nothing is noted). In
+ * hybrid mode v2 is left alone. Caller frees; removal by cgroup_remove. */
 int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err);
 /* Moves a process into all its controllers. Async-signal-safe variant for a child about to exec:
  * cgroup_join_self, which uses fds opened by cgroup_make. */
@@ -24,7 +24,8 @@ int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);
 int cgroup_join_self(struct cgroup *c, struct err *err);
 /* Times the kernel's OOM killer struck in it; 0 if unknown. */
 uint64_t cgroup_oom_kills(const struct cgroup *c);
-/* Removes what we made, if it is empty; retried by the caller (EBUSY while a process ends). */
+/* Removes what we made, if it is empty; retried by the caller (ERR_STATE while a process ends),
+ * goes on where it stopped. Directories above it that others use by now are left to them. */
 int cgroup_remove(struct cgroup *c, struct err *err);
 void cgroup_free(struct cgroup *c);
 AUTO_DEFINE(struct cgroup *, cgroup_free);

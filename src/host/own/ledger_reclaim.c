@@ -127,9 +127,12 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
         return errno == ENOENT ? 0 : err_sys(err, errno, "look at %s", path);
     if (r->dry_run)
         return 1;
-    if (rmdir(path) < 0 && errno != ENOENT)
-        return err_sys(err, errno, "remove cgroup %s", path);
-    return 1;
+    if (rmdir(path) == 0 || errno == ENOENT)
+        return 1;
+    /* A directory above ours in which others have made theirs since is not ours any more. */
+    if (errno == EBUSY && st.st_nlink > 2)
+        return 0;
+    return err_sys(err, errno, "remove cgroup %s", path);
 }
 
 static int take_link(struct reclaim *r, const char *what, struct err *err)
