@@ -1,10 +1,12 @@
-/* gc.c - `lcow gc`: takes back what dead owners left, from their ledgers alone. */
+/* gc.c - `lcow gc`: takes back what dead owners left, from their ledgers, and the scratch disks
+ * that no ledger names any more. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
 #include "host/own/ledger.h"
+#include "host/own/scratch.h"
 #include "tool/leftovers.h"
 #include "tool/tool.h"
 #include <stdlib.h>
@@ -44,7 +46,8 @@ struct gc {
     struct ctx *ctx;
     struct gc_opts opts;
     struct jsw json;
-    const char *name; /* of the VM being looked at */
+    const char *name;  /* of the VM being looked at */
+    struct strv would; /* directories that a dry run has told of */
     size_t n_items, n_dead, n_alive, n_failed;
 };
 
@@ -75,6 +78,8 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
         return;
     }
     g->n_items++;
+    if (g->opts.dry_run && rec->kind == LEDGER_DIR)
+        strv_add(&g->would, rec->what);
     if (g->opts.json) {
         jsw_obj(&g->json, NULL);
         jsw_str(&g->json, "vm", g->name);
@@ -112,6 +117,21 @@ static int on_leftover(void *arg, const struct leftover *l)
     if (ledger_reclaim(&limited, l->dir, g->opts.dry_run, on_item, g, &err) < 0)
         say_error(g, err.msg);
     return 0;
+}
+
+/* Scratch disks that nobody living has and no ledger names: a reboot took the ledgers. In a dry
+ * run those of dead VMs are still there, and told of already. */
+static void on_scratch(void *arg, const char *name, const char *path, const char *result)
+{
+    struct gc *g = arg;
+    const struct ledger_record rec = { .kind = LEDGER_DIR, .what = path };
+
+    for (size_t i = 0; i < g->would.n; i++)
+        if (str_eq(g->would.v[i], path))
+            return;
+    g->name = name;
+    g->n_dead++;
+    on_item(g, &rec, result);
 }
 
 static void say_sum(struct gc *g)
@@ -156,7 +176,12 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
         g.name = t->config.run_root;
         say_error(&g, err.msg);
     }
+    if (scratch_sweep(t->config.scratch_dir, g.opts.dry_run, on_scratch, &g, &err) < 0) {
+        g.name = t->config.scratch_dir;
+        say_error(&g, err.msg);
+    }
     say_sum(&g);
+    strv_release(&g.would);
     return g.n_failed > 0 ? TOOL_FAILED : TOOL_OK;
 }
 

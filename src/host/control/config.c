@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "host/own/scratch.h"
 #include <dirent.h>
 #include <errno.h>
 #include <ini.h>
@@ -55,6 +56,11 @@ static const struct config_key keys[] = {
     { "vm", "rootfs", KEY_ROOTFS, "scratch", 0, 0, FIELD(shared_rootfs),
       "Where a container's writes to its root file system go: scratch (a disk\n"
       "of the VM, gone with it) or shared (the snapshot on the host; slower)." },
+    { "storage", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
+      "The VMs' scratch disks are here, and the pristine one they are copied\n"
+      "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
+    { "storage", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX,
+      FIELD(scratch_mib), "Size of a VM's scratch disk. It takes what is written to it." },
     { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
       0, FIELD(allow_annotations),
       "Annotations of a container that may change its VM; others are ignored." },

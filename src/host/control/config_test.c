@@ -35,6 +35,8 @@ TEST(defaults_are_complete)
     ASSERT_EQ(c.vm_uid_base, 2000000000);
     ASSERT_EQ(c.vm_uid_count, 4096);
     ASSERT_STR(c.run_root, "/run/lcow");
+    ASSERT_STR(c.scratch_dir, "/var/lib/lcow");
+    ASSERT_EQ(c.scratch_mib, 10240);
     ASSERT_STR(c.qemu, "qemu-system-x86_64");
     ASSERT(c.image_dir != NULL);
     ASSERT_EQ(c.log_level, LOG_WARN);
@@ -50,13 +52,15 @@ TEST(every_key_is_read)
                     "# comment\n[vm]\nallow_emulation = yes\nmemory_mib=512 ; inline\n"
                     "  cpus = 4\nboot_timeout_s: 9\nqemu = /opt/qemu\nimage_dir = /img\n"
                     "\r\n[host]\nrun_root = /tmp/r\nvm_uid_base = 70000\nvm_uid_count = 7\n"
-                    "log_level = debug",
+                    "log_level = debug\n[storage]\nscratch_dir = /big\nscratch_mib = 2048",
                     &err),
               err);
     ASSERT(c.allow_emulation);
     ASSERT_EQ(c.memory_mib, 512);
     ASSERT_EQ(c.cpus, 4);
     ASSERT_EQ(c.boot_timeout_s, 9);
+    ASSERT_STR(c.scratch_dir, "/big");
+    ASSERT_EQ(c.scratch_mib, 2048);
     ASSERT_STR(c.qemu, "/opt/qemu");
     ASSERT_STR(c.image_dir, "/img");
     ASSERT_STR(c.run_root, "/tmp/r");
