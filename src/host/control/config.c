@@ -56,16 +56,16 @@ static const struct config_key keys[] = {
     { "vm", "rootfs", KEY_ROOTFS, "scratch", 0, 0, FIELD(shared_rootfs),
       "Where a container's writes to its root file system go: scratch (a disk\n"
       "of the VM, gone with it) or shared (the snapshot on the host; slower)." },
-    { "storage", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
-      "The VMs' scratch disks are here, and the pristine one they are copied\n"
-      "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
-    { "storage", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX,
-      FIELD(scratch_mib), "Size of a VM's scratch disk. It takes what is written to it." },
     { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
       0, FIELD(allow_annotations),
       "Annotations of a container that may change its VM; others are ignored." },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
+    { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
+      "The VMs' scratch disks are here, and the pristine one they are copied\n"
+      "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
+    { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
+      "Size of a VM's scratch disk. It takes what is written to it." },
     { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
       "Each VM's QEMU runs as a user of its own, taken from the range that\n"
       "begins here. Nobody else may use it." },

@@ -32,6 +32,8 @@ struct config {
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
     char *run_root;
+    char *scratch_dir;
+    uint32_t scratch_mib;
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;
 };

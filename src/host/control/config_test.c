@@ -52,7 +52,7 @@ TEST(every_key_is_read)
                     "# comment\n[vm]\nallow_emulation = yes\nmemory_mib=512 ; inline\n"
                     "  cpus = 4\nboot_timeout_s: 9\nqemu = /opt/qemu\nimage_dir = /img\n"
                     "\r\n[host]\nrun_root = /tmp/r\nvm_uid_base = 70000\nvm_uid_count = 7\n"
-                    "log_level = debug\n[storage]\nscratch_dir = /big\nscratch_mib = 2048",
+                    "log_level = debug\nscratch_dir = /big\nscratch_mib = 2048",
                     &err),
               err);
     ASSERT(c.allow_emulation);
