@@ -1,11 +1,8 @@
 /* service.c - the table of the Task service and what its handlers share. */
 #include "base/clock.h"
-#include "base/str.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
-#include <ctype.h>
 #include <stdlib.h>
-#include <string.h>
 
 static const struct rpc_method task_methods[] = {
     RPC_UNARY("State", task_state, struct service, StateRequest, StateResponse),
@@ -81,27 +78,6 @@ struct ctx service_own_ctx(const struct ctx *ctx, uint64_t ns)
     own.cancel = NULL;
     own.deadline = 0;
     return ctx_with_timeout(&own, ns);
-}
-
-int service_check_id(const char *what, const char *id, struct err *err)
-{
-    size_t len = strlen(id);
-
-    if (len == 0)
-        return err_set(err, ERR_INVALID, "the %s is empty", what);
-    if (len > SERVICE_ID_MAX)
-        return err_set(err, ERR_INVALID, "%s \"%.40s…\" has %zu bytes, at most %d are allowed",
-                       what, id, len, SERVICE_ID_MAX);
-    for (size_t i = 0; i < len; i++) {
-        bool word = isalnum((unsigned char)id[i]) && (unsigned char)id[i] < 128;
-        bool between = strchr("._-", id[i]) && i > 0 && i + 1 < len &&
-                       isalnum((unsigned char)id[i - 1]) && isalnum((unsigned char)id[i + 1]);
-        if (!word && !between)
-            return err_set(err, ERR_INVALID,
-                           "%s \"%s\" is not made of letters and digits, single . _ - between them",
-                           what, id);
-    }
-    return 0;
 }
 
 struct container *service_container(struct service *s, const char *id, struct err *err)

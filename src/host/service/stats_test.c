@@ -1,0 +1,176 @@
+/* stats_test.c - the guest's numbers as containerd's messages; ids. */
+#include "api/cgroups_v1.pb-c.h"
+#include "api/cgroups_v2.pb-c.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/service/service.h"
+#include "host/service/stats.h"
+#include "proto/pb.h"
+#include <string.h>
+
+/* gcs-protocol.md, GETPRESP */
+#define GUEST                                                                                      \
+    "{\"LCOWMetrics\":{\"pids\":{\"current\":2,\"limit\":18446744073709551615},\"cpu\":{"          \
+    "\"usage\":{"                                                                                  \
+    "\"total\":51234000,\"kernel\":20100000,\"user\":31134000},\"throttling\":{}},\"memory\":{"    \
+    "\"cache\":4096,\"rss\":1048576,\"hierarchical_memory_limit\":268435456,\"usage\":{\"limit\":" \
+    "268435456,\"usage\":1155072,\"max\":2203648},\"swap\":{},\"kernel\":{\"usage\":32768},"       \
+    "\"kernel_tcp\":{}},\"blkio\":{},\"rdma\":{},\"memory_oom_control\":{}}}"
+
+static Any *convert(const char *json, bool v2)
+{
+    Any *any = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(stats_from_guest(json, v2, &any, &err), err);
+    return any;
+}
+
+TEST(on_a_v1_host_the_numbers_keep_their_names)
+{
+    AUTO(pb_free) Any *any = convert(GUEST, false);
+    AUTO(pb_free) Cgroups1__Metrics *m = NULL;
+
+    ASSERT_STR(any->type_url, "io.containerd.cgroups.v1.Metrics");
+    ASSERT_EQ(pb_any_unpack(any, &cgroups1__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->pids->current, 2);
+    ASSERT(m->pids->limit == UINT64_MAX);
+    ASSERT_EQ(m->cpu->usage->total, 51234000);
+    ASSERT_EQ(m->memory->usage->usage, 1155072);
+    ASSERT_EQ(m->memory->usage->max, 2203648);
+    ASSERT_EQ(m->memory->kernel->usage, 32768);
+}
+
+TEST(on_a_v2_host_they_become_those_of_v2)
+{
+    AUTO(pb_free) Any *any = convert(GUEST, true);
+    AUTO(pb_free) Cgroups2__Metrics *m = NULL;
+
+    ASSERT_STR(any->type_url, "io.containerd.cgroups.v2.Metrics");
+    ASSERT_EQ(pb_any_unpack(any, &cgroups2__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->pids->current, 2);
+    ASSERT(m->pids->limit == UINT64_MAX);
+    ASSERT_EQ(m->cpu->usage_usec, 51234);
+    ASSERT_EQ(m->cpu->user_usec, 31134);
+    ASSERT_EQ(m->cpu->system_usec, 20100);
+    ASSERT_EQ(m->memory->anon, 1048576);
+    ASSERT_EQ(m->memory->file, 4096);
+    ASSERT_EQ(m->memory->usage, 1155072);
+    ASSERT_EQ(m->memory->usage_limit, 268435456);
+    ASSERT_EQ(m->memory->max_usage, 2203648);
+    ASSERT(m->memory->swap_limit == UINT64_MAX); /* unlimited is not zero */
+    ASSERT(m->io && m->memory_events);
+}
+
+TEST(oom_kills_faults_and_throttling_are_told)
+{
+    AUTO(pb_free)
+    Any *any = convert(
+        "{\"memory\":{\"total_inactive_file\":5,\"total_pg_fault\":6,\"total_pg_maj_fault\":7},"
+        "\"cpu\":{\"throttling\":{\"periods\":1,\"throttled_periods\":2,\"throttled_time\":3000}},"
+        "\"memory_oom_control\":{\"oom_kill\":4}}",
+        true);
+    AUTO(pb_free) Cgroups2__Metrics *m = NULL;
+
+    ASSERT_EQ(pb_any_unpack(any, &cgroups2__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->memory->inactive_file, 5);
+    ASSERT_EQ(m->memory->pgfault, 6);
+    ASSERT_EQ(m->memory->pgmajfault, 7);
+    ASSERT_EQ(m->cpu->nr_periods, 1);
+    ASSERT_EQ(m->cpu->nr_throttled, 2);
+    ASSERT_EQ(m->cpu->throttled_usec, 3);
+    ASSERT_EQ(m->memory_events->oom_kill, 4);
+}
+
+TEST(what_ctr_reads_without_asking_is_always_there)
+{
+    AUTO(pb_free) Any *v1 = convert("{}", false), *v2 = convert("{}", true);
+    AUTO(pb_free) Cgroups1__Metrics *m1 = NULL;
+    AUTO(pb_free) Cgroups2__Metrics *m2 = NULL;
+
+    ASSERT_EQ(pb_any_unpack(v1, &cgroups1__metrics__descriptor, (void **)&m1), 0);
+    ASSERT(m1->pids && m1->cpu && m1->cpu->usage && m1->cpu->throttling && m1->memory);
+    ASSERT(m1->memory->usage && m1->memory->swap && m1->memory_oom_control && m1->blkio);
+    ASSERT_EQ(pb_any_unpack(v2, &cgroups2__metrics__descriptor, (void **)&m2), 0);
+    ASSERT(m2->pids && m2->cpu && m2->memory && m2->io && m2->memory_events);
+}
+
+TEST(reads_and_writes_are_summed_by_device)
+{
+    AUTO(pb_free)
+    Any *any = convert(
+        "{\"blkio\":{\"io_service_bytes_recursive\":[{\"op\":\"Read\",\"major\":8,\"value\":10},"
+        "{\"op\":\"Write\",\"major\":8,\"value\":20},{\"op\":\"Sync\",\"major\":8,\"value\":30},"
+        "{\"op\":\"read\",\"major\":9,\"value\":1}],"
+        "\"io_serviced_recursive\":[{\"op\":\"Read\",\"major\":8,\"value\":2}]}}",
+        true);
+    AUTO(pb_free) Cgroups2__Metrics *m = NULL;
+
+    ASSERT_EQ(pb_any_unpack(any, &cgroups2__metrics__descriptor, (void **)&m), 0);
+    ASSERT_EQ(m->io->n_usage, 2);
+    ASSERT_EQ(m->io->usage[0]->rbytes, 10);
+    ASSERT_EQ(m->io->usage[0]->wbytes, 20);
+    ASSERT_EQ(m->io->usage[0]->rios, 2);
+    ASSERT_EQ(m->io->usage[1]->rbytes, 1);
+}
+
+TEST(a_hostile_guest_gets_an_error_that_names_the_place)
+{
+    static const struct {
+        const char *json, *part;
+    } bad[] = {
+        { "", "" },
+        { "[]", "no object" },
+        { "{\"pids\":7}", "pids" },
+        { "{\"pids\":{\"current\":-1}}", "current" },
+        { "{\"pids\":{\"current\":1.5}}", "current" },
+        { "{\"cpu\":{\"usage\":{\"per_cpu\":[1,\"x\"]}}}", "per_cpu" },
+        { "{\"cpu\":{\"usage\":{\"per_cpu\":{}}}}", "per_cpu" },
+        { "{\"hugetlb\":[7]}", "hugetlb" },
+        { "{\"hugetlb\":[{\"pagesize\":7}]}", "pagesize" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        Any *any = NULL;
+        struct err err = ERR_INIT;
+
+        ASSERT_FAIL(stats_from_guest(bad[i].json, i % 2, &any, &err), err, ERR_INVALID);
+        ASSERT_HAS(err.msg, bad[i].part);
+        ASSERT(!any);
+    }
+}
+
+TEST(ids_are_names_and_nothing_else)
+{
+    static const char *const good[] = { "a", "c1", "a.b-c_d", "0",
+                                        "1234567890123456789012345678901234567890123456789012345678"
+                                        "901234567890123456" };
+    static const char *const bad[] = {
+        "",
+        "..",
+        "a/b",
+        "a b",
+        "-a",
+        ".a",
+        "a.",
+        "a_",
+        "a..b",
+        "a.-b",
+        "a\n",
+        "\xc3\xa4",
+        "1234567890123456789"
+        "0123456789012345678901234567890123456789012345678901234567"
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(good); i++) {
+        struct err err = ERR_INIT;
+
+        ASSERT_OK(service_check_id("container id", good[i], &err), err);
+    }
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        struct err err = ERR_INIT;
+
+        ASSERT_FAIL(service_check_id("container id", bad[i], &err), err, ERR_INVALID);
+        ASSERT_HAS(err.msg, "container id");
+    }
+}

@@ -1,0 +1,298 @@
+/* bootstrap_test.c - the command line, the forms of stdin and stdout, -info. */
+#include "api/bootstrap.pb-c.h"
+#include "api/runc.pb-c.h"
+#include "api/runhcs.pb-c.h"
+#include "api/task.pb-c.h"
+#include "api/types.pb-c.h"
+#include "base/json.h"
+#include "host/shim/bootstrap.h"
+#include "host/shim/shim_args.h"
+#include "host/shim/shim_priv.h"
+#include "proto/pb.h"
+#include "proto/ttrpc_vectors.h"
+#include <string.h>
+
+#define ADDRESS                                                                                    \
+    "unix:///run/containerd/s/d25aa4ef11a84e954e74a5bcff06557d0b6ea8d0c00243896f29826694bbd888"
+
+static void parse(const char *vector, const char *ns, const char *id, struct bootstrap *b)
+{
+    struct vector v = vector_load(vector);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(bootstrap_parse(v.bytes, v.len, ns, id, b, &err), err);
+}
+
+TEST(B1_bootstrap_params_are_read)
+{
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    parse("B1", "default", "c1", &b);
+    ASSERT(b.params);
+    ASSERT_STR(b.ttrpc_address, "/run/containerd/containerd.sock.ttrpc");
+    ASSERT_STR(b.grpc_address, "/run/containerd/containerd.sock");
+    ASSERT_STR(b.socket_dir, "/run/containerd/s");
+    ASSERT(b.has_log_level);
+    ASSERT_EQ(b.log_level, LOG_DEBUG);
+    ASSERT(!b.config_path);
+}
+
+TEST(B1_for_another_id_is_not_the_new_form)
+{
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    parse("B1", "default", "c2", &b);
+    ASSERT(!b.params);
+    ASSERT(!b.ttrpc_address);
+}
+
+TEST(B2_result_is_written)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    bootstrap_answer(BOOTSTRAP_RESULT, ADDRESS, &out);
+    vector_same("B2", out.data, out.len);
+}
+
+TEST(B3_legacy_options_are_read)
+{
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    parse("B3", "default", "c1", &b);
+    ASSERT(!b.params);
+    ASSERT_STR(b.config_path, "/etc/lcow.toml");
+}
+
+TEST(B4_delete_response_is_written)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    DeleteResponse r = DELETE_RESPONSE__INIT;
+    Timestamp t = pb_time_of(UINT64_C(1700000000123456789));
+
+    r.pid = 4343;
+    r.exit_status = 137;
+    r.exited_at = &t;
+    ASSERT_EQ(pb_pack(&r, &out), 0);
+    vector_same("B4", out.data, out.len);
+}
+
+TEST(B5_runtime_info_is_written)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    struct info i = { .version = "0.1.0",
+                      .revision = "abcdef",
+                      .allow_mounts = "mkdir/*,format/*,mkfs/*,erofs,loop" };
+
+    info_encode(&i, &out);
+    vector_same("B5", out.data, out.len);
+}
+
+TEST(info_names_features_as_json_and_echoes_options)
+{
+    struct vector options = vector_load("B3");
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    AUTO(pb_free) RuntimeInfo *m = NULL;
+    AUTO(json_decref) json_t *features = NULL;
+    struct err err = ERR_INIT;
+    struct info i = { .version = "1",
+                      .revision = "",
+                      .features = info_features,
+                      .options = options.bytes,
+                      .options_len = options.len };
+
+    info_encode(&i, &out);
+    ASSERT_EQ(pb_unpack(&runtime_info__descriptor,
+                        (struct pb_slice){ (const uint8_t *)out.data, out.len }, PB_MEM_MAX,
+                        (void **)&m, NULL),
+              0);
+    ASSERT_STR(m->options->type_url, "runtimeoptions.v1.Options");
+    ASSERT_STR(m->features->type_url,
+               "types.containerd.io/opencontainers/runtime-spec/1/features/Features");
+    ASSERT_OK(js_parse((const char *)m->features->value.data, m->features->value.len, 1 << 16,
+                       &features, &err),
+              err);
+    ASSERT(json_is_array(js_get(features, "mountOptions")));
+    ASSERT(json_is_object(js_get(js_get(features, "linux"), "seccomp")));
+    ASSERT_EQ(m->n_annotations, 0);
+}
+
+TEST(ws03_older_containerd_and_its_options_are_understood)
+{
+    AUTO(pb_free) Any *any = NULL;
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+    Runhcs__Options o = RUNHCS__OPTIONS__INIT;
+    struct err err = ERR_INIT;
+
+    o.log_level = "warning";
+    o.vm_memory_size_in_mb = 512;
+    o.vm_processor_count = 2;
+    o.boot_files_root_path = "/opt/image";
+    o.scrub_case = RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS;
+    ASSERT_EQ(pb_set_any(&any, &o), 0);
+    ASSERT_EQ(pb_pack(any, &bytes), 0);
+    ASSERT_OK(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err);
+    ASSERT_EQ(b.log_level, LOG_WARN);
+    ASSERT_EQ(b.memory_mib, 512);
+    ASSERT_EQ(b.cpus, 2);
+    ASSERT_STR(b.image_dir, "/opt/image");
+    ASSERT(b.unscrubbed);
+}
+
+static void refused(const Runhcs__Options *o, const char *part)
+{
+    AUTO(pb_free) Any *any = NULL;
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    struct bootstrap b = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(pb_set_any(&any, o), 0);
+    ASSERT_EQ(pb_pack(any, &bytes), 0);
+    ASSERT_FAIL(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, part);
+}
+
+TEST(bad_values_in_our_own_options_are_named)
+{
+    Runhcs__Options level = RUNHCS__OPTIONS__INIT, memory = level, cpus = level;
+
+    level.log_level = "loud";
+    memory.vm_memory_size_in_mb = -1;
+    cpus.vm_processor_count = 1000;
+    refused(&level, "log_level \"loud\"");
+    refused(&memory, "vm_memory_size_in_mb -1");
+    refused(&cpus, "vm_processor_count 1000");
+}
+
+TEST(garbage_and_foreign_options_are_no_error)
+{
+    static const char *const texts[] = { "", "{\"version\":2}", "\n\xff\xff\xff\xff\x7f",
+                                         "\x0a\x03" };
+    AUTO(pb_free) Any *any = NULL;
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    Runc__Options o = RUNC__OPTIONS__INIT;
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+        ASSERT_OK(bootstrap_parse(texts[i], strlen(texts[i]), "n", "c", &b, &err), err);
+        ASSERT(!b.params && !b.config_path);
+    }
+    o.binary_name = "runc";
+    o.shim_cgroup = "/shims";
+    ASSERT_EQ(pb_set_any(&any, &o), 0);
+    ASSERT_EQ(pb_pack(any, &bytes), 0);
+
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    ASSERT_OK(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err);
+    ASSERT_STR(b.shim_cgroup, "/shims");
+}
+
+TEST(a_socket_directory_that_is_too_long_or_relative_is_refused)
+{
+    static const char *const dirs[] = { "s", "/123456789012345678901234567890123456789012" };
+
+    for (size_t i = 0; i < ARRAY_LEN(dirs); i++) {
+        Bootstrap__BootstrapParams p = BOOTSTRAP__BOOTSTRAP_PARAMS__INIT;
+        AUTO(sbuf_release) struct sbuf bytes = { 0 };
+        struct bootstrap b = { 0 };
+        struct err err = ERR_INIT;
+
+        p.instance_id = "c";
+        p.namespace_ = "n";
+        p.socket_dir = dirs[i];
+        ASSERT_EQ(pb_pack(&p, &bytes), 0);
+        ASSERT_FAIL(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err, ERR_INVALID);
+        ASSERT_HAS(err.msg, dirs[i]);
+    }
+}
+
+TEST(each_containerd_gets_the_answer_it_understands)
+{
+    const char *task = "/run/containerd/io.containerd.runtime.v2.task/default/c1";
+    const char *sandbox = "/run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io/p";
+    struct bootstrap none = { 0 }, params = { .params = true };
+
+    ASSERT_EQ(bootstrap_choose(&none, NULL, task), BOOTSTRAP_BARE);    /* 1.6 */
+    ASSERT_EQ(bootstrap_choose(&none, "2", task), BOOTSTRAP_BARE);     /* 1.7, 2.0 to 2.2 */
+    ASSERT_EQ(bootstrap_choose(&none, "2", sandbox), BOOTSTRAP_JSON);  /* 2.0 to 2.2 */
+    ASSERT_EQ(bootstrap_choose(&params, "2", task), BOOTSTRAP_RESULT); /* 2.3 */
+
+    AUTO(sbuf_release) struct sbuf bare = { 0 }, json = { 0 };
+
+    bootstrap_answer(BOOTSTRAP_BARE, "unix:///s/x", &bare);
+    bootstrap_answer(BOOTSTRAP_JSON, "unix:///s/x", &json);
+    ASSERT_STR(bare.data, "unix:///s/x");
+    ASSERT_STR(json.data, "{\"version\":3,\"address\":\"unix:///s/x\",\"protocol\":\"ttrpc\"}");
+}
+
+static void address_is(const char *containerd, const char *want)
+{
+    AUTO_FREE char *got = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(bootstrap_address(NULL, containerd, "default", "c1", &got, &err), err);
+    ASSERT_STR(got, want);
+}
+
+TEST(the_socket_is_named_as_the_reference_names_it)
+{
+    address_is("/run/containerd/containerd.sock", ADDRESS);
+    address_is("/run//containerd/./x/../containerd.sock/", ADDRESS); /* joined cleanly */
+}
+
+TEST(a_socket_path_beyond_the_limit_is_refused)
+{
+    AUTO_FREE char *got = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(
+        bootstrap_address("/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "/s", "n", "c", &got, &err),
+        err, ERR_INVALID);
+    ASSERT_OK(
+        bootstrap_address("/aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa", "/s", "n", "c", &got, &err),
+        err);
+}
+
+TEST(flags_are_read_as_go_reads_them)
+{
+    char *argv[] = { "shim",   "-namespace", "n",  "--address=/a", "-publish-binary",
+                     "",       "-id",        "c1", "-debug",       "-bundle=/b",
+                     "delete", "-x",         NULL };
+    char *bools[] = { "shim", "-debug=false", "--info=true", "-", NULL };
+    struct shim_args a;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(shim_args_parse(argv, &a, &err), err);
+    ASSERT_STR(a.ns, "n");
+    ASSERT_STR(a.address, "/a");
+    ASSERT_STR(a.publish_binary, "");
+    ASSERT_STR(a.id, "c1");
+    ASSERT_STR(a.bundle, "/b");
+    ASSERT_STR(a.action, "delete");
+    ASSERT(a.debug && !a.info && !a.version);
+    ASSERT_OK(shim_args_check(&a, &err), err);
+    ASSERT_OK(shim_args_parse(bools, &a, &err), err);
+    ASSERT(!a.debug && a.info);
+    ASSERT_STR(a.action, "-");
+}
+
+TEST(wrong_flags_are_named)
+{
+    char *unknown[] = { "shim", "-nope", NULL }, *missing[] = { "shim", "-id", NULL };
+    char *not_bool[] = { "shim", "-debug=maybe", NULL }, *empty[] = { NULL };
+    struct shim_args a;
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(shim_args_parse(unknown, &a, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "-nope");
+    ASSERT_FAIL(shim_args_parse(missing, &a, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "-id");
+    ASSERT_FAIL(shim_args_parse(not_bool, &a, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "maybe");
+    ASSERT_OK(shim_args_parse(empty, &a, &err), err);
+    ASSERT_FAIL(shim_args_check(&a, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "namespace cannot be empty");
+}
