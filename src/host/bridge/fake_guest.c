@@ -8,8 +8,10 @@
 #include "base/list.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "host/bridge/fake_guest_priv.h"
 #include "proto/bridge.h"
 #include "proto/link.h"
+#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
@@ -17,29 +19,6 @@
 #define LOG_LINGER (60 * NS_PER_S)
 #define OUTPUT_BYTE 'o'
 #define FIRST_PID 300
-
-struct process {
-    struct list node;
-    unsigned refs;
-    struct fake *guest;
-    uint32_t pid;
-    struct stream *in, *out, *err;
-    struct cancel killed;
-    uint32_t exit_code;
-    struct latch exited;
-};
-
-struct fake {
-    struct fake_guest_opts opts;
-    unsigned refs;
-    struct cancel power; /* ours, fired by the VM's */
-    struct stream *bridge;
-    unsigned bridge_users;
-    bool bridge_ended;
-    struct gate writer;
-    struct list processes;
-    uint32_t next_pid;
-};
 
 static void guest_unref(struct fake *g)
 {
@@ -147,6 +126,7 @@ static void process_unref(struct process *p)
     list_remove(&p->node);
     cancel_release(&p->killed);
     guest_unref(p->guest);
+    free(p->container);
     free(p);
 }
 
@@ -183,13 +163,19 @@ static void process_main(void *arg)
     struct ctx root, ctx = guest_ctx(p->guest, &root), running = ctx_with_cancel(&ctx, &p->killed);
     struct err err = ERR_INIT;
 
-    (void)fiber_sleep(&running, p->guest->opts.process_ns, &err);
+    uint64_t lasts = p->guest->opts.process_ns;
+
+    if (p->init && p->guest->opts.container_ns)
+        lasts = p->guest->opts.container_ns;
+    (void)fiber_sleep(&running, lasts, &err);
     if (p->out && !p->killed.fired)
         write_output(&running, p->out, p->guest->opts.output_bytes);
     stream_free(TAKE_PTR(p->in));
     finish_stream(&ctx, TAKE_PTR(p->out));
     finish_stream(&ctx, TAKE_PTR(p->err));
     latch_set(&p->exited);
+    if (p->init)
+        fake_container_stopped(p->guest, p->container);
     process_unref(p);
 }
 
@@ -209,6 +195,11 @@ static int do_exec(struct fake *g, const struct bridge_request *r, struct bridge
 {
     const struct bridge_exec *e = &r->exec;
     bool dials = !g->opts.no_stdio, ok = true;
+    bool in_vm = str_eq(r->container_id, BRIDGE_NULL_ID) || e->in_vm;
+
+    if (!in_vm && !fake_container_find(g, r->container_id))
+        return bridge_err(err, BRIDGE_HR_NO_CONTAINER, "no container %s", r->container_id);
+
     struct process *p = mem_new(struct process);
 
     if (dials && e->want_in)
@@ -228,11 +219,15 @@ static int do_exec(struct fake *g, const struct bridge_request *r, struct bridge
     p->refs = 1;
     p->pid = g->next_pid++;
     p->exit_code = g->opts.exit_code;
+    p->container = str_dup(in_vm ? "" : r->container_id);
+    p->init = !in_vm && !e->oci_process;
     cancel_init(&p->killed, &g->power);
     latch_init(&p->exited);
     list_append(&g->processes, &p->node);
     g->refs++;
     resp->process_id = p->pid;
+    if (p->init)
+        fake_container_started(g, p->container, p->pid);
     p->refs++; /* the table's, until a wait is answered or the guest ends */
     fiber_go(g->opts.loop, process_main, p, "fake.process %u", p->pid);
     return 0;
@@ -254,7 +249,7 @@ static int do_wait(struct ctx *ctx, struct fake *g, const struct bridge_request 
         bridge_err(err, BRIDGE_HR_TIMEOUT, "still running");
     if (ret == 0) {
         resp->exit_code = p->exit_code;
-        if (!list_empty(&p->node)) { /* forgotten with the first answered wait */
+        if (!p->init && !list_empty(&p->node)) { /* forgotten with the first answered wait */
             list_remove(&p->node);
             process_unref(p);
         }
@@ -269,6 +264,12 @@ static int do_signal(struct fake *g, const struct bridge_request *r, struct err 
 
     if (!p || p->exited.set)
         return bridge_err(err, BRIDGE_HR_NOT_FOUND, "no process %u", r->signal.pid);
+    g->facts.signals++;
+    g->facts.last_signal = (uint32_t)r->signal.signal;
+    g->facts.last_signal_pid = r->signal.pid;
+    fake_guest_tell(g);
+    if (r->signal.signal == SIGUSR1) /* the one that nobody dies of */
+        return 0;
     p->exit_code = 128 + (uint32_t)r->signal.signal;
     cancel_fire(&p->killed, ERR_CANCELLED, "killed");
     return 0;
@@ -291,6 +292,7 @@ static int answer(struct ctx *ctx, struct fake *g, const struct bridge_request *
         resp->negotiate.version = g->opts.version ? g->opts.version : BRIDGE_VERSION;
         resp->negotiate.caps = (struct bridge_caps){ .os = g->opts.os ? g->opts.os : "Linux",
                                                      .signal_process = true,
+                                                     .delete_container_state = true,
                                                      .dump_stacks = true };
         return 0;
     case BRIDGE_EXECUTE_PROCESS:
@@ -302,7 +304,18 @@ static int answer(struct ctx *ctx, struct fake *g, const struct bridge_request *
     case BRIDGE_DUMP_STACKS:
         resp->stacks = "thread 1: somewhere\n";
         return 0;
+    case BRIDGE_CREATE:
+    case BRIDGE_START:
+    case BRIDGE_DELETE_CONTAINER_STATE:
+    case BRIDGE_MODIFY_SETTINGS:
+        return fake_container_answer(ctx, g, r, resp, err);
     case BRIDGE_GET_PROPERTIES:
+        if (r->query.types[0] && str_eq(r->query.types[0], BRIDGE_PROPERTY_OUT_OF_MEMORY))
+            return fake_container_answer(ctx, g, r, resp, err);
+        if (r->query.types[0] && str_eq(r->query.types[0], BRIDGE_PROPERTY_STATISTICS)) {
+            resp->properties = "{\"LCOWMetrics\":{\"pids\":{\"current\":1}}}";
+            return 0;
+        }
         resp->properties = "{\"ProcessList\":[{\"ProcessId\":1}]}";
         return 0;
     case BRIDGE_RESIZE_CONSOLE:
@@ -341,7 +354,9 @@ static void request_main(void *arg)
     struct fake_answer how = { FAKE_ANSWER };
     struct err err = ERR_INIT;
 
-    if (g->opts.decide)
+    if (g->opts.decide_request)
+        how = g->opts.decide_request(g->opts.decide_arg, &rq->msg);
+    else if (g->opts.decide)
         how = g->opts.decide(g->opts.decide_arg, rq->msg.type);
     if (how.delay_ns)
         (void)fiber_sleep(&ctx, how.delay_ns, &err);
@@ -418,6 +433,7 @@ static void agent_main(void *arg)
         (void)waitq_wait(&ctx, &q, "power", &err);
     }
     forget_processes(g);
+    fake_containers_forget(g);
     guest_unref(g);
 }
 
@@ -467,6 +483,7 @@ void fake_guest_boot(const struct fake_guest_opts *opts)
     cancel_init(&g->power, opts->power);
     gate_init(&g->writer, "fake.writer");
     list_init(&g->processes);
+    list_init(&g->containers);
     g->refs = 1;
     if (!opts->skip_entropy) {
         g->refs++;

@@ -36,6 +36,16 @@ struct fake_answer {
     uint32_t hr;
 };
 
+/* What the guest has now, and what it was asked for. All but the signals are zero when everything
+ * was taken back. */
+struct fake_guest_facts {
+    unsigned containers, layers, shares, disks, frozen;
+    unsigned signals, updates, clocks;
+    uint32_t last_signal, last_signal_pid;
+};
+
+struct bridge_request;
+
 struct fake_guest_opts {
     struct loop *loop;
     /* 0 or -errno. Everything the guest does ends when power fires. */
@@ -52,9 +62,14 @@ struct fake_guest_opts {
     const char *os;   /* NULL: "Linux" */
     /* How to answer this request; NULL: at once. */
     struct fake_answer (*decide)(void *arg, uint32_t type);
+    /* The same, with all of the request; wins. */
+    struct fake_answer (*decide_request)(void *arg, const struct bridge_request *r);
     void *decide_arg;
+    struct fake_guest_facts *facts; /* kept up to date; may be NULL; borrows */
 
-    uint64_t process_ns; /* how long a process runs */
+    uint64_t process_ns;   /* how long a process runs */
+    uint64_t container_ns; /* the same for a container's init; 0: as the others */
+    uint64_t oom_ns;       /* from its start until the kernel kills somebody; 0: never */
     uint32_t exit_code;
     size_t output_bytes;
     bool no_stdio; /* answers exec, but does not dial its streams */
