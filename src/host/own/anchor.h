@@ -14,7 +14,7 @@ struct err;
 struct ledger;
 
 struct anchor_opts {
-    const char *id;    /* shown as its name */
+    const char *id;    /* shown beside its name, "lcow-anchor" */
     const char *netns; /* path to join; "" or NULL: a new one if own_netns, else ours */
     bool own_netns;
     struct cgroup *cgroup; /* borrows; joined before it runs; may be NULL */
@@ -22,7 +22,8 @@ struct anchor_opts {
     bool set_oom_score_adj; /* lowering it without the right is a warning, not an error */
     struct ledger *ledger;  /* borrows */
 };
-/* Waits. Caller frees with anchor_free(), which ends it. */
+/* Waits. ERR_INVALID: netns is no network namespace, or the score is none. Caller frees with
+ * anchor_free(), which ends it; nobody may be in anchor_wait then. */
 int anchor_spawn(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret,
                  struct err *err);
 pid_t anchor_pid(const struct anchor *a);
