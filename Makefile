@@ -36,8 +36,9 @@ build:
 programs: $(MESON_GCC)/build.ninja ## build/bin
 	@ninja --quiet -C $(MESON_GCC)
 	@mkdir -p build/bin
-	@for p in lcow gcs; do cmp -s $(MESON_GCC)/cmd/$$p/$$p build/bin/$$p || \
-		install -m 755 $(MESON_GCC)/cmd/$$p/$$p build/bin/$$p; done
+	@for p in lcow/lcow gcs/gcs shim/containerd-shim-lcow-v2; do \
+		cmp -s $(MESON_GCC)/cmd/$$p build/bin/$${p#*/} || \
+		install -m 755 $(MESON_GCC)/cmd/$$p build/bin/$${p#*/}; done
 
 image: programs ## build/image: kernel, initrd, manifest
 	@image/build build/image build/bin/gcs
