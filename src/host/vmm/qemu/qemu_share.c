@@ -88,7 +88,8 @@ static int add_in_jail(void *arg, struct err *err)
 {
     struct job *j = arg;
 
-    if (restrict_tree(j, err) < 0 || enter(j, err) < 0)
+    /* In there the kernel refuses to change a mount of the host, should it be one by mistake. */
+    if (enter(j, err) < 0 || restrict_tree(j, err) < 0)
         return -1;
     AUTO_FD int writable = open_writable(err);
     if (writable < 0)

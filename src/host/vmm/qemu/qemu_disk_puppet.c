@@ -1,0 +1,215 @@
+/* qemu_disk_puppet.c - stands in for QEMU where disks are attached and removed: keeps the books as
+ * QEMU does, refuses what QEMU refuses, and misbehaves once as the VM's name asks for:
+ * "HOW.COMMAND@…" with HOW one of error (nothing happens), lost (it happens, no answer comes) and
+ * quiet (it happens, the event does not come). What QEMU would choke on ends it with status 7;
+ * quit with something left ends it with status 9. Runs in the real jail. */
+#include <errno.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+enum { QMP = 3, CONSOLE = 4, SLOTS = 64, FDSET_BASE = 1000 };
+
+static int fdsets[SLOTS], held = -1;
+static bool nodes[SLOTS], devices[SLOTS];
+static char how[16], which[32];
+static unsigned answered_id;
+
+static void say(int fd, const char *text)
+{
+    size_t n = strlen(text);
+
+    if (write(fd, text, n) != (ssize_t)n)
+        _exit(3);
+}
+
+static void choke(const char *what)
+{
+    fprintf(stderr, "puppet: %s\n", what);
+    exit(7);
+}
+
+static void refuse(const char *class, const char *desc)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "{\"error\": {\"class\": \"%s\", \"desc\": \"%s\"}, \"id\": %u}\r\n", class, desc,
+             answered_id);
+    say(QMP, text);
+}
+
+static void agree(void)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text), "{\"return\": {}, \"id\": %u}\r\n", answered_id);
+    say(QMP, text);
+}
+
+static unsigned number_after(const char *line, const char *key)
+{
+    const char *p = strstr(line, key);
+
+    if (!p)
+        choke("a command without its argument");
+    return (unsigned)atoi(p + strlen(key));
+}
+
+/* The slot that a command is about; each names it in its own way. */
+static unsigned slot_of(const char *line)
+{
+    unsigned slot;
+
+    if (strstr(line, "\"fdset-id\":"))
+        slot = number_after(line, "\"fdset-id\":") - FDSET_BASE;
+    else if (strstr(line, "\"sd-0-"))
+        slot = number_after(line, "\"sd-0-");
+    else
+        slot = number_after(line, "\"disk-0-");
+    if (slot >= SLOTS)
+        choke("a slot out of range");
+    return slot;
+}
+
+/* NULL when it was done. */
+static const char *perform(const char *cmd, unsigned s)
+{
+    if (!strcmp(cmd, "add-fd")) {
+        if (held < 0)
+            return "No file descriptor supplied via SCM_RIGHTS";
+        fdsets[s] = held;
+        held = -1;
+    } else if (!strcmp(cmd, "blockdev-add")) {
+        if (fdsets[s] < 0 || nodes[s])
+            choke("a node without a descriptor, or twice");
+        nodes[s] = true;
+    } else if (!strcmp(cmd, "device_add")) {
+        if (!nodes[s] || devices[s])
+            choke("a device without a node, or twice");
+        devices[s] = true;
+    } else if (!strcmp(cmd, "device_del")) {
+        devices[s] = false;
+    } else if (!strcmp(cmd, "blockdev-del")) {
+        if (!nodes[s])
+            return "Failed to find node with node-name='disk'";
+        if (devices[s])
+            choke("a node is removed under its device");
+        nodes[s] = false;
+    } else if (!strcmp(cmd, "remove-fd")) {
+        if (fdsets[s] < 0)
+            return "File descriptor named 'fdset-id:1' not found";
+        if (nodes[s])
+            choke("a descriptor is removed under its node");
+        close(fdsets[s]);
+        fdsets[s] = -1;
+    }
+    return NULL;
+}
+
+static void quit(void)
+{
+    agree();
+    for (int i = 0; i < SLOTS; i++)
+        if (fdsets[i] >= 0 || nodes[i] || devices[i])
+            exit(9);
+    exit(0);
+}
+
+static void handle(const char *line)
+{
+    char cmd[32] = "";
+    const char *id = strstr(line, "\"id\":");
+    bool odd;
+
+    /* The message's own id is its last. */
+    for (const char *next = id; next; next = strstr(next + 1, "\"id\":"))
+        id = next;
+    answered_id = id ? (unsigned)atoi(id + 5) : 0;
+    if (sscanf(line, " {\"execute\":\"%31[^\"]", cmd) != 1)
+        choke(line);
+    if (!strcmp(cmd, "quit"))
+        quit();
+    if (!strcmp(cmd, "qmp_capabilities")) {
+        agree();
+        return;
+    }
+    odd = !strcmp(cmd, which);
+    unsigned s = slot_of(line);
+    if (odd)
+        which[0] = '\0'; /* once */
+    if (odd && !strcmp(how, "error")) {
+        refuse("GenericError", "the puppet says no");
+        return;
+    }
+    if (!strcmp(cmd, "device_del") && !devices[s]) {
+        refuse("DeviceNotFound", "Device 'sd' not found");
+        return;
+    }
+    const char *why = perform(cmd, s);
+    if (odd && !strcmp(how, "lost"))
+        return;
+    if (why)
+        refuse("GenericError", why);
+    else
+        agree();
+    if (!strcmp(cmd, "device_del") && !(odd && !strcmp(how, "quiet"))) {
+        char text[160];
+        snprintf(text, sizeof(text),
+                 "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, \"event\": "
+                 "\"DEVICE_DELETED\", \"data\": {\"device\": \"sd-0-%u\", \"path\": \"/x\"}}\r\n",
+                 s);
+        say(QMP, text);
+    }
+}
+
+/* As QEMU: a descriptor that comes replaces the one before. */
+static ssize_t receive(char *buf, size_t size)
+{
+    union {
+        struct cmsghdr align;
+        char bytes[CMSG_SPACE(sizeof(int))];
+    } control;
+    struct iovec iov = { buf, size };
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+    };
+    ssize_t n = recvmsg(QMP, &msg, MSG_CMSG_CLOEXEC);
+    struct cmsghdr *c = n >= 0 ? CMSG_FIRSTHDR(&msg) : NULL;
+
+    if (c && c->cmsg_type == SCM_RIGHTS) {
+        if (held >= 0)
+            close(held);
+        memcpy(&held, CMSG_DATA(c), sizeof(held));
+    }
+    return n;
+}
+
+int main(int argc, char **argv)
+{
+    char line[8192];
+    size_t len = 0;
+
+    for (int i = 1; i < argc - 1; i++)
+        if (!strcmp(argv[i], "-name"))
+            sscanf(argv[i + 1], "guest=%15[a-z].%31[^@,]", how, which);
+    for (int i = 0; i < SLOTS; i++)
+        fdsets[i] = -1;
+    say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "
+             "\"package\": \"\"}, \"capabilities\": []}}\r\n");
+    say(CONSOLE, "[    0.000000] Linux version 6.1.0 (puppet)\r\n");
+    for (ssize_t n; (n = receive(line + len, sizeof(line) - 1 - len)) > 0;) {
+        len += (size_t)n;
+        line[len] = '\0';
+        for (char *end; (end = strchr(line, '\n'));) {
+            *end = '\0';
+            handle(line);
+            len -= (size_t)(end + 1 - line);
+            memmove(line, end + 1, len + 1);
+        }
+    }
+    return 0;
+}

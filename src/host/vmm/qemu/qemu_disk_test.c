@@ -1,0 +1,275 @@
+/* Disks and shares of the backend with a puppet in QEMU's place: everything is real but the
+ * program in the jail, which misbehaves as its name says. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/vmm.h"
+
+#include <elf.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+struct fixture {
+    struct ctx *ctx;
+    struct place place;
+    char *run_dir, *kernel, *initrd, *cpuinfo, *id;
+    struct qemu_test_env env;
+    struct vmm *v;
+    int image;
+};
+
+static void start(struct ctx *ctx, struct fixture *f, const char *part)
+{
+    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
+    struct err err = ERR_INIT;
+
+    if (geteuid() != 0)
+        tap_skip("jail and network namespace need root");
+    if (access("/dev/net/tun", R_OK | W_OK) < 0)
+        tap_skip("no /dev/net/tun here");
+    if (!getenv("QEMU_DISK_PUPPET"))
+        tap_skip("QEMU_DISK_PUPPET does not name the puppet");
+    *f = (struct fixture){ .ctx = ctx };
+    place_init(&f->place, "/tmp");
+    f->run_dir = str_format("%s/ns/vm", f->place.dir);
+    f->kernel = str_format("%s/kernel", f->place.dir);
+    f->initrd = str_format("%s/initrd", f->place.dir);
+    f->cpuinfo = str_format("%s/cpuinfo", f->place.dir);
+    f->id = str_format("%s@vm", part);
+    f->env = (struct qemu_test_env){ f->cpuinfo, "/dev/zero" };
+    memcpy(elf.e_ident, ELFMAG, SELFMAG);
+    elf.e_ident[EI_CLASS] = ELFCLASS64;
+    ASSERT_EQ(file_write(f->kernel, &elf, sizeof(elf), 0600), 0);
+    ASSERT_EQ(file_write(f->initrd, "070701", 6, 0600), 0);
+    ASSERT_EQ(file_write(f->cpuinfo, "flags\t: fpu\n", 12, 0600), 0);
+    const struct vm_doc doc = { .id = f->id,
+                                .run_dir = f->run_dir,
+                                .vmm_path = getenv("QEMU_DISK_PUPPET"),
+                                .kernel = f->kernel,
+                                .initrd = f->initrd,
+                                .memory_mib = 256,
+                                .cpus = 1,
+                                .max_cpus = 1,
+                                .allow_emulation = true,
+                                .uid_base = 61100,
+                                .uid_count = 4,
+                                .scsi_controllers = 1 };
+    f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
+    ASSERT_OK(f->v->ops->create(ctx, f->v, &doc, &err), err);
+    ASSERT_OK(f->v->ops->start(ctx, f->v, &err), err);
+    f->image = open(f->initrd, O_RDWR | O_CLOEXEC);
+    ASSERT(f->image >= 0);
+}
+
+/* The puppet must have nothing left, and must not have choked. */
+static void finish(struct fixture *f)
+{
+    struct vmm_exit e;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(f->v->ops->quit(f->ctx, f->v, &err), err);
+    ASSERT_OK(f->v->ops->wait(f->ctx, f->v, &e, &err), err);
+    if (!WIFEXITED(e.status) || WEXITSTATUS(e.status) != 0)
+        tap_fail(__FILE__, __LINE__, "the puppet ended with status 0x%x: %s", e.status, e.why);
+    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
+    f->v->ops->free(f->v);
+    fd_close(f->image);
+    free(f->run_dir);
+    free(f->kernel);
+    free(f->initrd);
+    free(f->cpuinfo);
+    free(f->id);
+    place_release_auto(&f->place);
+}
+
+static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+
+    return f->v->ops->scsi_add(&limited, f->v, (struct scsi_slot){ 0, lun }, f->image, false, err);
+}
+
+static int take(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+
+    return f->v->ops->scsi_remove(&limited, f->v, (struct scsi_slot){ 0, lun }, err);
+}
+
+TEST_FIBER(a_disk_that_qemu_refuses_at_any_step_leaves_nothing)
+{
+    static const char *const steps[] = { "add-fd", "blockdev-add", "device_add" };
+
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        AUTO_FREE char *part = str_format("error.%s", steps[i]);
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start(ctx, &f, part);
+        ASSERT_FAIL(add(&f, 3, NS_PER_S, &err), err, ERR_UNKNOWN);
+        ASSERT_HAS(err.msg, steps[i]);
+        ASSERT_OK(add(&f, 3, NS_PER_S, &err), err);
+        ASSERT_OK(take(&f, 3, NS_PER_S, &err), err);
+        ASSERT_FAIL(add(&f, 3, 0, &err), err, ERR_DEADLINE);
+        finish(&f);
+    }
+}
+
+TEST_FIBER(a_step_whose_answer_is_lost_is_undone_all_the_same)
+{
+    static const char *const steps[] = { "add-fd", "blockdev-add", "device_add" };
+
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        AUTO_FREE char *part = str_format("lost.%s", steps[i]);
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start(ctx, &f, part);
+        ASSERT_FAIL(add(&f, 3, 200 * NS_PER_MS, &err), err, ERR_DEADLINE);
+        finish(&f);
+    }
+}
+
+TEST_FIBER(a_removal_that_fails_at_any_step_goes_on_where_it_stopped)
+{
+    static const char *const steps[] = { "device_del", "blockdev-del" };
+
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        for (int lost = 0; lost < 2; lost++) {
+            AUTO_FREE char *part = str_format("%s.%s", lost ? "lost" : "error", steps[i]);
+            struct fixture f;
+            struct err err = ERR_INIT;
+
+            start(ctx, &f, part);
+            ASSERT_OK(add(&f, 0, NS_PER_S, &err), err);
+            ASSERT_FAIL(take(&f, 0, 200 * NS_PER_MS, &err), err, lost ? ERR_DEADLINE : ERR_UNKNOWN);
+            ASSERT_OK(take(&f, 0, NS_PER_S, &err), err);
+            ASSERT_OK(take(&f, 0, NS_PER_S, &err), err);
+            finish(&f);
+        }
+    }
+}
+
+TEST_FIBER(a_missing_event_is_asked_for_again)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f, "quiet.device_del");
+    ASSERT_OK(add(&f, 0, NS_PER_S, &err), err);
+    ASSERT_OK(take(&f, 0, 9 * NS_PER_S, &err), err);
+    finish(&f);
+}
+
+struct adder {
+    struct fixture *f;
+    uint8_t lun;
+};
+
+static void add_fiber(void *arg)
+{
+    struct adder *a = arg;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(add(a->f, a->lun, 5 * NS_PER_S, &err), err);
+}
+
+TEST_FIBER(many_disks_at_once_each_get_their_own_descriptor)
+{
+    struct fixture f;
+    struct adder adders[16];
+    struct group g;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f, "plain");
+    group_init(&g);
+    for (uint8_t i = 0; i < 16; i++) {
+        adders[i] = (struct adder){ &f, i };
+        group_go(&g, ctx->loop, add_fiber, &adders[i], "adder");
+    }
+    ASSERT_OK(group_wait(ctx, &g, "adders", &err), err);
+    for (uint8_t i = 0; i < 16; i++)
+        ASSERT_OK(take(&f, i, NS_PER_S, &err), err);
+    finish(&f);
+}
+
+static char *in_jail(struct fixture *f, const char *path)
+{
+    struct vmm_info info;
+
+    f->v->ops->info(f->v, &info);
+    return str_format("/proc/%d/root/shares/%s", info.pid, path);
+}
+
+/* With a mount below it, and the guest still inside: both go, and the host's own stay. */
+TEST_FIBER(a_share_is_seen_in_the_jail_alone_and_goes_with_all_below_it)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f, "plain");
+    AUTO_FREE char *dir = str_format("%s/dir", f.place.dir), *sub = str_format("%s/sub", dir);
+    AUTO_FREE char *file = str_format("%s/f", sub);
+    ASSERT_EQ(dir_make(sub, 0755), 0);
+    ASSERT_EQ(mount("below", sub, "tmpfs", 0, "size=64k"), 0);
+    int made = file_write(file, "one", 3, 0644);
+    AUTO_FD int tree = open_tree(AT_FDCWD, dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
+    int added = f.v->ops->share_add(ctx, f.v, "5", tree, true, &err);
+    AUTO_FREE char *seen = in_jail(&f, "5/sub/f"), *top = in_jail(&f, "5"), *new = in_jail(&f, "x");
+    AUTO_FD int fd = open(seen, O_RDONLY | O_CLOEXEC);
+    int wrote = open(seen, O_WRONLY | O_CLOEXEC), why = errno;
+    int outside = mkdir(new, 0755), why_outside = errno;
+    fd_close(TAKE_FD(tree));
+    int removed = f.v->ops->share_remove(ctx, f.v, "5", &err);
+    int left = access(top, F_OK), still = access(file, F_OK);
+    int cleaned = umount2(sub, MNT_DETACH);
+
+    ASSERT_EQ(made, 0);
+    ASSERT_OK(added, err);
+    ASSERT(fd >= 0);
+    ASSERT_EQ(wrote, -1);
+    ASSERT_EQ(why, EROFS);
+    ASSERT_EQ(outside, -1);
+    ASSERT_EQ(why_outside, EROFS);
+    ASSERT_OK(removed, err);
+    ASSERT_EQ(left, -1);
+    ASSERT_EQ(still, 0);
+    ASSERT_EQ(cleaned, 0);
+    finish(&f);
+}
+
+/* Somebody's mistake: a mount of the host itself. It stays as it is. */
+TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f, "plain");
+    AUTO_FREE char *dir = str_format("%s/host", f.place.dir), *file = str_format("%s/new", dir);
+    ASSERT_EQ(mkdir(dir, 0755), 0);
+    ASSERT_EQ(mount("host", dir, "tmpfs", 0, "size=64k"), 0);
+    AUTO_FD int no_tree = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    int r = f.v->ops->share_add(ctx, f.v, "6", no_tree, true, &err);
+    int wrote = file_write(file, "x", 1, 0600);
+
+    fd_close(TAKE_FD(no_tree));
+    ASSERT_EQ(umount2(dir, MNT_DETACH), 0);
+    ASSERT_EQ(r, -1);
+    ASSERT_HAS(err.msg, "share 6");
+    ASSERT_EQ(wrote, 0);
+    AUTO_FREE char *top = in_jail(&f, "6");
+    ASSERT_EQ(access(top, F_OK), -1);
+    ASSERT_OK(f.v->ops->share_remove(ctx, f.v, "6", &err), err);
+    finish(&f);
+}
