@@ -6,6 +6,8 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "harness/tap.h"
+#include "host/own/cgroup.h"
+#include "host/own/oom.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/link.h"
@@ -176,6 +178,60 @@ TEST_FIBER(a_vm_boots_pauses_and_quits)
     ASSERT_FAIL(f.v->ops->stats(ctx, f.v, &stats, &err), err, ERR_STATE);
     ASSERT_EQ(pid_of(&f), 0);
     ASSERT(f.timeline.n >= 3);
+    finish(&f);
+}
+
+static int join_cgroup(void *arg, int pid, struct err *err)
+{
+    if (cgroup_join(arg, pid, err) < 0)
+        return -1;
+    return oom_score_adj_set(NULL, pid, 321, err);
+}
+
+TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    AUTO(cgroup_free) struct cgroup *c = NULL;
+    AUTO_FREE char *path = str_format("/lcow-test-qemu-%d", (int)getpid()), *of = NULL,
+                   *file = NULL, *score_file = NULL, *score = NULL;
+    size_t len;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    ASSERT_OK(cgroup_make(path, NULL, &c, &err), err);
+    f.doc.on_pid = join_cgroup;
+    f.doc.on_pid_arg = c;
+    boot(&f);
+    file = str_format("/proc/%d/cgroup", pid_of(&f));
+    score_file = str_format("/proc/%d/oom_score_adj", pid_of(&f));
+    ASSERT_EQ(file_read_all(file, 65536, &of, &len), 0);
+    ASSERT_HAS(of, path);
+    ASSERT_EQ(file_read_all(score_file, 64, &score, &len), 0);
+    ASSERT_STR(score, "321\n");
+    ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
+    f.v->ops->terminate(f.v);
+    ended(&f);
+    finish(&f);
+    ASSERT_OK(cgroup_remove(c, &err), err);
+}
+
+static int refuse_to_enter(void *arg, int pid, struct err *err)
+{
+    (void)arg;
+    (void)pid;
+    return err_set(err, ERR_PERMISSION, "no way in");
+}
+
+TEST_FIBER(a_process_that_cannot_enter_does_not_run)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_fixture(ctx, &f, "boots", "tsc");
+    f.doc.on_pid = refuse_to_enter;
+    create(&f);
+    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "no way in");
     finish(&f);
 }
 
