@@ -1,0 +1,57 @@
+#include "base/str.h"
+#include "guest/runtime/crun.h"
+#include "harness/tap.h"
+#include <string.h>
+
+static void means(const char *text, enum err_code code, const char *message)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(crun_error(text, &err), err, code);
+    ASSERT_STR(err.msg, message ? message : text);
+}
+
+/* As crun 1.8.1 words them. */
+TEST(a_missing_command_is_worded_as_runc_does)
+{
+    means("executable file `nonsense` not found in $PATH: No such file or directory", ERR_NOT_FOUND,
+          "exec: \"nonsense\": executable file not found in $PATH");
+    means("exec container process `/bin/x`: No such file or directory", ERR_NOT_FOUND,
+          "exec: \"/bin/x\": no such file or directory");
+}
+
+TEST(a_command_that_may_not_be_run)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(crun_error("open executable: Permission denied", &err), err, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "permission denied");
+    ASSERT_FAIL(crun_error("exec container process `/x`: Permission denied", &err), err,
+                ERR_PERMISSION);
+}
+
+TEST(states_of_containers_are_told_apart)
+{
+    means("container `a` does not exist", ERR_NOT_FOUND, NULL);
+    means("container `a` already exists", ERR_EXISTS, NULL);
+    means("the container `a` is not in `created` or `stopped` state", ERR_STATE, NULL);
+    means("the container `a` is not running", ERR_UNAVAILABLE, NULL);
+    means("container `a` is not running", ERR_UNAVAILABLE, NULL);
+    means("mount `x` to `y`: Invalid argument", ERR_INTERNAL, NULL);
+}
+
+TEST(the_last_error_of_the_log_counts)
+{
+    static const char log[] = "{\"msg\":\"first\",\"level\":\"error\",\"time\":\"t\"}\n"
+                              "rubbish\n"
+                              "[1]\n"
+                              "{\"msg\":\"a warning\",\"level\":\"warning\"}\n"
+                              "{\"msg\":\"second \\\"x\\\"\",\"level\":\"error\"}\n"
+                              "{\"level\":\"error\"}\n"
+                              "{\"msg\":\"cut of";
+    AUTO_FREE char *text = crun_log_error(log, strlen(log));
+
+    ASSERT_STR(text, "second \"x\"");
+    ASSERT(!crun_log_error("", 0));
+    ASSERT(!crun_log_error("\n\n", 2));
+}

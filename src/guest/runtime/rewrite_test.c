@@ -1,0 +1,235 @@
+/* The document as the host sends it, and as crun gets it. */
+#include "guest/runtime/rewrite.h"
+#include "harness/tap.h"
+#include <errno.h>
+#include <string.h>
+
+static int find_device(void *arg, const char *path, struct rewrite_device *ret)
+{
+    if (strcmp(path, "/dev/fuse") == 0)
+        *ret = (struct rewrite_device){ 'c', 10, 229, 0, 5 };
+    else if (strcmp(path, "/dev/sdb") == 0)
+        *ret = (struct rewrite_device){ 'b', 8, 16, 0, 6 };
+    else
+        return -ENOENT;
+    return 0;
+}
+
+static int read_link(void *arg, const char *path, char **ret)
+{
+    if (strcmp(path, "/run/dev/d3") != 0)
+        return -ENOENT;
+    *ret = str_dup("/dev/sdb");
+    return 0;
+}
+
+static void each_device(void *arg, void (*fn)(void *, const char *, const struct rewrite_device *),
+                        void *fn_arg)
+{
+    fn(fn_arg, "/dev/kvm", &(struct rewrite_device){ 'c', 10, 232, 0, 0 });
+}
+
+struct rig {
+    struct spec *spec;
+    struct rewrite_todo todo;
+    struct rewrite_env env;
+};
+
+static void rig_release_auto(struct rig *r)
+{
+    spec_free(r->spec);
+    rewrite_todo_release(&r->todo);
+}
+
+static int rewrite(struct rig *r, enum spec_kind kind, const char *text, struct err *err)
+{
+    r->env = (struct rewrite_env){
+        .kind = kind,
+        .id = "c1",
+        .pod_id = "p1",
+        .pod_root = "/run/gcs/pods/p1/p1",
+        .find_device = find_device,
+        .read_link = read_link,
+        .each_device = each_device,
+    };
+    ASSERT_OK(spec_parse(text, strlen(text), &r->spec, err), *err);
+    return rewrite_spec(r->spec, &r->env, &r->todo, err);
+}
+
+static char *text_of(const struct rig *r)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_value(&w, NULL, spec_json(r->spec));
+    return jsw_take(&w, NULL);
+}
+
+#define PROCESS "\"process\":{\"args\":[\"sh\"],\"cwd\":\"/\",\"user\":{\"uid\":1,\"gid\":2}}"
+#define ROOT "\"root\":{\"path\":\"/run/r\"}"
+
+TEST(a_workload_golden)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(
+        rewrite(&r, SPEC_WORKLOAD,
+                "{\"ociVersion\":\"1.0.2\"," PROCESS ",\"root\":{\"path\":\"/run/r\","
+                "\"readonly\":true},\"mounts\":["
+                "{\"destination\":\"/a\",\"type\":\"bind\",\"source\":\"sandbox://x//y/../z\"},"
+                "{\"destination\":\"/b\",\"type\":\"bind\",\"source\":\"sandbox-tmp:///t\"},"
+                "{\"destination\":\"/h\",\"type\":\"bind\",\"source\":\"hugepages://2M/h\"},"
+                "{\"destination\":\"/u\",\"type\":\"bind\",\"source\":\"uvm:///var/u\"},"
+                "{\"destination\":\"blockdev:///dev/d\",\"type\":\"bind\",\"source\":"
+                "\"/run/dev/d3\",\"options\":[\"ro\"]},"
+                "{\"destination\":\"/dev/shm\",\"type\":\"bind\",\"source\":\"/x\"},"
+                "{\"destination\":\"/etc/hosts\",\"type\":\"bind\",\"source\":\"/own\"}],"
+                "\"annotations\":{\"io.microsoft.lcow.shm.size-kb\":\"64\","
+                "\"io.microsoft.lcow.rlimitcore\":\"1;2\"},"
+                "\"linux\":{\"devices\":[{\"path\":\"/dev/fuse\",\"type\":\"c\",\"major\":1}],"
+                "\"seccomp\":{\"defaultAction\":\"SCMP_ACT_ALLOW\"}},"
+                "\"windows\":{\"network\":{}}}",
+                &err),
+        err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_STR(
+        got,
+        "{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"sh\"],\"cwd\":\"/\",\"user\":"
+        "{\"uid\":1,\"gid\":2},\"rlimits\":[{\"type\":\"RLIMIT_CORE\",\"soft\":1,\"hard\":2}]},"
+        "\"root\":{\"path\":\"/run/r\",\"readonly\":true},\"mounts\":["
+        "{\"destination\":\"/a\",\"type\":\"bind\",\"source\":"
+        "\"/run/gcs/pods/p1/p1/sandboxMounts/x/z\"},"
+        "{\"destination\":\"/b\",\"type\":\"bind\",\"source\":"
+        "\"/run/gcs/pods/p1/p1/sandboxTmpfsMounts/t\"},"
+        "{\"destination\":\"/h\",\"type\":\"bind\",\"source\":"
+        "\"/run/gcs/pods/p1/p1/hugepages/2M/h\"},"
+        "{\"destination\":\"/u\",\"type\":\"bind\",\"source\":\"/var/u\"},"
+        "{\"destination\":\"/dev/d\",\"type\":\"bind\",\"source\":\"/dev/sdb\",\"options\":"
+        "[\"ro\"]},"
+        "{\"destination\":\"/dev/shm\",\"type\":\"tmpfs\",\"source\":\"shm\",\"options\":"
+        "[\"nosuid\",\"noexec\",\"nodev\",\"mode=1777\",\"size=64k\"]},"
+        "{\"destination\":\"/etc/hosts\",\"type\":\"bind\",\"source\":\"/own\"},"
+        "{\"destination\":\"/etc/hostname\",\"type\":\"bind\",\"source\":"
+        "\"/run/gcs/pods/p1/p1/hostname\",\"options\":[\"bind\",\"ro\"]},"
+        "{\"destination\":\"/etc/resolv.conf\",\"type\":\"bind\",\"source\":"
+        "\"/run/gcs/pods/p1/p1/resolv.conf\",\"options\":[\"bind\",\"ro\"]}],"
+        "\"annotations\":{\"io.microsoft.lcow.shm.size-kb\":\"64\","
+        "\"io.microsoft.lcow.rlimitcore\":\"1;2\"},"
+        "\"linux\":{\"devices\":[{\"path\":\"/dev/fuse\",\"type\":\"c\",\"major\":10,"
+        "\"minor\":229,\"uid\":0,\"gid\":5}],\"seccomp\":{\"defaultAction\":\"SCMP_ACT_ALLOW\"},"
+        "\"resources\":{\"devices\":[{\"allow\":true,\"type\":\"b\",\"major\":8,\"minor\":16,"
+        "\"access\":\"r\"},{\"allow\":true,\"type\":\"c\",\"major\":10,\"minor\":229,"
+        "\"access\":\"rwm\"}]},\"cgroupsPath\":\"/pods/p1/c1\"}}");
+    ASSERT_EQ(r.todo.dirs.n, 2);
+    ASSERT_STR(r.todo.dirs.v[0], "/run/gcs/pods/p1/p1/sandboxMounts/x/z");
+    ASSERT_EQ(r.todo.hugepages.n, 1);
+    ASSERT_STR(r.todo.sizes.v[0], "2M");
+}
+
+TEST(a_sandbox_gets_no_files_of_the_pod)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_SANDBOX, "{" PROCESS "," ROOT ",\"hostname\":\"pod0\",\"linux\":{}}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT(!strstr(got, "/etc/"));
+    ASSERT_HAS(got, "\"cgroupsPath\":\"/pods/p1/c1\"");
+    ASSERT_HAS(got, "\"hostname\":\"pod0\"");
+}
+
+TEST(a_standalone_container_is_in_a_cgroup_of_its_own)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_STANDALONE, "{" PROCESS "," ROOT ",\"linux\":{}}", &err), err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "\"cgroupsPath\":\"/pods/c1\"");
+    ASSERT_HAS(got, "\"destination\":\"/etc/hosts\"");
+}
+
+TEST(a_privileged_container_gets_all_devices)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{},\"annotations\":"
+                      "{\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "\"devices\":[{\"path\":\"/dev/kvm\",\"type\":\"c\",\"major\":10,"
+                    "\"minor\":232,\"uid\":0,\"gid\":0,\"fileMode\":438}]");
+    ASSERT_HAS(got, "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"}]}");
+}
+
+TEST(what_makes_no_sense_is_refused_and_named)
+{
+#define MOUNT(source, destination)                                                                 \
+    "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"" destination               \
+    "\",\"source\":\"" source "\"}]}"
+#define ANNOTATION(key, value)                                                                     \
+    "{" PROCESS "," ROOT ",\"linux\":{},\"annotations\":{\"" key "\":\"" value "\"}}"
+    static const struct {
+        const char *text, *why;
+        enum err_code code;
+    } bad[] = {
+        { MOUNT("sandbox://../x", "/a"), "leaves", ERR_INVALID },
+        { MOUNT("sandbox://", "/a"), "names nothing", ERR_INVALID },
+        { MOUNT("sandbox-tmp://a/../..", "/a"), "leaves", ERR_INVALID },
+        { MOUNT("hugepages://2M", "/a"), "SIZE/NAME", ERR_INVALID },
+        { MOUNT("hugepages://2M,uid=0/x", "/a"), "SIZE/NAME", ERR_INVALID },
+        { MOUNT("hugepages://2M/../../x", "/a"), "leaves", ERR_INVALID },
+        { MOUNT("uvm://a", "/a"), "absolute", ERR_INVALID },
+        { MOUNT("/run/none", "blockdev:///dev/x"), "/run/none", ERR_NOT_FOUND },
+        { ANNOTATION("io.microsoft.lcow.shm.size-kb", "big"), "not a size", ERR_INVALID },
+        { ANNOTATION("io.microsoft.lcow.rlimitcore", "7"), "SOFT;HARD", ERR_INVALID },
+        { ANNOTATION("io.microsoft.cri.virtual-pod-id", "v"), "virtual pods", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{},\"hostname\":\"h\"}", "hostname", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{\"devices\":7}}", "not a list", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{\"devices\":[7]}}", "path", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{\"devices\":[{\"path\":\"/dev/x\"}]}}", "/dev/x",
+          ERR_NOT_FOUND },
+        { "{" PROCESS "," ROOT ",\"linux\":{\"resources\":{\"devices\":{}},"
+          "\"devices\":[{\"path\":\"/dev/fuse\"}]}}",
+          "not a list", ERR_INVALID },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        AUTO(rig_release) struct rig r = { 0 };
+        struct err err = ERR_INIT;
+        ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, bad[i].text, &err), err, bad[i].code);
+        ASSERT_HAS(err.msg, bad[i].why);
+    }
+}
+
+TEST(an_exec_has_the_limits_and_the_user_of_the_container)
+{
+    AUTO(json_decref) json_t *plain = json_pack("{s:{s:i}}", "user", "uid", 7);
+    AUTO(json_decref) json_t *named = json_pack("{s:{s:s}}", "user", "username", "app");
+    AUTO(json_decref) json_t *limits = json_pack("[{s:s}]", "type", "RLIMIT_NOFILE");
+    AUTO(json_decref) json_t *user = json_pack("{s:i,s:i}", "uid", 1000, "gid", 1001);
+
+    rewrite_exec(plain, limits, user);
+    ASSERT(json_equal(json_object_get(plain, "user"), user));
+    ASSERT(json_equal(json_object_get(plain, "rlimits"), limits));
+    rewrite_exec(named, NULL, user);
+    ASSERT_STR(rewrite_username(named), "app");
+    rewrite_set_user(named, 5, 6);
+    ASSERT_STR(rewrite_username(named), "");
+    ASSERT_EQ(json_integer_value(json_object_get(json_object_get(named, "user"), "gid")), 6);
+}
+
+TEST(a_process_without_a_user_can_be_given_one)
+{
+    AUTO(json_decref) json_t *process = json_object();
+
+    ASSERT_STR(rewrite_username(process), "");
+    rewrite_set_user(process, 1, 2);
+    ASSERT_EQ(json_integer_value(json_object_get(json_object_get(process, "user"), "uid")), 1);
+}

@@ -1,0 +1,287 @@
+/* Processes as crun leaves them: orphans of a parent that has gone, which become ours. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "guest/runtime/reaper.h"
+#include "guest/runtime/task.h"
+#include "guest/stdio/dial_pair.h"
+#include "guest/stdio/relay.h"
+#include "harness/tap.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <sys/prctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+struct rig {
+    struct dial_pair *host;
+    struct task *task;
+    struct stream *s[3];
+    struct task_stdio io;
+    int done;
+};
+
+/* The pid of `script`, run in the background by a shell that has ended. It begins only then,
+ * because the shell would reap it. fds 0 … 2 are given. */
+static pid_t orphan(struct ctx *ctx, const char *script, const int fd[3])
+{
+    AUTO_FREE char *line = str_format("exec 3>&-; read gate <&7; exec 7<&-; %s", script);
+    const char *const argv[] = { "sh", "-c",
+                                 "sh -c \"$0\" <&4 >&5 2>&6 4<&- 5>&- 6>&- & echo $! >&3", line,
+                                 NULL };
+    AUTO(child_free) struct child *child = NULL;
+    struct err err = ERR_INIT;
+    int out[2], gate[2], status;
+    char text[32] = "";
+
+    ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
+    const struct child_fd fds[] = {
+        { out[1], 3 }, { fd[0], 4 }, { fd[1], 5 }, { fd[2], 6 }, { gate[0], 7 },
+    };
+    const struct child_opts opts = { .argv = argv, .fds = fds, .n_fds = ARRAY_LEN(fds) };
+    ASSERT_OK(child_spawn(ctx, &opts, &child, &err), err);
+    fd_close(out[1]);
+    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
+    ASSERT(fd_read_full(out[0], text, sizeof(text) - 1) > 0);
+    fd_close(out[0]);
+    fd_close(gate[0]);
+    fd_close(gate[1]);
+    return (pid_t)atoi(text);
+}
+
+static void on_done(void *arg)
+{
+    ((struct rig *)arg)->done++;
+}
+
+static void start(struct ctx *ctx, struct rig *r, const char *script, bool redial)
+{
+    struct relay *relay;
+    struct err err = ERR_INIT;
+    int ends[3], fd[3];
+
+    r->host = dial_pair_new();
+    ASSERT_OK(relay_open(ctx->loop, &relay, ends, &err), err);
+    pid_t pid = orphan(ctx, script, ends);
+    for (int i = 0; i < 3; i++)
+        fd_close(ends[i]);
+    ASSERT_OK(task_adopt(
+                  &(struct task_opts){
+                      .loop = ctx->loop, .pid = pid, .relay = relay, .on_done = on_done, .arg = r },
+                  &r->task, &err),
+              err);
+    ASSERT_OK(task_dial(ctx, dial_pair_dialer(r->host), &r->io, fd, &err), err);
+    for (int i = 0; i < 3; i++) {
+        int host = -1;
+        if (!r->io.want[i])
+            continue;
+        ASSERT_OK(dial_pair_accept(ctx, r->host, r->io.port[i], &host, &err), err);
+        r->s[i] = stream_from_fd(ctx->loop, host);
+    }
+    task_attach(r->task, fd, &r->io, redial ? dial_pair_dialer(r->host) : NULL);
+}
+
+static void release(struct rig *r)
+{
+    for (int i = 0; i < 3; i++)
+        stream_free(r->s[i]);
+    task_unref(r->task);
+    dial_pair_free(r->host);
+}
+
+/* To the end, then closed, as the host must. */
+static char *read_all(struct ctx *ctx, struct rig *r, int i)
+{
+    struct sbuf out = { 0 };
+    struct err err = ERR_INIT;
+    size_t n = 1;
+
+    while (n > 0) {
+        char *to = sbuf_room(&out, 4096);
+        ASSERT_OK(stream_read(ctx, r->s[i], to, 4096, &n, &err), err);
+        out.len += n;
+        out.data[out.len] = '\0';
+    }
+    stream_free(r->s[i]);
+    r->s[i] = NULL;
+    return sbuf_take(&out);
+}
+
+static uint32_t wait_code(struct ctx *ctx, struct rig *r)
+{
+    struct err err = ERR_INIT;
+    uint32_t code = 9999;
+
+    ASSERT_OK(task_wait(ctx, r->task, &code, &err), err);
+    return code;
+}
+
+#define ALL                                                                                        \
+    {                                                                                              \
+        .want = { true, true, true }, .port = { 20, 21, 22 }                                       \
+    }
+
+TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
+{
+    struct rig r = { .io = ALL };
+    struct err err = ERR_INIT;
+
+    start(ctx, &r, "cat; echo e >&2; exit 7", false);
+    ASSERT_OK(stream_write_full(ctx, r.s[0], "in\n", 3, &err), err);
+    ASSERT_EQ(stream_shutdown(r.s[0], SHUT_WR), 0);
+    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    ASSERT_STR(out, "in\n");
+    ASSERT_STR(e, "e\n");
+    ASSERT_EQ(wait_code(ctx, &r), 7);
+    ASSERT_EQ(r.done, 1);
+    ASSERT_FAIL(task_signal(r.task, SIGTERM, &err), err, ERR_NOT_FOUND);
+    release(&r);
+}
+
+TEST_FIBER(the_exit_waits_until_the_host_has_closed)
+{
+    struct rig r = { .io = ALL };
+    struct err err = ERR_INIT;
+    uint32_t code;
+
+    start(ctx, &r, "echo o", false);
+    struct ctx soon = ctx_with_timeout(ctx, 300 * NS_PER_MS);
+    ASSERT_FAIL(task_wait(&soon, r.task, &code, &err), err, ERR_DEADLINE);
+    ASSERT(task_exited(r.task) && !task_done(r.task, NULL));
+    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    ASSERT_EQ(wait_code(ctx, &r), 0);
+    release(&r);
+}
+
+TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
+{
+    struct rig r = { .io = ALL };
+    struct err err = ERR_INIT;
+
+    start(ctx, &r, "exec sleep 100", false);
+    ASSERT_FAIL(task_signal(r.task, 99, &err), err, ERR_INVALID);
+    ASSERT_FAIL(task_signal(r.task, -1, &err), err, ERR_INVALID);
+    ASSERT_OK(task_signal(r.task, 0, &err), err);
+    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGKILL);
+    release(&r);
+}
+
+TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
+{
+    struct rig r = { .io = { .want = { false } } };
+
+    start(ctx, &r, "cat && head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2", false);
+    ASSERT_EQ(wait_code(ctx, &r), 0);
+    release(&r);
+}
+
+TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
+{
+    struct rig r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
+
+    start(ctx, &r, "trap '' PIPE; while echo x; do :; done; exit 9", false);
+    stream_free(TAKE_PTR(r.s[1]));
+    ASSERT_EQ(wait_code(ctx, &r), 9);
+    release(&r);
+}
+
+TEST_FIBER(a_lost_output_of_init_is_dialled_again)
+{
+    struct rig r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
+    struct err err = ERR_INIT;
+    char buf[64];
+    size_t n;
+    int fd;
+
+    start(ctx, &r, "while :; do echo x; sleep 0.01; done", true);
+    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
+    stream_free(TAKE_PTR(r.s[1]));
+    ASSERT_OK(dial_pair_accept(ctx, r.host, 21, &fd, &err), err);
+    r.s[1] = stream_from_fd(ctx->loop, fd);
+    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
+    ASSERT(n > 0);
+    ASSERT_OK(task_signal(r.task, SIGKILL, &err), err);
+    AUTO_FREE char *rest = read_all(ctx, &r, 1);
+    ASSERT_EQ(wait_code(ctx, &r), 137);
+    release(&r);
+}
+
+TEST_FIBER(dropped_output_does_not_keep_the_exit)
+{
+    struct rig r = { .io = ALL };
+    struct err err = ERR_INIT;
+
+    start(ctx, &r, "echo o; exec sleep 100", false);
+    task_drop_output(r.task); /* the host reads nothing and closes nothing */
+    ASSERT_OK(task_signal(r.task, SIGTERM, &err), err);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGTERM);
+    release(&r);
+}
+
+TEST_FIBER(a_failed_dial_leaves_nothing_open)
+{
+    struct dial_pair *host = dial_pair_new();
+    const struct task_stdio io = ALL;
+    struct err err = ERR_INIT;
+    int fd[3] = { 7, 7, 7 };
+
+    dial_pair_refuse(host, ECONNREFUSED, -1);
+    ASSERT_FAIL(task_dial(ctx, dial_pair_dialer(host), &io, fd, &err), err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "stdin");
+    ASSERT_EQ(fd[0], 7);
+    dial_pair_free(host);
+}
+
+TEST_FIBER(a_process_that_is_gone_cannot_be_adopted)
+{
+    struct relay *relay;
+    struct task *task = NULL;
+    struct err err = ERR_INIT;
+    int ends[3];
+
+    ASSERT_OK(relay_open(ctx->loop, &relay, ends, &err), err);
+    for (int i = 0; i < 3; i++)
+        fd_close(ends[i]);
+    ASSERT_FAIL(
+        task_adopt(&(struct task_opts){ .loop = ctx->loop, .pid = 0x7ffffff0, .relay = relay },
+                   &task, &err),
+        err, err.code);
+    ASSERT(!task);
+}
+
+static bool exists(pid_t pid)
+{
+    AUTO_FREE char *path = str_format("/proc/%d", pid);
+
+    return access(path, F_OK) == 0;
+}
+
+TEST_FIBER(strangers_are_reaped_and_others_are_not)
+{
+    const char *const argv[] = { "true", NULL };
+    AUTO(child_free) struct child *ours = NULL;
+    AUTO_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int fd[3] = { null, null, null };
+    struct reaper *reaper = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(reaper_new(ctx->loop, &reaper, &err), err);
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &ours, &err), err);
+    pid_t stranger = orphan(ctx, "true", fd);
+    while (exists(stranger))
+        ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
+    int status = -1;
+    ASSERT_OK(child_wait(ctx, ours, &status, &err), err);
+    ASSERT_EQ(status, 0);
+    ASSERT_OK(fiber_sleep(ctx, 2500 * NS_PER_MS, &err), err); /* the sweep ends by itself */
+    reaper_free(reaper);
+}
