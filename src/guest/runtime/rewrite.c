@@ -339,5 +339,7 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
                                  : str_format("/pods/%s/%s", env->pod_id, env->id);
     json_object_set_new(linux_of(spec), "cgroupsPath", json_string(cgroup));
     json_object_del(root, "windows");
+    /* crun refuses what it has not heard of; newer versions only add what it may leave out. */
+    json_object_set_new(root, "ociVersion", json_string("1.0.2"));
     return 0;
 }
