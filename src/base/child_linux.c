@@ -39,7 +39,7 @@ struct launch {
     const struct child_opts *opts;
     const char *path;
     const char *const *envp;
-    int sync, parent_pidfd, null_fd;
+    int sync, parent_sync, parent_pidfd, null_fd;
 };
 
 static const char *const default_env[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin", NULL };
@@ -122,6 +122,8 @@ static int child_prepare(struct launch *l, struct err *err)
     const struct child_opts *o = l->opts;
     char go;
 
+    /* Our copy of the parent's end would hide that the parent died before it let us go. */
+    close(l->parent_sync);
     if (read(l->sync, &go, 1) != 1)
         return err_set(err, ERR_CANCELLED, "the parent gave up");
     reset_signals();
@@ -258,6 +260,7 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
     struct launch l = { .opts = o,
                         .envp = o->envp ? o->envp : default_env,
                         .sync = -1,
+                        .parent_sync = -1,
                         .parent_pidfd = -1,
                         .null_fd = -1 };
     AUTO(child_free) struct child *c = NULL;
@@ -270,6 +273,7 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
     if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) < 0)
         return err_sys(err, errno, "socketpair");
     l.sync = sync[1];
+    l.parent_sync = sync[0];
     r = launch_prepare(&l, err);
     if (r == 0) {
         int pidfd = -1;
@@ -295,7 +299,9 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
     fd_close(sync[0]);
     if (r < 0)
         return -1;
-    (void)source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
+    r = source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
+    if (r < 0) /* its end would never be told */
+        return err_sys(err, -r, "watch %s", o->argv[0]);
     *ret = TAKE_PTR(c);
     return 0;
 }

@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/pidfd.h>
 #include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -285,4 +286,62 @@ TEST_FIBER(a_child_dies_with_us)
     prctl(PR_SET_CHILD_SUBREAPER, 0);
     close(p[0]);
     close(p[1]);
+}
+
+static int die_now(void *arg, pid_t pid, struct err *err)
+{
+    (void)err;
+    (void)!write(*(int *)arg, &pid, sizeof(pid));
+    return kill(getpid(), SIGKILL);
+}
+
+static void dies_in_the_middle(void *arg)
+{
+    struct ctx *ctx = ((void **)arg)[0];
+    const char *argv[] = { "sleep", "1000", NULL };
+    struct child *c = NULL;
+    struct err err = ERR_INIT;
+
+    (void)child_spawn(ctx,
+                      &(struct child_opts){
+                          .argv = argv, .on_pid = die_now, .on_pid_arg = ((void **)arg)[1] },
+                      &c, &err);
+}
+
+/* Between clone and exec nobody has written the child down yet: it must end by itself. */
+TEST_FIBER(a_child_whose_parent_dies_before_its_exec_ends)
+{
+    int p[2], status = 0;
+    pid_t orphan = 0;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
+    prctl(PR_SET_CHILD_SUBREAPER, 1);
+
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        struct loop *loop = loop_new(NULL);
+        struct ctx inner = ctx_root(loop);
+        void *arg[] = { &inner, &p[1] };
+
+        fiber_go(loop, dies_in_the_middle, arg, "middle");
+        loop_run(loop);
+        _exit(1);
+    }
+    ASSERT_OK(loop_wait_fd(ctx, p[0], POLLIN, "pid", &err), err);
+    ASSERT_EQ(read(p[0], &orphan, sizeof(orphan)), (ssize_t)sizeof(orphan));
+    ASSERT_EQ(waitpid(pid, NULL, 0), pid);
+
+    AUTO_FD int pidfd = pidfd_open(orphan, 0);
+    struct ctx soon = ctx_with_timeout(ctx, 3 * NS_PER_S);
+    int r = loop_wait_fd(&soon, pidfd, POLLIN, "the orphan's end", &err);
+
+    kill(orphan, SIGKILL);
+    ASSERT_EQ(waitpid(orphan, &status, 0), orphan);
+    prctl(PR_SET_CHILD_SUBREAPER, 0);
+    close(p[0]);
+    close(p[1]);
+    ASSERT_OK(r, err);
+    ASSERT_EQ(WEXITSTATUS(status), 127);
 }

@@ -5,6 +5,7 @@
 #include "base/loop_priv.h"
 #include "base/str.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -328,7 +329,7 @@ int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct 
     int r = source_add(ctx->loop, &w.source, fd, mask, fd_ready);
 
     if (r == -EEXIST) { /* another fiber waits on it too */
-        copy = dup(fd);
+        copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
         if (copy < 0)
             return err_sys(err, errno, "%s: dup", why);
         r = source_add(ctx->loop, &w.source, copy, mask, fd_ready);
