@@ -324,3 +324,54 @@ TEST_FIBER(a_copy_that_never_waits_lets_others_run_and_sees_its_deadline)
     stream_free(from);
     stream_free(to);
 }
+
+struct stuck {
+    struct ctx ctx;
+    struct stream *stream;
+    struct err err;
+};
+
+static void read_for_ever(void *arg)
+{
+    struct stuck *s = arg;
+    char buf[512];
+    size_t n;
+
+    while (stream_read(&s->ctx, s->stream, buf, sizeof(buf), &n, &s->err) == 0 && n > 0)
+        ;
+}
+
+static void write_for_ever(void *arg)
+{
+    struct stuck *s = arg;
+    const char buf[512] = { 0 };
+
+    while (stream_write_full(&s->ctx, s->stream, buf, sizeof(buf), &s->err) == 0)
+        ;
+}
+
+/* A guest that floods its console, a QEMU that floods its monitor. */
+TEST_FIBER(who_reads_or_writes_without_end_lets_others_run_and_sees_a_cancel)
+{
+    void (*const endless[])(void *) = { read_for_ever, write_for_ever };
+    const char *const from[] = { "/dev/zero", "/dev/null" };
+
+    for (size_t i = 0; i < ARRAY_LEN(endless); i++) {
+        struct err err = ERR_INIT;
+        struct cancel cancel;
+        struct group group;
+        struct stuck s = { .stream = stream_from_fd(ctx->loop, open(from[i], O_RDWR | O_CLOEXEC)),
+                           .err = ERR_INIT };
+
+        cancel_init(&cancel, NULL);
+        s.ctx = ctx_with_cancel(ctx, &cancel);
+        group_init(&group);
+        group_go(&group, ctx->loop, endless[i], &s, "endless");
+        ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
+        cancel_fire(&cancel, ERR_CANCELLED, "enough");
+        ASSERT_OK(group_wait(ctx, &group, "endless", &err), err);
+        ASSERT_EQ(s.err.code, ERR_CANCELLED);
+        stream_free(s.stream);
+        cancel_release(&cancel);
+    }
+}

@@ -48,6 +48,7 @@ def interrupt(t):
     tty.send("\x03")
     tty.expect(PROMPT, 10)
     tty.command("echo code $?", "code 130")
+    tty.expect(PROMPT + r"\x1b\[6n")  # the shell has asked where the cursor is: it reads keys now
     tty.send("\x04")  # end of input
     t.equal(tty.wait(), 0)
 

@@ -29,7 +29,8 @@ struct vm_rig {
     struct place place;
     char *run_dir, *kernel, *initrd;
     struct timeline timeline;
-    struct vmm *vmm; /* borrowed from vm */
+    struct vmm *vmm;     /* borrowed from vm */
+    struct guest *guest; /* the same */
     struct vm *vm;
 };
 
@@ -66,7 +67,8 @@ static inline void vm_rig_start(struct ctx *ctx, struct vm_rig *r)
 
     r->vmm = qemu_vmm_new(ctx->loop);
     r->vmm->timeline = &r->timeline;
-    r->vm = vm_new(ctx->loop, r->vmm, bridge_new(ctx->loop, r->vmm, &r->timeline));
+    r->guest = bridge_new(ctx->loop, r->vmm, &r->timeline);
+    r->vm = vm_new(ctx->loop, r->vmm, r->guest);
     ASSERT_OK(vm_create(&limited, r->vm, &doc, &err), err);
     ASSERT_OK(vm_start(&limited, r->vm, &err), err);
 }

@@ -127,6 +127,7 @@ static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool wri
     if (plan9_reserve(ctx, b->plan9, &share, &c->root_share, err) < 0)
         return -1;
     c->root_shared = true;
+    c->writes_host = c->writes_host || writable;
     return plan9_map(ctx, b->plan9, c->root_share, &c->share_path, err);
 }
 
@@ -187,6 +188,7 @@ static int share_mount(struct ctx *ctx, struct container *c, json_t *mount, cons
         return -1;
     c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
     c->shares[c->n_shares++] = id;
+    c->writes_host = c->writes_host || !read_only;
     if (plan9_map(ctx, b->plan9, id, &path, err) < 0)
         return -1;
 

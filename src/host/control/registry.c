@@ -203,7 +203,11 @@ static int delete_container(struct ctx *ctx, struct container *c, struct registr
     /* From here on it can only go. Never started: killed. */
     if (c->state == CONTAINER_CREATED)
         process_end(c->init, 128 + 9, false);
-    if (container_release(ctx, c, err) < 0)
+    /* With the last one its VM goes: nothing in there needs to be undone one by one, unless the
+     * guest may still hold back what belongs on the host. */
+    bool all_goes = r->n_containers == 1 && !c->writes_host && c->state != CONTAINER_INVALID;
+
+    if ((all_goes && box_kill(ctx, r->box, err) < 0) || container_release(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", c->id);
     *ret = (struct registry_deleted){ 0 };
     if (c->init)

@@ -177,6 +177,11 @@ void box_drop_unused(struct registry *r)
     kill_vm(b);
 }
 
+int box_kill(struct ctx *ctx, struct box *b, struct err *err)
+{
+    return b && b->vm ? vm_terminate(ctx, b->vm, err) : 0;
+}
+
 bool box_lost(struct box *b)
 {
     struct ctx root, ctx = box_ctx(b, &root), limited = ctx_with_timeout(&ctx, PROCESS_LOST_LIMIT);

@@ -125,6 +125,7 @@ struct container {
     char *last_stats;
 
     /* What is to be taken back, in reverse order. */
+    bool writes_host; /* a share of it is writable: what the guest holds back must be written */
     bool root_shared;
     uint64_t root_share;
     uint64_t *shares;
@@ -198,6 +199,8 @@ void box_drop_unused(struct registry *r);
 /* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
  * is, the VM ends now. */
 bool box_lost(struct box *b);
+/* Kills the VM, if it is there, and waits until it is gone; the box stays. */
+int box_kill(struct ctx *ctx, struct box *b, struct err *err);
 /* Around calls: as vm_call_begin. */
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);

@@ -74,8 +74,6 @@ int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req
     if (!str_eq(pb_any_type(req->resources), "LinuxResources"))
         return err_set(err, ERR_INVALID, "update of container %s with \"%s\": only LinuxResources",
                        req->id, req->resources->type_url);
-    if (container_update(&named, c, (const char *)req->resources->value.data,
-                         req->resources->value.len, err) < 0)
-        return err_wrap(err, "update container %s", req->id);
-    return 0;
+    return container_update(&named, c, (const char *)req->resources->value.data,
+                            req->resources->value.len, err);
 }

@@ -80,7 +80,7 @@ int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req
     if (r == 0 && s->opts.on_created)
         s->opts.on_created(s->opts.arg, req->id, req->bundle, resp->pid);
     service_changed(s);
-    return r < 0 ? err_wrap(err, "create container %s", req->id) : 0;
+    return r;
 }
 
 int task_start(struct ctx *ctx, struct service *s, const StartRequest *req, StartResponse *resp,
@@ -91,9 +91,7 @@ int task_start(struct ctx *ctx, struct service *s, const StartRequest *req, Star
 
     if (!service_process(s, req->id, req->exec_id, &c, err))
         return -1;
-    if (container_start(&named, c, req->exec_id, &resp->pid, err) < 0)
-        return err_wrap(err, "start %s%s%s", req->id, req->exec_id[0] ? "/" : "", req->exec_id);
-    return 0;
+    return container_start(&named, c, req->exec_id, &resp->pid, err);
 }
 
 int task_exec(struct ctx *ctx, struct service *s, const ExecProcessRequest *req, Empty *resp,
@@ -117,9 +115,7 @@ int task_exec(struct ctx *ctx, struct service *s, const ExecProcessRequest *req,
                                 .process_json = (const char *)req->spec->value.data,
                                 .process_len = req->spec->value.len };
 
-    if (container_exec(&named, c, &e, err) < 0)
-        return err_wrap(err, "exec %s in %s", req->exec_id, req->id);
-    return 0;
+    return container_exec(&named, c, &e, err);
 }
 
 int task_kill(struct ctx *ctx, struct service *s, const KillRequest *req, Empty *resp,
@@ -150,7 +146,7 @@ int task_delete(struct ctx *ctx, struct service *s, const DeleteRequest *req, De
         return -1;
     /* By id, not by container: one whose creation failed half-way is known to the registry only. */
     if (registry_delete(&named, s->opts.registry, req->id, req->exec_id, &gone, err) < 0)
-        return err_wrap(err, "delete %s%s%s", req->id, req->exec_id[0] ? "/" : "", req->exec_id);
+        return -1;
     resp->pid = gone.pid;
     resp->exit_status = gone.exit_status;
     if (gone.exited_wall_ns)
