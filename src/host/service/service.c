@@ -1,5 +1,5 @@
 /* service.c - the table of the Task service and what its handlers share. */
-#include "base/clock.h"
+#include "base/loop.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include <stdlib.h>
@@ -76,8 +76,8 @@ struct ctx service_own_ctx(const struct ctx *ctx, uint64_t ns)
     struct ctx own = *ctx;
 
     own.cancel = NULL;
-    own.deadline = 0;
-    return ctx_with_timeout(&own, ns);
+    own.deadline = loop_now(ctx->loop) + ns;
+    return own;
 }
 
 struct container *service_container(struct service *s, const char *id, struct err *err)
