@@ -302,10 +302,10 @@ static void dies_in_the_middle(void *arg)
     struct child *c = NULL;
     struct err err = ERR_INIT;
 
-    (void)child_spawn(ctx,
-                      &(struct child_opts){
-                          .argv = argv, .on_pid = die_now, .on_pid_arg = ((void **)arg)[1] },
-                      &c, &err);
+    (void)child_spawn(
+        ctx,
+        &(struct child_opts){ .argv = argv, .on_pid = die_now, .on_pid_arg = ((void **)arg)[1] },
+        &c, &err);
 }
 
 /* Between clone and exec nobody has written the child down yet: it must end by itself. */

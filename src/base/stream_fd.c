@@ -14,6 +14,7 @@
 #include <unistd.h>
 
 #define SPLICE_BYTES (256 * 1024)
+#define TURN_CALLS 64 /* reads and writes in a row that found their side ready */
 
 struct fd_stream {
     struct stream base;
@@ -21,6 +22,7 @@ struct fd_stream {
     struct source source;
     struct waitq readable, writable;
     bool in_epoll, can_read, can_write;
+    unsigned in_a_row;
     bool ended; /* SHUT_RD by us: reads give the end */
     bool is_socket, is_pipe, is_tty;
 };
@@ -88,6 +90,7 @@ static int wait_for(struct ctx *ctx, struct fd_stream *f, bool *flag, struct wai
                     const char *why, struct err *err)
 {
     *flag = false;
+    f->in_a_row = 0;
     if (!f->in_epoll) {
         int r = source_add(f->loop, &f->source, f->base.fd,
                            EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET, fd_event);
@@ -106,11 +109,24 @@ static int wait_for(struct ctx *ctx, struct fd_stream *f, bool *flag, struct wai
     return 0;
 }
 
+/* A peer that is always ready (a guest that floods us) must neither keep the loop to itself nor
+ * hide that ctx has ended. */
+static int take_turn(struct ctx *ctx, struct fd_stream *f, struct err *err)
+{
+    if (++f->in_a_row < TURN_CALLS || !fiber_self(f->loop))
+        return 0;
+    f->in_a_row = 0;
+    fiber_yield(f->loop);
+    return ctx_check(ctx, err);
+}
+
 static int fd_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, size_t *ret_n,
                    struct err *err)
 {
     struct fd_stream *f = self(s);
 
+    if (take_turn(ctx, f, err) < 0)
+        return -1;
     for (;;) {
         if (f->ended || s->fd < 0) {
             *ret_n = 0;
@@ -141,6 +157,8 @@ static int fd_write(struct ctx *ctx, struct stream *s, const void *buf, size_t l
 {
     struct fd_stream *f = self(s);
 
+    if (take_turn(ctx, f, err) < 0)
+        return -1;
     for (;;) {
         if (s->fd < 0)
             return err_set(err, ERR_UNAVAILABLE, "write: stream is closed");
@@ -160,18 +178,11 @@ static int fd_write(struct ctx *ctx, struct stream *s, const void *buf, size_t l
     }
 }
 
-static int poll_now(int fd, short events)
-{
-    struct pollfd p = { .fd = fd, .events = events };
-
-    return poll(&p, 1, 0) > 0;
-}
-
 static int fd_readable(struct ctx *ctx, struct stream *s, struct err *err)
 {
     struct fd_stream *f = self(s);
 
-    while (!f->ended && s->fd >= 0 && !poll_now(s->fd, POLLIN))
+    while (!f->ended && s->fd >= 0 && !fd_ready_now(s->fd, POLLIN))
         if (wait_for(ctx, f, &f->can_read, &f->readable, "read", err) < 0)
             return -1;
     return 0;
@@ -252,10 +263,10 @@ static ssize_t splice_once(struct ctx *ctx, struct fd_stream *from, struct fd_st
             *side = 'w';
         if (errno != EAGAIN)
             return -errno;
-        if (!poll_now(from->base.fd, POLLIN)) {
+        if (!fd_ready_now(from->base.fd, POLLIN)) {
             if (wait_for(ctx, from, &from->can_read, &from->readable, "read", err) < 0)
                 return -ECANCELED;
-        } else if (!poll_now(to->base.fd, POLLOUT)) {
+        } else if (!fd_ready_now(to->base.fd, POLLOUT)) {
             *side = 'w';
             if (wait_for(ctx, to, &to->can_write, &to->writable, "write", err) < 0)
                 return -ECANCELED;
