@@ -15,6 +15,8 @@
 #include <unistd.h>
 
 #define DISCARD_BYTES 4096
+#define REST_BYTES 4096
+#define REST_IDLE_NS (1 * NS_PER_S)
 
 static const char *const stream_names[] = { "stdin", "stdout", "stderr" };
 
@@ -28,6 +30,7 @@ void io_unref(struct io *io)
 {
     if (--io->refs > 0)
         return;
+    cancel_release(&io->over);
     cancel_release(&io->cut);
     cancel_release(&io->gone);
     free(io->id);
@@ -80,6 +83,29 @@ static void discard(struct relay *r, uint64_t *ret_bytes)
             break;
 }
 
+/* Its process has ended, but not the output. Either nobody takes it at the moment: then there is
+ * more, and it may take its time. Or somebody else, a grandchild, holds the stream open: then
+ * nothing comes for a while, and nobody is to wait for that. */
+static int copy_rest(struct relay *r, char *side, struct err *err)
+{
+    char buf[REST_BYTES];
+
+    for (size_t n = 1; n > 0;) {
+        struct ctx idle = ctx_with_timeout(&r->io->life, REST_IDLE_NS);
+
+        *side = 'r';
+        if (stream_read(&idle, r->guest, buf, sizeof(buf), &n, err) < 0)
+            return err->code == ERR_DEADLINE ? 0 : -1;
+        *side = 'w';
+        for (size_t done = 0, w; done < n; done += w)
+            if (stream_write(&r->io->life, r->up.stream, buf + done, n - done, &w, err) < 0) {
+                r->io->lost += n - done;
+                return -1;
+            }
+    }
+    return 0;
+}
+
 static void output_fiber(void *arg)
 {
     struct relay *r = arg;
@@ -88,8 +114,12 @@ static void output_fiber(void *arg)
     struct err err = ERR_INIT;
     uint64_t lost = 0;
     char side = 'r';
-    int n = stream_copy(&ctx, r->guest, r->up.stream, NULL, &side, &err);
+    /* What is spliced can be stopped at any byte; what goes through a buffer cannot. */
+    int n = stream_copy(r->guest->fd >= 0 ? &io->flow : &io->life, r->guest, r->up.stream, NULL,
+                        &side, &err);
 
+    if (n < 0 && io->over.fired && !io->cut.fired)
+        n = copy_rest(r, &side, &err);
     if (n < 0 && !io->cut.fired && side == 'r') {
         log_warn(&ctx, "output broke off in the guest", F_ERR(&err));
     } else if (n < 0 && !io->cut.fired) {
@@ -184,10 +214,12 @@ static struct io *io_new(struct loop *loop, const struct io_spec *spec)
     io->refs = 1;
     io->id = str_dup(spec->container_id ? spec->container_id : "");
     cancel_init(&io->cut, NULL);
+    cancel_init(&io->over, &io->cut);
     cancel_init(&io->gone, NULL);
     io->root = ctx_root(loop);
     io->rest = ctx_with_id(&io->root, "cid", io->id);
     io->life = ctx_with_cancel(&io->rest, &io->cut);
+    io->flow = ctx_with_cancel(&io->rest, &io->over);
     io->rest.cancel = &io->gone;
     waitq_init(&io->outputs_q);
     for (int i = 0; i < 3; i++)
@@ -304,8 +336,11 @@ bool io_wants(const struct io *io, int fd)
 int io_drain(struct ctx *ctx, struct io *io, struct err *err)
 {
     while (io->attached && io->outputs > 0)
-        if (waitq_wait(ctx, &io->outputs_q, "the rest of the output", err) < 0)
+        if (waitq_wait(ctx, &io->outputs_q, "the rest of the output", err) < 0) {
+            if (err->code == ERR_DEADLINE)
+                cancel_fire(&io->over, ERR_CANCELLED, "the process has ended");
             return err_wrap(err, "%s: output is not at its end", io->id);
+        }
     return 0;
 }
 

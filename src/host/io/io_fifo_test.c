@@ -220,6 +220,45 @@ TEST_FIBER(a_drain_has_its_deadline_and_the_relay_goes_on)
     rig_get_end(&r, out);
 }
 
+TEST_FIBER(a_stream_that_a_grandchild_holds_open_ends_a_while_after_the_drain)
+{
+    RIG(r);
+    rig_fifos(&r, 2);
+    rig_open(&r);
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+    struct ctx brief = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct err err = ERR_INIT;
+
+    rig_attach(&r);
+    rig_put(&r, r.guest[1], "x");
+    ASSERT_FAIL(io_drain(&brief, r.io, &err), err, ERR_DEADLINE);
+    rig_get(&r, out, "x");
+    rig_get_end(&r, out);
+    rig_get_end(&r, r.guest[1]);
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    ASSERT_EQ(io_lost_bytes(r.io), 0);
+}
+
+TEST_FIBER(a_reader_that_is_away_longer_than_the_drain_loses_nothing)
+{
+    RIG(r);
+    rig_fifos(&r, 2);
+    rig_open(&r);
+    struct ctx brief = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 4 * MIB);
+    ASSERT_FAIL(io_drain(&brief, r.io, &err), err, ERR_DEADLINE);
+    ASSERT_OK(fiber_sleep(ctx, 1200 * NS_PER_MS, &err), err); /* not mistaken for silence */
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+
+    rig_expect(&r, out, 0, 4 * MIB);
+    rig_get_end(&r, out);
+    ASSERT_EQ(io_lost_bytes(r.io), 0);
+}
+
 TEST_FIBER(a_cut_counts_what_was_not_delivered)
 {
     RIG(r);

@@ -60,9 +60,10 @@ struct io {
     struct loop *loop;
     unsigned refs; /* the owner's, and one for each fiber */
     char *id;
-    struct cancel cut;  /* io_close: ends relays */
-    struct cancel gone; /* io_free: ends the rest */
-    struct ctx root, life, rest;
+    struct cancel cut;                 /* io_close: ends relays */
+    struct cancel over;                /* a drain took too long; below cut */
+    struct cancel gone;                /* io_free: ends the rest */
+    struct ctx root, rest, life, flow; /* each with its cancel: none, gone, cut, over */
     struct relay relays[3];
     struct io_driver *drivers[2];
     unsigned outputs; /* relays and pumps that are not at their end */
