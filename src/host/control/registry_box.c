@@ -216,8 +216,14 @@ static void watch_main(void *arg)
 static int join_cgroup(void *arg, int pid, struct err *err)
 {
     struct box *b = arg;
+    const struct registry_host *h = b->r->host;
+    struct ctx root, ctx = box_ctx(b, &root);
 
-    return b->cgroup ? b->r->host->cgroup_join(b->cgroup, pid, err) : 0;
+    if (b->cgroup && h->cgroup_join(b->cgroup, pid, err) < 0)
+        return -1;
+    return b->set_oom_score_adj && h->oom_score_adj_set
+               ? h->oom_score_adj_set(&ctx, pid, b->oom_score_adj, err)
+               : 0;
 }
 
 static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct err *err)
@@ -330,6 +336,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     b->r = r;
     b->size = *size;
     b->cgroup_path = str_dup(spec_cgroups_path(spec));
+    b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
     group_init(&b->fibers);
     r->box = b;
     group_go(&r->fibers, r->o.loop, boot_main, b, "vm.boot %s", r->id);

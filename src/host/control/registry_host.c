@@ -12,6 +12,7 @@ const struct registry_host registry_host_linux = {
     .cgroup_join = cgroup_join,
     .cgroup_remove = cgroup_remove,
     .cgroup_free = cgroup_free,
+    .oom_score_adj_set = oom_score_adj_set,
     .anchor_spawn = anchor_spawn,
     .anchor_pid = anchor_pid,
     .anchor_wait = anchor_wait,

@@ -5,6 +5,7 @@
 #include "host/io/io.h"
 #include "host/own/anchor.h"
 #include "host/own/cgroup.h"
+#include "host/own/oom.h"
 #include "host/own/rootfs.h"
 #include "host/own/scratch.h"
 #include "host/own/tree.h"
@@ -26,6 +27,8 @@ struct registry_host {
     int (*cgroup_join)(struct cgroup *c, pid_t pid, struct err *err);
     int (*cgroup_remove)(struct cgroup *c, struct err *err);
     void (*cgroup_free)(struct cgroup *c);
+    int (*oom_score_adj_set)(const struct ctx *ctx, pid_t pid, int adj,
+                             struct err *err); /* NULL: left as it is */
 
     int (*anchor_spawn)(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret,
                         struct err *err);

@@ -172,6 +172,8 @@ struct box {
     struct cgroup *cgroup;
     struct scratch *scratch;
     char *cgroup_path;
+    bool set_oom_score_adj;
+    int oom_score_adj;
     char *scratch_path; /* in the guest */
     struct sizing size;
     struct group fibers; /* that use vm */
