@@ -1,0 +1,226 @@
+"""A shim without containerd: its binary started as containerd would, its Task service called by
+hand. For what no client of containerd can be made to send.
+
+    shim = Shim(t, "c1")
+    shim.start()
+    shim.call("Create", text(1, "c1"), text(2, shim.bundle))     # fields, or Status is raised
+"""
+
+import json
+import os
+import socket
+import struct
+import subprocess
+import threading
+
+import archives
+import packages
+from harness import Failure
+
+TIMEOUT = 120
+REQUEST, RESPONSE = 1, 2
+NOT_FOUND, EXISTS, PRECONDITION, INVALID, UNIMPLEMENTED = 5, 6, 9, 3, 12
+
+
+class Status(Exception):
+    """An answer that is an error."""
+
+    def __init__(self, code, message):
+        super().__init__(f"code {code}: {message}")
+        self.code, self.message = code, message
+
+
+# ---------------------------------------------------------------- protobuf, as little as is needed
+
+def varint(n):
+    n &= (1 << 64) - 1
+    out = b""
+    while n > 127:
+        out += bytes([n & 127 | 128])
+        n >>= 7
+    return out + bytes([n])
+
+
+def number(field, n):
+    return varint(field << 3) + varint(n) if n else b""
+
+
+def text(field, value):
+    data = value.encode() if isinstance(value, str) else value
+    return varint(field << 3 | 2) + varint(len(data)) + data if data else b""
+
+
+def wrapped(field, url, value):
+    return text(field, text(1, url) + text(2, value))
+
+
+def fields(data):
+    """field -> value of the last one; enough for flat answers."""
+    found, at = {}, 0
+
+    def read():
+        nonlocal at
+        n = shift = 0
+        while True:
+            byte = data[at]
+            at += 1
+            n |= (byte & 127) << shift
+            shift += 7
+            if byte < 128:
+                return n
+    while at < len(data):
+        key = read()
+        if key & 7 == 0:
+            found[key >> 3] = read()
+        elif key & 7 == 2:
+            size = read()
+            found[key >> 3] = data[at:at + size]
+            at += size
+        else:
+            raise Failure(f"wire type {key & 7} in {data!r}")
+    return found
+
+
+# ---------------------------------------------------------------- the shim
+
+SPEC = {"ociVersion": "1.0.2",
+        "process": {"cwd": "/", "args": ["sleep", "100000"], "env": ["PATH=/bin"],
+                    "user": {"uid": 0, "gid": 0}, "noNewPrivileges": True},
+        "root": {"path": "rootfs"},
+        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
+        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount",
+                                                             "network")]}}
+
+
+class Shim:
+    def __init__(self, t, name):
+        self.t, self.name = t, name
+        self.bundle = os.path.join(t.work, "bundles", name)
+        os.makedirs(os.path.join(self.bundle, "rootfs"))
+        os.mkfifo(os.path.join(self.bundle, "log"))
+        self._log = os.open(os.path.join(self.bundle, "log"), os.O_RDWR)
+        self._log_thread = None
+        self.address, self._stream = None, 1
+        self.spec(SPEC)
+        t.at_end(self.close)
+
+    def spec(self, document):
+        data = document if isinstance(document, bytes) else json.dumps(document).encode()
+        with open(os.path.join(self.bundle, "config.json"), "wb") as f:
+            f.write(data)
+
+    def binary(self, *args, stdin=b""):
+        name = "containerd-shim-runc-v2" if self.t.is_runc else packages.SHIM
+        path = packages.program(self.t.version, name) if self.t.is_runc else name
+        address = self.t.containerd.address
+        return subprocess.run(
+            [path, "-namespace", self.t.tag, "-address", address, "-publish-binary",
+             packages.program(self.t.version, "containerd"), "-id", self.name, *args],
+            input=stdin, cwd=self.bundle, capture_output=True, timeout=TIMEOUT,
+            env={**self.t.containerd.env, "TTRPC_ADDRESS": address + ".ttrpc",
+                 "GRPC_ADDRESS": address, "NAMESPACE": self.t.tag, "MAX_SHIM_VERSION": "2"})
+
+    def start(self):
+        r = self.binary("start")
+        self.t.equal(r.returncode, 0, r)
+        out = r.stdout.decode().strip()
+        if out.startswith("{"):
+            out = json.loads(out)["address"]
+        self.t.match("^unix://", out)
+        self.address = out.removeprefix("unix://")
+        self._log_thread = threading.Thread(target=self._drain_log, daemon=True)
+        self._log_thread.start()
+
+    def _drain_log(self):
+        """Into a file beside containerd's log."""
+        with open(os.path.join(self.t.work, "c", f"{self.name}.log"), "ab", buffering=0) as out:
+            while part := os.read(self._log, 65536):
+                if part == b"\0":
+                    return
+                out.write(part)
+
+    def delete(self):
+        return self.binary("-bundle", self.bundle, "delete")
+
+    def rootfs(self):
+        """busybox's image as a directory; as a mount of containerd's list."""
+        tree = os.path.join(self.t.work, "tree")
+        if not os.path.isdir(tree):
+            os.makedirs(os.path.join(tree, "bin"))
+            os.mkdir(os.path.join(tree, "proc"))
+            os.link(archives.STATIC, os.path.join(tree, "bin/busybox")) if os.stat(
+                archives.STATIC).st_dev == os.stat(tree).st_dev else subprocess.run(
+                ["cp", archives.STATIC, os.path.join(tree, "bin/busybox")], check=True)
+            for applet in ("sh", "sleep", "echo", "true", "cat"):
+                os.link(os.path.join(tree, "bin/busybox"), os.path.join(tree, "bin", applet))
+        return text(3, text(1, "bind") + text(2, tree) + text(4, "rbind") + text(4, "rw"))
+
+    # ------------------------------------------------------------ calls
+
+    def connect(self):
+        s = socket.socket(socket.AF_UNIX)
+        s.settimeout(TIMEOUT)
+        s.connect(self.address)
+        return s
+
+    def call(self, method, *parts, service="containerd.task.v2.Task"):
+        """One request on a connection of its own."""
+        with self.connect() as s:
+            send(s, 1, service, method, b"".join(parts), self.t.tag)
+            return receive(s)
+
+    def create(self, *more, name=None):
+        return self.call("Create", text(1, name or self.name), text(2, self.bundle),
+                         self.rootfs(), *more)
+
+    def code(self, method, *parts):
+        """The code of the answer: 0 if it is none of an error."""
+        try:
+            self.call(method, *parts)
+            return 0
+        except Status as e:
+            self.t.note(f"{method}: {e}"[:300])
+            return e.code
+
+    def close(self):
+        try:
+            if self.address and os.path.exists(self.address):
+                for method, more in (("Kill", number(3, 9) + number(4, 1)), ("Wait", b""),
+                                     ("Delete", b""), ("Shutdown", b"")):
+                    try:
+                        self.call(method, text(1, self.name), more)
+                    except (Status, OSError, Failure):
+                        pass  # what there is to end is ended; the audit sees the rest
+            self.delete()
+        finally:
+            os.write(self._log, b"\0") if self._log_thread else None
+            if self._log_thread:
+                self._log_thread.join(5)
+            os.close(self._log)
+
+
+def send(s, stream, service, method, payload, namespace):
+    pair = text(1, "containerd-namespace-ttrpc") + text(2, namespace)
+    body = text(1, service) + text(2, method) + text(3, payload) + text(5, pair)
+    s.sendall(struct.pack(">IIBB", len(body), stream, REQUEST, 0) + body)
+
+
+def read_exactly(s, size):
+    data = b""
+    while len(data) < size:
+        part = s.recv(size - len(data))
+        if not part:
+            raise Failure("the shim closed the connection instead of an answer")
+        data += part
+    return data
+
+
+def receive(s):
+    size, _, kind, _ = struct.unpack(">IIBB", read_exactly(s, 10))
+    answer = fields(read_exactly(s, size))
+    if kind != RESPONSE:
+        raise Failure(f"frame of type {kind} instead of an answer")
+    status = fields(answer.get(1, b""))
+    if status.get(1):
+        raise Status(status[1], status.get(2, b"").decode(errors="replace"))
+    return fields(answer.get(2, b""))

@@ -1,0 +1,133 @@
+"""Bad input through ctr: a clear error, soon, and nothing left."""
+
+import json
+
+from e2e import test
+
+FOREVER = ("sleep", "100000")
+
+
+@test("a command that is not there: an error at once that names it", smoke=True)
+def no_command(t):
+    r = t.fails(*t.run_args("--rm", "c1", "/no/such/program"), pattern="/no/such/program")
+    t.match("no such file|not found", r.err, r)
+    t.equal(t.tasks(), {})
+
+
+@test("a command that cannot be run: an error at once that says why")
+def no_permission(t):
+    t.fails(*t.run_args("--rm", "c1", "/etc/passwd"), pattern="permission denied")
+    t.equal(t.tasks(), {})
+
+
+@test("exec of a command that is not there does the container no harm", smoke=True)
+def exec_no_command(t):
+    t.detach("c1", *FOREVER)
+    r = t.exec("c1", "/no/such/program")
+    t.check(r.code != 0, "it worked", r)
+    t.match("no such file|not found", r.err, r)
+    t.equal(t.exec("c1", "echo", "well").out, "well\n")
+
+
+@test("an image without layers: a clear error", images=("nothing",))
+def no_layers(t):
+    r = t.fails(*t.run_args("--rm", "c1", "true"))
+    t.match("not found|no such file|layers|parent snapshot|empty", r.err, r)
+
+
+@test("signal 99 is refused and does no harm")
+def signal_99(t):
+    t.detach("c1", *FOREVER)
+    t.fails("tasks", "kill", "-s", "99", "c1", pattern="signal|invalid")
+    t.equal(t.exec("c1", "echo", "well").out, "well\n")
+
+
+@test("an exec id in use is refused, the first exec goes on")
+def exec_id_in_use(t):
+    t.detach("c1", *FOREVER)
+    p = t.start_ctr(*t.exec_args("c1", "sh", "-c", "echo up; sleep 1000", exec_id="twice"))
+    p.await_output("up")
+    r = t.exec("c1", "true", exec_id="twice")
+    t.check(r.code != 0, "it worked", r)
+    t.match("exists", r.err, r)
+    t.check(p.running, "the first has ended")
+
+
+@test("a container id in use is refused, the first container goes on")
+def id_in_use(t):
+    t.detach("c1", *FOREVER)
+    t.fails(*t.run_args("--rm", "c1", "true"), pattern="exists")
+    t.equal(t.exec("c1", "echo", "well").out, "well\n")
+
+
+@test("everything on a stopped task is an error that says so")
+def stopped(t):
+    t.detach("c1", "true")
+    t.await_status("c1", "STOPPED")
+    t.fails("tasks", "kill", "-s", "SIGTERM", "c1", pattern="not found|finished|stopped")
+    t.check(t.exec("c1", "true").code != 0, "exec worked")
+    t.fails("tasks", "pause", "c1")
+
+
+@test("everything on an unknown task is: not found")
+def unknown(t):
+    for args in (("kill", "no"), ("pause", "no"), ("rm", "no"), ("metrics", "no"),
+                 ("exec", "--exec-id", "e", "no", "true")):
+        t.fails("tasks", *args, pattern="not found")
+
+
+def spec(t, change):
+    """The spec that ctr would make, changed, as a file."""
+    t.must("containers", "create", "--runtime", t.runtime, t.image, "template", "true")
+    document = json.loads(t.must("containers", "info", "--spec", "template").out)
+    t.must("containers", "rm", "template")
+    change(document)
+    return t.write("spec.json", json.dumps(document))
+
+
+@test("a spec without process, root or linux: an error that names it, nothing left",
+      runc=False)  # runc's shim leaves a bundle
+def incomplete_specs(t):
+    for part in ("process", "root", "linux"):
+        path = spec(t, lambda d, p=part: d.pop(p))
+        t.fails("run", "--rm", "--runtime", t.runtime, "--config", path, "c1", pattern=part)
+        t.equal(t.tasks(), {})
+        t.ctr("containers", "rm", "c1")
+
+
+@test("a mount from a path that is not there: an error that names it")
+def no_source(t):
+    t.fails(*t.run_args("--rm", "--mount=type=bind,src=/no/such/path,dst=/mnt,options=rbind:ro",
+                        "c1", "true"), pattern="/no/such/path")
+
+
+@test("a working directory that is not there is made or refused, not forgotten")
+def no_directory(t):
+    r = t.run("--rm", "--cwd=/not/there", "c1", "pwd")
+    t.check(r.code != 0 or r.out == "/not/there\n", "it ran elsewhere", r)
+
+
+@test("a container's id with bad characters is refused")
+def bad_ids(t):
+    for name in ("a/b", "..", "a b", "x" * 1000, "-x"):
+        r = t.ctr("run", "--rm", "--runtime", t.runtime, "--", t.image, name, "true")
+        t.check(r.code != 0, f"{name[:20]!r} was taken", r)
+
+
+@test("the runtime's options name a configuration that is not there: an error", runc=False)
+def no_options_file(t):
+    t.fails(*t.run_args("--rm", "--runtime-config-path=/no/such.conf", "c1", "true"),
+            pattern="/no/such.conf")
+
+
+@test("no emulation allowed and no KVM: an error that names the setting", runc=False)
+def no_emulation(t):
+    t.config(allow_emulation=False)
+    t.fails(*t.run_args("--rm", "c1", "true"), pattern="allow_emulation")
+
+
+@test("a broken configuration: an error that names file and line", runc=False)
+def broken_config(t):
+    t.write("lcow.conf", "[vm]\nmemory_mbi = 7\n")
+    t.fails(*t.run_args("--rm", "c1", "true"), pattern="lcow.conf")
+    t.config()

@@ -1,0 +1,166 @@
+"""kill -9 of containerd, the shim, QEMU and the client, and what is left then."""
+
+import os
+import re
+import signal
+import time
+
+from e2e import kill, test
+
+FOREVER = ("sleep", "100000")
+
+
+@test("containerd dies between any two calls: the container stays and obeys", smoke=True)
+def containerd_between_calls(t):
+    restart = t.containerd.restart
+    t.must("containers", "create", "--runtime", t.runtime, t.image, "c1", "sh", "-c",
+           "echo 1 >/mark; sleep 100000")
+    restart()
+    t.must("tasks", "start", "-d", "c1")
+    restart()
+    pid = t.tasks()["c1"][0]
+    t.equal(t.exec("c1", "cat", "/mark").out, "1\n")
+    restart()
+    t.must("tasks", "pause", "c1")
+    restart()
+    t.equal(t.status("c1"), "PAUSED")
+    t.must("tasks", "resume", "c1")
+    restart()
+    t.equal(t.tasks()["c1"], (pid, "RUNNING"))
+    t.equal(t.exec("c1", "cat", "/mark").out, "1\n")
+    t.must("tasks", "kill", "-s", "SIGKILL", "c1")
+    t.await_status("c1", "STOPPED")
+    t.ctr("tasks", "rm", "c1")
+    restart()
+    t.equal(t.tasks(), {})
+    t.must("containers", "rm", "c1")
+
+
+@test("the container ends while containerd is dead: its exit is not lost", runc=False)
+def ends_meanwhile(t):
+    t.detach("c1", "sh", "-c", "while [ ! -e /go ]; do sleep 0.1; done; sleep 1; exit 3")
+    t.equal(t.exec("c1", "touch", "/go").code, 0)
+    t.containerd.kill()
+    time.sleep(2)
+    t.containerd.start()
+    if t.version == "1.6":  # newer ones clean up what has stopped
+        t.equal(t.status("c1"), "STOPPED")
+    t.until(lambda: t.version == "1.6" or "c1" not in t.tasks(), "the task is taken away", 20)
+
+
+@test("containerd and the reader die: every byte not yet read is delivered later")
+def reader_returns(t):
+    p = t.start_run("c1", "sh", "-c", "echo first; while [ ! -e /go ]; do sleep 0.1; done; "
+                    "seq 1 200000; echo end")
+    p.await_output("first")
+    t.containerd.kill()
+    p.signal(signal.SIGKILL)
+    p.popen.wait()
+    t.containerd.start()
+    t.equal(t.exec("c1", "touch", "/go").code, 0)
+    time.sleep(1)  # the program fills the pipe, which nobody reads
+    t.containerd.restart()
+    r = t.ctr("tasks", "attach", "c1", seconds=60)
+    t.equal(r.out, "".join(f"{i}\n" for i in range(1, 200001)) + "end\n", r.err)
+
+
+@test("the shim dies: containerd cleans up, nothing is left, the id is free", smoke=True)
+def shim_dies(t):
+    e = t.events()
+    t.detach("c1", *FOREVER)
+    shim, pid = t.shim_pid(), t.tasks()["c1"][0]
+    qemus = t.qemu_pids()
+    kill(shim)
+    t.until(lambda: "c1" not in t.tasks(), "the task is gone", 20)
+    for process in [pid, *qemus]:
+        t.gone(process)
+    t.until(lambda: "delete" in t.topics(e, "c1"), "its end was told", 10)
+    t.equal(t.topics(e, "c1")[-2:], ["exit", "delete"])
+    t.must("containers", "rm", "c1")
+    t.equal(t.run("--rm", "c1", "echo", "again").out, "again\n")
+
+
+@test("the shim dies while containerd is dead: the next one cleans up")
+def both_die(t):
+    t.detach("c1", *FOREVER)
+    shim = t.shim_pid()
+    t.containerd.kill()
+    kill(shim)
+    t.containerd.start()
+    t.until(lambda: "c1" not in t.tasks(), "the task is gone", 20)
+    t.must("containers", "rm", "c1")
+
+
+@test("QEMU dies: the exit is told, is not 0, and rm works", smoke=True, runc=False)
+def qemu_dies(t):
+    e = t.events()
+    p = t.start_run("c1", *FOREVER)
+    t.await_status("c1", "RUNNING")
+    x = t.start_ctr(*t.exec_args("c1", "sh", "-c", "echo up; sleep 1000"))
+    x.await_output("up")
+    at = time.monotonic()
+    kill(t.qemu_pid())
+    t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits were told", 10)
+    t.note(f"exit events after {(time.monotonic() - at) * 1000:.0f} ms, as seen through ctr")
+    t.equal((p.wait(20).code, x.wait(20).code), (137, 137))
+    t.must("containers", "rm", "c1")
+
+
+@test("QEMU dies while it boots: run fails, says so, and leaves nothing", runc=False)
+def qemu_dies_at_boot(t):
+    p = t.start_run("--rm", "c1", "true")
+    pid = t.until(t.qemu_pids, "QEMU runs", 60, p)[0]
+    kill(pid)
+    r = p.wait(30)
+    t.check(r.code != 0, "run succeeded", r)
+    t.match("qemu|vm", r.err, r)
+
+
+@test("the shim dies while QEMU boots: run fails and nothing is left", runc=False)
+def shim_dies_at_boot(t):
+    p = t.start_run("--rm", "c1", "true")
+    pid = t.until(t.qemu_pids, "QEMU runs", 60, p)[0]
+    kill(t.shim_pid())
+    r = p.wait(30)
+    t.check(r.code != 0, "run succeeded", r)
+    t.gone(pid)
+
+
+@test("the client dies while QEMU boots: nothing is left", runc=False)
+def client_dies_at_boot(t):
+    p = t.start_run("--rm", "c1", "true")
+    pid = t.until(t.qemu_pids, "QEMU runs", 60, p)[0]
+    p.signal(signal.SIGKILL)
+    p.popen.wait()
+    t.until(lambda: not t.tasks(), "no task is left", 60)
+    t.gone(pid, 30)
+
+
+@test("QEMU hangs: State answers at once, and rm -f ends it", runc=False)
+def qemu_hangs(t):
+    t.detach("c1", *FOREVER)
+    pid = t.qemu_pid()
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        at = time.monotonic()
+        t.equal(t.status("c1"), "RUNNING")
+        t.check(time.monotonic() - at < 5, "State took too long")
+        t.ctr("tasks", "rm", "-f", "c1", seconds=90)
+        t.equal(t.tasks(), {})
+        t.gone(pid)
+    finally:
+        try:
+            os.kill(pid, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+
+
+@test("lcow gc finds nothing after all that", runc=False)
+def nothing_to_collect(t):
+    t.equal(t.run("--rm", "c1", "true").code, 0)
+    t.detach("c2", *FOREVER)
+    kill(t.shim_pid())
+    t.until(lambda: "c2" not in t.tasks(), "the task is gone", 20)
+    r = t.lcow("gc", "--dry-run")
+    t.equal(r.code, 0, r)
+    t.check(not re.search(r"would remove", r.out), "there is something to collect", r)

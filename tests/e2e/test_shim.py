@@ -1,0 +1,234 @@
+"""The shim's Task service without containerd: bad input that no client sends, codes of errors."""
+
+import copy
+import os
+import time
+
+import shimcall
+from e2e import test
+from shimcall import EXISTS, INVALID, NOT_FOUND, PRECONDITION, UNIMPLEMENTED, number, text
+
+PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
+RESOURCES = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources"
+
+
+def running(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    shim.create()
+    shim.call("Start", text(1, "c1"))
+    return shim
+
+
+def state(shim, *exec_id):
+    return shim.call("State", text(1, "c1"), *[text(2, e) for e in exec_id])
+
+
+@test("the shim's answers follow the table of states", images=())
+def states(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    c1 = text(1, "c1")
+    t.equal(shim.code("State", c1), NOT_FOUND)
+    created = shim.create()
+    t.equal(state(shim)[4], 1)
+    t.check(shim.code("Pause", c1) != 0, "a created container was paused")
+    shim.call("Start", c1)
+    answer = state(shim)
+    t.equal((answer[1], answer[3], answer[4]), (b"c1", created[1], 2))
+    t.check(shim.code("Start", c1) != 0, "it started twice")
+    t.check(shim.code("Delete", c1) != 0, "a running container was deleted")
+    t.equal(state(shim)[4], 2)
+    shim.call("Kill", c1, number(3, 9))
+    t.equal(shim.call("Wait", c1)[1], 137)
+    t.equal(state(shim)[4], 3)
+    t.equal(shim.code("Kill", c1, number(3, 9)), NOT_FOUND)
+    t.equal(shim.call("Delete", c1)[2], 137)
+    t.equal(shim.code("Delete", c1), NOT_FOUND)
+
+
+@test("a created container that never started can be killed and deleted", images=())
+def never_started(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    shim.create()
+    shim.call("Kill", text(1, "c1"), number(3, 9))
+    t.equal(shim.call("Wait", text(1, "c1"))[1], 137)
+    shim.call("Delete", text(1, "c1"))
+
+
+@test("a second Create of the same id is refused and does the first no harm", images=(),
+      runc=False)
+def twice(t):
+    shim = running(t)
+    t.equal(creates(shim), EXISTS)
+    t.equal(state(shim)[4], 2)
+
+
+def creates(shim, *more, name=None):
+    try:
+        shim.create(*more, name=name)
+        return 0
+    except shimcall.Status as e:
+        shim.t.note(f"Create: {e}"[:300])
+        return e.code
+
+
+@test("Exec: a used id, no spec, an unknown one", images=())
+def bad_execs(t):
+    shim = running(t)
+    spec = shimcall.wrapped(7, PROCESS, b'{"cwd":"/","args":["sleep","1000"],"env":["PATH=/bin"]}')
+    shim.call("Exec", text(1, "c1"), text(2, "e1"), spec)
+    t.equal(shim.code("Exec", text(1, "c1"), text(2, "e1"), spec), EXISTS)
+    t.check(shim.code("Exec", text(1, "c1"), text(2, "e2"),
+                      shimcall.wrapped(7, PROCESS, b'{"args":')) != 0, "a broken spec was taken")
+    t.equal(shim.code("State", text(1, "c1"), text(2, "unknown")), NOT_FOUND)
+    t.check(shim.code("Kill", text(1, "c1"), text(2, "e1"), number(3, 9)) != 0,
+            "an exec that never started was killed")
+    shim.call("Delete", text(1, "c1"), text(2, "e1"))
+    t.equal(shim.code("Delete", text(1, "c1"), text(2, "e1")), NOT_FOUND)
+
+
+@test("Kill with signal 99, Update with nonsense, Checkpoint: refused, no harm", images=(),
+      runc=False)
+def nonsense(t):
+    shim = running(t)
+    c1 = text(1, "c1")
+    t.equal(shim.code("Kill", c1, number(3, 99)), INVALID)
+    t.equal(shim.code("Update", c1, shimcall.wrapped(2, RESOURCES, b"nonsense")), INVALID)
+    t.equal(shim.code("Update", c1, shimcall.wrapped(2, RESOURCES, b'{"memory":{"limit":"x"}}')),
+            INVALID)
+    t.equal(shim.code("Checkpoint", c1, text(2, "/tmp/x")), UNIMPLEMENTED)
+    t.equal(shim.code("NoSuchMethod", c1), UNIMPLEMENTED)
+    t.equal(state(shim)[4], 2)
+
+
+@test("Update changes the limit that Stats shows", images=())
+def update(t):
+    shim = running(t)
+    limit = 100 << 20
+    shim.call("Update", text(1, "c1"), shimcall.wrapped(
+        2, RESOURCES, b'{"memory":{"limit":%d}}' % limit))
+    metrics = shimcall.fields(shimcall.fields(shim.call("Stats", text(1, "c1"))[1])[2])
+    usage = shimcall.fields(shimcall.fields(metrics[4])[33])
+    t.equal(usage[1], limit)
+
+
+@test("both names of the service answer", images=())
+def both_services(t):
+    shim = running(t)
+    versions = ("v2",) if t.is_runc and t.version != "2.1" else ("v2", "v3")
+    for version in versions:
+        answer = shim.call("State", text(1, "c1"), service=f"containerd.task.{version}.Task")
+        t.equal(answer[4], 2)
+
+
+def create_fails(t, prepare, *more, name="c1"):
+    """Create must fail; then the id is unknown and the shim still answers. The message."""
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    prepare(shim)
+    try:
+        shim.create(*more, name=name)
+    except shimcall.Status as e:
+        t.note(str(e)[:300])
+        t.equal(shim.code("State", text(1, name)), NOT_FOUND)
+        return e
+    raise shimcall.Failure("Create succeeded")
+
+
+@test("no config.json: an error that names it", images=())
+def no_spec(t):
+    shim = shimcall.Shim(t, "c1")
+    os.unlink(os.path.join(shim.bundle, "config.json"))
+    r = shim.binary("start")
+    t.check(r.returncode != 0 or b"unix://" in r.stdout, "neither an address nor an error", r)
+    if r.returncode != 0:
+        t.match("config.json", (r.stdout + r.stderr).decode())
+
+
+@test("a config.json that breaks after start: an error that names it", images=())
+def broken_spec(t):
+    e = create_fails(t, lambda shim: shim.spec(b'{"process": '))
+    if not t.is_runc:
+        t.match("config.json", e.message)
+
+
+@test("a spec without process, root or linux: an error that names it", images=(), runc=False,
+      deadline=400)
+def incomplete(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    for part in ("process", "root", "linux"):
+        document = copy.deepcopy(shimcall.SPEC)
+        del document[part]
+        shim.spec(document)
+        try:
+            shim.create()
+            raise shimcall.Failure(f"Create succeeded without {part}")
+        except shimcall.Status as e:
+            t.equal(e.code, INVALID, e)
+            t.match(part, e.message)
+
+
+@test("100000 mounts: an error soon, not a crash", images=(), runc=False)
+def many_mounts(t):
+    document = copy.deepcopy(shimcall.SPEC)
+    document["mounts"] += [{"destination": f"/m/{i}", "type": "tmpfs", "source": "tmpfs"}
+                           for i in range(100000)]
+    at = time.monotonic()
+    e = create_fails(t, lambda shim: shim.spec(document))
+    t.match("mounts|config.json", e.message)
+    t.check(time.monotonic() - at < 60, "that took too long")
+
+
+@test("stdout that is no FIFO, a directory, or not there", images=(), runc=False)
+def bad_stdout(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    for path in (t.work, os.path.join(t.work, "not/there")):
+        t.check(creates(shim, text(6, path)) != 0, f"{path} was taken")
+        t.equal(shim.code("State", text(1, "c1")), NOT_FOUND)
+
+
+@test("ids with a slash, dots, blanks or 64 KiB are refused", images=(), runc=False)
+def bad_ids(t):
+    shim = shimcall.Shim(t, "c1")
+    shim.start()
+    for name in ("a/b", "..", "a b", "x" * 65536, "../../etc", "\x01"):
+        t.equal(creates(shim, name=name), INVALID, name[:30])
+
+
+@test("garbage on the socket harms only its own connection", images=())
+def garbage(t):
+    shim = running(t)
+    for data in (b"\xff" * 10, b"GET / HTTP/1.0\r\n\r\n", b"\0" * 9, b"\0\0\0\5\0\0\0\1\1\0hello"):
+        with shim.connect() as s:
+            s.sendall(data)
+    held = [shim.connect() for _ in range(50)]
+    t.equal(state(shim)[4], 2)
+    for s in held:
+        s.close()
+
+
+@test("delete without a start is no error and says so in its answer", images=())
+def delete_alone(t):
+    shim = shimcall.Shim(t, "c1")
+    r = shim.delete()
+    t.equal(r.returncode, 0, r)
+    t.check(shimcall.fields(r.stdout).get(2, 0) in (137, 255, 0), r.stdout)
+
+
+@test("-v and -info answer without a VM", images=(), runc=False)
+def versions(t):
+    shim = shimcall.Shim(t, "c1")
+    t.match("lcow", shim.binary("-v").stdout.decode())
+    info = shimcall.fields(shim.binary("-info").stdout)
+    t.equal(info[1], b"io.containerd.lcow.v2")
+
+
+@test("Shutdown with a container left is answered and changes nothing", images=())
+def busy_shutdown(t):
+    shim = running(t)
+    shim.call("Shutdown", text(1, "c1"))
+    t.equal(state(shim)[4], 2)
