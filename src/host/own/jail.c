@@ -8,6 +8,7 @@
 #include <grp.h>
 #include <limits.h>
 #include <linux/capability.h>
+#include <linux/keyctl.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -225,17 +226,41 @@ void jail_free(struct jail *j)
     free(j);
 }
 
+static int set_attr(int tree, uint64_t attr)
+{
+    struct mount_attr set = { .attr_set = attr };
+
+    return mount_setattr(tree, "", AT_EMPTY_PATH, &set, sizeof(set)) < 0 ? -errno : 0;
+}
+
 /* A mount of our namespace cannot be bound in the child's, which is a copy: it goes there as a
  * mount of its own. */
 int jail_tree(int fd)
 {
-    struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID |
-                                           MOUNT_ATTR_NODEV | MOUNT_ATTR_NOEXEC };
     AUTO_FD int tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    int r = tree < 0 ? -errno
+                     : set_attr(tree, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID | MOUNT_ATTR_NODEV |
+                                          MOUNT_ATTR_NOEXEC);
 
-    if (tree < 0 || mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0)
+    return r < 0 ? r : TAKE_FD(tree);
+}
+
+/* A read-only mount is no hindrance to writing into a device. It stays around as long as the
+ * descriptor does; that no device can be opened through it is added when ours is. */
+int jail_device(int fd, int flags)
+{
+    AUTO_FD int tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    char path[40];
+    int r = tree < 0 ? -errno : set_attr(tree, MOUNT_ATTR_RDONLY | MOUNT_ATTR_NOSUID);
+
+    if (r < 0)
+        return r;
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", tree);
+    AUTO_FD int device = open(path, flags | O_CLOEXEC);
+    if (device < 0)
         return -errno;
-    return TAKE_FD(tree);
+    r = set_attr(tree, MOUNT_ATTR_NODEV);
+    return r < 0 ? r : TAKE_FD(device);
 }
 
 /* --- in the child: system calls only --- */
@@ -301,7 +326,8 @@ static int do_step(const struct jail *j, const struct step *s, struct err *err)
     case STEP_BIND:
         return show(s, MS_RDONLY | MS_NODEV, err);
     case STEP_DEVICE:
-        return show(s, MS_NOEXEC, err);
+        /* Read-only: with CAP_FOWNER its mode could be changed, and it is the whole host's. */
+        return show(s, MS_RDONLY | MS_NOEXEC, err);
     case STEP_FD:
         if (move_mount(s->fd, "", AT_FDCWD, s->to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
             return err_sys(err, errno, "show /%s in the jail", s->to);
@@ -337,6 +363,33 @@ static int build_root(const struct jail *j, struct err *err)
         return err_sys(err, errno, "pivot_root");
     if (umount2(".", MNT_DETACH) < 0 || chdir("/") < 0)
         return err_sys(err, errno, "leave the old root");
+    return 0;
+}
+
+/* What was opened as /dev/null outside is not behind a read-only mount. */
+static int replace_null(struct err *err)
+{
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    struct stat ours, st;
+
+    if (null < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "open /dev/null in the jail");
+    if (fstat(null, &ours) < 0)
+        return err_sys(err, errno, "look at /dev/null");
+    for (int fd = 0; fd < 3; fd++)
+        if (fstat(fd, &st) == 0 && S_ISCHR(st.st_mode) && st.st_rdev == ours.st_rdev &&
+            dup2(null, fd) < 0)
+            return err_sys(err, errno, "replace fd %d", fd);
+    close(null);
+    return 0;
+}
+
+/* Ours is inherited and may hold root's keys. As root, whose quota nobody in a jail uses up. */
+static int leave_keyring(struct err *err)
+{
+    if (syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL, 0, 0, 0) < 0 && errno != ENOSYS &&
+        errno != EPERM) /* no keyrings, or a filter that keeps the program from them too */
+        return err_sys(err, errno, "make a session keyring");
     return 0;
 }
 
@@ -384,7 +437,7 @@ int jail_setup(void *arg, struct err *err)
     const struct jail *j = arg;
     const struct rlimit no_core = { 0, 0 };
 
-    if (build_root(j, err) < 0)
+    if (build_root(j, err) < 0 || replace_null(err) < 0 || leave_keyring(err) < 0)
         return -1;
     if (sethostname("vm", 2) < 0)
         return err_sys(err, errno, "sethostname");

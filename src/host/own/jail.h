@@ -25,8 +25,14 @@ struct jail;
  * be moved into one jail only. The fd, or -errno. */
 int jail_tree(int fd);
 
-/* Such a mount, by the number its fd has in the child, and where it is moved to. The fd itself is
- * closed at exec. */
+/* Opens the device behind fd (O_PATH will do) anew, with open's flags. Through the descriptor the
+ * device can be used, but not given another owner or mode, nor opened with other rights: what
+ * somebody in a jail could do, who has the capabilities for it (JAIL_CAPS_SHARES) and fd_links. The
+ * fd, or -errno. */
+int jail_device(int fd, int flags);
+
+/* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to. The
+ * fd itself is closed at exec. */
 struct jail_file {
     int child_fd;
     const char *to;

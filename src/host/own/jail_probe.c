@@ -3,6 +3,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/capability.h>
+#include <linux/keyctl.h>
 #include <net/if.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -72,6 +73,21 @@ static void say_text(const char *key, const char *path)
     printf("%s=%s\n%s-mode=%o\n", key, text, key, st.st_mode & 07777);
 }
 
+/* With the mode it has: nothing is changed where it is allowed. */
+static void say_chmod(void)
+{
+    printf("chmod-null=%s\n", chmod("/dev/null", 0666) < 0 ? strerrorname_np(errno) : "done");
+    printf("chmod-stdin=%s\n", fchmod(0, 0666) < 0 ? strerrorname_np(errno) : "done");
+}
+
+static void say_key(void)
+{
+    long key =
+        syscall(SYS_keyctl, KEYCTL_SEARCH, KEY_SPEC_SESSION_KEYRING, "user", "lcow-jail-test", 0);
+
+    printf("key=%s\n", key < 0 ? strerrorname_np(errno) : "found");
+}
+
 int main(void)
 {
     struct rlimit files, core;
@@ -110,5 +126,7 @@ int main(void)
     say_text("kernel", "/boot/kernel");
     say_text("blob", "/boot/blob");
     printf("mknod=%s\n", mknod("/dev/mem", S_IFCHR, 0x101) < 0 ? strerrorname_np(errno) : "made");
+    say_chmod();
+    say_key();
     return 0;
 }

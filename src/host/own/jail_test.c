@@ -8,11 +8,13 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/keyctl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define JAIL_UID 60123
@@ -73,6 +75,10 @@ static void probe(struct ctx *ctx)
                                             .max_fds = 512 },
                        &jail, &err),
               err);
+    /* A secret of ours that children inherit. */
+    (void)syscall(SYS_keyctl, KEYCTL_JOIN_SESSION_KEYRING, NULL, 0, 0, 0);
+    (void)syscall(SYS_add_key, "user", "lcow-jail-test", "secret", 6, KEY_SPEC_SESSION_KEYRING);
+
     const char *const argv[] = { program, NULL };
     const struct child_fd fds[] = { { write_end, 1 }, { tree, 40 } };
     AUTO(child_free) struct child *c = NULL;
@@ -162,6 +168,38 @@ TEST_FIBER(files_come_by_fd_read_only_and_blobs_for_the_user_alone)
     ASSERT_STR(value_of("kernel-write"), "EROFS");
     ASSERT_STR(value_of("blob"), "secret");
     ASSERT_STR(value_of("blob-mode"), "400");
+}
+
+/* It has the capabilities to do so: a device's owner and mode are everybody's. */
+TEST_FIBER(no_device_node_of_the_host_can_be_changed)
+{
+    probe(ctx);
+    ASSERT_STR(value_of("chmod-null"), "EROFS");
+    ASSERT_STR(value_of("chmod-stdin"), "EROFS");
+}
+
+TEST_FIBER(our_keys_are_out_of_reach)
+{
+    probe(ctx);
+    if (str_eq(value_of("key"), "ENOSYS") || str_eq(value_of("key"), "EPERM"))
+        tap_skip("no keyrings here");
+    ASSERT_STR(value_of("key"), "ENOKEY");
+}
+
+TEST(a_device_that_is_passed_on_can_be_used_but_not_changed_or_opened_anew)
+{
+    AUTO_FD int path = open("/dev/null", O_PATH | O_CLOEXEC);
+
+    if (geteuid() != 0)
+        tap_skip("a mount needs root");
+    AUTO_FD int fd = jail_device(path, O_RDONLY);
+    AUTO_FREE char *again = str_format("/proc/self/fd/%d", fd);
+    ASSERT(fd >= 0);
+    ASSERT_EQ(read(fd, (char[1]){ 0 }, 1), 0);
+    ASSERT_EQ(fchmod(fd, 0666), -1);
+    ASSERT_EQ(errno, EROFS);
+    ASSERT_EQ(open(again, O_RDWR), -1);
+    ASSERT_EQ(errno, EACCES);
 }
 
 TEST(a_jail_for_root_is_refused)
