@@ -1,5 +1,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
+#include "base/fiber.h"
+#include "base/loop.h"
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
@@ -10,6 +12,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 #include <sys/stat.h>
 #include <sys/xattr.h>
 #include <unistd.h>
@@ -171,4 +174,35 @@ TEST_FIBER(what_no_other_kernel_can_use_is_refused)
     ASSERT_FAIL(tree_open(ctx, place_path(&p, "fifo"), &o, &t, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "/fifo");
     ASSERT_FAIL(tree_open(ctx, "/dev/null", &o, &t, &err), err, ERR_UNIMPLEMENTED);
+}
+
+/* A file system whose server never answers: a FUSE mount that nobody serves. */
+TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
+{
+    need_root();
+    PLACE(p);
+    struct tree t;
+    struct err err = ERR_INIT;
+    AUTO_FD int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    AUTO_FREE char *options = str_format("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+
+    if (fuse < 0)
+        tap_skip("no /dev/fuse here: %s", strerror(errno));
+    ASSERT_EQ(mkdir(place_path(&p, "dead"), 0755), 0);
+    if (mount("dead", place_path(&p, "dead"), "fuse", 0, options) < 0)
+        tap_skip("no FUSE here: %s", strerror(errno));
+    struct ctx limited = ctx_with_timeout(ctx, 200 * NS_PER_MS);
+    AUTO_FREE char *path = str_dup(place_path(&p, "dead/x"));
+    uint64_t before = loop_now(ctx->loop);
+    int r = tree_open(&limited, path, &(struct tree_opts){ .read_only = true }, &t, &err);
+    uint64_t took = loop_now(ctx->loop) - before;
+
+    ASSERT_EQ(umount2(place_path(&p, "dead"), MNT_DETACH), 0);
+    fd_close(TAKE_FD(fuse)); /* now the thread comes back and tidies up */
+    struct err ignored = ERR_INIT;
+    ASSERT_OK(fiber_sleep(ctx, 200 * NS_PER_MS, &ignored), ignored);
+    ASSERT_EQ(r, -1);
+    ASSERT_EQ(err.code, ERR_DEADLINE);
+    ASSERT_HAS(err.msg, path);
+    ASSERT(took < 2 * NS_PER_S);
 }

@@ -273,3 +273,24 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     ASSERT_OK(f.v->ops->share_remove(ctx, f.v, "6", &err), err);
     finish(&f);
 }
+
+TEST_FIBER(hundreds_of_shares_fit_and_go)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    unsigned there = 0;
+
+    start(ctx, &f, "plain");
+    for (unsigned i = 0; i < 400; i++) {
+        AUTO_FREE char *name = str_format("%u", i);
+        AUTO_FD int tree = open_tree(AT_FDCWD, f.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        ASSERT_OK(f.v->ops->share_add(ctx, f.v, name, tree, true, &err), err);
+    }
+    for (unsigned i = 0; i < 400; i++) {
+        AUTO_FREE char *name = str_format("%u", i), *seen = in_jail(&f, name);
+        there += access(seen, F_OK) == 0;
+        ASSERT_OK(f.v->ops->share_remove(ctx, f.v, name, &err), err);
+    }
+    ASSERT_EQ(there, 400);
+    finish(&f);
+}

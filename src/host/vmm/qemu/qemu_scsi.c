@@ -7,6 +7,7 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/str.h"
 #include "host/own/jail.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -251,52 +252,96 @@ static int check_slot(struct ctx *ctx, struct qemu *q, struct scsi_slot slot, st
     return take_back(ctx, q, old, err);
 }
 
-/* QEMU can open its descriptors anew (jail.h, fd_links): one that may only read comes from a
- * read-only mount. The fd, or -1. */
-static int image_for_qemu(int image_fd, bool read_only, bool is_block, struct err *err)
-{
-    int flags = fcntl(image_fd, F_GETFL);
+/* --- the descriptor that QEMU gets --- */
 
-    if (flags < 0)
+struct image {
+    int given; /* ours, a copy */
+    int fd;    /* out */
+    bool read_only, is_block;
+};
+
+static void image_free(void *arg)
+{
+    struct image *i = arg;
+
+    if (!i)
+        return;
+    fd_close(i->given);
+    fd_close(i->fd);
+    free(i);
+}
+
+/* In a thread: the image may be on a file system that does not answer. QEMU can open its
+ * descriptors anew (jail.h, fd_links), so one that may only read comes from a read-only mount. */
+static int image_prepare(void *arg, struct err *err)
+{
+    struct image *i = arg;
+    struct stat st;
+    int flags = fcntl(i->given, F_GETFL);
+
+    if (flags < 0 || fstat(i->given, &st) < 0)
         return err_sys(err, errno, "look at the image");
-    if ((flags & O_ACCMODE) != (read_only ? O_RDONLY : O_RDWR))
+    if ((flags & O_ACCMODE) != (i->read_only ? O_RDONLY : O_RDWR))
         return err_set(err, ERR_INVALID, "the image is not opened for %s",
-                       read_only ? "reading alone" : "reading and writing");
-    if (!read_only || is_block) {
-        int copy = fcntl(image_fd, F_DUPFD_CLOEXEC, 3);
-        return copy < 0 ? err_sys(err, errno, "copy the image's descriptor") : copy;
+                       i->read_only ? "reading alone" : "reading and writing");
+    i->is_block = S_ISBLK(st.st_mode);
+    if (!i->read_only || i->is_block) {
+        i->fd = TAKE_FD(i->given);
+        return 0;
     }
-    AUTO_FD int tree = jail_tree(image_fd);
+    AUTO_FD int tree = jail_tree(i->given);
     if (tree < 0)
         return err_sys(err, -tree, "make a read-only mount of the image");
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", tree);
-    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    return fd < 0 ? err_sys(err, errno, "open the image for reading") : fd;
+    i->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    return i->fd < 0 ? err_sys(err, errno, "open the image for reading") : 0;
+}
+
+/* *ret_fd: caller closes. */
+static int image_open(struct ctx *ctx, int image_fd, struct qemu_disk *d, int *ret_fd,
+                      struct err *err)
+{
+    struct image *i = mem_new(struct image);
+    void *arg = i;
+
+    *i = (struct image){ .given = fcntl(image_fd, F_DUPFD_CLOEXEC, 3),
+                         .fd = -1,
+                         .read_only = d->read_only };
+    int r = offload_run(ctx, image_prepare, &arg, image_free, "qemu: open a disk's image", err);
+    i = arg;
+    if (r == 0) {
+        d->is_block = i->is_block;
+        *ret_fd = TAKE_FD(i->fd);
+    }
+    image_free(i);
+    return r;
+}
+
+static int walk_all(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, int image_fd,
+                    struct err *err)
+{
+    AUTO_FD int fd = -1;
+
+    if (image_open(ctx, image_fd, d, &fd, err) < 0 || qemu_check_runs(q, "attach", err) < 0)
+        return -1;
+    return walk_on(ctx, q, d, fd, err);
 }
 
 static int add_disk(struct ctx *ctx, struct qemu *q, struct scsi_slot slot, int image_fd,
                     bool read_only, struct err *err)
 {
-    struct stat st;
-
     if (qemu_check_runs(q, "attach", err) < 0 || check_slot(ctx, q, slot, err) < 0)
-        return -1;
-    if (fstat(image_fd, &st) < 0)
-        return err_sys(err, errno, "look at the image");
-    AUTO_FD int fd = image_for_qemu(image_fd, read_only, S_ISBLK(st.st_mode), err);
-    if (fd < 0)
         return -1;
     struct qemu_disk *d = mem_new(struct qemu_disk);
     struct qemu_op op;
 
     d->slot = slot;
     d->read_only = read_only;
-    d->is_block = S_ISBLK(st.st_mode);
     d->inside = true;
     waitq_init(&d->deleted_q);
     list_append(&q->disks, &d->node);
     struct ctx inner = qemu_op_begin(ctx, q, &op);
-    int r = walk_on(&inner, q, d, fd, err);
+    int r = walk_all(&inner, q, d, image_fd, err);
 
     d->inside = false;
     d->attached = r == 0;
