@@ -72,8 +72,9 @@ static void relay_release(struct relay *r)
 }
 
 /* Reads to the end of the guest's stream, to nowhere: the process must not stop because nobody
- * takes its output. */
-static void discard(struct relay *r, uint64_t *ret_bytes)
+ * takes its output. (Not inlined, as the next: the buffer would lie between the pages of a relay
+ * that is parked in stream_copy.) */
+__attribute__((noinline)) static void discard(struct relay *r, uint64_t *ret_bytes)
 {
     char buf[DISCARD_BYTES];
     struct err err = ERR_INIT;
@@ -86,7 +87,7 @@ static void discard(struct relay *r, uint64_t *ret_bytes)
 /* Its process has ended, but not the output. Either nobody takes it at the moment: then there is
  * more, and it may take its time. Or somebody else, a grandchild, holds the stream open: then
  * nothing comes for a while, and nobody is to wait for that. */
-static int copy_rest(struct relay *r, char *side, struct err *err)
+__attribute__((noinline)) static int copy_rest(struct relay *r, char *side, struct err *err)
 {
     char buf[REST_BYTES];
 
