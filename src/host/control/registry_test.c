@@ -1,5 +1,32 @@
-/* registry_test.c - containers from create to delete. */
+/* registry_test.c - containers from create to delete: states, answers, events. */
 #include "host/control/registry_rig.h"
+
+TEST(tables_of_states_are_complete)
+{
+    static const struct fsm *const machines[] = { &container_fsm, &process_fsm };
+    struct err err = ERR_INIT;
+
+    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
+        const struct fsm *f = machines[m];
+
+        ASSERT_OK(fsm_verify(f, &err), err);
+        for (unsigned s = 0; s < f->n_states; s++) {
+            for (unsigned e = 0; e < f->n_events; e++) {
+                const struct fsm_edge *edge = NULL;
+
+                for (size_t i = 0; i < f->n_edges; i++)
+                    if (f->edges[i].from == s && f->edges[i].event == e)
+                        edge = &f->edges[i];
+                err_clear(&err);
+                ASSERT_EQ(fsm_check(f, s, e, &err), edge ? 0 : -1);
+                if (edge)
+                    ASSERT_EQ(fsm_next(f, s, e), edge->to);
+                else
+                    ASSERT_EQ(err.code, ERR_STATE);
+            }
+        }
+    }
+}
 
 TEST_VIRTUAL(a_container_runs_and_ends_with_its_status)
 {
@@ -11,5 +38,305 @@ TEST_VIRTUAL(a_container_runs_and_ends_with_its_status)
     ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 7);
     rig_delete(&r, ctx, "a", "");
     ASSERT_STR(rig_told(&r, ctx), "create a;start a;exit a 7;delete a 7");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_vm_goes_with_the_last_container_and_comes_again)
+{
+    struct rig r = { 0 };
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_create(&r, ctx, "b");
+    ASSERT_EQ(r.vms, 1);
+    rig_delete(&r, ctx, "a", "");
+    ASSERT_EQ(r.guest.containers, 1);
+    rig_delete(&r, ctx, "b", "");
+    rig_create(&r, ctx, "c");
+    ASSERT_EQ(r.vms, 2);
+    rig_close(&r, ctx);
+}
+
+/* What containerd-contract.md §3.3 says of each state. */
+enum call { START, KILL, DELETE, EXEC, PAUSE, RESUME, UPDATE, STATS, RESIZE, CLOSE_IO, CALLS };
+
+static enum err_code do_call(struct rig *r, struct ctx *ctx, enum call call)
+{
+    static const char resources[] = "{\"memory\":{\"limit\":1048576}}";
+    struct container *c = rig_find(r, "a");
+    AUTO_FREE char *json = NULL;
+    struct err err = ERR_INIT;
+    uint32_t pid;
+
+    switch (call) {
+    case START:
+        (void)container_start(ctx, c, "", &pid, &err);
+        break;
+    case KILL:
+        (void)container_kill(ctx, c, "", 9, false, &err);
+        break;
+    case DELETE:
+        (void)rig_try_delete(r, ctx, "a", "", &err);
+        break;
+    case EXEC:
+        (void)rig_try_exec(r, ctx, "a", "x", &err);
+        break;
+    case PAUSE:
+        (void)container_pause(ctx, c, &err);
+        break;
+    case RESUME:
+        (void)container_resume(ctx, c, &err);
+        break;
+    case UPDATE:
+        (void)container_update(ctx, c, resources, sizeof(resources) - 1, &err);
+        break;
+    case STATS:
+        (void)container_stats(ctx, c, &json, &err);
+        break;
+    case RESIZE:
+        (void)container_resize(ctx, c, "", 24, 80, &err);
+        break;
+    case CLOSE_IO:
+        (void)container_close_stdin(c, "", &err);
+        break;
+    case CALLS:
+        break;
+    }
+    return err.code;
+}
+
+static void reach(struct rig *r, struct ctx *ctx, enum container_state state)
+{
+    struct err err = ERR_INIT;
+
+    rig_create(r, ctx, "a");
+    if (state == CONTAINER_CREATED)
+        return;
+    rig_start(r, ctx, "a", "");
+    if (state == CONTAINER_PAUSED)
+        ASSERT_OK(container_pause(ctx, rig_find(r, "a"), &err), err);
+    if (state == CONTAINER_STOPPED) {
+        ASSERT_OK(rig_try_kill(r, ctx, "a", "", 9, false, &err), err);
+        ASSERT_EQ(rig_wait(r, ctx, "a", ""), 137);
+    }
+}
+
+TEST_VIRTUAL(each_state_answers_as_the_contract_says)
+{
+    static const enum err_code want[CONTAINER_STATE_COUNT][CALLS] = {
+        [CONTAINER_CREATED] = { [PAUSE] = ERR_STATE, [RESUME] = ERR_STATE },
+        [CONTAINER_RUNNING] = { [START] = ERR_STATE, [DELETE] = ERR_STATE, [RESUME] = ERR_STATE },
+        [CONTAINER_PAUSED] = { [START] = ERR_STATE,
+                               [DELETE] = ERR_STATE,
+                               [EXEC] = ERR_STATE,
+                               [PAUSE] = ERR_STATE },
+        [CONTAINER_STOPPED] = { [START] = ERR_STATE,
+                                [KILL] = ERR_NOT_FOUND,
+                                [EXEC] = ERR_STATE,
+                                [PAUSE] = ERR_STATE,
+                                [RESUME] = ERR_STATE,
+                                [UPDATE] = ERR_STATE },
+    };
+
+    for (unsigned s = CONTAINER_CREATED; s <= CONTAINER_STOPPED; s++) {
+        for (unsigned call = 0; call < CALLS; call++) {
+            struct ctx root = ctx_root(ctx->loop);
+            struct rig r = { .guest_opts.container_ns = 1000 * NS_PER_S };
+
+            rig_open(&r, &root);
+            reach(&r, &root, s);
+            ASSERT_EQ(container_state(rig_find(&r, "a")), s);
+
+            enum err_code code = do_call(&r, &root, call);
+
+            if (code != want[s][call])
+                tap_fail(__FILE__, __LINE__, "state %u, call %u: %s, expected %s", s, call,
+                         err_code_name(code), err_code_name(want[s][call]));
+            rig_close(&r, &root);
+        }
+    }
+}
+
+TEST_VIRTUAL(an_unknown_id_is_not_found)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_FAIL(rig_try_delete(&r, ctx, "nobody", "", &err), err, ERR_NOT_FOUND);
+    ASSERT(registry_find(r.registry, "nobody", &err) == NULL);
+    rig_create(&r, ctx, "a");
+    ASSERT_FAIL(rig_try_delete(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(rig_try_start(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(rig_try_kill(&r, ctx, "a", "nobody", 9, false, &err), err, ERR_NOT_FOUND);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(bad_ids_are_refused)
+{
+    static const char *const bad[] = { "", "..", "a/b", "a b", "-a", "a-", "a..b", "\xc3\xa4" };
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+    static char huge[65536]; /* no room on a stack of a fiber */
+
+    memset(huge, 'x', sizeof(huge) - 1);
+    huge[sizeof(huge) - 1] = '\0';
+    rig_open(&r, ctx);
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        ASSERT_FAIL(rig_try_create(&r, ctx, bad[i], &err), err, ERR_INVALID);
+    ASSERT_FAIL(rig_try_create(&r, ctx, huge, &err), err, ERR_INVALID);
+    ASSERT_EQ(registry_containers(r.registry), 0);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(execs_run_beside_init_and_end_before_it)
+{
+    struct rig r = { .guest_opts.process_ns = 600 * NS_PER_S, .guest_opts.exit_code = 3 };
+    struct ctx root = ctx_root(ctx->loop);
+
+    rig_open(&r, ctx);
+    r.guest_opts.container_ns = 2 * NS_PER_S; /* shorter than the exec's life */
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    rig_exec(&r, ctx, "a", "x");
+    rig_start(&r, ctx, "a", "x");
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 3);
+    ASSERT_EQ(rig_wait(&r, &root, "a", "x"), 137);
+    rig_delete(&r, &root, "a", "x");
+    rig_delete(&r, &root, "a", "");
+    ASSERT_STR(rig_told(&r, ctx), "create a;start a;exec-added a/x;exec-started a/x;"
+                                  "exit a/x 137;exit a 3;delete a 3");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(sixty_four_execs_start_at_once)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    char id[8];
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    for (int i = 0; i < 64; i++) {
+        snprintf(id, sizeof(id), "x%d", i);
+        rig_exec(&r, ctx, "a", id);
+        rig_start(&r, ctx, "a", id);
+    }
+
+    struct container_pid *pids = NULL;
+    struct err err = ERR_INIT;
+    size_t n = 0;
+
+    ASSERT_OK(container_pids(rig_find(&r, "a"), &pids, &n, &err), err);
+    ASSERT_EQ(n, 65);
+    free(pids);
+    for (int i = 0; i < 64; i++) {
+        snprintf(id, sizeof(id), "x%d", i);
+        ASSERT_EQ(rig_wait(&r, ctx, "a", id), 0);
+        rig_delete(&r, ctx, "a", id);
+    }
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(oom_is_told_before_the_exit)
+{
+    struct rig r = { .guest_opts.oom_ns = NS_PER_S, .guest_opts.container_ns = 2 * NS_PER_S };
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
+    ASSERT_STR(rig_told(&r, ctx), "create a;start a;oom a;exit a 0");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(pause_and_resume_are_told_and_seen)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct process_view v;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    ASSERT_OK(container_pause(ctx, rig_find(&r, "a"), &err), err);
+    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    ASSERT_EQ(v.status, PROCESS_PAUSED);
+    ASSERT_EQ(r.guest.frozen, 1);
+    ASSERT_OK(container_resume(ctx, rig_find(&r, "a"), &err), err);
+    ASSERT_EQ(r.guest.frozen, 0);
+    ASSERT_STR(rig_told(&r, ctx), "create a;start a;paused a;resumed a");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(metrics_stay_known_after_the_vm_has_gone)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    AUTO_FREE char *before = NULL, *after = NULL;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    ASSERT_OK(container_stats(ctx, rig_find(&r, "a"), &before, &err), err);
+    rig_start(&r, ctx, "a", "");
+    fake_vmm_die(r.vmm, FAKE_KILLED);
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT_OK(container_stats(ctx, rig_find(&r, "a"), &after, &err), err);
+    ASSERT_STR(after, before);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_killed_anchor_kills_its_container)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    r.last_anchor->ended = true; /* by somebody else */
+    waitq_wake_all(&r.last_anchor->q);
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 137);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_second_create_of_an_id_is_refused)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
+    ASSERT_STR(rig_told(&r, ctx), "create a");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(mounts_of_the_host_are_shared_and_taken_back)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "other"); /* so that the VM stays */
+    rig_write_spec(&r, "a",
+                   ",\"mounts\":[{\"destination\":\"/proc\",\"type\":\"proc\",\"source\":\"proc\"},"
+                   "{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\","
+                   "\"options\":[\"rbind\",\"ro\"]},"
+                   "{\"destination\":\"/y\",\"type\":\"bind\",\"source\":\"/usr\"}]");
+    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    ASSERT_EQ(r.guest.shares, 4);
+    ASSERT_EQ(r.guest.layers, 2);
+    rig_delete(&r, ctx, "a", "");
+    ASSERT_EQ(r.guest.shares, 1);
+    ASSERT_EQ(r.guest.layers, 1);
+
+    rig_write_spec(&r, "b",
+                   ",\"mounts\":[{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\"},"
+                   "{\"destination\":\"/z\",\"type\":\"nfs\",\"source\":\"h:/e\"}]");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "nfs");
+    ASSERT_EQ(r.guest.shares, 1);
+    ASSERT_EQ(r.guest.layers, 1);
     rig_close(&r, ctx);
 }
