@@ -20,6 +20,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static const uint8_t token[LINK_TOKEN_BYTES] = "this is the token of this link.";
@@ -340,4 +341,18 @@ TEST_FIBER(close_wakes_waiters_and_ends_connections_after_what_has_arrived)
     finish(ctx, &f);
     struct stream *s;
     ASSERT_FAIL(qlink_accept(ctx, orphan, &s, &err), err, ERR_UNAVAILABLE);
+}
+
+/* QEMU gets it, and has the capability to change the mode of any file it can name. */
+TEST_FIBER(the_host_s_tun_device_cannot_be_changed_through_the_tap)
+{
+    struct fixture f;
+    struct stat st;
+
+    start(ctx, &f, 0);
+    ASSERT_EQ(fstat(qlink_tap(f.l), &st), 0);
+    int r = fchmod(qlink_tap(f.l), st.st_mode & 07777), why = errno;
+    finish(ctx, &f);
+    ASSERT_EQ(r, -1);
+    ASSERT_EQ(why, EROFS);
 }
