@@ -12,8 +12,11 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -293,4 +296,70 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
     }
     ASSERT_EQ(there, 400);
     finish(&f);
+}
+
+/* A loop device over the fixture's initrd; gone with its last descriptor. -1: none here. */
+static int loop_device(struct fixture *f, char *path, size_t size)
+{
+    AUTO_FD int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
+    AUTO_FD int file = open(f->initrd, O_RDWR | O_CLOEXEC);
+    struct loop_info64 info = { .lo_flags = LO_FLAGS_AUTOCLEAR };
+    int n = control < 0 || ftruncate(file, 4096) < 0 ? -1 : ioctl(control, LOOP_CTL_GET_FREE);
+
+    snprintf(path, size, "/dev/loop%d", n);
+    AUTO_FD int fd = n < 0 ? -1 : open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0 || ioctl(fd, LOOP_SET_FD, file) < 0)
+        return -1;
+    if (ioctl(fd, LOOP_SET_STATUS64, &info) < 0) {
+        ioctl(fd, LOOP_CLR_FD);
+        return -1;
+    }
+    return TAKE_FD(fd);
+}
+
+/* Opens each block device that the VMM holds anew, for writing. Their number; *ret_why: errno. */
+static unsigned write_devices(struct fixture *f, int *ret_why)
+{
+    struct vmm_info info;
+    unsigned found = 0;
+
+    f->v->ops->info(f->v, &info);
+    for (int i = 3; i < 64; i++) {
+        AUTO_FREE char *path = str_format("/proc/%d/fd/%d", info.pid, i);
+        struct stat st;
+
+        if (stat(path, &st) < 0 || !S_ISBLK(st.st_mode))
+            continue;
+        found++;
+        AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC);
+        *ret_why = fd < 0 ? errno : 0;
+    }
+    return found;
+}
+
+TEST_FIBER(a_device_to_be_read_cannot_be_opened_for_writing_by_the_vmm)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    char path[32];
+    int why = 0;
+
+    start(ctx, &f, "plain");
+    AUTO_FD int loop = loop_device(&f, path, sizeof(path));
+    if (loop < 0) {
+        finish(&f);
+        tap_skip("no loop devices here");
+    }
+    AUTO_FD int device = open(path, O_RDONLY | O_CLOEXEC);
+    int added = f.v->ops->scsi_add(ctx, f.v, (struct scsi_slot){ 0, 1 }, device, true, &err);
+    unsigned found = write_devices(&f, &why);
+    int taken = take(&f, 1, NS_PER_S, &err);
+
+    fd_close(TAKE_FD(device));
+    fd_close(TAKE_FD(loop));
+    finish(&f);
+    ASSERT_OK(added, err);
+    ASSERT_OK(taken, err);
+    ASSERT_EQ(found, 1);
+    ASSERT_EQ(why, EACCES);
 }

@@ -272,7 +272,8 @@ static void image_free(void *arg)
 }
 
 /* In a thread: the image may be on a file system that does not answer. QEMU can open its
- * descriptors anew (jail.h, fd_links), so one that may only read comes from a read-only mount. */
+ * descriptors anew (jail.h, fd_links), so a file that it may only read comes from a read-only
+ * mount, and a device is one that cannot be opened again. */
 static int image_prepare(void *arg, struct err *err)
 {
     struct image *i = arg;
@@ -285,7 +286,11 @@ static int image_prepare(void *arg, struct err *err)
         return err_set(err, ERR_INVALID, "the image is not opened for %s",
                        i->read_only ? "reading alone" : "reading and writing");
     i->is_block = S_ISBLK(st.st_mode);
-    if (!i->read_only || i->is_block) {
+    if (i->is_block) {
+        i->fd = jail_device(i->given, flags & O_ACCMODE);
+        return i->fd < 0 ? err_sys(err, -i->fd, "open the device for qemu") : 0;
+    }
+    if (!i->read_only) {
         i->fd = TAKE_FD(i->given);
         return 0;
     }
