@@ -96,6 +96,9 @@ int cgroup_path_expand(const char *path, char **ret, struct err *err)
     } else {
         plain = str_dup(path);
     }
+    if (strlen(plain) > CGROUP_PATH_MAX) /* many dashes make long paths */
+        return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
+                       CGROUP_PATH_MAX);
     if (clean(plain, ret, err) < 0)
         return err_wrap(err, "cgroup path \"%.256s\"", path);
     return 0;

@@ -79,6 +79,13 @@ TEST(paths_that_lead_elsewhere_are_refused)
     memset(longer, 'a', sizeof(longer));
     longer[sizeof(longer) - 1] = '\0';
     refuse_path(longer, "longer than");
+
+    AUTO(sbuf_release) struct sbuf dashes = { 0 };
+
+    for (int i = 0; i < 200; i++)
+        sbuf_addf(&dashes, "%sx", i ? "-" : "");
+    sbuf_adds(&dashes, ".slice:p:n");
+    refuse_path(dashes.data, "longer than");
 }
 
 /* --- hosts --- */
