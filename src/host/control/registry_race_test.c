@@ -1,0 +1,255 @@
+/* registry_race_test.c - many at the same time, and a VM that dies in between. */
+#include "host/control/registry_script.h"
+
+TEST_VIRTUAL(twenty_creates_at_once_share_one_vm)
+{
+    struct rig r = { 0 };
+    struct client c[20];
+    char ids[20][8];
+
+    rig_open(&r, ctx);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        snprintf(ids[i], sizeof(ids[i]), "c%zu", i);
+        rig_write_spec(&r, ids[i], "");
+        go(&c[i], &r, ctx, ids[i], create_main);
+    }
+    pass(ctx, NS_PER_S);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        ASSERT(c[i].done);
+        ASSERT_OK(c[i].ret, c[i].err);
+    }
+    ASSERT_EQ(r.vms, 1);
+    ASSERT_EQ(r.guest.containers, 20);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_boot_that_fails_fails_all_who_wait_for_it)
+{
+    struct rig r = { .vmm_opts.start = { FAKE_FAIL, 100 * NS_PER_MS } };
+    struct client c[3];
+    char ids[3][8];
+
+    rig_open(&r, ctx);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        snprintf(ids[i], sizeof(ids[i]), "c%zu", i);
+        rig_write_spec(&r, ids[i], "");
+        go(&c[i], &r, ctx, ids[i], create_main);
+    }
+    pass(ctx, 5 * NS_PER_S);
+    for (size_t i = 0; i < ARRAY_LEN(c); i++) {
+        ASSERT(c[i].done);
+        ASSERT(c[i].ret < 0);
+        expect_gone(&r, ctx, ids[i]);
+    }
+    r.vmm_opts.start = (struct fake_step){ 0 };
+    rig_create(&r, ctx, "a");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_create_given_up_during_the_boot_ends_the_vm)
+{
+    struct rig r = { .guest_opts.agent_hangs = true };
+    struct ctx root = ctx_root(ctx->loop), little = ctx_with_timeout(&root, NS_PER_S);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "a", "");
+    ASSERT_FAIL(rig_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
+    expect_gone(&r, &root, "a");
+    pass(&root, NS_PER_S);
+    ASSERT(registry_vm(r.registry) == NULL); /* long before the boot's own limit */
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_delete_during_a_create_waits_for_it)
+{
+    struct rig r = { .rootfs_ns = NS_PER_S };
+    struct client create, remove;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "a", "");
+    go(&create, &r, ctx, "a", create_main);
+    pass(ctx, 100 * NS_PER_MS);
+    go(&remove, &r, ctx, "a", delete_main);
+    pass(ctx, 100 * NS_PER_MS);
+    ASSERT(!remove.done);
+    pass(ctx, 2 * NS_PER_S);
+    ASSERT_OK(create.ret, create.err);
+    ASSERT(remove.done);
+    ASSERT_OK(remove.ret, remove.err);
+    ASSERT_STR(rig_told(&r, ctx), "create a;delete a 137");
+
+    /* The same with a create that fails: then there is nothing to delete. */
+    r.rootfs_fails = true;
+    go(&create, &r, ctx, "a", create_main);
+    pass(ctx, 100 * NS_PER_MS);
+    go(&remove, &r, ctx, "a", delete_main);
+    pass(ctx, 2 * NS_PER_S);
+    ASSERT(create.ret < 0);
+    ASSERT(remove.done);
+    ASSERT_EQ(remove.err.code, ERR_NOT_FOUND);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_kill_during_a_start_is_delivered_behind_it)
+{
+    struct rig r = { .guest_opts.process_ns = 100 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct client start;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    refusal = (struct refusal){ BRIDGE_START, -1, -1, 1, FAKE_ANSWER, NS_PER_S };
+    go(&start, &r, ctx, "a", start_main);
+    pass(ctx, 100 * NS_PER_MS);
+    ASSERT_OK(rig_try_kill(&r, ctx, "a", "", 9, false, &err), err);
+    ASSERT(!start.done);
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 137);
+    ASSERT(start.done);
+    ASSERT_OK(start.ret, start.err);
+    ASSERT_STR(rig_told(&r, ctx), "create a;start a;exit a 137");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_stuck_reader_delays_the_exit_but_not_for_ever)
+{
+    struct rig r = { .guest_opts.process_ns = NS_PER_MS, .io_stuck = true };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    pass(&root, 60 * NS_PER_S);
+    /* The guest tells the exit only when its output was read: kill does not help, delete does. */
+    ASSERT_EQ(container_state(rig_find(&r, "a")), CONTAINER_RUNNING);
+    fake_vmm_die(r.vmm, FAKE_KILLED);
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT_OK(rig_try_delete(&r, &root, "a", "", &err), err);
+    rig_close(&r, ctx);
+}
+
+/* --- the VM dies --- */
+
+TEST_VIRTUAL(a_dead_vm_ends_all_within_100_ms_without_its_guest)
+{
+    static const struct {
+        enum fake_death how;
+        uint32_t status;
+    } deaths[] = {
+        { FAKE_KILLED, 137 }, { FAKE_OOM, 137 }, { FAKE_CRASHED, 255 }, { FAKE_POWERED_OFF, 255 }
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(deaths); i++) {
+        struct rig r = { .guest_opts.process_ns = 500 * NS_PER_S };
+        struct ctx root = ctx_root(ctx->loop);
+        struct client running, created, exec;
+
+        rig_open(&r, &root);
+        rig_create(&r, &root, "a");
+        rig_create(&r, &root, "b");
+        rig_start(&r, &root, "a", "");
+        rig_exec(&r, &root, "a", "x");
+        rig_start(&r, &root, "a", "x");
+        go(&running, &r, &root, "a", wait_main);
+        go(&exec, &r, &root, "a", wait_main);
+        exec.exec = "x";
+        go(&created, &r, &root, "b", wait_main);
+        pass(&root, NS_PER_S);
+
+        uint64_t at = loop_now(r.loop);
+
+        fake_vmm_die(r.vmm, deaths[i].how);
+        pass(&root, 100 * NS_PER_MS);
+        ASSERT(running.done && created.done && exec.done);
+        ASSERT(running.at - at <= 100 * NS_PER_MS);
+        ASSERT_EQ(running.view.exit_status, deaths[i].status);
+        ASSERT_EQ(created.view.exit_status, deaths[i].status);
+        ASSERT_EQ(exec.view.exit_status, deaths[i].status);
+        rig_delete(&r, &root, "a", "");
+        rig_delete(&r, &root, "b", "");
+
+        const char *told = rig_told(&r, &root);
+
+        ASSERT(strstr(told, "exit a/x") < strstr(told, ";exit a "));
+        rig_close(&r, &root);
+    }
+}
+
+TEST_VIRTUAL(a_guest_that_breaks_the_protocol_loses_its_vm)
+{
+    struct rig r = { .guest_opts.process_ns = 500 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_BAD_JSON, 0 };
+    ASSERT_FAIL(rig_try_kill(&r, &root, "a", "", 9, false, &err), err, ERR_NOT_FOUND);
+    ASSERT(rig_wait(&r, &root, "a", "") != 0);
+    pass(&root, NS_PER_S);
+    ASSERT_EQ(vm_state(registry_vm(r.registry)), VM_TERMINATED);
+    rig_write_spec(&r, "b", "");
+    ASSERT_FAIL(rig_try_create(&r, &root, "b", &err), err, ERR_UNAVAILABLE);
+    rig_delete(&r, &root, "a", "");
+    rig_create(&r, &root, "b"); /* in a new one */
+    rig_close(&r, &root);
+}
+
+/* A whole life, cut off after n ms, for every n. */
+static void life_main(void *arg)
+{
+    struct client *c = arg;
+    struct rig *r = c->r;
+    struct process_view v;
+    struct err err = ERR_INIT;
+
+    c->ret = rig_try_create(r, c->ctx, "a", &err);
+    if (c->ret == 0 && rig_try_start(r, c->ctx, "a", "", &err) == 0) {
+        if (rig_try_exec(r, c->ctx, "a", "x", &err) == 0 &&
+            rig_try_start(r, c->ctx, "a", "x", &err) == 0)
+            (void)rig_try_wait(r, c->ctx, "a", "x", &v, &err);
+        ASSERT_OK(rig_try_wait(r, c->ctx, "a", "", &v, &err), err);
+    }
+    err_clear(&err);
+    if (c->ret == 0)
+        ASSERT_OK(rig_try_delete(r, c->ctx, "a", "", &err), err);
+    c->done = true;
+}
+
+static struct fake_answer slowly(void *arg, const struct bridge_request *q)
+{
+    return (struct fake_answer){ FAKE_ANSWER, 2 * NS_PER_MS, 0 };
+}
+
+TEST_VIRTUAL(the_vm_may_die_at_any_step)
+{
+    for (uint64_t ms = 1; ms < 60; ms++) {
+        struct rig r = { .guest_opts = { .process_ns = 10 * NS_PER_MS,
+                                         .container_ns = 20 * NS_PER_MS,
+                                         .decide_request = slowly },
+                         .vmm_opts = { .create = { FAKE_OK, 2 * NS_PER_MS },
+                                       .start = { FAKE_OK, 2 * NS_PER_MS },
+                                       .scsi_add = { FAKE_OK, 2 * NS_PER_MS },
+                                       .share_add = { FAKE_OK, 2 * NS_PER_MS },
+                                       .dies_after_ns = ms * NS_PER_MS } };
+        struct ctx root = ctx_root(ctx->loop);
+        struct client c;
+
+        rig_open(&r, &root);
+        rig_write_spec(&r, "a", "");
+        go(&c, &r, &root, "a", life_main);
+        pass(&root, 600 * NS_PER_S);
+        ASSERT(c.done);
+
+        const char *told = rig_told(&r, &root);
+
+        if (strstr(told, "start a"))
+            ASSERT(strstr(told, "exit a ") != NULL);
+        if (strstr(told, "exec-started a/x"))
+            ASSERT(strstr(told, "exit a/x ") != NULL);
+        ASSERT_EQ(registry_containers(r.registry), 0);
+        rig_close(&r, &root);
+    }
+}
