@@ -436,3 +436,36 @@ def bad(t):
                          "ls /run/mounts/scsi/0_0_0/scratch/bad; grep -c overlay /proc/mounts; "
                          "grep -c bundle /proc/mounts; true").split(),
                 ["/run/crun:", "/run/gcs/crun:", "0", "0", "0"])
+
+
+@test("guest: containers come and go, and the agent is as small as before")
+def again(t):
+    def size(vm):
+        return [int(n) for n in vm.shell(
+            "for p in $(pidof gcs); do tr '\\0' ' ' < /proc/$p/cmdline | grep -q serve && break; "
+            "done; ls /proc/$p/fd | wc -l; grep VmRSS /proc/$p/status | tr -dc 0-9").split()]
+
+    def cycle(vm, i):
+        c = running(vm, f"c{i}")
+        for n in range(4):
+            t.equal(vm.run(c.name, "sh", "-c", f"echo {n}"), (0, b"%d\n" % n, b""))
+        t.equal(end(vm, c), 137)
+
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        cycle(vm, 0)
+        before, began = size(vm), time.monotonic()
+        for i in range(1, 9):
+            cycle(vm, i)
+        seconds, after = time.monotonic() - began, size(vm)
+        t.note(f"8 containers with 4 execs each: {seconds:.1f} s; fds and RSS in KiB of the agent: "
+               f"{before} before, {after} after")
+        spent = {}
+        for line in vm.log:
+            if '"request done"' in line:
+                name, took = re.search('operation":"(.*?)".*duration":"(.*?)"', line).groups()
+                spent.setdefault(name, []).append(took)
+        for name, took in spent.items():
+            t.note(f"{name}: {' '.join(took[:12])}")
+        t.equal(after[0], before[0], "open fds")
+        t.check(after[1] <= before[1] + 256, f"RSS: {before[1]} KiB, then {after[1]}")

@@ -161,6 +161,8 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
     log_info(ctx, "power off", F_BOOL("forced", forced));
     if (!forced) {
         struct ctx grace = ctx_with_timeout(ctx, GRACE_NS);
+        if (h->containers && containers_stop_all(&grace, h->containers, false, &ignored) < 0)
+            log_warn(ctx, "containers outlive SIGTERM, going on", F_ERR(&ignored));
         if (process_stop_all(&grace, h->processes, SIGTERM, &ignored) < 0)
             log_warn(ctx, "processes outlive SIGTERM, going on", F_ERR(&ignored));
         struct ctx syncing = ctx_with_timeout(ctx, SYNC_NS);

@@ -25,6 +25,6 @@ void handlers_notify(void *arg, const char *id, const char *activity_id, enum co
 extern const struct server_entry handlers_table[];
 extern const size_t handlers_table_len;
 
-/* Ends the VM. Graceful: SIGTERM to the processes outside containers, up to 5 s for them, then
- * the file systems are synced. Returns only if powering off failed. */
+/* Ends the VM. Graceful: SIGTERM to containers and to processes outside them, up to 5 s in all,
+ * then the file systems are synced. Returns only if powering off failed. */
 int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct err *err);

@@ -165,6 +165,21 @@ static bool any_runs(const struct containers *cs)
     return false;
 }
 
+int containers_stop_all(struct ctx *ctx, struct containers *cs, bool forced, struct err *err)
+{
+    struct err ignored = ERR_INIT;
+
+    LIST_EACH (&cs->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+        if (c->init)
+            (void)task_signal(c->init, forced ? SIGKILL : SIGTERM, &ignored); /* may be gone */
+    }
+    while (any_runs(cs))
+        if (waitq_wait(ctx, &cs->changed, "containers to end", err) < 0)
+            return -1;
+    return 0;
+}
+
 void containers_free(struct containers *cs)
 {
     struct err ignored = ERR_INIT;
@@ -303,8 +318,6 @@ int container_shutdown(struct containers *cs, const char *id, bool forced, struc
 
 /* --- queries --- */
 
-/* What the cgroup holds, and those who have exited but were not yet asked for, whose pids are still
- * taken. */
 int container_pids(struct containers *cs, const char *id, uint32_t **ret, size_t *ret_n,
                    struct err *err)
 {

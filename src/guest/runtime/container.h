@@ -56,6 +56,9 @@ struct containers *containers_new(const struct containers_opts *opts);
 /* Kills what runs and waits (bounded by the kernel) until it is reaped. Files stay. */
 void containers_free(struct containers *cs);
 AUTO_DEFINE(struct containers *, containers_free);
+/* SIGTERM or SIGKILL to all inits; waits until they have exited and their output is drained, or ctx
+ * ends. */
+int containers_stop_all(struct ctx *ctx, struct containers *cs, bool forced, struct err *err);
 bool containers_knows(const struct containers *cs, const char *id);
 bool containers_has_bundle(const struct containers *cs, const char *bundle);
 

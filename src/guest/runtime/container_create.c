@@ -1,3 +1,4 @@
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -16,7 +17,8 @@
 #include <string.h>
 #include <unistd.h>
 
-#define UNDO_NS (30 * UINT64_C(1000000000))
+#define UNDO_NS (30 * NS_PER_S)
+#define TEE_LOG "io.microsoft.container.lcow.tee-log-path"
 
 /* --- the document --- */
 
@@ -192,6 +194,8 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
 
     if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, err) < 0)
         return -1;
+    if (spec_annotation(spec, TEE_LOG))
+        log_warn(ctx, "a copy of the output is not kept, going on", F_STR("annotation", TEE_LOG));
     c->cgroup = cg_dir(spec_cgroups_path(spec));
     c->terminal = spec_terminal(spec);
     c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];

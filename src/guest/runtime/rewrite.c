@@ -8,6 +8,7 @@
 #define PRIVILEGED "io.microsoft.virtualmachine.lcow.privileged"
 #define SHM_SIZE "io.microsoft.lcow.shm.size-kb"
 #define RLIMIT_CORE_KEY "io.microsoft.lcow.rlimitcore"
+#define LOG_DIR "io.microsoft.container.lcow.tee-log-dir-mount"
 
 void rewrite_todo_release(struct rewrite_todo *t)
 {
@@ -192,6 +193,23 @@ static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
     return 0;
 }
 
+/* The pod's log directory, where an annotation wants it. */
+static int add_logs(const struct spec *spec, json_t *mounts, const char *root, struct strv *dirs,
+                    struct err *err)
+{
+    const char *to = spec_annotation(spec, LOG_DIR);
+
+    if (!to || !to[0])
+        return 0;
+    if (path_check(to, "annotation " LOG_DIR, err) < 0)
+        return -1;
+    AUTO_FREE char *from = str_format("%s/logs", root);
+    strv_add(dirs, from);
+    json_array_append_new(mounts, json_pack("{s:s,s:s,s:s,s:[s]}", "destination", to, "type",
+                                            "bind", "source", from, "options", "rbind"));
+    return 0;
+}
+
 static int rewrite_mounts(struct spec *spec, const struct rewrite_env *env,
                           struct rewrite_todo *todo, struct err *err)
 {
@@ -207,6 +225,8 @@ static int rewrite_mounts(struct spec *spec, const struct rewrite_env *env,
     }
     if (env->kind != SPEC_SANDBOX)
         add_etc(spec, mounts, env->pod_root);
+    if (add_logs(spec, mounts, env->pod_root, &todo->dirs, err) < 0)
+        return -1;
     return set_shm(spec, mounts, err);
 }
 

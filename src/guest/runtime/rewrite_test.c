@@ -168,6 +168,22 @@ TEST(a_privileged_container_gets_all_devices)
     ASSERT_HAS(got, "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"}]}");
 }
 
+TEST(the_pods_logs_appear_where_an_annotation_wants_them)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{},\"annotations\":"
+                      "{\"io.microsoft.container.lcow.tee-log-dir-mount\":\"/logs\"}}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "{\"destination\":\"/logs\",\"type\":\"bind\",\"source\":"
+                    "\"/run/gcs/pods/p1/p1/logs\",\"options\":[\"rbind\"]}");
+    ASSERT_EQ(r.todo.dirs.n, 1);
+}
+
 TEST(what_makes_no_sense_is_refused_and_named)
 {
 #define MOUNT(source, destination)                                                                 \
@@ -189,6 +205,8 @@ TEST(what_makes_no_sense_is_refused_and_named)
         { MOUNT("/run/none", "blockdev:///dev/x"), "/run/none", ERR_NOT_FOUND },
         { ANNOTATION("io.microsoft.lcow.shm.size-kb", "big"), "not a size", ERR_INVALID },
         { ANNOTATION("io.microsoft.lcow.rlimitcore", "7"), "SOFT;HARD", ERR_INVALID },
+        { ANNOTATION("io.microsoft.container.lcow.tee-log-dir-mount", "x"), "absolute",
+          ERR_INVALID },
         { ANNOTATION("io.microsoft.cri.virtual-pod-id", "v"), "virtual pods", ERR_INVALID },
         { "{" PROCESS "," ROOT ",\"linux\":{},\"hostname\":\"h\"}", "hostname", ERR_INVALID },
         { "{" PROCESS "," ROOT ",\"linux\":{\"devices\":7}}", "not a list", ERR_INVALID },
