@@ -1,6 +1,7 @@
 /* Relays between the guest and FIFOs. */
 #include "host/io/io_rig.h"
 
+#include <netinet/in.h>
 #include <sys/ioctl.h>
 
 #define MIB (UINT64_C(1024) * 1024)
@@ -296,6 +297,34 @@ TEST_FIBER(a_guest_that_vanishes_ends_the_output)
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     rig_get(&r, out, "last words");
     rig_get_end(&r, out);
+}
+
+TEST_FIBER(a_connection_that_is_reset_ends_the_output_after_what_had_arrived)
+{
+    RIG(r);
+    rig_fifos(&r, 2);
+    rig_open(&r);
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+    struct sockaddr_in a = { .sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
+    socklen_t len = sizeof(a);
+    AUTO_FD int listener = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0),
+                guest = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+    struct linger reset = { .l_onoff = 1 };
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(bind(listener, (struct sockaddr *)&a, len), 0);
+    ASSERT_EQ(getsockname(listener, (struct sockaddr *)&a, &len), 0);
+    ASSERT_EQ(listen(listener, 1), 0);
+    ASSERT_EQ(connect(guest, (struct sockaddr *)&a, len), 0);
+    io_attach(r.io, NULL, stream_from_fd(ctx->loop, accept4(listener, NULL, NULL, SOCK_CLOEXEC)),
+              NULL);
+    ASSERT_EQ(write(guest, "arrived", 7), 7);
+    rig_get(&r, out, "arrived");
+    ASSERT_EQ(setsockopt(guest, SOL_SOCKET, SO_LINGER, &reset, sizeof(reset)), 0);
+    fd_close(TAKE_FD(guest));
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    rig_get_end(&r, out);
+    fd_close(TAKE_FD(listener)); /* before the rig counts */
 }
 
 TEST_FIBER(input_ends_only_when_it_was_closed_and_the_last_writer_is_gone)

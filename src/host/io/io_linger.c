@@ -102,15 +102,12 @@ static void linger_fiber(void *arg)
     struct linger *l = arg;
     struct err err = ERR_INIT;
 
-    if (linger(l, &err) < 0) {
-        int fd = l->write_end < 0 ? l->read_end : l->write_end, lost = fd < 0 ? 0 : unread(fd);
+    if (linger(l, &err) < 0 && l->write_end >= 0 &&
+        (fd_ready_now(l->write_end, 0) & POLLERR)) { /* a reader that is there has it all */
+        uint64_t lost = (uint64_t)unread(l->write_end);
 
-        /* With a reader there, it has them. */
-        if (lost > 0 && (l->read_end < 0 || !l->io->gone.fired)) {
-            l->io->lost += (uint64_t)lost;
-            log_warn(&l->io->rest, "output was never read", F_U("lost-bytes", (uint64_t)lost),
-                     F_ERR(&err));
-        }
+        l->io->lost += lost;
+        log_warn(&l->io->rest, "output was never read", F_U("lost-bytes", lost), F_ERR(&err));
     }
     fd_close(l->read_end);
     fd_close(l->write_end);
