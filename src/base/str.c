@@ -107,6 +107,29 @@ size_t str_utf8(const char *s, size_t len, uint32_t *ret)
     return n;
 }
 
+bool str_is_harmless(uint32_t c)
+{
+    if (c < 0x20 || (c >= 0x7f && c < 0xa0))
+        return false; /* C0, DEL, C1 */
+    return !(c >= 0x2028 && c <= 0x202e) && !(c >= 0x2066 && c <= 0x2069);
+}
+
+char *str_printable(const char *s)
+{
+    struct sbuf out = { 0 };
+    uint32_t c;
+
+    for (size_t len = strlen(s), n; len > 0; s += n, len -= n) {
+        n = str_utf8(s, len, &c);
+        if (n > 0 && str_is_harmless(c))
+            sbuf_add(&out, s, n);
+        else
+            sbuf_addc(&out, '?');
+        n += n == 0;
+    }
+    return sbuf_take(&out);
+}
+
 int str_to_u64(const char *s, uint64_t max, uint64_t *ret)
 {
     uint64_t value = 0;

@@ -19,6 +19,12 @@ bool str_ends(const char *s, const char *suffix);
  * valid UTF-8 (overlong, surrogate, beyond U+10FFFF, cut off) or len is 0. */
 size_t str_utf8(const char *s, size_t len, uint32_t *ret);
 
+/* Neither a control character nor one that breaks lines or turns the direction of writing. */
+bool str_is_harmless(uint32_t c);
+/* The words of a stranger, fit for a terminal: what is not harmless, or no UTF-8, becomes '?'.
+ * Caller frees. */
+char *str_printable(const char *s);
+
 /* Strict numbers: the whole string, no sign, no blanks. 0, or -EINVAL, -ERANGE. */
 int str_to_u64(const char *s, uint64_t max, uint64_t *ret);
 

@@ -297,3 +297,19 @@ TEST(sbuf_take_empties_it)
     ASSERT_STR(full, "x");
     ASSERT(!b.data && !b.len && !b.cap);
 }
+
+TEST(a_stranger_s_words_are_made_printable)
+{
+    AUTO_FREE char *red = str_printable("\033[31mred\r\n"), *plain = str_printable("a b é €"),
+                   *broken = str_printable("x\xff\xc3"),
+                   *c1 = str_printable("\xc2\x9b"
+                                       "2J"),
+                   *turned = str_printable("a\u202eb\u2028"), *empty = str_printable("");
+
+    ASSERT_STR(red, "?[31mred??");
+    ASSERT_STR(plain, "a b é €");
+    ASSERT_STR(broken, "x??");
+    ASSERT_STR(c1, "?2J");
+    ASSERT_STR(turned, "a?b?");
+    ASSERT_STR(empty, "");
+}

@@ -149,25 +149,6 @@ int bridge_response_decode(uint32_t request_type, const void *payload, size_t le
     return 0;
 }
 
-/* The guest's words may end up on a terminal. */
-static char *printable(const char *s)
-{
-    size_t len = strlen(s), n;
-    struct sbuf out = { 0 };
-
-    for (size_t at = 0; at < len; at += n) {
-        uint32_t c = 0;
-
-        n = str_utf8(s + at, len - at, &c);
-        if (n == 0 || c < 0x20 || (c >= 0x7f && c < 0xa0))
-            sbuf_addc(&out, ' ');
-        else
-            sbuf_add(&out, s + at, n);
-        n = n ? n : 1;
-    }
-    return sbuf_take(&out);
-}
-
 int bridge_response_check(const struct bridge_response *r, struct err *err)
 {
     char hr_text[BRIDGE_HR_TEXT_SIZE];
@@ -176,7 +157,8 @@ int bridge_response_check(const struct bridge_response *r, struct err *err)
     if (r->result == BRIDGE_HR_OK)
         return 0;
     bridge_hr_text(r->result, hr_text);
-    text = printable(r->error_message && *r->error_message ? r->error_message : hr_text);
+    /* The guest's words may end up on a terminal. */
+    text = str_printable(r->error_message && *r->error_message ? r->error_message : hr_text);
     bridge_err(err, r->result, "guest: %s", text);
     if (err->sys >= 0) /* a guest that fails with a success code */
         err->sys = (int32_t)BRIDGE_HR_FAIL;

@@ -109,7 +109,7 @@ TEST(the_words_of_the_guest_cannot_drive_a_terminal)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(bridge_response_check(&r, &err), err, ERR_UNKNOWN);
-    ASSERT_STR(err.msg, "guest: a [2Jb c   d  é");
+    ASSERT_STR(err.msg, "guest: a?[2Jb?c?? d? é");
 }
 
 TEST(a_result_must_be_a_signed_number)

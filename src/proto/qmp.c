@@ -208,6 +208,7 @@ void qmp_message_release(struct qmp_message *m)
 int qmp_message_check(const struct qmp_message *m, const char *name, struct err *err)
 {
     enum err_code code = ERR_UNKNOWN;
+    AUTO_FREE char *words = NULL;
 
     if (m->kind != QMP_ERROR)
         return 0;
@@ -215,7 +216,8 @@ int qmp_message_check(const struct qmp_message *m, const char *name, struct err 
         code = ERR_NOT_FOUND;
     else if (str_eq(m->error_class, "CommandNotFound"))
         code = ERR_UNIMPLEMENTED;
-    return err_set(err, code, "%s: %s", name, *m->error_desc ? m->error_desc : m->error_class);
+    words = str_printable(*m->error_desc ? m->error_desc : m->error_class);
+    return err_set(err, code, "%s: %s", name, words);
 }
 
 /* --- commands --------------------------------------------------------------------------------- */

@@ -257,6 +257,7 @@ TEST(errors_of_qemu_become_errs)
         { "DeviceNotFound", "Device 'x' not found", "device_add: Device 'x' not found",
           ERR_NOT_FOUND },
         { "CommandNotFound", "", "device_add: CommandNotFound", ERR_UNIMPLEMENTED },
+        { "GenericError", "\033[2Jgone", "device_add: ?[2Jgone", ERR_UNKNOWN },
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {

@@ -16,26 +16,12 @@
 #define READ_BYTES 2048
 
 /* Length of the harmless character at s (1 … 4), 0 if it must be escaped. */
-static size_t harmless_char(const unsigned char *s, size_t len)
+static size_t harmless_char(const char *s, size_t len)
 {
-    static const unsigned least[] = { 0, 0, 0x80, 0x800, 0x10000 };
-    size_t n = s[0] < 0x80 ? 1 : s[0] >> 5 == 6 ? 2 : s[0] >> 4 == 14 ? 3 : s[0] >> 3 == 30 ? 4 : 0;
-    unsigned c = n == 1 ? s[0] : s[0] & (0x7fu >> n);
+    uint32_t c = 0;
+    size_t n = str_utf8(s, len, &c);
 
-    if (n == 0 || n > len)
-        return 0;
-    for (size_t i = 1; i < n; i++) {
-        if (s[i] >> 6 != 2)
-            return 0;
-        c = c << 6 | (s[i] & 0x3f);
-    }
-    if (c < least[n] || c > 0x10ffff || (c >= 0xd800 && c <= 0xdfff))
-        return 0;
-    if (c < 0x20 || (c >= 0x7f && c < 0xa0))
-        return 0; /* C0, DEL, C1 */
-    if (c == 0x2028 || c == 0x2029 || (c >= 0x202a && c <= 0x202e) || (c >= 0x2066 && c <= 0x2069))
-        return 0; /* line separators; what turns the direction of writing */
-    return n;
+    return n > 0 && str_is_harmless(c) ? n : 0;
 }
 
 void guestlog_escape(struct sbuf *out, const char *s, size_t len, size_t max)
@@ -43,7 +29,7 @@ void guestlog_escape(struct sbuf *out, const char *s, size_t len, size_t max)
     size_t end = out->len + max;
 
     for (size_t i = 0; i < len;) {
-        size_t n = harmless_char((const unsigned char *)s + i, len - i);
+        size_t n = harmless_char(s + i, len - i);
 
         if (out->len + (n ? n : 6) + sizeof("…") > end) {
             sbuf_adds(out, "…");
