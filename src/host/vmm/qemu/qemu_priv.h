@@ -4,6 +4,7 @@
 #pragma once
 #include "base/ctx.h"
 #include "base/fiber.h"
+#include "base/log.h"
 #include "host/own/uid.h"
 #include "host/vmm/qemu/accel.h"
 #include "host/vmm/qemu/console.h"
@@ -48,6 +49,7 @@ struct qemu_proc {
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
+    struct log_rate io_errors;
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
     struct latch gone;
     struct vmm_exit exit; /* valid when gone */

@@ -67,7 +67,8 @@ static void on_event(void *arg, const struct qmp_message *m)
 
     if (str_eq(m->event, "SHUTDOWN")) {
         (void)js_str(m->data, "reason", &text, &ignored); /* older than 4.0: no reason */
-        snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", text ? text : "unknown");
+        AUTO_FREE char *why = str_printable(text ? text : "unknown");
+        snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", why);
     } else if (str_eq(m->event, "GUEST_PANICKED")) {
         p->panicked = true;
     } else if (str_eq(m->event, "DEVICE_DELETED")) {
@@ -76,7 +77,10 @@ static void on_event(void *arg, const struct qmp_message *m)
             qemu_disk_deleted(p->vm, text);
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
         (void)js_str(m->data, "reason", &text, &ignored);
-        log_warn(&p->ctx, "disk I/O error on the host", F_STR("reason", text ? text : ""));
+        /* The guest decides how often it writes to a full disk. */
+        if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
+            log_warn(&p->ctx, "disk I/O error on the host", F_STR("reason", text ? text : ""),
+                     F_U("lost", p->io_errors.lost));
     }
 }
 
@@ -244,6 +248,7 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
 
     p->vm = q;
     p->child = child;
+    p->io_errors.burst = 5;
     cancel_init(&p->cancel, NULL);
     p->ctx = ctx_with_cancel(&q->life, &p->cancel);
     latch_init(&p->gone);

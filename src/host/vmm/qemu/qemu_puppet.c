@@ -42,6 +42,15 @@ static void event_shutdown(const char *reason)
     say(QMP, text);
 }
 
+/* As a guest can cause on a disk that is full, and a QEMU that is not ours any more. */
+static void flood(void)
+{
+    for (int i = 0; i < 2000; i++)
+        say(QMP, "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, "
+                 "\"event\": \"BLOCK_IO_ERROR\", \"data\": {\"reason\": \"full\"}}\r\n");
+    event_shutdown("\\u001b[2Jgone");
+}
+
 /* Answers one line; true if it was quit. */
 static bool answer(const char *line)
 {
@@ -128,6 +137,11 @@ int main(int argc, char **argv)
     if (strcmp(part, "poweroff") == 0 || strcmp(part, "reset") == 0) {
         negotiate();
         event_shutdown(part[0] == 'p' ? "guest-shutdown" : "guest-reset");
+        return 0;
+    }
+    if (strcmp(part, "flood") == 0) {
+        negotiate();
+        flood();
         return 0;
     }
     serve();

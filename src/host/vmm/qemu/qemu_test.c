@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
@@ -13,6 +14,7 @@
 #include "proto/link.h"
 
 #include <elf.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -310,6 +312,36 @@ TEST_FIBER(an_orderly_power_off_is_told_from_a_reboot)
     ASSERT(!e.powered_off && !e.requested);
     ASSERT_HAS(e.why, "rebooted");
     finish(&f);
+}
+
+static unsigned count(const char *text, const char *word)
+{
+    unsigned n = 0;
+
+    for (const char *p = text; (p = strstr(p, word)); p++)
+        n++;
+    return n;
+}
+
+TEST_FIBER(what_a_guest_or_qemu_can_cause_does_not_fill_the_log_nor_reach_a_terminal)
+{
+    struct fixture f;
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    start_fixture(ctx, &f, "flood", "tsc");
+    AUTO_FREE char *path = str_format("%s/log", f.root);
+    AUTO_FD int log = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
+    log_init(log, LOG_WARN, LOG_LOGFMT);
+    boot(&f);
+    struct vmm_exit e = ended(&f);
+    log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
+    ASSERT_EQ(file_read_all(path, 1 << 20, &text, &len), 0);
+    unlink(path);
+    finish(&f);
+    ASSERT_HAS(e.why, "because of ?[2Jgone");
+    ASSERT(count(text, "disk I/O error") > 0);
+    ASSERT(count(text, "disk I/O error") < 50);
 }
 
 /* Start fails with the code, its error and the exit say why, nothing is left. */

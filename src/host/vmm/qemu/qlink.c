@@ -192,7 +192,8 @@ static int accept_one(struct qlink *l, struct err *err)
     case ENOMEM:
         /* The connection stays in the queue: without a pause this would spin. */
         err_sys(err, errno, "accept on the link");
-        log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
+        if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
+            log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
         return fiber_sleep(&l->ctx, 100 * NS_PER_MS, err);
     default:
         return err_sys(err, errno, "accept on the link");
