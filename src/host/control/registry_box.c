@@ -1,5 +1,6 @@
 /* registry_box.c - the box: one VM with its ledger, cgroup, device controllers and scratch disk. It
  * is made by the first container that needs it, in a fiber of its own, and ended with the last. */
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -18,6 +19,7 @@ static void box_unref(struct box *b)
 {
     if (--b->refs > 0)
         return;
+    cancel_release(&b->life);
     free(b->cgroup_path);
     free(b->scratch_path);
     free(b);
@@ -102,6 +104,7 @@ static void take_back(struct ctx *ctx, struct box *b, bool orderly)
     struct err err = ERR_INIT;
     int r = 0;
 
+    cancel_fire(&b->life, ERR_UNAVAILABLE, "the VM ends");
     if (b->vm && orderly && vm_state(b->vm) == VM_RUNNING)
         r = vm_shutdown(&limited, b->vm, BOX_GRACE, &err);
     else if (b->vm)
@@ -211,6 +214,30 @@ static void watch_main(void *arg)
         container_vm_died(LIST_ENTRY(pos, struct container, node), killed);
 }
 
+/* The guest's clock goes on by itself; what it cannot know is that ours was set. */
+static void clock_main(void *arg)
+{
+    struct box *b = arg;
+    const struct registry_host *h = b->r->host;
+    struct ctx root, own = box_ctx(b, &root), ctx = ctx_with_cancel(&own, &b->life);
+    struct err err = ERR_INIT;
+    AUTO_FD int fd = h->clock_open(&err);
+
+    while (fd >= 0 && h->clock_wait(&ctx, fd, &err) == 0) {
+        struct ctx limited = ctx_with_timeout(&ctx, BOX_CLOCK_LIMIT);
+
+        if (box_enter(b, "set the clock", &err) < 0)
+            return;
+
+        int r = b->guest->ops->set_clock(&limited, b->guest, loop_wall(b->r->o.loop), &err);
+
+        box_leave(b);
+        if (r < 0)
+            log_warn(&ctx, "the guest's clock could not be set", F_ERR(&err));
+        err_clear(&err);
+    }
+}
+
 /* --- the beginning --- */
 
 static int join_cgroup(void *arg, int pid, struct err *err)
@@ -304,6 +331,8 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
     if (boot_vm(ctx, b, run_dir, err) < 0)
         return -1;
     group_go(&b->fibers, r->o.loop, watch_main, b, "vm.watch %s", r->id);
+    if (r->host->clock_open)
+        group_go(&b->fibers, r->o.loop, clock_main, b, "vm.clock %s", r->id);
     b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS);
     b->plan9 = plan9_new(b->vmm, b->guest);
     return attach_scratch(ctx, b, err);
@@ -338,6 +367,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     b->cgroup_path = str_dup(spec_cgroups_path(spec));
     b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
     group_init(&b->fibers);
+    cancel_init(&b->life, NULL);
     r->box = b;
     group_go(&r->fibers, r->o.loop, boot_main, b, "vm.boot %s", r->id);
 }

@@ -1,7 +1,10 @@
 /* registry_host.c - the real host. */
 #include "host/control/registry_host.h"
+#include "base/clock_step.h"
 
 const struct registry_host registry_host_linux = {
+    .clock_open = clock_step_open,
+    .clock_wait = clock_step_wait,
     .rootfs_open = rootfs_open,
     .tree_open = tree_open,
     .scratch_make = scratch_make,

@@ -12,6 +12,10 @@
 #include <stdint.h>
 
 struct registry_host {
+    /* base/clock_step.h; NULL: nobody sets this clock. */
+    int (*clock_open)(struct err *err);
+    int (*clock_wait)(struct ctx *ctx, int fd, struct err *err);
+
     int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
                        const char *root_path, bool writable, int *ret_fd, struct err *err);
     int (*tree_open)(struct ctx *ctx, const char *path, const struct tree_opts *opts,

@@ -31,6 +31,7 @@ struct scsi;
 #define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
 #define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
+#define BOX_CLOCK_LIMIT (10 * NS_PER_S)
 #define BOX_END_LIMIT (120 * NS_PER_S)
 #define BOX_DRIVERS_LIMIT (15 * NS_PER_S)
 #define BOX_CGROUP_TRIES 8
@@ -177,6 +178,7 @@ struct box {
     char *scratch_path; /* in the guest */
     struct sizing size;
     struct group fibers; /* that use vm */
+    struct cancel life;  /* of those that end with it */
     bool unwanted, ending_asked;
 };
 

@@ -57,7 +57,8 @@ struct rig {
     bool io_stuck, rootfs_fails, anchor_fails, io_fails, scratch_fails;
     uint64_t rootfs_ns;
     struct anchor *last_anchor;
-    struct sbuf told; /* events so far, one a line */
+    struct waitq clock_q; /* woken: the clock was set */
+    struct sbuf told;     /* events so far, one a line */
 };
 
 static struct rig *rig_now;
@@ -282,7 +283,19 @@ static inline void rig_io_free(struct io *io)
     rig_io_unref(io);
 }
 
+static inline int rig_clock_open(struct err *err)
+{
+    return open("/dev/null", O_RDONLY | O_CLOEXEC);
+}
+
+static inline int rig_clock_wait(struct ctx *ctx, int fd, struct err *err)
+{
+    return waitq_wait(ctx, &rig_now->clock_q, "clock", err);
+}
+
 static const struct registry_host rig_host = {
+    .clock_open = rig_clock_open,
+    .clock_wait = rig_clock_wait,
     .rootfs_open = rig_rootfs_open,
     .tree_open = rig_tree_open,
     .scratch_make = rig_scratch_make,
@@ -379,6 +392,7 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
     r->config.run_root = str_format("%s/run", r->dir);
     r->events = events_new();
     group_init(&r->clients);
+    waitq_init(&r->clock_q);
     if (r->guest_opts.process_ns == 0)
         r->guest_opts.process_ns = NS_PER_S;
     r->registry = registry_new(&(struct registry_opts){ .loop = ctx->loop,

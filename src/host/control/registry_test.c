@@ -340,3 +340,18 @@ TEST_VIRTUAL(mounts_of_the_host_are_shared_and_taken_back)
     ASSERT_EQ(r.guest.layers, 1);
     rig_close(&r, ctx);
 }
+
+TEST_VIRTUAL(a_step_of_the_hosts_clock_reaches_the_guest)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    for (unsigned i = 1; i <= 3; i++) {
+        waitq_wake_all(&r.clock_q);
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+        ASSERT_EQ(r.guest.clocks, i);
+    }
+    rig_close(&r, ctx);
+}
