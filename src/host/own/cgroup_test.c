@@ -12,7 +12,7 @@
 #include "host/own/cgroup_priv.h"
 #include "host/own/ledger.h"
 
-#include <dirent.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -324,16 +324,25 @@ static void expect_inside(pid_t pid, const char *path)
     ASSERT_EQ(n, count_hierarchies());
 }
 
+/* With many fds of its own, so that the cgroup's would be in their way. */
 static struct child *spawn_inside(struct ctx *ctx, struct cgroup *c,
                                   int (*setup)(void *, struct err *))
 {
     static const char *const argv[] = { "sleep", "60", NULL };
+    AUTO_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    struct child_fd fds[56];
     struct child *child;
     struct err err = ERR_INIT;
 
+    for (size_t i = 0; i < ARRAY_LEN(fds); i++)
+        fds[i] = (struct child_fd){ null, 3 + (int)i };
     ASSERT_OK(child_spawn(ctx,
-                          &(struct child_opts){
-                              .argv = argv, .die_with_us = true, .setup = setup, .setup_arg = c },
+                          &(struct child_opts){ .argv = argv,
+                                                .fds = fds,
+                                                .n_fds = ARRAY_LEN(fds),
+                                                .die_with_us = true,
+                                                .setup = setup,
+                                                .setup_arg = c },
                           &child, &err),
               err);
     return child;
