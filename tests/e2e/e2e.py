@@ -69,7 +69,7 @@ class Test(harness.Test):
         super().__init__(case)
         self.version, self.runtime = case.version, RUNTIMES[case.runtime]
         self.is_runc = case.runtime == "runc"
-        self.image = archives.name(case.images[0])
+        self.image = archives.name(case.images[0]) if case.images else None
         self.containerd = None
         self.config_keys()
 

@@ -8,6 +8,7 @@ hand. For what no client of containerd can be made to send.
 
 import json
 import os
+import shutil
 import socket
 import struct
 import subprocess
@@ -83,15 +84,6 @@ def fields(data):
 
 # ---------------------------------------------------------------- the shim
 
-SPEC = {"ociVersion": "1.0.2",
-        "process": {"cwd": "/", "args": ["sleep", "100000"], "env": ["PATH=/bin"],
-                    "user": {"uid": 0, "gid": 0}, "noNewPrivileges": True},
-        "root": {"path": "rootfs"},
-        "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"}],
-        "linux": {"namespaces": [{"type": kind} for kind in ("pid", "ipc", "uts", "mount",
-                                                             "network")]}}
-
-
 class Shim:
     def __init__(self, t, name):
         self.t, self.name = t, name
@@ -100,9 +92,24 @@ class Shim:
         os.mkfifo(os.path.join(self.bundle, "log"))
         self._log = os.open(os.path.join(self.bundle, "log"), os.O_RDWR)
         self._log_thread = None
-        self.address, self._stream = None, 1
-        self.spec(SPEC)
+        self.address = None
+        # runc's shim of 2.x knows only the new name of the service.
+        self.service = f"containerd.task.{'v3' if t.is_runc and t.version == '2.1' else 'v2'}.Task"
+        self.spec(self.document())
         t.at_end(self.close)
+
+    def document(self):
+        """A small, good spec."""
+        kinds = ("pid", "ipc", "uts", "mount", "network")
+        return {"ociVersion": "1.0.2",
+                "process": {"cwd": "/", "args": ["sleep", "100000"], "env": ["PATH=/bin"],
+                            "user": {"uid": 0, "gid": 0}, "noNewPrivileges": True},
+                "root": {"path": "rootfs"},
+                "mounts": [{"destination": "/proc", "type": "proc", "source": "proc"},
+                           {"destination": "/dev", "type": "tmpfs", "source": "tmpfs",
+                            "options": ["nosuid", "mode=755"]}],
+                "linux": {"cgroupsPath": f"/{self.t.tag}/{self.name}",
+                          "namespaces": [{"type": kind} for kind in kinds]}}
 
     def spec(self, document):
         data = document if isinstance(document, bytes) else json.dumps(document).encode()
@@ -143,14 +150,13 @@ class Shim:
         return self.binary("-bundle", self.bundle, "delete")
 
     def rootfs(self):
-        """busybox's image as a directory; as a mount of containerd's list."""
+        """A directory with busybox; as a mount of containerd's list."""
         tree = os.path.join(self.t.work, "tree")
         if not os.path.isdir(tree):
             os.makedirs(os.path.join(tree, "bin"))
             os.mkdir(os.path.join(tree, "proc"))
-            os.link(archives.STATIC, os.path.join(tree, "bin/busybox")) if os.stat(
-                archives.STATIC).st_dev == os.stat(tree).st_dev else subprocess.run(
-                ["cp", archives.STATIC, os.path.join(tree, "bin/busybox")], check=True)
+            os.mkdir(os.path.join(tree, "dev"))
+            shutil.copy(archives.STATIC, os.path.join(tree, "bin/busybox"))
             for applet in ("sh", "sleep", "echo", "true", "cat"):
                 os.link(os.path.join(tree, "bin/busybox"), os.path.join(tree, "bin", applet))
         return text(3, text(1, "bind") + text(2, tree) + text(4, "rbind") + text(4, "rw"))
@@ -163,10 +169,10 @@ class Shim:
         s.connect(self.address)
         return s
 
-    def call(self, method, *parts, service="containerd.task.v2.Task"):
+    def call(self, method, *parts, service=None):
         """One request on a connection of its own."""
         with self.connect() as s:
-            send(s, 1, service, method, b"".join(parts), self.t.tag)
+            send(s, 1, service or self.service, method, b"".join(parts), self.t.tag)
             return receive(s)
 
     def create(self, *more, name=None):
@@ -193,8 +199,8 @@ class Shim:
                         pass  # what there is to end is ended; the audit sees the rest
             self.delete()
         finally:
-            os.write(self._log, b"\0") if self._log_thread else None
             if self._log_thread:
+                os.write(self._log, b"\0")
                 self._log_thread.join(5)
             os.close(self._log)
 

@@ -13,13 +13,13 @@ FOREVER = ("sleep", "100000")
 @test("containerd dies between any two calls: the container stays and obeys", smoke=True)
 def containerd_between_calls(t):
     restart = t.containerd.restart
-    t.must("containers", "create", "--runtime", t.runtime, t.image, "c1", "sh", "-c",
-           "echo 1 >/mark; sleep 100000")
+    t.must("containers", "create", "--runtime", t.runtime, t.image, "c1", *FOREVER)
     restart()
     t.must("tasks", "start", "-d", "c1")
     restart()
     pid = t.tasks()["c1"][0]
-    t.equal(t.exec("c1", "cat", "/mark").out, "1\n")
+    r = t.exec("c1", "sh", "-c", "echo 1 >/mark; cat /mark")
+    t.equal((r.code, r.out), (0, "1\n"), r)
     restart()
     t.must("tasks", "pause", "c1")
     restart()
@@ -27,7 +27,8 @@ def containerd_between_calls(t):
     t.must("tasks", "resume", "c1")
     restart()
     t.equal(t.tasks()["c1"], (pid, "RUNNING"))
-    t.equal(t.exec("c1", "cat", "/mark").out, "1\n")
+    r = t.exec("c1", "cat", "/mark")
+    t.equal((r.code, r.out), (0, "1\n"), r)
     t.must("tasks", "kill", "-s", "SIGKILL", "c1")
     t.await_status("c1", "STOPPED")
     t.ctr("tasks", "rm", "c1")
