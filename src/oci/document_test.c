@@ -1,0 +1,185 @@
+#include "base/str.h"
+#include "harness/tap.h"
+#include "oci/document.h"
+#include <stdlib.h>
+#include <string.h>
+
+static const char spec_text[] =
+    "{\"ociVersion\":\"1.0.2\",\"hostname\":\"h\",\"unknown\":{\"kept\":18446744073709551615},"
+    "\"process\":{\"args\":[\"x\"],\"cwd\":\"/\",\"noNewPrivileges\":true},"
+    "\"root\":{\"path\":\"/host/rootfs\",\"readonly\":true},"
+    "\"hooks\":{\"prestart\":[{\"path\":\"/bin/evil\"}]},\"windows\":{\"layerFolders\":[\"a\"]},"
+    "\"annotations\":{\"io.kubernetes.cri.sandbox-id\":\"old\",\"other\":\"1\"},"
+    "\"linux\":{\"cgroupsPath\":\"/host/cg\",\"seccomp\":{\"defaultAction\":\"SCMP_ACT_ERRNO\"},"
+    "\"resources\":{\"devices\":[{\"allow\":false}],\"pids\":{\"limit\":5},\"blockIO\":{},"
+    "\"memory\":{\"limit\":1000},\"cpu\":{\"period\":0,\"quota\":0,\"shares\":2}},"
+    "\"namespaces\":[{\"type\":\"pid\",\"path\":\"/proc/4711/ns/pid\"},{\"type\":\"mount\"},"
+    "{\"type\":\"network\",\"path\":\"/var/run/netns/cni-1\"},"
+    "{\"type\":\"ipc\",\"path\":\"/proc/4711/ns/ipc\"}]}}";
+
+static json_t *build(const char *text, const struct document_opts *o)
+{
+    AUTO(spec_free) struct spec *s = NULL;
+    AUTO_FREE char *out = NULL;
+    json_t *root = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
+    ASSERT_OK(document_build(s, o, &out, &err), err);
+    ASSERT_OK(js_parse(out, strlen(out), 1 << 20, &root, &err), err);
+    return root;
+}
+
+static const struct document_opts standalone = { .bundle_path = "/run/gcs/pods/a/a",
+                                                 .root_path = "/run/gcs/pods/a/a/rootfs",
+                                                 .scratch_path = "/run/s",
+                                                 .kind = SPEC_STANDALONE,
+                                                 .pod_id = "a" };
+
+static const json_t *dig(const json_t *at, const char *path)
+{
+    AUTO_FREE char *copy = str_dup(path);
+    char *rest = NULL;
+
+    for (char *key = strtok_r(copy, ".", &rest); key && at; key = strtok_r(NULL, ".", &rest))
+        at = json_object_get(at, key);
+    return at;
+}
+
+static const char *ns_path(const json_t *doc, const char *type)
+{
+    const json_t *list = dig(doc, "OciSpecification.linux.namespaces"), *item;
+    const char *found = NULL;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        if (str_eq(json_string_value(json_object_get(item, "type")), type)) {
+            ASSERT(!found); /* once only */
+            found = json_string_value(json_object_get(item, "path"));
+            found = found ? found : "new";
+        }
+    }
+    return found;
+}
+
+TEST(what_belongs_to_the_host_is_left_out)
+{
+    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+
+    ASSERT_EQ(json_integer_value(dig(doc, "SchemaVersion.Major")), 2);
+    ASSERT_EQ(json_integer_value(dig(doc, "SchemaVersion.Minor")), 1);
+    ASSERT_STR(json_string_value(dig(doc, "OciBundlePath")), "/run/gcs/pods/a/a");
+    ASSERT_STR(json_string_value(dig(doc, "ScratchDirPath")), "/run/s");
+    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.root.path")),
+               "/run/gcs/pods/a/a/rootfs");
+    ASSERT(dig(doc, "OciSpecification.hooks") == NULL);
+    ASSERT(dig(doc, "OciSpecification.windows") == NULL);
+    ASSERT(dig(doc, "OciSpecification.linux.cgroupsPath") == NULL);
+    ASSERT(dig(doc, "OciSpecification.linux.resources.devices") == NULL);
+    ASSERT(dig(doc, "OciSpecification.linux.resources.pids") == NULL);
+    ASSERT(dig(doc, "OciSpecification.linux.resources.blockIO") == NULL);
+    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.memory.limit")), 1000);
+    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.period")), 100000);
+    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.quota")), -1);
+    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.shares")), 2);
+}
+
+TEST(what_is_not_known_passes_through)
+{
+    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+    uint64_t kept = 0;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(js_u64(dig(doc, "OciSpecification.unknown"), "kept", &kept, &err), err);
+    ASSERT(kept == UINT64_MAX);
+    ASSERT(json_is_true(dig(doc, "OciSpecification.process.noNewPrivileges")));
+    ASSERT(json_is_true(dig(doc, "OciSpecification.root.readonly")));
+    ASSERT(dig(doc, "OciSpecification.linux.seccomp") != NULL);
+    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.annotations.other")), "1");
+}
+
+TEST(namespaces_of_the_host_become_new_ones)
+{
+    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+
+    ASSERT_STR(ns_path(doc, "pid"), "new");
+    ASSERT_STR(ns_path(doc, "ipc"), "new");
+    ASSERT_STR(ns_path(doc, "network"), "new");
+    ASSERT_STR(ns_path(doc, "mount"), "new");
+}
+
+TEST(a_workload_shares_its_pods_namespaces)
+{
+    struct document_opts o = standalone;
+
+    o.kind = SPEC_WORKLOAD;
+    o.pod_id = "pod";
+    o.pod_pid = 99;
+    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+
+    ASSERT_STR(ns_path(doc, "pid"), "/proc/99/ns/pid");
+    ASSERT_STR(ns_path(doc, "ipc"), "/proc/99/ns/ipc");
+    ASSERT_STR(ns_path(doc, "network"), "/proc/99/ns/net");
+    ASSERT_STR(ns_path(doc, "mount"), "new");
+
+    const json_t *annotations = dig(doc, "OciSpecification.annotations");
+
+    ASSERT_STR(json_string_value(json_object_get(annotations, "io.kubernetes.cri.sandbox-id")),
+               "pod");
+}
+
+TEST(nobody_gets_the_vms_own_network)
+{
+    AUTO(json_decref)
+    json_t *doc = build("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{}}",
+                        &standalone);
+
+    ASSERT_STR(ns_path(doc, "network"), "new");
+}
+
+TEST(privileged_goes_without_seccomp)
+{
+    AUTO(json_decref)
+    json_t *doc = build("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":"
+                        "{\"seccomp\":{}},\"annotations\":"
+                        "{\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
+                        &standalone);
+
+    ASSERT(dig(doc, "OciSpecification.linux.seccomp") == NULL);
+}
+
+static int look(const char *text, enum document_mount *kind, bool *ro, bool *rec, struct err *err)
+{
+    AUTO(json_decref) json_t *m = json_loads(text, 0, NULL);
+    const char *source;
+
+    return document_mount(m, kind, &source, ro, rec, err);
+}
+
+TEST(mounts_are_told_apart)
+{
+    enum document_mount kind;
+    struct err err = ERR_INIT;
+    bool ro, rec;
+
+    ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"/a\",\"options\":[\"rbind\",\"RO\"]}", &kind,
+                   &ro, &rec, &err),
+              err);
+    ASSERT(kind == DOCUMENT_MOUNT_HOST && ro && rec);
+    ASSERT_OK(look("{\"type\":\"none\",\"source\":\"/a\",\"options\":[\"bind\"]}", &kind, &ro, &rec,
+                   &err),
+              err);
+    ASSERT(kind == DOCUMENT_MOUNT_HOST && !ro && !rec);
+    ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"sandbox:///a\"}", &kind, &ro, &rec, &err), err);
+    ASSERT(kind == DOCUMENT_MOUNT_GUEST);
+    ASSERT_OK(look("{\"type\":\"tmpfs\",\"source\":\"\"}", &kind, &ro, &rec, &err), err);
+    ASSERT(kind == DOCUMENT_MOUNT_GUEST);
+    ASSERT_FAIL(look("{\"type\":\"ext4\",\"source\":\"/dev/sda\",\"destination\":\"/d\"}", &kind,
+                     &ro, &rec, &err),
+                err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "ext4");
+    ASSERT_FAIL(look("{\"type\":\"bind\",\"source\":\"rel\",\"destination\":\"/d\"}", &kind, &ro,
+                     &rec, &err),
+                err, ERR_INVALID);
+}
