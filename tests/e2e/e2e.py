@@ -71,11 +71,12 @@ class Test(harness.Test):
         self.is_runc = case.runtime == "runc"
         self.image = archives.name(case.images[0]) if case.images else None
         self.containerd = None
-        self.config_keys()
+        self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
+                  log_level="debug")
 
-    def config_keys(self):
-        self._keys.update(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
-                          log_level="debug")
+    def keys(self, **keys):
+        """Before make_dirs writes them; config() afterwards."""
+        self._keys.update(keys)
 
     def config(self, **keys):
         """As in the base, with this one's section."""
