@@ -1,6 +1,7 @@
 /* registry_script.h - for tests: a guest that refuses or is late once, and clients that call the
  * registry at the same time. */
 #pragma once
+#include "harness/tap.h"
 #include "host/control/registry_rig.h"
 
 /* Refuses what matches, the first `times` times. */
