@@ -2,10 +2,14 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
+#include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <string.h>
 #include <unistd.h>
@@ -224,19 +228,33 @@ static void finish(struct line *l)
     force(l, "\n", 1);
 }
 
+/* Whether a write would not wait. Asked each time: the sink's flags belong to others, too. */
+static bool has_room(void)
+{
+    int flags = fcntl(sink.fd, F_GETFL);
+
+    return flags >= 0 && (flags & O_NONBLOCK || fd_ready_now(sink.fd, POLLOUT));
+}
+
+/* In pieces that a pipe takes whole once it has room. */
 static void emit(const struct line *l)
 {
-    ssize_t n;
+    size_t done = 0;
 
-    do
-        n = write(sink.fd, l->text, l->len);
-    while (n < 0 && errno == EINTR);
-    if (n == (ssize_t)l->len) {
+    while (done < l->len && has_room()) {
+        size_t piece = l->len - done < PIPE_BUF ? l->len - done : PIPE_BUF;
+        ssize_t n = write(sink.fd, l->text + done, piece);
+
+        if (n <= 0 && errno != EINTR)
+            break;
+        done += n > 0 ? (size_t)n : 0;
+    }
+    if (done == l->len) {
         sink.torn = false;
         return;
     }
     sink.dropped++;
-    if (n > 0)
+    if (done > 0)
         sink.torn = true;
 }
 

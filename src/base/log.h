@@ -1,6 +1,7 @@
 /* log.h - structured logs: a constant message, data in fields, identifiers from ctx.
  *     log_info(ctx, "disk attached", F_STR("host-path", p), F_U("lun", n));
- * logfmt or JSON lines (time, level, msg, fields), one write(2) each to one fd. ctx may be NULL.
+ * logfmt or JSON lines (time, level, msg, fields), one write(2) each (two beyond 4 KiB) to one fd.
+ * ctx may be NULL.
  * A full or broken sink drops the line and counts it; it never waits. */
 #pragma once
 #include <stdbool.h>
