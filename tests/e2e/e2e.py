@@ -35,7 +35,7 @@ RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
 LOGS = os.path.join(packages.TOP, "build/e2e")
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
-                         "rootfs": "storage", "scratch_dir": "storage", "scratch_mib": "storage"})
+                         "rootfs": "vm", "scratch_dir": "host", "scratch_mib": "host"})
 
 DECLARED = []
 
