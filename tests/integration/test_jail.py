@@ -1,5 +1,6 @@
 """From inside QEMU's jail: what the running process can see and do."""
 
+import errno
 import os
 import re
 import stat
@@ -9,6 +10,7 @@ import cell
 import leaks
 from harness import Failure, test
 
+DEVICES = {os.makedev(1, 3), os.makedev(1, 9), os.makedev(10, 200), os.makedev(10, 232)}  # null, urandom, tun, kvm
 CAPS = 0x1B  # CHOWN, DAC_OVERRIDE, FOWNER, FSETID
 NAMESPACES = ("mnt", "pid", "net", "ipc", "uts")
 SYSTEM_DIRS = ("/usr/lib", "/usr/lib32", "/usr/lib64", "/usr/libx32", "/lib", "/lib32", "/lib64",
@@ -178,13 +180,27 @@ def guest_network(t):
     t.check("default" not in r.out, "the guest has a default route", r)
 
 
+def change_mode(path, st):
+    """To the one it has: nothing changes where that is possible. QEMU has CAP_FOWNER, as we do."""
+    try:
+        os.chmod(path, stat.S_IMODE(st.st_mode))
+        return "changed"
+    except OSError as e:
+        return errno.errorcode[e.errno]
+
+
 @test("QEMU holds no file descriptor but sockets, the tap, memory and the image's files")
 def descriptors(t):
     p, vmm = running(t)
     for name in os.listdir(f"/proc/{vmm}/fd"):
-        target = os.readlink(f"/proc/{vmm}/fd/{name}")
-        good = re.match(r"socket:|pipe:|anon_inode:|/dev/net/tun|/net/tun|/dev/null|/null$|"
-                        r"/memfd:|/boot/|/shares$|/dev/kvm", target)
+        path = f"/proc/{vmm}/fd/{name}"
+        target = os.readlink(path)
+        st = os.stat(path)
+        if stat.S_ISCHR(st.st_mode):
+            good = st.st_rdev in DEVICES
+            t.equal(change_mode(path, st), "EROFS", f"the mode of device {target}, fd {name}")
+        else:
+            good = re.match(r"socket:|pipe:|anon_inode:|/memfd:|/boot/|/shares$", target)
         t.check(good, f"fd {name} is {target}")
 
 
