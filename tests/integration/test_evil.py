@@ -19,6 +19,7 @@ def hostile(deed, sentence, *patterns, waits=False):
         if waits and stage and at(stage.group(1)) != patterns[0]:
             raise TooSlow(f"at stage {stage.group(1)} when the time was over\n{r}")
         t.equal(r.code, 125, r)
+        t.note(flat(r.err)[:300])
         for pattern in patterns:
             t.match(pattern, flat(r.err), r)
         t.check("the host answered" not in r.err, "the host answered it", r)
