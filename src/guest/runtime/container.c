@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "guest/runtime/cg.h"
 #include "guest/runtime/container_priv.h"
+#include "guest/runtime/crun.h"
 #include "guest/runtime/metrics.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -51,6 +52,13 @@ struct containers *containers_new(const struct containers_opts *opts)
     list_init(&cs->containers);
     waitq_init(&cs->changed);
     return cs;
+}
+
+struct crun *containers_crun(struct containers *cs, struct err *err)
+{
+    if (!cs->crun && crun_new(&cs->crun, err) < 0)
+        return NULL;
+    return cs->crun;
 }
 
 void pod_unref(struct pod *p)
@@ -202,6 +210,7 @@ void containers_free(struct containers *cs)
         (void)waitq_wait(&ctx, &cs->changed, "containers to end", &ignored);
     LIST_EACH (&cs->containers, pos)
         container_forget(LIST_ENTRY(pos, struct container, in_table));
+    crun_free(cs->crun);
     free(cs);
 }
 

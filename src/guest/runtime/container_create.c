@@ -178,10 +178,11 @@ static int run_create(struct ctx *ctx, struct container *c, struct err *err)
     int master = -1;
     pid_t pid;
 
-    if (!c->terminal && relay_open(ctx->loop, &relay, start.fd, err) < 0)
+    struct crun *crun = containers_crun(c->table, err);
+    if (!crun || (!c->terminal && relay_open(ctx->loop, &relay, start.fd, err) < 0))
         return -1;
     c->crun_made = true; /* even a failed create may leave a directory */
-    int r = crun_start_process(ctx, &start, &pid, &master, err);
+    int r = crun_start_process(ctx, crun, &start, &pid, &master, err);
     for (int i = 0; i < 3; i++)
         fd_close(start.fd[i]);
     return r < 0 ? -1 : adopt(c, pid, TAKE_PTR(relay), master, err);
@@ -211,7 +212,7 @@ static void undo(struct container *c)
     AUTO_FREE char *config = str_format("%s/config.json", c->bundle);
     struct err err = ERR_INIT;
 
-    if (c->crun_made && crun_delete(&ctx, c->id, true, &err) < 0)
+    if (c->crun_made && crun_delete(&ctx, c->table->crun, c->id, true, &err) < 0)
         log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
     if (c->cgroup)
         (void)cg_remove(c->cgroup); /* crun usually has */

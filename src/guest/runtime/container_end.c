@@ -175,7 +175,7 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
 {
     LIST_EACH (&c->execs, pos)
         task_drop_output(LIST_ENTRY(pos, struct exec, in_container)->task);
-    if (c->crun_made && crun_delete(ctx, c->id, false, err) < 0)
+    if (c->crun_made && crun_delete(ctx, c->table->crun, c->id, false, err) < 0)
         return -1;
     c->crun_made = false;
     int r = cg_remove(c->cgroup);

@@ -53,11 +53,14 @@ struct container {
 
 struct containers {
     struct containers_opts opts;
+    struct crun *crun; /* NULL until the first container */
     struct list containers;
     size_t n;
     struct waitq changed; /* an init has exited, a container has gone */
 };
 
+/* The first call makes it. NULL with err. */
+struct crun *containers_crun(struct containers *cs, struct err *err);
 struct container *container_ref(struct container *c);
 void container_unref(struct container *c);
 AUTO_DEFINE(struct container *, container_unref);

@@ -32,7 +32,7 @@ static int start(struct ctx *ctx, struct container *c, const struct task_stdio *
     }
     c->attached = true;
     task_attach(c->init, fd, io, c->table->opts.dialer);
-    if (crun_start(ctx, c->id, err) < 0)
+    if (crun_start(ctx, c->table->crun, c->id, err) < 0)
         return err_wrap(err, "start container %s", c->id);
     /* A short one may have come and gone while crun was still talking. */
     if (c->state == CONTAINER_CREATED)
@@ -131,7 +131,7 @@ static int run_exec(struct ctx *ctx, struct container *c, const char *process, b
 
     if (!terminal && relay_open(ctx->loop, &relay, s.fd, err) < 0)
         return -1;
-    int r = crun_start_process(ctx, &s, &pid, &master, err);
+    int r = crun_start_process(ctx, c->table->crun, &s, &pid, &master, err);
     for (int i = 0; i < 3; i++)
         fd_close(s.fd[i]);
     if (r < 0)
@@ -213,7 +213,7 @@ int container_update(struct ctx *ctx, struct containers *cs, const char *id,
     jsw_init(&w, JSW_PLAIN);
     jsw_value(&w, NULL, resources);
     AUTO_FREE char *text = jsw_take(&w, NULL);
-    if (crun_update(ctx, id, text, err) < 0)
+    if (crun_update(ctx, cs->crun, id, text, err) < 0)
         return err_wrap(err, "update container %s", id);
     return 0;
 }

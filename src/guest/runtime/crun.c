@@ -10,6 +10,8 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/un.h>
@@ -20,6 +22,51 @@
 #define LOG_MAX (1u << 20)
 /* Usually 0.1 s under emulation; a whole pod starting at once on a busy host takes its time. */
 #define CALL_NS (120 * NS_PER_S)
+
+struct crun {
+    int program;
+};
+
+static int copy_program(int from, int to)
+{
+    struct stat st;
+
+    if (fstat(from, &st) < 0)
+        return -errno;
+    for (off_t left = st.st_size; left > 0;) {
+        ssize_t n = sendfile(to, from, NULL, (size_t)left);
+        if (n <= 0)
+            return n < 0 ? -errno : -EIO;
+        left -= n;
+    }
+    return fcntl(to, F_ADD_SEALS, F_SEAL_SEAL | F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_WRITE) < 0
+               ? -errno
+               : 0;
+}
+
+int crun_new(struct crun **ret, struct err *err)
+{
+    AUTO_FD int from = open(CRUN_PROGRAM, O_RDONLY | O_CLOEXEC);
+    AUTO_FD int to = memfd_create("crun", MFD_CLOEXEC | MFD_ALLOW_SEALING);
+
+    if (from < 0)
+        return err_sys(err, errno, "open " CRUN_PROGRAM);
+    if (to < 0)
+        return err_sys(err, errno, "memory for " CRUN_PROGRAM);
+    int r = copy_program(from, to);
+    if (r < 0)
+        return err_sys(err, -r, "copy " CRUN_PROGRAM);
+    *ret = mem_new(struct crun);
+    (*ret)->program = TAKE_FD(to);
+    return 0;
+}
+
+void crun_free(struct crun *crun)
+{
+    if (crun)
+        fd_close(crun->program);
+    free(crun);
+}
 
 /* One call: its directory and its words. */
 struct call {
@@ -81,11 +128,11 @@ static int child_setup(void *arg, struct err *err)
     return 0;
 }
 
-static int call_run(struct ctx *ctx, struct call *c, struct err *err)
+static int call_run(struct ctx *ctx, const struct crun *crun, struct call *c, struct err *err)
 {
     struct ctx bounded = ctx_with_timeout(ctx, CALL_NS);
     const struct child_opts opts = {
-        .path = CRUN_PROGRAM,
+        .exec_fd = crun->program,
         .argv = (const char *const *)c->argv.v,
         .fds = c->fds,
         .n_fds = c->n_fds,
@@ -174,8 +221,8 @@ static int prepare(struct call *c, const struct crun_start *s, int *ret_console,
     return 0;
 }
 
-int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_pid, int *ret_master,
-                       struct err *err)
+int crun_start_process(struct ctx *ctx, const struct crun *crun, const struct crun_start *s,
+                       pid_t *ret_pid, int *ret_master, struct err *err)
 {
     AUTO_FD int console = -1, master = -1;
     struct call c = { 0 };
@@ -185,7 +232,7 @@ int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_p
     if (r == 0)
         r = prepare(&c, s, &console, err);
     if (r == 0)
-        r = call_run(ctx, &c, err);
+        r = call_run(ctx, crun, &c, err);
     if (r == 0)
         r = read_pid(&c, &pid, err);
     if (r == 0 && s->terminal)
@@ -200,8 +247,8 @@ int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_p
 
 /* --- the rest --- */
 
-static int simple(struct ctx *ctx, const char *command, const char *option, const char *id,
-                  const char *last, struct err *err)
+static int simple(struct ctx *ctx, const struct crun *crun, const char *command, const char *option,
+                  const char *id, const char *last, struct err *err)
 {
     struct call c = { 0 };
     int r = call_begin(&c, command, err);
@@ -212,34 +259,29 @@ static int simple(struct ctx *ctx, const char *command, const char *option, cons
         strv_add(&c.argv, id);
         if (last)
             strv_add(&c.argv, last);
-        r = call_run(ctx, &c, err);
+        r = call_run(ctx, crun, &c, err);
     }
     call_release(&c);
     return r;
 }
 
-int crun_start(struct ctx *ctx, const char *id, struct err *err)
+int crun_start(struct ctx *ctx, const struct crun *crun, const char *id, struct err *err)
 {
-    return simple(ctx, "start", NULL, id, NULL, err);
+    return simple(ctx, crun, "start", NULL, id, NULL, err);
 }
 
-int crun_kill_all(struct ctx *ctx, const char *id, int signo, struct err *err)
-{
-    AUTO_FREE char *number = str_format("%d", signo);
-
-    return simple(ctx, "kill", "--all", id, number, err);
-}
-
-int crun_delete(struct ctx *ctx, const char *id, bool force, struct err *err)
+int crun_delete(struct ctx *ctx, const struct crun *crun, const char *id, bool force,
+                struct err *err)
 {
     AUTO_FREE char *state = str_format(CRUN_STATE "/%s", id);
 
     if (access(state, F_OK) < 0 && errno == ENOENT)
         return 0;
-    return simple(ctx, "delete", force ? "--force" : NULL, id, NULL, err);
+    return simple(ctx, crun, "delete", force ? "--force" : NULL, id, NULL, err);
 }
 
-int crun_update(struct ctx *ctx, const char *id, const char *resources, struct err *err)
+int crun_update(struct ctx *ctx, const struct crun *crun, const char *id, const char *resources,
+                struct err *err)
 {
     struct call c = { 0 };
     int r = call_begin(&c, "update", err);
@@ -253,7 +295,7 @@ int crun_update(struct ctx *ctx, const char *id, const char *resources, struct e
         strv_add(&c.argv, id);
     }
     if (r == 0)
-        r = call_run(ctx, &c, err);
+        r = call_run(ctx, crun, &c, err);
     call_release(&c);
     return r;
 }

@@ -7,11 +7,19 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct crun;
 struct ctx;
 struct err;
 
 #define CRUN_PROGRAM "/bin/crun"
 #define CRUN_STATE "/run/crun"
+
+/* The program, as a sealed copy in memory. crun would make one at each start, so that no container
+ * can write to it through /proc/PID/exe; given one it does not, which is half of its time. Caller
+ * frees. */
+int crun_new(struct crun **ret, struct err *err);
+void crun_free(struct crun *crun);
+AUTO_DEFINE(struct crun *, crun_free);
 
 /* The error of a failed crun, from the text it logged: ERR_NOT_FOUND (no such container, or: the
  * command is not there, see crun_is_command), ERR_EXISTS, ERR_INVALID (the id), ERR_STATE (not
@@ -29,12 +37,12 @@ struct crun_start {
     int fd[3]; /* the process's ends of its pipes; unused with a terminal. Borrowed */
 };
 /* crun create or exec. *ret_master is the terminal's (-1 without one). ret_pid is the process's. */
-int crun_start_process(struct ctx *ctx, const struct crun_start *s, pid_t *ret_pid, int *ret_master,
-                       struct err *err);
-int crun_start(struct ctx *ctx, const char *id, struct err *err);
-/* All processes of the container. */
-int crun_kill_all(struct ctx *ctx, const char *id, int signo, struct err *err);
+int crun_start_process(struct ctx *ctx, const struct crun *crun, const struct crun_start *s,
+                       pid_t *ret_pid, int *ret_master, struct err *err);
+int crun_start(struct ctx *ctx, const struct crun *crun, const char *id, struct err *err);
 /* A container that crun does not know is success. force: also kills. */
-int crun_delete(struct ctx *ctx, const char *id, bool force, struct err *err);
+int crun_delete(struct ctx *ctx, const struct crun *crun, const char *id, bool force,
+                struct err *err);
 /* resources: OCI LinuxResources as JSON text. */
-int crun_update(struct ctx *ctx, const char *id, const char *resources, struct err *err);
+int crun_update(struct ctx *ctx, const struct crun *crun, const char *id, const char *resources,
+                struct err *err);
