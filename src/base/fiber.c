@@ -16,7 +16,9 @@
 #endif
 #endif
 
-#define GUARD_BYTES 4096
+/* Wider than any frame: one page would be jumped over, into the neighbour's stack. Costs addresses
+ * only. */
+#define GUARD_BYTES (64 * 1024)
 #ifdef FIBER_ASAN
 #include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>

@@ -339,3 +339,52 @@ TEST(a_stack_overflow_hits_the_guard_page)
     ASSERT(waitpid(pid, &status, 0) == pid);
     ASSERT(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
 }
+
+#define LARGE_FRAME (24 * 1024)
+
+/* Touched at its lower end only. */
+static __attribute__((noinline)) void one_large_frame(void *arg)
+{
+    volatile char frame[LARGE_FRAME];
+    void (*volatile again)(void *) = one_large_frame;
+    size_t *left = arg;
+
+    frame[0] = 1;
+    if ((*left)-- > 0)
+        again(arg);
+    frame[0]++;
+}
+
+static void idle(void *arg)
+{
+    struct ctx ctx = ctx_root(arg);
+    struct err err = ERR_INIT;
+
+    (void)fiber_sleep(&ctx, NS_PER_S, &err);
+}
+
+TEST(a_large_frame_does_not_jump_over_the_guard_into_another_stack)
+{
+#ifdef UNDER_ASAN
+    tap_skip("stacks have another size");
+#endif
+    pid_t pid = fork();
+
+    if (pid == 0) {
+        struct loop *loop = loop_new(NULL);
+        /* So many that the last one ends some pages below the stack. */
+        size_t more = FIBER_STACK_BYTES / LARGE_FRAME;
+
+        (void)!freopen("/dev/null", "w", stderr);
+        fiber_go(loop, one_large_frame, &more, "large");
+        for (int i = 0; i < 4; i++)
+            fiber_go(loop, idle, loop, "neighbour");
+        loop_run(loop);
+        _exit(0);
+    }
+
+    int status;
+
+    ASSERT(waitpid(pid, &status, 0) == pid);
+    ASSERT(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+}
