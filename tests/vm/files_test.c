@@ -212,6 +212,9 @@ TEST_FIBER(shares_come_and_go)
     share(&r, "0", dir.fd, true);
     share(&r, "1", file.fd, true);
     share(&r, "2", rw.fd, false);
+    fd_close(dir.fd);
+    fd_close(file.fd);
+    fd_close(rw.fd);
     vm_rig_expect(&r, MOUNT_9P " && ls /run/9p && cat /run/9p/0/sub/f", "0\n1\n2\none\n");
     vm_rig_expect(&r, "ls /run/9p/1; cat /run/9p/1/g; stat -c '%u:%g' /run/9p/1/g",
                   "g\ntwo\n1234:5678\n");
@@ -230,11 +233,7 @@ TEST_FIBER(shares_come_and_go)
     unshare_name(&r, "2");
     unshare_name(&r, "2"); /* repeatable */
     vm_rig_expect(&r, "ls /run/9p; echo end", "end\n");
-    ASSERT_FAIL(r.vmm->ops->share_add(&limited, r.vmm, "../x", dir.fd, true, &err), err,
-                ERR_INVALID);
-    fd_close(dir.fd);
-    fd_close(file.fd);
-    fd_close(rw.fd);
+    ASSERT_FAIL(r.vmm->ops->share_add(&limited, r.vmm, "../x", -1, true, &err), err, ERR_INVALID);
     vm_rig_finish(&r);
 }
 

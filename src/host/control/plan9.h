@@ -19,7 +19,8 @@ extern const struct fsm plan9_share_fsm, plan9_mount_fsm;
 struct plan9_share {
     const char *host_path; /* for people and logs; with read_only the identity of the share */
     int tree_fd;           /* borrowed during reserve (dup'ed): a detached mount (open_tree clone or
-                              fsmount) of exactly what is to be seen */
+                              fsmount) of exactly what is to be seen. Close your own copy soon: it
+                              keeps the mount busy when it is to be removed */
     bool read_only;
     bool unique; /* never shared with another reservation (a container's rootfs) */
 };

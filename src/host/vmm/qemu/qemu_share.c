@@ -7,6 +7,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/log.h"
 #include "base/offload.h"
 #include "base/str.h"
@@ -27,11 +28,16 @@
 #define NAME_MAX_BYTES 64
 #define JOB_NS (10 * NS_PER_S)
 #define MOUNTINFO_MAX (4u << 20)
+/* The guest lets go of files a moment after it has unmounted (9p clunks come late), and nothing
+ * tells when QEMU has closed the last one. */
+#define BUSY_TRIES 10
+#define BUSY_NS (20 * NS_PER_MS)
 
 struct job {
     int pidfd, tree, proc; /* owned; proc: our /proc, there is none in the jail */
     bool read_only;
     char name[NAME_MAX_BYTES + 1];
+    bool force;    /* detach what is busy */
     bool was_busy; /* out: the guest still used it */
 };
 
@@ -159,6 +165,8 @@ static int unmount(struct job *j, const char *path, struct err *err)
     if (errno != EBUSY)
         return err_sys(err, errno, "unmount %s", path);
     j->was_busy = true;
+    if (!j->force)
+        return err_sys(err, EBUSY, "unmount %s", path);
     if (umount2(path, UMOUNT_NOFOLLOW | MNT_DETACH) < 0)
         return err_sys(err, errno, "detach %s", path);
     return 0;
@@ -203,8 +211,8 @@ static int copy_fd(int fd)
 }
 
 /* The caller's end is not ours: a half-made share is worse than a moment's wait. */
-static int run(struct qemu *q, const char *name, int tree, bool read_only,
-               int (*fn)(void *arg, struct err *err), bool *ret_busy, struct err *err)
+static int run(struct qemu *q, const struct job *what, int (*fn)(void *arg, struct err *err),
+               bool *ret_busy, struct err *err)
 {
     struct job *j = mem_new(struct job);
     struct ctx limited = ctx_with_timeout(&q->root, JOB_NS);
@@ -212,14 +220,13 @@ static int run(struct qemu *q, const char *name, int tree, bool read_only,
     void *arg = j;
     int r;
 
-    *j = (struct job){ .pidfd = copy_fd(child_pidfd(q->proc->child)),
-                       .tree = tree >= 0 ? copy_fd(tree) : -1,
-                       .proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC),
-                       .read_only = read_only };
-    snprintf(j->name, sizeof(j->name), "%s", name);
+    *j = *what;
+    j->pidfd = copy_fd(child_pidfd(q->proc->child));
+    j->tree = what->tree >= 0 ? copy_fd(what->tree) : -1;
+    j->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     cancel_init(&op.cancel, NULL);
     list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
-    if (j->pidfd < 0 || (tree >= 0 && j->tree < 0) || j->proc < 0)
+    if (j->pidfd < 0 || (what->tree >= 0 && j->tree < 0) || j->proc < 0)
         r = err_sys(err, errno, "prepare");
     else
         r = offload_run(&limited, fn, &arg, job_free, "qemu: mount namespace", err);
@@ -235,21 +242,44 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
                    struct err *err)
 {
     struct qemu *q = qemu_of(v);
+    struct job j = { .tree = tree_fd, .read_only = read_only };
 
     if (check_name(name, err) < 0 || qemu_check_runs(q, "share", err) < 0 ||
         ctx_check(ctx, err) < 0)
         return -1;
-    if (run(q, name, tree_fd, read_only, add_in_jail, NULL, err) == 0)
+    snprintf(j.name, sizeof(j.name), "%s", name);
+    if (run(q, &j, add_in_jail, NULL, err) == 0)
         return 0;
     if (qemu_is_gone(q)) /* its namespace went first */
         return err_set(err, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
     return err_wrap(err, "share %s", name);
 }
 
+static int remove_share(struct ctx *ctx, struct qemu *q, const char *name, struct err *err)
+{
+    struct job j = { .tree = -1 };
+    bool busy = false;
+
+    snprintf(j.name, sizeof(j.name), "%s", name);
+    for (unsigned i = 0; !qemu_is_gone(q); i++) {
+        j.force = i == BUSY_TRIES;
+        busy = false;
+        if (run(q, &j, remove_in_jail, &busy, err) == 0)
+            break;
+        if (!busy || j.force)
+            return -1;
+        if (fiber_sleep(ctx, BUSY_NS, err) < 0)
+            return -1;
+    }
+    if (busy)
+        log_warn(ctx, "the guest still uses a share that was taken away; it keeps what it has open",
+                 F_STR("share", name));
+    return 0;
+}
+
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    bool busy = false;
 
     if (check_name(name, err) < 0)
         return -1;
@@ -257,14 +287,7 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
         return 0;
     if (ctx_check(ctx, err) < 0)
         return -1;
-    int r = run(q, name, -1, false, remove_in_jail, &busy, err);
-
-    if (r < 0 && qemu_is_gone(q))
+    if (remove_share(ctx, q, name, err) == 0 || qemu_is_gone(q))
         return 0;
-    if (r < 0)
-        return err_wrap(err, "remove share %s", name);
-    if (busy)
-        log_warn(ctx, "the guest still uses a share that was taken away; it keeps what it has open",
-                 F_STR("share", name));
-    return 0;
+    return err_wrap(err, "remove share %s", name);
 }
