@@ -355,3 +355,68 @@ TEST_VIRTUAL(a_step_of_the_hosts_clock_reaches_the_guest)
     }
     rig_close(&r, ctx);
 }
+
+#define POD(type)                                                                                  \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
+    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
+
+TEST_VIRTUAL(a_pod_is_there_before_and_behind_its_containers)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "w", POD("container"));
+    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
+    rig_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_STATE);
+    rig_start(&r, ctx, "pod", "");
+    err_clear(&err);
+    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    ASSERT_STR(container_pod_id(rig_find(&r, "w")), "pod");
+    rig_start(&r, ctx, "w", "");
+    ASSERT_OK(rig_try_kill(&r, ctx, "pod", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, ctx, "pod", ""), 137);
+    ASSERT_FAIL(rig_try_delete(&r, ctx, "pod", "", &err), err, ERR_STATE);
+    ASSERT_EQ(r.guest.containers, 2);
+    ASSERT_OK(rig_try_kill(&r, ctx, "w", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, ctx, "w", ""), 137);
+    rig_delete(&r, ctx, "w", "");
+    rig_delete(&r, ctx, "pod", "");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_spec_that_cannot_be_used_is_named)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND); /* no bundle */
+    ASSERT_HAS(err.msg, "config.json");
+    rig_write_spec(&r, "a", ",");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    rig_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.cpus\":\"many\"}");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    rig_write_spec(&r, "a", ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"x\"}");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    ASSERT_EQ(r.vms, 0); /* no VM was made for nothing */
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_shared_root_needs_no_scratch)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.rootfs\":\"shared\"}");
+    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    ASSERT_EQ(r.guest.layers, 0);
+    ASSERT_EQ(r.guest.shares, 1);
+    rig_start(&r, ctx, "a", "");
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
+    rig_delete(&r, ctx, "a", "");
+    rig_close(&r, ctx);
+}
