@@ -122,8 +122,19 @@ class World:
 
     def env(self, **more):
         env = {"PATH": os.environ["PATH"], "LCOW_CONFIG": self.config, "MAX_SHIM_VERSION": "2",
-               "TTRPC_ADDRESS": self.address + ".ttrpc", **more}
+               "TTRPC_ADDRESS": self.address + ".ttrpc", **more, **self.sanitizer()}
         return {k: v for k, v in env.items() if v is not None}
+
+    def sanitizer(self):
+        """Its words go to files, not to stderr, which is the shim's answer."""
+        return {name: f"log_path={self.top}/sanitizer" for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS")}
+
+    def check_sanitizer(self):
+        for name in os.listdir(self.top):
+            if name.startswith("sanitizer"):
+                with open(os.path.join(self.top, name)) as f:
+                    text = f.read()
+                assert "ERROR" not in text and "runtime error" not in text, text
 
     def args(self, container, *more):
         return [PROGRAM, "-namespace", "ns", "-address", self.address, "-publish-binary",
@@ -314,7 +325,8 @@ def bad_names_are_refused(w):
         assert r.returncode == 1 and b" id" in r.stdout, r
     p = w.popen("c1", "../../etc")
     assert "sandbox-id" in p.stdout.read().decode() and p.wait() == 1
-    r = subprocess.run([PROGRAM, "-namespace", "ns", "-id", "c", "dance"], capture_output=True)
+    r = subprocess.run([PROGRAM, "-namespace", "ns", "-id", "c", "dance"], capture_output=True,
+                       env=w.env())
     assert r.returncode == 1 and b"dance" in r.stderr, r
 
 
@@ -431,10 +443,11 @@ def delete_unmounts_the_rootfs(w):
 
 
 def info_and_version_are_told(w):
-    r = subprocess.run([PROGRAM, "-v"], capture_output=True)
+    r = subprocess.run([PROGRAM, "-v"], capture_output=True, env=w.env())
     assert r.returncode == 0 and b"containerd-shim-lcow-v2" in r.stdout
     options = message(1, "runtimeoptions.v1.Options") + message(2, message(2, "/etc/x"))
-    r = subprocess.run([PROGRAM, "-info"], input=options, capture_output=True, env={})
+    r = subprocess.run([PROGRAM, "-info"], input=options, capture_output=True,
+                       env=w.sanitizer())
     info = decode(r.stdout)
     assert r.returncode == 0 and info[1] == b"io.containerd.lcow.v2" and info[3] == options, r
     assert json.loads(decode(info[4])[2])["linux"]["seccomp"]["enabled"] is True
@@ -457,6 +470,7 @@ def main():
                     skip = "needs root"
                 else:
                     skip = test(w)
+                w.check_sanitizer()
                 verdict = "ok"
             except Exception:
                 print("".join(f"# {line}\n" for line in traceback.format_exc().splitlines()), end="")
