@@ -1,6 +1,5 @@
 /* cgroup.c - a cgroup on the host: one directory per hierarchy. */
 #include "host/own/cgroup.h"
-#include "base/child.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/own/cgroup_priv.h"
@@ -29,7 +28,7 @@ struct cgroup {
     struct ledger *ledger;
     struct made *made;
     size_t n_made, made_cap;
-    int procs[CGROUP_HIERARCHIES_MAX]; /* cgroup.procs, for writing */
+    char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
     size_t n_procs;
     char *oom_file; /* NULL: unknown */
 };
@@ -137,16 +136,13 @@ static int make_dirs(struct cgroup *c, const struct cgroup_hierarchy *h, const c
     return 0;
 }
 
-static int open_procs(struct cgroup *c, const char *dir, struct err *err)
+static int add_procs(struct cgroup *c, const char *dir, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/cgroup.procs", dir);
-    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
-    /* A child about to exec uses it, after its fds were placed. */
-    int high = fd < 0 ? -1 : fcntl(fd, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
 
-    if (high < 0)
-        return err_sys(err, errno, "open %s", path);
-    c->procs[c->n_procs++] = high;
+    if (access(path, W_OK) < 0)
+        return err_sys(err, errno, "write to %s", path);
+    c->procs[c->n_procs++] = TAKE_PTR(path);
     return 0;
 }
 
@@ -164,7 +160,7 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
         r = make_dirs(c, h, dir, err);
     if (r == -ENOENT)
         return err_set(err, ERR_ABORTED, "make cgroup %s: what is above it is being removed", dir);
-    if (r < 0 || open_procs(c, dir, err) < 0)
+    if (r < 0 || add_procs(c, dir, err) < 0)
         return -1;
     if (h->v2 || cgroup_has_controller(h, "memory"))
         c->oom_file = str_format("%s/%s", dir, h->v2 ? "memory.events" : "memory.oom_control");
@@ -202,11 +198,15 @@ int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, st
 
 /* --- using --- */
 
+/* System calls only: it runs between clone and exec, too. */
 static int join(const struct cgroup *c, const char *pid, size_t len, struct err *err)
 {
-    for (size_t i = 0; i < c->n_procs; i++)
-        if (write(c->procs[i], pid, len) != (ssize_t)len)
-            return err_sys(err, errno, "join a cgroup");
+    for (size_t i = 0; i < c->n_procs; i++) {
+        AUTO_FD int fd = open(c->procs[i], O_WRONLY | O_CLOEXEC);
+
+        if (fd < 0 || write(fd, pid, len) != (ssize_t)len)
+            return err_sys(err, errno, "write to %s", c->procs[i]);
+    }
     return 0;
 }
 
@@ -216,7 +216,7 @@ int cgroup_join(struct cgroup *c, pid_t pid, struct err *err)
     int len = snprintf(text, sizeof(text), "%d", (int)pid);
 
     if (join(c, text, (size_t)len, err) < 0)
-        return err_wrap(err, "process %d", (int)pid);
+        return err_wrap(err, "move process %d into a cgroup", (int)pid);
     return 0;
 }
 
@@ -263,7 +263,7 @@ void cgroup_free(struct cgroup *c)
     if (!c)
         return;
     for (size_t i = 0; i < c->n_procs; i++)
-        fd_close(c->procs[i]);
+        free(c->procs[i]);
     for (size_t i = 0; i < c->n_made; i++)
         free(c->made[i].path);
     free(c->made);

@@ -18,8 +18,8 @@ int cgroup_host_mode(enum cgroup_mode *ret, struct err *err);
  * we are. "." and ".." are refused. What is made is in the ledger (NULL: nothing is noted). In
  * hybrid mode v2 is left alone. Caller frees; removal by cgroup_remove. */
 int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err);
-/* Moves a process into all its controllers. Async-signal-safe variant for a child about to exec:
- * cgroup_join_self, which uses fds opened by cgroup_make. */
+/* Moves a process into all its controllers. cgroup_join_self is for a child about to exec: system
+ * calls only, and it needs the host's file system. */
 int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);
 int cgroup_join_self(struct cgroup *c, struct err *err);
 /* Times the kernel's OOM killer struck in it; 0 if unknown. */

@@ -202,7 +202,7 @@ TEST(in_v2_controllers_are_enabled_above_and_kills_are_counted)
     expect_file(place_path(&m.place, "cg/own/part/cgroup.subtree_control"), "+memory");
     ASSERT_OK(cgroup_join(c, 4711, &err), err);
     ASSERT_OK(cgroup_join_self(c, &err), err);
-    expect_file(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "47110");
+    expect_file(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "0711"); /* "0" came last */
     ASSERT_EQ(cgroup_oom_kills(c), 3);
     ASSERT_OK(cgroup_remove(c, &err), err); /* it was there before us */
     ASSERT_EQ(access(place_path(&m.place, "cg/own/part/a/b"), F_OK), 0);
@@ -324,7 +324,7 @@ static void expect_inside(pid_t pid, const char *path)
     ASSERT_EQ(n, count_hierarchies());
 }
 
-/* With many fds of its own, so that the cgroup's would be in their way. */
+/* With many fds of its own, none of which may be taken for the cgroup's. */
 static struct child *spawn_inside(struct ctx *ctx, struct cgroup *c,
                                   int (*setup)(void *, struct err *))
 {
