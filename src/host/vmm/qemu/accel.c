@@ -75,8 +75,9 @@ void accel_remember(const struct accel_env *env, bool works)
 {
     AUTO_FREE char *line = state_line(env, works ? "works" : "broken");
 
+    /* In place: half a line means "not tried", and a crash leaves no file beside it. */
     if (line)
-        (void)file_replace(env->state_file, line, strlen(line), 0644);
+        (void)file_write(env->state_file, line, strlen(line), 0644);
 }
 
 const char *accel_state_text(enum accel_state s)
