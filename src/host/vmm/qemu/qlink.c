@@ -130,6 +130,10 @@ static void admit(struct qlink *l, struct stream *s, const struct link_preface *
 {
     struct vmm_listener *v;
 
+    if (l->closed) { /* between its last byte and now: too late to be ended with the others */
+        refuse(l, s, l->why, p->port);
+        return;
+    }
     if (!link_token_equal(p->token, l->token)) {
         refuse(l, s, "wrong token", p->port);
         return;

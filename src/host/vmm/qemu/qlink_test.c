@@ -356,3 +356,30 @@ TEST_FIBER(the_host_s_tun_device_cannot_be_changed_through_the_tap)
     ASSERT_EQ(r, -1);
     ASSERT_EQ(why, EROFS);
 }
+
+/* Heard in the very moment of the close: nobody would ever end that connection. */
+TEST_FIBER(a_preface_that_comes_with_the_close_is_refused)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct waiting w = { .f = &f, .ctx = ctx };
+    struct link_preface p = { .port = 7 };
+    uint8_t raw[LINK_PREFACE_BYTES];
+    struct group g;
+
+    start(ctx, &f, 0);
+    group_init(&g);
+    w.v = open_port(&f, 7);
+    group_go(&g, ctx->loop, wait_fiber, &w, "waiting");
+    AUTO(stream_free) struct stream *guest = dial_silent(ctx, f.l);
+    ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err); /* it is accepted and listened to */
+    memcpy(p.token, token, sizeof(token));
+    link_preface_encode(&p, raw);
+    ASSERT_OK(stream_write_full(ctx, guest, raw, sizeof(raw), &err), err);
+    fiber_yield(ctx->loop); /* its reader is woken, but we run first */
+    qlink_close(f.l, "the VM has ended");
+    ASSERT_OK(group_wait(ctx, &g, "waiter", &err), err);
+    finish(ctx, &f);
+    ASSERT_FAIL(w.result, w.err, ERR_UNAVAILABLE);
+    ASSERT_EQ(f.dialled, 0);
+}
