@@ -169,7 +169,8 @@ class BridgeVM:
                 "virtio-net-pci,netdev=link,mac=02:6c:63:6f:77:02,romfile=",
                 "-device", "virtio-scsi-pci,id=scsi0", "-fsdev",
                 f"local,id=shares,path={self.shares},security_model=none,multidevs=remap",
-                "-device", "virtio-9p-pci,fsdev=shares,mount_tag=lcow"]
+                "-device", "virtio-9p-pci,fsdev=shares,mount_tag=lcow", "-qmp",
+                f"unix:{self.t.work}/qmp,server=on,wait=off"]
         for disk in self.disks:
             mode = ",readonly=on" if disk.read_only else ""
             argv += ["-drive", f"if=none,id=d{disk.lun},format=raw,file={disk.path}{mode}",
@@ -178,6 +179,42 @@ class BridgeVM:
         with open(os.path.join(self.t.work, "qemu.err"), "wb") as err:
             self.qemu = subprocess.Popen(argv, stdin=subprocess.DEVNULL, stdout=err, stderr=err,
                                          pass_fds=[self.tap])
+
+    # ------------------------------------------------------------ hot-plug
+
+    def qmp(self, *commands):
+        """Each (name, arguments); the answers."""
+        with socket.socket(socket.AF_UNIX) as s:
+            s.connect(f"{self.t.work}/qmp")
+            s.settimeout(30)
+            with s.makefile("rw", encoding="utf-8") as stream:
+                stream.readline()
+                answers = []
+                for name, arguments in (("qmp_capabilities", {}), *commands):
+                    stream.write(json.dumps({"execute": name, "arguments": arguments}) + "\n")
+                    stream.flush()
+                    while "event" in (answer := json.loads(stream.readline())):
+                        pass
+                    if "error" in answer:
+                        raise Failure(f"QMP {name}: {answer['error']}")
+                    answers.append(answer["return"])
+        return answers[1:]
+
+    def attach(self, disk):
+        ident = f"h{disk.lun}"
+        self.qmp(("blockdev-add", {"driver": "raw", "node-name": ident, "file": {
+            "driver": "file", "filename": disk.path}}),
+            ("device_add", {"driver": "scsi-hd", "id": ident, "bus": "scsi0.0", "channel": 0,
+                            "scsi-id": 0, "lun": disk.lun, "drive": ident}))
+
+    def detach(self, disk):
+        def gone():
+            try:
+                return self.qmp(("blockdev-del", {"node-name": f"h{disk.lun}"}))
+            except Failure:
+                return None  # until the device has let go of it
+        self.qmp(("device_del", {"id": f"h{disk.lun}"}))
+        self.t.until(gone, "the disk is detached", 10)
 
     def _thread(self, target, *args):
         self._threads.append(threading.Thread(target=target, args=args, daemon=True))

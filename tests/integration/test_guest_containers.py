@@ -2,11 +2,12 @@
 
 import concurrent.futures
 import hashlib
+import os
 import re
 import signal
 import time
 
-from bridge_vm import (BridgeVM, Disk, NULL_ID, Refused, busybox_tree, ext4_image, make_process,
+from bridge_vm import (BridgeVM, Disk, NULL_ID, busybox_tree, ext4_image, make_process,
                        make_spec)
 from harness import test
 
@@ -364,6 +365,49 @@ def disks(t):
         vm.modify("SCSIDevice", "Remove", Lun=3)
         vm.modify("SCSIDevice", "Remove", Lun=3)
         t.equal(vm.shell("ls /dev/sd* | wc -l; ls /run/mounts/scsi/0_0_0/scratch/disk"), "1\n")
+
+
+@test("guest: disks and shares that come while the VM runs, and go, and come again")
+def hot_plug(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        disk = Disk(ext4_image(t, "more", "16M"), 9)
+        for _ in range(3):
+            vm.attach(disk)
+            vm.modify("MappedVirtualDisk", MountPath="/run/mounts/scsi/0_9_0", Lun=9)
+            vm.shell("echo here >> /run/mounts/scsi/0_9_0/file")
+            vm.modify("MappedVirtualDisk", "Remove", MountPath="/run/mounts/scsi/0_9_0", Lun=9)
+            vm.modify("SCSIDevice", "Remove", Lun=9)
+            vm.detach(disk)
+        vm.attach(disk)
+        vm.modify("MappedVirtualDisk", MountPath="/run/mounts/scsi/0_9_0", Lun=9)
+        t.equal(vm.shell("wc -l < /run/mounts/scsi/0_9_0/file; ls /dev/sd* | wc -l"), "3\n2\n")
+
+        # In use: not unmounted, said so, and gone once it is free.
+        pid, io = vm.execute(names=("in",), CommandArgs=["cat"],
+                             WorkingDirectory="/run/mounts/scsi/0_9_0")
+        t.match("busy", vm.modify_refused("MappedVirtualDisk", "Remove", Lun=9,
+                                          MountPath="/run/mounts/scsi/0_9_0").text)
+        io.close_in()
+        t.equal(vm.wait(NULL_ID, pid), 0)
+        vm.modify("MappedVirtualDisk", "Remove", MountPath="/run/mounts/scsi/0_9_0", Lun=9)
+
+        t.equal(vm.modify_refused("MappedDirectory", ShareName="2", MountPath="/run/s/2").code,
+                0x80004005)
+        os.mkdir(f"{vm.shares}/2")
+        with open(f"{vm.shares}/2/f", "w") as f:
+            f.write("late\n")
+        with open(f"{vm.shares}/3", "w") as f:
+            f.write("a file\n")
+        for name in "23":
+            vm.modify("MappedDirectory", ShareName=name, MountPath=f"/run/s/{name}", ReadOnly=True)
+        t.equal(vm.shell("cat /run/s/2/f /run/s/3; touch /run/s/2/x 2>/dev/null || echo ro"),
+                "late\na file\nro\n")
+        vm.modify("MappedDirectory", ShareName="2", MountPath="/run/s/2w")
+        t.equal(vm.shell("echo new > /run/s/2w/n; cat /run/s/2/n"), "new\n")
+        for name in ("2", "3", "2w"):
+            vm.modify("MappedDirectory", "Remove", MountPath=f"/run/s/{name}")
+        t.equal(vm.shell("ls -A /run/s"), "")
 
 
 @test("guest: bad requests are refused, and leave nothing")

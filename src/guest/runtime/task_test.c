@@ -115,6 +115,11 @@ static char *read_all(struct ctx *ctx, struct rig *r, int i)
     return sbuf_take(&out);
 }
 
+static void drain(struct ctx *ctx, struct rig *r, int i)
+{
+    free(read_all(ctx, r, i));
+}
+
 static uint32_t wait_code(struct ctx *ctx, struct rig *r)
 {
     struct err err = ERR_INIT;
@@ -156,7 +161,8 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
     struct ctx soon = ctx_with_timeout(ctx, 300 * NS_PER_MS);
     ASSERT_FAIL(task_wait(&soon, r.task, &code, &err), err, ERR_DEADLINE);
     ASSERT(task_exited(r.task) && !task_done(r.task, NULL));
-    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    drain(ctx, &r, 1);
+    drain(ctx, &r, 2);
     ASSERT_EQ(wait_code(ctx, &r), 0);
     release(&r);
 }
@@ -170,7 +176,8 @@ TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
     ASSERT_FAIL(task_signal(r.task, 99, &err), err, ERR_INVALID);
     ASSERT_FAIL(task_signal(r.task, -1, &err), err, ERR_INVALID);
     ASSERT_OK(task_signal(r.task, 0, &err), err);
-    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    drain(ctx, &r, 1);
+    drain(ctx, &r, 2);
     ASSERT_EQ(wait_code(ctx, &r), 128 + SIGKILL);
     release(&r);
 }
@@ -210,7 +217,7 @@ TEST_FIBER(a_lost_output_of_init_is_dialled_again)
     ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
     ASSERT(n > 0);
     ASSERT_OK(task_signal(r.task, SIGKILL, &err), err);
-    AUTO_FREE char *rest = read_all(ctx, &r, 1);
+    drain(ctx, &r, 1);
     ASSERT_EQ(wait_code(ctx, &r), 137);
     release(&r);
 }

@@ -62,6 +62,28 @@ static bool look(const struct storage_disk *d, unsigned *host, bool *has_host, c
     return true;
 }
 
+static int probe(struct storage_work *w, struct err *err)
+{
+    AUTO_FD int fd = open(w->a, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    return fd < 0 ? err_sys(err, errno, "open %s", w->a) : 0;
+}
+
+/* There and open to us: a node appears before its disk is ready. 1: not yet. */
+static int try_disk(struct ctx *ctx, const struct storage_disk *d, unsigned *host, bool *has_host,
+                    char **ret_node, struct err *err)
+{
+    AUTO_FREE char *node = NULL;
+
+    if (!look(d, host, has_host, &node))
+        return 1;
+    const struct storage_work w = { .a = node };
+    if (storage_block(ctx, probe, &w, "disk to be opened", NULL, err) < 0)
+        return err->sys == ENXIO || err->sys == ENOENT ? 1 : -1;
+    *ret_node = TAKE_PTR(node);
+    return 0;
+}
+
 /* Announcements of the kernel come before udev-like nodes and partitions are there, and can be
  * lost: looking every 10 ms costs less than it takes to explain. Bounded. */
 static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d, char **ret_node,
@@ -71,10 +93,11 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
     uint64_t waited = 0;
     unsigned host = 0;
     bool has_host = false;
+    int r;
 
     if (storage_load(ctx, s, disk_modules, err) < 0)
         return -1;
-    while (!look(d, &host, &has_host, ret_node)) {
+    while ((r = try_disk(&bounded, d, &host, &has_host, ret_node, err)) > 0) {
         struct err ignored = ERR_INIT;
         const struct storage_work w = { .host = host, .lun = d->lun };
 
@@ -88,7 +111,7 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
         }
         waited += LOOK_NS;
     }
-    return 0;
+    return r;
 }
 
 /* --- file system --- */
