@@ -121,6 +121,24 @@ static int open_rootfs(struct fixture *f)
     return tree;
 }
 
+/* An empty file system: the one that the scratch disk was copied from. */
+static int scratch_image_copy(struct fixture *f, int to)
+{
+    AUTO_FD int from =
+        open(place_path(&f->rig.place, "state/scratch/ext4-v1-1024mib.img"), O_RDONLY | O_CLOEXEC);
+    struct stat st;
+
+    if (from < 0 || fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
+        return -1;
+    for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
+        off_t hole = lseek(from, at, SEEK_HOLE), in = at, out = at;
+        if (copy_file_range(from, &in, to, &out, (size_t)(hole - at), 0) != hole - at)
+            return -1;
+        at = hole;
+    }
+    return 0;
+}
+
 TEST_FIBER(a_root_file_system_is_merged_and_written_on_the_scratch_disk)
 {
     struct fixture f;
@@ -189,5 +207,38 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
     vm_rig_expect(&f.rig, still, "out\n");
     unshare_id(&f, two);
     unshare_id(&f, file);
+    finish(&f);
+}
+
+/* The node of a disk is there a moment before it can be opened: each must wait for its own. */
+TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t ids[30];
+
+    start(ctx, &f);
+    for (int round = 0; round < 2; round++) {
+        for (unsigned i = 0; i < 30; i++) {
+            struct ctx limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
+            AUTO_FREE char *name = str_format("disk%u", i), *path = NULL;
+            AUTO_FD int fd =
+                open(place_path(&f.rig.place, name), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+            const struct scsi_disk d = { .host_path = name, .fd = fd };
+
+            ASSERT(fd >= 0);
+            if (round == 0)
+                ASSERT_EQ(scratch_image_copy(&f, fd), 0);
+            ASSERT_OK(scsi_reserve(&limited, f.scsi, &d, &(struct scsi_mount){ 0 }, &ids[i], &err),
+                      err);
+            ASSERT_OK(scsi_map(&limited, f.scsi, ids[i], &path, &err), err);
+        }
+        vm_rig_expect(&f.rig, "grep -c ' /run/mounts/scsi/' /proc/mounts", "31\n");
+        for (unsigned i = 0; i < 30; i++) {
+            struct ctx limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
+            ASSERT_OK(scsi_unmap(&limited, f.scsi, ids[i], &err), err);
+        }
+    }
+    f.limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
     finish(&f);
 }
