@@ -480,6 +480,7 @@ TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
     static const char three[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
                       four[] = "low 0\noom 9\noom_kill 4\n";
 
+    ASSERT(fd >= 0);
     strcpy(w.path, path);
     put(path, three, sizeof(three) - 1);
     ASSERT(!oom_watch_hit(&w));
