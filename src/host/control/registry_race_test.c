@@ -63,7 +63,7 @@ TEST_VIRTUAL(a_create_given_up_during_the_boot_ends_the_vm)
 
 TEST_VIRTUAL(a_delete_during_a_create_waits_for_it)
 {
-    struct rig r = { .rootfs_ns = NS_PER_S };
+    struct rig r = { .host.rootfs_ns = NS_PER_S };
     struct client create, remove;
 
     rig_open(&r, ctx);
@@ -80,7 +80,7 @@ TEST_VIRTUAL(a_delete_during_a_create_waits_for_it)
     ASSERT_STR(rig_told(&r, ctx), "create a;delete a 137");
 
     /* The same with a create that fails: then there is nothing to delete. */
-    r.rootfs_fails = true;
+    r.host.rootfs_fails = true;
     go(&create, &r, ctx, "a", create_main);
     pass(ctx, 100 * NS_PER_MS);
     go(&remove, &r, ctx, "a", delete_main);
@@ -113,7 +113,7 @@ TEST_VIRTUAL(a_kill_during_a_start_is_delivered_behind_it)
 
 TEST_VIRTUAL(a_stuck_reader_delays_the_exit_but_not_for_ever)
 {
-    struct rig r = { .guest_opts.process_ns = NS_PER_MS, .io_stuck = true };
+    struct rig r = { .guest_opts.process_ns = NS_PER_MS, .host.io_stuck = true };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 

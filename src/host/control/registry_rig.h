@@ -12,6 +12,7 @@
 #include "host/bridge/fake_guest.h"
 #include "host/bridge/guest.h"
 #include "host/control/config.h"
+#include "host/control/registry_fake.h"
 #include "host/control/registry_priv.h"
 #include "host/control/vm.h"
 #include "host/vmm/fake/fake_vmm.h"
@@ -22,22 +23,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-struct anchor {
-    pid_t pid;
-    bool ended, by_us;
-    struct waitq q;
-};
-
-struct io {
-    struct rig *rig;
-    unsigned refs;
-    bool wants[3], closed;
-    unsigned flowing;
-    struct stream *streams[3];
-    struct waitq q;
-    struct cancel life;
-};
 
 struct rig {
     struct loop *loop;
@@ -52,269 +37,8 @@ struct rig {
     unsigned vms;
     char dir[64];
     struct group clients;
-    /* The host. */
-    unsigned anchors, ios, scratches, anchor_pids, fds_of_trees;
-    bool io_stuck, rootfs_fails, anchor_fails, io_fails, scratch_fails;
-    uint64_t rootfs_ns;
-    struct anchor *last_anchor;
-    struct waitq clock_q; /* woken: the clock was set */
-    struct sbuf told;     /* events so far, one a line */
-};
-
-static struct rig *rig_now;
-
-/* --- the host --- */
-
-static inline int rig_rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
-                                  const char *root_path, bool writable, int *ret_fd,
-                                  struct err *err)
-{
-    if (rig_now->rootfs_ns && fiber_sleep(ctx, rig_now->rootfs_ns, err) < 0)
-        return -1;
-    if (rig_now->rootfs_fails)
-        return err_set(err, ERR_NOT_FOUND, "rootfs: no such directory");
-    *ret_fd = open("/", O_PATH | O_DIRECTORY | O_CLOEXEC);
-    return 0;
-}
-
-static inline int rig_tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts,
-                                struct tree *ret, struct err *err)
-{
-    int fd = open(path, O_PATH | O_CLOEXEC);
-
-    if (fd < 0)
-        return err_set(err, ERR_NOT_FOUND, "%s does not exist", path);
-    *ret = (struct tree){ .fd = fd };
-    return 0;
-}
-
-struct scratch {
-    int fd;
-};
-
-static inline int rig_scratch_make(struct ctx *ctx, const struct scratch_opts *opts,
-                                   struct scratch **ret, struct err *err)
-{
-    if (rig_now->scratch_fails)
-        return err_set(err, ERR_EXHAUSTED, "no space for a scratch disk");
-    *ret = mem_new(struct scratch);
-    (*ret)->fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
-    rig_now->scratches++;
-    return 0;
-}
-
-static inline int rig_scratch_fd(const struct scratch *s)
-{
-    return s->fd;
-}
-
-static inline int rig_scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err)
-{
-    return 0;
-}
-
-static inline void rig_scratch_free(struct scratch *s)
-{
-    fd_close(s->fd);
-    free(s);
-    rig_now->scratches--;
-}
-
-static inline int rig_cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret,
-                                  struct err *err)
-{
-    *ret = NULL;
-    return 0;
-}
-
-static inline int rig_anchor_spawn(struct ctx *ctx, const struct anchor_opts *o,
-                                   struct anchor **ret, struct err *err)
-{
-    struct anchor *a;
-
-    if (rig_now->anchor_fails)
-        return err_set(err, ERR_EXHAUSTED, "no process for an anchor");
-    a = mem_new(struct anchor);
-    a->pid = (pid_t)(1000 + rig_now->anchor_pids++);
-    waitq_init(&a->q);
-    rig_now->anchors++;
-    rig_now->last_anchor = a;
-    *ret = a;
-    return 0;
-}
-
-static inline pid_t rig_anchor_pid(const struct anchor *a)
-{
-    return a->pid;
-}
-
-static inline int rig_anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us,
-                                  struct err *err)
-{
-    while (!a->ended)
-        if (waitq_wait(ctx, &a->q, "anchor", err) < 0)
-            return -1;
-    *ret_by_us = a->by_us;
-    return 0;
-}
-
-static inline void rig_anchor_end(struct anchor *a)
-{
-    a->by_us = a->by_us || !a->ended;
-    a->ended = true;
-    waitq_wake_all(&a->q);
-}
-
-static inline void rig_anchor_free(struct anchor *a)
-{
-    ASSERT(a->ended);
-    rig_now->anchors--;
-    if (rig_now->last_anchor == a)
-        rig_now->last_anchor = NULL;
-    free(a);
-}
-
-static inline int rig_io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec,
-                              struct io **ret, struct err *err)
-{
-    struct io *io;
-
-    if (rig_now->io_fails)
-        return err_set(err, ERR_INVALID, "stdout is no FIFO");
-    io = mem_new(struct io);
-    io->rig = rig_now;
-    io->refs = 1;
-    io->wants[0] = spec->in && spec->in[0];
-    io->wants[1] = spec->out && spec->out[0];
-    io->wants[2] = spec->err && spec->err[0] && !spec->terminal;
-    waitq_init(&io->q);
-    cancel_init(&io->life, NULL);
-    rig_now->ios++;
-    *ret = io;
-    return 0;
-}
-
-static inline void rig_io_unref(struct io *io)
-{
-    if (--io->refs > 0)
-        return;
-    cancel_release(&io->life);
-    free(io);
-}
-
-struct rig_flow {
-    struct io *io;
-    int fd;
-};
-
-static inline void rig_flow_main(void *arg)
-{
-    struct rig_flow *f = arg;
-    struct io *io = f->io;
-    struct ctx root = ctx_root(io->rig->loop), ctx = ctx_with_cancel(&root, &io->life);
-    struct err err = ERR_INIT;
-    char buf[256];
-    size_t n = 1;
-
-    while (io->rig->io_stuck && waitq_wait(&ctx, &io->q, "a reader", &err) == 0)
-        ;
-    while (n > 0 && stream_read(&ctx, io->streams[f->fd], buf, sizeof(buf), &n, &err) == 0)
-        ;
-    stream_free(TAKE_PTR(io->streams[f->fd]));
-    io->flowing--;
-    waitq_wake_all(&io->q);
-    rig_io_unref(io);
-    free(f);
-}
-
-static inline void rig_io_attach(struct io *io, struct stream *in, struct stream *out,
-                                 struct stream *err)
-{
-    struct stream *given[3] = { in, out, err };
-
-    io->streams[0] = in;
-    for (int i = 1; i < 3; i++) {
-        struct rig_flow *f;
-
-        if (!given[i])
-            continue;
-        if (io->closed) {
-            stream_free(given[i]);
-            continue;
-        }
-        f = mem_new(struct rig_flow);
-        *f = (struct rig_flow){ io, i };
-        io->streams[i] = given[i];
-        io->flowing++;
-        io->refs++;
-        fiber_go(io->rig->loop, rig_flow_main, f, "rig.io");
-    }
-}
-
-static inline bool rig_io_wants(const struct io *io, int fd)
-{
-    return io->wants[fd];
-}
-
-static inline int rig_io_drain(struct ctx *ctx, struct io *io, struct err *err)
-{
-    while (io->flowing > 0)
-        if (waitq_wait(ctx, &io->q, "output", err) < 0)
-            return -1;
-    return 0;
-}
-
-static inline void rig_io_close_stdin(struct io *io)
-{
-    stream_free(TAKE_PTR(io->streams[0]));
-}
-
-static inline void rig_io_close(struct io *io)
-{
-    io->closed = true;
-    stream_free(TAKE_PTR(io->streams[0]));
-    cancel_fire(&io->life, ERR_CANCELLED, "closed");
-}
-
-static inline void rig_io_free(struct io *io)
-{
-    rig_io_close(io);
-    rig_now->ios--;
-    rig_io_unref(io);
-}
-
-static inline int rig_clock_open(struct err *err)
-{
-    return open("/dev/null", O_RDONLY | O_CLOEXEC);
-}
-
-static inline int rig_clock_wait(struct ctx *ctx, int fd, struct err *err)
-{
-    return waitq_wait(ctx, &rig_now->clock_q, "clock", err);
-}
-
-static const struct registry_host rig_host = {
-    .clock_open = rig_clock_open,
-    .clock_wait = rig_clock_wait,
-    .rootfs_open = rig_rootfs_open,
-    .tree_open = rig_tree_open,
-    .scratch_make = rig_scratch_make,
-    .scratch_fd = rig_scratch_fd,
-    .scratch_remove = rig_scratch_remove,
-    .scratch_free = rig_scratch_free,
-    .cgroup_make = rig_cgroup_make,
-    .anchor_spawn = rig_anchor_spawn,
-    .anchor_pid = rig_anchor_pid,
-    .anchor_wait = rig_anchor_wait,
-    .anchor_end = rig_anchor_end,
-    .anchor_free = rig_anchor_free,
-    .io_open = rig_io_open,
-    .io_attach = rig_io_attach,
-    .io_wants = rig_io_wants,
-    .io_drain = rig_io_drain,
-    .io_close_stdin = rig_io_close_stdin,
-    .io_close = rig_io_close,
-    .io_free = rig_io_free,
+    struct fake_host host;
+    struct sbuf told; /* events so far, one a line */
 };
 
 /* --- VM and guest --- */
@@ -383,8 +107,8 @@ static inline void rig_write_spec(struct rig *r, const char *id, const char *mor
 
 static inline void rig_open(struct rig *r, struct ctx *ctx)
 {
-    rig_now = r;
     r->loop = ctx->loop;
+    fake_host_init(&r->host, ctx->loop);
     strcpy(r->dir, "/tmp/registry.XXXXXX");
     ASSERT(mkdtemp(r->dir) != NULL);
     config_init(&r->config);
@@ -392,7 +116,6 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
     r->config.run_root = str_format("%s/run", r->dir);
     r->events = events_new();
     group_init(&r->clients);
-    waitq_init(&r->clock_q);
     if (r->guest_opts.process_ns == 0)
         r->guest_opts.process_ns = NS_PER_S;
     r->registry = registry_new(&(struct registry_opts){ .loop = ctx->loop,
@@ -403,7 +126,7 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
                                                         .make_vmm = rig_make_vmm,
                                                         .make_guest = rig_make_guest,
                                                         .arg = r,
-                                                        .host = &rig_host });
+                                                        .host = &fake_host_ops });
 }
 
 static inline const char *rig_event_name(enum event_kind k)
@@ -466,9 +189,10 @@ static inline void rig_close(struct rig *r, struct ctx *ctx)
     (void)rig_told(r, &limited);
     registry_free(r->registry);
     events_free(r->events);
-    ASSERT_EQ(r->anchors, 0);
-    ASSERT_EQ(r->ios, 0);
-    ASSERT_EQ(r->scratches, 0);
+    ASSERT(!r->host.violation);
+    ASSERT_EQ(r->host.anchors, 0);
+    ASSERT_EQ(r->host.ios, 0);
+    ASSERT_EQ(r->host.scratches, 0);
     ASSERT_EQ(r->guest.containers, 0);
     ASSERT_EQ(r->guest.layers, 0);
     ASSERT_EQ(r->guest.shares, 0);

@@ -294,8 +294,8 @@ TEST_VIRTUAL(a_killed_anchor_kills_its_container)
     rig_open(&r, ctx);
     rig_create(&r, ctx, "a");
     rig_start(&r, ctx, "a", "");
-    r.last_anchor->ended = true; /* by somebody else */
-    waitq_wake_all(&r.last_anchor->q);
+    r.host.last_anchor->ended = true; /* by somebody else */
+    waitq_wake_all(&r.host.last_anchor->q);
     ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 137);
     rig_close(&r, ctx);
 }
@@ -349,7 +349,7 @@ TEST_VIRTUAL(a_step_of_the_hosts_clock_reaches_the_guest)
     rig_open(&r, ctx);
     rig_create(&r, ctx, "a");
     for (unsigned i = 1; i <= 3; i++) {
-        waitq_wake_all(&r.clock_q);
+        waitq_wake_all(&r.host.clock_q);
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
         ASSERT_EQ(r.guest.clocks, i);
     }

@@ -62,7 +62,7 @@ TEST_VIRTUAL(ws10_ws11_a_stuck_create_holds_up_nobody)
     rig_open(&r, ctx);
     rig_create(&r, &root, "a");
     rig_start(&r, &root, "a", "");
-    r.rootfs_ns = 300 * NS_PER_S;
+    r.host.rootfs_ns = 300 * NS_PER_S;
     rig_write_spec(&r, "b", "");
     go(&stuck, &r, &root, "b", create_main);
     pass(&root, NS_PER_S);
@@ -73,7 +73,7 @@ TEST_VIRTUAL(ws10_ws11_a_stuck_create_holds_up_nobody)
     ASSERT_EQ(v.status, PROCESS_RUNNING);
     rig_exec(&r, &root, "a", "x");
     rig_start(&r, &root, "a", "x");
-    r.rootfs_ns = 0;
+    r.host.rootfs_ns = 0;
     rig_create(&r, &root, "c");
     ASSERT(loop_now(r.loop) - before < 100 * NS_PER_MS);
     ASSERT(!stuck.done);
@@ -98,15 +98,15 @@ TEST_VIRTUAL(ws12_a_failed_create_leaves_nothing_and_can_be_repeated)
 
         rig_open(&r, &root);
         refuse(&r, i < ARRAY_LEN(steps) ? steps[i] : (struct refusal){ 0 });
-        r.rootfs_fails = i == ARRAY_LEN(steps);
-        r.anchor_fails = i == ARRAY_LEN(steps) + 1;
-        r.io_fails = i == ARRAY_LEN(steps) + 2;
-        r.scratch_fails = i == ARRAY_LEN(steps) + 3;
+        r.host.rootfs_fails = i == ARRAY_LEN(steps);
+        r.host.anchor_fails = i == ARRAY_LEN(steps) + 1;
+        r.host.io_fails = i == ARRAY_LEN(steps) + 2;
+        r.host.scratch_fails = i == ARRAY_LEN(steps) + 3;
         rig_write_spec(&r, "a", "");
         ASSERT(rig_try_create(&r, &root, "a", &err) < 0);
         expect_gone(&r, &root, "a");
         ASSERT_STR(rig_told(&r, &root), "");
-        r.rootfs_fails = r.anchor_fails = r.io_fails = r.scratch_fails = false;
+        r.host.rootfs_fails = r.host.anchor_fails = r.host.io_fails = r.host.scratch_fails = false;
         rig_create(&r, &root, "a");
         ASSERT_STR(rig_told(&r, &root), "create a");
         rig_close(&r, &root);
@@ -240,14 +240,14 @@ TEST_VIRTUAL(ws22_an_exec_whose_stdio_fails_can_be_deleted_and_made_again)
     go(&waiter, &r, ctx, "a", wait_main);
     waiter.exec = "x";
     pass(ctx, NS_PER_MS);
-    r.io_fails = true;
+    r.host.io_fails = true;
     ASSERT_FAIL(rig_try_start(&r, ctx, "a", "x", &err), err, ERR_INVALID);
     pass(ctx, NS_PER_MS);
     ASSERT(waiter.done);
     ASSERT_EQ(waiter.ret, 0);
     ASSERT(waiter.view.exit_status != 0);
     rig_delete(&r, ctx, "a", "x");
-    r.io_fails = false;
+    r.host.io_fails = false;
     rig_exec(&r, ctx, "a", "x");
     rig_start(&r, ctx, "a", "x");
     ASSERT_STR(rig_told(&r, ctx),
