@@ -41,37 +41,42 @@ def at(stage):
 
 
 hostile("exits", "init exits at once: the kernel's panic is shown", at("kernel"),
-        "panic|attempted to kill init")
+        "attempted to kill init")
 hostile("says-nothing", "init says nothing: the deadline ends it", at("kernel"),
-        "deadline|time|within", waits=True)
+        "deadline exceeded", waits=True)
 hostile("never-dials", "the agent never dials: the deadline ends it", at("init"),
-        "deadline|time|within", "try: ", waits=True)
-hostile("wrong-token", "an agent with a wrong token is never heard", at("init"), waits=True)
+        "deadline exceeded", "try: ", waits=True)
+hostile("wrong-token", "an agent with a wrong token is never heard", at("init"),
+        "deadline exceeded", waits=True)
 hostile("wrong-port", "an agent that dials ports nobody opened is never heard", at("init"),
-        waits=True)
-hostile("no-preface", "500 connections without a preface change nothing", at("init"), waits=True)
+        "deadline exceeded", waits=True)
+hostile("no-preface", "500 connections without a preface change nothing", at("init"),
+        "deadline exceeded", waits=True)
 hostile("wrong-version", "an agent that refuses our protocol version: told with the remedy",
-        at("agent"), "version", "make")
+        at("agent"), "does not speak protocol version 4", "make")
 hostile("other-version", "an agent of another protocol version: told with the remedy",
         at("agent"), "version 7", "make")
-hostile("frame-zero", "a frame of length 0 ends the bridge", at("agent"), "size|length|frame|0")
+hostile("frame-zero", "a frame of length 0 ends the bridge", at("agent"), "bad frame.*size 0 ")
 hostile("frame-huge", "a frame of length 2^32-1 ends the bridge", at("agent"),
-        "size|length|frame|4294967295")
+        "bad frame.*size 4294967295 ")
 hostile("frame-truncated", "a truncated frame ends the bridge", at("agent"),
-        "end|closed|frame|middle")
+        "ended after 9 of 184 bytes")
 hostile("frame-stops", "a frame that stops half way: the deadline ends it", at("agent"),
-        "deadline|time|within", waits=True)
-hostile("frame-garbage", "a frame that is no JSON ends the bridge", at("agent"), "JSON|decode|UTF")
+        "deadline exceeded", waits=True)
+hostile("frame-garbage", "a frame that is no JSON ends the bridge", at("agent"),
+        "NegotiateProtocol is unreadable.*JSON")
 hostile("bridge-silent", "a bridge that never answers: the deadline ends it", at("agent"),
-        "deadline|time|within", waits=True)
-hostile("bridge-closes", "a bridge that closes at once is an error", at("agent"), "clos|end|gone")
+        "deadline exceeded", waits=True)
+hostile("bridge-closes", "a bridge that closes at once is an error", at("agent"),
+        "the guest is gone")
 hostile("dies-before-dial", "the agent killed before it dials: its end is told", at("init"),
-        "agent died|killed by signal 9")
+        "powered off", "agent died: killed by signal 9")
 hostile("dies-after-dial", "the agent killed after it dialled: its end is told", at("agent"),
-        "agent died|killed by signal 9|ended|power")
-hostile("exec-garbage", "an answer to ExecuteProcess that is no object is an error", "error: ")
-hostile("exec-unasked", "an answer nobody asked for ends the bridge", "error: ")
-hostile("exec-closes", "a bridge that closes on ExecuteProcess is an error", "error: ")
+        "powered off", "agent died: killed by signal 9")
+hostile("exec-garbage", "an answer to ExecuteProcess that is no object is an error",
+        "ExecuteProcess is unreadable")
+hostile("exec-unasked", "an answer nobody asked for ends the bridge", "a call that nobody made")
+hostile("exec-closes", "a bridge that closes on ExecuteProcess is an error", "the guest is gone")
 
 
 def interrupted(deed, sentence):

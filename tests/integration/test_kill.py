@@ -215,6 +215,17 @@ def living(t):
     t.equal(p.wait(SOON).code, 143)
 
 
+@test("gc without pause beside a boot never disturbs it")
+def gc_race(t):
+    p = t.start_boot("echo", "hi")
+    while p.running:
+        r = t.lcow("gc", seconds=10)
+        t.equal((r.code, r.out), (0, ""), r)
+        time.sleep(0.01)
+    r = p.wait()
+    t.equal((r.code, r.out), (0, "hi\n"), r)
+
+
 @test("gc takes back the dead beside the living")
 def dead_beside_living(t):
     alive, vmm = begun(t, "negotiated")
