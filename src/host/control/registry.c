@@ -276,7 +276,7 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
     while (r->box && r->box->state == BOX_BOOTING && r->box->vm == NULL)
         if (waitq_wait(ctx, &r->box_q, "the VM to begin", err) < 0)
             return -1;
-    if (r->box && r->box->vm && vm_terminate(ctx, r->box->vm, err) < 0)
+    if (box_kill(ctx, r->box, err) < 0)
         return err_wrap(err, "end the VM of sandbox %s", r->id);
     while (!list_empty(&r->containers)) {
         AUTO(container_unref)

@@ -182,7 +182,19 @@ void box_drop_unused(struct registry *r)
 
 int box_kill(struct ctx *ctx, struct box *b, struct err *err)
 {
-    return b && b->vm ? vm_terminate(ctx, b->vm, err) : 0;
+    int r;
+
+    if (!b || !b->vm)
+        return 0;
+    /* Counted among those that use the VM: whoever takes it back at the same time frees it only
+     * when we have let go. */
+    b->refs++;
+    b->fibers.running++;
+    r = vm_terminate(ctx, b->vm, err);
+    if (--b->fibers.running == 0)
+        waitq_wake_all(&b->fibers.q);
+    box_unref(b);
+    return r;
 }
 
 bool box_lost(struct box *b)

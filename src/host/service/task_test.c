@@ -164,20 +164,28 @@ TEST_VIRTUAL(create_refuses_what_cannot_be)
     desk_close(&d, ctx);
 }
 
+static struct fake_answer refuse_create(void *arg, uint32_t type)
+{
+    return (struct fake_answer){ *(bool *)arg && type == BRIDGE_CREATE ? FAKE_REFUSE : FAKE_ANSWER,
+                                 0, BRIDGE_HR_FAIL };
+}
+
 TEST_VIRTUAL(ws12_after_a_failed_create_the_id_is_free_again)
 {
-    struct desk d = { .rig.rootfs_fails = true };
+    bool refuse = true;
+    struct desk d = { .rig.guest_opts.decide = refuse_create,
+                      .rig.guest_opts.decide_arg = &refuse };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
     rig_write_spec(&d.rig, "c1", "");
-    ASSERT_EQ(desk_try_create(&d, ctx, "c1", &err), ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "rootfs");
+    ASSERT(desk_try_create(&d, ctx, "c1", &err) != ERR_NONE);
+    ASSERT_HAS(err.msg, "create container c1");
     ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND); /* what containerd does */
     ASSERT_EQ(CODE("Shutdown", shutdown_request, "c1", ""), ERR_NONE);
     ASSERT(service_idle(d.service));
     ASSERT_EQ(service_asked_to_leave(d.service), 1);
-    d.rig.rootfs_fails = false;
+    refuse = false;
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(service_asked_to_leave(d.service), 0); /* a new container takes that back */
     desk_delete(&d, ctx, "c1", "");
@@ -587,6 +595,27 @@ TEST_VIRTUAL(a_killed_vm_ends_its_tasks_with_137_and_they_can_be_deleted)
               1);
     desk_delete(&d, ctx, "c1", "");
     ASSERT_STR(rig_told(&d.rig, ctx), "create c1;start c1;exit c1 137;delete c1 137");
+    desk_close(&d, ctx);
+}
+
+/* What containerd does after a Create that failed: Delete, Shutdown. Then the shim closes the
+ * registry, whose VM is just about to end by itself. */
+TEST_VIRTUAL(ws08_leaving_right_after_a_failed_create_is_orderly)
+{
+    bool refuse = true;
+    struct desk d = { .rig.guest_opts.decide = refuse_create,
+                      .rig.guest_opts.decide_arg = &refuse };
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    rig_write_spec(&d.rig, "c1", "");
+    ASSERT(desk_try_create(&d, ctx, "c1", &err) != ERR_NONE);
+    ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND);
+    ASSERT_EQ(CODE("Shutdown", shutdown_request, "c1", ""), ERR_NONE);
+    ASSERT(service_idle(d.service));
+    ASSERT_OK(registry_close(ctx, d.rig.registry, &err), err);
+    ASSERT(!registry_vm(d.rig.registry));
+    ASSERT_STR(rig_told(&d.rig, ctx), "");
     desk_close(&d, ctx);
 }
 
