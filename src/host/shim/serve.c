@@ -16,6 +16,7 @@
 #include "host/shim/group.h"
 #include "host/shim/publisher.h"
 #include "host/shim/shim_priv.h"
+#include "host/shim/watch.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -25,8 +26,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FORGOTTEN_AFTER (60 * NS_PER_S) /* nobody calls: containerd did not like our address */
-#define LEAVE_GRACE (3 * NS_PER_S)      /* the last container went, Shutdown was asked before */
 #define CLOSE_LIMIT (20 * NS_PER_S)
 #define FLUSH_LIMIT (5 * NS_PER_S)
 #define ANSWER_LIMIT (2 * NS_PER_S)
@@ -46,13 +45,13 @@ struct shim {
     struct stat socket;     /* as it was when we began; st_ino 0: none */
     struct latch stop;
     const char *stop_why; /* static text */
-    struct group fibers;
-    struct cancel life; /* of the watch */
-    struct waitq changed;
+    struct watch *watch;
 };
 
-static void stop(struct shim *s, const char *why)
+static void stop(void *arg, const char *why)
 {
+    struct shim *s = arg;
+
     if (!s->stop.set)
         s->stop_why = why;
     latch_set(&s->stop);
@@ -102,7 +101,7 @@ static void on_change(void *arg)
 {
     struct shim *s = arg;
 
-    waitq_wake_all(&s->changed);
+    watch_poke(s->watch);
 }
 
 /* For `delete`, should we be gone when it runs. */
@@ -118,56 +117,12 @@ static void on_created(void *arg, const char *id, const char *bundle, uint32_t p
                  F_ERR(&err));
 }
 
-static bool bundle_is_gone(void)
+static bool bundle_is_gone(void *arg)
 {
     struct stat st;
 
+    (void)arg;
     return stat(".", &st) < 0 || st.st_nlink == 0;
-}
-
-/* Whether to leave, and when to look again (0: at the next change). */
-static bool want_to_leave(struct shim *s, uint64_t *seen_asked, uint64_t *ret_again)
-{
-    uint64_t asked = service_asked_to_leave(s->service);
-    bool now = asked > *seen_asked;
-
-    *seen_asked = asked;
-    *ret_again = 0;
-    if (!service_idle(s->service))
-        return false;
-    if (now) {
-        stop(s, "Shutdown was called and nothing is left to serve");
-        return true;
-    }
-    *ret_again = asked ? LEAVE_GRACE : FORGOTTEN_AFTER;
-    return false;
-}
-
-static void watch(void *arg)
-{
-    struct shim *s = arg;
-    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->life);
-    uint64_t seen_asked = 0, again;
-
-    while (!want_to_leave(s, &seen_asked, &again)) {
-        struct ctx limit = again ? ctx_with_timeout(&ctx, again) : ctx;
-        struct err err = ERR_INIT;
-
-        if (waitq_wait(&limit, &s->changed, "nothing left to serve", &err) == 0)
-            continue;
-        if (err.code != ERR_DEADLINE)
-            return;
-        if (!service_idle(s->service))
-            continue;
-        if (service_asked_to_leave(s->service) > 0) {
-            stop(s, "the last container went after Shutdown had been called");
-            return;
-        }
-        if (service_calls(s->service) == 0 || bundle_is_gone()) {
-            stop(s, "containerd has forgotten us");
-            return;
-        }
-    }
 }
 
 /* ---- beginning */
@@ -184,6 +139,15 @@ static struct guest *make_guest(void *arg, struct vmm *vmm)
     struct shim *s = arg;
 
     return s->backend->guest_new(s->loop, vmm, NULL);
+}
+
+static int join_cgroup(const char *path, struct err *err)
+{
+    AUTO(cgroup_free) struct cgroup *c = NULL;
+
+    if (cgroup_make(path, NULL, &c, err) < 0)
+        return -1;
+    return c ? cgroup_join(c, getpid(), err) : 0; /* it is the administrator's, and stays */
 }
 
 static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
@@ -208,6 +172,8 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
         s->config.log_level = LOG_DEBUG;
     if (b.unscrubbed)
         log_scrub_enable(false);
+    if (b.shim_cgroup && join_cgroup(b.shim_cgroup, err) < 0)
+        return err_wrap(err, "shim_cgroup of the runtime options");
     log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
     return 0;
 }
@@ -256,8 +222,12 @@ static void begin(struct shim *s, int listener, bool stats_v2)
         .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
     s->server = rpc_server_new(s->loop);
     service_add_to(s->service, s->server);
+    s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
+                                               .service = s->service,
+                                               .leave = stop,
+                                               .bundle_gone = bundle_is_gone,
+                                               .arg = s });
     rpc_server_listen(s->server, listener);
-    group_go(&s->fibers, s->loop, watch, s, "watch");
 }
 
 /* ---- end */
@@ -302,14 +272,13 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
 
     struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
 
-    cancel_fire(&s->life, ERR_CANCELLED, "the shim ends");
     if (rpc_server_shutdown(&answering, s->server, err) < 0 && first.code == ERR_NONE)
         first = *err;
 
     struct ctx stopping = ctx_with_timeout(ctx, STOP_LIMIT);
 
     if ((publisher_stop(&stopping, s->publisher, err) < 0 ||
-         group_wait(&stopping, &s->fibers, "end of the watch", err) < 0) &&
+         watch_stop(&stopping, s->watch, err) < 0) &&
         first.code == ERR_NONE)
         first = *err;
     if (first.code != ERR_NONE) {
@@ -317,6 +286,7 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
         return -1; /* nothing is freed: somebody is still at work on it */
     }
     rpc_server_free(s->server);
+    watch_free(s->watch);
     service_free(s->service);
     publisher_free(s->publisher);
     registry_free(s->registry);
@@ -363,9 +333,6 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     s->backend = backend;
     config_init(&s->config);
     latch_init(&s->stop);
-    group_init(&s->fibers);
-    waitq_init(&s->changed);
-    cancel_init(&s->life, NULL);
     r = set_up(ctx, s, &listener, &stats_v2, err);
     if (r < 0) {
         say_ready(err->msg);
@@ -383,7 +350,6 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         if (r < 0)
             return -1;
     }
-    cancel_release(&s->life);
     group_note_release(&s->note);
     config_release(&s->config);
     free(s);

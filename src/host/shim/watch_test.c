@@ -1,0 +1,173 @@
+/* watch_test.c - when the shim leaves, and when it does not. */
+#include "harness/tap.h"
+#include "host/service/task_rig.h"
+#include "host/shim/watch.h"
+
+struct scene {
+    struct desk d;
+    struct watch *watch;
+    const char *why;
+    uint64_t at;
+    bool bundle_gone;
+};
+
+static void on_leave(void *arg, const char *why)
+{
+    struct scene *s = arg;
+
+    ASSERT(!s->why);
+    s->why = why;
+    s->at = loop_now(s->d.rig.loop);
+}
+
+static bool is_bundle_gone(void *arg)
+{
+    return ((struct scene *)arg)->bundle_gone;
+}
+
+static void scene_open(struct scene *s, struct ctx *ctx)
+{
+    desk_open(&s->d, ctx);
+    s->watch = watch_new(&(struct watch_opts){ .loop = ctx->loop,
+                                               .service = s->d.service,
+                                               .leave = on_leave,
+                                               .bundle_gone = is_bundle_gone,
+                                               .arg = s });
+}
+
+static void scene_close(struct scene *s, struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(watch_stop(ctx, s->watch, &err), err);
+    watch_free(s->watch);
+    desk_close(&s->d, ctx);
+}
+
+/* What the daemon does on each change. */
+static void poke(struct scene *s, struct ctx *ctx, uint64_t ns)
+{
+    struct err err = ERR_INIT;
+
+    watch_poke(s->watch);
+    ASSERT_OK(fiber_sleep(ctx, ns, &err), err);
+}
+
+static void ask(struct scene *s, struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    (void)desk_code(&s->d, ctx, "Shutdown", &shutdown_request__descriptor, "c1", "", &err);
+    ASSERT_STR(err.msg, "");
+}
+
+#define LONG_CTX                                                                                   \
+    struct ctx root_ = ctx_root(ctx->loop), longer_ = ctx_with_timeout(&root_, 3600 * NS_PER_S);   \
+    ctx = &longer_
+
+TEST_VIRTUAL(a_shim_that_nobody_calls_leaves_after_a_minute)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+
+    uint64_t began = loop_now(ctx->loop);
+
+    poke(&s, ctx, 59 * NS_PER_S);
+    ASSERT(!s.why);
+    poke(&s, ctx, 61 * NS_PER_S);
+    ASSERT_STR(s.why, "nobody has ever called");
+    ASSERT(s.at - began <= 121 * NS_PER_S);
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(shutdown_without_containers_is_obeyed_at_once)
+{
+    struct scene s = { 0 };
+
+    scene_open(&s, ctx);
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    ASSERT_STR(s.why, "Shutdown was called and nothing is left to serve");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(shutdown_with_containers_waits_for_the_next_one)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    ask(&s, ctx);
+    poke(&s, ctx, 600 * NS_PER_S);
+    ASSERT(!s.why);
+    desk_delete(&s.d, ctx, "c1", "");
+    poke(&s, ctx, NS_PER_S);
+    ASSERT(!s.why); /* containerd asks again, most versions do */
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    ASSERT_STR(s.why, "Shutdown was called and nothing is left to serve");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(after_a_shutdown_that_came_too_early_the_last_delete_is_enough)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    desk_delete(&s.d, ctx, "c1", "");
+    poke(&s, ctx, 4 * NS_PER_S);
+    ASSERT_STR(s.why, "the last container went after Shutdown had been called");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(a_create_takes_the_wish_to_leave_back)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    desk_create(&s.d, ctx, "c2");
+    desk_delete(&s.d, ctx, "c1", "");
+    desk_delete(&s.d, ctx, "c2", "");
+    poke(&s, ctx, 30 * NS_PER_S);
+    ASSERT(!s.why);
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(without_its_bundle_and_without_calls_it_has_been_forgotten)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    desk_delete(&s.d, ctx, "c1", "");
+    poke(&s, ctx, 600 * NS_PER_S);
+    ASSERT(!s.why); /* the bundle is there: containerd may come back */
+    s.bundle_gone = true;
+    poke(&s, ctx, 130 * NS_PER_S);
+    ASSERT_STR(s.why, "the bundle is gone and nobody calls");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(containers_keep_it_whatever_else_happens)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    poke(&s, ctx, 1800 * NS_PER_S);
+    ASSERT(!s.why);
+    scene_close(&s, ctx);
+}
