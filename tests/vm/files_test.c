@@ -149,6 +149,46 @@ TEST_FIBER(disks_come_and_go)
     vm_rig_finish(&r);
 }
 
+/* One for reading, one for writing, through descriptors that QEMU cannot open anew. */
+TEST_FIBER(block_devices_are_disks_too)
+{
+    struct vm_rig r;
+    char path[64];
+
+    vm_rig_start(ctx, &r);
+    fd_close(open_image(&r, "c.img", "device", O_RDONLY));
+    AUTO_FREE char *up =
+        str_format("cd %s && losetup -f --show c.img > loop 2>/dev/null || :", r.place.dir);
+    AUTO_FREE char *down = str_format("losetup -d $(cat %s/loop)", r.place.dir);
+    AUTO_FREE char *name = NULL;
+    size_t len;
+
+    host_sh(&r, up);
+    ASSERT_EQ(file_read_all(place_path(&r.place, "loop"), sizeof(path) - 1, &name, &len), 0);
+    if (len == 0) {
+        vm_rig_finish(&r);
+        tap_skip("no loop devices here");
+    }
+    snprintf(path, sizeof(path), "%.*s", (int)strcspn(name, "\n"), name);
+    AUTO_FD int ro = open(path, O_RDONLY | O_CLOEXEC), rw = open(path, O_RDWR | O_CLOEXEC);
+    host_sh(&r, down); /* when the last one lets go of it */
+    ASSERT(ro >= 0 && rw >= 0);
+    vm_rig_expect(&r, MODULES, "");
+    attach(&r, 1, rw, false);
+    vm_rig_expect(&r,
+                  DISK(1) "mkdir -p /run/c; mount -t ext4 /dev/$d /run/c && cat /run/c/hello && "
+                          "echo kept > /run/c/new && umount /run/c",
+                  "device\n");
+    detach(&r, 1);
+    attach(&r, 2, ro, true);
+    vm_rig_expect(&r,
+                  DISK(2) "mount -t ext4 -o ro /dev/$d /run/c && cat /run/c/new && umount /run/c; "
+                          "cat /sys/block/$d/ro",
+                  "kept\n1\n");
+    detach(&r, 2);
+    vm_rig_finish(&r);
+}
+
 TEST_FIBER(a_refused_disk_leaves_nothing_in_qemu)
 {
     struct vm_rig r;
