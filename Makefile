@@ -8,7 +8,7 @@ MESON_FUZZ  := build/fuzz
 JOBS        := $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration \
+.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration e2e \
         check-rooms check-format format bench fsm-docs clean
 
 all: image ## programs in build/bin and the guest image in build/image
@@ -52,7 +52,7 @@ check: deps ## every test; ends with "N passed, N failed"
 check-full: deps ## the same with more seeds and longer fuzzing
 	@scripts/check --full
 
-unit sim asan fuzz-smoke integration: deps ## one suite of make check
+unit sim asan fuzz-smoke integration e2e: deps ## one suite of make check
 	@scripts/check --only $@
 
 check-rooms: ## what may include what
