@@ -225,16 +225,6 @@ int container_exec(struct ctx *ctx, struct container *c, const struct container_
     return 0;
 }
 
-/* Created and not started: nobody watches it, so its end is ours to tell. What the guest made for
- * it goes with delete. */
-static int kill_created(struct process *p, uint32_t signo)
-{
-    if (p->io)
-        p->r->host->io_close(p->io);
-    process_end(p, 128 + signo, true);
-    return 0;
-}
-
 static int kill_all(struct ctx *ctx, struct container *c, uint32_t signo, struct err *err)
 {
     /* The end of the first process of a pid namespace ends all in it. */
@@ -281,7 +271,9 @@ int container_kill(struct ctx *ctx, struct container *given, const char *exec_id
         if (!process_is_init(p))
             return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id,
                            c->id);
-        return kill_created(p, signo);
+        /* What the guest made for it goes with delete. */
+        process_end_created(p, 128 + signo, true);
+        return 0;
     }
     if (p->state == PROCESS_ST_TERMINATED && all)
         return 0;
@@ -298,9 +290,7 @@ void container_vm_died(struct container *c, bool killed)
 
     if (!p || p->state != PROCESS_ST_CREATED || p->starting || c->state != CONTAINER_CREATED)
         return;
-    if (p->io)
-        c->r->host->io_close(p->io);
-    process_end(p, killed ? 137 : 255, true);
+    process_end_created(p, killed ? 137 : 255, false);
 }
 
 /* --- while it runs --- */
@@ -481,7 +471,8 @@ static void watch_oom(struct container *c)
         return;
     while (oom && b->guest->ops->wait_oom(&ctx, b->guest, c->id, &oom, &err) == 0) {
         if (oom) {
-            push(c, EVENT_OOM);
+            if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED) /* else late */
+                push(c, EVENT_OOM);
             (void)fiber_sleep(&ctx, CONTAINER_OOM_PAUSE, &err); /* whatever the guest says */
         }
     }

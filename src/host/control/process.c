@@ -173,6 +173,58 @@ static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, ui
     }
 }
 
+struct created_end {
+    struct process *p;
+    struct container *c;
+    uint32_t status;
+    bool ask;
+};
+
+static void end_created(struct process *p, uint32_t status)
+{
+    if (p->io)
+        p->r->host->io_close(p->io);
+    process_end(p, status, true);
+}
+
+static void end_created_main(void *arg)
+{
+    struct created_end *e = arg;
+    struct box *b = e->p->r->box;
+    struct ctx root = ctx_root(e->p->r->o.loop), ctx = ctx_with_id(&root, "cid", e->c->id);
+    struct err err = ERR_INIT;
+
+    if (e->ask && box_enter(b, "kill a container", &err) == 0) {
+        struct ctx limited = ctx_with_timeout(&ctx, PROCESS_EXECS_LIMIT);
+
+        /* With the first process of its pid namespace all the others go. */
+        (void)b->guest->ops->shutdown(&limited, b->guest, e->c->id, true, &err);
+        box_leave(b);
+    }
+    await_execs(&ctx, e->c, e->ask ? PROCESS_EXECS_LIMIT : PROCESS_LOST_LIMIT, e->status);
+    end_created(e->p, e->status);
+    container_unref(e->c);
+    process_unref(e->p);
+    free(e);
+}
+
+void process_end_created(struct process *p, uint32_t status, bool ask)
+{
+    struct created_end *e;
+
+    if (p->ending)
+        return;
+    if (!container_has_running_execs(p->c)) {
+        end_created(p, status);
+        return;
+    }
+    p->ending = true;
+    p->refs++;
+    e = mem_new(struct created_end);
+    *e = (struct created_end){ p, container_ref(p->c), status, ask };
+    group_go(&p->r->fibers, p->r->o.loop, end_created_main, e, "end %s", p->container_id);
+}
+
 /* The VM is gone, or does not talk any more: from what the host knows, and fast. */
 static void end_lost(struct ctx *ctx, struct process *p)
 {
@@ -307,8 +359,9 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
     struct container *c = p->c;
     int r;
 
-    if (p->starting)
-        return err_set(err, ERR_STATE, "process is being started already");
+    if (p->starting || c->init->ending)
+        return err_set(err, ERR_STATE, "process is being %s already",
+                       p->starting ? "started" : "killed");
     if (fsm_check(&process_fsm, p->state, PROCESS_EV_STARTED, err) < 0)
         return -1;
     p->starting = true;

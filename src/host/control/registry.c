@@ -192,6 +192,8 @@ static int delete_container(struct ctx *ctx, struct container *c, struct registr
 
     if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED)
         return err_set(err, ERR_STATE, "container %s runs: kill it first", c->id);
+    if (c->state == CONTAINER_CREATED && container_has_running_execs(c))
+        return err_set(err, ERR_STATE, "an exec of container %s runs: kill it first", c->id);
     if (c->kind == SPEC_SANDBOX) {
         LIST_EACH (&r->containers, pos) {
             struct container *other = LIST_ENTRY(pos, struct container, node);
@@ -285,7 +287,9 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
         struct process_view ignored;
         struct registry_deleted deleted;
 
-        if (init && init->state == PROCESS_ST_RUNNING && process_wait(ctx, init, &ignored, err) < 0)
+        bool ends = init && (init->state == PROCESS_ST_RUNNING || container_has_running_execs(c));
+
+        if (ends && process_wait(ctx, init, &ignored, err) < 0)
             return -1;
         if (registry_delete(ctx, r, c->id, "", &deleted, err) < 0 && err->code != ERR_NOT_FOUND)
             return -1;

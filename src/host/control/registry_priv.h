@@ -67,6 +67,7 @@ struct process {
     bool terminal;
     enum process_state state;
     bool starting;
+    bool ending;              /* never started, and its execs go first */
     bool draining;            /* its io is in use */
     uint64_t pending_signals; /* bit n-1; sent when the start is through */
     bool stdin_closed;
@@ -92,6 +93,9 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err);
 int process_start(struct ctx *ctx, struct process *p, struct err *err);
 /* The end, from whatever knowledge: once. Publishes exit if tell. */
 void process_end(struct process *p, uint32_t status, bool tell);
+/* Of an init that was never started, which nobody watches: behind its execs, and told. ask: they
+ * run on in the guest unless it is told. Never waits. */
+void process_end_created(struct process *p, uint32_t status, bool ask);
 int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err);
 
 /* --- container --- */
