@@ -161,8 +161,8 @@ def rlimits(t):
 def much_output(t):
     data = random.Random(1).randbytes(64 << 20)  # made here: an emulated processor is slow
     path = t.write("data", data)
-    r = t.run("--rm", f"--mount=type=bind,src={path},dst=/data,options=bind:ro", "c1", "cat", "/data",
-              seconds=250)
+    r = t.run("--rm", f"--mount=type=bind,src={path},dst=/data,options=bind:ro", "c1",
+              "cat", "/data", seconds=250)
     t.equal(r.code, 0, r.err)
     t.check(r.out_bytes == data, f"{len(r.out_bytes)} bytes of {len(data)}, or other ones")
 
