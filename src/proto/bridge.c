@@ -111,7 +111,8 @@ int bridge_err(struct err *err, uint32_t hr, const char *fmt, ...)
     text = str_vformat(fmt, ap);
     va_end(ap);
     err_set(err, code_of_hr(hr), "%s", text);
-    err->sys = (int32_t)hr;
+    /* A guest may fail with a success code. */
+    err->sys = (int32_t)((int32_t)hr < 0 ? hr : BRIDGE_HR_FAIL);
     return -1;
 }
 

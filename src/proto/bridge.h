@@ -4,7 +4,7 @@
  *
  * Host:  fill a struct bridge_request, bridge_request_encode(), send; read 16 bytes,
  *        bridge_header_decode(), read the payload, bridge_response_decode() with the type of the
- *        request that has this id; bridge_response_check() turns a refusal into an err.
+ *        request that has this id; bridge_err() turns a result that is not 0 into an err.
  * Guest: bridge_header_decode(), bridge_request_decode(), dispatch on type; bridge_response_for(),
  *        fill or bridge_response_fail(), bridge_response_encode().
  *
@@ -397,8 +397,6 @@ void bridge_response_encode(const struct bridge_response *r, uint64_t id, uint32
 /* request_type: of the request with this id. An error means that the guest sent rubbish. */
 int bridge_response_decode(uint32_t request_type, const void *payload, size_t len,
                            struct bridge_response *ret, struct err *err);
-/* 0 if the result is 0, else -1 with an err that carries it and the guest's text. */
-int bridge_response_check(const struct bridge_response *r, struct err *err);
 void bridge_response_release(struct bridge_response *r);
 static inline void bridge_response_release_auto(struct bridge_response *r)
 {

@@ -149,22 +149,6 @@ int bridge_response_decode(uint32_t request_type, const void *payload, size_t le
     return 0;
 }
 
-int bridge_response_check(const struct bridge_response *r, struct err *err)
-{
-    char hr_text[BRIDGE_HR_TEXT_SIZE];
-    AUTO_FREE char *text = NULL;
-
-    if (r->result == BRIDGE_HR_OK)
-        return 0;
-    bridge_hr_text(r->result, hr_text);
-    /* The guest's words may end up on a terminal. */
-    text = str_printable(r->error_message && *r->error_message ? r->error_message : hr_text);
-    bridge_err(err, r->result, "guest: %s", text);
-    if (err->sys >= 0) /* a guest that fails with a success code */
-        err->sys = (int32_t)BRIDGE_HR_FAIL;
-    return -1;
-}
-
 void bridge_response_release(struct bridge_response *r)
 {
     bridge_mem_free(r->mem);

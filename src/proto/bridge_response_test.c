@@ -42,7 +42,7 @@ TEST(an_err_carries_its_hresult_through_wrapping_and_over_the_wire)
 {
     struct bridge_request req = { .type = BRIDGE_SIGNAL_PROCESS, .activity_id = FIXED_ID };
     struct bridge_response resp = bridge_response_for(&req);
-    struct err err = ERR_INIT, seen = ERR_INIT;
+    struct err err = ERR_INIT;
     size_t size;
 
     ASSERT_EQ(bridge_err(&err, BRIDGE_HR_NOT_FOUND, "process %u", 77u), -1);
@@ -56,9 +56,7 @@ TEST(an_err_carries_its_hresult_through_wrapping_and_over_the_wire)
     ASSERT_EQ(got.n_records, 1);
     ASSERT_STR(got.records[0].message, "signal: process 77");
     ASSERT_STR(got.records[0].module, "gcs");
-    ASSERT_FAIL(bridge_response_check(&got, &seen), seen, ERR_NOT_FOUND);
-    ASSERT_HAS(seen.msg, "signal: process 77");
-    ASSERT_EQ(bridge_hr(&seen), BRIDGE_HR_NOT_FOUND);
+    ASSERT_STR(got.error_message, "signal: process 77");
 }
 
 TEST(an_err_without_hresult_is_a_plain_failure)
@@ -92,24 +90,11 @@ TEST(every_hresult_becomes_a_code)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct bridge_response r = { .type = BRIDGE_START, .result = cases[i].hr };
         struct err err = ERR_INIT;
 
-        ASSERT_FAIL(bridge_response_check(&r, &err), err, cases[i].code);
-        ASSERT(err.sys < 0);
-        ASSERT_HAS(err.msg, "HRESULT: 0x");
+        ASSERT_FAIL(bridge_err(&err, cases[i].hr, "refused"), err, cases[i].code);
+        ASSERT(err.sys < 0); /* never an errno */
     }
-    ASSERT_EQ(bridge_response_check(&(struct bridge_response){ 0 }, NULL), 0);
-}
-
-TEST(the_words_of_the_guest_cannot_drive_a_terminal)
-{
-    struct bridge_response r = { .result = BRIDGE_HR_FAIL,
-                                 .error_message = "a\x1b[2Jb\nc\x7f\xc2\x9b d\xff é" };
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(bridge_response_check(&r, &err), err, ERR_UNKNOWN);
-    ASSERT_STR(err.msg, "guest: a?[2Jb?c?? d? é");
 }
 
 TEST(a_result_must_be_a_signed_number)
