@@ -24,7 +24,7 @@ enum container_state {
     CONTAINER_INVALID,
     CONTAINER_STATE_COUNT
 };
-extern const struct fsm container_fsm;
+extern const struct fsm container_fsm, process_fsm;
 
 /* Queries: never wait. */
 const char *container_id(const struct container *c);

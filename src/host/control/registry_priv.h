@@ -55,7 +55,6 @@ enum process_event {
     PROCESS_EV_ENDED, /* exit, failed start, kill before start, delete before start */
     PROCESS_EV_COUNT
 };
-extern const struct fsm process_fsm;
 
 struct process {
     struct list node; /* in its container's execs; init is in none */
