@@ -115,6 +115,11 @@ def execs(t):
                 (3, b"in\n", b"e\n"))
         t.equal(vm.run(c.name, "sh", "-c", "ulimit -n; pwd; id -u; id -g", cwd="/home/app",
                        user={"username": "app"}), (0, b"77\n/home/app\n1000\n1001\n", b""))
+        code, out, _ = vm.run(c.name, "sh", "-c", "grep -E 'Sig(Blk|Ign)' /proc/self/status; "
+                              "cat /proc/self/oom_score_adj /proc/1/oom_score_adj; ls /proc/self/fd")
+        t.equal(re.sub(rb"\s+", b" ", out),
+                b"SigBlk: 0000000000000000 SigIgn: 0000000080000000 0 0 0 1 2 3 ",
+                "32 is the C library's own")
         t.equal(vm.run(c.name, "sh", "-c", "kill -9 $$")[0], 137)
         t.equal(vm.run(c.name, "sh", "-c", "kill -15 $$")[0], 143)
         t.match("no user .nobody. in the image",
