@@ -180,6 +180,15 @@ void box_drop_unused(struct registry *r)
     kill_vm(b);
 }
 
+void box_give_up(struct box *b)
+{
+    struct ctx root, ctx = box_ctx(b, &root);
+
+    if (!b->ending_asked)
+        log_error(&ctx, "the guest does not take a SIGKILL; its VM is ended now");
+    kill_vm(b);
+}
+
 int box_kill(struct ctx *ctx, struct box *b, struct err *err)
 {
     int r;

@@ -26,6 +26,7 @@ struct scsi;
 #define PROCESS_DRAIN_LIMIT (10 * NS_PER_S)       /* output, after the guest told the exit */
 #define PROCESS_EXECS_LIMIT (15 * NS_PER_S)       /* execs, after their container's init */
 #define PROCESS_OOM_LIMIT NS_PER_S                /* the guest's word on OOM, after the exit */
+#define PROCESS_KILL_LIMIT (20 * NS_PER_S)        /* for the guest to take a SIGKILL */
 #define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* how a lost VM ended */
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
 #define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
@@ -206,6 +207,8 @@ void box_drop_unused(struct registry *r);
 /* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
  * is, the VM ends now. */
 bool box_lost(struct box *b);
+/* A guest that does not even take a SIGKILL: its VM ends. Never waits. */
+void box_give_up(struct box *b);
 /* Kills the VM, if it is there, and waits until it is gone; the box stays. */
 int box_kill(struct ctx *ctx, struct box *b, struct err *err);
 /* Around calls: as vm_call_begin. */

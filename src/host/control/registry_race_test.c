@@ -197,6 +197,32 @@ TEST_VIRTUAL(a_guest_that_breaks_the_protocol_loses_its_vm)
     rig_close(&r, &root);
 }
 
+TEST_VIRTUAL(a_guest_that_hangs_cannot_survive_a_sigkill)
+{
+    struct rig r = { .guest_opts.process_ns = 5000 * NS_PER_S,
+                     .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1000, FAKE_SILENT, 0 };
+    before = loop_now(r.loop);
+
+    struct ctx little = ctx_with_timeout(&root, NS_PER_S);
+
+    ASSERT_FAIL(rig_try_kill(&r, &little, "a", "", 9, false, &err), err, ERR_DEADLINE);
+    ASSERT_EQ(container_state(rig_find(&r, "a")), CONTAINER_RUNNING);
+    err_clear(&err);
+    ASSERT_OK(rig_try_kill(&r, &root, "a", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT(loop_now(r.loop) - before < 30 * NS_PER_S);
+    rig_delete(&r, &root, "a", "");
+    rig_close(&r, &root);
+}
+
 /* A whole life, cut off after n ms, for every n. */
 static void life_main(void *arg)
 {
