@@ -52,8 +52,11 @@ check: deps ## every test; ends with "N passed, N failed"
 check-full: deps ## the same with more seeds and longer fuzzing
 	@scripts/check --full
 
-unit sim asan fuzz-smoke integration e2e: deps ## one suite of make check
+unit sim asan fuzz-smoke integration: deps ## one suite of make check
 	@scripts/check --only $@
+
+e2e: image ## all end-to-end tests: on containerd 2.1, a smoke set on 1.6 and 1.7
+	@tests/e2e/run
 
 check-rooms: ## what may include what
 	@scripts/check-rooms
