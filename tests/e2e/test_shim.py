@@ -88,6 +88,28 @@ def bad_execs(t):
     t.equal(shim.code("Delete", text(1, "c1"), text(2, "e1")), NOT_FOUND)
 
 
+@test("CloseIO before Start is remembered: the program reads all, then the end", images=())
+def early_close(t):
+    shim = running(t)
+    fifos = [os.path.join(t.work, name) for name in ("in", "out")]
+    for path in fifos:
+        os.mkfifo(path)
+    ends = [os.open(path, os.O_RDWR | os.O_NONBLOCK) for path in fifos]
+    c1, e1 = text(1, "c1"), text(2, "e1")
+    try:
+        shim.call("Exec", c1, e1, text(4, fifos[0]), text(5, fifos[1]), shimcall.wrapped(
+            7, PROCESS, b'{"cwd":"/","args":["cat"],"env":["PATH=/bin"]}'))
+        shim.call("CloseIO", c1, e1, number(3, 1))
+        os.write(ends[0], b"all of it")
+        os.close(ends.pop(0))
+        shim.call("Start", c1, e1)
+        t.equal(shim.call("Wait", c1, e1).get(1, 0), 0)
+        t.equal(os.read(ends[0], 100), b"all of it")
+    finally:
+        for fd in ends:
+            os.close(fd)
+
+
 @test("Kill with signal 99, Update with nonsense, Checkpoint: refused, no harm", images=(),
       runc=False)
 def nonsense(t):
