@@ -1,0 +1,252 @@
+/* reg_client.c - what a client of the registry does, step by step, by the dice. */
+#include "base/log.h"
+#include "base/loop.h"
+#include "reg_priv.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Taking back goes on without its client for so long at most. */
+#define SLACK (CONTAINER_UNDO_LIMIT + 15 * NS_PER_S)
+
+enum action {
+    ACT_CREATE,
+    ACT_START,
+    ACT_EXEC,
+    ACT_START_EXEC,
+    ACT_KILL,
+    ACT_WAIT,
+    ACT_PAUSE,
+    ACT_RESUME,
+    ACT_DELETE,
+    ACT_DELETE_EXEC,
+    ACT_STATS,
+    ACT_UPDATE,
+    ACT_LOOK,
+    ACT_CLOSE_STDIN,
+    ACT_RESIZE,
+    ACT_COUNT
+};
+static const char *const names[] = { "create", "start",  "exec",   "start exec",  "kill",
+                                     "wait",   "pause",  "resume", "delete",      "delete exec",
+                                     "stats",  "update", "look",   "close stdin", "resize" };
+_Static_assert(ARRAY_LEN(names) == ACT_COUNT, "a name for each action");
+
+struct step {
+    struct reg *s;
+    char id[2], exec[3];
+    struct ctx *ctx;
+    struct err *err;
+};
+
+static struct container *find(struct step *t)
+{
+    return registry_find(t->s->registry, t->id, t->err);
+}
+
+static int create(struct step *t)
+{
+    struct reg *s = t->s;
+    const struct registry_create c = { .id = t->id,
+                                       .bundle = s->dir,
+                                       .in = reg_chance(s, 300) ? "/in" : "",
+                                       .out = "/out",
+                                       .err = reg_chance(s, 500) ? "/err" : "" };
+    uint32_t pid = 0;
+    int r = registry_create(t->ctx, s->registry, &c, &pid, t->err);
+
+    if (r == 0 && pid == 0)
+        reg_broken(s, "create of %s gives pid 0", t->id);
+    return r;
+}
+
+static int start(struct step *t, const char *exec)
+{
+    struct container *c = find(t);
+    uint32_t pid;
+
+    return c ? container_start(t->ctx, c, exec, &pid, t->err) : -1;
+}
+
+static int exec(struct step *t)
+{
+    static const char process[] = "{\"args\":[\"sh\"],\"cwd\":\"/\"}";
+    const struct container_exec e = { .exec_id = t->exec,
+                                      .out = "/out",
+                                      .process_json = process,
+                                      .process_len = sizeof(process) - 1 };
+    struct container *c = find(t);
+
+    return c ? container_exec(t->ctx, c, &e, t->err) : -1;
+}
+
+static int kill_one(struct step *t)
+{
+    static const uint32_t signals[] = { 9, 9, 15, 10 };
+    struct container *c = find(t);
+    struct reg *s = t->s;
+    bool of_exec = reg_chance(s, 300), all = !of_exec && reg_chance(s, 500);
+    uint32_t signo = signals[rng_below(&s->rng, ARRAY_LEN(signals))];
+
+    if (c && c->state == CONTAINER_CREATED && signo == 10)
+        signo = 9; /* its status would be one that the laws do not know */
+    return c ? container_kill(t->ctx, c, of_exec ? t->exec : "", signo, all, t->err) : -1;
+}
+
+static int wait_one(struct step *t)
+{
+    struct container *c = find(t);
+    bool init = reg_chance(t->s, 600);
+    struct process *p = c ? container_process(c, init ? "" : t->exec, t->err) : NULL;
+    struct process_view v;
+    int r = p ? process_wait(t->ctx, p, &v, t->err) : -1;
+
+    if (r < 0)
+        return r;
+    if (init || v.exit_status != 0) /* an exec that was deleted before its start: 0 */
+        reg_laws_status(t->s, "a wait", v.exit_status);
+    if (v.exited_wall_ns == 0)
+        reg_broken(t->s, "a wait gives an exit without a time");
+    return 0;
+}
+
+/* Never waits, whatever hangs. */
+static int look(struct step *t)
+{
+    uint64_t before = loop_now(t->s->loop);
+    struct container *c = find(t);
+    struct container_pid *pids = NULL;
+    struct process_view v;
+    struct process *p;
+    size_t n = 0;
+
+    if (!c)
+        return -1;
+    if (container_pids(c, &pids, &n, t->err) == 0 && n == 0)
+        reg_broken(t->s, "container %s has no pid", t->id);
+    free(pids);
+    p = container_process(c, "", t->err);
+    if (p) {
+        process_view(p, &v);
+        if ((v.status == PROCESS_STOPPED) != (v.exited_wall_ns != 0))
+            reg_broken(t->s, "status %d of %s with exit time %llu", v.status, t->id,
+                       (unsigned long long)v.exited_wall_ns);
+    }
+    if (loop_now(t->s->loop) != before)
+        reg_broken(t->s, "a query took time");
+    return p ? 0 : -1;
+}
+
+static int delete_one(struct step *t, const char *exec_id)
+{
+    struct registry_deleted d;
+
+    return registry_delete(t->ctx, t->s->registry, t->id, exec_id, &d, t->err);
+}
+
+static int stats(struct step *t)
+{
+    struct container *c = find(t);
+    char *json = NULL;
+    int r = c ? container_stats(t->ctx, c, &json, t->err) : -1;
+
+    free(json);
+    return r;
+}
+
+static int act(struct step *t, enum action a)
+{
+    struct container *c = find(t);
+
+    if (a == ACT_CREATE)
+        err_clear(t->err);
+    switch (a) {
+    case ACT_CREATE:
+        return create(t);
+    case ACT_START:
+        return start(t, "");
+    case ACT_EXEC:
+        return exec(t);
+    case ACT_START_EXEC:
+        return start(t, t->exec);
+    case ACT_KILL:
+        return kill_one(t);
+    case ACT_WAIT:
+        return wait_one(t);
+    case ACT_PAUSE:
+        return c ? container_pause(t->ctx, c, t->err) : -1;
+    case ACT_RESUME:
+        return c ? container_resume(t->ctx, c, t->err) : -1;
+    case ACT_DELETE:
+        return delete_one(t, "");
+    case ACT_DELETE_EXEC:
+        return delete_one(t, t->exec);
+    case ACT_STATS:
+        return stats(t);
+    case ACT_UPDATE:
+        return c ? container_update(t->ctx, c, "{}", 2, t->err) : -1;
+    case ACT_LOOK:
+        return look(t);
+    case ACT_CLOSE_STDIN:
+        return c ? container_close_stdin(c, "", t->err) : -1;
+    case ACT_RESIZE:
+        return c ? container_resize(t->ctx, c, "", 24, 80, t->err) : -1;
+    case ACT_COUNT:
+        break;
+    }
+    return -1;
+}
+
+/* More often what leads on than what ends. */
+static enum action choose(struct reg *s, unsigned n)
+{
+    static const enum action lead[] = { ACT_CREATE, ACT_START, ACT_EXEC, ACT_START_EXEC };
+
+    if (n < ARRAY_LEN(lead) && reg_chance(s, 700))
+        return lead[n];
+    return (enum action)rng_below(&s->rng, ACT_COUNT);
+}
+
+static void do_step(struct reg_client *c, unsigned n)
+{
+    struct reg *s = c->s;
+    struct ctx root = ctx_root(s->loop), own = ctx_with_cancel(&root, &s->cancels[c->number]);
+    uint64_t limit = reg_chance(s, 300) ? 1 + reg_some_ns(s, 20 * NS_PER_S) : 100 * NS_PER_S;
+    struct ctx ctx = ctx_with_timeout(&own, limit);
+    struct err err = ERR_INIT;
+    struct step t = { .s = s, .ctx = &ctx, .err = &err };
+    enum action a = choose(s, n);
+    uint64_t before = loop_now(s->loop);
+
+    snprintf(t.id, sizeof(t.id), "%c", 'a' + (int)rng_below(&s->rng, REG_CONTAINERS));
+    snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->rng, REG_EXECS));
+    reg_say(s, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
+
+    int r = act(&t, a);
+
+    reg_say(s, "client %u: %s %s: %s", c->number, names[a], t.id, r < 0 ? err.msg : "ok");
+    s->result->calls++;
+    s->result->failed += r < 0;
+    if (r < 0 && err.code == ERR_NONE)
+        reg_broken(s, "%s failed without an error", names[a]);
+    if (loop_now(s->loop) - before > limit + SLACK)
+        reg_broken(s, "%s took %llu ms, its limit was %llu ms", names[a],
+                   (unsigned long long)((loop_now(s->loop) - before) / NS_PER_MS),
+                   (unsigned long long)(limit / NS_PER_MS));
+}
+
+void reg_client_main(void *arg)
+{
+    struct reg_client *c = arg;
+    struct reg *s = c->s;
+    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->cancels[c->number]);
+    unsigned steps = 1 + (unsigned)rng_below(&s->rng, REG_STEPS_MAX);
+    struct err err = ERR_INIT;
+
+    for (unsigned n = 0; n < steps && !s->calm; n++) {
+        if (fiber_sleep(&ctx, reg_some_ns(s, 2 * NS_PER_S), &err) < 0)
+            break;
+        do_step(c, n);
+    }
+    free(c);
+}
