@@ -130,7 +130,7 @@ TEST(T7_an_exit_is_wired_as_containerd_reads_it)
                        .exit_status = 137,
                        .exited_wall_ns = UINT64_C(1700000000123456789) };
     AUTO(pb_free) ForwardRequest *req = event_wire(&e, "default");
-    AUTO(sbuf_release) struct sbuf payload = { 0 }, body = { 0 };
+    AUTO(sbuf_release) struct sbuf payload = { 0 };
     struct vector v = vector_load("T7");
 
     ASSERT(req);
