@@ -275,9 +275,9 @@ class Test(harness.Test):
         remove, and the FIFOs of a client that was killed or whose task was lost."""
         if super().allowed(path) or path.startswith("/run/containerd/fifo/"):
             return True
-        if re.fullmatch(r"/tmp/(sandboxes|scratch|scratch/ext4-[\w-]+\.img)",
+        if re.fullmatch(rf"/tmp/(sandboxes(/{self.tag})?|scratch|scratch/ext4-[\w-]+\.img)",
                         path.removeprefix(self.dir)):
-            return True  # scratch disks are copies of one that was formatted once
+            return True  # one disk formatted ahead; the directory of a namespace, which all share
         if self.is_runc and path.startswith("/run/containerd/s/"):
             return True  # its delete does not remove the socket of a shim that was killed
         return path in ("/run/containerd", "/run/containerd/s", "/run/containerd/fifo",

@@ -88,7 +88,8 @@ def bad_execs(t):
     t.equal(shim.code("Delete", text(1, "c1"), text(2, "e1")), NOT_FOUND)
 
 
-@test("CloseIO before Start is remembered: the program reads all, then the end", images=())
+@test("CloseIO before Start is remembered: the program reads all, then the end", images=(),
+      runc=False)
 def early_close(t):
     shim = running(t)
     fifos = [os.path.join(t.work, name) for name in ("in", "out")]
