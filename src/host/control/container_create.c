@@ -116,6 +116,8 @@ static int open_rootfs(struct ctx *ctx, struct container *c, const struct spec *
     return 0;
 }
 
+/* Calls into the VM are counted one by one, and never while a path of a client is opened: that may
+ * hang, and what a dead VM owned is taken back only when all are out. */
 static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool writable,
                         struct err *err)
 {
@@ -124,25 +126,38 @@ static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool wri
         .host_path = c->bundle, .tree_fd = tree, .read_only = !writable, .unique = true
     };
 
-    if (plan9_reserve(ctx, b->plan9, &share, &c->root_share, err) < 0)
+    if (box_enter(b, "share the root file system", err) < 0)
         return -1;
-    c->root_shared = true;
-    c->writes_host = c->writes_host || writable;
-    return plan9_map(ctx, b->plan9, c->root_share, &c->share_path, err);
+
+    int r = plan9_reserve(ctx, b->plan9, &share, &c->root_share, err);
+
+    if (r == 0) {
+        c->root_shared = true;
+        c->writes_host = c->writes_host || writable;
+        r = plan9_map(ctx, b->plan9, c->root_share, &c->share_path, err);
+    }
+    box_leave(b);
+    return r;
 }
 
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct guest *g = c->r->box->guest;
+    struct box *b = c->r->box;
     const char *const layers[] = { c->share_path, NULL };
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .layers = layers };
 
+    if (box_enter(b, "combine the root file system", err) < 0)
+        return -1;
     /* Before the call: an answer that does not come leaves it in doubt. */
     c->combined = true;
-    return g->ops->combine_layers(ctx, g, &l, err);
+
+    int r = b->guest->ops->combine_layers(ctx, b->guest, &l, err);
+
+    box_leave(b);
+    return r;
 }
 
 static int make_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
@@ -165,14 +180,33 @@ static int make_rootfs(struct ctx *ctx, struct container *c, const struct spec *
 
 /* --- mounts --- */
 
+static int share_tree(struct ctx *ctx, struct container *c, const struct plan9_share *share,
+                      char **ret_path, struct err *err)
+{
+    struct box *b = c->r->box;
+    uint64_t id;
+
+    if (box_enter(b, "share a mount", err) < 0)
+        return -1;
+
+    int r = plan9_reserve(ctx, b->plan9, share, &id, err);
+
+    if (r == 0) {
+        c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
+        c->shares[c->n_shares++] = id;
+        c->writes_host = c->writes_host || !share->read_only;
+        r = plan9_map(ctx, b->plan9, id, ret_path, err);
+    }
+    box_leave(b);
+    return r;
+}
+
 static int share_mount(struct ctx *ctx, struct container *c, json_t *mount, const char *source,
                        bool read_only, bool recursive, struct err *err)
 {
     const struct tree_opts opts = { .read_only = read_only, .recursive = recursive };
-    struct box *b = c->r->box;
     struct tree tree = { .fd = -1 };
     AUTO_FREE char *path = NULL;
-    uint64_t id;
 
     if (c->r->host->tree_open(ctx, source, &opts, &tree, err) < 0)
         return -1;
@@ -181,15 +215,10 @@ static int share_mount(struct ctx *ctx, struct container *c, json_t *mount, cons
                                        .tree_fd = tree.fd,
                                        .read_only = read_only,
                                        .unique = recursive || tree.name[0] };
-    int r = plan9_reserve(ctx, b->plan9, &share, &id, err);
+    int r = share_tree(ctx, c, &share, &path, err);
 
     fd_close(tree.fd);
     if (r < 0)
-        return -1;
-    c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
-    c->shares[c->n_shares++] = id;
-    c->writes_host = c->writes_host || !read_only;
-    if (plan9_map(ctx, b->plan9, id, &path, err) < 0)
         return -1;
 
     AUTO_FREE char *guest_path =
@@ -227,7 +256,7 @@ static int make_mounts(struct ctx *ctx, struct container *c, struct spec *spec, 
 
 static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
 {
-    struct guest *g = c->r->box->guest;
+    struct box *b = c->r->box;
     const struct document_opts o = { .bundle_path = c->bundle_path,
                                      .root_path = c->root_path,
                                      .scratch_path = c->scratch_path ? c->scratch_path : "",
@@ -238,28 +267,24 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 
     if (document_build(spec, &o, &document, err) < 0)
         return -1;
+    if (box_enter(b, "create a container", err) < 0)
+        return -1;
     c->in_guest = true; /* in doubt too */
-    return g->ops->create_container(ctx, g, c->id, document, err);
+
+    int r = b->guest->ops->create_container(ctx, b->guest, c->id, document, err);
+
+    box_leave(b);
+    return r;
 }
 
-/* What the VM is asked for, as one call to it. */
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec,
                       const struct registry_create *rc, bool shared, struct err *err)
 {
-    struct box *b = c->r->box;
-    int r;
-
-    if (box_enter(b, "create a container", err) < 0)
-        return -1;
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    r = make_rootfs(ctx, c, spec, rc, shared, err);
-    if (r == 0)
-        r = make_mounts(ctx, c, spec, err);
-    if (r == 0)
-        r = create_in_guest(ctx, c, spec, err);
-    box_leave(b);
-    return r;
+    if (make_rootfs(ctx, c, spec, rc, shared, err) < 0 || make_mounts(ctx, c, spec, err) < 0)
+        return -1;
+    return create_in_guest(ctx, c, spec, err);
 }
 
 /* --- its process on the host --- */

@@ -223,6 +223,29 @@ TEST_VIRTUAL(a_guest_that_hangs_cannot_survive_a_sigkill)
     rig_close(&r, &root);
 }
 
+TEST_VIRTUAL(a_dead_path_does_not_hold_up_the_end_of_the_vm)
+{
+    struct rig r = { .guest_opts.process_ns = 5000 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct client stuck;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    r.host.rootfs_ns = 300 * NS_PER_S;
+    rig_write_spec(&r, "b", "");
+    go(&stuck, &r, &root, "b", create_main);
+    pass(&root, NS_PER_S);
+    fake_vmm_die(r.vmm, FAKE_KILLED);
+    pass(&root, NS_PER_S);
+    ASSERT(!stuck.done);
+    ASSERT_EQ(vm_state(registry_vm(r.registry)), VM_TERMINATED);
+    pass(&root, 400 * NS_PER_S);
+    ASSERT(stuck.done);
+    ASSERT_EQ(stuck.err.code, ERR_UNAVAILABLE);
+    rig_close(&r, &root);
+}
+
 /* A whole life, cut off after n ms, for every n. */
 static void life_main(void *arg)
 {
