@@ -348,6 +348,9 @@ static int start(struct ctx *ctx, struct process *p, struct err *err)
 
     if (!p->io && process_open_io(ctx, p, err) < 0)
         return -1;
+    if (p->c->state != CONTAINER_CREATED && p->c->state != CONTAINER_RUNNING)
+        return err_set(err, ERR_STATE, "container %s is %s meanwhile", p->container_id,
+                       fsm_state_name(&container_fsm, p->c->state));
     if (guest_start(ctx, p, &g, err) < 0)
         return -1;
     p->guest_pid = g.pid;

@@ -111,6 +111,39 @@ TEST_VIRTUAL(a_kill_during_a_start_is_delivered_behind_it)
     rig_close(&r, ctx);
 }
 
+static int slow_io(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    return str_eq(op, "io") ? fiber_sleep(ctx, 60 * NS_PER_S, err) : 0;
+}
+
+TEST_VIRTUAL(a_delete_waits_for_an_exec_that_is_being_started)
+{
+    struct rig r = { .guest_opts.container_ns = NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct client start, remove;
+
+    rig_open(&r, ctx);
+    rig_create(&r, &root, "other");
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    rig_exec(&r, &root, "a", "x");
+    r.host.step = slow_io;
+    go(&start, &r, &root, "a", start_main);
+    start.exec = "x";
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 0); /* not held up for ever */
+    ASSERT(!start.done);
+    go(&remove, &r, &root, "a", delete_main);
+    pass(&root, 10 * NS_PER_S);
+    ASSERT(!remove.done);
+    pass(&root, 60 * NS_PER_S);
+    ASSERT(start.done && remove.done);
+    ASSERT_EQ(start.err.code, ERR_STATE);
+    ASSERT_OK(remove.ret, remove.err);
+    ASSERT_STR(rig_told(&r, &root),
+               "create other;create a;start a;exec-added a/x;exit a 0;delete a 0");
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_stuck_reader_delays_the_exit_but_not_for_ever)
 {
     struct rig r = { .guest_opts.process_ns = NS_PER_MS, .host.io_stuck = true };
