@@ -201,9 +201,12 @@ static int act(struct step *t, enum action a)
 static enum action choose(struct reg *s, unsigned n)
 {
     static const enum action lead[] = { ACT_CREATE, ACT_START, ACT_EXEC, ACT_START_EXEC };
+    static const enum action end[] = { ACT_KILL, ACT_DELETE };
 
     if (n < ARRAY_LEN(lead) && reg_chance(s, 700))
         return lead[n];
+    if (reg_chance(s, 250))
+        return end[rng_below(&s->rng, ARRAY_LEN(end))];
     return (enum action)rng_below(&s->rng, ACT_COUNT);
 }
 

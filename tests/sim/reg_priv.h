@@ -12,8 +12,8 @@
 
 #define REG_CLIENTS_MAX 6
 #define REG_STEPS_MAX 14
-#define REG_CONTAINERS 3
-#define REG_EXECS 3
+#define REG_CONTAINERS 2
+#define REG_EXECS 2
 #define REG_CODE 42 /* of every program that ends by itself: 0 is always wrong */
 
 struct reg {

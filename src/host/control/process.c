@@ -373,6 +373,8 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
     c->starting++;
     container_ref(c);
     r = start(ctx, p, err);
+    if (r == 0 && c->state == CONTAINER_STOPPED) /* told already; it took its execs with it */
+        r = err_set(err, ERR_STATE, "container %s has ended meanwhile", c->id);
     p->starting = false;
     c->starting--;
     waitq_wake_all(&c->changed);
