@@ -38,6 +38,9 @@ static struct stream *dial(struct fake *g, uint32_t port)
 {
     struct stream *s = NULL;
 
+    /* The power may have gone while we were woken; then the other end may be gone, too. */
+    if (g->power.fired)
+        return NULL;
     return g->opts.dial(g->opts.dial_arg, port, &s) < 0 ? NULL : s;
 }
 
