@@ -16,6 +16,7 @@
 #include "guest/bridge/stacks.h"
 #include "guest/bridge/stages.h"
 #include "guest/runtime/cgroup.h"
+#include "guest/runtime/nofile.h"
 #include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
 #include "guest/storage/storage.h"
@@ -113,6 +114,9 @@ static void protect_self(struct ctx *ctx)
     int r = file_write("/proc/self/oom_score_adj", "-1000", 5, 0644);
     if (r < 0)
         log_warn(ctx, "agent is not kept from the OOM killer", F_STR("error", strerror(-r)));
+    r = nofile_raise();
+    if (r < 0)
+        log_warn(ctx, "agent has few open files", F_STR("error", strerror(-r)));
 }
 
 /* --- the boot --- */

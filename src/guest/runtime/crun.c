@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "guest/runtime/nofile.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -125,6 +126,7 @@ static int child_setup(void *arg, struct err *err)
         (void)!write(fd, "0", 1); /* crun sets what the spec says */
         close(fd);
     }
+    nofile_restore();
     return 0;
 }
 

@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "guest/runtime/cmdline.h"
+#include "guest/runtime/nofile.h"
 #include "guest/stdio/dial.h"
 #include "guest/stdio/tty.h"
 #include <errno.h>
@@ -170,6 +171,7 @@ static int child_setup(void *arg, struct err *err)
         (void)!write(fd, "0", 1); /* refused only where it was raised on purpose */
         close(fd);
     }
+    nofile_restore();
     return 0;
 }
 

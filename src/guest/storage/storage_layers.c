@@ -101,7 +101,8 @@ static int make_scratch(const char *scratch, const char *bundle, struct err *err
 /* a: root, b: scratch or "", c: options. */
 static int combine(struct storage_work *w, struct err *err)
 {
-    AUTO_FREE char *bundle = path_parent(w->a);
+    AUTO_FREE char *bundle = path_parent(w->a), *upper = str_format("%s/upper", w->b);
+    bool fresh = access(upper, F_OK) < 0; /* else it may be in use: not ours to undo */
     struct err ignored = ERR_INIT;
 
     if (mnt_is_mounted(w->a))
@@ -109,7 +110,8 @@ static int combine(struct storage_work *w, struct err *err)
     if ((w->b[0] && make_scratch(w->b, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
         mnt_mount("overlay", w->a, "overlay", w->b[0] ? 0 : MS_RDONLY, w->c, err) < 0) {
         (void)rmdir(w->a);
-        (void)drop_scratch(w->b, bundle, &ignored); /* the first error is the one to tell */
+        if (fresh)
+            (void)drop_scratch(w->b, bundle, &ignored); /* the first error is the one to tell */
         return -1;
     }
     return 0;
