@@ -32,12 +32,23 @@ static const char *last_lines(const char *text, unsigned n)
     return n == 0 ? at + 1 : text;
 }
 
+/* A panic is told by its first line; what follows are registers. */
+static const char *where_it_matters(const char *text)
+{
+    const char *last = last_lines(text, CONSOLE_LINES - 1);
+    const char *panic = strstr(text, "Kernel panic");
+
+    while (panic && panic > text && panic[-1] != '\n')
+        panic--;
+    return panic && panic < last ? panic : last;
+}
+
 /* Kernel lines are long; they go on in the next one. */
 static void add_console(const char *text, struct sbuf *out)
 {
     sbuf_adds(out, "last lines of the VM's console:\n");
-    text = last_lines(text, CONSOLE_LINES - 1);
-    while (*text) {
+    text = where_it_matters(text);
+    for (unsigned lines = 0; *text && lines < CONSOLE_LINES; lines++) {
         size_t n = strcspn(text, "\n");
 
         for (size_t at = 0; at == 0 || at < n; at += CONSOLE_COLUMNS) {

@@ -85,6 +85,23 @@ TEST(only_the_last_lines_of_the_console_are_shown)
     }
 }
 
+TEST(a_panic_is_shown_from_its_first_line_on)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 }, console = { 0 };
+    struct boot_result r;
+
+    sbuf_adds(&console, "before\n[    8.0] Kernel panic - not syncing: why\n");
+    for (int i = 1; i <= 30; i++)
+        sbuf_addf(&console, "register %d\n", i);
+    fill(&r, "b-1", VM_STAGE_KERNEL, 32);
+    err_set(&r.err, ERR_UNAVAILABLE, "the guest kernel rebooted");
+    r.console = console.data;
+    boot_report_failure(&r, &out);
+    ASSERT_HAS(out.data,
+               "console:\n    [    8.0] Kernel panic - not syncing: why\n    register 1\n");
+    ASSERT(str_ends(out.data, "    register 11\n"));
+}
+
 TEST(a_vm_that_never_ran_has_no_stage)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };

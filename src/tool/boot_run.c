@@ -15,7 +15,7 @@
 
 #define END_LIMIT (60 * NS_PER_S)
 #define LOST_LIMIT (3 * NS_PER_S)
-#define CONSOLE_TAIL 2000
+#define CONSOLE_TAIL 6000 /* a panic says why long before its end */
 
 /* While a stage is the last one reached, this is what happens. */
 static const char *const doing[VM_STAGE_COUNT] = {
