@@ -16,9 +16,9 @@
 #include "guest/bridge/stacks.h"
 #include "guest/bridge/stages.h"
 #include "guest/runtime/cgroup.h"
-#include "guest/runtime/nofile.h"
 #include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
+#include "guest/runtime/standing.h"
 #include "guest/storage/storage.h"
 #include "proto/link.h"
 #include <signal.h>
@@ -111,12 +111,7 @@ static void protect_self(struct ctx *ctx)
     (void)sysinfo(&si); /* cannot fail */
     if (cgroup_setup(CGROUP_ROOT, (uint64_t)si.totalram * si.mem_unit, &err) < 0)
         log_warn(ctx, "no cgroups, going on without limits", F_ERR(&err));
-    int r = file_write("/proc/self/oom_score_adj", "-1000", 5, 0644);
-    if (r < 0)
-        log_warn(ctx, "agent is not kept from the OOM killer", F_STR("error", strerror(-r)));
-    r = nofile_raise();
-    if (r < 0)
-        log_warn(ctx, "agent has few open files", F_STR("error", strerror(-r)));
+    standing_raise(ctx);
 }
 
 /* --- the boot --- */

@@ -4,9 +4,10 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "guest/runtime/nofile.h"
+#include "guest/runtime/standing.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -26,6 +27,8 @@
 
 struct crun {
     int program;
+    unsigned running;
+    struct waitq slots;
 };
 
 static int copy_program(int from, int to)
@@ -59,6 +62,7 @@ int crun_new(struct crun **ret, struct err *err)
         return err_sys(err, -r, "copy " CRUN_PROGRAM);
     *ret = mem_new(struct crun);
     (*ret)->program = TAKE_FD(to);
+    waitq_init(&(*ret)->slots);
     return 0;
 }
 
@@ -117,20 +121,13 @@ static int failure(const struct call *c, int status, struct err *err)
                    WEXITSTATUS(status));
 }
 
-/* Of the agent it inherits protection from the OOM killer; the container must not. */
 static int child_setup(void *arg, struct err *err)
 {
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
-    if (fd >= 0) {
-        (void)!write(fd, "0", 1); /* crun sets what the spec says */
-        close(fd);
-    }
-    nofile_restore();
+    standing_drop();
     return 0;
 }
 
-static int call_run(struct ctx *ctx, const struct crun *crun, struct call *c, struct err *err)
+static int run_child(struct ctx *ctx, const struct crun *crun, struct call *c, struct err *err)
 {
     struct ctx bounded = ctx_with_timeout(ctx, CALL_NS);
     const struct child_opts opts = {
@@ -148,6 +145,18 @@ static int call_run(struct ctx *ctx, const struct crun *crun, struct call *c, st
         child_wait(&bounded, child, &status, err) < 0)
         return err_wrap(err, "crun %s", c->argv.v[5]);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : failure(c, status, err);
+}
+
+static int call_run(struct ctx *ctx, struct crun *crun, struct call *c, struct err *err)
+{
+    while (crun->running >= CRUN_SLOTS)
+        if (waitq_wait(ctx, &crun->slots, "a turn for crun", err) < 0)
+            return -1;
+    crun->running++;
+    int r = run_child(ctx, crun, c, err);
+    crun->running--;
+    waitq_wake_all(&crun->slots); /* one that is being cancelled must not swallow the turn */
+    return r;
 }
 
 /* --- create and exec --- */
@@ -223,7 +232,7 @@ static int prepare(struct call *c, const struct crun_start *s, int *ret_console,
     return 0;
 }
 
-int crun_start_process(struct ctx *ctx, const struct crun *crun, const struct crun_start *s,
+int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_start *s,
                        pid_t *ret_pid, int *ret_master, struct err *err)
 {
     AUTO_FD int console = -1, master = -1;
@@ -249,7 +258,7 @@ int crun_start_process(struct ctx *ctx, const struct crun *crun, const struct cr
 
 /* --- the rest --- */
 
-static int simple(struct ctx *ctx, const struct crun *crun, const char *command, const char *option,
+static int simple(struct ctx *ctx, struct crun *crun, const char *command, const char *option,
                   const char *id, const char *last, struct err *err)
 {
     struct call c = { 0 };
@@ -267,13 +276,12 @@ static int simple(struct ctx *ctx, const struct crun *crun, const char *command,
     return r;
 }
 
-int crun_start(struct ctx *ctx, const struct crun *crun, const char *id, struct err *err)
+int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *err)
 {
     return simple(ctx, crun, "start", NULL, id, NULL, err);
 }
 
-int crun_delete(struct ctx *ctx, const struct crun *crun, const char *id, bool force,
-                struct err *err)
+int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err)
 {
     AUTO_FREE char *state = str_format(CRUN_STATE "/%s", id);
 
@@ -282,7 +290,7 @@ int crun_delete(struct ctx *ctx, const struct crun *crun, const char *id, bool f
     return simple(ctx, crun, "delete", force ? "--force" : NULL, id, NULL, err);
 }
 
-int crun_update(struct ctx *ctx, const struct crun *crun, const char *id, const char *resources,
+int crun_update(struct ctx *ctx, struct crun *crun, const char *id, const char *resources,
                 struct err *err)
 {
     struct call c = { 0 };

@@ -14,6 +14,10 @@ struct err;
 #define CRUN_PROGRAM "/bin/crun"
 #define CRUN_STATE "/run/crun"
 
+/* At most CRUN_SLOTS run at a time, the others wait their turn: more would only share the VM's few
+ * processors, and each takes memory. */
+#define CRUN_SLOTS 8
+
 /* The program, as a sealed copy in memory. crun would make one at each start, so that no container
  * can write to it through /proc/PID/exe; given one it does not, which is half of its time. Caller
  * frees. */
@@ -37,12 +41,11 @@ struct crun_start {
     int fd[3]; /* the process's ends of its pipes; unused with a terminal. Borrowed */
 };
 /* crun create or exec. *ret_master is the terminal's (-1 without one). ret_pid is the process's. */
-int crun_start_process(struct ctx *ctx, const struct crun *crun, const struct crun_start *s,
+int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_start *s,
                        pid_t *ret_pid, int *ret_master, struct err *err);
-int crun_start(struct ctx *ctx, const struct crun *crun, const char *id, struct err *err);
+int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *err);
 /* A container that crun does not know is success. force: also kills. */
-int crun_delete(struct ctx *ctx, const struct crun *crun, const char *id, bool force,
-                struct err *err);
+int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err);
 /* resources: OCI LinuxResources as JSON text. */
-int crun_update(struct ctx *ctx, const struct crun *crun, const char *id, const char *resources,
+int crun_update(struct ctx *ctx, struct crun *crun, const char *id, const char *resources,
                 struct err *err);

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "guest/runtime/cmdline.h"
-#include "guest/runtime/nofile.h"
+#include "guest/runtime/standing.h"
 #include "guest/stdio/dial.h"
 #include "guest/stdio/tty.h"
 #include <errno.h>
@@ -162,16 +162,9 @@ static int dial_stdio(struct ctx *ctx, struct process_table *t, const struct pro
     return 0;
 }
 
-/* The agent is kept from the kernel's OOM killer; what it starts is not. */
 static int child_setup(void *arg, struct err *err)
 {
-    int fd = open("/proc/self/oom_score_adj", O_WRONLY | O_CLOEXEC);
-
-    if (fd >= 0) {
-        (void)!write(fd, "0", 1); /* refused only where it was raised on purpose */
-        close(fd);
-    }
-    nofile_restore();
+    standing_drop();
     return 0;
 }
 
