@@ -460,6 +460,12 @@ int container_stats(struct ctx *ctx, struct container *given, char **ret_json, s
 
 /* --- out of memory --- */
 
+void container_tell_oom(struct container *c)
+{
+    if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED) /* else it comes too late */
+        push(c, EVENT_OOM);
+}
+
 static void watch_oom(struct container *c)
 {
     struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
@@ -471,8 +477,7 @@ static void watch_oom(struct container *c)
         return;
     while (oom && b->guest->ops->wait_oom(&ctx, b->guest, c->id, &oom, &err) == 0) {
         if (oom) {
-            if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED) /* else late */
-                push(c, EVENT_OOM);
+            container_tell_oom(c);
             (void)fiber_sleep(&ctx, CONTAINER_OOM_PAUSE, &err); /* whatever the guest says */
         }
     }

@@ -5,6 +5,7 @@
 #include "base/stream.h"
 #include "host/bridge/guest.h"
 #include "host/control/registry_priv.h"
+#include "host/control/vm.h"
 #include <signal.h>
 #include <stdlib.h>
 
@@ -232,6 +233,8 @@ static void end_lost(struct ctx *ctx, struct process *p)
     struct box *b = p->r->box;
     uint32_t status = b && box_lost(b) ? EXIT_KILLED : EXIT_LOST;
 
+    if (b && p->c && process_is_init(p) && vm_gone_by_oom(b->vm))
+        container_tell_oom(p->c);
     drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
     if (p->io)
         p->r->host->io_close(p->io);

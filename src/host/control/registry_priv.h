@@ -156,6 +156,7 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err);
 void container_vm_died(struct container *c, bool killed);
 bool container_has_running_execs(const struct container *c);
 void container_watch_oom(struct container *c);
+void container_tell_oom(struct container *c); /* if it still runs */
 /* Waits until those that container_watch_oom started know that it is over. */
 void container_settle_oom(struct container *c);
 

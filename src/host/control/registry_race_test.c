@@ -205,6 +205,7 @@ TEST_VIRTUAL(a_dead_vm_ends_all_within_100_ms_without_its_guest)
         const char *told = rig_told(&r, &root);
 
         ASSERT(strstr(told, "exit a/x") < strstr(told, ";exit a "));
+        ASSERT_EQ(strstr(told, "oom a") != NULL, deaths[i].how == FAKE_OOM);
         rig_close(&r, &root);
     }
 }

@@ -60,6 +60,9 @@ int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err
  * another's. At once if there is none any more. */
 int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
 
+/* Was it the host's OOM killer? False while it is not known. Never waits. */
+bool vm_gone_by_oom(const struct vm *vm);
+
 /* Around each call that other controllers make to the VM's backend or guest: what the VM owned is
  * taken back when all are out. begin: ERR_STATE, or ERR_UNAVAILABLE while it is dying. */
 int vm_call_begin(struct vm *vm, const char *what, struct err *err);

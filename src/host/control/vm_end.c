@@ -201,6 +201,11 @@ int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *e
     return 0;
 }
 
+bool vm_gone_by_oom(const struct vm *vm)
+{
+    return vm->gone && vm->vmm_exit.oom;
+}
+
 static void ask_for_end(struct vm *vm)
 {
     if (!vm->failed && !vm->gone)
