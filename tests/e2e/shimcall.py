@@ -130,7 +130,11 @@ class Shim:
     def start(self):
         r = self.binary("start")
         self.t.equal(r.returncode, 0, r)
-        out = r.stdout.decode().strip()
+        self.found(r.stdout)
+
+    def found(self, printed):
+        """What start printed."""
+        out = printed.decode().strip()
         if out.startswith("{"):
             out = json.loads(out)["address"]
         self.t.match("^unix://", out)

@@ -101,11 +101,10 @@ def early_close(t):
         shim.call("Exec", c1, e1, text(4, fifos[0]), text(5, fifos[1]), shimcall.wrapped(
             7, PROCESS, b'{"cwd":"/","args":["cat"],"env":["PATH=/bin"]}'))
         shim.call("CloseIO", c1, e1, number(3, 1))
-        os.write(ends[0], b"all of it")
-        os.close(ends.pop(0))
+        os.write(ends[0], b"all of it")  # and the writer stays: the end comes from CloseIO alone
         shim.call("Start", c1, e1)
         t.equal(shim.call("Wait", c1, e1).get(1, 0), 0)
-        t.equal(os.read(ends[0], 100), b"all of it")
+        t.equal(os.read(ends[1], 100), b"all of it")
     finally:
         for fd in ends:
             os.close(fd)
@@ -158,21 +157,29 @@ def create_fails(t, prepare, *more, name="c1"):
     raise shimcall.Failure("Create succeeded")
 
 
-@test("no config.json: an error that names it", images=())
+@test("no config.json: an error of start or of Create that names it", images=())
 def no_spec(t):
     shim = shimcall.Shim(t, "c1")
     os.unlink(os.path.join(shim.bundle, "config.json"))
     r = shim.binary("start")
-    t.check(r.returncode != 0 or b"unix://" in r.stdout, "neither an address nor an error", r)
     if r.returncode != 0:
         t.match("config.json", (r.stdout + r.stderr).decode())
+        return
+    shim.found(r.stdout)  # a sandbox of containerd 2.x has none either
+    try:
+        shim.create()
+    except shimcall.Status as e:
+        t.match("config.json", e.message)
+        t.equal(shim.code("State", text(1, "c1")), NOT_FOUND)
+    else:
+        raise shimcall.Failure("Create succeeded")
 
 
 @test("a config.json that breaks after start: an error that names it", images=())
 def broken_spec(t):
     e = create_fails(t, lambda shim: shim.spec(b'{"process": '))
     if not t.is_runc:
-        t.match("config.json", e.message)
+        t.match("config.json|spec", e.message)
 
 
 @test("a spec without process, root or linux: an error that names it", images=(), runc=False,
@@ -201,7 +208,7 @@ def many_mounts(t):
         shim.spec(document)
     at = time.monotonic()
     e = create_fails(t, grow)
-    t.match("mounts|config.json", e.message)
+    t.match("mounts|too many", e.message)
     t.check(time.monotonic() - at < 60, "that took too long")
 
 
