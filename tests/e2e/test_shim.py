@@ -101,10 +101,11 @@ def early_close(t):
         shim.call("Exec", c1, e1, text(4, fifos[0]), text(5, fifos[1]), shimcall.wrapped(
             7, PROCESS, b'{"cwd":"/","args":["cat"],"env":["PATH=/bin"]}'))
         shim.call("CloseIO", c1, e1, number(3, 1))
-        os.write(ends[0], b"all of it")  # and the writer stays: the end comes from CloseIO alone
+        os.write(ends[0], b"all of it")
         shim.call("Start", c1, e1)
+        os.close(ends.pop(0))  # the last writer: the shim's own end went with CloseIO
         t.equal(shim.call("Wait", c1, e1).get(1, 0), 0)
-        t.equal(os.read(ends[1], 100), b"all of it")
+        t.equal(os.read(ends[0], 100), b"all of it")
     finally:
         for fd in ends:
             os.close(fd)
