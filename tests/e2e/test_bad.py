@@ -64,7 +64,7 @@ def id_in_use(t):
 def stopped(t):
     t.detach("c1", "true")
     t.await_status("c1", "STOPPED")
-    t.fails("tasks", "kill", "-s", "SIGTERM", "c1", pattern="not found|finished|stopped")
+    t.fails("tasks", "kill", "-s", "SIGTERM", "c1", pattern="not found|finished|stopped|ended")
     t.check(t.exec("c1", "true").code != 0, "exec worked")
     t.fails("tasks", "pause", "c1")
 
