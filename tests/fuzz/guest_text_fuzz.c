@@ -46,6 +46,8 @@ static void paths(const char *text)
     AUTO_FREE char *below = NULL, *parent = path_parent(text);
     struct err err = ERR_INIT;
 
+    if (parent && strlen(parent) > strlen(text) + 1)
+        abort();
     if (path_check_run(text, "x", &err) == 0 && (strstr(text, "/../") || strstr(text, "//")))
         abort();
     if (path_below("/run/p", text, &below, &err) == 0 &&

@@ -175,6 +175,11 @@ static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, ui
     }
 }
 
+void process_settle_execs(struct ctx *ctx, struct container *c)
+{
+    await_execs(ctx, c, PROCESS_LOST_DRAIN_LIMIT, EXIT_KILLED);
+}
+
 struct created_end {
     struct process *p;
     struct container *c;

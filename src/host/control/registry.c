@@ -211,6 +211,8 @@ static int delete_container(struct ctx *ctx, struct container *c, struct registr
 
     if ((all_goes && box_kill(ctx, r->box, err) < 0) || container_release(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", c->id);
+    /* A start that failed stops the container, whatever an exec in it still does. */
+    process_settle_execs(ctx, c);
     *ret = (struct registry_deleted){ 0 };
     if (c->init)
         fill_deleted(c->init, ret);

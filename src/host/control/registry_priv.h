@@ -96,6 +96,9 @@ void process_end(struct process *p, uint32_t status, bool tell);
 /* Of an init that was never started, which nobody watches: behind its execs, and told. ask: they
  * run on in the guest unless it is told. Never waits. */
 void process_end_created(struct process *p, uint32_t status, bool ask);
+/* What still runs of a container that is being deleted has a moment to end by itself; then its end
+ * is told, so that no exit comes behind the delete. */
+void process_settle_execs(struct ctx *ctx, struct container *c);
 int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err);
 
 /* --- container --- */
