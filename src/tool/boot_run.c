@@ -36,8 +36,8 @@ static const char *const advice[VM_STAGE_COUNT] = {
                         "perhaps more --memory, or `make image`",
     [VM_STAGE_INIT] = "the agent did not connect: see the console below, and try again with "
                       "--log-level debug",
-    [VM_STAGE_AGENT] = "the agent connected but did not agree on a protocol: program and image "
-                       "are of different versions; rebuild both with `make`",
+    [VM_STAGE_AGENT] = "the agent connected and got no further: unless somebody ended the VM, "
+                       "program and image are of different versions; rebuild both with `make`",
     [VM_STAGE_NEGOTIATED] = "see the console below, and try again with --log-level debug",
 };
 
