@@ -263,7 +263,8 @@ def least_memory(t):
 
 @test("a command that eats all memory is killed, not the VM")
 def out_of_memory(t):
-    r = t.boot("sh", "-c", "tail /dev/zero; echo code $?", opts=("--memory", "128"), seconds=50)
+    # Not with 128 MiB: once in a dozen runs so small a VM has nothing left to kill, and panics.
+    r = t.boot("sh", "-c", "tail /dev/zero; echo code $?", seconds=50)
     t.equal((r.code, r.out), (0, "code 137\n"), r)
 
 
