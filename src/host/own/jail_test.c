@@ -145,11 +145,24 @@ TEST_FIBER(only_the_named_fds_are_open)
     ASSERT_STR(value_of("fds"), "0 1 2 ");
 }
 
+/* The way to the program itself is there too: /usr when installed, here wherever the build is. */
+static bool may_be_in_the_root(const char *name, const char *program)
+{
+    static const char *const always[] = { "boot",  "dev",    "lib",    "lib32",
+                                          "lib64", "libx32", "shares", "usr" };
+    size_t len = strlen(name);
+
+    for (size_t i = 0; i < sizeof(always) / sizeof(*always); i++)
+        if (str_eq(name, always[i]))
+            return true;
+    return strncmp(program + 1, name, len) == 0 && program[1 + len] == '/';
+}
+
 TEST_FIBER(no_file_of_the_host_but_libraries_is_seen_and_nothing_can_be_written)
 {
     probe(ctx);
     for (char *word = strtok(value_of("root"), " "); word; word = strtok(NULL, " "))
-        if (!strstr(" boot dev lib lib32 lib64 libx32 shares usr work tmp home root ", word))
+        if (!may_be_in_the_root(word, getenv("JAIL_PROBE")))
             tap_fail(__FILE__, __LINE__, "/%s is in the jail", word);
     ASSERT_STR(value_of("dev"), "null urandom ");
     ASSERT_STR(value_of("shares"), "");
