@@ -19,8 +19,8 @@ enum key_type {
     KEY_PATH,    /* absolute */
     KEY_PROGRAM, /* absolute, or a name without a slash */
     KEY_LEVEL,
-    KEY_WORDS, /* any, separated by blanks */
-    KEY_ROOTFS
+    KEY_WORDS,  /* any, separated by blanks */
+    KEY_EITHER, /* bool: the words for false and true */
 };
 
 struct config_key {
@@ -30,6 +30,7 @@ struct config_key {
     uint32_t min, max;
     size_t offset;
     const char *doc;
+    const char *either[2]; /* KEY_EITHER */
 };
 
 #define FIELD(f) offsetof(struct config, f)
@@ -53,9 +54,26 @@ static const struct config_key keys[] = {
       FIELD(max_memory_mib), "No container's limit makes a VM larger than this." },
     { "vm", "max_cpus", KEY_U32, "32", 1, CONFIG_CPUS_MAX, FIELD(max_cpus),
       "No container's limit gives a VM more virtual CPUs than this." },
-    { "vm", "rootfs", KEY_ROOTFS, "scratch", 0, 0, FIELD(shared_rootfs),
+    { "vm",
+      "rootfs",
+      KEY_EITHER,
+      "scratch",
+      0,
+      0,
+      FIELD(shared_rootfs),
       "Where a container's writes to its root file system go: scratch (a disk\n"
-      "of the VM, gone with it) or shared (the snapshot on the host; slower)." },
+      "of the VM, gone with it) or shared (the snapshot on the host; slower).",
+      { "scratch", "shared" } },
+    { "vm",
+      "template",
+      KEY_EITHER,
+      "auto",
+      0,
+      0,
+      FIELD(use_template),
+      "Start VMs from the memory of one that was booted once: auto (where QEMU\n"
+      "can), or off (each boots on its own).",
+      { "off", "auto" } },
     { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
       0, FIELD(allow_annotations),
       "Annotations of a container that may change its VM; others are ignored." },
@@ -64,6 +82,8 @@ static const struct config_key keys[] = {
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
       "The VMs' scratch disks are here, and the pristine one they are copied\n"
       "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
+    { "host", "template_dir", KEY_PATH, "/var/lib/lcow/templates", 0, 0, FIELD(template_dir),
+      "What VMs are started from (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk. It takes what is written to it." },
     { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
@@ -150,10 +170,10 @@ static int key_set(struct config *c, const struct config_key *k, const char *val
     case KEY_WORDS:
         set_str(field, str_dup(value));
         return 0;
-    case KEY_ROOTFS:
-        if (!str_eq(value, "scratch") && !str_eq(value, "shared"))
-            return err_set(err, ERR_INVALID, "must be scratch or shared");
-        *(bool *)field = str_eq(value, "shared");
+    case KEY_EITHER:
+        if (!str_eq(value, k->either[0]) && !str_eq(value, k->either[1]))
+            return err_set(err, ERR_INVALID, "must be %s or %s", k->either[0], k->either[1]);
+        *(bool *)field = str_eq(value, k->either[1]);
         return 0;
     }
     return err_set(err, ERR_INTERNAL, "key of unknown type");
@@ -365,8 +385,8 @@ static void print_value(const struct config *c, const struct config_key *k, stru
     case KEY_LEVEL:
         sbuf_adds(out, log_level_name(*(const enum log_level *)field));
         break;
-    case KEY_ROOTFS:
-        sbuf_adds(out, *(const bool *)field ? "shared" : "scratch");
+    case KEY_EITHER:
+        sbuf_adds(out, k->either[*(const bool *)field]);
         break;
     }
 }

@@ -29,10 +29,12 @@ struct config {
     char *qemu;                                      /* path or a name in PATH */
     char *image_dir;                                 /* kernel, initramfs, manifest.json */
     bool shared_rootfs;                              /* rootfs = shared */
+    bool use_template;                               /* template = auto */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
     char *run_root;
     char *scratch_dir;
+    char *template_dir;
     uint32_t scratch_mib;
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;

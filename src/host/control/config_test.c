@@ -37,6 +37,8 @@ TEST(defaults_are_complete)
     ASSERT_STR(c.run_root, "/run/lcow");
     ASSERT_STR(c.scratch_dir, "/var/lib/lcow");
     ASSERT_EQ(c.scratch_mib, 10240);
+    ASSERT(c.use_template && !c.shared_rootfs);
+    ASSERT_STR(c.template_dir, "/var/lib/lcow/templates");
     ASSERT_STR(c.qemu, "qemu-system-x86_64");
     ASSERT(c.image_dir != NULL);
     ASSERT_EQ(c.log_level, LOG_WARN);
@@ -52,7 +54,8 @@ TEST(every_key_is_read)
                     "# comment\n[vm]\nallow_emulation = yes\nmemory_mib=512 ; inline\n"
                     "  cpus = 4\nboot_timeout_s: 9\nqemu = /opt/qemu\nimage_dir = /img\n"
                     "\r\n[host]\nrun_root = /tmp/r\nvm_uid_base = 70000\nvm_uid_count = 7\n"
-                    "log_level = debug\nscratch_dir = /big\nscratch_mib = 2048",
+                    "log_level = debug\nscratch_dir = /big\nscratch_mib = 2048\n"
+                    "template_dir = /t\n[vm]\nrootfs = shared\ntemplate = off",
                     &err),
               err);
     ASSERT(c.allow_emulation);
@@ -60,6 +63,8 @@ TEST(every_key_is_read)
     ASSERT_EQ(c.cpus, 4);
     ASSERT_EQ(c.boot_timeout_s, 9);
     ASSERT_STR(c.scratch_dir, "/big");
+    ASSERT(c.shared_rootfs && !c.use_template);
+    ASSERT_STR(c.template_dir, "/t");
     ASSERT_EQ(c.scratch_mib, 2048);
     ASSERT_STR(c.qemu, "/opt/qemu");
     ASSERT_STR(c.image_dir, "/img");
@@ -108,6 +113,8 @@ TEST(bad_values_name_file_line_key_value_and_range)
     refused("[vm]\nallow_emulation = maybe\n", "allow_emulation = maybe:", "true or false");
     refused("[vm]\nimage_dir = img\n", "image_dir = img:", "absolute path");
     refused("[vm]\nqemu = ./qemu\n", "qemu = ./qemu:", "program's name");
+    refused("[vm]\ntemplate = on\n", "template = on:", "off or auto");
+    refused("[vm]\nrootfs = x\n", "rootfs = x:", "scratch or shared");
     refused("[host]\nlog_level = loud\n", "log_level = loud:", "trace, debug");
 }
 
