@@ -156,6 +156,10 @@ static void fit_spec(struct spec *spec, const struct document_opts *o)
         json_object_del(linux_part, "seccomp");
     json_object_del(root, "hooks");
     json_object_del(root, "windows");
+    if (o->network_namespace) /* where the original has it, on both sides */
+        json_object_set_new(
+            root, "windows",
+            json_pack("{s:{s:s}}", "network", "networkNamespace", o->network_namespace));
     json_object_set_new(js_get(root, "root"), "path", json_string(o->root_path));
     json_object_del(linux_part, "cgroupsPath");
     fit_resources(linux_part);

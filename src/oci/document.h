@@ -12,6 +12,11 @@ struct document_opts {
     const char *pod_id;
     /* Of the pod's first process in the guest: whose namespaces a workload shares. 0: none runs. */
     uint32_t pod_pid;
+    /* The pod's network namespace in the guest (network_opts.guest_ns): all of its containers name
+     * the same, whoever comes first makes it. NULL: one of its own with loopback only, or
+     * pod_pid's.
+     */
+    const char *network_namespace;
 };
 
 /* Rewrites spec in place and gives the whole document as text. Caller frees.

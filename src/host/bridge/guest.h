@@ -60,6 +60,35 @@ struct guest_layers {
     const char *const *layers; /* NULL-terminated */
 };
 
+/* One NIC of the VM, found by its MAC, to be configured in namespace ns of the guest, which is made
+ * when it is first named. Texts as inet_pton takes them; "" where there is none. */
+struct guest_ip {
+    const char *address;
+    uint8_t prefix;
+};
+struct guest_route {
+    const char *destination; /* "10.0.0.0/8"; "0.0.0.0/0", "::/0" for the default */
+    const char *next_hop, *source;
+    uint32_t metric;
+    bool on_link;    /* the next hop need not be in a known net */
+    bool link_scope; /* the destination is on the link itself */
+};
+struct guest_neighbour {
+    const char *address;
+    uint8_t mac[6];
+};
+struct guest_nic {
+    const char *ns, *id; /* id is ours, for remove_nic */
+    const char *name;    /* of the interface in the pod; "": as the kernel calls it */
+    uint8_t mac[6];
+    uint32_t mtu; /* 0: leave */
+    const struct guest_ip *ips;
+    const struct guest_route *routes; /* in the order in which they are to be made */
+    const struct guest_neighbour *neighbours;
+    size_t n_ips, n_routes, n_neighbours;
+    const char *dns_servers, *dns_search; /* comma-separated */
+};
+
 struct guest_ops {
     /* Opens the ports for entropy, log and bridge. */
     int (*prepare)(struct ctx *ctx, struct guest *g, struct err *err);
@@ -129,6 +158,12 @@ struct guest_ops {
                           struct err *err);
     int (*uncombine_layers)(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
                             struct err *err);
+
+    /* Network. add waits for the device to appear. Removing what is gone already is success; the
+     * interface is taken down first, so that the device can be pulled. */
+    int (*add_nic)(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err);
+    int (*remove_nic)(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
+                      struct err *err);
 };
 
 struct guest {

@@ -1,0 +1,97 @@
+/* network.h - the network of one pod. Every interface that CNI put into the pod's network namespace
+ * becomes a NIC of the VM with the same MAC and MTU, behind a tap that tc joins to the interface;
+ * the guest gives it the same name, addresses, routes and neighbours in the pod's namespace there.
+ * reference/host.md §13.
+ *
+ * Life: new -> attach (at the start of the pod's first task: CNI may come between Create and Start)
+ * -> … -> detach -> free. attach is all or nothing: what a failed one leaves is taken back by
+ * detach, which is tolerant (namespace, VM or guest gone: success), goes on after an error and can
+ * be repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct fsm;
+struct guest;
+struct ledger;
+struct loop;
+struct network;
+struct network_host;
+struct vmm;
+
+enum network_state {
+    NETWORK_NONE,     /* before attach */
+    NETWORK_ATTACHED, /* also with no interface at all */
+    NETWORK_INVALID,  /* an attach or a detach failed: only detach is useful */
+    NETWORK_DETACHED,
+    NETWORK_STATE_COUNT
+};
+extern const struct fsm network_fsm;
+
+struct network_opts {
+    struct loop *loop;
+    /* All borrowed; they outlive the network or, if the VM goes first, its detach. */
+    struct vmm *vmm;
+    struct guest *guest;
+    struct ledger *ledger;
+    /* The pod's namespace in the guest: the same text as document_opts.network_namespace of the
+     * pod's containers (oci/document.h). The pod's id will do. Copied. */
+    const char *guest_ns;
+    /* Around each call to vmm and guest (box_enter, box_leave): never held while a path of a client
+     * is opened. May be NULL. */
+    int (*enter)(void *arg, const char *what, struct err *err);
+    void (*leave)(void *arg);
+    void *arg;
+    const struct network_host *host; /* NULL: this machine */
+};
+/* Caller frees. */
+struct network *network_new(const struct network_opts *o);
+/* Only in None or Detached, or when the machine's part was given to the ledger's reclaim. */
+void network_free(struct network *n);
+AUTO_DEFINE(struct network *, network_free);
+
+/* For the guest's resolv.conf where no file of the host is mounted. NULL: none. Borrowed. */
+struct network_dns {
+    const char *const *servers;
+    const char *const *search; /* NULL-terminated, as is the other */
+};
+
+/* Waits. netns: path of the pod's namespace, or /proc/ANCHOR/ns/net for a container that got one of
+ * its own (ctr run --cni); one with nothing but lo: loopback only. NULL or "": there is none, the
+ * pod has loopback only. Attached: success at once.
+ * ERR_INVALID: netns is no network namespace, ERR_STATE: it is the host's own (net-host), or an
+ * interface cannot be handed on (point to point without Ethernet, an ingress qdisc of somebody
+ * else). dns may be NULL. */
+int network_attach(struct ctx *ctx, struct network *n, const char *netns,
+                   const struct network_dns *dns, struct err *err);
+/* Waits. In order: guest, NIC, tc, tap. None and Detached: success. */
+int network_detach(struct ctx *ctx, struct network *n, struct err *err);
+
+/* Queries. */
+enum network_state network_state(const struct network *n);
+size_t network_count(const struct network *n); /* interfaces handed on */
+struct network_iface {
+    const char *name; /* borrowed until detach */
+    uint8_t mac[6];
+    uint32_t mtu;
+    const char *const *addresses; /* "10.1.0.7/24", NULL-terminated; borrowed until detach */
+};
+/* i < network_count. */
+void network_iface(const struct network *n, size_t i, struct network_iface *ret);
+
+struct network_stats {
+    uint64_t rx_bytes, rx_packets, rx_errors, rx_dropped;
+    uint64_t tx_bytes, tx_packets, tx_errors, tx_dropped;
+};
+/* Waits (a thread asks the kernel), as the pod sees it: rx is what it received. */
+int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_stats *ret,
+                  struct err *err);
+
+/* What of a spec's namespaces a VM cannot give: ERR_INVALID with a text for people. path is the
+ * entry's path ("" for a new one), present whether there is an entry at all; type "network", "pid",
+ * "ipc" … For "network" without an entry (--net-host). Never waits. */
+int network_check_namespace(const char *type, bool present, const char *path, struct err *err);
