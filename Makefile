@@ -9,7 +9,7 @@ JOBS        := $(shell nproc)
 
 .DEFAULT_GOAL := all
 .PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration e2e \
-        check-rooms check-format format bench fsm-docs clean
+        check-rooms check-format format bench fsm-docs man install deb clean
 
 all: image ## programs in build/bin and the guest image in build/image
 
@@ -72,6 +72,16 @@ bench: image ## boot stages, memory, throughput, as a table and as JSON
 
 fsm-docs: programs ## the state tables as Markdown
 	@$(MESON_GCC)/tests/fsm_docs
+
+man: programs ## build/man: manual pages and the default configuration
+	@man/pages build/bin/lcow build/man
+
+install: all man ## DESTDIR= and PREFIX=/usr/local, as everywhere
+	@DESTDIR=$(DESTDIR) PREFIX=$(PREFIX) scripts/install
+
+deb: deps ## build/deb: packages lcow and lcow-guest, of what is committed
+	@scripts/deps --deb
+	@scripts/deb
 
 clean: ## everything that was built; downloads stay in build/cache
 	@find build -mindepth 1 -maxdepth 1 ! -name cache -exec rm -rf {} +
