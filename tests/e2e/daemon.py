@@ -40,7 +40,8 @@ level = "debug"
 
 
 class Containerd:
-    def __init__(self, version, directory, env):
+    def __init__(self, version, directory, env, more="", enable=()):
+        """more: lines for its configuration; enable: plugins that are off for the other tests."""
         self.version, self.dir, self.popen = version, directory, None
         self.address = os.path.join(directory, "c.sock")
         self.config_path = os.path.join(directory, "config.toml")
@@ -50,7 +51,7 @@ class Containerd:
         number = 3 if version.startswith("2") else 2
         with open(self.config_path, "w") as f:
             f.write(CONFIG.format(format=number, dir=directory, disabled=", ".join(
-                f'"{p}"' for p in DISABLED[number])))
+                f'"{p}"' for p in DISABLED[number] if p not in enable)) + more)
 
     def bundle(self, namespace, container=""):
         return os.path.join(self.dir, "state/io.containerd.runtime.v2.task", namespace, container)

@@ -41,23 +41,27 @@ DECLARED = []
 
 
 class Declared:
-    def __init__(self, name, body, deadline, full, smoke, runc, images):
+    def __init__(self, name, body, deadline, full, smoke, runc, images, versions, prepare):
         self.name, self.body, self.deadline, self.full = name, body, deadline, full
         self.smoke, self.runc, self.images = smoke, runc, images
+        self.versions, self.prepare = versions, prepare
 
     def case(self, version, runtime):
         case = harness.Case(f"{version}: {self.name}", self.body, self.deadline, self.full)
         case.version, case.runtime, case.images = version, runtime, self.images
+        case.prepare = self.prepare
         return case
 
 
-def test(name, deadline=DEADLINE, full=False, smoke=False, runc=True, images=("busybox",)):
+def test(name, deadline=DEADLINE, full=False, smoke=False, runc=True, images=("busybox",),
+         versions=tuple(packages.SUITES), prepare=lambda t: {}):
     """Declares a test. full: only with --full; smoke: also on the older containerds without it;
-    runc: true of runc's shim, too; images: those it needs, the first is what run() runs."""
+    runc: true of runc's shim, too; images: those it needs, the first is what run() runs; versions:
+    of containerd that it is about; prepare(t): what containerd is made with beyond the usual."""
     def declare(body):
         if any(d.name == name for d in DECLARED):
             raise ValueError(f"two tests are called: {name}")
-        DECLARED.append(Declared(name, body, deadline, full, smoke, runc, images))
+        DECLARED.append(Declared(name, body, deadline, full, smoke, runc, images, versions, prepare))
         return body
     return declare
 
@@ -90,7 +94,8 @@ class Test(harness.Test):
 
     def make_dirs(self):
         super().make_dirs()
-        self.containerd = daemon.Containerd(self.version, os.path.join(self.work, "c"), self.env)
+        self.containerd = daemon.Containerd(self.version, os.path.join(self.work, "c"), self.env,
+                                            **self.case.prepare(self))
         self.at_end(self.end_containerd)
         self.containerd.start()
         for image in self.case.images:
@@ -280,8 +285,9 @@ class Test(harness.Test):
             return True  # one disk formatted ahead; the directory of a namespace, which all share
         if self.is_runc and path.startswith("/run/containerd/s/"):
             return True  # its delete does not remove the socket of a shim that was killed
-        return path in ("/run/containerd", "/run/containerd/s", "/run/containerd/fifo",
-                        "/run/containerd/runc", f"/run/containerd/runc/{self.tag}")
+        return path in ("/run/containerd", "/run/containerd/s", "/run/containerd/fifo", "/run/netns",
+                        "/run/containerd/runc", "/run/containerd/runc/k8s.io",
+                        f"/run/containerd/runc/{self.tag}")
 
     def wipe(self):
         """The logs of the last run of each test stay in build/e2e."""

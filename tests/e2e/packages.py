@@ -13,7 +13,9 @@ CACHE = os.path.join(os.environ.get("LCOW_CACHE", os.path.join(TOP, "build/cache
 BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
 
 SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
-OTHERS = ("runc", "busybox", "busybox-static", "libc6")        # all of bookworm
+OTHERS = ("runc", "busybox", "busybox-static", "libc6", "containernetworking-plugins",
+          "python3-protobuf", "python3-hpack")                  # all of bookworm
+CRI_API = ("golang-k8s-cri-api-dev", "forky")                  # api.proto
 SHIM = os.path.join(BIN, "containerd-shim-lcow-v2")
 
 
@@ -34,7 +36,7 @@ def search_path(version):
 
 def fetch(versions=tuple(SUITES)):
     wanted = [("containerd", SUITES[v], f"containerd-{v}") for v in versions]
-    wanted += [(name, "bookworm", name) for name in OTHERS]
+    wanted += [(name, "bookworm", name) for name in OTHERS] + [(*CRI_API, CRI_API[0])]
     for package, suite, where in wanted:
         r = subprocess.run([os.path.join(TOP, "scripts/fetch-deb"), package, suite, folder(where)],
                            capture_output=True, text=True)

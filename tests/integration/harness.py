@@ -359,9 +359,16 @@ class Test:
             p.join()
 
     def undo(self):
+        """All of it, whatever fails; the first failure is what the test ends with."""
+        trouble = []
         while self._undo:
             call, args = self._undo.pop()
-            call(*args)
+            try:
+                call(*args)
+            except Exception as e:
+                trouble.append(e)
+        if trouble:
+            raise trouble[0]
 
     def allowed(self, path):
         """What may be there after the test: its own files, and what lcow keeps on purpose."""
