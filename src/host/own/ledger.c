@@ -9,7 +9,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -58,29 +57,6 @@ uint32_t ledger_crc(const char *data, size_t len)
     return ~crc;
 }
 
-int ledger_lock(const char *dir, int flags, int *ret_fd)
-{
-    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
-
-    /* The file may be removed by another owner between open and lock: then lock the new one. */
-    for (int tries = 0; tries < 16; tries++) {
-        struct stat ours, now;
-        AUTO_FD int fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
-
-        if (fd < 0)
-            return -errno;
-        if (flock(fd, LOCK_EX | LOCK_NB) < 0)
-            return -errno;
-        if (fstat(fd, &ours) < 0)
-            return -errno;
-        if (stat(path, &now) == 0 && now.st_ino == ours.st_ino && now.st_dev == ours.st_dev) {
-            *ret_fd = TAKE_FD(fd);
-            return 0;
-        }
-    }
-    return -EAGAIN;
-}
-
 static int count_open(void *arg, const struct ledger_record *record)
 {
     (void)record;
@@ -115,6 +91,7 @@ static int adopt(struct ledger *l, struct err *err)
 int ledger_create(const char *dir, struct ledger **ret, struct err *err)
 {
     AUTO(ledger_close) struct ledger *l = mem_new(struct ledger);
+    enum ledger_holder holder;
     int r = -ENOENT;
 
     l->fd = -1;
@@ -126,10 +103,12 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
         if (r < 0 && r != -ENOENT)
             return err_sys(err, -r, "make directory %s", dir);
         if (r == 0)
-            r = ledger_lock(dir, O_CREAT, &l->fd);
+            r = ledger_lock(dir, O_CREAT, LEDGER_OWNER, &l->fd, &holder);
     }
-    if (r == -EWOULDBLOCK)
+    if (r == -EWOULDBLOCK && holder == LEDGER_OWNER)
         return err_set(err, ERR_EXISTS, "%s is in use by a living owner", dir);
+    if (r == -EWOULDBLOCK)
+        return err_set(err, ERR_UNAVAILABLE, "%s is being cleaned up; try again", dir);
     if (r < 0)
         return err_sys(err, -r, "open %s", l->path);
     if (adopt(l, err) < 0)

@@ -4,7 +4,7 @@
  * reverse order, and can be repeated at any point. One directory per VM:
  *     <run_dir>/<namespace>/<id>/ledger
  * held open with a lock by its owner, so that gc knows the living from the dead. Leaf files are
- * ours: these calls block only for tmpfs. */
+ * ours: these calls block only for tmpfs; ledger_reclaim also waits for another one's clean-up. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -17,7 +17,7 @@ struct err;
 struct ledger;
 
 enum ledger_kind {
-    LEDGER_PROCESS, /* "pid start-time": killed */
+    LEDGER_PROCESS, /* "pid start-time boot-id": killed, in that boot of the machine only */
     LEDGER_MOUNT,   /* path in our mount namespace: detached */
     LEDGER_NETNS,   /* path of a bind-mounted namespace: unmounted, removed */
     LEDGER_LINK,    /* "netns-path ifname": an interface, deleted */
@@ -29,7 +29,8 @@ enum ledger_kind {
 const char *ledger_kind_name(enum ledger_kind k);
 
 /* Makes the directory (0700) and the file (0600), and locks it. ERR_EXISTS if another owner is
- * alive. Caller frees with ledger_close(), which keeps the records. */
+ * alive, ERR_UNAVAILABLE while somebody takes back what a dead one left. Caller frees with
+ * ledger_close(), which keeps the records. */
 int ledger_create(const char *dir, struct ledger **ret, struct err *err);
 void ledger_close(struct ledger *l);
 AUTO_DEFINE(struct ledger *, ledger_close);
@@ -55,13 +56,14 @@ struct ledger_record {
 int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
                  void *arg, struct err *err);
 
-/* Of somebody else's directory: is its owner alive? */
+/* Of somebody else's directory: is its owner alive? Only looks, disturbs nobody. */
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err);
 /* Takes everything back that dir's ledger still names, then the directory itself and, if it is
  * empty, the one above. Waits for
- * killed processes. fn (may be NULL) is told of each item; with dry_run nothing is touched.
- * ERR_STATE if the owner is alive. Goes on after a failed item and fails at the end, so that it
- * can be repeated. */
+ * killed processes. fn (may be NULL) is told of each item; with dry_run nothing is touched, nor
+ * locked. Another one at work on the same directory is waited for until ctx ends; what it has done
+ * is done. ERR_STATE if the owner is alive. Goes on after a failed item and fails at the end, so
+ * that it can be repeated. */
 int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
                    void (*fn)(void *arg, const struct ledger_record *, const char *result),
                    void *arg, struct err *err);

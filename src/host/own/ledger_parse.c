@@ -143,18 +143,21 @@ int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct
     return 0;
 }
 
-int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start)
+int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start,
+                         const char **ret_boot)
 {
-    const char *blank = strchr(what, ' ');
+    const char *blank = strchr(what, ' '), *second = blank ? strchr(blank + 1, ' ') : NULL;
     uint64_t pid, start;
 
-    if (!blank)
+    if (!second)
         return -EINVAL;
-    AUTO_FREE char *first = str_ndup(what, (size_t)(blank - what));
+    AUTO_FREE char *first = str_ndup(what, (size_t)(blank - what)),
+                   *middle = str_ndup(blank + 1, (size_t)(second - blank - 1));
     if (str_to_u64(first, INT32_MAX, &pid) < 0 || pid < 2 ||
-        str_to_u64(blank + 1, UINT64_MAX, &start) < 0)
+        str_to_u64(middle, UINT64_MAX, &start) < 0)
         return -EINVAL;
     *ret_pid = (pid_t)pid;
     *ret_start = start;
+    *ret_boot = second + 1;
     return 0;
 }

@@ -11,11 +11,24 @@
 uint32_t ledger_crc(const char *data, size_t len);
 /* The kind, or -EINVAL. */
 int ledger_kind_parse(const char *name, size_t len);
-/* Opens and locks dir's ledger. flags: O_CREAT or 0. 0, -EWOULDBLOCK if somebody has it, -errno. */
-int ledger_lock(const char *dir, int flags, int *ret_fd);
+
+enum ledger_holder { LEDGER_NOBODY, LEDGER_OWNER, LEDGER_VISITOR };
+/* Opens and locks dir's ledger. flags: O_CREAT or 0. 0, -EWOULDBLOCK if *ret_holder has it,
+ * -errno. */
+int ledger_lock(const char *dir, int flags, enum ledger_holder as, int *ret_fd,
+                enum ledger_holder *ret_holder);
+/* The same as a visitor, and waits (in ctx) while another one has it: -EBUSY with err, then. */
+int ledger_visit(struct ctx *ctx, const char *dir, int *ret_fd, enum ledger_holder *ret_holder,
+                 struct err *err);
+/* Only looks. 0 or -errno. */
+int ledger_holder(const char *dir, enum ledger_holder *ret);
+
 /* Whether such a record may be written, and what it names be removed later. */
 int ledger_check(enum ledger_kind kind, const char *what, struct err *err);
-/* "pid start-time". 0 or -EINVAL. */
-int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start);
+/* This boot of the machine; "" if the kernel does not say. Caller frees. */
+char *ledger_boot_id(void);
+/* "pid start-time boot". *ret_boot points into what. 0 or -EINVAL. */
+int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start,
+                         const char **ret_boot);
 /* Removes the directory above (the namespace's) if it is empty now. */
 void ledger_drop_parent(const char *dir);

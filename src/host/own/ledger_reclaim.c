@@ -45,11 +45,16 @@ static bool is_zombie(pid_t pid)
 
 static int take_process(struct reclaim *r, const char *what, struct err *err)
 {
+    AUTO_FREE char *now = ledger_boot_id();
+    const char *boot;
     pid_t pid;
     uint64_t start;
 
-    if (ledger_process_parse(what, &pid, &start) < 0)
+    if (ledger_process_parse(what, &pid, &start, &boot) < 0)
         return err_set(err, ERR_DATA_LOSS, "process record \"%s\" is not understood", what);
+    /* Pids and start times begin anew with every boot: whoever has them now is a stranger. */
+    if (!str_eq(boot, now))
+        return 0;
     AUTO_FD int pidfd = pidfd_open(pid, 0);
     if (pidfd < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
@@ -251,17 +256,22 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
 {
     struct reclaim r = { .ctx = ctx, .dry_run = dry_run, .fn = fn, .arg = arg, .first = ERR_INIT };
     AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir), *text = NULL;
+    enum ledger_holder holder = LEDGER_NOBODY;
     AUTO_FD int lock = -1;
     size_t len;
-    int n = ledger_lock(dir, 0, &lock);
+    int n = dry_run ? ledger_holder(dir, &holder) : ledger_visit(ctx, dir, &lock, &holder, err);
 
     if (n == -ENOENT)
         return reclaim_bare(&r, dir, err);
-    if (n == -EWOULDBLOCK)
+    if (n == -EBUSY)
+        return -1;
+    if (holder == LEDGER_OWNER)
         return err_set(err, ERR_STATE, "the owner of %s is alive", dir);
     if (n < 0)
         return err_sys(err, -n, "open %s", path);
     n = file_read_all(path, LEDGER_MAX_BYTES, &text, &len);
+    if (n == -ENOENT && dry_run) /* somebody has just taken it back */
+        return 0;
     if (n < 0)
         return err_sys(err, -n, "read %s", path);
     int parsed = ledger_parse(text, len, take_record, &r, err);
@@ -276,13 +286,23 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
 
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err)
 {
-    AUTO_FD int lock = -1;
-    int n = ledger_lock(dir, 0, &lock);
+    enum ledger_holder holder = LEDGER_NOBODY;
+    int n = ledger_holder(dir, &holder);
 
-    if (n < 0 && n != -ENOENT && n != -EWOULDBLOCK)
+    if (n < 0 && n != -ENOENT)
         return err_sys(err, -n, "open the ledger of %s", dir);
-    *ret_alive = n == -EWOULDBLOCK;
+    *ret_alive = holder == LEDGER_OWNER;
     return 0;
+}
+
+char *ledger_boot_id(void)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    if (file_read_all("/proc/sys/kernel/random/boot_id", 64, &text, &len) < 0)
+        return str_dup("");
+    return str_ndup(text, strcspn(text, "\n"));
 }
 
 int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err)
@@ -291,6 +311,7 @@ int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct er
 
     if (start == 0)
         return err_set(err, ERR_NOT_FOUND, "process %d is gone", pid);
-    AUTO_FREE char *what = str_format("%d %llu", pid, (unsigned long long)start);
+    AUTO_FREE char *boot = ledger_boot_id();
+    AUTO_FREE char *what = str_format("%d %llu %s", pid, (unsigned long long)start, boot);
     return ledger_note(l, LEDGER_PROCESS, what, ret_id, err);
 }

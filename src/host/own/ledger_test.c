@@ -407,7 +407,9 @@ TEST_FIBER(a_reused_pid_is_left_alone)
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
     AUTO(child_free) struct child *c = sleeper(ctx);
-    AUTO_FREE char *what = str_format("%d %" PRIu64, child_pid(c), child_start_time(c) - 1);
+    AUTO_FREE char *boot = ledger_boot_id();
+    AUTO_FREE char *what =
+        str_format("%d %" PRIu64 " %s", child_pid(c), child_start_time(c) - 1, boot);
     struct err err = ERR_INIT;
     struct seen s = { 0 };
 
@@ -417,6 +419,25 @@ TEST_FIBER(a_reused_pid_is_left_alone)
     ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
     ASSERT_STR(s.v[0].result, "already gone");
     ASSERT(!child_done(c, NULL));
+    ASSERT_EQ(kill(child_pid(c), 0), 0);
+}
+
+/* After a reboot the same pid with the same start time is somebody else. */
+TEST_FIBER(a_process_of_another_boot_is_a_stranger)
+{
+    AUTO_FREE char *dir = str_dup(fresh());
+    AUTO(ledger_close) struct ledger *l = NULL;
+    AUTO(child_free) struct child *c = sleeper(ctx);
+    AUTO_FREE char *what = str_format("%d %" PRIu64 " 00000000-0000-4000-8000-000000000000",
+                                      child_pid(c), child_start_time(c));
+    struct err err = ERR_INIT;
+    struct seen s = { 0 };
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    note(l, LEDGER_PROCESS, what);
+    ledger_close(TAKE_PTR(l));
+    ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
+    ASSERT_STR(s.v[0].result, "already gone");
     ASSERT_EQ(kill(child_pid(c), 0), 0);
 }
 
