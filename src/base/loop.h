@@ -29,6 +29,8 @@ void loop_stop(struct loop *loop);
 
 uint64_t loop_now(const struct loop *loop);  /* monotonic; virtual in the simulator */
 uint64_t loop_wall(const struct loop *loop); /* since 1970 */
+/* Virtual time only: somebody sets the host's clock, forward or back. */
+void loop_set_wall(struct loop *loop, int64_t by_ns);
 void loop_rand(struct loop *loop, void *data, size_t len);
 bool loop_is_virtual(const struct loop *loop);
 

@@ -61,7 +61,13 @@ uint64_t loop_now(const struct loop *loop)
 
 uint64_t loop_wall(const struct loop *loop)
 {
-    return loop->virtual_time ? VIRTUAL_EPOCH + loop->virtual_now : clock_wall();
+    return loop->virtual_time ? VIRTUAL_EPOCH + loop->virtual_now + loop->wall_offset
+                              : clock_wall();
+}
+
+void loop_set_wall(struct loop *loop, int64_t by_ns)
+{
+    loop->wall_offset += (uint64_t)by_ns;
 }
 
 void loop_rand(struct loop *loop, void *data, size_t len)

@@ -68,6 +68,7 @@ struct loop {
     bool seeded;
     struct rng rng;
     uint64_t virtual_now;
+    uint64_t wall_offset; /* of the virtual clock, modulo 2^64: it may be set back */
     struct list fibers;
     size_t n_fibers;
     struct fiber *current;
