@@ -2,6 +2,7 @@
  * once, over the VM controller and the bridge as they are, a fake VMM, a scripted guest and a host
  * without an OS, on virtual time, everything decided by one seed. */
 #pragma once
+#include "cli.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -21,11 +22,9 @@ enum reg_fault {
     REG_EVERYTHING,
     REG_FAULT_COUNT
 };
-const char *reg_fault_name(enum reg_fault f);
+extern const char *const reg_fault_names[];
 
-struct reg_result {
-    char broken[512]; /* "" if all laws hold */
-    unsigned calls, failed, exits, vms;
-};
+enum { REG_FIG_VMS, REG_FIG_EXITS, REG_FIG_CALLS, REG_FIG_FAILED }; /* of a result */
+
 /* dir: of ours alone; holds the bundle's config.json. */
-void reg_run(uint64_t seed, const char *dir, bool trace, struct reg_result *ret);
+void reg_run(uint64_t seed, const char *dir, struct cli_result *ret);

@@ -58,15 +58,15 @@ static int create(struct step *t)
 {
     struct reg *s = t->s;
     const struct registry_create c = { .id = t->id,
-                                       .bundle = s->dir,
-                                       .in = reg_chance(s, 300) ? "/in" : "",
+                                       .bundle = s->w.dir,
+                                       .in = world_chance(&s->w, 300) ? "/in" : "",
                                        .out = "/out",
-                                       .err = reg_chance(s, 500) ? "/err" : "" };
+                                       .err = world_chance(&s->w, 500) ? "/err" : "" };
     uint32_t pid = 0;
     int r = registry_create(t->ctx, s->registry, &c, &pid, t->err);
 
     if (r == 0 && pid == 0)
-        reg_broken(s, "create of %s gives pid 0", t->id);
+        world_broken(&s->w, "create of %s gives pid 0", t->id);
     return r;
 }
 
@@ -95,8 +95,8 @@ static int kill_one(struct step *t)
     static const uint32_t signals[] = { 9, 9, 15, 10 };
     struct container *c = find(t);
     struct reg *s = t->s;
-    bool of_exec = reg_chance(s, 300), all = !of_exec && reg_chance(s, 500);
-    uint32_t signo = signals[rng_below(&s->rng, ARRAY_LEN(signals))];
+    bool of_exec = world_chance(&s->w, 300), all = !of_exec && world_chance(&s->w, 500);
+    uint32_t signo = signals[rng_below(&s->w.rng, ARRAY_LEN(signals))];
 
     if (c && c->state == CONTAINER_CREATED && signo == 10)
         signo = 9; /* its status would be one that the laws do not know */
@@ -106,7 +106,7 @@ static int kill_one(struct step *t)
 static int wait_one(struct step *t)
 {
     struct container *c = find(t);
-    bool init = reg_chance(t->s, 600);
+    bool init = world_chance(&t->s->w, 600);
     struct process *p = c ? container_process(c, init ? "" : t->exec, t->err) : NULL;
     struct process_view v;
     int r = p ? process_wait(t->ctx, p, &v, t->err) : -1;
@@ -116,14 +116,14 @@ static int wait_one(struct step *t)
     if (init || v.exit_status != 0) /* an exec that was deleted before its start: 0 */
         reg_laws_status(t->s, "a wait", v.exit_status);
     if (v.exited_wall_ns == 0)
-        reg_broken(t->s, "a wait gives an exit without a time");
+        world_broken(&t->s->w, "a wait gives an exit without a time");
     return 0;
 }
 
 /* Never waits, whatever hangs. */
 static int look(struct step *t)
 {
-    uint64_t before = loop_now(t->s->loop);
+    uint64_t before = loop_now(t->s->w.loop);
     struct container *c = find(t);
     struct container_pid *pids = NULL;
     struct process_view v;
@@ -133,17 +133,17 @@ static int look(struct step *t)
     if (!c)
         return -1;
     if (container_pids(c, &pids, &n, t->err) == 0 && n == 0)
-        reg_broken(t->s, "container %s has no pid", t->id);
+        world_broken(&t->s->w, "container %s has no pid", t->id);
     free(pids);
     p = container_process(c, "", t->err);
     if (p) {
         process_view(p, &v);
         if ((v.status == PROCESS_STOPPED) != (v.exited_wall_ns != 0))
-            reg_broken(t->s, "status %d of %s with exit time %llu", v.status, t->id,
-                       (unsigned long long)v.exited_wall_ns);
+            world_broken(&t->s->w, "status %d of %s with exit time %llu", v.status, t->id,
+                         (unsigned long long)v.exited_wall_ns);
     }
-    if (loop_now(t->s->loop) != before)
-        reg_broken(t->s, "a query took time");
+    if (loop_now(t->s->w.loop) != before)
+        world_broken(&t->s->w, "a query took time");
     return p ? 0 : -1;
 }
 
@@ -213,51 +213,52 @@ static enum action choose(struct reg *s, unsigned n)
     static const enum action lead[] = { ACT_CREATE, ACT_START, ACT_EXEC, ACT_START_EXEC };
     static const enum action end[] = { ACT_KILL, ACT_DELETE };
 
-    if (n < ARRAY_LEN(lead) && reg_chance(s, 700))
+    if (n < ARRAY_LEN(lead) && world_chance(&s->w, 700))
         return lead[n];
-    if (reg_chance(s, 250))
-        return end[rng_below(&s->rng, ARRAY_LEN(end))];
-    return (enum action)rng_below(&s->rng, ACT_COUNT);
+    if (world_chance(&s->w, 250))
+        return end[rng_below(&s->w.rng, ARRAY_LEN(end))];
+    return (enum action)rng_below(&s->w.rng, ACT_COUNT);
 }
 
 static void do_step(struct reg_client *c, unsigned n)
 {
     struct reg *s = c->s;
-    struct ctx root = ctx_root(s->loop), own = ctx_with_cancel(&root, &s->cancels[c->number]);
-    uint64_t limit = reg_chance(s, 300) ? 1 + reg_some_ns(s, 20 * NS_PER_S) : 100 * NS_PER_S;
+    struct ctx root = ctx_root(s->w.loop), own = ctx_with_cancel(&root, &s->cancels[c->number]);
+    uint64_t limit =
+        world_chance(&s->w, 300) ? 1 + world_some_ns(&s->w, 20 * NS_PER_S) : 100 * NS_PER_S;
     struct ctx ctx = ctx_with_timeout(&own, limit);
     struct err err = ERR_INIT;
     struct step t = { .s = s, .ctx = &ctx, .err = &err };
     enum action a = choose(s, n);
-    uint64_t before = loop_now(s->loop);
+    uint64_t before = loop_now(s->w.loop);
 
-    snprintf(t.id, sizeof(t.id), "%c", 'a' + (int)rng_below(&s->rng, REG_CONTAINERS));
-    snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->rng, REG_EXECS));
-    reg_say(s, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
+    snprintf(t.id, sizeof(t.id), "%c", 'a' + (int)rng_below(&s->w.rng, REG_CONTAINERS));
+    snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->w.rng, REG_EXECS));
+    world_say(&s->w, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
 
     int r = act(&t, a);
 
-    reg_say(s, "client %u: %s %s: %s", c->number, names[a], t.id, r < 0 ? err.msg : "ok");
-    s->result->calls++;
-    s->result->failed += r < 0;
+    world_say(&s->w, "client %u: %s %s: %s", c->number, names[a], t.id, r < 0 ? err.msg : "ok");
+    s->w.result->figures[REG_FIG_CALLS]++;
+    s->w.result->figures[REG_FIG_FAILED] += r < 0;
     if (r < 0 && err.code == ERR_NONE)
-        reg_broken(s, "%s failed without an error", names[a]);
-    if (loop_now(s->loop) - before > limit + slack(s))
-        reg_broken(s, "%s took %llu ms, its limit was %llu ms", names[a],
-                   (unsigned long long)((loop_now(s->loop) - before) / NS_PER_MS),
-                   (unsigned long long)(limit / NS_PER_MS));
+        world_broken(&s->w, "%s failed without an error", names[a]);
+    if (loop_now(s->w.loop) - before > limit + slack(s))
+        world_broken(&s->w, "%s took %llu ms, its limit was %llu ms", names[a],
+                     (unsigned long long)((loop_now(s->w.loop) - before) / NS_PER_MS),
+                     (unsigned long long)(limit / NS_PER_MS));
 }
 
 void reg_client_main(void *arg)
 {
     struct reg_client *c = arg;
     struct reg *s = c->s;
-    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->cancels[c->number]);
-    unsigned steps = 1 + (unsigned)rng_below(&s->rng, REG_STEPS_MAX);
+    struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_cancel(&root, &s->cancels[c->number]);
+    unsigned steps = 1 + (unsigned)rng_below(&s->w.rng, REG_STEPS_MAX);
     struct err err = ERR_INIT;
 
-    for (unsigned n = 0; n < steps && !s->calm; n++) {
-        if (fiber_sleep(&ctx, reg_some_ns(s, 2 * NS_PER_S), &err) < 0)
+    for (unsigned n = 0; n < steps && !s->w.calm; n++) {
+        if (fiber_sleep(&ctx, world_some_ns(&s->w, 2 * NS_PER_S), &err) < 0)
             break;
         do_step(c, n);
     }

@@ -31,31 +31,32 @@ void reg_laws_free(struct reg_law *l)
 static void ended(struct reg *s, const struct event *e, struct life *l, struct told *t, bool init)
 {
     if (t->exited)
-        reg_broken(s, "exit of %s/%s is told twice", e->container_id, e->exec_id);
+        world_broken(&s->w, "exit of %s/%s is told twice", e->container_id, e->exec_id);
     if (!init && !t->started)
-        reg_broken(s, "exit of %s/%s is told before its start", e->container_id, e->exec_id);
+        world_broken(&s->w, "exit of %s/%s is told before its start", e->container_id, e->exec_id);
     if (e->exited_wall_ns == 0)
-        reg_broken(s, "exit of %s/%s has no time", e->container_id, e->exec_id);
+        world_broken(&s->w, "exit of %s/%s has no time", e->container_id, e->exec_id);
     t->exited = true;
     t->status = e->exit_status;
     reg_laws_status(s, "an event", e->exit_status);
-    s->result->exits++;
+    s->w.result->figures[REG_FIG_EXITS]++;
     for (int i = 0; init && i < REG_EXECS; i++) {
         if (l->execs[i].started && !l->execs[i].exited)
-            reg_broken(s, "exit of %s is told before that of its exec x%d", e->container_id, i);
+            world_broken(&s->w, "exit of %s is told before that of its exec x%d", e->container_id,
+                         i);
     }
     if (!init && l->init.exited)
-        reg_broken(s, "exit of exec %s/%s is told behind its container's", e->container_id,
-                   e->exec_id);
+        world_broken(&s->w, "exit of exec %s/%s is told behind its container's", e->container_id,
+                     e->exec_id);
 }
 
 static void deleted(struct reg *s, const struct event *e, struct life *l)
 {
     if (l->init.started && !l->init.exited)
-        reg_broken(s, "%s is deleted, but its exit was not told", e->container_id);
+        world_broken(&s->w, "%s is deleted, but its exit was not told", e->container_id);
     if (l->init.exited && l->init.status != e->exit_status)
-        reg_broken(s, "%s exited with %u and was deleted with %u", e->container_id, l->init.status,
-                   e->exit_status);
+        world_broken(&s->w, "%s exited with %u and was deleted with %u", e->container_id,
+                     l->init.status, e->exit_status);
     *l = (struct life){ 0 };
 }
 
@@ -66,11 +67,11 @@ void reg_laws_told(struct reg *s, const struct event *e)
     struct told *t = init ? &l->init : &l->execs[(unsigned)(e->exec_id[1] - '0') % REG_EXECS];
 
     if (!l->exists && e->kind != EVENT_CREATE)
-        reg_broken(s, "event %d of %s, which was not created", e->kind, e->container_id);
+        world_broken(&s->w, "event %d of %s, which was not created", e->kind, e->container_id);
     switch (e->kind) {
     case EVENT_CREATE:
         if (l->exists)
-            reg_broken(s, "%s is created twice", e->container_id);
+            world_broken(&s->w, "%s is created twice", e->container_id);
         *l = (struct life){ .exists = true };
         break;
     case EVENT_EXEC_ADDED:
@@ -79,8 +80,8 @@ void reg_laws_told(struct reg *s, const struct event *e)
     case EVENT_START:
     case EVENT_EXEC_STARTED:
         if (t->started || t->exited || (!init && !t->added))
-            reg_broken(s, "start of %s/%s is told twice or out of order", e->container_id,
-                       e->exec_id);
+            world_broken(&s->w, "start of %s/%s is told twice or out of order", e->container_id,
+                         e->exec_id);
         t->started = true;
         break;
     case EVENT_EXIT:
@@ -93,7 +94,7 @@ void reg_laws_told(struct reg *s, const struct event *e)
     case EVENT_RESUMED:
     case EVENT_OOM:
         if (!l->init.started || l->init.exited)
-            reg_broken(s, "event %d of %s, which does not run", e->kind, e->container_id);
+            world_broken(&s->w, "event %d of %s, which does not run", e->kind, e->container_id);
         break;
     case EVENT_KIND_COUNT:
         break;
@@ -102,20 +103,14 @@ void reg_laws_told(struct reg *s, const struct event *e)
 
 void reg_laws_status(struct reg *s, const char *what, uint32_t status)
 {
-    /* By itself; by a signal of a client; with its VM; a start that failed. */
-    static const uint32_t possible[] = { REG_CODE, 128 + 9, 128 + 15, 255, 1 };
-
-    for (size_t i = 0; i < ARRAY_LEN(possible); i++) {
-        if (status == possible[i])
-            return;
-    }
-    reg_broken(s, "%s says status %u, which nobody ended with", what, status);
+    if (!world_status_ok(status))
+        world_broken(&s->w, "%s says status %u, which nobody ended with", what, status);
 }
 
 void reg_laws_end(struct reg *s)
 {
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         if (s->laws->lives[i].exists)
-            reg_broken(s, "container %c is gone, but its delete was not told", 'a' + (int)i);
+            world_broken(&s->w, "container %c is gone, but its delete was not told", 'a' + (int)i);
     }
 }

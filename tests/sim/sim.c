@@ -25,29 +25,20 @@
 
 void sim_say(struct sim *s, const char *fmt, ...)
 {
-    uint64_t us = loop_now(s->loop) / NS_PER_US;
     va_list ap;
 
-    if (!s->trace)
-        return;
-    printf("# %5llu.%06llu  ", (unsigned long long)(us / 1000000),
-           (unsigned long long)(us % 1000000));
     va_start(ap, fmt);
-    vprintf(fmt, ap);
+    cli_trace(loop_now(s->loop), fmt, ap);
     va_end(ap);
-    putchar('\n');
 }
 
 void sim_broken(struct sim *s, const char *fmt, ...)
 {
     va_list ap;
 
-    if (s->result->broken[0])
-        return;
     va_start(ap, fmt);
-    vsnprintf(s->result->broken, sizeof(s->result->broken), fmt, ap);
+    cli_broken(s->result, loop_now(s->loop), fmt, ap);
     va_end(ap);
-    sim_say(s, "BROKEN: %s", s->result->broken);
 }
 
 /* --- the laws that hold at every moment --- */
@@ -106,7 +97,7 @@ void sim_look(struct sim *s)
     if (now == VM_TERMINATED && !facts.released)
         sim_broken(s, "Terminated, but not all is taken back");
     if (now == VM_RUNNING)
-        s->result->ran = true;
+        s->result->figures[SIM_RAN] = 1;
     if ((vm_exit_status(s->vm, &x, &err) == 0) != (now == VM_TERMINATED))
         sim_broken(s, "exit status and state disagree");
     if (s->exits != (now == VM_TERMINATED))
@@ -139,7 +130,7 @@ void sim_call_begin(struct sim_call *c)
     c->state = vm_state(c->sim->vm);
     c->doomed = facts.terminated_ns != 0 || facts.gone;
     c->sim->ended_by_client |= is_prompt(c->action);
-    c->sim->result->calls++;
+    c->sim->result->figures[SIM_CALLS]++;
     if (c->action == ACT_SHUTDOWN && c->state == VM_RUNNING && !c->doomed &&
         !c->sim->shutdown_by_ns)
         c->sim->shutdown_by_ns = c->began_ns + c->grace_ns + VM_QUIT_LIMIT;
@@ -202,7 +193,7 @@ void sim_call_end(struct sim_call *c, int r, const struct err *err)
 
     sim_say(s, "client %u: %s %s%s", c->client, c->name, r < 0 ? "failed: " : "done",
             r < 0 ? err->msg : "");
-    s->result->failed += r < 0;
+    s->result->figures[SIM_FAILED] += r < 0;
     fake_vmm_facts(s->vmm, &facts);
     sim_look(s);
     check_time(c, &facts, loop_now(s->loop));
@@ -424,21 +415,18 @@ static void check_end(struct sim *s, size_t parked)
         sim_broken(s, "things are left in %s", s->dir);
         (void)dir_remove(s->dir);
     }
-    s->result->virtual_ns = loop_now(s->loop);
-    if (s->result->virtual_ns > SIM_TIME_BOUND)
+    if (loop_now(s->loop) > SIM_TIME_BOUND)
         sim_broken(s, "it took %llu s of virtual time",
-                   (unsigned long long)(s->result->virtual_ns / NS_PER_S));
+                   (unsigned long long)(loop_now(s->loop) / NS_PER_S));
 }
 
-void sim_run(uint64_t seed, const char *dir, bool trace, struct sim_result *ret)
+void sim_run(uint64_t seed, const char *dir, struct cli_result *ret)
 {
     struct loop_opts opts = { .virtual_time = true, .seed = seed };
     struct sim *s = mem_new(struct sim);
     struct sim_fiber fibers[SIM_CLIENTS_MAX];
 
-    *ret = (struct sim_result){ 0 };
     s->result = ret;
-    s->trace = trace;
     rng_seed(&s->rng, seed);
     sim_plan_make(&s->plan, &s->rng, (enum sim_fault)(seed % SIM_FAULT_COUNT));
     snprintf(s->dir, sizeof(s->dir), "%s/%llu", dir, (unsigned long long)seed);

@@ -3,6 +3,7 @@
  * checked; a broken one is a text that names it. */
 #pragma once
 #include "base/rand.h"
+#include "cli.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -31,14 +32,9 @@ enum sim_fault {
     SIM_EVERYTHING,    /* any of them, together */
     SIM_FAULT_COUNT
 };
-const char *sim_fault_name(enum sim_fault f);
+extern const char *const sim_fault_names[];
 
-struct sim_result {
-    char broken[512]; /* "" if all laws hold */
-    uint64_t virtual_ns;
-    unsigned calls, failed; /* of clients */
-    bool ran;               /* the VM was Running once */
-};
+enum { SIM_RAN, SIM_CALLS, SIM_FAILED }; /* the figures of a result */
 
-/* dir: of ours alone, for ledgers. trace: print each step. */
-void sim_run(uint64_t seed, const char *dir, bool trace, struct sim_result *ret);
+/* dir: of ours alone, for ledgers. */
+void sim_run(uint64_t seed, const char *dir, struct cli_result *ret);

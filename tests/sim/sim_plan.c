@@ -3,18 +3,13 @@
 #include "base/clock.h"
 #include "base/mem.h"
 
-static const char *const fault_names[] = {
+const char *const sim_fault_names[] = {
     "none",           "create",        "start",     "listen",       "boot-hangs",
     "boot-death",     "version",       "death",     "silent-guest", "late-guest",
     "refusing-guest", "hostile-guest", "no-stdio",  "release",      "stubborn-vmm",
     "quit",           "log",           "cancelled", "everything",
 };
-_Static_assert(ARRAY_LEN(fault_names) == SIM_FAULT_COUNT, "a name for each fault");
-
-const char *sim_fault_name(enum sim_fault f)
-{
-    return fault_names[f];
-}
+_Static_assert(ARRAY_LEN(sim_fault_names) == SIM_FAULT_COUNT, "a name for each fault");
 
 static const char *const action_names[] = { "create",      "start",  "exec",
                                             "exec+signal", "wait",   "terminate",

@@ -13,7 +13,6 @@ struct loop;
 struct sim {
     struct sim_plan plan;
     struct rng rng; /* decisions on the way */
-    bool trace;
     char dir[256];
     struct loop *loop;
     struct timeline timeline;
@@ -23,7 +22,7 @@ struct sim {
     struct group clients;
     struct cancel cancels[SIM_CLIENTS_MAX];
     char log[600];
-    struct sim_result *result;
+    struct cli_result *result;
 
     /* What was seen. */
     enum vm_state state;

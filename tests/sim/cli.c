@@ -1,0 +1,266 @@
+/* cli.c - runs schedules and prints TAP, one line for each class of faults.
+ *     sim_X [--seeds A..B]       all of them; a failing one is named
+ *     sim_X --seed N [-v]        one, with a trace of its steps
+ *     --first                    stop at the first that fails */
+#include "cli.h"
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define DEFAULT_LAST 10000
+#define SEED_SECONDS 20 /* of real time: a schedule that does not end is told */
+#define SHOWN 3         /* failures shown of a class */
+#define CLASSES_MAX 32
+#define TWICE 24 /* schedules that are run again, to compare their traces */
+
+static volatile sig_atomic_t current_hi, current_lo;
+
+/* --- the trace --- */
+
+static struct sbuf trace; /* of the schedule that runs, if it is kept */
+static bool printing, keeping;
+
+bool cli_tracing(void)
+{
+    return printing || keeping;
+}
+
+void cli_trace(uint64_t now, const char *fmt, va_list ap)
+{
+    if (!cli_tracing())
+        return;
+
+    AUTO_FREE char *text = str_vformat(fmt, ap);
+    AUTO_FREE char *line = str_format("# %5llu.%06llu  %s\n", (unsigned long long)(now / NS_PER_S),
+                                      (unsigned long long)(now % NS_PER_S / NS_PER_US), text);
+
+    if (keeping)
+        sbuf_adds(&trace, line);
+    if (printing)
+        fputs(line, stdout);
+}
+
+static void say_broken(uint64_t now, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    cli_trace(now, fmt, ap);
+    va_end(ap);
+}
+
+void cli_broken(struct cli_result *r, uint64_t now, const char *fmt, va_list ap)
+{
+    if (r->broken[0])
+        return;
+    vsnprintf(r->broken, sizeof(r->broken), fmt, ap);
+    say_broken(now, "BROKEN: %s", r->broken);
+}
+
+/* --- schedules --- */
+
+/* A crash or a schedule without end: say which seed, then go. */
+static void on_crash(int signo)
+{
+    char text[96];
+    uint64_t seed = (uint64_t)(unsigned)current_hi << 31 | (unsigned)current_lo;
+    int n = snprintf(text, sizeof(text), "\nBail out! signal %d in seed %llu\n", signo,
+                     (unsigned long long)seed);
+
+    if (write(STDOUT_FILENO, text, (size_t)n) < 0)
+        _exit(2);
+    _exit(1);
+}
+
+struct totals {
+    unsigned schedules, broken;
+    unsigned long figures[CLI_FIGURES];
+};
+
+struct options {
+    uint64_t first, last;
+    bool verbose, first_only;
+};
+
+static int parse_range(const char *text, uint64_t *first, uint64_t *last)
+{
+    AUTO_FREE char *copy = str_dup(text);
+    char *dots = strstr(copy, "..");
+
+    if (dots)
+        *dots = '\0';
+    if (str_to_u64(copy, INT64_MAX, first) < 0 ||
+        str_to_u64(dots ? dots + 2 : copy, INT64_MAX, last) < 0)
+        return -EINVAL;
+    return *first == 0 || *last < *first ? -EINVAL : 0;
+}
+
+static void run_watched(const struct cli_program *p, uint64_t seed, const char *dir,
+                        struct cli_result *r)
+{
+    *r = (struct cli_result){ 0 };
+    current_hi = (sig_atomic_t)(seed >> 31);
+    current_lo = (sig_atomic_t)(seed & 0x7fffffff);
+    alarm(SEED_SECONDS);
+    p->run(seed, dir, r);
+    alarm(0);
+}
+
+/* True if a law is broken. */
+static bool run_one(const struct cli_program *p, uint64_t seed, const char *dir,
+                    struct totals *classes)
+{
+    struct totals *t = &classes[seed % p->n_classes];
+    struct cli_result r;
+
+    run_watched(p, seed, dir, &r);
+    t->schedules++;
+    for (int i = 0; i < CLI_FIGURES; i++)
+        t->figures[i] += r.figures[i];
+    if (!r.broken[0])
+        return false;
+    if (t->broken++ < SHOWN) {
+        AUTO_FREE char *text = str_dup(r.broken);
+
+        printf("# seed %llu: %s\n", (unsigned long long)seed, strtok(text, "\n"));
+        for (char *line; (line = strtok(NULL, "\n"));)
+            printf("#     %s\n", line);
+        printf("# replay: %s --seed %llu -v\n", p->name, (unsigned long long)seed);
+    }
+    return true;
+}
+
+/* What differs between the traces of two runs is decided by something else than the seed. */
+static bool same_twice(const struct cli_program *p, uint64_t seed, const char *dir)
+{
+    AUTO_FREE char *before = NULL;
+    struct cli_result r;
+    size_t at = 0, line = 0;
+
+    keeping = true;
+    run_watched(p, seed, dir, &r);
+    before = sbuf_take(&trace);
+    run_watched(p, seed, dir, &r);
+    keeping = false;
+
+    AUTO_FREE char *after = sbuf_take(&trace);
+
+    if (str_eq(before, after))
+        return true;
+    for (; before[at] && before[at] == after[at]; at++)
+        if (before[at] == '\n')
+            line = at + 1;
+    printf("# seed %llu is not the same twice:\n", (unsigned long long)seed);
+    printf("%.*s\n%.*s\n", (int)strcspn(before + line, "\n"), before + line,
+           (int)strcspn(after + line, "\n"), after + line);
+    return false;
+}
+
+static unsigned count_unsteady(const struct cli_program *p, const struct options *o,
+                               const char *dir, unsigned *ret_tried)
+{
+    uint64_t n = o->last - o->first + 1, step = n > TWICE ? n / TWICE : 1;
+    unsigned unsteady = 0;
+
+    /* An odd step meets all classes. */
+    step += step % 2 == 0;
+    for (uint64_t seed = o->first; seed <= o->last && *ret_tried < TWICE; seed += step) {
+        ++*ret_tried;
+        unsteady += !same_twice(p, seed, dir);
+    }
+    return unsteady;
+}
+
+/* --- the report --- */
+
+static void report_class(const struct cli_program *p, unsigned i, const struct totals *t)
+{
+    if (t->schedules == 0) {
+        printf("ok %u - %s # SKIP no schedule of this class asked for\n", i + 1, p->classes[i]);
+        return;
+    }
+    printf("%sok %u - %s: %u schedules", t->broken ? "not " : "", i + 1, p->classes[i],
+           t->schedules);
+    for (int k = 0; k < CLI_FIGURES && p->figures[k]; k++)
+        printf(", %lu %s", t->figures[k], p->figures[k]);
+    putchar('\n');
+}
+
+static int report(const struct cli_program *p, const struct totals *classes, unsigned unsteady,
+                  unsigned tried)
+{
+    struct totals all = { 0 };
+
+    printf("1..%u\n", p->n_classes + 1);
+    for (unsigned i = 0; i < p->n_classes; i++) {
+        report_class(p, i, &classes[i]);
+        all.schedules += classes[i].schedules;
+        all.broken += classes[i].broken;
+        for (int k = 0; k < CLI_FIGURES; k++)
+            all.figures[k] += classes[i].figures[k];
+    }
+    printf("%sok %u - a seed gives the same trace twice%s: %u seeds\n", unsteady ? "not " : "",
+           p->n_classes + 1, tried ? "" : " # SKIP not asked for", tried);
+    printf("# %u schedules, %u broken", all.schedules, all.broken);
+    for (int k = 0; k < CLI_FIGURES && p->figures[k]; k++)
+        printf(", %lu %s", all.figures[k], p->figures[k]);
+    putchar('\n');
+    return all.broken > 0 || unsteady > 0;
+}
+
+static int parse(int argc, char **argv, struct options *o)
+{
+    for (int i = 1; i < argc; i++) {
+        if (str_eq(argv[i], "-v"))
+            o->verbose = true;
+        else if (str_eq(argv[i], "--first"))
+            o->first_only = true;
+        else if ((str_eq(argv[i], "--seeds") || str_eq(argv[i], "--seed")) && i + 1 < argc &&
+                 parse_range(argv[i + 1], &o->first, &o->last) == 0)
+            i++;
+        else
+            return -EINVAL;
+    }
+    return 0;
+}
+
+int cli_main(int argc, char **argv, const struct cli_program *p)
+{
+    struct options o = { .first = 1, .last = DEFAULT_LAST };
+    struct totals classes[CLASSES_MAX] = { 0 };
+    unsigned unsteady = 0, tried = 0;
+    bool broken = false;
+    char dir[64];
+
+    if (parse(argc, argv, &o) < 0 || p->n_classes > CLASSES_MAX) {
+        fprintf(stderr, "usage: %s [--seeds A..B | --seed N] [--first] [-v]   (seeds from 1)\n",
+                p->name);
+        return 2;
+    }
+    setvbuf(stdout, NULL, _IOLBF, 0);
+    printing = o.verbose;
+    log_init(STDERR_FILENO, o.verbose ? LOG_DEBUG : LOG_OFF, LOG_LOGFMT);
+    signal(SIGABRT, on_crash);
+    signal(SIGSEGV, on_crash);
+    signal(SIGALRM, on_crash);
+    /* Ledgers are small and many: memory if there is some, as in real life. */
+    snprintf(dir, sizeof(dir), "%s/lcow-sim.XXXXXX",
+             access("/dev/shm", W_OK) ? "/tmp" : "/dev/shm");
+    if (!mkdtemp(dir) || (p->prepare && p->prepare(dir) < 0)) {
+        fprintf(stderr, "%s: %s: %m\n", p->name, dir);
+        return 2;
+    }
+    for (uint64_t seed = o.first; seed <= o.last && !(o.first_only && broken); seed++)
+        broken |= run_one(p, seed, dir, classes);
+    if (!broken && !o.verbose)
+        unsteady = count_unsteady(p, &o, dir, &tried);
+    (void)dir_remove(dir);
+    return report(p, classes, unsteady, tried);
+}
