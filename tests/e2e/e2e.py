@@ -243,6 +243,7 @@ class Test(harness.Test):
             self.containerd.start()
         trouble = self.remove_all()
         self.until_no_shim(trouble)
+        self.until_settled()
         self.containerd.stop()
         for path in glob.glob(f"/sys/fs/cgroup/*/{self.tag}") + [f"/sys/fs/cgroup/{self.tag}"]:
             try:
@@ -273,6 +274,13 @@ class Test(harness.Test):
             if time.monotonic() > deadline:
                 trouble.append(f"shims still run: {self.shim_pids()}")
                 return
+            time.sleep(0.05)
+
+    def until_settled(self, seconds=10):
+        """A client may have its answer before containerd has called `delete` for a dead shim. What
+        is still there after that is for the audit."""
+        deadline = time.monotonic() + seconds
+        while os.path.exists(os.path.join(self.run_root, self.tag)) and time.monotonic() < deadline:
             time.sleep(0.05)
 
     def allowed(self, path):

@@ -19,6 +19,8 @@ struct events {
     size_t n;
     uint64_t dropped;
     struct waitq changed;
+    bool (*filter)(void *arg, const struct event *e);
+    void *filter_arg;
 };
 
 struct events *events_new(void)
@@ -108,8 +110,16 @@ static bool make_room(struct events *q)
     return false;
 }
 
+void events_filter(struct events *q, bool (*fn)(void *arg, const struct event *e), void *arg)
+{
+    q->filter = fn;
+    q->filter_arg = arg;
+}
+
 void events_push(struct events *q, const struct event *e)
 {
+    if (q->filter && !q->filter(q->filter_arg, e))
+        return;
     if (q->n >= EVENTS_SOFT_LIMIT && !make_room(q) && repeatable(e->kind)) {
         q->dropped++;
         return;

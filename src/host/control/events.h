@@ -37,8 +37,9 @@ struct event {
     const char *exec_id; /* "" for init */
     uint32_t pid, exit_status;
     uint64_t exited_wall_ns;
+    const char *bundle; /* EVENT_CREATE and EVENT_EXIT; else "" */
     /* EVENT_CREATE only: */
-    const char *bundle, *in, *out, *err;
+    const char *in, *out, *err;
     bool terminal;
     const struct event_mount *rootfs;
     size_t n_rootfs;
@@ -46,6 +47,8 @@ struct event {
 
 struct events *events_new(void);
 void events_free(struct events *q);
+/* fn sees each event when it is pushed, and may not wait. False: it is not queued. */
+void events_filter(struct events *q, bool (*fn)(void *arg, const struct event *e), void *arg);
 void events_push(struct events *q, const struct event *e);
 /* Waits for the oldest. *ret stays valid until events_done, which takes it off the queue. */
 int events_next(struct ctx *ctx, struct events *q, const struct event **ret, struct err *err);

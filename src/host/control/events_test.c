@@ -78,6 +78,25 @@ TEST_VIRTUAL(a_flood_of_pauses_loses_pauses_and_nothing_else)
     events_free(q);
 }
 
+static bool no_exits(void *arg, const struct event *e)
+{
+    ++*(unsigned *)arg;
+    return e->kind != EVENT_EXIT;
+}
+
+TEST_VIRTUAL(a_filter_sees_all_and_decides_what_is_queued)
+{
+    struct events *q = events_new();
+    unsigned seen = 0;
+
+    events_filter(q, no_exits, &seen);
+    push(q, EVENT_CREATE, "c1");
+    push(q, EVENT_EXIT, "c1");
+    ASSERT_EQ(seen, 2);
+    ASSERT_EQ(events_pending(q), 1);
+    events_free(q);
+}
+
 static void reader(void *arg)
 {
     struct events *q = ((void **)arg)[0];

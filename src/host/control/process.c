@@ -136,7 +136,8 @@ void process_end(struct process *p, uint32_t status, bool tell)
                                                      .exec_id = p->exec_id,
                                                      .pid = p->pid,
                                                      .exit_status = p->exit_status,
-                                                     .exited_wall_ns = p->exited_wall_ns });
+                                                     .exited_wall_ns = p->exited_wall_ns,
+                                                     .bundle = c ? c->bundle : "" });
     latch_set(&p->exited);
     if (c)
         waitq_wake_all(&c->changed);

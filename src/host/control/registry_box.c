@@ -213,7 +213,7 @@ bool box_lost(struct box *b)
     bool killed = false;
 
     if (vm_wait_gone(&limited, b->vm, &killed, &err) == 0)
-        return killed;
+        return killed || b->r->closing; /* by whom does not matter */
     if (!b->ending_asked)
         log_error(&ctx, "the guest is lost but its VM runs; it is ended now");
     kill_vm(b);
@@ -232,7 +232,7 @@ static void watch_main(void *arg)
     if (b->state == BOX_UP)
         b->state = BOX_DEAD;
     LIST_EACH (&b->r->containers, pos)
-        container_vm_died(LIST_ENTRY(pos, struct container, node), killed);
+        container_vm_died(LIST_ENTRY(pos, struct container, node), killed || b->r->closing);
 }
 
 /* The guest's clock goes on by itself; what it cannot know is that ours was set. */

@@ -222,6 +222,13 @@ void scratch_free(struct scratch *s)
     free(s);
 }
 
+void scratch_drop_empty(const char *dir, const char *ns)
+{
+    AUTO_FREE char *ns_dir = str_format("%s/sandboxes/%s", dir, ns);
+
+    (void)rmdir(ns_dir); /* others may have theirs in it */
+}
+
 /* --- what nobody names --- */
 
 struct sweep {

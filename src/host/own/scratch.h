@@ -37,6 +37,9 @@ int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err);
 void scratch_free(struct scratch *s);
 AUTO_DEFINE(struct scratch *, scratch_free);
 
+/* The namespace's directory, if nothing is in it: for whoever took back one by its record. */
+void scratch_drop_empty(const char *dir, const char *ns);
+
 /* Takes away the directories that nobody living has: what no ledger named any more. fn (may be
  * NULL) is told "namespace/id", the path and "removed", "would be removed" or what went wrong.
  * Blocks: for tools. A missing dir is fine. Goes on after a failure and fails at the end. */

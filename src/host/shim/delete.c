@@ -6,6 +6,7 @@
 #include "base/loop.h"
 #include "host/control/config.h"
 #include "host/own/ledger.h"
+#include "host/own/scratch.h"
 #include "host/shim/group.h"
 #include "host/shim/shim_priv.h"
 #include "proto/pb.h"
@@ -56,6 +57,8 @@ static int take_back(struct ctx *ctx, const struct shim_args *a, const struct gr
         err_clear(err); /* it lives: on its way out, it does this itself */
         return 0;
     }
+    if (n->scratch_dir)
+        scratch_drop_empty(n->scratch_dir, a->ns);
     if (unlink(group_path(n->address)) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", group_path(n->address));
     return 0;
@@ -94,11 +97,12 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
     }
 
     DeleteResponse resp = DELETE_RESPONSE__INIT;
-    Timestamp now = pb_time_of(loop_wall(ctx->loop));
+    Timestamp at = pb_time_of(n.exited ? n.exited_wall_ns : loop_wall(ctx->loop));
 
+    /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
     resp.pid = n.pid;
-    resp.exit_status = KILLED;
-    resp.exited_at = &now;
+    resp.exit_status = n.exited ? n.exit_status : KILLED;
+    resp.exited_at = &at;
     (void)pb_pack(&resp, out); /* it has no strings */
     return 0;
 }

@@ -31,8 +31,11 @@ const char *group_path(const char *address);
 int group_write_address(const char *bundle, const char *address, struct err *err);
 
 struct group_note {
-    char *group, *address, *run_root; /* owned */
-    uint32_t pid;                     /* 0: no container yet */
+    char *group, *address, *run_root, *scratch_dir; /* owned */
+    uint32_t pid;                                   /* 0: no container yet */
+    bool exited;                                    /* its first process; then: */
+    uint32_t exit_status;
+    uint64_t exited_wall_ns;
 };
 int group_write_note(const char *bundle, const struct group_note *n, struct err *err);
 /* What delete needs, from the bundle's notes; where there are none, from the defaults: containerd's

@@ -44,6 +44,7 @@ struct shim {
     struct group_note note; /* its group, address and run root */
     struct stat socket;     /* as it was when we began; st_ino 0: none */
     struct latch stop;
+    bool leaving;
     const char *stop_why; /* static text */
     struct watch *watch;
 };
@@ -115,6 +116,28 @@ static void on_created(void *arg, const char *id, const char *bundle, uint32_t p
     if (group_write_note(bundle, &n, &err) < 0)
         log_warn(NULL, "no note for delete; a crash is reported without pid", F_STR("cid", id),
                  F_ERR(&err));
+}
+
+/* The exit is noted for `delete`, too. A shim that leaves its containers (it was asked to by a
+ * signal) does not tell their end: containerd does, when our socket closes, with what `delete`
+ * answers. Both would be two ends of one task. */
+static bool on_event(void *arg, const struct event *e)
+{
+    struct shim *s = arg;
+    bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
+
+    if (init_exit) {
+        struct group_note n = s->note;
+        struct err err = ERR_INIT;
+
+        n.pid = e->pid;
+        n.exited = true;
+        n.exit_status = e->exit_status;
+        n.exited_wall_ns = e->exited_wall_ns;
+        if (group_write_note(e->bundle, &n, &err) < 0)
+            log_warn(NULL, "exit not noted for delete", F_STR("cid", e->container_id), F_ERR(&err));
+    }
+    return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
 
 static bool bundle_is_gone(void *arg)
@@ -204,6 +227,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
     const char *ttrpc = getenv("TTRPC_ADDRESS");
 
     s->events = events_new();
+    events_filter(s->events, on_event, s);
     s->registry = registry_new(&(struct registry_opts){ .loop = s->loop,
                                                         .ns = s->args->ns,
                                                         .id = s->args->id,
@@ -258,6 +282,7 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
     struct ctx closing = ctx_with_timeout(ctx, CLOSE_LIMIT);
     struct err first = ERR_INIT;
 
+    s->leaving = true;
     service_refuse(s->service);
     if (registry_close(&closing, s->registry, err) < 0) {
         log_error(ctx, "VM not ended in time", F_ERR(err));
@@ -317,7 +342,8 @@ static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_
     *ret_stats_v2 = mode == CGROUP_V2;
     s->note = (struct group_note){ .group = str_dup(s->args->id),
                                    .address = str_dup(s->args->socket),
-                                   .run_root = str_dup(s->config.run_root) };
+                                   .run_root = str_dup(s->config.run_root),
+                                   .scratch_dir = str_dup(s->config.scratch_dir) };
     return find_listener(s, ret_listener, err);
 }
 

@@ -391,8 +391,10 @@ def ws01_delete_takes_back_what_a_killed_shim_left(w):
     w.keep.append(other)
     left = os.path.join(w.top, "left")
     open(left, "w").close()
-    ledger = w.ledger("c1", ("process", f"{victim.pid} {stat_field(victim.pid, 22)}"),
-                      ("process", f"{other.pid} 1"), ("file", left))
+    with open("/proc/sys/kernel/random/boot_id") as f:
+        boot = f.read().strip()
+    ledger = w.ledger("c1", ("process", f"{victim.pid} {stat_field(victim.pid, 22)} {boot}"),
+                      ("process", f"{other.pid} 1 {boot}"), ("file", left))
     reaper = concurrent.futures.ThreadPoolExecutor(1)
     reaper.submit(victim.wait)  # as init would
     began = time.monotonic()
@@ -403,6 +405,24 @@ def ws01_delete_takes_back_what_a_killed_shim_left(w):
     assert not os.path.exists(left) and not os.path.exists(ledger)
     assert os.listdir(w.sockets) == [], "socket and lock are gone"
     assert w.delete("c1")[2] == 137, "again: nothing is left, and that is fine"
+
+
+def delete_tells_the_exit_that_was_noted(w):
+    os.kill(w.pid(w.start("c1")), signal.SIGKILL)
+    until(lambda: not daemons(w.top), "the shim is dead")
+    path = os.path.join(w.bundle("c1"), "lcow.json")
+    with open(path) as f:
+        note = json.load(f)
+    scratch = os.path.join(w.top, "scratch")
+    empty, used = (os.path.join(scratch, "sandboxes", n) for n in ("ns", "other"))
+    os.makedirs(empty)
+    os.makedirs(os.path.join(used, "box"))
+    note.update(pid=77, exit_status=3, exited_at=1234567890 * 10**9, scratch_dir=scratch)
+    with open(path, "w") as f:
+        json.dump(note, f)
+    answer = w.delete("c1")
+    assert (answer[1], answer[2], decode(answer[3])[1]) == (77, 3, 1234567890), answer
+    assert not os.path.exists(empty) and os.path.exists(used), "only its own, and only if empty"
 
 
 def deletes_of_one_dead_pod_may_run_at_once(w):
