@@ -207,6 +207,7 @@ def make():
     _write("layers", [static] + [_one_file(f"layers/{i:03}", f"{i}\n")
                                  for i in range(1, MANY_LAYERS)])
     _write("users", *_users(static))
+    _write("usr1", [static], {"StopSignal": "SIGUSR1"})
     _write("nothing", [])
     with open(stamp_path, "w") as f:
         f.write(stamp)
