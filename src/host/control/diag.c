@@ -1,0 +1,230 @@
+#include "host/control/diag.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include "host/control/vm.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+
+#define KILL_LIMIT (5 * NS_PER_S)  /* for the guest to end what nobody waits for any more */
+#define BIND_LIMIT (10 * NS_PER_S) /* mount(8) in the guest */
+#define GUEST_STACKS_LIMIT (5 * NS_PER_S)
+
+static const char *const environment[] = {
+    "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=xterm",
+    NULL
+};
+
+/* The VM that runs, entered: nothing of it goes before box_leave. */
+static int enter(struct registry *r, const char *what, struct box **ret, struct err *err)
+{
+    if (!r->box || r->box->state != BOX_UP)
+        return err_set(err, ERR_STATE, "%s: sandbox %s has no running VM", what, r->id);
+    if (box_enter(r->box, what, err) < 0)
+        return -1;
+    *ret = r->box;
+    return 0;
+}
+
+/* Bounded by time alone: the caller has gone. */
+static struct ctx own_ctx(const struct ctx *ctx, uint64_t ns)
+{
+    struct ctx own = *ctx;
+
+    own.cancel = NULL;
+    own.deadline = loop_now(ctx->loop) + ns;
+    return own;
+}
+
+static int wait_or_kill(struct ctx *ctx, struct vm_process *p, uint32_t *ret_code, struct err *err)
+{
+    struct ctx own;
+    struct err ignored = ERR_INIT;
+    uint32_t code;
+
+    if (vm_process_wait(ctx, p, ret_code, err) == 0)
+        return 0;
+    own = own_ctx(ctx, KILL_LIMIT);
+    if (vm_process_signal(&own, p, SIGKILL, &ignored) == 0)
+        (void)vm_process_wait(&own, p, &code, &ignored);
+    return -1;
+}
+
+static int exec_with_io(struct ctx *ctx, struct registry *r, struct box *b,
+                        const struct diag_exec *e, struct io *io, uint32_t *ret_code,
+                        struct err *err)
+{
+    const struct vm_exec exec = { .argv = e->argv,
+                                  .env = environment,
+                                  .cwd = e->cwd[0] ? e->cwd : NULL,
+                                  .terminal = e->terminal,
+                                  .want_stdin = r->host->io_wants(io, 0),
+                                  .want_stdout = r->host->io_wants(io, 1),
+                                  .want_stderr = r->host->io_wants(io, 2) };
+    AUTO(vm_process_free) struct vm_process *p = NULL;
+    struct ctx draining;
+    struct err lost = ERR_INIT;
+
+    if (vm_exec(ctx, b->vm, &exec, &p, err) < 0)
+        return -1;
+    r->host->io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
+                       vm_process_take_stream(p, 2));
+    if (wait_or_kill(ctx, p, ret_code, err) < 0)
+        return -1;
+    draining = ctx_with_timeout(ctx, PROCESS_DRAIN_LIMIT);
+    if (r->host->io_drain(&draining, io, &lost) < 0)
+        log_warn(ctx, "output of a process in the VM was not taken", F_ERR(&lost));
+    return 0;
+}
+
+int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e, uint32_t *ret_code,
+              struct err *err)
+{
+    struct box *b;
+    struct io *io = NULL;
+    int result = -1;
+
+    if (!e->argv || !e->argv[0])
+        return err_set(err, ERR_INVALID, "exec in the VM: no command");
+    if (e->terminal && e->err[0])
+        return err_set(err, ERR_STATE, "exec in the VM: a terminal has no separate stderr");
+    if (enter(r, "exec in the VM", &b, err) < 0)
+        return -1;
+
+    const struct io_spec spec = { .in = e->in,
+                                  .out = e->out,
+                                  .err = e->err,
+                                  .terminal = e->terminal,
+                                  .container_id = r->id,
+                                  .ns = r->ns,
+                                  .ledger = b->ledger,
+                                  .drivers = &r->drivers };
+
+    if (r->host->io_open(ctx, r->o.loop, &spec, &io, err) < 0) {
+        (void)err_wrap(err, "stdio of a process in the VM");
+    } else {
+        result = exec_with_io(ctx, r, b, e, io, ret_code, err);
+        r->host->io_free(io);
+    }
+    box_leave(b);
+    return result;
+}
+
+/* --- shares --- */
+
+/* "$1" is seen at "$2" too. Names never become part of the script. */
+static int bind_in_vm(struct ctx *ctx, struct box *b, const char *from, const char *to,
+                      struct err *err)
+{
+    static const char script[] = "if [ -d \"$1\" ]; then mkdir -p \"$2\"; else"
+                                 " mkdir -p \"${2%/*}/\" && touch \"$2\"; fi &&"
+                                 " exec mount --bind \"$1\" \"$2\"";
+    const char *const argv[] = { "/bin/sh", "-c", script, "share", from, to, NULL };
+    const struct vm_exec exec = { .argv = argv, .env = environment };
+    struct ctx limited = ctx_with_timeout(ctx, BIND_LIMIT);
+    AUTO(vm_process_free) struct vm_process *p = NULL;
+    uint32_t code = 0;
+
+    if (vm_exec(&limited, b->vm, &exec, &p, err) < 0 || wait_or_kill(&limited, p, &code, err) < 0)
+        return -1;
+    return code ? err_set(err, ERR_STATE, "the VM cannot mount it at %s (status %u)", to, code) : 0;
+}
+
+static int share_tree(struct ctx *ctx, struct box *b, const struct plan9_share *share,
+                      const struct tree *tree, const char *vm_path, char **ret_path,
+                      struct err *err)
+{
+    AUTO_FREE char *mounted = NULL, *seen = NULL;
+    uint64_t id;
+
+    if (plan9_reserve(ctx, b->plan9, share, &id, err) < 0)
+        return -1;
+    if (plan9_map(ctx, b->plan9, id, &mounted, err) == 0) {
+        seen = tree->name[0] ? str_format("%s/%s", mounted, tree->name) : TAKE_PTR(mounted);
+        if (!vm_path[0] || bind_in_vm(ctx, b, seen, vm_path, err) == 0) {
+            *ret_path = vm_path[0] ? str_dup(vm_path) : TAKE_PTR(seen);
+            return 0;
+        }
+    }
+
+    struct ctx own = own_ctx(ctx, KILL_LIMIT);
+    struct err ignored = ERR_INIT;
+
+    if (plan9_unmap(&own, b->plan9, id, &ignored) < 0)
+        log_warn(ctx, "a share stays until the VM ends", F_ERR(&ignored));
+    return -1;
+}
+
+int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const char *vm_path,
+               bool read_only, char **ret_path, struct err *err)
+{
+    const struct tree_opts opts = { .read_only = read_only, .recursive = true };
+    struct tree tree = { .fd = -1 };
+    struct box *b;
+    int result = -1;
+
+    if (host_path[0] != '/' || (vm_path[0] && vm_path[0] != '/'))
+        return err_set(err, ERR_INVALID, "share: \"%s\" is no absolute path",
+                       host_path[0] != '/' ? host_path : vm_path);
+    if (enter(r, "share", &b, err) < 0)
+        return -1;
+    if (r->host->tree_open(ctx, host_path, &opts, &tree, err) == 0) {
+        const struct plan9_share share = {
+            .host_path = host_path, .tree_fd = tree.fd, .read_only = read_only, .unique = true
+        };
+
+        result = share_tree(ctx, b, &share, &tree, vm_path, ret_path, err);
+        fd_close(tree.fd);
+    }
+    box_leave(b);
+    return result < 0 ? err_wrap(err, "share %s with the VM", host_path) : 0;
+}
+
+/* --- queries --- */
+
+void diag_each(struct registry *r, void (*fn)(void *arg, const struct process_view *v), void *arg)
+{
+    struct process_view v;
+
+    LIST_EACH (&r->containers, at) {
+        struct container *c = LIST_ENTRY(at, struct container, node);
+
+        if (c->init) {
+            process_view(c->init, &v);
+            fn(arg, &v);
+        }
+        LIST_EACH (&c->execs, exec) {
+            process_view(LIST_ENTRY(exec, struct process, node), &v);
+            fn(arg, &v);
+        }
+    }
+}
+
+static char *guest_stacks(struct ctx *ctx, struct registry *r)
+{
+    struct ctx limited = ctx_with_timeout(ctx, GUEST_STACKS_LIMIT);
+    struct err err = ERR_INIT;
+    char *text = NULL;
+    struct box *b;
+
+    if (enter(r, "stacks", &b, &err) < 0)
+        return str_dup(err.msg);
+    if (vm_dump_stacks(&limited, b->vm, &text, &err) < 0)
+        text = str_format("the guest does not tell: %s", err.msg);
+    box_leave(b);
+    return text;
+}
+
+void diag_stacks(struct ctx *ctx, struct registry *r, char **ret_host, char **ret_guest)
+{
+    struct sbuf host = { 0 };
+
+    loop_dump(ctx->loop, &host);
+    *ret_host = sbuf_take(&host);
+    *ret_guest = guest_stacks(ctx, r);
+}

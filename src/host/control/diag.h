@@ -1,0 +1,34 @@
+/* diag.h - what somebody who looks into a shim asks of its registry: a process in the VM itself, a
+ * host directory in the VM, every process there is, what everybody waits for. None of it takes a
+ * gate; nothing here changes a container. */
+#pragma once
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct process_view;
+struct registry;
+
+struct diag_exec {
+    const char *const *argv;    /* NULL-terminated */
+    const char *cwd;            /* "": / */
+    const char *in, *out, *err; /* as for a container's process; "": none */
+    bool terminal;
+};
+/* Waits until the process has ended and its output is delivered; it is killed if ctx ends first.
+ * ERR_STATE: no VM runs, or a terminal with a stderr. */
+int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e, uint32_t *ret_code,
+              struct err *err);
+
+/* A host directory or a single file, seen in the VM at vm_path (absolute; "": where the share
+ * itself is). It stays until the VM ends. *ret_path: where it is. Caller frees. */
+int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const char *vm_path,
+               bool read_only, char **ret_path, struct err *err);
+
+/* Each container's init (its exec_id is ""), followed by the container's execs. Never waits. */
+void diag_each(struct registry *r, void (*fn)(void *arg, const struct process_view *v), void *arg);
+
+/* Both are texts; callers free. A guest that does not answer within seconds does not keep the
+ * host's part back: then *ret_guest says why. */
+void diag_stacks(struct ctx *ctx, struct registry *r, char **ret_host, char **ret_guest);
