@@ -1,0 +1,78 @@
+/* net.h - the host's end of a pod's network: reading what CNI put into its network namespace, and
+ * joining each interface there with a tap for the VM. All calls wait: a thread enters the
+ * namespace, since it is a property of threads, and since a client's path may be dead. What the
+ * kernel tells is bounded in number. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+
+#define NET_NAME_BYTES 16    /* IFNAMSIZ */
+#define NET_TEXT_BYTES 46    /* an address as text */
+#define NET_MAX_IFACES 16    /* of a pod */
+#define NET_MAX_ADDRESSES 64 /* of an interface */
+#define NET_MAX_ROUTES 128
+#define NET_MAX_NEIGHBOURS 128
+
+struct net_address {
+    char text[NET_TEXT_BYTES];
+    uint8_t prefix;
+};
+struct net_route {
+    char destination[NET_TEXT_BYTES + 4];                  /* with "/24" */
+    char next_hop[NET_TEXT_BYTES], source[NET_TEXT_BYTES]; /* "" : none */
+    uint32_t metric, mtu;
+    bool on_link, link_scope;
+};
+struct net_neighbour {
+    char text[NET_TEXT_BYTES];
+    uint8_t mac[6];
+};
+struct net_iface {
+    char name[NET_NAME_BYTES];
+    int index;
+    uint8_t mac[6];
+    uint32_t mtu;
+    struct net_address *addresses;
+    struct net_route *routes; /* those without a next hop first */
+    struct net_neighbour *neighbours;
+    size_t n_addresses, n_routes, n_neighbours;
+};
+/* Every interface that is up, but loopback, in the kernel's order. */
+struct net_config {
+    struct net_iface ifaces[NET_MAX_IFACES];
+    size_t n;
+    unsigned skipped_routes; /* that cannot be handed on: several next hops */
+};
+void net_config_free(struct net_config *c);
+AUTO_DEFINE(struct net_config *, net_config_free);
+
+/* Opens the namespace; caller closes. *ret_inode names it as long as it lives. ERR_INVALID: none;
+ * ERR_NOT_FOUND: nothing there; ERR_STATE: it is our own, the host's. */
+int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode, struct err *err);
+/* Caller frees. ERR_STATE names an interface that a VM cannot have, ERR_EXHAUSTED a limit. */
+int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err);
+
+/* Makes the tap `tap` in the namespace and redirects both ways. All or nothing, also when ctx ends
+ * first. Caller closes *ret_fd: the tap goes with its last descriptor. ERR_STATE: the interface has
+ * an ingress queue of somebody else, or the kernel lacks a part. */
+struct net_plug {
+    int netns; /* borrowed */
+    const char *iface, *tap;
+    uint32_t mtu;
+};
+int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err);
+/* Back to what it was; what is gone already counts as done. */
+int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);
+
+struct net_counters {
+    uint64_t rx_bytes, rx_packets, rx_errors, rx_dropped;
+    uint64_t tx_bytes, tx_packets, tx_errors, tx_dropped;
+};
+/* ERR_NOT_FOUND: no such interface any more. */
+int net_count(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,
+              struct err *err);

@@ -1,0 +1,385 @@
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "harness/tap.h"
+#include "host/net/net.h"
+#include "host/net/net_rig.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if_ether.h>
+#include <linux/if_packet.h>
+#include <linux/virtio_net.h>
+#include <net/if.h>
+#include <poll.h>
+#include <string.h>
+#include <sys/socket.h>
+
+static void make_veth(const struct rig_pod *p)
+{
+    rig_sh("ip link add host0 type veth peer name eth0 netns %d", POD(p));
+    rig_sh("ip link set host0 up mtu 1400 && ip addr add 10.1.0.1/24 dev host0");
+    rig_sh(IN_POD "ip link set eth0 mtu 1400 address 02:00:00:00:01:02", POD(p));
+    rig_sh(IN_POD "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad'", POD(p));
+    rig_sh(IN_POD "ip link set eth0 up", POD(p));
+}
+
+static void make_macvlan(const struct rig_pod *p)
+{
+    rig_sh("ip link add parent0 type veth peer name parent1 && ip link set parent0 up && "
+           "ip link set parent1 up");
+    if (system("ip link add link parent0 name mv0 type macvlan mode bridge 2>/dev/null") != 0)
+        tap_skip("this kernel has no macvlan");
+    rig_sh("ip link set mv0 netns %d", POD(p));
+}
+
+static int open_pod(struct ctx *ctx, const struct rig_pod *p)
+{
+    struct err err = ERR_INIT;
+    uint64_t inode;
+    int fd;
+
+    ASSERT_OK(net_open(ctx, p->path, &fd, &inode, &err), err);
+    ASSERT(inode > 0);
+    return fd;
+}
+
+static struct net_config *read_pod(struct ctx *ctx, int netns)
+{
+    struct net_config *c;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(net_read(ctx, netns, &c, &err), err);
+    return c;
+}
+
+static const struct net_route *find_route(const struct net_iface *i, const char *destination)
+{
+    for (size_t k = 0; k < i->n_routes; k++)
+        if (strcmp(i->routes[k].destination, destination) == 0)
+            return &i->routes[k];
+    tap_fail(__FILE__, __LINE__, "no route to %s", destination);
+}
+
+static bool has_address(const struct net_iface *i, const char *text, unsigned prefix)
+{
+    for (size_t k = 0; k < i->n_addresses; k++)
+        if (strcmp(i->addresses[k].text, text) == 0 && i->addresses[k].prefix == prefix)
+            return true;
+    return false;
+}
+
+TEST_FIBER(all_of_an_interface_is_read)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    make_veth(&p);
+    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    rig_sh(IN_POD "ip addr add fd00:1::2/64 dev eth0 nodad", POD(&p));
+    rig_sh(IN_POD "ip route add default via 10.1.0.1 metric 70", POD(&p));
+    rig_sh(IN_POD "ip route add 192.168.7.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
+    rig_sh(IN_POD "ip route add 172.16.0.0/12 via 169.254.1.1 dev eth0 onlink mtu 1300", POD(&p));
+    rig_sh(IN_POD "ip route add 198.51.100.0/24 via inet6 fd00:1::1 dev eth0", POD(&p));
+    rig_sh(IN_POD "ip -6 route add default via fd00:1::1 dev eth0", POD(&p));
+    rig_sh(IN_POD "ip neigh add 169.254.1.1 lladdr 02:00:00:00:00:09 nud permanent dev eth0",
+           POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+
+    ASSERT_EQ(c->n, 1);
+    ASSERT_EQ(c->skipped_routes, 0);
+    const struct net_iface *i = &c->ifaces[0];
+    ASSERT_STR(i->name, "eth0");
+    ASSERT_EQ(i->mtu, 1400);
+    ASSERT(memcmp(i->mac, "\2\0\0\0\1\2", 6) == 0);
+    ASSERT(has_address(i, "10.1.0.2", 24));
+    ASSERT(has_address(i, "fd00:1::2", 64));
+    ASSERT(has_address(i, "fe80::ff:fe00:102", 64));
+    ASSERT_EQ(i->n_addresses, 3);
+    ASSERT_STR(find_route(i, "0.0.0.0/0")->next_hop, "10.1.0.1");
+    ASSERT_EQ(find_route(i, "0.0.0.0/0")->metric, 70);
+    ASSERT(!find_route(i, "0.0.0.0/0")->on_link);
+    ASSERT(find_route(i, "192.168.7.1/32")->link_scope);
+    ASSERT_STR(find_route(i, "192.168.7.1/32")->source, "10.1.0.2");
+    ASSERT(find_route(i, "172.16.0.0/12")->on_link);
+    ASSERT_EQ(find_route(i, "172.16.0.0/12")->mtu, 1300);
+    ASSERT_STR(find_route(i, "198.51.100.0/24")->next_hop, "fd00:1::1");
+    ASSERT_STR(find_route(i, "::/0")->next_hop, "fd00:1::1");
+    ASSERT(find_route(i, "10.1.0.0/24")->link_scope); /* the kernel's own */
+    ASSERT_EQ(i->n_neighbours, 1);
+    ASSERT_STR(i->neighbours[0].text, "169.254.1.1");
+    ASSERT(memcmp(i->neighbours[0].mac, "\2\0\0\0\0\11", 6) == 0);
+    for (size_t k = 1; k < i->n_routes; k++) /* those without a next hop first */
+        ASSERT(!i->routes[k - 1].next_hop[0] || i->routes[k].next_hop[0]);
+}
+
+TEST_FIBER(a_route_that_cni_took_away_is_not_read)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    make_veth(&p);
+    /* As the ptp plugin leaves it. */
+    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    rig_sh(IN_POD "ip route del 10.1.0.0/24 dev eth0", POD(&p));
+    rig_sh(IN_POD "ip route add 10.1.0.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
+    rig_sh(IN_POD "ip route add 10.1.0.0/24 via 10.1.0.1 src 10.1.0.2", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+
+    ASSERT_STR(find_route(&c->ifaces[0], "10.1.0.0/24")->next_hop, "10.1.0.1");
+    ASSERT_STR(find_route(&c->ifaces[0], "10.1.0.1/32")->next_hop, "");
+}
+
+TEST_FIBER(several_interfaces_of_several_kinds_are_read)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    make_veth(&p);
+    make_macvlan(&p);
+    rig_sh(IN_POD "ip link set mv0 name net1 up", POD(&p));
+    rig_sh(IN_POD "ip link add down0 type veth peer name down1", POD(&p)); /* stay down */
+    rig_sh(IN_POD "ip link set lo up", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+
+    ASSERT_EQ(c->n, 2);
+    ASSERT(strcmp(c->ifaces[0].name, "eth0") == 0 || strcmp(c->ifaces[1].name, "eth0") == 0);
+    ASSERT(strcmp(c->ifaces[0].name, "net1") == 0 || strcmp(c->ifaces[1].name, "net1") == 0);
+}
+
+TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+
+    ASSERT_EQ(c->n, 0);
+}
+
+TEST_FIBER(an_interface_that_is_no_ethernet_is_refused_by_name)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct net_config *c;
+    struct err err = ERR_INIT;
+
+    rig_sh(IN_POD "ip tuntap add tun7 mode tun && nsenter -t %d -n ip link set tun7 up", POD(&p),
+           POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "tun7");
+}
+
+TEST_FIBER(limits_are_kept)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct net_config *c;
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    rig_sh(IN_POD "sh -c 'for i in $(seq 1 130); do echo route add 10.9.$i.0/24 dev eth0; done | "
+                  "ip -batch -'",
+           POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_EXHAUSTED);
+    ASSERT_HAS(err.msg, "more than 128 routes of eth0");
+}
+
+TEST_FIBER(what_is_no_namespace_of_a_pod_is_refused)
+{
+    struct err err = ERR_INIT;
+    uint64_t inode;
+    int fd;
+
+    rig_host();
+    ASSERT_FAIL(net_open(ctx, "/nonexistent/netns", &fd, &inode, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(net_open(ctx, "/proc/self/ns/mnt", &fd, &inode, &err), err, ERR_INVALID);
+    ASSERT_FAIL(net_open(ctx, "/dev/zero", &fd, &inode, &err), err, ERR_INVALID);
+    ASSERT_FAIL(net_open(ctx, "/proc/self/ns/net", &fd, &inode, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "hostNetwork");
+}
+
+/* --- plugging --- */
+
+static int plug(struct ctx *ctx, int netns, const char *iface, const char *tap)
+{
+    const struct net_plug o = { .netns = netns, .iface = iface, .tap = tap, .mtu = 1400 };
+    struct err err = ERR_INIT;
+    int fd;
+
+    ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
+    return fd;
+}
+
+/* An ARP question for 10.1.0.2 as the host's kernel sends it. */
+static bool is_question(const uint8_t *frame, size_t len)
+{
+    static const uint8_t asked[] = { 10, 1, 0, 2 };
+
+    return len >= 42 && frame[12] == 8 && frame[13] == 6 && memcmp(frame + 38, asked, 4) == 0;
+}
+
+TEST_FIBER(traffic_goes_both_ways_through_the_tap)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    uint8_t frame[2048];
+    bool seen = false;
+
+    make_veth(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
+    AUTO_FREE char *mtu = rig_out(IN_POD "ip -o link show lcow0", POD(&p));
+    ASSERT_HAS(mtu, "mtu 1400");
+
+    /* In. */
+    AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
+    inet_pton(AF_INET, "10.1.0.2", &to.sin_addr);
+    ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
+    for (int i = 0; i < 50 && !seen; i++) {
+        struct pollfd pf = { .fd = tap, .events = POLLIN };
+        if (poll(&pf, 1, 3000) <= 0)
+            break;
+        ssize_t n = read(tap, frame, sizeof(frame));
+        const size_t head = sizeof(struct virtio_net_hdr);
+        seen = n > (ssize_t)head && is_question(frame + head, (size_t)n - head);
+    }
+    ASSERT(seen);
+
+    /* Out. */
+    AUTO_FD int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(0x88b5));
+    struct sockaddr_ll on = { .sll_family = AF_PACKET,
+                              .sll_protocol = htons(0x88b5),
+                              .sll_ifindex = (int)if_nametoindex("host0") };
+    ASSERT(raw >= 0 && bind(raw, (struct sockaddr *)&on, sizeof(on)) == 0);
+    memset(frame, 0, sizeof(frame));
+    memset(frame + sizeof(struct virtio_net_hdr), 0xff, 6);
+    memcpy(frame + sizeof(struct virtio_net_hdr) + 6, "\2\0\0\0\1\2\x88\xb5hello", 13);
+    ASSERT(write(tap, frame, sizeof(struct virtio_net_hdr) + 64) > 0);
+    struct pollfd pf = { .fd = raw, .events = POLLIN };
+    ASSERT(poll(&pf, 1, 3000) == 1);
+    ASSERT(recv(raw, frame, sizeof(frame), 0) >= 60);
+    ASSERT(memcmp(frame + 14, "hello", 5) == 0);
+}
+
+TEST_FIBER(after_unplug_all_is_as_before)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO_FREE char *before = rig_look(&p);
+    int tap = plug(ctx, netns, "eth0", "lcow0");
+    AUTO_FREE char *plugged = rig_look(&p);
+    ASSERT_HAS(plugged, "mirred (Egress Redirect to device lcow0)");
+    ASSERT_HAS(plugged, "mirred (Egress Redirect to device eth0)");
+    fd_close(tap);
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    AUTO_FREE char *after = rig_look(&p);
+    ASSERT_STR(after, before);
+    /* Again, with the descriptor still open this time; and once more, when there is nothing. */
+    AUTO_FD int held = plug(ctx, netns, "eth0", "lcow0");
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    AUTO_FREE char *again = rig_look(&p);
+    ASSERT_STR(again, before);
+    rig_sh("ip link del host0");
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+}
+
+TEST_FIBER(macvlan_can_be_plugged)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct err err = ERR_INIT;
+
+    make_macvlan(&p);
+    rig_sh(IN_POD "ip link set mv0 up", POD(&p));
+    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    int tap = plug(ctx, netns, "mv0", "lcow0");
+    fd_close(tap);
+    ASSERT_OK(net_unplug(ctx, netns, "mv0", "lcow0", &err), err);
+    AUTO_FREE char *after = rig_look(&p);
+    ASSERT_STR(after, before);
+}
+
+TEST_FIBER(a_failed_plug_leaves_nothing)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    const char *ifaces[] = { "eth0", "gone0" };
+    struct err err = ERR_INIT;
+    int fd;
+
+    make_veth(&p);
+    rig_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* somebody else's */
+    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    for (size_t i = 0; i < ARRAY_LEN(ifaces); i++) {
+        const struct net_plug o = {
+            .netns = netns, .iface = ifaces[i], .tap = "lcow0", .mtu = 1400
+        };
+        ASSERT_FAIL(net_plug(ctx, &o, &fd, &err), err, i == 0 ? ERR_STATE : ERR_UNAVAILABLE);
+        ASSERT_HAS(err.msg, ifaces[i]);
+        AUTO_FREE char *after = rig_look(&p);
+        ASSERT_STR(after, before);
+    }
+}
+
+TEST_FIBER(a_plug_that_nobody_waits_for_undoes_itself)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    const struct net_plug o = { .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400 };
+    struct ctx short_ctx = ctx_with_timeout(ctx, 1);
+    int fd = -1;
+
+    if (net_plug(&short_ctx, &o, &fd, &err) == 0) { /* it was faster than the clock */
+        fd_close(fd);
+        ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    }
+    for (int i = 0; i < 200; i++) {
+        AUTO_FREE char *after = rig_look(&p);
+        if (strcmp(after, before) == 0)
+            break;
+        ASSERT(i < 199);
+        ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
+    }
+}
+
+TEST_FIBER(counters_are_the_pods)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    struct net_counters c;
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
+    rig_sh("ip neigh add 10.1.0.2 lladdr 02:00:00:00:01:02 nud permanent dev host0");
+    inet_pton(AF_INET, "10.1.0.2", &to.sin_addr);
+    ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
+    for (int i = 0; i < 100; i++) {
+        ASSERT_OK(net_count(ctx, netns, "eth0", &c, &err), err);
+        if (c.rx_bytes >= 29)
+            break;
+        ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
+    }
+    ASSERT(c.rx_packets >= 1 && c.rx_bytes >= 29);
+    ASSERT_FAIL(net_count(ctx, netns, "eth7", &c, &err), err, ERR_NOT_FOUND);
+}

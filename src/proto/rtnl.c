@@ -1,0 +1,403 @@
+#include "proto/rtnl.h"
+#include "base/str.h"
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <linux/if_addr.h>
+#include <linux/if_link.h>
+#include <linux/neighbour.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <string.h>
+
+#define FRESH (NLM_F_CREATE | NLM_F_EXCL)
+
+/* --- addresses as such --- */
+
+static size_t ip_len(uint8_t family)
+{
+    return family == AF_INET ? 4 : family == AF_INET6 ? 16 : 0;
+}
+
+void rtnl_ip_text(const struct rtnl_ip *ip, char ret[RTNL_IP_TEXT])
+{
+    ret[0] = '\0';
+    if (ip_len(ip->family) > 0)
+        (void)inet_ntop(ip->family, ip->bytes, ret, RTNL_IP_TEXT); /* there is room for all */
+}
+
+int rtnl_ip_parse(const char *text, struct rtnl_ip *ret)
+{
+    *ret = (struct rtnl_ip){ 0 };
+    if (text[0] == '\0')
+        return 0;
+    uint8_t family = strchr(text, ':') ? AF_INET6 : AF_INET;
+    if (inet_pton(family, text, ret->bytes) != 1)
+        return -EINVAL;
+    ret->family = family;
+    return 0;
+}
+
+int rtnl_prefix_parse(const char *text, struct rtnl_ip *ret, uint8_t *ret_prefix)
+{
+    const char *slash = strchr(text, '/');
+    AUTO_FREE char *address = slash ? str_ndup(text, (size_t)(slash - text)) : NULL;
+    uint64_t prefix;
+
+    if (!slash || !address[0] || rtnl_ip_parse(address, ret) < 0 ||
+        str_to_u64(slash + 1, ip_len(ret->family) * 8, &prefix) < 0)
+        return -EINVAL;
+    *ret_prefix = (uint8_t)prefix;
+    return 0;
+}
+
+static void read_ip(const struct nl_attr *a, uint8_t family, struct rtnl_ip *ret)
+{
+    if (ip_len(family) == 0 || a->len != ip_len(family))
+        return;
+    ret->family = family;
+    memcpy(ret->bytes, a->data, a->len);
+}
+
+static bool read_mac(const struct nl_attr *a, uint8_t mac[6])
+{
+    if (a->len != 6)
+        return false;
+    memcpy(mac, a->data, 6);
+    return true;
+}
+
+static void put_ip(struct nl_msg *m, uint16_t type, const struct rtnl_ip *ip)
+{
+    if (ip_len(ip->family) > 0)
+        nl_put(m, type, ip->bytes, ip_len(ip->family));
+}
+
+/* The fixed part, and the attributes behind it. */
+static int split(const uint8_t *body, size_t len, void *fixed, size_t size, struct nl_iter *ret)
+{
+    size_t skip = NLMSG_ALIGN(size);
+
+    if (len < size)
+        return -EBADMSG;
+    memcpy(fixed, body, size);
+    *ret = (struct nl_iter){ .data = body + (skip < len ? skip : len),
+                             .len = len > skip ? len - skip : 0 };
+    return 0;
+}
+
+/* --- links --- */
+
+void rtnl_get_links(struct nl_msg *m)
+{
+    const struct ifinfomsg all = { .ifi_family = AF_UNSPEC };
+
+    nl_begin(m, RTM_GETLINK, NLM_F_DUMP, &all, sizeof(all));
+}
+
+static void read_kind(const struct nl_attr *info, struct rtnl_link *ret)
+{
+    struct nl_iter it = { info->data, info->len };
+    struct nl_attr a;
+
+    while (nl_next(&it, &a))
+        if (a.type == IFLA_INFO_KIND && !nl_text(&a, ret->kind, sizeof(ret->kind)))
+            strcpy(ret->kind, "?");
+}
+
+static void read_counters(const struct nl_attr *a, struct rtnl_counters *ret)
+{
+    /* The first eight members of struct rtnl_link_stats64, in their order. */
+    if (a->len >= sizeof(*ret))
+        memcpy(ret, a->data, sizeof(*ret));
+}
+
+int rtnl_read_link(const uint8_t *body, size_t len, struct rtnl_link *ret)
+{
+    struct ifinfomsg info;
+    struct nl_iter it;
+    struct nl_attr a;
+
+    *ret = (struct rtnl_link){ 0 };
+    if (split(body, len, &info, sizeof(info), &it) < 0 || info.ifi_index <= 0)
+        return -EBADMSG;
+    ret->index = info.ifi_index;
+    ret->type = info.ifi_type;
+    ret->flags = info.ifi_flags;
+    while (nl_next(&it, &a)) {
+        if (a.type == IFLA_IFNAME && !nl_text(&a, ret->name, sizeof(ret->name)))
+            return -EBADMSG;
+        if (a.type == IFLA_ADDRESS)
+            ret->has_mac = read_mac(&a, ret->mac);
+        if (a.type == IFLA_MTU)
+            ret->mtu = nl_u32(&a);
+        if (a.type == IFLA_MASTER)
+            ret->master = (int)nl_u32(&a);
+        if (a.type == IFLA_LINKINFO)
+            read_kind(&a, ret);
+        if (a.type == IFLA_QDISC)
+            (void)nl_text(&a, ret->qdisc, sizeof(ret->qdisc));
+        if (a.type == IFLA_STATS64)
+            read_counters(&a, &ret->counters);
+    }
+    return ret->name[0] ? 0 : -EBADMSG;
+}
+
+void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c)
+{
+    const struct ifinfomsg info = { .ifi_family = AF_UNSPEC,
+                                    .ifi_index = c->index,
+                                    .ifi_flags = c->up ? IFF_UP : 0,
+                                    .ifi_change = c->up || c->down ? IFF_UP : 0 };
+
+    nl_begin(m, RTM_NEWLINK, 0, &info, sizeof(info));
+    if (c->netns >= 0)
+        nl_put_u32(m, IFLA_NET_NS_FD, (uint32_t)c->netns);
+    if (c->name)
+        nl_put_str(m, IFLA_IFNAME, c->name);
+    if (c->mtu)
+        nl_put_u32(m, IFLA_MTU, c->mtu);
+}
+
+void rtnl_delete_link(struct nl_msg *m, int index)
+{
+    const struct ifinfomsg info = { .ifi_family = AF_UNSPEC, .ifi_index = index };
+
+    nl_begin(m, RTM_DELLINK, 0, &info, sizeof(info));
+}
+
+/* --- addresses of links --- */
+
+void rtnl_get_addresses(struct nl_msg *m)
+{
+    const struct ifaddrmsg all = { .ifa_family = AF_UNSPEC };
+
+    nl_begin(m, RTM_GETADDR, NLM_F_DUMP, &all, sizeof(all));
+}
+
+int rtnl_read_address(const uint8_t *body, size_t len, struct rtnl_address *ret)
+{
+    struct ifaddrmsg info;
+    struct rtnl_ip local = { 0 };
+    struct nl_iter it;
+    struct nl_attr a;
+
+    *ret = (struct rtnl_address){ 0 };
+    if (split(body, len, &info, sizeof(info), &it) < 0 ||
+        info.ifa_prefixlen > ip_len(info.ifa_family) * 8)
+        return -EBADMSG;
+    ret->index = (int)info.ifa_index;
+    ret->prefix = info.ifa_prefixlen;
+    ret->flags = info.ifa_flags;
+    while (nl_next(&it, &a)) {
+        if (a.type == IFA_ADDRESS)
+            read_ip(&a, info.ifa_family, &ret->ip);
+        if (a.type == IFA_LOCAL)
+            read_ip(&a, info.ifa_family, &local);
+        if (a.type == IFA_FLAGS)
+            ret->flags = nl_u32(&a);
+    }
+    if (local.family) /* then the other one is the peer's */
+        ret->ip = local;
+    return ret->ip.family ? 0 : -EBADMSG;
+}
+
+static void put_broadcast(struct nl_msg *m, const struct rtnl_address *a)
+{
+    uint32_t all;
+
+    if (a->ip.family != AF_INET || a->prefix > 30)
+        return;
+    memcpy(&all, a->ip.bytes, sizeof(all));
+    all |= htonl((uint32_t)(UINT64_C(0xffffffff) >> a->prefix));
+    nl_put(m, IFA_BROADCAST, &all, sizeof(all));
+}
+
+void rtnl_add_address(struct nl_msg *m, const struct rtnl_address *a)
+{
+    const struct ifaddrmsg info = { .ifa_family = a->ip.family,
+                                    .ifa_prefixlen = a->prefix,
+                                    .ifa_index = (uint32_t)a->index };
+
+    nl_begin(m, RTM_NEWADDR, FRESH, &info, sizeof(info));
+    put_ip(m, IFA_LOCAL, &a->ip);
+    put_ip(m, IFA_ADDRESS, &a->ip);
+    put_broadcast(m, a);
+    nl_put_u32(m, IFA_FLAGS, a->flags);
+}
+
+/* --- routes --- */
+
+void rtnl_get_routes(struct nl_msg *m)
+{
+    const struct rtmsg all = { .rtm_family = AF_UNSPEC };
+
+    nl_begin(m, RTM_GETROUTE, NLM_F_DUMP, &all, sizeof(all));
+}
+
+/* The next hop is of the other family. */
+static void read_via(const struct nl_attr *a, struct rtnl_ip *ret)
+{
+    uint16_t family;
+    struct nl_attr address = { .data = a->data + sizeof(family) };
+
+    if (a->len < sizeof(family))
+        return;
+    memcpy(&family, a->data, sizeof(family));
+    address.len = a->len - sizeof(family);
+    if (family == AF_INET || family == AF_INET6)
+        read_ip(&address, (uint8_t)family, ret);
+}
+
+static void read_metrics(const struct nl_attr *metrics, struct rtnl_route *ret)
+{
+    struct nl_iter it = { metrics->data, metrics->len };
+    struct nl_attr a;
+
+    while (nl_next(&it, &a))
+        if (a.type == RTAX_MTU)
+            ret->mtu = nl_u32(&a);
+}
+
+static void read_route_attr(const struct nl_attr *a, struct rtnl_route *ret)
+{
+    switch (a->type) {
+    case RTA_DST:
+        read_ip(a, ret->family, &ret->destination);
+        break;
+    case RTA_GATEWAY:
+        read_ip(a, ret->family, &ret->gateway);
+        break;
+    case RTA_VIA:
+        read_via(a, &ret->gateway);
+        break;
+    case RTA_PREFSRC:
+        read_ip(a, ret->family, &ret->source);
+        break;
+    case RTA_OIF:
+        ret->oif = (int)nl_u32(a);
+        break;
+    case RTA_PRIORITY:
+        ret->metric = nl_u32(a);
+        break;
+    case RTA_TABLE:
+        ret->table = nl_u32(a);
+        break;
+    case RTA_METRICS:
+        read_metrics(a, ret);
+        break;
+    case RTA_MULTIPATH:
+        ret->multipath = true;
+        break;
+    default:
+        break;
+    }
+}
+
+int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret)
+{
+    struct rtmsg info;
+    struct nl_iter it;
+    struct nl_attr a;
+
+    *ret = (struct rtnl_route){ 0 };
+    if (split(body, len, &info, sizeof(info), &it) < 0)
+        return -EBADMSG;
+    ret->family = info.rtm_family;
+    ret->prefix = info.rtm_dst_len;
+    ret->type = info.rtm_type;
+    ret->protocol = info.rtm_protocol;
+    ret->scope = info.rtm_scope;
+    ret->table = info.rtm_table;
+    ret->flags = info.rtm_flags;
+    while (nl_next(&it, &a))
+        read_route_attr(&a, ret);
+    /* Families that are none of ours (multicast routing …) have addresses that we cannot read. */
+    if (ip_len(ret->family) > 0 && ret->prefix > ip_len(ret->family) * 8)
+        return -EBADMSG;
+    if (ip_len(ret->family) > 0 && !ret->destination.family) /* the default route has none */
+        ret->destination.family = ret->family;
+    return 0;
+}
+
+static void put_gateway(struct nl_msg *m, const struct rtnl_route *r)
+{
+    uint8_t via[2 + 16];
+    uint16_t family = r->gateway.family;
+
+    if (family == r->destination.family || family == 0) {
+        put_ip(m, RTA_GATEWAY, &r->gateway);
+        return;
+    }
+    memcpy(via, &family, sizeof(family));
+    memcpy(via + 2, r->gateway.bytes, ip_len(r->gateway.family));
+    nl_put(m, RTA_VIA, via, 2 + ip_len(r->gateway.family));
+}
+
+void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r)
+{
+    const struct rtmsg info = { .rtm_family = r->destination.family,
+                                .rtm_dst_len = r->prefix,
+                                .rtm_table = RT_TABLE_MAIN,
+                                .rtm_protocol = RTPROT_STATIC,
+                                .rtm_scope = r->scope,
+                                .rtm_type = RTN_UNICAST,
+                                .rtm_flags = r->flags & RTNH_F_ONLINK };
+
+    /* Appended: one with the same destination behind another interface may be there. */
+    nl_begin(m, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_APPEND, &info, sizeof(info));
+    if (r->prefix > 0)
+        put_ip(m, RTA_DST, &r->destination);
+    put_gateway(m, r);
+    put_ip(m, RTA_PREFSRC, &r->source);
+    nl_put_u32(m, RTA_OIF, (uint32_t)r->oif);
+    if (r->metric)
+        nl_put_u32(m, RTA_PRIORITY, r->metric);
+    if (r->mtu) {
+        size_t nest = nl_nest(m, RTA_METRICS);
+
+        nl_put_u32(m, RTAX_MTU, r->mtu);
+        nl_nest_end(m, nest);
+    }
+}
+
+/* --- neighbours --- */
+
+void rtnl_get_neighbours(struct nl_msg *m)
+{
+    const struct ndmsg all = { .ndm_family = AF_UNSPEC };
+
+    nl_begin(m, RTM_GETNEIGH, NLM_F_DUMP, &all, sizeof(all));
+}
+
+int rtnl_read_neighbour(const uint8_t *body, size_t len, struct rtnl_neighbour *ret)
+{
+    struct ndmsg info;
+    struct nl_iter it;
+    struct nl_attr a;
+
+    *ret = (struct rtnl_neighbour){ 0 };
+    if (split(body, len, &info, sizeof(info), &it) < 0)
+        return -EBADMSG;
+    ret->index = info.ndm_ifindex;
+    ret->state = info.ndm_state;
+    ret->flags = info.ndm_flags;
+    while (nl_next(&it, &a)) {
+        if (a.type == NDA_DST)
+            read_ip(&a, info.ndm_family, &ret->ip);
+        if (a.type == NDA_LLADDR)
+            ret->has_mac = read_mac(&a, ret->mac);
+    }
+    return 0;
+}
+
+void rtnl_set_neighbour(struct nl_msg *m, const struct rtnl_neighbour *n)
+{
+    const struct ndmsg info = { .ndm_family = n->ip.family,
+                                .ndm_ifindex = n->index,
+                                .ndm_state = NUD_PERMANENT };
+
+    nl_begin(m, RTM_NEWNEIGH, NLM_F_CREATE | NLM_F_REPLACE, &info, sizeof(info));
+    put_ip(m, NDA_DST, &n->ip);
+    nl_put(m, NDA_LLADDR, n->mac, sizeof(n->mac));
+}

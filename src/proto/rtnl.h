@@ -1,0 +1,92 @@
+/* rtnl.h - the rtnetlink messages of links, addresses, routes, neighbours and tc that a pod's
+ * network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG where a message
+ * makes no sense; attributes that are not ours are passed over. */
+#pragma once
+#include "base/netlink.h"
+
+#define RTNL_NAME_BYTES 16 /* IFNAMSIZ */
+
+/* An address of either family; family 0: none. */
+struct rtnl_ip {
+    uint8_t family; /* AF_INET, AF_INET6 */
+    uint8_t bytes[16];
+};
+#define RTNL_IP_TEXT 46
+/* "" for none. */
+void rtnl_ip_text(const struct rtnl_ip *ip, char ret[RTNL_IP_TEXT]);
+/* "" is none too. 0 or -EINVAL. */
+int rtnl_ip_parse(const char *text, struct rtnl_ip *ret);
+/* "10.0.0.0/8". 0 or -EINVAL. */
+int rtnl_prefix_parse(const char *text, struct rtnl_ip *ret, uint8_t *ret_prefix);
+
+struct rtnl_counters {
+    uint64_t rx_packets, tx_packets, rx_bytes, tx_bytes;
+    uint64_t rx_errors, tx_errors, rx_dropped, tx_dropped;
+};
+
+struct rtnl_link {
+    int index;
+    uint16_t type;                                     /* ARPHRD_… */
+    uint32_t flags;                                    /* IFF_… */
+    char name[RTNL_NAME_BYTES], kind[RTNL_NAME_BYTES]; /* kind "": a device */
+    bool has_mac;                                      /* of six bytes */
+    uint8_t mac[6];
+    uint32_t mtu;
+    int master;     /* 0: none */
+    char qdisc[32]; /* the one for sending */
+    struct rtnl_counters counters;
+};
+void rtnl_get_links(struct nl_msg *m);
+int rtnl_read_link(const uint8_t *body, size_t len, struct rtnl_link *ret);
+
+/* Changes what is named; the rest stays. */
+struct rtnl_link_change {
+    int index;
+    bool up, down;
+    uint32_t mtu;     /* 0: leave */
+    const char *name; /* NULL: leave */
+    int netns;        /* fd to move it to; -1: leave */
+};
+void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c);
+void rtnl_delete_link(struct nl_msg *m, int index);
+
+struct rtnl_address {
+    int index;
+    struct rtnl_ip ip;
+    uint8_t prefix;
+    uint32_t flags; /* IFA_F_… */
+};
+void rtnl_get_addresses(struct nl_msg *m);
+int rtnl_read_address(const uint8_t *body, size_t len, struct rtnl_address *ret);
+void rtnl_add_address(struct nl_msg *m, const struct rtnl_address *a);
+
+struct rtnl_route {
+    uint8_t family, prefix, type, protocol, scope;
+    uint32_t table, flags; /* RTM_F_…, RTNH_F_… */
+    struct rtnl_ip destination, gateway, source;
+    int oif;
+    uint32_t metric, mtu;
+    bool multipath; /* its hops are not read */
+};
+void rtnl_get_routes(struct nl_msg *m);
+int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret);
+/* In the main table. */
+void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r);
+
+struct rtnl_neighbour {
+    int index;
+    struct rtnl_ip ip;
+    uint16_t state; /* NUD_… */
+    uint8_t flags;  /* NTF_… */
+    bool has_mac;
+    uint8_t mac[6];
+};
+void rtnl_get_neighbours(struct nl_msg *m);
+int rtnl_read_neighbour(const uint8_t *body, size_t len, struct rtnl_neighbour *ret);
+/* For good, whether there is one or not. */
+void rtnl_set_neighbour(struct nl_msg *m, const struct rtnl_neighbour *n);
+
+/* tc: the queue of what comes in, and "all that comes in at index leaves by to". */
+void rtnl_add_ingress(struct nl_msg *m, int index);
+void rtnl_delete_ingress(struct nl_msg *m, int index);
+void rtnl_redirect(struct nl_msg *m, int index, int to);

@@ -1,0 +1,3 @@
+#include "proto/rtnl.h"
+#include "harness/tap.h"
+TEST(x){ASSERT(1);}
