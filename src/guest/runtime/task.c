@@ -78,6 +78,29 @@ static uint32_t reap(struct task *t)
     return info.si_code == CLD_EXITED ? (uint32_t)info.si_status : 128u + (uint32_t)info.si_status;
 }
 
+static void tell(struct task *t)
+{
+    if (t->done.set)
+        return;
+    latch_set(&t->done);
+    if (t->opts.on_done)
+        t->opts.on_done(t->opts.arg);
+}
+
+static void tell_in_time(void *arg)
+{
+    struct task *t = arg;
+    struct ctx root = ctx_root(t->opts.loop);
+    struct ctx limited = ctx_with_timeout(&root, t->opts.tell_ns ? t->opts.tell_ns : TASK_TELL_NS);
+    struct err err = ERR_INIT;
+
+    if (latch_wait(&limited, &t->done, "output to be taken", &err) < 0)
+        log_warn(&root, "nobody takes the output of a process that has exited",
+                 F_U("pid", task_pid(t)));
+    tell(t);
+    task_unref(t);
+}
+
 static void watch(void *arg)
 {
     struct task *t = arg;
@@ -90,14 +113,13 @@ static void watch(void *arg)
     t->exited = true;
     if (t->opts.on_exit)
         t->opts.on_exit(t->opts.arg);
+    fiber_go(t->opts.loop, tell_in_time, task_ref(t), "task.tell %d", t->opts.pid);
     /* Both fail only when the output is dropped on purpose. */
     if (t->opts.relay)
         (void)relay_drain(&ctx, t->opts.relay, GRACE_NS, &err);
     if (t->opts.tty)
         (void)tty_drain(&ctx, t->opts.tty, &err);
-    latch_set(&t->done);
-    if (t->opts.on_done)
-        t->opts.on_done(t->opts.arg);
+    tell(t);
     task_unref(t);
 }
 

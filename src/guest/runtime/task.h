@@ -3,7 +3,8 @@
  * its subreaper.
  *
  * Counted: task_adopt gives one reference; the watcher holds another until the process has exited
- * and its output is drained. */
+ * and its output is drained. The exit is told when the output was taken, but a reader that takes
+ * nothing holds it back only for a while: then it is told, and the output flows on behind it. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -18,6 +19,8 @@ struct relay;
 struct task;
 struct tty;
 
+#define TASK_TELL_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+
 struct task_opts {
     struct loop *loop;
     pid_t pid;
@@ -25,7 +28,8 @@ struct task_opts {
     struct tty *tty;     /* … also on failure */
     /* Runs in the watcher once the process is reaped, before its output is drained. May wait. */
     void (*on_exit)(void *arg);
-    void (*on_done)(void *arg); /* drained; the code may be told. May not wait */
+    void (*on_done)(void *arg); /* the code may be told. May not wait */
+    uint64_t tell_ns;           /* from the exit, at most; 0: TASK_TELL_NS */
     void *arg;
 };
 
@@ -36,6 +40,7 @@ AUTO_DEFINE(struct task *, task_unref);
 
 uint32_t task_pid(const struct task *t);
 bool task_exited(const struct task *t); /* reaped; its output may still flow */
+/* As told: see above. */
 bool task_done(const struct task *t, uint32_t *ret_code);
 
 struct task_stdio {

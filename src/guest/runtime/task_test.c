@@ -25,6 +25,7 @@ struct rig {
     struct stream *s[3];
     struct task_stdio io;
     int done;
+    uint64_t tell_ns;
 };
 
 /* The pid of `script`, run in the background by a shell that has ended. It begins only then,
@@ -73,10 +74,13 @@ static void start(struct ctx *ctx, struct rig *r, const char *script, bool redia
     pid_t pid = orphan(ctx, script, ends);
     for (int i = 0; i < 3; i++)
         fd_close(ends[i]);
-    ASSERT_OK(task_adopt(
-                  &(struct task_opts){
-                      .loop = ctx->loop, .pid = pid, .relay = relay, .on_done = on_done, .arg = r },
-                  &r->task, &err),
+    ASSERT_OK(task_adopt(&(struct task_opts){ .loop = ctx->loop,
+                                              .pid = pid,
+                                              .relay = relay,
+                                              .on_done = on_done,
+                                              .arg = r,
+                                              .tell_ns = r->tell_ns },
+                         &r->task, &err),
               err);
     ASSERT_OK(task_dial(ctx, dial_pair_dialer(r->host), &r->io, fd, &err), err);
     for (int i = 0; i < 3; i++) {
@@ -164,6 +168,21 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
     drain(ctx, &r, 1);
     drain(ctx, &r, 2);
     ASSERT_EQ(wait_code(ctx, &r), 0);
+    release(&r);
+}
+
+TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
+{
+    struct rig r = { .io = ALL, .tell_ns = 50 * NS_PER_MS };
+
+    start(ctx, &r, "echo hello; exit 3", false);
+    ASSERT_EQ(wait_code(ctx, &r), 3);
+    ASSERT_EQ(r.done, 1);
+    /* What there is comes behind it. */
+    AUTO_FREE char *out = read_all(ctx, &r, 1);
+    ASSERT_STR(out, "hello\n");
+    drain(ctx, &r, 2);
+    ASSERT_EQ(r.done, 1);
     release(&r);
 }
 
