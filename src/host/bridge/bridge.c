@@ -94,6 +94,7 @@ static void close_because(struct bridge *b, const char *fmt, va_list ap)
     bridge_wire_close(b);
     if (b->listener)
         b->vmm->ops->unlisten(TAKE_PTR(b->listener));
+    latch_set(&b->ended);
 }
 
 void bridge_close(struct bridge *b, const char *fmt, ...)
@@ -248,6 +249,11 @@ static int ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
     return 0;
 }
 
+static int ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    return latch_wait(ctx, &bridge_of(g)->ended, "the bridge to close", err);
+}
+
 static int ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
 {
     struct bridge *b = bridge_of(g);
@@ -319,6 +325,7 @@ static const struct guest_ops bridge_ops = {
     .prepare = ops_prepare,
     .connect = ops_connect,
     .close = ops_close,
+    .wait_closed = ops_wait_closed,
     .drain_log = ops_drain_log,
     .free = ops_free,
     .connected = ops_connected,
@@ -362,6 +369,7 @@ struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *ti
     waitq_init(&b->idle_q);
     waitq_init(&b->queue_q);
     latch_init(&b->log_ended);
+    latch_init(&b->ended);
     list_init(&b->users);
     list_init(&b->calls);
     list_init(&b->queue);

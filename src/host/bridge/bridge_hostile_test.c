@@ -320,3 +320,28 @@ TEST_VIRTUAL(an_exec_in_a_container_carries_its_oci_process)
     ASSERT_OK(c.r, c.err);
     bench_close(&t);
 }
+
+static void closed_main(void *arg)
+{
+    struct calling *c = arg;
+
+    c->r = c->bench->g->ops->wait_closed(c->ctx, c->bench->g, &c->err);
+    c->done = true;
+}
+
+/* Nothing is outstanding, nobody would notice by a call. */
+TEST_VIRTUAL(whoever_waits_for_the_end_of_the_bridge_hears_of_it)
+{
+    struct bench t = { 0 };
+    struct calling c = { 0 };
+
+    bench_connect(&t, ctx);
+    go(&t, &c, closed_main);
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &c.err), c.err);
+    ASSERT(!c.done);
+    stream_free(TAKE_PTR(t.peer));
+    settle(&t);
+    ASSERT(c.done);
+    ASSERT_OK(c.r, c.err);
+    bench_close(&t);
+}

@@ -58,6 +58,7 @@ struct bridge {
     struct timeline *timeline;
     bool prepared, connected, closed;
     char why[BRIDGE_WHY_MAX]; /* closed because */
+    struct latch ended;       /* with closed */
     struct cancel life;       /* of everything but an open log stream */
     struct cancel log_life;
     size_t running; /* fibers of ours */

@@ -95,6 +95,8 @@ struct guest_ops {
     /* Accepts the bridge, negotiates version 4. */
     int (*connect)(struct ctx *ctx, struct guest *g, struct err *err);
     void (*close)(struct guest *g, const char *why);
+    /* Until it was closed: by us, by the guest or by what it did. At once afterwards. */
+    int (*wait_closed)(struct ctx *ctx, struct guest *g, struct err *err);
     /* Waits until the guest's log stream has ended, or ctx. At once if it never began. After
      * close it also ends the guest's own fibers: nothing touches the VMM from then on. */
     int (*drain_log)(struct ctx *ctx, struct guest *g, struct err *err);
