@@ -27,9 +27,9 @@ struct ledger {
 };
 
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
-    [LEDGER_PROCESS] = "process", [LEDGER_MOUNT] = "mount", [LEDGER_NETNS] = "netns",
-    [LEDGER_LINK] = "link",       [LEDGER_FILE] = "file",   [LEDGER_DIR] = "dir",
-    [LEDGER_CGROUP] = "cgroup",
+    [LEDGER_PROCESS] = "process", [LEDGER_MOUNT] = "mount",     [LEDGER_NETNS] = "netns",
+    [LEDGER_LINK] = "link",       [LEDGER_INGRESS] = "ingress", [LEDGER_FILE] = "file",
+    [LEDGER_DIR] = "dir",         [LEDGER_CGROUP] = "cgroup",
 };
 
 const char *ledger_kind_name(enum ledger_kind k)

@@ -20,7 +20,8 @@ enum ledger_kind {
     LEDGER_PROCESS, /* "pid start-time boot-id": killed, in that boot of the machine only */
     LEDGER_MOUNT,   /* path in our mount namespace: detached */
     LEDGER_NETNS,   /* path of a bind-mounted namespace: unmounted, removed */
-    LEDGER_LINK,    /* "netns-path ifname": an interface, deleted */
+    LEDGER_LINK,    /* netlink_place(): an interface, deleted */
+    LEDGER_INGRESS, /* the same: its ingress qdisc, deleted */
     LEDGER_FILE,    /* path: unlinked */
     LEDGER_DIR,     /* path: removed with its content, no symlink followed */
     LEDGER_CGROUP,  /* path: removed */

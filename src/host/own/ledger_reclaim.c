@@ -142,16 +142,12 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
 
 static int take_link(struct reclaim *r, const char *what, struct err *err)
 {
-    const char *blank = strrchr(what, ' ');
+    return netlink_take_back(r->ctx, NETLINK_LINK, what, r->dry_run, err);
+}
 
-    if (!blank)
-        return err_set(err, ERR_DATA_LOSS, "link record \"%s\" is not understood", what);
-    AUTO_FREE char *netns = str_ndup(what, (size_t)(blank - what));
-    if (access(netns, F_OK) < 0 && errno == ENOENT)
-        return 0;
-    if (r->dry_run)
-        return 1;
-    return netlink_delete_link(r->ctx, netns, blank + 1, err);
+static int take_ingress(struct reclaim *r, const char *what, struct err *err)
+{
+    return netlink_take_back(r->ctx, NETLINK_INGRESS, what, r->dry_run, err);
 }
 
 static const struct {
@@ -162,6 +158,7 @@ static const struct {
     [LEDGER_MOUNT] = { take_mount, "unmounted", "would be unmounted" },
     [LEDGER_NETNS] = { take_netns, "removed", "would be removed" },
     [LEDGER_LINK] = { take_link, "removed", "would be removed" },
+    [LEDGER_INGRESS] = { take_ingress, "removed", "would be removed" },
     [LEDGER_FILE] = { take_file, "removed", "would be removed" },
     [LEDGER_DIR] = { take_dir, "removed", "would be removed" },
     [LEDGER_CGROUP] = { take_cgroup, "removed", "would be removed" },
