@@ -167,6 +167,7 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
 {
     struct scan s = { sets, n_sets, argv, 1, err };
     const char *word;
+    int n_words = 0;
 
     *ret_rest = (struct args_rest){ 0 };
     for (; (word = argv[s.i]); s.i++) {
@@ -178,6 +179,10 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
                 ret_rest->n++;
             break;
         }
+        if (cmd->takes_words && (word[0] != '-' || !word[1])) {
+            argv[1 + n_words++] = argv[s.i]; /* never ahead of what is still to be read */
+            continue;
+        }
         if (word[0] != '-' || !word[1])
             return err_set(err, ERR_INVALID, "unexpected '%s'%s%s%s%s", word,
                            cmd->takes_command ? "; a command goes behind --: lcow " : "",
@@ -187,8 +192,14 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
         if (r != 0)
             return r;
     }
-    if (ret_rest->n > 0 && !cmd->takes_command)
+    if (cmd->takes_words) {
+        for (int i = 0; i < ret_rest->n; i++)
+            argv[1 + n_words++] = ret_rest->argv[i];
+        argv[1 + n_words] = NULL;
+        *ret_rest = (struct args_rest){ &argv[1], n_words };
+    } else if (ret_rest->n > 0 && !cmd->takes_command) {
         return err_set(err, ERR_INVALID, "unexpected '%s'", ret_rest->argv[0]);
+    }
     return 0;
 }
 

@@ -56,19 +56,21 @@ struct args_cmd {
     const struct args_opt *opts;
     size_t n_opts;
     bool takes_command; /* words behind `--` are allowed */
+    bool takes_words;   /* words between and behind the options are, too: they are `rest` */
     const struct args_example *examples;
     size_t n_examples;
 };
 
 struct args_rest {
-    char **argv; /* behind `--`, NULL-terminated; borrowed */
+    char **argv; /* behind `--`, or all words (takes_words); NULL-terminated; borrowed */
     int n;
 };
 
 #define ARGS_HELP 1
 
-/* argv[0] is the command's name. 0; ARGS_HELP if --help or -h was met (nothing else is checked
- * then); or -1 and ERR_INVALID with the reason and, where there is one, the nearest match. */
+/* argv[0] is the command's name; with takes_words argv is put in order. 0; ARGS_HELP if --help or
+ * -h was met (nothing else is checked then); or -1 and ERR_INVALID with the reason and, where there
+ * is one, the nearest match. */
 int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n_sets, char **argv,
                struct args_rest *ret_rest, struct err *err);
 /* Reads options up to the first other word, whose index goes to *ret_next (argc if none). */

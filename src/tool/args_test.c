@@ -224,3 +224,29 @@ TEST(wrapping_keeps_the_right_margin)
         line += n + 1;
     }
 }
+
+TEST(words_may_stand_anywhere_if_the_command_takes_them)
+{
+    static const struct args_cmd words = { .name = "check", .opts = table, .takes_words = true };
+    struct opts o = { 0 };
+    const struct args_set sets[] = { { table, ARRAY_LEN(table), &o } };
+    char *argv[] = { "check", "a", "--memory", "512", "b", "-t", "--", "-c", "d", NULL };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(args_parse(&words, sets, 1, argv, &rest, &err), 0);
+    ASSERT_EQ(rest.n, 4);
+    ASSERT_STR(rest.argv[0], "a");
+    ASSERT_STR(rest.argv[1], "b");
+    ASSERT_STR(rest.argv[2], "-c");
+    ASSERT_STR(rest.argv[3], "d");
+    ASSERT(rest.argv[4] == NULL);
+    ASSERT_EQ(o.memory, 512);
+    ASSERT(o.tty);
+
+    char *none[] = { "check", "-k", NULL };
+
+    ASSERT_EQ(args_parse(&words, sets, 1, none, &rest, &err), 0);
+    ASSERT_EQ(rest.n, 0);
+    ASSERT(rest.argv[0] == NULL);
+}

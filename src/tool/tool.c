@@ -14,8 +14,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-static const struct tool_command *const commands[] = { &boot_command, &doctor_command, &gc_command,
-                                                       &config_command };
+const struct tool_command *const tool_commands[] = { &boot_command, &doctor_command, &gc_command,
+                                                     &config_command, NULL };
 
 const struct args_opt tool_global_opts[] = {
     { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
@@ -63,8 +63,8 @@ static void print_help(void)
     sbuf_adds(&out, "usage: lcow COMMAND [options]\n\n"
                     "lcow runs Linux containers in utility VMs. This is the operator's tool.\n\n"
                     "commands\n");
-    for (size_t i = 0; i < ARRAY_LEN(commands); i++)
-        args_row(&out, commands[i]->cmd->name, commands[i]->cmd->summary, 10);
+    for (const struct tool_command *const *c = tool_commands; *c; c++)
+        args_row(&out, (*c)->cmd->name, (*c)->cmd->summary, 10);
     args_help_options("options", leading_opts, ARRAY_LEN(leading_opts), &out);
     args_help_options("options of every command", tool_global_opts, tool_n_global_opts, &out);
     sbuf_adds(&out, "\nexamples\n"
@@ -82,8 +82,29 @@ static int usage_error(const char *cmd, const struct err *err)
     return TOOL_USAGE;
 }
 
-bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
-                struct args_rest *ret_rest, int *ret_code)
+static const struct tool_command *command_of(const struct args_cmd *cmd)
+{
+    for (const struct tool_command *const *c = tool_commands; *c; c++) {
+        if ((*c)->cmd == cmd)
+            return *c;
+    }
+    return NULL;
+}
+
+static void help_of(const struct args_cmd *cmd, struct sbuf *out)
+{
+    const struct tool_command *command = command_of(cmd);
+
+    args_help(cmd, tool_global_opts, tool_n_global_opts, out);
+    if (!command || !command->subs)
+        return;
+    sbuf_addf(out, "\ncommands of lcow %s (each has --help)\n", cmd->name);
+    for (const struct tool_command *const *c = command->subs; *c; c++)
+        args_row(out, (*c)->cmd->name, (*c)->cmd->summary, 18);
+}
+
+bool tool_begin_bare(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
+                     struct args_rest *ret_rest, int *ret_code)
 {
     const struct args_set sets[] = { { cmd->opts, cmd->n_opts, opts },
                                      { tool_global_opts, tool_n_global_opts, &t->globals } };
@@ -94,16 +115,12 @@ bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **a
     if (r == ARGS_HELP) {
         AUTO(sbuf_release) struct sbuf out = { 0 };
 
-        args_help(cmd, tool_global_opts, tool_n_global_opts, &out);
+        help_of(cmd, &out);
         tool_print(STDOUT_FILENO, out.data);
         return false;
     }
     if (r < 0) {
         *ret_code = usage_error(cmd->name, &err);
-        return false;
-    }
-    if (config_load(&t->config, t->globals.config, &err) < 0) {
-        *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
         return false;
     }
     enum log_level level = LOG_OFF; /* what matters is told as an error */
@@ -115,6 +132,20 @@ bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **a
         return false;
     }
     log_init(STDERR_FILENO, level, LOG_LOGFMT);
+    return true;
+}
+
+bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
+                struct args_rest *ret_rest, int *ret_code)
+{
+    struct err err = ERR_INIT;
+
+    if (!tool_begin_bare(t, cmd, opts, argv, ret_rest, ret_code))
+        return false;
+    if (config_load(&t->config, t->globals.config, &err) < 0) {
+        *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
+        return false;
+    }
     return true;
 }
 
@@ -160,20 +191,69 @@ static int run_command(const struct tool_backend *backend, const struct tool_com
     return job.code;
 }
 
-static const struct tool_command *find_command(const char *name, struct err *err)
+/* The word behind "config" in "config show". */
+static const char *last_word(const char *name)
 {
-    const char *names[ARRAY_LEN(commands) + 1] = { 0 };
+    const char *blank = strrchr(name, ' ');
 
-    for (size_t i = 0; i < ARRAY_LEN(commands); i++) {
-        names[i] = commands[i]->cmd->name;
+    return blank ? blank + 1 : name;
+}
+
+static const struct tool_command *find_command(const struct tool_command *const *list,
+                                               const char *name, const char *parent,
+                                               struct err *err)
+{
+    const char *names[64] = { 0 };
+
+    for (size_t i = 0; list[i] && i < ARRAY_LEN(names) - 1; i++) {
+        names[i] = last_word(list[i]->cmd->name);
         if (str_eq(name, names[i]))
-            return commands[i];
+            return list[i];
     }
     const char *near = str_nearest(name, names);
 
-    err_set(err, ERR_INVALID, "unknown command '%s'%s%s%s", name, near ? "; did you mean " : "",
-            near ? near : "", near ? "?" : "");
+    err_set(err, ERR_INVALID, "unknown command '%s%s%s'%s%s%s", parent, *parent ? " " : "", name,
+            near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
     return NULL;
+}
+
+static void name_all(const struct tool_command *const *list, struct sbuf *out)
+{
+    for (size_t i = 0; list[i]; i++)
+        sbuf_addf(out, "%s%s",
+                  i == 0        ? ""
+                  : list[i + 1] ? ", "
+                                : " or ",
+                  last_word(list[i]->cmd->name));
+}
+
+/* The command that argv[*at] and the words behind it name; *at is its own word then. NULL: which
+ * one is missing or unknown is said. */
+static const struct tool_command *choose(char **argv, int *at, int *ret_code)
+{
+    const struct tool_command *command, *sub = NULL;
+    AUTO(sbuf_release) struct sbuf names = { 0 };
+    struct err err = ERR_INIT;
+    const char *word;
+
+    command = find_command(tool_commands, argv[*at], "", &err);
+    if (!command) {
+        *ret_code = usage_error(NULL, &err);
+        return NULL;
+    }
+    word = argv[*at + 1];
+    if (!command->subs || (!word && command->run) || (word && *word == '-'))
+        return command;
+    name_all(command->subs, &names);
+    if (!word)
+        err_set(&err, ERR_INVALID, "which one? %s", names.data);
+    else
+        sub = find_command(command->subs, word, command->cmd->name, &err);
+    if (!sub)
+        *ret_code = usage_error(command->cmd->name, &err);
+    else
+        ++*at;
+    return sub;
 }
 
 /* A file we open must never become our stdout. */
@@ -193,7 +273,7 @@ int tool_main(const struct tool_backend *backend, char **argv)
     const struct args_set sets[] = { { leading_opts, ARRAY_LEN(leading_opts), &globals },
                                      { tool_global_opts, tool_n_global_opts, &globals } };
     struct err err = ERR_INIT;
-    int next = 0, r;
+    int next = 0, code = TOOL_USAGE, r;
 
     hold_standard_fds();
     signal(SIGPIPE, SIG_IGN);
@@ -209,12 +289,13 @@ int tool_main(const struct tool_backend *backend, char **argv)
         return TOOL_OK;
     }
     if (!argv[next]) {
-        err_set(&err, ERR_INVALID, "which command? boot, doctor, gc or config");
+        AUTO(sbuf_release) struct sbuf names = { 0 };
+
+        name_all(tool_commands, &names);
+        err_set(&err, ERR_INVALID, "which command? %s", names.data);
         return usage_error(NULL, &err);
     }
-    const struct tool_command *command = find_command(argv[next], &err);
+    const struct tool_command *command = choose(argv, &next, &code);
 
-    if (!command)
-        return usage_error(NULL, &err);
-    return run_command(backend, command, &globals, argv + next);
+    return command ? run_command(backend, command, &globals, argv + next) : code;
 }

@@ -53,15 +53,21 @@ struct tool {
 };
 
 struct tool_command {
-    const struct args_cmd *cmd;
-    int (*run)(struct ctx *ctx, struct tool *t, char **argv);
+    const struct args_cmd *cmd; /* cmd->name of a sub-command: "config show" */
+    int (*run)(struct ctx *ctx, struct tool *t, char **argv); /* NULL: only with a sub-command */
+    const struct tool_command *const *subs;                   /* NULL-terminated, or NULL */
 };
+/* All of them, NULL-terminated. */
+extern const struct tool_command *const tool_commands[];
 extern const struct tool_command boot_command, config_command, doctor_command, gc_command;
 
 /* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
  * the exit code, all is said. */
 bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
                 struct args_rest *ret_rest, int *ret_code);
+/* The same without the configuration, for commands that look at it themselves. */
+bool tool_begin_bare(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
+                     struct args_rest *ret_rest, int *ret_code);
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Writes all of it, blocking; what goes wrong with a closed stdout is not worth an error. */

@@ -6,14 +6,15 @@
  * Life: config_init (defaults) -> config_load -> config_release. */
 #pragma once
 #include "base/log.h"
+#include "base/str.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct err;
-struct sbuf;
 
 #define CONFIG_PATH "/etc/lcow/lcow.conf"
+#define CONFIG_IMAGE_DIR "/usr/lib/lcow/image" /* unless a build tree has its own */
 #define CONFIG_ENV "LCOW_CONFIG" /* another path, for tests and side-by-side installations */
 
 /* Below this Debian's 6.1 kernel runs out of memory while it unpacks the initramfs. */
@@ -38,6 +39,8 @@ struct config {
     uint32_t scratch_mib;
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;
+    /* Not of a file: "NAME=VALUE", for containers that lack NAME (runhcs' options). */
+    struct strv default_annotations;
 };
 
 void config_init(struct config *c);
@@ -53,7 +56,42 @@ static inline void config_release_auto(struct config *c)
 int config_load(struct config *c, const char *path, struct err *err);
 /* One file's text; name is for messages. Fuzzed. */
 int config_parse(struct config *c, const char *name, const char *text, size_t len, struct err *err);
+/* The options table of containerd's CRI configuration, as it reaches us: TOML, of which this takes
+ * tables, strings, numbers, booleans and arrays of strings, and names what it does not. The same
+ * keys; allow_annotations may be an array. Fuzzed. */
+int config_parse_toml(struct config *c, const char *name, const char *text, size_t len,
+                      struct err *err);
+
+/* ---- for those who look at a configuration rather than use it */
+#define CONFIG_KEYS_MAX 64
+
+/* Where values came from, and everything that is wrong. {0} is empty. */
+struct config_report {
+    struct strv errors;            /* "FILE:LINE: what" */
+    struct strv files;             /* those that were read */
+    char *origin[CONFIG_KEYS_MAX]; /* "FILE:LINE" by key; NULL: default */
+};
+void config_report_release(struct config_report *r);
+static inline void config_report_release_auto(struct config_report *r)
+{
+    config_report_release(r);
+}
+/* As config_load, but errors in files are collected and reading goes on. */
+int config_read(struct config *c, const char *path, struct config_report *report, struct err *err);
+/* One file alone. report NULL: stops at the first error. */
+int config_read_file(struct config *c, const char *path, struct config_report *report,
+                     struct err *err);
+/* What one key cannot know of another. */
+void config_check(const struct config *c, struct config_report *report);
 
 /* All keys with their values, each below what it means and its default: a file that config_parse
  * reads back to the same values. */
 void config_print(const struct config *c, struct sbuf *out);
+/* Without the meaning; with a report, each line ends with where its value came from. */
+void config_print_short(const struct config *c, const struct config_report *report,
+                        struct sbuf *out);
+/* [{"section", "key", "value", "origin"}], all text. */
+void config_print_json(const struct config *c, const struct config_report *report,
+                       struct sbuf *out);
+/* The reference, as Markdown (docs/configuration.md). */
+void config_print_markdown(struct sbuf *out);

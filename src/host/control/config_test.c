@@ -181,3 +181,95 @@ TEST(drop_ins_win_in_the_order_of_their_names)
     ASSERT_HAS(err.msg, "10.conf:2: unknown key cpu; did you mean cpus?");
     ASSERT_EQ(dir_remove(dir), 0);
 }
+
+static void report_of(struct config *c, const char *text, struct config_report *report)
+{
+    char path[] = "/tmp/lcow-config-XXXXXX";
+    struct err err = ERR_INIT;
+    int fd = mkstemp(path);
+
+    ASSERT(fd >= 0);
+    fd_close(fd);
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+    config_init(c);
+    ASSERT_OK(config_read_file(c, path, report, &err), err);
+    ASSERT_EQ(unlink(path), 0);
+    ASSERT_STR(report->files.v[0], path);
+}
+
+TEST(a_report_has_every_error_with_its_line)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+
+    report_of(&c,
+              "[vm]\nwhat\ncpus = 0\nalow_emulation = 1\n[hots]\nx = 1\n[vm\nmemory_mib = 300\n"
+              "  key ; = 5\n",
+              &r);
+    ASSERT_EQ(r.errors.n, 7);
+    ASSERT_HAS(r.errors.v[0], ":2: neither [section] nor key = value");
+    ASSERT_HAS(r.errors.v[1], ":3: cpus = 0: must be from 1 to 64");
+    ASSERT_HAS(r.errors.v[2], ":4: unknown key alow_emulation; did you mean allow_emulation?");
+    ASSERT_HAS(r.errors.v[3], ":6: unknown section [hots]; did you mean [host]?");
+    ASSERT_HAS(r.errors.v[4], ":7: neither [section] nor key = value");
+    ASSERT_HAS(r.errors.v[5], ":8: memory_mib belongs below [vm], not below [hots]");
+    ASSERT_HAS(r.errors.v[6], ":9: neither [section] nor key = value");
+}
+
+TEST(a_report_knows_where_values_come_from)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+    AUTO(sbuf_release) struct sbuf text = { 0 }, json = { 0 }, plain = { 0 };
+    struct err err = ERR_INIT;
+
+    report_of(&c, "cpus = 2\n\ncpus = 3\n", &r);
+    ASSERT_EQ(r.errors.n, 0);
+    config_print_short(&c, &r, &text);
+    ASSERT_HAS(text.data, ":3\n");
+    ASSERT_HAS(text.data, "\nmemory_mib = 256                        ; default\n");
+    ASSERT_OK(config_parse(&c, "printed", text.data, text.len, &err), err);
+    config_print_json(&c, &r, &json);
+    ASSERT_HAS(json.data,
+               "{\"section\":\"vm\",\"key\":\"cpus\",\"value\":\"3\",\"origin\":\"/tmp/");
+    config_print_short(&c, NULL, &plain);
+    ASSERT_HAS(plain.data, "\ncpus = 3\n");
+}
+
+TEST(keys_that_contradict_each_other_are_found)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    config_check(&c, &r);
+    ASSERT_EQ(r.errors.n, 0);
+    ASSERT_OK(parse(&c,
+                    "max_memory_mib = 200\nmax_cpus = 2\ncpus = 3\nvm_uid_base = 4294900000\n"
+                    "vm_uid_count = 65536\n",
+                    &err),
+              err);
+    c.vm_uid_base = 4294960000u;
+    config_check(&c, &r);
+    ASSERT_EQ(r.errors.n, 3);
+    ASSERT_HAS(r.errors.v[0], "larger than max_memory_mib = 200");
+    ASSERT_HAS(r.errors.v[1], "more than max_cpus = 2");
+    ASSERT_HAS(r.errors.v[2], "vm_uid_base");
+}
+
+TEST(the_page_has_every_key)
+{
+    AUTO(sbuf_release) struct sbuf page = { 0 }, plain = { 0 };
+    AUTO(config_release) struct config c;
+
+    config_init(&c);
+    config_print_markdown(&page);
+    config_print_short(&c, NULL, &plain);
+    for (const char *line = plain.data; *line; line += strcspn(line, "\n") + 1) {
+        AUTO_FREE char *title = str_format("\n### %.*s\n", (int)strcspn(line, " \n"), line);
+
+        if (*line != '[' && *line != '\n')
+            ASSERT_HAS(page.data, title);
+    }
+}

@@ -1,0 +1,225 @@
+/* config_keys.c - THE TABLE: every key with its section, type, default, bounds and meaning. What is
+ * read, printed, explained and documented comes from here. */
+#include "base/err.h"
+#include "base/str.h"
+#include "host/control/config_priv.h"
+#include "host/own/scratch.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define FIELD(f) offsetof(struct config, f)
+const struct config_key config_keys[] = {
+    { "vm", "allow_emulation", KEY_BOOL, "false", 0, 0, FIELD(allow_emulation),
+      "Run VMs by software emulation where KVM does not work. Slow, and no\n"
+      "security boundary." },
+    { "vm", "memory_mib", KEY_U32, "256", CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX,
+      FIELD(memory_mib), "Memory of a VM." },
+    { "vm", "cpus", KEY_U32, "1", 1, CONFIG_CPUS_MAX, FIELD(cpus), "Virtual CPUs of a VM." },
+    { "vm", "boot_timeout_s", KEY_U32, "60", 1, 120, FIELD(boot_timeout_s),
+      "A VM whose agent has not answered by then is ended." },
+    { "vm", "qemu", KEY_PROGRAM, "qemu-system-x86_64", 0, 0, FIELD(qemu),
+      "QEMU: a path, or a name that is looked up in PATH." },
+    { "vm", "image_dir", KEY_PATH, NULL, 0, 0, FIELD(image_dir),
+      "Guest image: kernel, initramfs and manifest.json." },
+    { "vm", "overhead_mib", KEY_U32, "128", 0, 65536, FIELD(overhead_mib),
+      "A container with a memory limit gets a VM of that size plus this, for\n"
+      "kernel and agent." },
+    { "vm", "max_memory_mib", KEY_U32, "65536", CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX,
+      FIELD(max_memory_mib), "No container's limit makes a VM larger than this." },
+    { "vm", "max_cpus", KEY_U32, "32", 1, CONFIG_CPUS_MAX, FIELD(max_cpus),
+      "No container's limit gives a VM more virtual CPUs than this." },
+    { "vm",
+      "rootfs",
+      KEY_EITHER,
+      "scratch",
+      0,
+      0,
+      FIELD(shared_rootfs),
+      "Where a container's writes to its root file system go: scratch (a disk\n"
+      "of the VM, gone with it) or shared (the snapshot on the host; slower).",
+      { "scratch", "shared" } },
+    { "vm",
+      "template",
+      KEY_EITHER,
+      "auto",
+      0,
+      0,
+      FIELD(use_template),
+      "Start VMs from the memory of one that was booted once: auto (where QEMU\n"
+      "can), or off (each boots on its own).",
+      { "off", "auto" } },
+    { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
+      0, FIELD(allow_annotations),
+      "Annotations of a container that may change its VM; others are ignored." },
+    { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
+      "A directory for each VM, with the ledger of what it owns." },
+    { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
+      "The VMs' scratch disks are here, and the pristine one they are copied\n"
+      "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
+    { "host", "template_dir", KEY_PATH, "/var/lib/lcow/templates", 0, 0, FIELD(template_dir),
+      "What VMs are started from (template = auto)." },
+    { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
+      "Size of a VM's scratch disk. It takes what is written to it." },
+    { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
+      "Each VM's QEMU runs as a user of its own, taken from the range that\n"
+      "begins here. Nobody else may use it." },
+    { "host", "vm_uid_count", KEY_U32, "4096", 1, 65536, FIELD(vm_uid_count),
+      "Size of that range: the most VMs at one time." },
+    { "host", "log_level", KEY_LEVEL, "warn", 0, 0, FIELD(log_level),
+      "Of the shim: trace, debug, info, warn, error or off. lcow itself has\n"
+      "--log-level." },
+};
+const size_t config_n_keys = ARRAY_LEN(config_keys);
+_Static_assert(ARRAY_LEN(config_keys) <= CONFIG_KEYS_MAX,
+               "struct config_report has too little room");
+
+static void set_str(char **field, char *value)
+{
+    free(*field);
+    *field = value;
+}
+
+static int parse_bool(const char *value, bool *ret)
+{
+    static const char *const yes[] = { "true", "yes", "on", "1" };
+    static const char *const no[] = { "false", "no", "off", "0" };
+
+    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+        if (str_eq(value, yes[i]) || str_eq(value, no[i])) {
+            *ret = str_eq(value, yes[i]);
+            return 0;
+        }
+    }
+    return -EINVAL;
+}
+
+int config_key_set(struct config *c, const struct config_key *k, const char *value, struct err *err)
+{
+    void *field = (char *)c + k->offset;
+    bool program_ok = k->type == KEY_PROGRAM && *value && !strchr(value, '/');
+    uint64_t number;
+
+    switch (k->type) {
+    case KEY_BOOL:
+        return parse_bool(value, field) < 0 ? err_set(err, ERR_INVALID, "must be true or false")
+                                            : 0;
+    case KEY_U32:
+        if (str_to_u64(value, UINT64_MAX, &number) < 0)
+            return err_set(err, ERR_INVALID, "must be a number from %u to %u", k->min, k->max);
+        if (number < k->min || number > k->max)
+            return err_set(err, ERR_RANGE, "must be from %u to %u", k->min, k->max);
+        *(uint32_t *)field = (uint32_t)number;
+        return 0;
+    case KEY_PATH:
+    case KEY_PROGRAM:
+        if (*value != '/' && !program_ok)
+            return err_set(err, ERR_INVALID, "must be an absolute path%s",
+                           k->type == KEY_PROGRAM ? " or a program's name" : "");
+        set_str(field, str_dup(value));
+        return 0;
+    case KEY_LEVEL:
+        if (log_level_parse(value, field) < 0)
+            return err_set(err, ERR_INVALID, "must be trace, debug, info, warn, error or off");
+        return 0;
+    case KEY_WORDS:
+        set_str(field, str_dup(value));
+        return 0;
+    case KEY_EITHER:
+        if (!str_eq(value, k->either[0]) && !str_eq(value, k->either[1]))
+            return err_set(err, ERR_INVALID, "must be %s or %s", k->either[0], k->either[1]);
+        *(bool *)field = str_eq(value, k->either[1]);
+        return 0;
+    }
+    return err_set(err, ERR_INTERNAL, "key of unknown type");
+}
+
+void config_key_print(const struct config *c, const struct config_key *k, struct sbuf *out)
+{
+    const void *field = (const char *)c + k->offset;
+
+    switch (k->type) {
+    case KEY_BOOL:
+        sbuf_adds(out, *(const bool *)field ? "true" : "false");
+        break;
+    case KEY_U32:
+        sbuf_addf(out, "%u", *(const uint32_t *)field);
+        break;
+    case KEY_PATH:
+    case KEY_PROGRAM:
+    case KEY_WORDS:
+        sbuf_adds(out, *(char *const *)field);
+        break;
+    case KEY_LEVEL:
+        sbuf_adds(out, log_level_name(*(const enum log_level *)field));
+        break;
+    case KEY_EITHER:
+        sbuf_adds(out, k->either[*(const bool *)field]);
+        break;
+    }
+}
+
+void config_key_allowed(const struct config_key *k, struct sbuf *out)
+{
+    static const char *const text[] = {
+        [KEY_BOOL] = "true or false",
+        [KEY_PATH] = "an absolute path",
+        [KEY_PROGRAM] = "an absolute path, or a program's name",
+        [KEY_LEVEL] = "trace, debug, info, warn, error or off",
+        [KEY_WORDS] = "names, separated by blanks",
+    };
+
+    if (k->type == KEY_U32)
+        sbuf_addf(out, "%u to %u", k->min, k->max);
+    else if (k->type == KEY_EITHER)
+        sbuf_addf(out, "%s or %s", k->either[0], k->either[1]);
+    else
+        sbuf_adds(out, text[k->type]);
+}
+
+/* ------------------------------------------------------------------ finding */
+
+static const struct config_key *by_name(const char *section, const char *name)
+{
+    for (size_t i = 0; i < config_n_keys; i++) {
+        if (str_eq(config_keys[i].name, name) &&
+            (!*section || str_eq(config_keys[i].section, section)))
+            return &config_keys[i];
+    }
+    return NULL;
+}
+
+static bool is_section(const char *section)
+{
+    for (size_t i = 0; i < config_n_keys; i++) {
+        if (str_eq(config_keys[i].section, section))
+            return true;
+    }
+    return false;
+}
+
+const struct config_key *config_key_find(const char *section, const char *name, struct err *err)
+{
+    const struct config_key *found = by_name(section, name), *elsewhere = by_name("", name);
+    const char *candidates[ARRAY_LEN(config_keys) + 1] = { 0 };
+    bool in_section = !*section || is_section(section);
+    const char *near;
+
+    if (found)
+        return found;
+    if (elsewhere) {
+        err_set(err, ERR_INVALID, "%s belongs below [%s], not below [%s]", name, elsewhere->section,
+                section);
+        return NULL;
+    }
+    for (size_t i = 0; i < config_n_keys; i++)
+        candidates[i] = in_section ? config_keys[i].name : config_keys[i].section;
+    near = str_nearest(in_section ? name : section, candidates);
+    if (in_section)
+        err_set(err, ERR_INVALID, "unknown key %s%s%s%s", name, near ? "; did you mean " : "",
+                near ? near : "", near ? "?" : "");
+    else
+        err_set(err, ERR_INVALID, "unknown section [%s]%s%s%s", section,
+                near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "");
+    return NULL;
+}

@@ -1,0 +1,223 @@
+/* `lcow config containerd`: the stanza that the containerd found here needs. The names of plugins
+ * and the version of the file changed with containerd 2.0 (reference/containerd-contract.md §4.9).
+ */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "tool/capture.h"
+#include "tool/config_tool.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define SHIM_NAME "containerd-shim-lcow-v2"
+#define VERSION_LIMIT (10 * NS_PER_S)
+
+struct containerd_opts {
+    const char *containerd, *version;
+};
+
+static const struct args_opt table[] = {
+    { "containerd", 0, ARGS_STR, "PATH", offsetof(struct containerd_opts, containerd),
+      "ask this program for its version instead of the one in PATH" },
+    { "version", 0, ARGS_STR, "X.Y", offsetof(struct containerd_opts, version),
+      "ask nobody: print it for this version" },
+};
+static const struct args_example examples[] = {
+    { "lcow config containerd", "for the containerd of this machine" },
+    { "lcow config containerd --version 1.7", "for another one" },
+};
+static const struct args_cmd cmd = {
+    .name = "config containerd",
+    .summary = "Print what containerd's configuration needs, for the containerd found.",
+    .synopsis = "[options]",
+    .text = "The stanza goes into /etc/containerd/config.toml, whose version = line it must agree "
+            "with; then containerd is restarted.\n"
+            "\n"
+            "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
+            "line or the configuration is wrong.",
+    .opts = table,
+    .n_opts = ARRAY_LEN(table),
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+
+static bool at_least(struct doctor_version v, unsigned major, unsigned minor)
+{
+    return v.major > major || (v.major == major && v.minor >= minor);
+}
+
+/* Does one of the names that we take belong to hcsshim? */
+static bool takes_microsofts(const char *allowed)
+{
+    return strstr(allowed, "io.microsoft.") != NULL;
+}
+
+static void runtime_lines(const struct stanza *s, struct sbuf *out)
+{
+    const char *annotations = takes_microsofts(s->allow_annotations)
+                                  ? "[\"io.lcow.*\", \"io.microsoft.*\"]"
+                                  : "[\"io.lcow.*\"]";
+
+    sbuf_adds(out, "  runtime_type = \"io.containerd.lcow.v2\"\n");
+    if (s->shim_path)
+        sbuf_addf(out, "  runtime_path = \"%s\"\n", s->shim_path);
+    sbuf_addf(out,
+              "  # Annotations of pods and containers that reach the runtime; it takes those that\n"
+              "  # its own allow_annotations names.\n"
+              "  pod_annotations = %s\n"
+              "  container_annotations = %s\n"
+              "  # The host's device nodes mean nothing in a VM.\n"
+              "  privileged_without_host_devices = true\n",
+              annotations, annotations);
+}
+
+static void options_lines(const struct stanza *s, const char *plugin, struct sbuf *out)
+{
+    const char *off = s->config_exists ? "" : "# ";
+
+    if (!s->config_exists)
+        sbuf_addf(out, "  # Once %s exists:\n", s->config_path);
+    sbuf_addf(out,
+              "  %s[plugins.\"%s\".containerd.runtimes.lcow.options]\n"
+              "  %s  ConfigPath = \"%s\"\n",
+              off, plugin, off, s->config_path);
+}
+
+static void print_old(const struct stanza *s, struct sbuf *out)
+{
+    static const char plugin[] = "io.containerd.grpc.v1.cri";
+
+    sbuf_addf(out, "version = 2\n\n[plugins.\"%s\".containerd.runtimes.lcow]\n", plugin);
+    runtime_lines(s, out);
+    if (at_least(s->containerd, 1, 7))
+        sbuf_adds(out, "  # Pods as a pause container and its companions. \"shim\" is a trial in "
+                       "1.7.\n"
+                       "  sandbox_mode = \"podsandbox\"\n");
+    options_lines(s, plugin, out);
+}
+
+static void print_new(const struct stanza *s, struct sbuf *out)
+{
+    static const char plugin[] = "io.containerd.cri.v1.runtime";
+    bool options_with_shim = at_least(s->containerd, 2, 4);
+
+    sbuf_addf(out, "version = 3\n\n[plugins.\"%s\".containerd.runtimes.lcow]\n", plugin);
+    runtime_lines(s, out);
+    sbuf_addf(out,
+              "  # \"podsandbox\": a pod is a pause container and its companions.\n"
+              "  # \"shim\" (2.1 and later): containerd asks the runtime for the pod itself%s\n"
+              "  sandboxer = \"podsandbox\"\n",
+              options_with_shim ? "."
+                                : ".\n"
+                                  "  # It works only without the options table below; give the "
+                                  "file instead by\n"
+                                  "  #   [plugins.\"io.containerd.shim.v1.manager\"]\n"
+                                  "  #     env = [\"" CONFIG_ENV "=…\"]");
+    options_lines(s, plugin, out);
+}
+
+void stanza_print(const struct stanza *s, struct sbuf *out)
+{
+    sbuf_addf(out, "# For containerd %u.%u: /etc/containerd/config.toml (lcow config containerd)\n",
+              s->containerd.major, s->containerd.minor);
+    if (at_least(s->containerd, 2, 0))
+        print_new(s, out);
+    else
+        print_old(s, out);
+}
+
+/* NULL: in a directory where containerd finds it by its name. Caller frees. */
+static char *shim_elsewhere(void)
+{
+    static const char *const usual[] = { "/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
+                                         "/usr/bin" };
+    char exe[PATH_MAX];
+    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
+    char *slash;
+
+    for (size_t i = 0; i < ARRAY_LEN(usual); i++) {
+        AUTO_FREE char *path = str_format("%s/" SHIM_NAME, usual[i]);
+
+        if (access(path, X_OK) == 0)
+            return NULL;
+    }
+    if (n <= 0)
+        return NULL;
+    exe[n] = '\0';
+    slash = strrchr(exe, '/');
+    if (!slash)
+        return NULL;
+    *slash = '\0';
+    AUTO_FREE char *beside = str_format("%s/" SHIM_NAME, exe);
+
+    return access(beside, X_OK) == 0 ? TAKE_PTR(beside) : NULL;
+}
+
+static int ask(struct ctx *ctx, const char *program, struct doctor_version *ret)
+{
+    struct capture c = { .argv = (const char *const[]){ program, "--version", NULL },
+                         .limit_ns = VERSION_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0)
+        return tool_fail(TOOL_FAILED,
+                         "%s: install containerd (Debian: apt install containerd), name it with "
+                         "--containerd PATH, or say --version X.Y",
+                         err.msg);
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || !doctor_parse_version(text, ret))
+        return tool_fail(TOOL_FAILED, "%s --version tells no version: %.80s", program, text);
+    return TOOL_OK;
+}
+
+static int find_version(struct ctx *ctx, const struct containerd_opts *o,
+                        struct doctor_version *ret)
+{
+    if (o->version && o->containerd)
+        return tool_fail(TOOL_USAGE, "--containerd and --version exclude each other");
+    if (o->version && !doctor_parse_version(o->version, ret))
+        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", o->version);
+    if (!o->version) {
+        int code = ask(ctx, o->containerd ? o->containerd : "containerd", ret);
+
+        if (code != TOOL_OK)
+            return code;
+    }
+    if (!at_least(*ret, 1, 6))
+        return tool_fail(TOOL_FAILED, "containerd %u.%u is too old: 1.6 is the oldest that works",
+                         ret->major, ret->minor);
+    return TOOL_OK;
+}
+
+static int run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    AUTO_FREE char *shim = NULL;
+    struct containerd_opts opts = { 0 };
+    const char *config = getenv(CONFIG_ENV);
+    struct stanza s = { 0 };
+    struct args_rest rest;
+    int code;
+
+    if (!tool_begin(t, &cmd, &opts, argv, &rest, &code))
+        return code;
+    code = find_version(ctx, &opts, &s.containerd);
+    if (code != TOOL_OK)
+        return code;
+    shim = shim_elsewhere();
+    s.shim_path = shim;
+    s.config_path = t->globals.config   ? t->globals.config
+                    : config && *config ? config
+                                        : CONFIG_PATH;
+    s.config_exists = access(s.config_path, F_OK) == 0;
+    s.allow_annotations = t->config.allow_annotations;
+    stanza_print(&s, &out);
+    tool_print(STDOUT_FILENO, out.data);
+    return TOOL_OK;
+}
+
+const struct tool_command config_containerd_command = { &cmd, run };

@@ -1,0 +1,18 @@
+/* config_tool.h - what the files behind `lcow config` share. */
+#pragma once
+#include "tool/doctor.h"
+#include "tool/tool.h"
+
+struct sbuf;
+
+extern const struct tool_command config_check_command, config_containerd_command;
+
+/* What containerd's configuration needs so that it knows the runtime. */
+struct stanza {
+    struct doctor_version containerd; /* 1.6 or later */
+    const char *shim_path;            /* NULL: containerd finds it by its name */
+    const char *config_path;          /* ours */
+    bool config_exists;
+    const char *allow_annotations; /* of our configuration */
+};
+void stanza_print(const struct stanza *s, struct sbuf *out);
