@@ -7,7 +7,7 @@ from harness import flat, test
 
 
 def write(t, name, text):
-    path = os.path.join(t.dir, name)
+    path = os.path.join(t.work, name)
     os.makedirs(os.path.dirname(path), exist_ok=True)
     with open(path, "w") as f:
         f.write(text)
@@ -42,7 +42,7 @@ def check(t):
         t.match(pattern, flat(r.out), r)
     r = t.lcow("config", "check", "--syntax", "--json", conf)
     t.equal((r.code, len(json.loads(r.out)["errors"])), (1, 3), r)
-    r = t.lcow("config", "check", os.path.join(t.dir, "none.conf"), "--syntax")
+    r = t.lcow("config", "check", os.path.join(t.work, "none.conf"), "--syntax")
     t.equal(r.code, 1, r)
     t.match("none.conf: No such file", flat(r.out), r)
 
