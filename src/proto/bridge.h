@@ -192,7 +192,8 @@ enum bridge_resource {
     BRIDGE_RES_SECURITY_POLICY_FRAGMENT,
     BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT,
     BRIDGE_RES_CONTAINER_FREEZER, /* lcow's own, unknown to the original guest … */
-    BRIDGE_RES_CLOCK,             /* … up to here */
+    BRIDGE_RES_CLOCK,
+    BRIDGE_RES_PORT_FORWARD, /* … up to here */
     BRIDGE_RES_COUNT
 };
 const char *bridge_resource_name(enum bridge_resource r);
@@ -249,7 +250,14 @@ struct bridge_ip {
 };
 struct bridge_route {
     const char *next_hop, *destination;
-    uint16_t metric;
+    uint32_t metric;
+    /* lcow's own, which the original guest passes over: */
+    const char *source;
+    uint32_t mtu;
+    bool on_link, link_scope;
+};
+struct bridge_neighbour { /* lcow's own */
+    const char *address, *mac;
 };
 struct bridge_network {
     const char *namespace_id, *id;
@@ -263,6 +271,20 @@ struct bridge_network {
     struct bridge_route *routes;
     size_t n_routes;
     bool policy_routing, low_metric;
+    /* lcow's own: */
+    const char *name; /* of the interface in the pod */
+    uint32_t mtu;
+    struct bridge_neighbour *neighbours;
+    size_t n_neighbours;
+};
+
+/* The guest connects to this port in a pod's namespace (loopback first, then its addresses), dials
+ * the host's port and joins the two. */
+struct bridge_forward {
+    const char *namespace_id;
+    bool ipv6;
+    uint16_t port;
+    uint32_t host_port;
 };
 
 struct bridge_vpci {
@@ -308,6 +330,7 @@ struct bridge_modify {
         struct bridge_fragment fragment;
         struct bridge_freezer freezer;
         struct bridge_clock clock;
+        struct bridge_forward forward;
     };
 };
 

@@ -173,7 +173,13 @@ SCHEMA_STATIC(ip_config, IP, F(BF_STR, "IPAddress", IP, address, BF_OMIT),
               F(BF_U8, "PrefixLength", IP, prefix, BF_OMIT));
 SCHEMA_STATIC(route, ROUTE, F(BF_STR, "NextHop", ROUTE, next_hop, BF_OMIT),
               F(BF_STR, "DestinationPrefix", ROUTE, destination, BF_OMIT),
-              F(BF_U16, "Metric", ROUTE, metric, BF_OMIT));
+              F(BF_U32, "Metric", ROUTE, metric, BF_OMIT),
+              F(BF_STR, "Source", ROUTE, source, BF_OMIT), F(BF_U32, "Mtu", ROUTE, mtu, BF_OMIT),
+              F(BF_BOOL, "OnLink", ROUTE, on_link, BF_OMIT),
+              F(BF_BOOL, "LinkScope", ROUTE, link_scope, BF_OMIT));
+#define NEIGHBOUR struct bridge_neighbour
+SCHEMA_STATIC(neighbour, NEIGHBOUR, F(BF_STR, "IPAddress", NEIGHBOUR, address, BF_OMIT),
+              F(BF_STR, "MacAddress", NEIGHBOUR, mac, BF_OMIT));
 SCHEMA_STATIC(network, NET, F(BF_STR, "NamespaceID", NET, namespace_id, BF_OMIT),
               F(BF_STR, "ID", NET, id, BF_OMIT), F(BF_STR, "MacAddress", NET, mac, BF_OMIT),
               F(BF_STR, "DNSSuffix", NET, dns_search, BF_OMIT),
@@ -183,7 +189,9 @@ SCHEMA_STATIC(network, NET, F(BF_STR, "NamespaceID", NET, namespace_id, BF_OMIT)
               F_ARRAY("IPConfigs", NET, ips, n_ips, ip_config),
               F_ARRAY("Routes", NET, routes, n_routes, route),
               F(BF_BOOL, "PolicyBasedRouting", NET, policy_routing, BF_OMIT),
-              F(BF_BOOL, "EnableLowMetric", NET, low_metric, BF_OMIT));
+              F(BF_BOOL, "EnableLowMetric", NET, low_metric, BF_OMIT),
+              F(BF_STR, "Name", NET, name, BF_OMIT), F(BF_U32, "Mtu", NET, mtu, BF_OMIT),
+              F_ARRAY("Neighbors", NET, neighbours, n_neighbours, neighbour));
 
 #define VPCI struct bridge_vpci
 SCHEMA_STATIC(vpci, VPCI, F(BF_STR, "VMBusGUID", VPCI, vmbus_guid, BF_OMIT));
@@ -209,6 +217,12 @@ SCHEMA_STATIC(freezer, FREEZER, F(BF_BOOL, "Frozen", FREEZER, frozen, BF_ALWAYS)
 #define CLOCK struct bridge_clock
 SCHEMA_STATIC(clock_time, CLOCK, F(BF_U64, "WallNs", CLOCK, wall_ns, BF_ALWAYS));
 
+#define FORWARD struct bridge_forward
+SCHEMA_STATIC(forward, FORWARD, F(BF_STR, "NamespaceID", FORWARD, namespace_id, BF_ALWAYS),
+              F(BF_BOOL, "IPv6", FORWARD, ipv6, BF_OMIT),
+              F(BF_U16, "Port", FORWARD, port, BF_ALWAYS),
+              F(BF_U32, "HostPort", FORWARD, host_port, BF_ALWAYS));
+
 const char *const bridge_actions[BRIDGE_ACTION_COUNT] = {
     [BRIDGE_ADD] = "Add",
     [BRIDGE_REMOVE] = "Remove",
@@ -232,6 +246,7 @@ const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
     [BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT] = { "PodCgroupMemoryLimit", NULL, 1u << BRIDGE_UPDATE },
     [BRIDGE_RES_CONTAINER_FREEZER] = { "ContainerFreezer", &freezer, ANY_ACTION },
     [BRIDGE_RES_CLOCK] = { "Clock", &clock_time, ANY_ACTION },
+    [BRIDGE_RES_PORT_FORWARD] = { "PortForward", &forward, 1u << BRIDGE_ADD },
 };
 
 /* --- response bodies -----------------------------------------------------------------------------

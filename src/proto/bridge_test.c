@@ -89,7 +89,7 @@ TEST(every_printed_request_survives_decode_and_encode)
         if (type == BRIDGE_MODIFY_SETTINGS)
             resources |= 1u << r.modify.resource;
     }
-    ASSERT_EQ(n, 29);
+    ASSERT_EQ(n, 31);
     ASSERT_EQ(resources, (1u << BRIDGE_RES_COUNT) - 1);
 }
 

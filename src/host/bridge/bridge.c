@@ -352,6 +352,9 @@ static const struct guest_ops bridge_ops = {
     .unmount_share = bridge_unmount_share,
     .combine_layers = bridge_combine_layers,
     .uncombine_layers = bridge_uncombine_layers,
+    .add_nic = bridge_add_nic,
+    .remove_nic = bridge_remove_nic,
+    .connect_port = bridge_connect_port,
 };
 
 struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *timeline)

@@ -39,7 +39,7 @@ struct fake_answer {
 /* What the guest has now, and what it was asked for. All but the signals are zero when everything
  * was taken back. */
 struct fake_guest_facts {
-    unsigned containers, layers, shares, disks, frozen;
+    unsigned containers, layers, shares, disks, frozen, nics;
     unsigned signals, updates, clocks;
     uint32_t last_signal, last_signal_pid;
 };

@@ -87,6 +87,9 @@ static int modify(struct fake *g, const struct bridge_request *r, struct err *er
     case BRIDGE_RES_COMBINED_LAYERS:
         count(&g->facts.layers, m->action);
         break;
+    case BRIDGE_RES_NETWORK:
+        count(&g->facts.nics, m->action);
+        break;
     case BRIDGE_RES_SCSI_DEVICE:
         break;
     case BRIDGE_RES_CLOCK:

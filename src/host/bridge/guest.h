@@ -69,9 +69,9 @@ struct guest_ip {
 struct guest_route {
     const char *destination; /* "10.0.0.0/8"; "0.0.0.0/0", "::/0" for the default */
     const char *next_hop, *source;
-    uint32_t metric;
-    bool on_link;    /* the next hop need not be in a known net */
-    bool link_scope; /* the destination is on the link itself */
+    uint32_t metric, mtu; /* 0: as usual */
+    bool on_link;         /* the next hop need not be in a known net */
+    bool link_scope;      /* the destination is on the link itself */
 };
 struct guest_neighbour {
     const char *address;
@@ -166,6 +166,10 @@ struct guest_ops {
     int (*add_nic)(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err);
     int (*remove_nic)(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
                       struct err *err);
+    /* Connects to a TCP port in namespace ns: on loopback of that family, else on an address of the
+     * pod. ERR_UNAVAILABLE: nobody listens there. Caller frees *ret, both ways half-closable. */
+    int (*connect_port)(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,
+                        struct stream **ret, struct err *err);
 };
 
 struct guest {

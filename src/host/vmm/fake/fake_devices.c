@@ -71,13 +71,24 @@ int fake_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, stru
     return 0;
 }
 
-static size_t find_share(const struct fake *f, const char *name)
+static size_t find(const struct strv *l, const char *name)
 {
     size_t i = 0;
 
-    while (i < f->shares.n && !str_eq(f->shares.v[i], name))
+    while (i < l->n && !str_eq(l->v[i], name))
         i++;
     return i;
+}
+
+static void take_out(struct strv *l, const char *name)
+{
+    size_t i = find(l, name);
+
+    if (i == l->n)
+        return;
+    free(l->v[i]);
+    l->v[i] = l->v[--l->n];
+    l->v[l->n] = NULL;
 }
 
 int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
@@ -107,12 +118,34 @@ int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
         return 0;
     if (begin(ctx, f, &f->opts.share_remove, "share_remove", err) < 0)
         return f->gone || f->terminated ? 0 : -1;
-    size_t i = find_share(f, name);
-    if (i == f->shares.n)
+    take_out(&f->shares, name);
+    return 0;
+}
+
+int fake_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err)
+{
+    struct fake *f = fake_of(v);
+    struct stat st;
+
+    if (fstat(nic->tap_fd, &st) < 0)
+        fake_violation(f, "a NIC without a tap");
+    if (find(&f->nics, nic->id) < f->nics.n)
+        fake_violation(f, "a NIC that is there already");
+    if (begin(ctx, f, &f->opts.nic_add, "nic_add", err) < 0)
+        return -1;
+    strv_add(&f->nics, nic->id);
+    return 0;
+}
+
+int fake_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (f->gone)
         return 0;
-    free(f->shares.v[i]);
-    f->shares.v[i] = f->shares.v[--f->shares.n];
-    f->shares.v[f->shares.n] = NULL;
+    if (begin(ctx, f, &f->opts.nic_remove, "nic_remove", err) < 0)
+        return f->gone || f->terminated ? 0 : -1;
+    take_out(&f->nics, id);
     return 0;
 }
 
@@ -120,6 +153,7 @@ void fake_devices_release(struct fake *f)
 {
     strv_release(&f->shares);
     strv_release(&f->share_names);
+    strv_release(&f->nics);
 }
 
 void fake_devices_facts(const struct fake *f, struct fake_facts *ret)
@@ -127,6 +161,7 @@ void fake_devices_facts(const struct fake *f, struct fake_facts *ret)
     for (unsigned i = 0; i < FAKE_SLOTS && !f->gone; i++)
         ret->disks += f->disks[i] != 0;
     ret->shares = f->gone ? 0 : (unsigned)f->shares.n;
+    ret->nics = f->gone ? 0 : (unsigned)f->nics.n;
 }
 
 uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot)
@@ -136,7 +171,7 @@ uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot)
 
 bool fake_vmm_has_share(struct vmm *v, const char *name)
 {
-    return find_share(fake_of(v), name) < fake_of(v)->shares.n;
+    return find(&fake_of(v)->shares, name) < fake_of(v)->shares.n;
 }
 
 struct fake_vmm_opts *fake_vmm_tune(struct vmm *v)

@@ -42,6 +42,7 @@ struct fake {
 
     uint64_t disks[FAKE_SLOTS];      /* inode on each slot, 0: free */
     struct strv shares, share_names; /* there now; ever used */
+    struct strv nics;
 };
 
 static inline struct fake *fake_of(struct vmm *v)
@@ -67,5 +68,7 @@ int fake_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, stru
 int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+int fake_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
+int fake_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 void fake_devices_release(struct fake *f);
 void fake_devices_facts(const struct fake *f, struct fake_facts *ret);

@@ -481,6 +481,8 @@ static const struct vmm_ops fake_ops = {
     .scsi_remove = fake_scsi_remove,
     .share_add = fake_share_add,
     .share_remove = fake_share_remove,
+    .nic_add = fake_nic_add,
+    .nic_remove = fake_nic_remove,
 };
 
 struct vmm *fake_vmm_new(const struct fake_vmm_opts *opts)
