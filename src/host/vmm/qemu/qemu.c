@@ -112,6 +112,7 @@ static int release(struct ctx *ctx, struct vmm *v, struct err *err)
         q->proc = NULL;
     }
     qemu_disks_forget(q);
+    qemu_nics_forget(q);
     if (qemu_uncreate(ctx, q, err) < 0)
         return err_wrap(err, "release");
     return 0;
@@ -207,6 +208,8 @@ static const struct vmm_ops qemu_ops = {
     .scsi_remove = qemu_scsi_remove,
     .share_add = qemu_share_add,
     .share_remove = qemu_share_remove,
+    .nic_add = qemu_nic_add,
+    .nic_remove = qemu_nic_remove,
 };
 
 struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env)
@@ -223,6 +226,7 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     waitq_init(&q->stage_q);
     list_init(&q->ops);
     list_init(&q->disks);
+    list_init(&q->nics);
     waitq_init(&q->ops_q);
     latch_init(&q->ended);
     return &q->vmm;

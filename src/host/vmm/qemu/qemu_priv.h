@@ -71,6 +71,7 @@ struct qemu {
     struct list ops; /* calls that terminate must wake: struct qemu_op */
     struct waitq ops_q;
     struct list disks; /* struct qemu_disk, of qemu_scsi.c */
+    struct list nics;  /* struct qemu_nic, of qemu_nic.c */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
@@ -146,6 +147,11 @@ void qemu_disks_forget(struct qemu *q);
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+/* qemu_nic.c */
+int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
+int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+void qemu_nic_deleted(struct qemu *q, const char *device);
+void qemu_nics_forget(struct qemu *q);
 bool qemu_is_gone(const struct qemu *q);
 /* ERR_UNAVAILABLE when it is gone, ERR_STATE when it never ran. */
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err);

@@ -73,8 +73,10 @@ static void on_event(void *arg, const struct qmp_message *m)
         p->panicked = true;
     } else if (str_eq(m->event, "DEVICE_DELETED")) {
         (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
-        if (text)
+        if (text) {
             qemu_disk_deleted(p->vm, text);
+            qemu_nic_deleted(p->vm, text);
+        }
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
         (void)js_str(m->data, "reason", &text, &ignored);
         /* The guest decides how often it writes to a full disk. */
