@@ -107,7 +107,8 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
             continue;
         json_object_del(item, "path");
         if (o->kind == SPEC_WORKLOAD && o->pod_pid && shares_with_pod(type)) {
-            AUTO_FREE char *path = str_format("/proc/%u/ns/%s", o->pod_pid, ns_file(type));
+            uint32_t pid = o->target_pid && str_eq(type, "pid") ? o->target_pid : o->pod_pid;
+            AUTO_FREE char *path = str_format("/proc/%u/ns/%s", pid, ns_file(type));
 
             json_object_set_new(item, "path", json_string(path));
         }

@@ -12,6 +12,8 @@ struct document_opts {
     const char *pod_id;
     /* Of the pod's first process in the guest: whose namespaces a workload shares. 0: none runs. */
     uint32_t pod_pid;
+    /* Of the container whose processes this one is to see, if not the pod's. 0: none. */
+    uint32_t target_pid;
     /* The pod's network namespace in the guest (network_opts.guest_ns): all of its containers name
      * the same, whoever comes first makes it. NULL: one of its own with loopback only, or
      * pod_pid's.

@@ -109,6 +109,20 @@ TEST(namespaces_of_the_host_become_new_ones)
     ASSERT_STR(ns_path(doc, "mount"), "new");
 }
 
+TEST(a_debug_container_sees_the_processes_of_its_target)
+{
+    struct document_opts o = standalone;
+
+    o.kind = SPEC_WORKLOAD;
+    o.pod_id = "pod";
+    o.pod_pid = 99;
+    o.target_pid = 101;
+    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+
+    ASSERT_STR(ns_path(doc, "pid"), "/proc/101/ns/pid");
+    ASSERT_STR(ns_path(doc, "ipc"), "/proc/99/ns/ipc");
+}
+
 TEST(a_workload_shares_its_pods_namespaces)
 {
     struct document_opts o = standalone;

@@ -1,0 +1,123 @@
+#include "base/str.h"
+#include "harness/tap.h"
+#include "oci/pods.h"
+#include <stdio.h>
+#include <string.h>
+
+#define MOUNTS_NONE "[]"
+#define NS_ALL                                                                                     \
+    "{\"type\":\"mount\"},{\"type\":\"network\",\"path\":\"/var/run/netns/n\"},"                   \
+    "{\"type\":\"pid\"},{\"type\":\"ipc\"},{\"type\":\"uts\"}"
+
+static struct spec *spec(const char *namespaces, const char *mounts)
+{
+    AUTO_FREE char *text =
+        str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{"
+                   "\"namespaces\":[%s]},\"mounts\":%s}",
+                   namespaces, mounts);
+    struct spec *s = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
+    return s;
+}
+
+static void refused(const char *namespaces, const char *mounts, enum spec_kind kind,
+                    const char *words)
+{
+    AUTO(spec_free) struct spec *s = spec(namespaces, mounts);
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(pods_check(s, kind, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, words);
+}
+
+static void accepted(const char *namespaces, const char *mounts, enum spec_kind kind)
+{
+    AUTO(spec_free) struct spec *s = spec(namespaces, mounts);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(pods_check(s, kind, &err), err);
+}
+
+TEST(the_hosts_namespaces_are_refused_by_their_names)
+{
+    const char *no_network = "{\"type\":\"mount\"},{\"type\":\"pid\"},{\"type\":\"ipc\"}";
+    const char *no_pid = "{\"type\":\"mount\"},{\"type\":\"network\"},{\"type\":\"ipc\"}";
+    const char *no_ipc = "{\"type\":\"mount\"},{\"type\":\"network\"},{\"type\":\"pid\"}";
+
+    accepted(NS_ALL, MOUNTS_NONE, SPEC_SANDBOX);
+    refused(no_network, MOUNTS_NONE, SPEC_SANDBOX, "host network");
+    refused(no_network, MOUNTS_NONE, SPEC_STANDALONE, "host network");
+    refused(no_pid, MOUNTS_NONE, SPEC_SANDBOX, "host PID");
+    refused(no_ipc, MOUNTS_NONE, SPEC_SANDBOX, "host IPC");
+    accepted(no_pid, MOUNTS_NONE, SPEC_STANDALONE); /* the VM's own processes, as before */
+    accepted(no_network, MOUNTS_NONE, SPEC_WORKLOAD);
+    accepted("{\"type\":\"pid\"}", MOUNTS_NONE, SPEC_SANDBOX);
+}
+
+TEST(user_namespaces_are_refused)
+{
+    refused(NS_ALL ",{\"type\":\"user\"}", MOUNTS_NONE, SPEC_SANDBOX, "user namespace");
+    refused(NS_ALL ",{\"type\":\"user\",\"path\":\"/proc/1/ns/user\"}", MOUNTS_NONE, SPEC_WORKLOAD,
+            "hostUsers");
+}
+
+TEST(mounts_that_reach_back_are_refused)
+{
+    refused(NS_ALL,
+            "[{\"destination\":\"/v\",\"type\":\"bind\",\"source\":\"/s\",\"options\":[\"rbind\","
+            "\"rshared\"]}]",
+            SPEC_WORKLOAD, "mount on /v: rshared propagation");
+    accepted(
+        NS_ALL,
+        "[{\"destination\":\"/v\",\"type\":\"bind\",\"source\":\"/s\",\"options\":[\"rbind\","
+        "\"rprivate\"]},{\"destination\":\"/w\",\"type\":\"bind\",\"source\":\"/s\",\"options\":"
+        "[\"rslave\"]},{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"sandbox://x\","
+        "\"options\":[\"rshared\"]}]",
+        SPEC_WORKLOAD);
+}
+
+static const char *shm_after(const char *namespaces, const char *mount, enum spec_kind kind)
+{
+    static char source[128];
+    AUTO_FREE char *mounts = str_format("[{\"destination\":\"/dev/shm\",%s}]", mount);
+    AUTO(spec_free) struct spec *s = spec(namespaces, mounts);
+
+    pods_fit(s, kind, "p1");
+    snprintf(
+        source, sizeof(source), "%s",
+        json_string_value(js_get(json_array_get(js_get(spec_json(s), "mounts"), 0), "source")));
+    return source;
+}
+
+TEST(shared_memory_is_the_pods_own_in_the_vm)
+{
+    const char *shared = NS_ALL ",{\"type\":\"cgroup\"}";
+    const char *joined = "{\"type\":\"ipc\",\"path\":\"/proc/7/ns/ipc\"}";
+    const char *bind = "\"type\":\"bind\",\"source\":\"/run/c/sandboxes/p1/shm\"";
+    const char *other = "\"type\":\"bind\",\"source\":\"/var/lib/kubelet/pods/u/volumes/shm\"";
+    const char *tmpfs = "\"type\":\"tmpfs\",\"source\":\"shm\"";
+
+    ASSERT_STR(shm_after(shared, bind, SPEC_SANDBOX), "sandbox-tmp://shm");
+    ASSERT_STR(shm_after(joined, bind, SPEC_WORKLOAD), "sandbox-tmp://shm");
+    ASSERT_STR(shm_after(joined, tmpfs, SPEC_WORKLOAD), "sandbox-tmp://shm");
+    ASSERT_STR(shm_after(shared, tmpfs, SPEC_WORKLOAD), "shm"); /* an IPC namespace of its own */
+    ASSERT_STR(shm_after(joined, other, SPEC_WORKLOAD), "/var/lib/kubelet/pods/u/volumes/shm");
+    ASSERT_STR(shm_after(shared, bind, SPEC_STANDALONE), "/run/c/sandboxes/p1/shm");
+}
+
+TEST(the_process_whose_namespace_is_meant)
+{
+    AUTO(spec_free)
+    struct spec *s = spec("{\"type\":\"pid\",\"path\":\"/proc/4711/ns/pid\"},{\"type\":\"ipc\"},"
+                          "{\"type\":\"network\",\"path\":\"/run/netns/4712\"},"
+                          "{\"type\":\"uts\",\"path\":\"/proc/self/ns/uts\"}",
+                          MOUNTS_NONE);
+
+    ASSERT_EQ(pods_namespace_pid(s, "pid"), 4711);
+    ASSERT_EQ(pods_namespace_pid(s, "ipc"), 0);
+    ASSERT_EQ(pods_namespace_pid(s, "network"), 0);
+    ASSERT_EQ(pods_namespace_pid(s, "uts"), 0);
+    ASSERT_EQ(pods_namespace_pid(s, "user"), 0);
+}
