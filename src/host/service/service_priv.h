@@ -59,3 +59,5 @@ int task_close_io(struct ctx *ctx, struct service *s, const CloseIORequest *req,
                   struct err *err);
 int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req, Empty *resp,
                 struct err *err);
+/* diag.c */
+void service_add_diag(struct service *s, struct rpc_server *server);

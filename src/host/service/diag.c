@@ -1,0 +1,137 @@
+/* diag.c - hcsshim's ShimDiag service: to look into a shim and its VM while both live, or while one
+ * of them does not answer. Exit codes are told as they are (weak spot 25); a share is where it was
+ * asked for, and the answer says where (weak spot 26). */
+#include "host/control/diag.h"
+#include "api/shimdiag.pb-c.h"
+#include "base/str.h"
+#include "host/rpc/rpc_server.h"
+#include "host/service/service_priv.h"
+#include "proto/pb.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+#define ARGS_MAX 4096
+
+static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProcessRequest *req,
+                      Diag__ExecProcessResponse *resp, struct err *err)
+{
+    AUTO_FREE const char **argv = NULL;
+    uint32_t code = 0;
+
+    s->calls++;
+    if (req->n_args > ARGS_MAX)
+        return err_set(err, ERR_INVALID, "exec in the VM: %zu arguments, at most %d are allowed",
+                       req->n_args, ARGS_MAX);
+    argv = mem_zalloc((req->n_args + 1) * sizeof(*argv));
+    for (size_t i = 0; i < req->n_args; i++)
+        argv[i] = req->args[i];
+
+    const struct diag_exec e = { .argv = argv,
+                                 .cwd = req->workdir,
+                                 .in = req->stdin,
+                                 .out = req->stdout,
+                                 .err = req->stderr,
+                                 .terminal = req->terminal };
+
+    if (diag_exec(ctx, s->opts.registry, &e, &code, err) < 0)
+        return -1;
+    resp->exit_code = (int32_t)code;
+    return 0;
+}
+
+static int stacks(struct ctx *ctx, struct service *s, const Diag__StacksRequest *req,
+                  Diag__StacksResponse *resp, struct err *err)
+{
+    AUTO_FREE char *host = NULL, *guest = NULL;
+
+    (void)req, (void)err;
+    s->calls++;
+    diag_stacks(ctx, s->opts.registry, &host, &guest);
+    pb_set_str(&resp->stacks, host);
+    pb_set_str(&resp->guest_stacks, guest);
+    return 0;
+}
+
+struct tasks {
+    Diag__TasksResponse *resp;
+    bool execs;
+};
+
+/* The names that the original's clients know. */
+static const char *status_name(enum process_status status)
+{
+    static const char *const names[] = { "UNKNOWN", "CREATED", "RUNNING", "STOPPED", "PAUSED" };
+
+    return names[status];
+}
+
+static void add_process(void *arg, const struct process_view *v)
+{
+    struct tasks *t = arg;
+
+    if (v->exec_id[0]) {
+        Diag__Task *task = t->resp->tasks[t->resp->n_tasks - 1]; /* its container came before */
+        Diag__Exec *exec;
+
+        if (!t->execs)
+            return;
+        exec = pb_new(&diag__exec__descriptor);
+        pb_set_str(&exec->id, v->exec_id);
+        pb_set_str(&exec->state, status_name(v->status));
+        pb_add(task->execs, task->n_execs, exec);
+    } else {
+        Diag__Task *task = pb_new(&diag__task__descriptor);
+
+        pb_set_str(&task->id, v->container_id);
+        pb_add(t->resp->tasks, t->resp->n_tasks, task);
+    }
+}
+
+static int tasks(struct ctx *ctx, struct service *s, const Diag__TasksRequest *req,
+                 Diag__TasksResponse *resp, struct err *err)
+{
+    struct tasks t = { resp, req->execs };
+
+    (void)ctx, (void)err;
+    s->calls++;
+    diag_each(s->opts.registry, add_process, &t);
+    return 0;
+}
+
+static int share(struct ctx *ctx, struct service *s, const Diag__ShareRequest *req,
+                 Diag__ShareResponse *resp, struct err *err)
+{
+    AUTO_FREE char *path = NULL;
+
+    s->calls++;
+    if (diag_share(ctx, s->opts.registry, req->host_path, req->uvm_path, req->read_only, &path,
+                   err) < 0)
+        return -1;
+    pb_set_str(&resp->uvm_path, path);
+    return 0;
+}
+
+static int pid(struct ctx *ctx, struct service *s, const Diag__PidRequest *req,
+               Diag__PidResponse *resp, struct err *err)
+{
+    (void)ctx, (void)req, (void)err;
+    s->calls++;
+    resp->pid = getpid();
+    return 0;
+}
+
+static const struct rpc_method methods[] = {
+    RPC_UNARY("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
+              Diag__ExecProcessResponse),
+    RPC_UNARY("DiagStacks", stacks, struct service, Diag__StacksRequest, Diag__StacksResponse),
+    RPC_UNARY("DiagTasks", tasks, struct service, Diag__TasksRequest, Diag__TasksResponse),
+    RPC_UNARY("DiagShare", share, struct service, Diag__ShareRequest, Diag__ShareResponse),
+    RPC_UNARY("DiagPid", pid, struct service, Diag__PidRequest, Diag__PidResponse),
+};
+static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, methods,
+                                                 ARRAY_LEN(methods) };
+
+void service_add_diag(struct service *s, struct rpc_server *server)
+{
+    rpc_server_add(server, SERVICE_DIAG, &diag_service, s);
+}

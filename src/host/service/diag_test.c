@@ -1,0 +1,200 @@
+/* diag_test.c - ShimDiag as its clients call it: real frames, virtual time, a fake VM. */
+#include "api/shimdiag.pb-c.h"
+#include "base/fiber.h"
+#include "host/service/task_rig.h"
+
+#define PROCESS "{\"args\":[\"/bin/sh\"],\"cwd\":\"/\"}"
+#define DIAG(d, method, req, Type, ret)                                                            \
+    rpc_client_call(ctx, (d)->client, SERVICE_DIAG, method, req, &diag__##Type##__descriptor,      \
+                    (void **)(ret), &err)
+
+static enum err_code exec_code(struct desk *d, struct ctx *ctx, bool terminal, const char *errors,
+                               int32_t *ret_code, struct err *ret_err)
+{
+    const char *args[] = { "/bin/sh", "-c", "exit 3" };
+    Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
+    AUTO(pb_free) Diag__ExecProcessResponse *resp = NULL;
+    struct err err = ERR_INIT;
+
+    req.args = args;
+    req.n_args = ARRAY_LEN(args);
+    req.terminal = terminal;
+    req.stdout = "/fifo/out";
+    req.stderr = errors;
+    if (DIAG(d, "DiagExecInHost", &req, exec_process_response, &resp) == 0)
+        *ret_code = resp->exit_code;
+    *ret_err = err;
+    return err.code;
+}
+
+/* Weak spot 25: the original answers a command that fails with an error, and its code is lost. */
+TEST_VIRTUAL(ws25_the_exit_code_of_a_command_is_told)
+{
+    struct desk d = { .rig.guest_opts.exit_code = 3 };
+    struct err err = ERR_INIT;
+    int32_t code = -1;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    ASSERT_EQ(exec_code(&d, ctx, false, "", &code, &err), ERR_NONE);
+    ASSERT_EQ(code, 3);
+    ASSERT_EQ(d.rig.host.ios, 1); /* c1's own: the command's was closed */
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+TEST_VIRTUAL(a_command_needs_a_vm_and_no_terminal_with_a_stderr)
+{
+    struct desk d = { 0 };
+    struct err err = ERR_INIT;
+    int32_t code = -1;
+
+    desk_open(&d, ctx);
+    ASSERT_EQ(exec_code(&d, ctx, false, "", &code, &err), ERR_STATE);
+    ASSERT(strstr(err.msg, "no running VM"));
+    desk_create(&d, ctx, "c1");
+    ASSERT_EQ(exec_code(&d, ctx, true, "/fifo/err", &code, &err), ERR_STATE);
+    ASSERT(strstr(err.msg, "terminal"));
+    ASSERT_EQ(code, -1);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+TEST_VIRTUAL(a_command_whose_caller_is_gone_is_killed)
+{
+    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct ctx soon = ctx_with_timeout(ctx, NS_PER_S);
+    struct err err = ERR_INIT;
+    int32_t code;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    ASSERT_EQ(exec_code(&d, &soon, false, "", &code, &err), ERR_DEADLINE);
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
+    ASSERT_EQ(d.rig.guest.last_signal, 9);
+    ASSERT_EQ(d.rig.host.ios, 1);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+TEST_VIRTUAL(tasks_are_listed_with_their_execs)
+{
+    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    Diag__TasksRequest req = DIAG__TASKS_REQUEST__INIT;
+    AUTO(pb_free) Diag__TasksResponse *brief = NULL, *all = NULL;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    desk_start(&d, ctx, "c1", "");
+    ASSERT_EQ(desk_exec(&d, ctx, "c1", "e1", PROCESS, &err), ERR_NONE);
+    desk_create(&d, ctx, "c2");
+
+    ASSERT_OK(DIAG(&d, "DiagTasks", &req, tasks_response, &brief), err);
+    ASSERT_EQ(brief->n_tasks, 2);
+    ASSERT_EQ(brief->tasks[0]->n_execs, 0);
+    req.execs = true;
+    ASSERT_OK(DIAG(&d, "DiagTasks", &req, tasks_response, &all), err);
+    ASSERT_STR(all->tasks[0]->id, "c1");
+    ASSERT_EQ(all->tasks[0]->n_execs, 1);
+    ASSERT_STR(all->tasks[0]->execs[0]->id, "e1");
+    ASSERT_STR(all->tasks[0]->execs[0]->state, "CREATED");
+    ASSERT_STR(all->tasks[1]->id, "c2");
+    ASSERT_EQ(all->tasks[1]->n_execs, 0);
+
+    desk_kill(&d, ctx, "c1", "", 9, true, &err);
+    (void)desk_wait(&d, ctx, "c1", "");
+    desk_delete(&d, ctx, "c1", "");
+    desk_delete(&d, ctx, "c2", "");
+    desk_close(&d, ctx);
+}
+
+static struct fake_answer silent_about_stacks(void *arg, uint32_t type)
+{
+    (void)arg;
+    return (struct fake_answer){ type == BRIDGE_DUMP_STACKS ? FAKE_SILENT : FAKE_ANSWER };
+}
+
+TEST_VIRTUAL(a_silent_guest_does_not_keep_the_hosts_stacks_back)
+{
+    struct desk d = { .rig.guest_opts.decide = silent_about_stacks };
+    Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
+    AUTO(pb_free) Diag__StacksResponse *resp = NULL;
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    before = loop_now(ctx->loop);
+    ASSERT_OK(DIAG(&d, "DiagStacks", &req, stacks_response, &resp), err);
+    ASSERT(loop_now(ctx->loop) - before <= 6 * NS_PER_S);
+    ASSERT(strstr(resp->stacks, "vm.watch box")); /* a fiber of the registry, by name */
+    ASSERT(strstr(resp->guest_stacks, "does not tell"));
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+/* Weak spot 26: the original ignores the path, does not tell the real one, and leaks. */
+TEST_VIRTUAL(ws26_a_share_is_where_it_was_asked_for)
+{
+    struct desk d = { 0 };
+    Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
+    AUTO(pb_free) Diag__ShareResponse *asked = NULL, *any = NULL;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    unsigned shares = d.rig.guest.shares;
+
+    req.host_path = d.rig.dir;
+    req.uvm_path = "/mnt/here";
+    ASSERT_OK(DIAG(&d, "DiagShare", &req, share_response, &asked), err);
+    ASSERT_STR(asked->uvm_path, "/mnt/here");
+    ASSERT_EQ(d.rig.guest.shares, shares + 1);
+    req.uvm_path = "";
+    ASSERT_OK(DIAG(&d, "DiagShare", &req, share_response, &any), err);
+    ASSERT(any->uvm_path[0] == '/');
+
+    req.host_path = "/no/such/directory";
+    ASSERT(DIAG(&d, "DiagShare", &req, share_response, NULL) < 0);
+    ASSERT_EQ(err.code, ERR_NOT_FOUND);
+    err_clear(&err);
+    req.host_path = "relative";
+    ASSERT(DIAG(&d, "DiagShare", &req, share_response, NULL) < 0);
+    ASSERT_EQ(err.code, ERR_INVALID);
+    ASSERT_EQ(d.rig.guest.shares, shares + 2);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+TEST_VIRTUAL(a_share_that_the_vm_cannot_mount_there_is_taken_back)
+{
+    struct desk d = { .rig.guest_opts.exit_code = 1 };
+    Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    unsigned shares = d.rig.guest.shares;
+
+    req.host_path = d.rig.dir;
+    req.uvm_path = "/proc/no";
+    ASSERT(DIAG(&d, "DiagShare", &req, share_response, NULL) < 0);
+    ASSERT(strstr(err.msg, "/proc/no"));
+    ASSERT_EQ(d.rig.guest.shares, shares);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
+TEST_VIRTUAL(the_pid_is_told)
+{
+    struct desk d = { 0 };
+    Diag__PidRequest req = DIAG__PID_REQUEST__INIT;
+    AUTO(pb_free) Diag__PidResponse *resp = NULL;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    ASSERT_OK(DIAG(&d, "DiagPid", &req, pid_response, &resp), err);
+    ASSERT_EQ(resp->pid, getpid());
+    desk_close(&d, ctx);
+}
