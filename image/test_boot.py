@@ -24,7 +24,7 @@ def boot(image):
     """Everything the guest writes to its console."""
     command = [
         "qemu-system-x86_64", "-nodefaults", "-no-user-config", "-display", "none", "-no-reboot",
-        "-M", "q35,accel=tcg", "-cpu", "max,-la57", "-m", "128M", "-serial", "stdio",
+        "-M", "q35,accel=tcg", "-cpu", "max,-la57,-erms,-fsrm", "-m", "128M", "-serial", "stdio",
         "-kernel", os.path.join(image, "vmlinux"), "-initrd", os.path.join(image, "initrd.cpio"),
         "-append", CMDLINE,
         "-device", "virtio-net-pci,romfile=",

@@ -162,7 +162,7 @@ class BridgeVM:
                      os.urandom(64)).ljust(128, b"\0"))
         argv = ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display",
                 "none", "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel",
-                "tcg,tb-size=64", "-cpu", "max,-la57", "-m", self.memory, "-kernel",
+                "tcg,tb-size=64", "-cpu", "max,-la57,-erms,-fsrm", "-m", self.memory, "-kernel",
                 f"{IMAGE}/vmlinux", "-initrd", f"{IMAGE}/initrd.cpio", "-append", KERNEL_WORDS,
                 "-fw_cfg", f"name=opt/lcow/boot,file={boot}", "-serial", f"file:{self.console}",
                 "-netdev", f"tap,id=link,fd={self.tap}", "-device",
