@@ -112,7 +112,7 @@ class Container:
     def lines(self):
         """The log as the CRI writes it: (time, stream, tag, text)."""
         try:
-            with open(self.log_path, errors="replace") as f:
+            with open(self.log_path, errors="replace", newline="\n") as f:
                 return [tuple(line.rstrip("\n").split(" ", 3)) for line in f]
         except FileNotFoundError:
             return []

@@ -1,0 +1,129 @@
+"""Streaming exec, attach and port-forward, through containerd's streaming server."""
+
+import random
+import re
+import threading
+
+import cri
+import streaming
+from pod import FOREVER, pod_test
+
+# What the tests of port forwarding need: the network of pods in their VMs.
+NETWORK = False  # to be True, and to go, once the network controller is wired
+
+
+def exec_stream(t, c, *command, tty=False, stdin=True):
+    answer = t.cri.Exec(container_id=c.id, cmd=command, tty=tty, stdin=stdin, stdout=True,
+                        stderr=not tty)
+    return streaming.Stream(t, answer.url)
+
+
+def attach(t, c, tty=False, stdin=True):
+    answer = t.cri.Attach(container_id=c.id, tty=tty, stdin=stdin, stdout=True, stderr=not tty)
+    return streaming.Stream(t, answer.url)
+
+
+@pod_test("streaming exec: input, both outputs, exit code; with a terminal that is resized",
+          smoke=True)
+def exec_streams(t):
+    c = t.pod("p1").run("c1", *FOREVER)
+    s = exec_stream(t, c, "sh", "-c", "read x; echo got $x; echo err >&2; exit 9")
+    s.send(b"line\n")
+    t.equal(s.wait(), 9)
+    t.equal((s.out, s.err), ("got line\n", "err\n"))
+
+    s = exec_stream(t, c, "sh", tty=True)
+    s.expect("# ")
+    s.resize(33, 111)
+    s.send(b"stty size; tty\n")
+    s.expect(r"(33 111).*/dev/(pts/\d+|console)")
+    s.resize(44, 122)
+    s.send(b"sleep 0.2; stty size\n")
+    s.expect("44 122")
+    s.send(b"exit 4\n")
+    t.equal(s.wait(), 4)
+    t.equal(exec_stream(t, c, "true", stdin=False).wait(), 0)
+    t.equal(c.state, cri.RUNNING)
+
+
+@pod_test("streaming exec: a megabyte in and out, none missing; a client that hangs up")
+def exec_much(t):
+    c = t.pod("p1").run("c1", *FOREVER)
+    data = random.Random(3).randbytes(1 << 20)
+    s = exec_stream(t, c, "sh", "-c", f"head -c {len(data)}")
+    feeder = threading.Thread(target=s.send, args=(data,), daemon=True)
+    feeder.start()
+    t.equal(s.wait(120), 0)
+    feeder.join(10)
+    t.check(s.bytes(streaming.STDOUT) == data, f"{len(s.bytes(streaming.STDOUT))} bytes came back")
+    s = exec_stream(t, c, "sh", "-c", "echo up; sleep 4711")
+    s.expect("up")
+    s.close()
+    t.equal(c.sh("echo well"), "well\n")
+
+
+@pod_test("attach: output as it comes, input to the program; with a terminal and its size",
+          smoke=True)
+def attaches(t):
+    pod = t.pod("p1")
+    c = pod.run("plain", "sh", "-c", "while read x; do echo got $x; echo err >&2; done",
+                stdin=True)
+    s = attach(t, c)
+    s.send(b"one\n")
+    s.expect("got one\n")
+    s.expect("err\n", channel=streaming.STDERR)
+    s.close()
+    s = attach(t, c)   # a second one, behind the first
+    s.send(b"two\n")
+    s.expect("got two\n")
+    t.match("got one\ngot two\n", c.out)
+
+    c = pod.run("tty", "sh", stdin=True, tty=True)
+    s = attach(t, c, tty=True)
+    s.resize(31, 99)
+    s.send(b"\n")
+    s.expect("# ")
+    s.send(b"sleep 0.2; stty size\n")
+    s.expect("31 99")
+    s.send(b"exit 6\n")
+    c.await_exit(6)
+
+
+@pod_test("a container whose input is closed after the first client ends with it")
+def stdin_once(t):
+    c = t.pod("p1").run("c1", "cat", stdin=True, stdin_once=True)
+    s = attach(t, c)
+    s.send(b"all there is\n")
+    s.expect("all there is\n")
+    s.close()
+    c.await_exit(0)
+
+
+if NETWORK:
+    @pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
+              "a port nobody listens on", smoke=True)
+    def port_forward(t):
+        pod = t.pod("p1")
+        c = pod.run("server", "sh", "-c", "while :; do nc -l -s 127.0.0.1 -p 8080 -e cat; done")
+        pod.run("many", "nc", "-lk", "-p", "9090", "-e", "sh", "-c", "echo $$; cat >/dev/null")
+        t.until(lambda: re.search(r":1F90 .*:23 82|1F90", c.sh("cat /proc/net/tcp")), "up", 30)
+
+        def forward(port):
+            answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[port])
+            return streaming.Forward(t, answer.url, port)
+        data = random.Random(4).randbytes(1 << 20)
+        f = forward(8080)
+        feeder = threading.Thread(target=f.send, args=(data, 0), daemon=True)
+        feeder.start()
+        t.until(lambda: len(f.received()) == len(data) or f.ended, "all came back", 120)
+        feeder.join(10)
+        t.check(f.received() == data, f"{len(f.received())} bytes came back; {f.error}")
+        f.close()
+        several = [forward(9090) for _ in range(4)]
+        for g in several:
+            t.until(lambda: b"\n" in g.received(), f"an answer: {g.error}", 30)
+        t.equal(len({g.received() for g in several}), 4)
+        nobody = forward(7)
+        t.until(lambda: nobody.error, "an error is told", 30)
+        t.match("(?i)refused", nobody.error)
+        t.equal(pod.state, cri.READY)
