@@ -1,13 +1,18 @@
 /* task_change.c - what is done to a container that lives: Pause, Resume, ResizePty, CloseIO,
  * Update. */
+#include "base/clock.h"
 #include "base/str.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
 
+/* Whoever listens: what we say of the freezer is what the guest did. */
+#define FREEZE_LIMIT (60 * NS_PER_S)
+
 int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *req, Empty *resp,
                struct err *err)
 {
-    struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    struct ctx own = service_own_ctx(ctx, FREEZE_LIMIT);
+    struct ctx named = ctx_with_id(&own, "cid", req->id);
     struct container *c = service_container(s, req->id, err);
 
     (void)resp;
@@ -17,7 +22,8 @@ int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *req, Empt
 int task_resume(struct ctx *ctx, struct service *s, const ResumeRequest *req, Empty *resp,
                 struct err *err)
 {
-    struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    struct ctx own = service_own_ctx(ctx, FREEZE_LIMIT);
+    struct ctx named = ctx_with_id(&own, "cid", req->id);
     struct container *c = service_container(s, req->id, err);
 
     (void)resp;

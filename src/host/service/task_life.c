@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/str.h"
 #include "host/control/events.h"
+#include "host/service/options.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
 #include <stdlib.h>
@@ -9,6 +10,9 @@
 /* Delete finishes what it began, whoever still listens; what the controllers wait for has smaller
  * limits of its own. */
 #define DELETE_LIMIT (60 * NS_PER_S)
+/* A start that was given up half-way would leave a container that can neither be started again nor
+ * ever ran: the end of containerd must not do that. */
+#define START_LIMIT (120 * NS_PER_S)
 #define SIGNAL_MAX 64
 
 static int check_mounts(const CreateTaskRequest *req, struct err *err)
@@ -48,9 +52,13 @@ int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req
     AUTO_FREE const char **options = NULL;
     AUTO_FREE struct event_mount *mounts = NULL;
     struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    enum options_type type;
 
     s->calls++;
     if (service_check_id("container id", req->id, err) < 0 || check_mounts(req, err) < 0)
+        return -1;
+    /* What they say was said to `start`, too. */
+    if (req->options && options_type(req->options->type_url, &type, err) < 0)
         return -1;
     if (req->bundle[0] != '/')
         return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is no absolute path",
@@ -86,7 +94,8 @@ int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req
 int task_start(struct ctx *ctx, struct service *s, const StartRequest *req, StartResponse *resp,
                struct err *err)
 {
-    struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    struct ctx own = service_own_ctx(ctx, START_LIMIT);
+    struct ctx named = ctx_with_id(&own, "cid", req->id);
     struct container *c;
 
     if (!service_process(s, req->id, req->exec_id, &c, err))

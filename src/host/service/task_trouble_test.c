@@ -169,3 +169,44 @@ TEST_VIRTUAL(a_delete_goes_on_when_its_caller_hangs_up)
     desk_delete(&d, ctx, "other", "");
     desk_close(&d, ctx);
 }
+
+static struct fake_answer change_late(void *arg, uint32_t type)
+{
+    bool change =
+        type == BRIDGE_EXECUTE_PROCESS || type == BRIDGE_START || type == BRIDGE_MODIFY_SETTINGS;
+
+    return (struct fake_answer){ FAKE_ANSWER, change ? *(uint64_t *)arg : 0, 0 };
+}
+
+TEST_VIRTUAL(a_start_and_a_pause_go_on_when_their_caller_hangs_up)
+{
+    uint64_t delay = 0;
+    struct desk d = { .rig.guest_opts.container_ns = 900 * NS_PER_S,
+                      .rig.guest_opts.decide = change_late,
+                      .rig.guest_opts.decide_arg = &delay };
+    StartRequest start = START_REQUEST__INIT;
+    PauseRequest pause = PAUSE_REQUEST__INIT;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    start.id = pause.id = "c1";
+    delay = NS_PER_S;
+    fiber_go(d.rig.loop, hang_up, &d, "hang up");
+    ASSERT_FAIL(desk_call(&d, ctx, "Start", &start, &start_response__descriptor, NULL, &err), err,
+                ERR_UNAVAILABLE);
+    d.client = desk_connect(&d);
+    ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
+    ASSERT_EQ(desk_status(&d, ctx, "c1", ""), STATUS__RUNNING);
+    fiber_go(d.rig.loop, hang_up, &d, "hang up");
+    ASSERT_FAIL(desk_call(&d, ctx, "Pause", &pause, &empty__descriptor, NULL, &err), err,
+                ERR_UNAVAILABLE);
+    d.client = desk_connect(&d);
+    ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
+    ASSERT_EQ(desk_status(&d, ctx, "c1", ""), STATUS__PAUSED);
+    delay = 0;
+    ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
+    ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
