@@ -8,7 +8,7 @@ MESON_FUZZ  := build/fuzz
 JOBS        := $(shell nproc)
 
 .DEFAULT_GOAL := all
-.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration e2e \
+.PHONY: all help deps programs image demo check check-full unit sim asan fuzz-smoke integration e2e soak \
         check-rooms check-format format bench fsm-docs man install deb clean
 
 all: image ## programs in build/bin and the guest image in build/image
@@ -57,6 +57,9 @@ unit sim asan fuzz-smoke integration: deps ## one suite of make check
 
 e2e: image ## all end-to-end tests: on containerd 2.1, a smoke set on 1.6 and 1.7
 	@tests/e2e/run
+
+soak: image ## 1000 containers in one VM and 1 GiB through a slow reader; about half an hour
+	@tests/e2e/soak
 
 check-rooms: ## what may include what
 	@scripts/check-rooms

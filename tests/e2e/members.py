@@ -1,0 +1,108 @@
+"""Containers of one pod, through the shim's Task service alone: no client between the test and the
+bytes.
+
+    shim = members.pod(t)
+    document = shim.document()
+    code, out = members.Member(shim, "c1", document).run()
+"""
+
+import json
+import os
+import re
+import select
+import shutil
+import threading
+
+import shimcall
+from harness import Failure
+from shimcall import number, text
+
+GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
+PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
+
+
+class Member:
+    """A container of a pod whose shim is called by hand."""
+
+    def __init__(self, shim, name, document):
+        self.shim, self.name = shim, name
+        self.bundle = os.path.join(shim.t.work, "bundles", name)
+        self.fifo = os.path.join(self.bundle, "out")
+        document["annotations"] = {GROUP: shim.name, KIND: "container"}
+        document["linux"]["cgroupsPath"] = f"/{shim.t.tag}/{name}"
+        os.makedirs(os.path.join(self.bundle, "rootfs"))
+        with open(os.path.join(self.bundle, "config.json"), "w") as f:
+            f.write(json.dumps(document))
+        os.mkfifo(self.fifo)
+
+    def call(self, method, *parts):
+        return self.shim.call(method, text(1, self.name), *parts)
+
+    def run(self):
+        """To its end; what it wrote and its exit code."""
+        out = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
+        collector = Collector(out)
+        try:
+            self.call("Create", text(2, self.bundle), self.shim.rootfs(), text(6, self.fifo))
+            self.call("Start")
+            collector.start()
+            code = self.call("Wait").get(1, 0)
+            data = collector.end()
+        finally:
+            os.close(out)
+        self.call("Delete")
+        return code, data
+
+    def wipe(self):
+        """As containerd removes a bundle."""
+        shutil.rmtree(self.bundle)
+
+
+class Collector:
+    """Reads a FIFO until its writer has closed it."""
+
+    def __init__(self, fd):
+        self.fd, self.parts = fd, []
+        self.thread = threading.Thread(target=self._read, daemon=True)
+
+    def start(self):
+        self.thread.start()
+
+    def _read(self):
+        while True:
+            select.select([self.fd], [], [], 60)
+            try:
+                part = os.read(self.fd, 1 << 20)
+            except BlockingIOError:
+                continue
+            if not part:
+                return
+            self.parts.append(part)
+
+    def end(self):
+        self.thread.join(30)
+        if self.thread.is_alive():
+            raise Failure("the output's writer did not close it after the exit")
+        return b"".join(self.parts)
+
+
+def pod(t):
+    """A shim with its pod's first container, running."""
+    shim = shimcall.Shim(t, "p1")
+    document = shim.document()
+    document["annotations"] = {GROUP: "p1", KIND: "sandbox"}
+    shim.spec(document)
+    shim.start()
+    shim.create()
+    shim.call("Start", text(1, "p1"))
+    return shim
+
+
+def pss_kib(pid):
+    with open(f"/proc/{pid}/smaps_rollup") as f:
+        return int(re.search(r"^Pss:\s+(\d+)", f.read(), re.M).group(1))
+
+
+def told(line):
+    """Progress, while a test runs: a comment to whoever reads TAP."""
+    os.write(1, f"# {line}\n".encode())
