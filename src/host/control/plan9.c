@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/gate.h"
+#include "base/json.h"
 #include "base/list.h"
 #include "base/log.h"
 #include "base/str.h"
@@ -316,4 +317,20 @@ size_t plan9_used(const struct plan9 *c)
     LIST_EACH (&c->shares, pos)
         n += LIST_ENTRY(pos, struct share, node)->state != SHARE_REMOVED;
     return n;
+}
+
+void plan9_describe(const struct plan9 *c, struct jsw *w)
+{
+    LIST_EACH (&c->shares, at) {
+        const struct share *s = LIST_ENTRY(at, struct share, node);
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "name", s->name);
+        jsw_str(w, "host_path", s->host_path);
+        jsw_str(w, "path", s->path);
+        jsw_bool(w, "read_only", s->read_only);
+        jsw_str(w, "state", fsm_state_name(&plan9_share_fsm, s->state));
+        jsw_u64(w, "holders", s->refs);
+        jsw_end_obj(w);
+    }
 }

@@ -11,6 +11,7 @@ struct ctx;
 struct err;
 struct fsm;
 struct guest;
+struct jsw;
 struct plan9;
 struct vmm;
 
@@ -33,3 +34,5 @@ int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *sh
 int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, struct err *err);
 int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err);
 size_t plan9_used(const struct plan9 *c);
+/* An object for each share, into the array that is open (inspect.h). Never waits. */
+void plan9_describe(const struct plan9 *c, struct jsw *w);

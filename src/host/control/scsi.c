@@ -2,6 +2,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
@@ -308,4 +309,38 @@ size_t scsi_used_slots(const struct scsi *c)
     for (unsigned i = 0; i < c->n_slots; i++)
         n += c->slots[i] != NULL;
     return n;
+}
+
+static void describe_mount(const struct mount *m, struct jsw *w)
+{
+    jsw_obj(w, NULL);
+    jsw_u64(w, "partition", m->partition);
+    jsw_str(w, "path", m->path);
+    jsw_str(w, "state", fsm_state_name(&scsi_mount_fsm, m->state));
+    jsw_u64(w, "holders", m->refs);
+    jsw_end_obj(w);
+}
+
+void scsi_describe(const struct scsi *c, struct jsw *w)
+{
+    for (unsigned i = 0; i < c->n_slots; i++) {
+        const struct disk *d = c->slots[i];
+
+        if (!d)
+            continue;
+
+        AUTO_FREE char *slot = str_format("%u:%u", d->slot.controller, d->slot.lun);
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "slot", slot);
+        jsw_str(w, "path", d->host_path);
+        jsw_bool(w, "read_only", d->read_only);
+        jsw_str(w, "state", fsm_state_name(&scsi_disk_fsm, d->state));
+        jsw_u64(w, "holders", d->refs);
+        jsw_arr(w, "mounts");
+        LIST_EACH (&d->mounts, at)
+            describe_mount(LIST_ENTRY(at, struct mount, node), w);
+        jsw_end_arr(w);
+        jsw_end_obj(w);
+    }
 }

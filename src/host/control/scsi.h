@@ -12,6 +12,7 @@ struct ctx;
 struct err;
 struct fsm;
 struct guest;
+struct jsw;
 struct scsi;
 struct vmm;
 
@@ -42,3 +43,5 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
 /* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */
 int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
 size_t scsi_used_slots(const struct scsi *c);
+/* An object for each disk, into the array that is open (inspect.h). Never waits. */
+void scsi_describe(const struct scsi *c, struct jsw *w);

@@ -1,9 +1,11 @@
 /* diag.c - hcsshim's ShimDiag service: to look into a shim and its VM while both live, or while one
  * of them does not answer. Exit codes are told as they are (weak spot 25); a share is where it was
- * asked for, and the answer says where (weak spot 26). */
+ * asked for, and the answer says where (weak spot 26). And lcow's own service, for lcow(1). */
 #include "host/control/diag.h"
+#include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/str.h"
+#include "host/control/inspect.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
@@ -120,6 +122,17 @@ static int pid(struct ctx *ctx, struct service *s, const Diag__PidRequest *req,
     return 0;
 }
 
+static int inspect(struct ctx *ctx, struct service *s, const Lcow__InspectRequest *req,
+                   Lcow__InspectResponse *resp, struct err *err)
+{
+    AUTO_FREE char *json = registry_inspect(s->opts.registry);
+
+    (void)ctx, (void)req, (void)err;
+    s->calls++;
+    pb_set_str(&resp->json, json);
+    return 0;
+}
+
 static const struct rpc_method methods[] = {
     RPC_UNARY("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
               Diag__ExecProcessResponse),
@@ -131,7 +144,14 @@ static const struct rpc_method methods[] = {
 static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, methods,
                                                  ARRAY_LEN(methods) };
 
+static const struct rpc_method own_methods[] = {
+    RPC_UNARY("Inspect", inspect, struct service, Lcow__InspectRequest, Lcow__InspectResponse),
+};
+static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
+                                                ARRAY_LEN(own_methods) };
+
 void service_add_diag(struct service *s, struct rpc_server *server)
 {
     rpc_server_add(server, SERVICE_DIAG, &diag_service, s);
+    rpc_server_add(server, SERVICE_LCOW, &own_service, s);
 }

@@ -1,6 +1,8 @@
 /* diag_test.c - ShimDiag as its clients call it: real frames, virtual time, a fake VM. */
+#include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/fiber.h"
+#include "base/json.h"
 #include "host/service/task_rig.h"
 
 #define PROCESS "{\"args\":[\"/bin/sh\"],\"cwd\":\"/\"}"
@@ -196,5 +198,51 @@ TEST_VIRTUAL(the_pid_is_told)
     desk_open(&d, ctx);
     ASSERT_OK(DIAG(&d, "DiagPid", &req, pid_response, &resp), err);
     ASSERT_EQ(resp->pid, getpid());
+    desk_close(&d, ctx);
+}
+
+static json_t *inspected(struct desk *d, struct ctx *ctx)
+{
+    Lcow__InspectRequest req = LCOW__INSPECT_REQUEST__INIT;
+    AUTO(pb_free) Lcow__InspectResponse *resp = NULL;
+    struct err err = ERR_INIT;
+    json_t *json = NULL;
+
+    ASSERT_OK(rpc_client_call(ctx, d->client, SERVICE_LCOW, "Inspect", &req,
+                              &lcow__inspect_response__descriptor, (void **)&resp, &err),
+              err);
+    ASSERT_OK(js_parse(resp->json, strlen(resp->json), 1 << 20, &json, &err), err);
+    return json;
+}
+
+TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)
+{
+    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    AUTO(json_decref) json_t *empty = inspected(&d, ctx);
+    ASSERT(json_is_null(json_object_get(empty, "vm")));
+    ASSERT_EQ(json_array_size(json_object_get(empty, "containers")), 0);
+
+    desk_create(&d, ctx, "c1");
+    desk_start(&d, ctx, "c1", "");
+    ASSERT_EQ(desk_exec(&d, ctx, "c1", "e1", PROCESS, &err), ERR_NONE);
+    AUTO(json_decref) json_t *full = inspected(&d, ctx);
+    const json_t *vm = json_object_get(full, "vm");
+    const json_t *c1 = json_array_get(json_object_get(full, "containers"), 0);
+    const json_t *e1 = json_array_get(json_object_get(c1, "execs"), 0);
+
+    ASSERT_STR(json_string_value(json_object_get(vm, "stage")), "negotiated");
+    ASSERT_EQ(json_array_size(json_object_get(vm, "disks")), 1);
+    ASSERT_EQ(json_array_size(json_object_get(vm, "shares")), 1);
+    ASSERT_STR(json_string_value(json_object_get(c1, "id")), "c1");
+    ASSERT_STR(json_string_value(json_object_get(c1, "state")), "running");
+    ASSERT_STR(json_string_value(json_object_get(e1, "id")), "e1");
+    ASSERT_STR(json_string_value(json_object_get(e1, "state")), "created");
+
+    desk_kill(&d, ctx, "c1", "", 9, true, &err);
+    (void)desk_wait(&d, ctx, "c1", "");
+    desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }

@@ -17,6 +17,7 @@ struct service;
 #define SERVICE_TASK_V2 "containerd.task.v2.Task"
 #define SERVICE_TASK_V3 "containerd.task.v3.Task"
 #define SERVICE_DIAG "containerd.runhcs.v1.diag.ShimDiag"
+#define SERVICE_LCOW "lcow.v1.Shim"
 #define SERVICE_ID_MAX 76 /* bytes of a container's, exec's or namespace's name */
 
 struct service_opts {

@@ -1,0 +1,127 @@
+#include "host/control/inspect.h"
+#include "base/json.h"
+#include "base/loop.h"
+#include "base/timeline.h"
+#include "host/bridge/guest.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include "host/control/scsi.h"
+#include "host/control/vm.h"
+#include <unistd.h>
+
+static const char *status_name(enum process_status status)
+{
+    static const char *const names[] = { "unknown", "created", "running", "stopped", "paused" };
+
+    return names[status];
+}
+
+/* What init and execs have in common. */
+static void put_process(struct jsw *w, const struct process *p)
+{
+    struct process_view v;
+
+    process_view(p, &v);
+    jsw_str(w, "state", status_name(v.status));
+    if (v.exited_wall_ns) {
+        jsw_u64(w, "exit_status", v.exit_status);
+        jsw_u64(w, "exited_ns", v.exited_wall_ns);
+    }
+}
+
+static void put_container(struct jsw *w, const struct container *c)
+{
+    jsw_obj(w, NULL);
+    jsw_str(w, "id", c->id);
+    jsw_str(w, "pod", c->pod_id);
+    jsw_str(w, "bundle", c->bundle);
+    jsw_u64(w, "pid", c->pid);
+    if (c->init)
+        put_process(w, c->init);
+    else
+        jsw_str(w, "state", "creating");
+    jsw_arr(w, "execs");
+    LIST_EACH (&c->execs, at) {
+        const struct process *p = LIST_ENTRY(at, struct process, node);
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "id", p->exec_id);
+        put_process(w, p);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+    jsw_end_obj(w);
+}
+
+static void put_boot(struct jsw *w, const struct timeline *t)
+{
+    uint64_t first = UINT64_MAX;
+
+    for (unsigned i = 0; t && i < t->n; i++)
+        first = t->spans[i].start < first ? t->spans[i].start : first;
+    jsw_arr(w, "boot");
+    for (unsigned i = 0; t && i < t->n; i++) {
+        const struct timeline_span *s = &t->spans[i];
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "track", timeline_track_name(s->track));
+        jsw_str(w, "name", s->name);
+        jsw_u64(w, "start_ns", s->start - first);
+        if (s->end)
+            jsw_u64(w, "end_ns", s->end - first);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+}
+
+static void put_vm(struct jsw *w, struct box *b)
+{
+    struct vmm_info info = { 0 };
+
+    jsw_obj(w, "vm");
+    jsw_str(w, "state", vm_state_name(vm_state(b->vm)));
+    jsw_str(w, "stage", vm_stage_name(vm_stage(b->vm)));
+    vm_info(b->vm, &info);
+    jsw_str(w, "backend", info.backend);
+    jsw_str(w, "vmm_version", info.version);
+    jsw_bool(w, "emulated", info.emulated);
+    jsw_i64(w, "pid", info.pid);
+    jsw_u64(w, "memory_mib", b->size.memory_mib);
+    jsw_u64(w, "cpus", b->size.cpus);
+    jsw_u64(w, "started_ns", vm_started_at(b->vm));
+    jsw_u64(w, "oldest_call_ns", b->guest ? b->guest->ops->oldest_call(b->guest) : 0);
+    put_boot(w, vm_timeline(b->vm));
+    jsw_arr(w, "disks");
+    if (b->scsi)
+        scsi_describe(b->scsi, w);
+    jsw_end_arr(w);
+    jsw_arr(w, "shares");
+    if (b->plan9)
+        plan9_describe(b->plan9, w);
+    jsw_end_arr(w);
+    jsw_end_obj(w);
+}
+
+char *registry_inspect(struct registry *r)
+{
+    struct jsw w;
+    size_t len;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "version", LCOW_VERSION);
+    jsw_str(&w, "namespace", r->ns);
+    jsw_str(&w, "sandbox", r->id);
+    jsw_i64(&w, "pid", getpid());
+    jsw_u64(&w, "now_ns", loop_wall(r->o.loop));
+    if (r->box && r->box->vm)
+        put_vm(&w, r->box);
+    else
+        jsw_null(&w, "vm");
+    jsw_arr(&w, "containers");
+    LIST_EACH (&r->containers, at)
+        put_container(&w, LIST_ENTRY(at, struct container, node));
+    jsw_end_arr(&w);
+    jsw_end_obj(&w);
+    return jsw_take(&w, &len);
+}
