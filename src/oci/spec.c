@@ -201,6 +201,19 @@ const char *spec_annotation(const struct spec *s, const char *key)
     return annotations ? json_string_value(json_object_get(annotations, key)) : NULL;
 }
 
+void spec_annotation_default(struct spec *s, const char *key, const char *value)
+{
+    json_t *annotations = js_get(s->root, "annotations");
+
+    if (spec_annotation(s, key))
+        return;
+    if (!annotations || json_is_null(annotations)) {
+        annotations = json_object();
+        json_object_set_new(s->root, "annotations", annotations);
+    }
+    json_object_set_new(annotations, key, json_string(value));
+}
+
 int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
               struct err *err)
 {

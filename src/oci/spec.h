@@ -26,6 +26,8 @@ struct spec *spec_copy(const struct spec *s);
 /* Borrowed; the root object. Changing it is fine. */
 json_t *spec_json(const struct spec *s);
 const char *spec_annotation(const struct spec *s, const char *key); /* NULL if absent */
+/* Only where it is absent. */
+void spec_annotation_default(struct spec *s, const char *key, const char *value);
 
 /* From io.kubernetes.cri.container-type and .sandbox-id. A type that is neither sandbox nor
  * container, or one without the other: ERR_INVALID. *ret_pod is borrowed; own_id if standalone. */

@@ -182,3 +182,25 @@ TEST(a_process_for_exec_is_checked_and_takes_the_requests_terminal)
     ASSERT_FAIL(spec_process_parse("{}", 2, true, &q, &err), err, ERR_INVALID);
     ASSERT_FAIL(spec_process_parse("3", 1, true, &q, &err), err, ERR_INVALID);
 }
+
+TEST(default_annotations_fill_gaps_only)
+{
+    static const char *const texts[] = {
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{},"
+        "\"annotations\":{\"a\":\"1\"}}",
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{}}",
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{},"
+        "\"annotations\":null}",
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++) {
+        AUTO(spec_free) struct spec *s = NULL;
+        struct err err = ERR_INIT;
+
+        ASSERT_OK(spec_parse(texts[i], strlen(texts[i]), &s, &err), err);
+        spec_annotation_default(s, "a", "2");
+        spec_annotation_default(s, "b", "3");
+        ASSERT_STR(spec_annotation(s, "a"), i == 0 ? "1" : "2");
+        ASSERT_STR(spec_annotation(s, "b"), "3");
+    }
+}

@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "host/control/options.h"
 #include "tool/config_tool.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -94,6 +95,22 @@ static void check_dir(struct check *k, const char *key, const char *dir)
                   strerror(errno));
 }
 
+/* Names of annotations that nothing would come of. */
+static void check_annotations(struct check *k)
+{
+    for (const char *at = k->tool->config.allow_annotations; *at;) {
+        size_t n = strcspn(at, " \t,");
+        const char *near = NULL;
+
+        if (n > 0 && !options_known(at, n, &near))
+            strv_addf(&k->warnings,
+                      "allow_annotations: %.*s is no annotation that changes a VM"
+                      "%s%s%s",
+                      (int)n, at, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        at += n + strspn(at + n, " \t,");
+    }
+}
+
 static void check_machine(struct check *k)
 {
     const struct config *c = &k->tool->config;
@@ -122,6 +139,7 @@ static void check_one(struct check *k, const char *file)
     config_check(c, &report);
     for (size_t i = 0; i < report.errors.n; i++)
         strv_add(&k->errors, report.errors.v[i]);
+    check_annotations(k);
     if (!k->opts.syntax)
         check_machine(k);
 }

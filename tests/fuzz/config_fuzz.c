@@ -1,5 +1,5 @@
-/* Any bytes as a configuration file. What is refused says why, with its place; what is accepted
- * is within its bounds, and printed it reads back to the same values. */
+/* Any bytes as a configuration file, and as containerd's options table. What is refused says why,
+ * with its place; what is accepted is within its bounds, and printed it reads back the same. */
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/on_fiber.h"
@@ -19,6 +19,22 @@ static bool has_long_line(const char *text)
     return false;
 }
 
+/* The same bytes as TOML: refused with the place, or within the same bounds. */
+static void fuzz_toml(const struct fuzz_input *in)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    if (config_parse_toml(&c, "in", (const char *)in->data, in->size, &err) < 0) {
+        if (!str_starts(err.msg, "in:") || err.code == ERR_NONE)
+            abort();
+    } else if (c.cpus < 1 || c.cpus > CONFIG_CPUS_MAX || c.run_root[0] != '/' || !c.qemu[0] ||
+               strchr(c.qemu, '\n')) {
+        abort();
+    }
+}
+
 static void fuzz(void *arg)
 {
     const struct fuzz_input *in = arg;
@@ -26,6 +42,7 @@ static void fuzz(void *arg)
     AUTO(sbuf_release) struct sbuf one = { 0 }, two = { 0 };
     struct err err = ERR_INIT;
 
+    fuzz_toml(in);
     config_init(&a);
     config_init(&b);
     if (config_parse(&a, "in", (const char *)in->data, in->size, &err) < 0) {

@@ -51,7 +51,8 @@ const struct config_key config_keys[] = {
       { "off", "auto" } },
     { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
       0, FIELD(allow_annotations),
-      "Annotations of a container that may change its VM; others are ignored." },
+      "Annotations of a container that may change its VM; others are ignored.\n"
+      "A name may end with * (io.lcow.*)." },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),

@@ -78,27 +78,3 @@ TEST(annotations_win_if_they_are_allowed)
     ASSERT_EQ(o.memory_mib, 0);
     ASSERT(!o.shared_rootfs);
 }
-
-TEST(annotations_that_make_no_sense_are_refused)
-{
-    static const char *const bad[] = {
-        "\"io.lcow.memory_mib\":\"64\"",
-        "\"io.lcow.memory_mib\":\"1e3\"",
-        "\"io.lcow.memory_mib\":\"\"",
-        "\"io.lcow.memory_mib\":\"99999999999\"",
-        "\"io.lcow.cpus\":\"0\"",
-        "\"io.lcow.cpus\":\"-1\"",
-        "\"io.lcow.rootfs\":\"/etc/passwd\"",
-    };
-    AUTO(config_release) struct config c;
-
-    config_init(&c);
-    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        AUTO(spec_free) struct spec *s = spec_with("", bad[i]);
-        struct options o;
-        struct err err = ERR_INIT;
-
-        ASSERT_FAIL(options_read(&c, s, &o, &err), err, ERR_INVALID);
-        ASSERT_HAS(err.msg, "annotation io.lcow.");
-    }
-}

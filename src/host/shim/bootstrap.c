@@ -6,81 +6,140 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/sha256.h"
+#include "host/control/config.h"
 #include "host/rpc/rpc_sock.h"
+#include "host/service/options.h"
 #include "proto/pb.h"
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 
-#define MEMORY_MIB_MAX (1024 * 1024)
-#define CPUS_MAX 64
+#define BODY_NAME "runtime options"
+#define PLATFORM "linux/amd64"
 
 static char *dup_or_null(const char *s)
 {
     return s && s[0] ? str_dup(s) : NULL;
 }
 
-static void take_runtime_options(const Any *any, struct bootstrap *b)
+static void replace(char **field, char *value)
 {
-    AUTO(pb_free) Runtimeoptions__Options *o = NULL;
-
-    if (pb_any_unpack(any, &runtimeoptions__options__descriptor, (void **)&o) == 0 &&
-        o->config_path[0]) {
-        free(b->config_path);
-        b->config_path = str_dup(o->config_path);
-    }
+    free(*field);
+    *field = value;
 }
 
-static void take_runc_options(const Any *any, struct bootstrap *b)
+static int take_runtime_options(const Runtimeoptions__Options *o, struct bootstrap *b,
+                                struct err *err)
 {
-    AUTO(pb_free) Runc__Options *o = NULL;
+    const char *body = (const char *)o->config_body.data;
 
-    if (pb_any_unpack(any, &runc__options__descriptor, (void **)&o) == 0 && o->shim_cgroup[0]) {
-        free(b->shim_cgroup);
-        b->shim_cgroup = str_dup(o->shim_cgroup);
-    }
-}
-
-static int take_runhcs_options(const Any *any, struct bootstrap *b, struct err *err)
-{
-    AUTO(pb_free) Runhcs__Options *o = NULL;
-
-    if (pb_any_unpack(any, &runhcs__options__descriptor, (void **)&o) < 0)
+    if (o->config_path[0])
+        replace(&b->config_path, str_dup(o->config_path));
+    if (o->config_body.len == 0)
         return 0;
-    if (o->log_level[0]) {
-        /* logrus' names */
-        const char *name = str_eq(o->log_level, "warning") ? "warn"
-                           : str_eq(o->log_level, "fatal") || str_eq(o->log_level, "panic")
-                               ? "error"
-                               : o->log_level;
-        if (log_level_parse(name, &b->log_level) < 0)
-            return err_set(err, ERR_INVALID,
-                           "log_level \"%s\" in the runtime options: trace, debug, info, warn, "
-                           "error or off",
-                           o->log_level);
-        b->has_log_level = true;
-    } else if (o->debug) {
+    if (memchr(body, '\0', o->config_body.len))
+        return err_set(err, ERR_INVALID, BODY_NAME ": config_body is no text");
+    replace(&b->config_body, str_ndup(body, o->config_body.len));
+    return 0;
+}
+
+/* logrus' names. */
+static int take_level(const char *text, struct bootstrap *b, struct err *err)
+{
+    const char *name = str_eq(text, "warning")                          ? "warn"
+                       : str_eq(text, "fatal") || str_eq(text, "panic") ? "error"
+                                                                        : text;
+
+    if (log_level_parse(name, &b->log_level) < 0)
+        return err_set(err, ERR_INVALID,
+                       "log_level \"%s\" in the runtime options: trace, debug, info, warn, "
+                       "error or off",
+                       text);
+    b->has_log_level = true;
+    return 0;
+}
+
+/* 0: not said. */
+static int take_number(const char *name, int32_t value, uint32_t min, uint32_t max, uint32_t *ret,
+                       struct err *err)
+{
+    if (value != 0 && (value < 0 || (uint32_t)value < min || (uint32_t)value > max))
+        return err_set(err, ERR_INVALID, "%s %d in the runtime options: %u to %u", name, value, min,
+                       max);
+    *ret = (uint32_t)value;
+    return 0;
+}
+
+static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, struct err *err)
+{
+    if (o->sandbox_platform[0] && strcasecmp(o->sandbox_platform, PLATFORM) != 0)
+        return err_set(err, ERR_INVALID,
+                       "sandbox_platform \"%.32s\" in the runtime options: only " PLATFORM,
+                       o->sandbox_platform);
+    if (o->boot_files_root_path[0] && o->boot_files_root_path[0] != '/')
+        return err_set(err, ERR_INVALID,
+                       "boot_files_root_path \"%.100s\" in the runtime options is no absolute path",
+                       o->boot_files_root_path);
+    if (o->log_level[0] && take_level(o->log_level, b, err) < 0)
+        return -1;
+    if (!o->log_level[0] && o->debug) {
         b->log_level = LOG_DEBUG;
         b->has_log_level = true;
     }
-    if (o->vm_memory_size_in_mb < 0 || o->vm_memory_size_in_mb > MEMORY_MIB_MAX)
-        return err_set(err, ERR_INVALID, "vm_memory_size_in_mb %d in the runtime options: 0 to %d",
-                       o->vm_memory_size_in_mb, MEMORY_MIB_MAX);
-    if (o->vm_processor_count < 0 || o->vm_processor_count > CPUS_MAX)
-        return err_set(err, ERR_INVALID, "vm_processor_count %d in the runtime options: 0 to %d",
-                       o->vm_processor_count, CPUS_MAX);
-    b->memory_mib = (uint32_t)o->vm_memory_size_in_mb;
-    b->cpus = (uint32_t)o->vm_processor_count;
-    free(b->image_dir);
-    b->image_dir = dup_or_null(o->boot_files_root_path);
+    if (take_number("vm_memory_size_in_mb", o->vm_memory_size_in_mb, CONFIG_MEMORY_MIB_MIN,
+                    CONFIG_MEMORY_MIB_MAX, &b->memory_mib, err) < 0 ||
+        take_number("vm_processor_count", o->vm_processor_count, 1, CONFIG_CPUS_MAX, &b->cpus,
+                    err) < 0)
+        return -1;
+    replace(&b->image_dir, dup_or_null(o->boot_files_root_path));
     b->unscrubbed = o->scrub_case == RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS && !o->scrub_logs;
+    for (size_t i = 0; i < o->n_default_container_annotations; i++)
+        strv_addf(&b->annotations, "%s=%s", o->default_container_annotations[i]->key,
+                  o->default_container_annotations[i]->value);
     return 0;
 }
 
 static int take_options(const Any *any, struct bootstrap *b, struct err *err)
 {
-    take_runtime_options(any, b);
-    take_runc_options(any, b);
-    return take_runhcs_options(any, b, err);
+    static const ProtobufCMessageDescriptor *const messages[] = {
+        [OPTIONS_RUNTIME] = &runtimeoptions__options__descriptor,
+        [OPTIONS_RUNC] = &runc__options__descriptor,
+        [OPTIONS_RUNHCS] = &runhcs__options__descriptor,
+    };
+    enum options_type type;
+    AUTO(pb_free) void *m = NULL;
+
+    if (options_type(any->type_url, &type, err) < 0)
+        return -1;
+    if (type == OPTIONS_NONE)
+        return 0;
+    if (pb_any_unpack(any, messages[type], &m) < 0)
+        return err_set(err, ERR_INVALID, "the %s do not decode", any->type_url);
+    if (type == OPTIONS_RUNTIME)
+        return take_runtime_options(m, b, err);
+    if (type == OPTIONS_RUNHCS)
+        return take_runhcs_options(m, b, err);
+    if (((Runc__Options *)m)->shim_cgroup[0])
+        replace(&b->shim_cgroup, str_dup(((Runc__Options *)m)->shim_cgroup));
+    return 0;
+}
+
+int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err)
+{
+    if (b->config_body &&
+        config_parse_toml(c, BODY_NAME, b->config_body, strlen(b->config_body), err) < 0)
+        return -1;
+    if (b->memory_mib)
+        c->memory_mib = b->memory_mib;
+    if (b->cpus)
+        c->cpus = b->cpus;
+    if (b->image_dir)
+        replace(&c->image_dir, str_dup(b->image_dir));
+    for (size_t i = 0; i < b->annotations.n; i++)
+        strv_add(&c->default_annotations, b->annotations.v[i]);
+    if (b->has_log_level && b->log_level < c->log_level)
+        c->log_level = b->log_level;
+    return 0;
 }
 
 static enum log_level level_of(int level)
@@ -109,8 +168,15 @@ static bool take_params(struct pb_slice data, const char *ns, const char *id, st
     b->socket_dir = dup_or_null(p->socket_dir);
     b->log_level = level_of((int)p->log_level);
     b->has_log_level = true;
-    for (size_t i = 0; i < p->n_extensions && *ret == 0; i++)
-        *ret = take_options(p->extensions[i]->value, b, err);
+    for (size_t i = 0; i < p->n_extensions && *ret == 0; i++) {
+        const Any *any = p->extensions[i]->value;
+        struct err ignored = ERR_INIT;
+        enum options_type type;
+
+        /* Not all extensions are options, and later versions may bring more. */
+        if (any && options_type(any->type_url, &type, &ignored) == 0)
+            *ret = take_options(any, b, err);
+    }
     return true;
 }
 
@@ -141,8 +207,10 @@ void bootstrap_release(struct bootstrap *b)
     free(b->grpc_address);
     free(b->socket_dir);
     free(b->config_path);
+    free(b->config_body);
     free(b->shim_cgroup);
     free(b->image_dir);
+    strv_release(&b->annotations);
     *b = (struct bootstrap){ 0 };
 }
 

@@ -19,13 +19,15 @@ struct bootstrap {
     enum log_level log_level;
     /* From the runtime options, whichever type they have: */
     char *config_path; /* runtimeoptions.v1: the configuration file */
+    char *config_body; /* the same: keys as TOML, which win over the file */
     char *shim_cgroup; /* runc.v1 */
     char *image_dir;   /* runhcs.v1 from here on */
     uint32_t memory_mib, cpus;
     bool unscrubbed;
+    struct strv annotations; /* "NAME=VALUE" */
 };
-/* Bytes that are neither form, and option types that we do not know, are no error: clients send
- * runc's options to every runtime. ERR_INVALID: a value in options that are ours is wrong. */
+/* Bytes that are neither form are no error, nor are extensions that we do not know. ERR_INVALID: a
+ * value in options that are ours is wrong, or they have a type that is not a runtime's. */
 int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id,
                     struct bootstrap *ret, struct err *err);
 void bootstrap_release(struct bootstrap *b);
@@ -33,6 +35,8 @@ static inline void bootstrap_release_auto(struct bootstrap *b)
 {
     bootstrap_release(b);
 }
+/* Writes them over what the file said. */
+int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err);
 
 enum bootstrap_answer {
     BOOTSTRAP_BARE,  /* the address alone: API version 2 */

@@ -2,9 +2,11 @@
 #include "api/bootstrap.pb-c.h"
 #include "api/runc.pb-c.h"
 #include "api/runhcs.pb-c.h"
+#include "api/runtimeoptions.pb-c.h"
 #include "api/task.pb-c.h"
 #include "api/types.pb-c.h"
 #include "base/json.h"
+#include "host/control/config.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/shim_args.h"
 #include "host/shim/shim_priv.h"
@@ -139,6 +141,107 @@ TEST(ws03_older_containerd_and_its_options_are_understood)
     ASSERT(b.unscrubbed);
 }
 
+/* As containerd's stdin of `start`, then over the defaults. */
+static int apply(const void *message, struct config *c, struct err *err)
+{
+    AUTO(pb_free) Any *any = NULL;
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    config_init(c);
+    ASSERT_EQ(pb_set_any(&any, message), 0);
+    ASSERT_EQ(pb_pack(any, &bytes), 0);
+    if (bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, err) < 0)
+        return -1;
+    return bootstrap_apply(&b, c, err);
+}
+
+static int apply_body(const char *body, size_t len, struct config *c, struct err *err)
+{
+    Runtimeoptions__Options o = RUNTIMEOPTIONS__OPTIONS__INIT;
+
+    o.config_body.data = (uint8_t *)body;
+    o.config_body.len = len;
+    return apply(&o, c, err);
+}
+
+TEST(the_options_table_of_containerds_configuration_is_read)
+{
+    static const char good[] = "[vm]\n  cpus = 3\n  rootfs = 'shared'\n";
+    static const char bad[] = "cpu = 3\n";
+    AUTO(config_release) struct config c, d, e;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(apply_body(good, strlen(good), &c, &err), err);
+    ASSERT_EQ(c.cpus, 3);
+    ASSERT(c.shared_rootfs);
+    ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
+    ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "no text");
+}
+
+TEST(hcsshims_options_change_the_configuration)
+{
+    Runhcs__Options o = RUNHCS__OPTIONS__INIT;
+    Runhcs__Options__DefaultContainerAnnotationsEntry
+        entry = RUNHCS__OPTIONS__DEFAULT_CONTAINER_ANNOTATIONS_ENTRY__INIT,
+        *entries[] = { &entry };
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    entry.key = "io.lcow.cpus";
+    entry.value = "4";
+    o.sandbox_platform = "Linux/AMD64";
+    o.boot_files_root_path = "/opt/image";
+    o.vm_memory_size_in_mb = 512;
+    o.vm_processor_count = 2;
+    o.log_level = "trace";
+    o.default_container_annotations = entries;
+    o.n_default_container_annotations = 1;
+    ASSERT_OK(apply(&o, &c, &err), err);
+    ASSERT_EQ(c.memory_mib, 512);
+    ASSERT_EQ(c.cpus, 2);
+    ASSERT_STR(c.image_dir, "/opt/image");
+    ASSERT_EQ(c.log_level, LOG_TRACE);
+    ASSERT_EQ(c.default_annotations.n, 1);
+    ASSERT_STR(c.default_annotations.v[0], "io.lcow.cpus=4");
+}
+
+TEST(a_type_that_is_no_runtimes_is_named)
+{
+    Any any = ANY__INIT;
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    struct bootstrap b = { 0 };
+    struct err err = ERR_INIT;
+
+    any.type_url = "type.googleapis.com/runsc.v1.Options";
+    ASSERT_EQ(pb_pack(&any, &bytes), 0);
+    ASSERT_FAIL(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "runsc.v1.Options");
+    ASSERT_HAS(err.msg, "runtimeoptions.v1.Options");
+}
+
+TEST(an_extension_of_another_kind_is_left_alone)
+{
+    Bootstrap__BootstrapParams p = BOOTSTRAP__BOOTSTRAP_PARAMS__INIT;
+    Bootstrap__Extension x = BOOTSTRAP__EXTENSION__INIT, *xs[] = { &x };
+    AUTO(sbuf_release) struct sbuf bytes = { 0 };
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+    struct err err = ERR_INIT;
+    Any any = ANY__INIT;
+
+    any.type_url = "containerd.future.v1.Extension";
+    x.value = &any;
+    p.instance_id = "c";
+    p.namespace_ = "n";
+    p.extensions = xs;
+    p.n_extensions = 1;
+    ASSERT_EQ(pb_pack(&p, &bytes), 0);
+    ASSERT_OK(bootstrap_parse(bytes.data, bytes.len, "n", "c", &b, &err), err);
+    ASSERT(b.params);
+}
+
 static void refused(const Runhcs__Options *o, const char *part)
 {
     AUTO(pb_free) Any *any = NULL;
@@ -154,11 +257,18 @@ static void refused(const Runhcs__Options *o, const char *part)
 
 TEST(bad_values_in_our_own_options_are_named)
 {
-    Runhcs__Options level = RUNHCS__OPTIONS__INIT, memory = level, cpus = level;
+    Runhcs__Options level = RUNHCS__OPTIONS__INIT, memory = level, cpus = level, small = level,
+                    platform = level, boot = level;
 
     level.log_level = "loud";
     memory.vm_memory_size_in_mb = -1;
     cpus.vm_processor_count = 1000;
+    small.vm_memory_size_in_mb = 64;
+    platform.sandbox_platform = "windows/amd64";
+    boot.boot_files_root_path = "image";
+    refused(&small, "vm_memory_size_in_mb 64 in the runtime options: 128 to");
+    refused(&platform, "sandbox_platform \"windows/amd64\"");
+    refused(&boot, "boot_files_root_path \"image\"");
     refused(&level, "log_level \"loud\"");
     refused(&memory, "vm_memory_size_in_mb -1");
     refused(&cpus, "vm_processor_count 1000");

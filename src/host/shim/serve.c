@@ -179,18 +179,9 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
     AUTO(bootstrap_release) struct bootstrap b = { 0 };
 
     if (config_load(&s->config, NULL, err) < 0 || shim_read_stdin(ctx, &in, err) < 0 ||
-        bootstrap_parse(in.data, in.len, s->args->ns, s->args->id, &b, err) < 0)
+        bootstrap_parse(in.data, in.len, s->args->ns, s->args->id, &b, err) < 0 ||
+        bootstrap_apply(&b, &s->config, err) < 0)
         return -1;
-    if (b.memory_mib)
-        s->config.memory_mib = b.memory_mib;
-    if (b.cpus)
-        s->config.cpus = b.cpus;
-    if (b.image_dir) {
-        free(s->config.image_dir);
-        s->config.image_dir = TAKE_PTR(b.image_dir);
-    }
-    if (b.has_log_level && b.log_level < s->config.log_level)
-        s->config.log_level = b.log_level;
     if (s->args->debug && s->config.log_level > LOG_DEBUG)
         s->config.log_level = LOG_DEBUG;
     if (b.unscrubbed)

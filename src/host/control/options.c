@@ -1,0 +1,272 @@
+#include "host/control/options.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "host/control/config.h"
+#include "oci/document.h"
+#include <string.h>
+
+#define VM "io.microsoft.virtualmachine."
+#define SHARES_NAME VM "fileshares.disablewritable"
+#define BLANKS " \t,"
+
+enum effect {
+    TAKES_MEMORY,
+    TAKES_MEMORY_EVEN, /* rounded up to an even number */
+    TAKES_CPUS,
+    TAKES_ROOTFS,
+    RESTRICTS_SHARES,
+    REFUSED,          /* if there is a value */
+    REFUSED_IF_TRUE,  /* or if it is no truth value at all */
+    REFUSED_IF_FALSE, /* the same */
+};
+
+static const struct annotation {
+    const char *name;
+    enum effect effect;
+    const char *doc;
+} annotations[] = {
+    /* Ours are last: where both are given, ours wins. */
+    { VM "computetopology.memory.sizeinmb", TAKES_MEMORY_EVEN, "memory of the VM in MiB" },
+    { VM "computetopology.processor.count", TAKES_CPUS, "virtual CPUs of the VM" },
+    { "io.lcow.memory_mib", TAKES_MEMORY, "memory of the VM in MiB" },
+    { "io.lcow.cpus", TAKES_CPUS, "virtual CPUs of the VM" },
+    { "io.lcow.rootfs", TAKES_ROOTFS, "`scratch` or `shared`, as the key `rootfs`" },
+    { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
+    { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
+      "sets the one before to the same value" },
+    { "io.microsoft.network.ncproxy", REFUSED, "" },
+    { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
+    { VM "kerneldrivers", REFUSED, "" },
+    { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
+    { VM "cpugroup.id", REFUSED, "groups of host CPUs" },
+    { VM "resource-partition-id", REFUSED, "partitions of the host" },
+    { VM "storage.scratch.encrypted", REFUSED_IF_TRUE, "an encrypted scratch disk" },
+    { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, "a verified root file system of the VM" },
+    { VM "fullyphysicallybacked", REFUSED_IF_TRUE, "memory that is never overcommitted" },
+    { VM "computetopology.memory.allowovercommit", REFUSED_IF_FALSE,
+      "memory that is never overcommitted" },
+    { "io.microsoft.migration.support-enabled", REFUSED_IF_TRUE, "live migration" },
+};
+
+/* A word of the list: a name, or its beginning followed by "*". */
+static bool matches(const char *word, size_t len, const char *name)
+{
+    if (len > 0 && word[len - 1] == '*')
+        return strncmp(word, name, len - 1) == 0;
+    return strlen(name) == len && strncmp(word, name, len) == 0;
+}
+
+static bool allowed(const struct config *c, const char *name)
+{
+    for (const char *at = c->allow_annotations + strspn(c->allow_annotations, BLANKS); *at;) {
+        size_t n = strcspn(at, BLANKS);
+
+        if (matches(at, n, name))
+            return true;
+        at += n + strspn(at + n, BLANKS);
+    }
+    return false;
+}
+
+static int number(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *ret,
+                  struct err *err)
+{
+    uint64_t value;
+
+    if (str_to_u64(text, max, &value) < 0 || value < min)
+        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be from %u to %u",
+                       name, text, min, max);
+    *ret = (uint32_t)value;
+    return 0;
+}
+
+/* Go's words for truth. */
+static int truth(const char *name, const char *text, bool *ret, struct err *err)
+{
+    static const char *const yes[] = { "1", "t", "T", "TRUE", "true", "True" };
+    static const char *const no[] = { "0", "f", "F", "FALSE", "false", "False" };
+
+    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
+        if (str_eq(text, yes[i]) || str_eq(text, no[i])) {
+            *ret = str_eq(text, yes[i]);
+            return 0;
+        }
+    }
+    return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be true or false", name,
+                   text);
+}
+
+static int take_rootfs(const char *name, const char *text, struct options *o, struct err *err)
+{
+    if (!str_eq(text, "scratch") && !str_eq(text, "shared"))
+        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be scratch or shared",
+                       name, text);
+    o->shared_rootfs = str_eq(text, "shared");
+    return 0;
+}
+
+static int restrict_shares(const struct annotation *a, const char *text, bool *said,
+                           struct options *o, struct err *err)
+{
+    bool value;
+
+    if (truth(a->name, text, &value, err) < 0)
+        return -1;
+    if (*said && value != o->no_writable_shares)
+        return err_set(err, ERR_INVALID,
+                       "annotation %s is \"%.32s\", which " SHARES_NAME " contradicts", a->name,
+                       text);
+    *said = true;
+    o->no_writable_shares = value;
+    return 0;
+}
+
+static int refuse(const struct annotation *a, const char *text, struct err *err)
+{
+    bool value = true;
+
+    if (a->effect == REFUSED && !*text)
+        return 0;
+    if (a->effect != REFUSED && truth(a->name, text, &value, err) < 0)
+        return -1;
+    if (a->effect == REFUSED_IF_FALSE)
+        value = !value;
+    if (!value)
+        return 0;
+    return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": %s not supported", a->name,
+                   text, *a->doc ? a->doc : "it is");
+}
+
+static int take(const struct config *c, const struct annotation *a, const char *text, bool *said,
+                struct options *o, struct err *err)
+{
+    int r;
+
+    switch (a->effect) {
+    case TAKES_MEMORY:
+    case TAKES_MEMORY_EVEN:
+        r = number(a->name, text, CONFIG_MEMORY_MIB_MIN, c->max_memory_mib, &o->memory_mib, err);
+        if (r == 0 && a->effect == TAKES_MEMORY_EVEN)
+            o->memory_mib += o->memory_mib % 2;
+        return r;
+    case TAKES_CPUS:
+        return number(a->name, text, 1, c->max_cpus, &o->cpus, err);
+    case TAKES_ROOTFS:
+        return take_rootfs(a->name, text, o, err);
+    case RESTRICTS_SHARES:
+        return restrict_shares(a, text, said, o, err);
+    case REFUSED:
+    case REFUSED_IF_TRUE:
+    case REFUSED_IF_FALSE:
+        return refuse(a, text, err);
+    }
+    return err_set(err, ERR_INTERNAL, "annotation of unknown effect");
+}
+
+static bool changes_vm(const struct annotation *a)
+{
+    return a->effect < RESTRICTS_SHARES;
+}
+
+/* Mounts that document_mount() does not take are refused by who makes them. */
+static int check_mounts(const struct spec *s, struct err *err)
+{
+    json_t *mounts = js_get(spec_json(s), "mounts"), *m;
+    size_t i;
+
+    json_array_foreach(mounts, i, m)
+    {
+        bool read_only, recursive;
+        struct err ignored = ERR_INIT;
+        enum document_mount kind;
+        const char *source;
+
+        if (document_mount(m, &kind, &source, &read_only, &recursive, &ignored) == 0 &&
+            kind == DOCUMENT_MOUNT_HOST && !read_only)
+            return err_set(err, ERR_PERMISSION,
+                           "mount %.200s: it is writable, which " SHARES_NAME " forbids", source);
+    }
+    return 0;
+}
+
+int options_read(const struct config *c, const struct spec *s, struct options *ret, struct err *err)
+{
+    struct options o = { .shared_rootfs = c->shared_rootfs };
+    bool said = false;
+
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        const struct annotation *a = &annotations[i];
+        const char *text = spec_annotation(s, a->name);
+
+        if (text && (!changes_vm(a) || allowed(c, a->name)) && take(c, a, text, &said, &o, err) < 0)
+            return -1;
+    }
+    if (o.no_writable_shares && o.shared_rootfs)
+        return err_set(err, ERR_INVALID,
+                       "a root file system that is shared is writable, which " SHARES_NAME
+                       " forbids");
+    if (o.no_writable_shares && check_mounts(s, err) < 0)
+        return -1;
+    *ret = o;
+    return 0;
+}
+
+void options_defaults(const struct config *c, struct spec *s)
+{
+    for (size_t i = 0; i < c->default_annotations.n; i++) {
+        AUTO_FREE char *name = str_dup(c->default_annotations.v[i]);
+        char *value = strchr(name, '=');
+
+        if (!value)
+            continue;
+        *value++ = '\0';
+        spec_annotation_default(s, name, value);
+    }
+}
+
+bool options_known(const char *word, size_t len, const char **ret_near)
+{
+    const char *names[ARRAY_LEN(annotations) + 1] = { 0 };
+    AUTO_FREE char *copy = str_ndup(word, len);
+    size_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        if (changes_vm(&annotations[i]) && matches(word, len, annotations[i].name))
+            return true;
+        if (changes_vm(&annotations[i]))
+            names[n++] = annotations[i].name;
+    }
+    *ret_near = str_nearest(copy, names);
+    return false;
+}
+
+static void rows(struct sbuf *out, const char *title, enum effect from, enum effect to)
+{
+    sbuf_addf(out, "\n%s\n\n", title);
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        const struct annotation *a = &annotations[i];
+
+        if (a->effect >= from && a->effect <= to)
+            sbuf_addf(out, "- `%s`%s%s%s\n", a->name, *a->doc ? ": " : "", a->doc,
+                      a->effect == REFUSED_IF_TRUE    ? " (true)"
+                      : a->effect == REFUSED_IF_FALSE ? " (false)"
+                                                      : "");
+    }
+}
+
+void options_print_markdown(struct sbuf *out)
+{
+    sbuf_adds(out, "\n## Annotations\n\n"
+                   "Of pods and containers, as far as containerd passes them on (`lcow config "
+                   "containerd`).\nA value that makes no sense is an error. Annotations that are "
+                   "not listed change nothing.\n");
+    rows(out,
+         "These change the VM, if `allow_annotations` names them (or their beginning and `*`):",
+         TAKES_MEMORY, TAKES_ROOTFS);
+    rows(out, "These restrict a container and are always taken:", RESTRICTS_SHARES,
+         RESTRICTS_SHARES);
+    rows(out,
+         "These ask for something that lcow does not give; a container with one of them is "
+         "refused:",
+         REFUSED, REFUSED_IF_FALSE);
+}

@@ -1,0 +1,32 @@
+/* options.h - what a container's spec may choose by annotations: the table of those we know, ours
+ * (io.lcow.*) and hcsshim's (reference/host.md §17). Of those that change the VM only what
+ * allow_annotations names is taken; what restricts a container is always taken; what asks for
+ * something that we do not give is refused, since somebody relies on it. The rest is ignored.
+ * Unlike the original, a value that makes no sense is an error. Pure. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct config;
+struct err;
+struct sbuf;
+struct spec;
+
+struct options {
+    uint32_t memory_mib, cpus; /* 0: not said */
+    bool shared_rootfs;
+    bool no_writable_shares; /* nothing of the host is writable in the container; checked */
+};
+/* ERR_INVALID: a value that makes no sense, or two that contradict each other. ERR_UNIMPLEMENTED:
+ * something that we do not give. ERR_PERMISSION: a mount that is restricted away. */
+int options_read(const struct config *c, const struct spec *s, struct options *ret,
+                 struct err *err);
+/* Annotations that the administrator gives to containers which lack them. */
+void options_defaults(const struct config *c, struct spec *s);
+
+/* Is it a name, or a pattern with names, that allow_annotations may have? *ret_near: the nearest,
+ * static, or NULL. */
+bool options_known(const char *word, size_t len, const char **ret_near);
+/* The table, as Markdown. */
+void options_print_markdown(struct sbuf *out);
