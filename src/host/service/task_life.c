@@ -3,6 +3,7 @@
 #include "base/str.h"
 #include "host/control/events.h"
 #include "host/service/options.h"
+#include "host/service/options.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
 #include <stdlib.h>
@@ -10,6 +11,9 @@
 /* Delete finishes what it began, whoever still listens; what the controllers wait for has smaller
  * limits of its own. */
 #define DELETE_LIMIT (60 * NS_PER_S)
+/* A start that was given up half-way would leave a container that can neither be started again nor
+ * ever ran: the end of containerd must not do that. */
+#define START_LIMIT (120 * NS_PER_S)
 #define SIGNAL_MAX 64
 
 static int check_mounts(const CreateTaskRequest *req, struct err *err)
@@ -91,7 +95,8 @@ int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req
 int task_start(struct ctx *ctx, struct service *s, const StartRequest *req, StartResponse *resp,
                struct err *err)
 {
-    struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    struct ctx own = service_own_ctx(ctx, START_LIMIT);
+    struct ctx named = ctx_with_id(&own, "cid", req->id);
     struct container *c;
 
     if (!service_process(s, req->id, req->exec_id, &c, err))
