@@ -3,7 +3,6 @@
 #include "base/str.h"
 #include "host/control/events.h"
 #include "host/service/options.h"
-#include "host/service/options.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
 #include <stdlib.h>
