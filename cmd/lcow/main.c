@@ -17,11 +17,20 @@ static enum tool_accel look_at_accel(const char *run_root, const char **ret_text
                                      : TOOL_ACCEL_NONE;
 }
 
+static int build_template(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc, bool wait,
+                          bool again, struct template_info *ret, bool *ret_made, struct err *err)
+{
+    const struct qemu_build_opts opts = { .wait = wait, .again = again };
+
+    return qemu_template_build(ctx, loop, doc, &opts, ret, ret_made, err);
+}
+
 int main(int argc, char **argv)
 {
     static const struct tool_backend backend = { .vmm_new = qemu_vmm_new,
                                                  .guest_new = bridge_new,
-                                                 .accel = look_at_accel };
+                                                 .accel = look_at_accel,
+                                                 .template_build = build_template };
 
     return argc > 0 ? tool_main(&backend, argv) : TOOL_USAGE;
 }

@@ -59,6 +59,7 @@ struct boot_session {
     const struct image *image;    /* borrows */
     char *const *argv;            /* CMD; NULL: only boot */
     bool terminal;
+    bool cold; /* never from a template */
 
     enum boot_phase phase;
     struct vm *vm;

@@ -14,7 +14,8 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-const struct tool_command *const tool_commands[] = { &boot_command, &doctor_command, &gc_command,
+const struct tool_command *const tool_commands[] = { &boot_command,   &doctor_command,
+                                                     &gc_command,     &template_command,
                                                      &config_command, NULL };
 
 const struct args_opt tool_global_opts[] = {

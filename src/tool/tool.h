@@ -7,9 +7,12 @@
 #include <stdint.h>
 
 struct ctx;
+struct err;
 struct guest;
 struct loop;
+struct template_info;
 struct timeline;
+struct vm_doc;
 struct vmm;
 
 /* Exit codes beside CMD's own. */
@@ -31,6 +34,10 @@ struct tool_backend {
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
     /* What a boot would find, without touching the device. *ret_text: the reason, static. */
     enum tool_accel (*accel)(const char *run_root, const char **ret_text);
+    /* The template that VMs of this document are cloned from. wait: for another builder; again:
+     * also if there is a good one. NULL: this backend has none. */
+    int (*template_build)(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc, bool wait,
+                          bool again, struct template_info *ret, bool *ret_made, struct err *err);
 };
 
 /* argv is NULL-terminated and has the program's name first. Returns the exit code. */
@@ -59,7 +66,16 @@ struct tool_command {
 };
 /* All of them, NULL-terminated. */
 extern const struct tool_command *const tool_commands[];
-extern const struct tool_command boot_command, config_command, doctor_command, gc_command;
+extern const struct tool_command boot_command, config_command, doctor_command, gc_command,
+    template_command;
+
+/* template_cmd.c: builds the template for VMs of the configuration. Caller releases *ret. */
+struct tool_build {
+    bool allow_emulation, again, background;
+    const char *agent_log_level;
+};
+int tool_template_build(struct ctx *ctx, struct tool *t, const struct tool_build *b,
+                        struct template_info *ret, bool *ret_made, struct err *err);
 
 /* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
  * the exit code, all is said. */

@@ -18,7 +18,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
-#define TOKEN_PAUSE_NS (100 * NS_PER_MS)
+/* Of a template only, and so what a clone waits for at most. */
+#define TOKEN_PAUSE_NS (5 * NS_PER_MS)
+#define READ_TRIES 8
 #define CONNECT_NS (5 * NS_PER_S)
 
 struct link {
@@ -56,7 +58,8 @@ struct dialer *link_dialer(struct link *l)
 /* --- the boot block --- */
 
 /* The block tells the host's clock when the VM was spawned. Since then passed, at a cold boot, our
- * uptime; a clone's uptime is mostly its template's, and it looks within 100 ms. */
+ * uptime; a clone's uptime is mostly its template's, and what its restore took it cannot know: the
+ * host sets the clock again when the bridge is up. */
 static void apply(const struct link_boot *boot, bool clone)
 {
     struct err err = ERR_INIT;
@@ -79,12 +82,31 @@ static bool all_zero(const uint8_t *data, size_t len)
     return any == 0;
 }
 
+/* A template may be saved in the middle of a read, whose second half a clone then has from another
+ * block: only what was read twice is believed. */
+static int read_whole(struct link *l, uint8_t raw[LINK_BOOT_BYTES], struct err *err)
+{
+    uint8_t again[LINK_BOOT_BYTES];
+    int r = l->opts.read_boot(raw, LINK_BOOT_BYTES, err);
+
+    for (int i = 0; r == 0 && i < READ_TRIES; i++) {
+        r = l->opts.read_boot(again, sizeof(again), err);
+        if (r == 0 && memcmp(again, raw, sizeof(again)) == 0)
+            break;
+        memcpy(raw, again, sizeof(again));
+        if (i == READ_TRIES - 1)
+            r = err_set(err, ERR_INVALID, "%s is another one at each look", LINK_BOOT_FILE);
+    }
+    mem_wipe(again, sizeof(again));
+    return r;
+}
+
 /* A token that we have not seen means a VM that we have not been. */
 static int refresh(struct link *l, struct err *err)
 {
     uint8_t raw[LINK_BOOT_BYTES];
     struct link_boot boot;
-    int r = l->opts.read_boot(raw, sizeof(raw), err);
+    int r = read_whole(l, raw, err);
 
     if (r == 0 && link_boot_decode(raw, &boot) < 0)
         r = err_set(err, ERR_INVALID, "%s is damaged", LINK_BOOT_FILE);
@@ -117,8 +139,8 @@ int link_await_token(struct ctx *ctx, struct link *l, struct err *err)
     while (refresh(l, err) < 0) {
         if (err->code != ERR_UNAVAILABLE)
             return -1;
-        if (!told)
-            log_info(ctx, "ready, waiting for a token");
+        if (!told && l->opts.on_waiting)
+            l->opts.on_waiting(l->opts.arg);
         told = true;
         if (fiber_sleep(ctx, TOKEN_PAUSE_NS, err) < 0)
             return -1;

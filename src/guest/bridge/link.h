@@ -24,6 +24,9 @@ struct link_opts {
     uint32_t host_addr;
     uint16_t host_port;
     bool no_seed; /* of tests: leaves clock, generator and name alone */
+    /* This is a template: there is no token yet. Once, before the wait; may be NULL. */
+    void (*on_waiting)(void *arg);
+    void *arg;
 };
 
 /* Caller frees. */
@@ -31,7 +34,7 @@ struct link *link_new(const struct link_opts *opts);
 void link_free(struct link *l);
 AUTO_DEFINE(struct link *, link_free);
 struct dialer *link_dialer(struct link *l); /* borrows */
-/* Waits until there is a token, looking every 100 ms; at once on vsock. */
+/* Waits until there is a token, looking every 5 ms; at once on vsock. */
 int link_await_token(struct ctx *ctx, struct link *l, struct err *err);
 
 /* Finds the link's interface by its MAC, gives it its address and a fixed neighbour, and brings it

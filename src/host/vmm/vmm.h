@@ -36,6 +36,9 @@ struct vm_doc {
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
     uint32_t scsi_controllers;    /* present at boot, 0 … 4 */
     const char *agent_log_level;  /* for gcs; NULL: info */
+    /* Where saved VMs are kept. One that fits is cloned: what comes up is the same VM, sooner.
+     * NULL: never. */
+    const char *template_dir;
     /* Where all is written down that the VM owns; borrows until release. NULL: one of its own in
      * run_dir, which goes with the VM. */
     struct ledger *ledger;
@@ -78,6 +81,9 @@ struct vmm_info {
     int pid;             /* 0 if not running */
     const char *backend; /* "qemu" */
     char version[64];    /* of the VMM */
+    bool clone;          /* of a template */
+    bool want_template;  /* there was none that fits: one should be built */
+    char cold_why[160];  /* why it is no clone; "" if it is, or none was wanted */
 };
 
 struct scsi_slot {

@@ -81,6 +81,10 @@ char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
                   " random.trust_cpu=on memhp_default_state=online");
     /* ACPI hot-plugs into the bridge (tried); the bridge's own controller only complains. */
     sbuf_adds(&b, " initcall_blacklist=shpcd_init");
+    /* Room to grow beyond 4 GiB makes the kernel set 64 MiB aside for devices that cannot reach
+     * that far; none of ours is like that. */
+    if (doc->max_memory_mib > doc->memory_mib)
+        sbuf_adds(&b, " swiotlb=noforce");
     if (host->emulated)
         add_emulation_args(&b, doc, host);
     sbuf_addf(&b, " rdinit=/init lcow.host=tcp lcow.loglevel=%s",
@@ -101,7 +105,30 @@ static char *quote(const char *s)
     return sbuf_take(&b);
 }
 
-static void add_machine(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
+/* A clone maps the file privately and has it open for reading only; rom=off, since the mapping is
+ * written to all the same. QEMU before 8.2 cannot do that. */
+static void add_memory(const struct vm_doc *doc, const struct qemu_host *host,
+                       const struct qemu_fds *fds, struct strv *out)
+{
+    strv_add(out, "-object");
+    if (host->form == QEMU_TEMPLATE)
+        strv_addf(out, "memory-backend-file,id=mem0,size=%uM,mem-path=/proc/self/fd/%d,share=on",
+                  doc->memory_mib, fds->ram);
+    else if (host->form == QEMU_CLONE)
+        strv_addf(out,
+                  "memory-backend-file,id=mem0,size=%uM,mem-path=" QEMU_JAIL_RAM
+                  ",share=off,readonly=on,rom=off",
+                  doc->memory_mib);
+    else
+        strv_addf(out, "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
+    if (host->form == QEMU_CLONE) {
+        strv_add(out, "-incoming");
+        strv_add(out, "defer");
+    }
+}
+
+static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
+                        const struct qemu_fds *fds, struct strv *out)
 {
     uint32_t max = doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib : 0;
 
@@ -123,8 +150,7 @@ static void add_machine(const struct vm_doc *doc, const struct qemu_host *host, 
         strv_addf(out, "%uM,slots=4,maxmem=%uM", doc->memory_mib, max);
     else
         strv_addf(out, "%uM", doc->memory_mib);
-    strv_add(out, "-object");
-    strv_addf(out, "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
+    add_memory(doc, host, fds, out);
 }
 
 static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
@@ -194,7 +220,7 @@ void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qe
     strv_add(out, "none");
     strv_add(out, "-sandbox");
     strv_add(out, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
-    add_machine(doc, host, out);
+    add_machine(doc, host, fds, out);
     add_boot(doc, host, out);
     add_channels(fds, out);
     add_devices(doc, out);

@@ -14,6 +14,8 @@ struct vm_doc;
 #define QEMU_JAIL_INITRD "/boot/initrd"
 #define QEMU_JAIL_FW_CFG "/boot/lcow"
 #define QEMU_JAIL_SHARES "/shares"
+#define QEMU_JAIL_RAM "/boot/ram"     /* a clone's: its template's memory */
+#define QEMU_JAIL_STATE "/boot/state" /* a clone's: its template's devices */
 
 /* Debian 6.1 with our initramfs does not come up with less. */
 #define QEMU_MEMORY_MIN_MIB 128
@@ -21,13 +23,23 @@ struct vm_doc;
 #define QEMU_CPUS_MAX 64
 #define QEMU_SCSI_MAX 4
 
+/* Where the VM's memory comes from. A clone's command line is its template's but for this, so it
+ * is made from the template's document. */
+enum qemu_form {
+    QEMU_COLD,     /* memory of its own, from nothing */
+    QEMU_TEMPLATE, /* memory in a file that stays */
+    QEMU_CLONE,    /* that file, copy-on-write; waits for migrate-incoming */
+};
+
 struct qemu_host {
     bool emulated;
     uint32_t tsc_khz; /* 0: unknown */
+    enum qemu_form form;
 };
 
 struct qemu_fds {
     int qmp, console, link;
+    int ram; /* of a template: the file for its memory */
 };
 
 /* Whether the document can become a VM: ERR_INVALID names the value and its bounds. */

@@ -27,7 +27,7 @@ static char *text_of(const struct vm_doc *doc, const struct qemu_host *host)
     struct sbuf text = { 0 };
 
     qemu_cmdline(doc, "/usr/bin/qemu-system-x86_64", host,
-                 &(struct qemu_fds){ .qmp = 3, .console = 4, .link = 5 }, &args);
+                 &(struct qemu_fds){ .qmp = 3, .console = 4, .link = 5, .ram = 8 }, &args);
     for (size_t i = 0; i < args.n; i++)
         sbuf_addf(&text, "%s\n", args.v[i]);
     return sbuf_take(&text);
@@ -52,6 +52,18 @@ TEST(one_vcpu_under_emulation_is_as_recorded)
     struct vm_doc doc = doc_of(1);
 
     golden("tcg-1cpu", &doc, &(struct qemu_host){ .emulated = true, .tsc_khz = 2299998 });
+}
+
+/* A clone is its template but for where the memory comes from. */
+TEST(template_and_clone_are_as_recorded)
+{
+    struct vm_doc doc = doc_of(1);
+
+    doc.memory_mib = 128;
+    doc.max_memory_mib = 128 + 32768;
+    doc.max_cpus = 4;
+    golden("template", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_TEMPLATE });
+    golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE });
 }
 
 TEST(four_vcpus_under_emulation_are_as_recorded)

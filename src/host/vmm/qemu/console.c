@@ -5,6 +5,8 @@
 
 static enum console_news read_line(const char *line)
 {
+    if (strstr(line, "lcow: stage ready"))
+        return CONSOLE_READY;
     if (strstr(line, "lcow: stage init"))
         return CONSOLE_INIT;
     /* "[    0.000000] Linux version 6.1…" */

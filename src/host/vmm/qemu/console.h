@@ -10,7 +10,12 @@ struct sbuf;
 #define CONSOLE_KEEP (16 * 1024)
 #define CONSOLE_LINE_MAX 160 /* as much of a line as is looked at */
 
-enum console_news { CONSOLE_NOTHING, CONSOLE_KERNEL, CONSOLE_INIT };
+enum console_news {
+    CONSOLE_NOTHING,
+    CONSOLE_KERNEL,
+    CONSOLE_INIT,
+    CONSOLE_READY, /* a template's agent waits for its token */
+};
 
 struct console {
     uint64_t total; /* bytes ever written */

@@ -133,6 +133,7 @@ static void qemu_free(struct vmm *v)
     uid_slot_release(&q->uid);
     fd_close(q->kernel_fd);
     fd_close(q->initrd_fd);
+    template_close(&q->tpl);
     cancel_release(&q->life_cancel);
     mem_wipe(&q->boot, sizeof(q->boot));
     for (size_t i = 0; i < q->n_texts; i++)
@@ -175,6 +176,9 @@ static void info(struct vmm *v, struct vmm_info *ret)
     if (q->proc && !child_done(q->proc->child, NULL))
         ret->pid = child_pid(q->proc->child);
     snprintf(ret->version, sizeof(ret->version), "%s", q->version);
+    ret->clone = q->form == QEMU_CLONE;
+    ret->want_template = q->want_template;
+    snprintf(ret->cold_why, sizeof(ret->cold_why), "%s", q->cold_why);
 }
 
 static enum vm_stage stage(struct vmm *v)
@@ -210,6 +214,8 @@ static const struct vmm_ops qemu_ops = {
     .share_remove = qemu_share_remove,
     .nic_add = qemu_nic_add,
     .nic_remove = qemu_nic_remove,
+    .set_memory = qemu_set_memory,
+    .set_cpus = qemu_set_cpus,
 };
 
 struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env)
@@ -220,6 +226,7 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     q->loop = loop;
     q->test_env = env;
     q->kernel_fd = q->initrd_fd = q->uid.fd = -1;
+    q->tpl.ram_fd = q->tpl.state_fd = -1;
     q->root = ctx_root(loop);
     q->life = q->root;
     cancel_init(&q->life_cancel, NULL);

@@ -5,16 +5,34 @@
 #pragma once
 #include "base/err.h"
 
+#include <stdbool.h>
+
 struct ctx;
 struct loop;
+struct template_info;
+struct vm_doc;
 struct vmm;
 
 #define QEMU_PROGRAM "qemu-system-x86_64"
 #define QEMU_REMEDY "install qemu-system-x86 from bookworm-backports; scripts/deps does it"
 #define QEMU_VERSION_MIN_MAJOR 7
 #define QEMU_VERSION_MIN_MINOR 2
+/* Older ones open a template's memory for writing in each clone. */
+#define QEMU_TEMPLATE_MAJOR 8
+#define QEMU_TEMPLATE_MINOR 2
 
 struct vmm *qemu_vmm_new(struct loop *loop);
+
+/* Builds the template that VMs of this document are cloned from, in doc->template_dir; the
+ * document's sizes do not matter. Waits for a whole boot. A good one that is there is left alone:
+ * then *ret_made is false. Caller releases *ret. ERR_EXISTS: another builder is at work. */
+struct qemu_build_opts {
+    bool wait;  /* for the other builder */
+    bool again; /* also if there is a good one */
+};
+int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc,
+                        const struct qemu_build_opts *opts, struct template_info *ret,
+                        bool *ret_made, struct err *err);
 
 /* For tests: other places to look for acceleration than the host's own. Borrowed. */
 struct qemu_test_env {

@@ -50,6 +50,7 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->doc.kernel = keep(q, doc->kernel);
     q->doc.initrd = keep(q, doc->initrd);
     q->doc.agent_log_level = keep(q, doc->agent_log_level);
+    q->doc.template_dir = keep(q, doc->template_dir);
     q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
     q->life.cancel = &q->life_cancel;
     q->run_root = run_root_of(doc->run_dir);
@@ -81,8 +82,12 @@ static void drop_doc(struct qemu *q)
 
 static void dialled(void *arg, uint32_t port)
 {
+    struct qemu *q = arg;
+
+    q->dialled = true;
+    waitq_wake_all(&q->stage_q);
     if (port == PORT_BRIDGE)
-        qemu_raise_stage(arg, VM_STAGE_AGENT);
+        qemu_raise_stage(q, VM_STAGE_AGENT);
 }
 
 static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
@@ -124,6 +129,8 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
         return -1;
     if (qemu_image_open(ctx, q->doc.kernel, q->doc.initrd, &q->kernel_fd, &q->initrd_fd, err) < 0)
         return -1;
+    if (doc->template_dir)
+        qemu_template_look(q);
     if (make_owned(q, err) < 0)
         return -1;
     return make_link(ctx, q, err);
@@ -196,6 +203,7 @@ int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err)
         return -1;
     fd_close(TAKE_FD(q->kernel_fd));
     fd_close(TAKE_FD(q->initrd_fd));
+    template_close(&q->tpl);
     if (drop_owned(q, err) < 0)
         return -1;
     uid_slot_release(&q->uid);

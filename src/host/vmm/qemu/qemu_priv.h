@@ -5,8 +5,10 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "host/own/template.h"
 #include "host/own/uid.h"
 #include "host/vmm/qemu/accel.h"
+#include "host/vmm/qemu/cmdline.h"
 #include "host/vmm/qemu/console.h"
 #include "host/vmm/qemu/qlink.h"
 #include "host/vmm/qemu/qmp_client.h"
@@ -26,7 +28,15 @@ struct stream;
 #define QEMU_DRAIN_NS (UINT64_C(200) * 1000 * 1000) /* after its end, for its last words */
 
 /* Numbers in the child. */
-enum { QEMU_FD_QMP = 3, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_KERNEL, QEMU_FD_INITRD };
+enum {
+    QEMU_FD_QMP = 3,
+    QEMU_FD_CONSOLE,
+    QEMU_FD_LINK,
+    QEMU_FD_KERNEL,
+    QEMU_FD_INITRD,
+    QEMU_FD_RAM,
+    QEMU_FD_STATE
+};
 
 /* Counts kills in the memory cgroup of a process. */
 struct oom_watch {
@@ -49,6 +59,7 @@ struct qemu_proc {
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
+    char migration[24]; /* of the last MIGRATION event; "" before the first */
     struct log_rate io_errors;
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
     struct latch gone;
@@ -86,8 +97,19 @@ struct qemu {
     struct uid_slot uid;
     struct link_boot boot;
     struct qlink *link;
+    struct template tpl;   /* to clone from; ram_fd is -1 if there is none */
+    struct vm_doc tpl_doc; /* of template and clones; strings are doc's or constant */
+    char tpl_key[TEMPLATE_KEY_SIZE];
+    bool want_template;
+    char cold_why[160];
 
     /* From start on. */
+    enum qemu_form form;
+    const struct template_draft *draft; /* of a template that is being built; borrowed */
+    bool dialled;                       /* the guest has said its token */
+    uint64_t grown_bytes;               /* by virtio-mem, as QEMU told last */
+    bool ready;                         /* a template's agent waits for its token */
+    uint32_t n_cpus;                    /* now; 0: as the document says */
     bool proving;
     struct qemu_proc *proc;
     struct console console;
@@ -129,6 +151,22 @@ void qemu_proc_kill(struct qemu_proc *p);
 int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err);
 /* The process has ended; decides whether the VM has. */
 void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
+
+/* qemu_clone.c - the way from a template to a VM. look: whether there is one, at create; never
+ * fails, cold_why tells. identity: the lines of the key, caller frees. */
+void qemu_template_look(struct qemu *q);
+char *qemu_template_identity(struct qemu *q);
+int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
+struct qemu_host qemu_host_of(const struct qemu *q);
+/* For saving and for restoring: what is set before, and the wait for its end. */
+int qemu_migration_prepare(struct ctx *ctx, struct qemu *q, struct err *err);
+int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err);
+
+/* qemu_size.c */
+int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
+int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
+/* The same for a start that is under way. */
+int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err);
 
 /* qemu_exit.c - fills p->exit from what is known. */
 void qemu_exit_fill(struct qemu_proc *p, int status);

@@ -37,8 +37,12 @@ static void read_console(void *arg)
         enum console_news news = console_feed(&p->vm->console, buf, n);
         if (news >= CONSOLE_KERNEL)
             qemu_raise_stage(p->vm, VM_STAGE_KERNEL);
-        if (news == CONSOLE_INIT)
+        if (news >= CONSOLE_INIT)
             qemu_raise_stage(p->vm, VM_STAGE_INIT);
+        if (news == CONSOLE_READY) {
+            p->vm->ready = true;
+            waitq_wake_all(&p->vm->stage_q);
+        }
     }
 }
 
@@ -77,6 +81,13 @@ static void on_event(void *arg, const struct qmp_message *m)
             qemu_disk_deleted(p->vm, text);
             qemu_nic_deleted(p->vm, text);
         }
+    } else if (str_eq(m->event, "MIGRATION")) {
+        (void)js_str(m->data, "status", &text, &ignored);
+        snprintf(p->migration, sizeof(p->migration), "%s", text ? text : "?");
+        waitq_wake_all(&p->vm->stage_q);
+    } else if (str_eq(m->event, "MEMORY_DEVICE_SIZE_CHANGE")) {
+        (void)js_u64(m->data, "size", &p->vm->grown_bytes, &ignored);
+        waitq_wake_all(&p->vm->stage_q);
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
         (void)js_str(m->data, "reason", &text, &ignored);
         /* The guest decides how often it writes to a full disk. */
@@ -135,6 +146,7 @@ int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 /* Both ends of everything QEMU inherits; [0] is ours. */
 struct wiring {
     int qmp[2], console[2], errors[2], kernel, initrd;
+    int ram, state; /* of a clone: read-only mounts; of a template: ram is the file */
 };
 
 static void wiring_release(struct wiring *w)
@@ -146,11 +158,29 @@ static void wiring_release(struct wiring *w)
     }
     fd_close(w->kernel);
     fd_close(w->initrd);
+    fd_close(w->ram);
+    fd_close(w->state);
 }
 
 static void wiring_release_auto(struct wiring *w)
 {
     wiring_release(w);
+}
+
+/* Through a read-only mount nobody in the jail can open them for writing, whatever capabilities
+ * they have. */
+static int wire_template(struct qemu *q, struct wiring *w, struct err *err)
+{
+    if (q->form == QEMU_TEMPLATE) {
+        w->ram = fcntl(q->draft->ram_fd, F_DUPFD_CLOEXEC, 3);
+        w->state = fcntl(q->draft->state_fd, F_DUPFD_CLOEXEC, 3);
+        return w->ram < 0 || w->state < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
+    }
+    w->ram = jail_tree(q->tpl.ram_fd);
+    w->state = jail_tree(q->tpl.state_fd);
+    if (w->ram < 0 || w->state < 0)
+        return err_sys(err, w->ram < 0 ? -w->ram : -w->state, "prepare the template for the jail");
+    return 0;
 }
 
 static int wire(struct qemu *q, struct wiring *w, struct err *err)
@@ -164,7 +194,7 @@ static int wire(struct qemu *q, struct wiring *w, struct err *err)
     if (w->kernel < 0 || w->initrd < 0)
         return err_sys(err, w->kernel < 0 ? -w->kernel : -w->initrd,
                        "prepare kernel and initrd for the jail");
-    return 0;
+    return q->form == QEMU_COLD ? 0 : wire_template(q, w, err);
 }
 
 static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
@@ -173,12 +203,22 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
     const char *const devices[] = { "/dev/null", "/dev/urandom",
                                     q->accel.emulated ? NULL : q->accel_env.kvm, NULL };
     const struct jail_file files[] = { { QEMU_FD_KERNEL, QEMU_JAIL_KERNEL },
-                                       { QEMU_FD_INITRD, QEMU_JAIL_INITRD } };
+                                       { QEMU_FD_INITRD, QEMU_JAIL_INITRD },
+                                       { QEMU_FD_RAM, QEMU_JAIL_RAM },
+                                       { QEMU_FD_STATE, QEMU_JAIL_STATE } };
     uint8_t boot[LINK_BOOT_BYTES];
 
     q->boot.wall_ns = loop_wall(q->loop);
-    link_boot_encode(&q->boot, boot);
-    const struct jail_blob blob = { QEMU_JAIL_FW_CFG, boot, sizeof(boot) };
+    /* A template's has no token, so its agent waits. */
+    link_boot_encode(q->form == QEMU_TEMPLATE ? &(struct link_boot){ .wall_ns = q->boot.wall_ns }
+                                              : &q->boot,
+                     boot);
+    const struct jail_blob blobs[] = {
+        { QEMU_JAIL_FW_CFG, boot, sizeof(boot) },
+        /* QEMU asks whether memory need not be reserved. If the
+         * host forbids that, the kernel says so when it is mapped. */
+        { "/proc/sys/vm/overcommit_memory", "0\n", 2 }
+    };
     int r = jail_new(&(struct jail_opts){ .mount_point = q->jail_dir,
                                           .program = q->program,
                                           .uid = q->uid.uid,
@@ -187,9 +227,9 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
                                           .devices = devices,
                                           .fd_links = true,
                                           .files = files,
-                                          .n_files = ARRAY_LEN(files),
-                                          .blobs = &blob,
-                                          .n_blobs = 1,
+                                          .n_files = q->form == QEMU_CLONE ? 4 : 2,
+                                          .blobs = blobs,
+                                          .n_blobs = ARRAY_LEN(blobs),
                                           .max_fds = MAX_FDS,
                                           .max_threads = MAX_THREADS },
                      ret, err);
@@ -214,34 +254,36 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
 {
     AUTO(jail_free) struct jail *jail = NULL;
     AUTO(strv_release) struct strv args = { 0 };
-    const struct qemu_host host = { .emulated = q->accel.emulated,
-                                    .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0 };
-    const struct qemu_fds numbers = { QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK };
+    const struct qemu_host host = qemu_host_of(q);
+    const struct qemu_fds numbers = { QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_RAM };
     const struct child_fd fds[] = { { w->errors[1], 2 },
                                     { w->qmp[1], QEMU_FD_QMP },
                                     { w->console[1], QEMU_FD_CONSOLE },
                                     { qlink_tap(q->link), QEMU_FD_LINK },
                                     { w->kernel, QEMU_FD_KERNEL },
-                                    { w->initrd, QEMU_FD_INITRD } };
+                                    { w->initrd, QEMU_FD_INITRD },
+                                    { w->ram, QEMU_FD_RAM },
+                                    { w->state, QEMU_FD_STATE } };
     static const char *const no_env[] = { NULL };
 
-    qemu_cmdline(&q->doc, q->program, &host, &numbers, &args);
+    qemu_cmdline(q->form == QEMU_COLD ? &q->doc : &q->tpl_doc, q->program, &host, &numbers, &args);
     if (make_jail(q, &jail, err) < 0)
         return -1;
-    return child_spawn(ctx,
-                       &(struct child_opts){ .path = q->program,
-                                             .argv = (const char *const *)args.v,
-                                             .envp = no_env,
-                                             .fds = fds,
-                                             .n_fds = ARRAY_LEN(fds),
-                                             .clone_flags = JAIL_CLONE_FLAGS,
-                                             .new_session = true,
-                                             .die_with_us = true,
-                                             .setup = jail_setup,
-                                             .setup_arg = jail,
-                                             .on_pid = note_pid,
-                                             .on_pid_arg = q },
-                       ret, err);
+    return child_spawn(
+        ctx,
+        &(struct child_opts){ .path = q->program,
+                              .argv = (const char *const *)args.v,
+                              .envp = no_env,
+                              .fds = fds,
+                              .n_fds = ARRAY_LEN(fds) - (q->form == QEMU_COLD ? 2 : 0),
+                              .clone_flags = JAIL_CLONE_FLAGS,
+                              .new_session = true,
+                              .die_with_us = true,
+                              .setup = jail_setup,
+                              .setup_arg = jail,
+                              .on_pid = note_pid,
+                              .on_pid_arg = q },
+        ret, err);
 }
 
 static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wiring *w)
@@ -272,7 +314,7 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
 
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err)
 {
-    AUTO(wiring_release) struct wiring w = { { -1, -1 }, { -1, -1 }, { -1, -1 }, -1, -1 };
+    AUTO(wiring_release) struct wiring w = { { -1, -1 }, { -1, -1 }, { -1, -1 }, -1, -1, -1, -1 };
     struct child *child = NULL;
     int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "spawn (jail)", loop_now(q->loop));
     int r = wire(q, &w, err);

@@ -132,6 +132,32 @@ static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
     return start_once(ctx, q, err);
 }
 
+/* Anything that goes wrong with a clone is answered by a cold start, once; but not where there is
+ * no time left, or no memory. */
+static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct err over = ERR_INIT;
+    int r;
+
+    q->form = QEMU_CLONE;
+    q->proving = true; /* its end is not yet the VM's */
+    r = start_once(ctx, q, err);
+    if (r == 0)
+        r = qemu_clone_restore(ctx, q, err);
+    q->proving = false;
+    if (r == 0 || ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom))
+        return r;
+    snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
+    log_warn(&q->life, "no clone, going on with a cold start", F_ERR(err));
+    if (drop_proc(ctx, q, err) < 0)
+        return -1;
+    err_clear(err);
+    q->form = QEMU_COLD;
+    q->n_cpus = 0;
+    q->grown_bytes = 0;
+    return start_once(ctx, q, err);
+}
+
 /* Whatever is left of a start that failed ends now, and wait tells why. */
 static void start_failed(struct qemu *q, const struct err *err)
 {
@@ -166,7 +192,9 @@ int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err)
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = ctx_check(&inner, err);
     if (r == 0)
-        r = q->proving ? start_proving(&inner, q, err) : start_once(&inner, q, err);
+        r = q->proving           ? start_proving(&inner, q, err)
+            : q->tpl.ram_fd >= 0 ? start_clone(&inner, q, err)
+                                 : start_once(&inner, q, err);
     q->proving = false;
     if (r == 0 && q->proc->gone.set)
         r = err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);

@@ -1,0 +1,97 @@
+/* template.h - the store of templates: VMs saved just before their agent's first connection, to be
+ * cloned from. One directory per key below the store's:
+ *     <dir>/<key>/ram      the memory; clones map it copy-on-write
+ *     <dir>/<key>/state    the devices
+ *     <dir>/<key>/header   what it is: a checksum, then JSON
+ * All of root's and nobody else's, written elsewhere and put in place by rename. Whatever is
+ * damaged, of another owner or a link is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
+ * builder replaces it. Blocks for a local file system; only template_lock may wait. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stdint.h>
+#include <sys/types.h>
+
+struct ctx;
+struct err;
+struct json_t;
+struct jsw;
+struct ledger;
+
+#define TEMPLATE_KEY_SIZE 33 /* hexadecimal, with its NUL */
+#define TEMPLATE_HEADER_MAX (256 * 1024)
+#define TEMPLATE_LIST_MAX 256
+
+struct template_file {
+    uint64_t size, inode, mtime_ns;
+    char sha256[65];
+};
+
+struct template_info {
+    char key[TEMPLATE_KEY_SIZE];
+    char *identity; /* the lines the key is a hash of; owned */
+    char vmm_version[64];
+    uint32_t memory_mib, max_memory_mib, max_cpus;
+    bool emulated;
+    uint64_t created_ns; /* wall clock */
+    struct template_file ram, state;
+};
+void template_info_release(struct template_info *i); /* repeatable */
+static inline void template_info_release_auto(struct template_info *i)
+{
+    template_info_release(i);
+}
+/* As one JSON object. */
+void template_info_write(const struct template_info *i, struct jsw *w, const char *key);
+
+/* The header's bytes and back; ERR_DATA_LOSS names what is wrong. Caller frees. Fuzzed. */
+char *template_header_format(const struct template_info *i, size_t *ret_len);
+int template_header_parse(const char *text, size_t len, struct template_info *ret, struct err *err);
+
+/* An opened one. */
+struct template
+{
+    struct template_info info;
+    int ram_fd, state_fd; /* for reading */
+};
+void template_close(struct template *t); /* repeatable; needs ram_fd and state_fd set */
+
+/* The cheap look, at each use: owners, kinds, the header's checksum, and that both files are those
+ * that were written (size, inode, time). ERR_NOT_FOUND: there is none. */
+int template_open(const char *dir, const char *key, struct template *ret, struct err *err);
+/* The same, and the checksums of both files. Reads all of them. */
+int template_verify(const char *dir, const char *key, struct template_info *ret, struct err *err);
+/* Keys in the order of their names, whatever state they are in. Caller frees. A store that is not
+ * there is empty. */
+int template_list(const char *dir, char (**ret_keys)[TEMPLATE_KEY_SIZE], size_t *ret_n,
+                  struct err *err);
+int template_remove(const char *dir, const char *key, struct err *err);
+
+/* The store's lock: one builder at a time. The directory is made if it is missing. wait: until ctx
+ * ends; else ERR_EXISTS if another has it. *ret is closed to let go. */
+int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct err *err);
+
+/* One that is being made, by the holder of the lock. */
+struct template_draft {
+    char *path;
+    int ram_fd, state_fd; /* for writing */
+    struct ledger *ledger;
+    uint64_t note;
+};
+/* Removes what builders before left half done. ram_bytes are reserved: a disk that is full says so
+ * now. Its directory is in the ledger, which is borrowed. */
+int template_draft_begin(const char *dir, const char *key, uint64_t ram_bytes,
+                         struct ledger *ledger, struct template_draft *ret, struct err *err);
+/* Checksums, header, fsync, and by rename into its place. info's files are filled in. The draft is
+ * over in every case. */
+int template_draft_commit(struct template_draft *d, const char *dir, struct template_info *info,
+                          struct err *err);
+void template_draft_abort(struct template_draft *d); /* repeatable */
+
+/* What a file is, without reading it: changes with every write or replacement. "-" if that cannot
+ * be told. Caller frees. */
+char *template_file_identity(int fd);
+/* The processor, from /proc/cpuinfo's text: what a saved CPU state depends on. Caller frees. */
+char *template_cpu_identity(const char *cpuinfo);
+/* Of the lines. */
+void template_key_of(const char *identity, char ret[TEMPLATE_KEY_SIZE]);

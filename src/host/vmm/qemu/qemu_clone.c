@@ -1,0 +1,213 @@
+/* qemu_clone.c - from a template to a VM: which template fits, and its restore. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/qemu/qemu_priv.h"
+#include "proto/qmp.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/sysinfo.h>
+
+#define CPUINFO_MAX (8u << 20)
+
+/* A clone that has not come to life by then is given up. It takes a tenth of a second; a cold
+ * start would not be sooner on a machine as busy as that. */
+#define RESTORE_NS (10 * NS_PER_S)
+
+/* What the smallest VM has. The rest comes by hot-plug, so one template serves all sizes. */
+#define BASE_MIB 128
+/* Room for growth costs QEMU 96 KiB a GiB, and each possible vCPU the guest 200 KiB: no more than
+ * this host can give. */
+#define CPUS_MIN 4
+#define CPUS_MAX 16
+
+struct qemu_host qemu_host_of(const struct qemu *q)
+{
+    return (struct qemu_host){ .emulated = q->accel.emulated,
+                               .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0,
+                               .form = q->form };
+}
+
+/* --- which one --- */
+
+static uint32_t grow_mib(void)
+{
+    struct sysinfo si = { 0 };
+    uint64_t mib = 4096, have;
+
+    (void)sysinfo(&si); /* cannot fail */
+    have = ((uint64_t)si.totalram * si.mem_unit) >> 20;
+    while (mib < have && mib < QEMU_MEMORY_MAX_MIB / 2)
+        mib *= 2;
+    return (uint32_t)mib;
+}
+
+static uint32_t cpus_max(void)
+{
+    int n = get_nprocs();
+
+    return n < CPUS_MIN ? CPUS_MIN : n > CPUS_MAX ? CPUS_MAX : (uint32_t)n;
+}
+
+/* The document of the template that could become this VM. */
+static void fill_tpl_doc(struct qemu *q)
+{
+    q->tpl_doc = q->doc;
+    q->tpl_doc.memory_mib = BASE_MIB;
+    q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib();
+    q->tpl_doc.cpus = 1;
+    q->tpl_doc.max_cpus = cpus_max();
+    if (q->tpl_doc.scsi_controllers == 0)
+        q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
+}
+
+/* All that the saved state depends on. The command line has the machine, the processor model, the
+ * TSC's frequency and the agent's settings in it. */
+char *qemu_template_identity(struct qemu *q)
+{
+    AUTO_FD int program = open(q->program, O_RDONLY | O_CLOEXEC);
+    AUTO_FREE char *kernel = template_file_identity(q->kernel_fd),
+                   *initrd = template_file_identity(q->initrd_fd),
+                   *qemu = template_file_identity(program), *cpuinfo = NULL, *cpu = NULL;
+    AUTO(strv_release) struct strv args = { 0 };
+    struct qemu_host host = qemu_host_of(q);
+    struct sbuf b = { 0 };
+    size_t len;
+
+    fill_tpl_doc(q);
+    struct vm_doc doc = q->tpl_doc;
+    doc.id = "template";
+    host.form = QEMU_TEMPLATE;
+    qemu_cmdline(&doc, q->program, &host,
+                 &(struct qemu_fds){ QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_RAM },
+                 &args);
+    if (file_read_all(q->accel_env.cpuinfo, CPUINFO_MAX, &cpuinfo, &len) == 0)
+        cpu = template_cpu_identity(cpuinfo);
+    sbuf_addf(&b, "kernel %s\ninitrd %s\nqemu %s\n%s", kernel, initrd, qemu, cpu ? cpu : "");
+    for (size_t i = 0; i < args.n; i++)
+        sbuf_addf(&b, "%s\n", args.v[i]);
+    return sbuf_take(&b);
+}
+
+static bool fits(struct qemu *q)
+{
+    const struct vm_doc *d = &q->doc, *t = &q->tpl_doc;
+
+    if (d->memory_mib < t->memory_mib || d->memory_mib > t->max_memory_mib ||
+        d->max_memory_mib > t->max_memory_mib)
+        snprintf(q->cold_why, sizeof(q->cold_why), "templates are for VMs of %u to %u MiB",
+                 t->memory_mib, t->max_memory_mib);
+    else if (d->max_cpus > t->max_cpus)
+        snprintf(q->cold_why, sizeof(q->cold_why), "templates are for VMs of up to %u vCPUs",
+                 t->max_cpus);
+    else if (d->scsi_controllers > t->scsi_controllers)
+        snprintf(q->cold_why, sizeof(q->cold_why), "more SCSI controllers than a template has");
+    else
+        return true;
+    return false;
+}
+
+void qemu_template_look(struct qemu *q)
+{
+    struct err err = ERR_INIT;
+
+    if (q->accel.prove) {
+        snprintf(q->cold_why, sizeof(q->cold_why), "this is the first boot with KVM");
+        return;
+    }
+    AUTO_FREE char *identity = qemu_template_identity(q);
+    template_key_of(identity, q->tpl_key);
+    if (!fits(q))
+        return;
+    if (template_open(q->doc.template_dir, q->tpl_key, &q->tpl, &err) == 0)
+        return;
+    q->want_template = true;
+    if (err.code == ERR_NOT_FOUND) {
+        snprintf(q->cold_why, sizeof(q->cold_why), "there is no template yet");
+        return;
+    }
+    snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err.msg);
+    log_warn(&q->life, "template ignored, it will be built again", F_ERR(&err));
+}
+
+/* --- its restore --- */
+
+static void capabilities_args(struct jsw *w, const void *arg)
+{
+    static const char *const wanted[] = { "x-ignore-shared", "events" };
+
+    jsw_arr(w, "capabilities");
+    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
+        jsw_obj(w, NULL);
+        jsw_str(w, "capability", wanted[i]);
+        jsw_bool(w, "state", true);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+}
+
+int qemu_migration_prepare(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    return qmp_client_call(ctx, q->proc->qmp, "migrate-set-capabilities", capabilities_args, NULL,
+                           NULL, err);
+}
+
+int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    while (!str_eq(q->proc->migration, "completed")) {
+        if (q->proc->gone.set)
+            return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+        if (str_eq(q->proc->migration, "failed") || str_eq(q->proc->migration, "cancelled"))
+            return err_set(err, ERR_INTERNAL, "qemu's migration has %s", q->proc->migration);
+        if (waitq_wait(ctx, &q->stage_q, "qemu's migration", err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static void incoming_args(struct jsw *w, const void *arg)
+{
+    jsw_str(w, "uri", "file:" QEMU_JAIL_STATE);
+}
+
+/* The guest says its own token: from then on it is a VM like any other. */
+static int await_life(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    while (!q->dialled) {
+        if (q->proc->gone.set)
+            return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
+        if (waitq_wait(ctx, &q->stage_q, "the clone to come to life", err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, RESTORE_NS);
+    struct timeline *t = q->vmm.timeline;
+    int span = timeline_begin(t, TRACK_VMM, "restore", loop_now(q->loop));
+    int r = qemu_migration_prepare(&limited, q, err);
+
+    if (r == 0)
+        r = qmp_client_call(&limited, q->proc->qmp, "migrate-incoming", incoming_args, NULL, NULL,
+                            err);
+    if (r == 0)
+        r = qemu_migration_wait(&limited, q, err);
+    timeline_end(t, span, loop_now(q->loop));
+    if (r == 0)
+        r = qemu_resize(&limited, q, err);
+    if (r < 0)
+        return err_wrap(err, "restore template %s", q->tpl_key);
+    span = timeline_begin(t, TRACK_VMM, "first sign of life", loop_now(q->loop));
+    r = await_life(&limited, q, err);
+    timeline_end(t, span, loop_now(q->loop));
+    return r < 0 ? err_wrap(err, "clone of template %s", q->tpl_key) : 0;
+}

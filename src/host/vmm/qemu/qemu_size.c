@@ -1,0 +1,170 @@
+/* qemu_size.c - memory by virtio-mem and vCPUs by hot-plug, while the VM runs. */
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/vmm/qemu/qemu_priv.h"
+#include "proto/qmp.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define GROWN_NS (10 * NS_PER_S) /* the guest adds it block by block */
+#define BLOCK_MIB 2              /* what virtio-mem deals in */
+
+/* What it was started with. */
+static const struct vm_doc *base_doc(const struct qemu *q)
+{
+    return q->form == QEMU_COLD ? &q->doc : &q->tpl_doc;
+}
+
+/* --- memory --- */
+
+static void grow_args(struct jsw *w, const void *arg)
+{
+    jsw_str(w, "path", "grow0");
+    jsw_str(w, "property", "requested-size");
+    jsw_u64(w, "value", *(const uint64_t *)arg);
+}
+
+static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_t *ret_bytes,
+                          struct err *err)
+{
+    const struct vm_doc *d = base_doc(q);
+    uint32_t most = d->max_memory_mib > d->memory_mib ? d->max_memory_mib : d->memory_mib;
+
+    if (mib < d->memory_mib || mib > most)
+        return err_set(err, ERR_RANGE, "memory of %u MiB: this VM can have %u to %u", mib,
+                       d->memory_mib, most);
+    uint32_t more = (mib - d->memory_mib + BLOCK_MIB - 1) / BLOCK_MIB * BLOCK_MIB;
+    *ret_bytes = (uint64_t)more << 20;
+    if (most == d->memory_mib)
+        return 0;
+    return qmp_client_call(ctx, q->proc->qmp, "qom-set", grow_args, ret_bytes, NULL, err);
+}
+
+int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    struct qemu_op op;
+    uint64_t bytes;
+
+    if (qemu_check_runs(q, "set the memory", err) < 0)
+        return -1;
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+    struct ctx limited = ctx_with_timeout(&inner, GROWN_NS);
+    int r = request_memory(&limited, q, mib, &bytes, err);
+    /* The guest plugs and unplugs by itself; it may keep what it cannot move. */
+    while (r == 0 && q->grown_bytes != bytes && !qemu_is_gone(q))
+        if (waitq_wait(&limited, &q->stage_q, "the guest to take or give memory", err) < 0)
+            r = err_wrap(err, "memory of %u MiB: the guest has come to %llu MiB", mib,
+                         (unsigned long long)(base_doc(q)->memory_mib + (q->grown_bytes >> 20)));
+    qemu_op_end(&op);
+    return r;
+}
+
+/* --- vCPUs --- */
+
+struct cpu_slot {
+    const json_t *props;
+    const char *type;
+    char id[24];
+};
+
+static void cpu_args(struct jsw *w, const void *arg)
+{
+    const struct cpu_slot *s = arg;
+    const char *key;
+    json_t *value;
+
+    jsw_str(w, "driver", s->type);
+    jsw_str(w, "id", s->id);
+    json_object_foreach((json_t *)s->props, key, value) jsw_value(w, key, value);
+}
+
+/* QEMU lists the highest first; the lowest free one is taken. */
+static bool find_free(const json_t *list, struct cpu_slot *ret)
+{
+    struct err ignored = ERR_INIT;
+
+    for (size_t i = json_array_size(list); i-- > 0;) {
+        const json_t *o = json_array_get(list, i);
+        const char *there = NULL;
+
+        ret->type = NULL;
+        ret->props = NULL;
+        if (js_str(o, "qom-path", &there, &ignored) < 0 || there ||
+            js_str(o, "type", &ret->type, &ignored) < 0 ||
+            js_obj(o, "props", &ret->props, &ignored) < 0 || !ret->type || !ret->props)
+            continue;
+        return true;
+    }
+    return false;
+}
+
+static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    AUTO(qmp_message_release) struct qmp_message list = { 0 };
+    struct cpu_slot s = { 0 };
+
+    if (qmp_client_call(ctx, q->proc->qmp, "query-hotpluggable-cpus", NULL, NULL, &list, err) < 0)
+        return -1;
+    if (!find_free(list.data, &s))
+        return err_set(err, ERR_RANGE, "qemu has no vCPU left to add");
+    snprintf(s.id, sizeof(s.id), "cpu-%u", q->n_cpus);
+    return qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err);
+}
+
+static void id_args(struct jsw *w, const void *arg)
+{
+    jsw_str(w, "id", arg);
+}
+
+static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct err *err)
+{
+    const struct vm_doc *d = base_doc(q);
+
+    if (cpus < d->cpus || cpus > d->max_cpus)
+        return err_set(err, ERR_RANGE, "%u vCPUs: this VM can have %u to %u", cpus, d->cpus,
+                       d->max_cpus);
+    if (q->n_cpus == 0)
+        q->n_cpus = d->cpus;
+    while (q->n_cpus < cpus) {
+        if (add_cpu(ctx, q, err) < 0)
+            return -1;
+        q->n_cpus++;
+    }
+    while (q->n_cpus > cpus) {
+        char id[24];
+
+        /* A request: the guest lets go of it when it has moved its work. */
+        snprintf(id, sizeof(id), "cpu-%u", q->n_cpus - 1);
+        if (qmp_client_call(ctx, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0)
+            return -1;
+        q->n_cpus--;
+    }
+    return 0;
+}
+
+int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    struct qemu_op op;
+
+    if (qemu_check_runs(q, "set the vCPUs", err) < 0)
+        return -1;
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+    int r = change_cpus(&inner, q, cpus, err);
+    qemu_op_end(&op);
+    return r < 0 ? err_wrap(err, "set the vCPUs to %u", cpus) : 0;
+}
+
+int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    uint64_t bytes;
+
+    if (request_memory(ctx, q, q->doc.memory_mib, &bytes, err) < 0)
+        return -1;
+    return change_cpus(ctx, q, q->doc.cpus, err);
+}

@@ -1,0 +1,376 @@
+/* template_cmd.c - `lcow template`: saved VMs that others are cloned from. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/own/template.h"
+#include "host/vmm/vmm.h"
+#include "tool/image.h"
+#include "tool/tool.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct template_opts {
+    bool json, allow_emulation, again, all, background;
+};
+
+#define AT(f) offsetof(struct template_opts, f)
+#define JSON_OPT                                                                                   \
+    {                                                                                              \
+        "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON value on stdout instead"             \
+    }
+
+static const struct args_opt ls_table[] = { JSON_OPT };
+static const struct args_opt build_table[] = {
+    { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
+      "for VMs by software emulation, if KVM does not work here" },
+    { "again", 0, ARGS_FLAG, NULL, AT(again), "also if there is a good one" },
+    { "background", 0, ARGS_FLAG, NULL, AT(background),
+      "as a shim does it: not if another builder is at work", .hidden = true },
+    JSON_OPT,
+};
+static const struct args_opt rm_table[] = {
+    { "all", 0, ARGS_FLAG, NULL, AT(all), "all of them" },
+    JSON_OPT,
+};
+
+static const struct args_example examples[] = {
+    { "lcow template build", "so that the first pod starts quickly, too" },
+    { "lcow template ls", "which are there, and are they good?" },
+    { "lcow template verify", "read them all and compare checksums" },
+};
+
+#define EXITS                                                                                      \
+    "Exit code: 0; 1 if something is wrong with a template; 2 if this command line is wrong."
+
+static const struct args_cmd cmd = {
+    .name = "template",
+    .summary = "Saved VMs that others are cloned from: build, list, check, remove.",
+    .synopsis = "ls | show KEY | build | verify [KEY...] | rm KEY... [options]",
+    .text = "A template is a VM that was saved when its agent was ready. A VM that is cloned from "
+            "it starts ten times sooner and shares its memory with the others. A template is built "
+            "in the background after the first cold start, and again when kernel, QEMU, processor "
+            "or configuration have changed; 'template = off' turns them off.",
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+static const struct args_cmd ls_cmd = { .name = "template ls",
+                                        .summary = "List the templates with their state.",
+                                        .synopsis = "[options]",
+                                        .text = EXITS,
+                                        .opts = ls_table,
+                                        .n_opts = ARRAY_LEN(ls_table) };
+static const struct args_cmd show_cmd = { .name = "template show",
+                                          .summary = "Print what a template was made from.",
+                                          .synopsis = "KEY [options]",
+                                          .text = EXITS,
+                                          .takes_words = true,
+                                          .opts = ls_table,
+                                          .n_opts = ARRAY_LEN(ls_table) };
+static const struct args_cmd build_cmd = {
+    .name = "template build",
+    .summary = "Build the template for VMs of this configuration.",
+    .synopsis = "[options]",
+    .text = "A good one that is there stays. " EXITS,
+    .opts = build_table,
+    .n_opts = ARRAY_LEN(build_table),
+};
+static const struct args_cmd verify_cmd = {
+    .name = "template verify",
+    .summary = "Read templates and compare their checksums.",
+    .synopsis = "[KEY...] [options]",
+    .text = "Without KEY all of them. " EXITS,
+    .takes_words = true,
+    .opts = ls_table,
+    .n_opts = ARRAY_LEN(ls_table),
+};
+static const struct args_cmd rm_cmd = {
+    .name = "template rm",
+    .summary = "Remove templates.",
+    .synopsis = "KEY... | --all [options]",
+    .text = "VMs that were cloned from them go on. " EXITS,
+    .takes_words = true,
+    .opts = rm_table,
+    .n_opts = ARRAY_LEN(rm_table),
+};
+
+/* --- one template --- */
+
+static void print_json(struct jsw *w)
+{
+    AUTO_FREE char *text = jsw_take(w, NULL), *line = str_format("%s\n", text);
+
+    tool_print(STDOUT_FILENO, line);
+}
+
+static void say(const char *key, const struct template_info *i, const struct err *err)
+{
+    char when[32] = "-";
+    time_t t = i ? (time_t)(i->created_ns / NS_PER_S) : 0;
+    struct tm tm;
+
+    if (i && gmtime_r(&t, &tm))
+        strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    AUTO_FREE char *line =
+        i ? str_format("%s  %s  QEMU %s  %s  %u..%u MiB  1..%u CPUs  good\n", key, when,
+                       i->vmm_version, i->emulated ? "emulated" : "KVM", i->memory_mib,
+                       i->max_memory_mib, i->max_cpus)
+          : str_format("%s  bad: %s\n", key, err->msg);
+    tool_print(STDOUT_FILENO, line);
+}
+
+static void say_json(const char *key, const struct template_info *i, const struct err *err,
+                     struct jsw *w)
+{
+    jsw_obj(w, NULL);
+    jsw_str(w, "key", key);
+    jsw_bool(w, "good", i != NULL);
+    if (i)
+        template_info_write(i, w, "header");
+    else
+        jsw_str(w, "error", err->msg);
+    jsw_end_obj(w);
+}
+
+/* Looks at each key, cheaply or thoroughly; how many are bad. */
+static int look(struct tool *t, char *const *keys, size_t n, bool thorough, bool json)
+{
+    const char *dir = t->config.template_dir;
+    struct jsw w;
+    int bad = 0;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_arr(&w, NULL);
+    for (size_t k = 0; k < n; k++) {
+        struct template tpl = { .ram_fd = -1, .state_fd = -1 };
+        struct err err = ERR_INIT;
+        int r = thorough ? template_verify(dir, keys[k], &tpl.info, &err)
+                         : template_open(dir, keys[k], &tpl, &err);
+        const struct template_info *i = r < 0 ? NULL : &tpl.info;
+
+        bad += r < 0;
+        if (json)
+            say_json(keys[k], i, &err, &w);
+        else
+            say(keys[k], i, &err);
+        template_close(&tpl);
+    }
+    jsw_end_arr(&w);
+    if (json)
+        print_json(&w);
+    else
+        jsw_release(&w);
+    return bad ? TOOL_FAILED : TOOL_OK;
+}
+
+static int all_keys(struct tool *t, struct strv *ret)
+{
+    char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
+    struct err err = ERR_INIT;
+    size_t n = 0;
+
+    if (template_list(t->config.template_dir, &keys, &n, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    for (size_t i = 0; i < n; i++)
+        strv_add(ret, keys[i]);
+    free(keys);
+    return TOOL_OK;
+}
+
+/* --- the commands --- */
+
+static int help(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct args_rest rest;
+    int code;
+
+    (void)ctx;
+    if (!tool_begin(t, &cmd, NULL, argv, &rest, &code))
+        return code;
+    return tool_fail(TOOL_USAGE, "which? ls, show, build, verify or rm; see: lcow template --help");
+}
+
+static int ls(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
+    struct template_opts o = { 0 };
+    struct args_rest rest;
+    int code;
+
+    (void)ctx;
+    if (!tool_begin(t, &ls_cmd, &o, argv, &rest, &code))
+        return code;
+    if ((code = all_keys(t, &keys)) != TOOL_OK)
+        return code;
+    return look(t, keys.v, keys.n, false, o.json);
+}
+
+static int show(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct template tpl = { .ram_fd = -1, .state_fd = -1 };
+    struct template_opts o = { 0 };
+    struct err err = ERR_INIT;
+    struct args_rest rest;
+    int code;
+
+    (void)ctx;
+    if (!tool_begin(t, &show_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n != 1)
+        return tool_fail(TOOL_USAGE, "one KEY is needed; see: lcow template ls");
+    if (template_open(t->config.template_dir, rest.argv[0], &tpl, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    if (o.json) {
+        struct jsw w;
+
+        jsw_init(&w, JSW_PLAIN);
+        template_info_write(&tpl.info, &w, NULL);
+        print_json(&w);
+    } else {
+        say(tpl.info.key, &tpl.info, &err);
+        AUTO_FREE char *sizes = str_format(
+            "memory file %llu bytes, state file %llu bytes; made from:\n",
+            (unsigned long long)tpl.info.ram.size, (unsigned long long)tpl.info.state.size);
+        tool_print(STDOUT_FILENO, sizes);
+        tool_print(STDOUT_FILENO, tpl.info.identity);
+    }
+    template_close(&tpl);
+    return TOOL_OK;
+}
+
+static int verify(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
+    struct template_opts o = { 0 };
+    struct args_rest rest;
+    int code;
+
+    (void)ctx;
+    if (!tool_begin(t, &verify_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n > 0)
+        return look(t, rest.argv, (size_t)rest.n, true, o.json);
+    if ((code = all_keys(t, &keys)) != TOOL_OK)
+        return code;
+    return look(t, keys.v, keys.n, true, o.json);
+}
+
+static int rm(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
+    struct template_opts o = { 0 };
+    struct args_rest rest;
+    struct jsw w;
+    int code;
+
+    (void)ctx;
+    if (!tool_begin(t, &rm_cmd, &o, argv, &rest, &code))
+        return code;
+    if ((rest.n > 0) == o.all)
+        return tool_fail(TOOL_USAGE, "say which: KEY..., or --all");
+    for (int i = 0; i < rest.n; i++)
+        strv_add(&keys, rest.argv[i]);
+    if (o.all && (code = all_keys(t, &keys)) != TOOL_OK)
+        return code;
+    jsw_init(&w, JSW_PLAIN);
+    jsw_arr(&w, NULL);
+    for (size_t i = 0; i < keys.n; i++) {
+        struct err err = ERR_INIT;
+
+        if (template_remove(t->config.template_dir, keys.v[i], &err) < 0)
+            code = tool_fail(TOOL_FAILED, "%s", err.msg);
+        else
+            jsw_str(&w, NULL, keys.v[i]);
+    }
+    jsw_end_arr(&w);
+    if (o.json)
+        print_json(&w);
+    else
+        jsw_release(&w);
+    return code;
+}
+
+int tool_template_build(struct ctx *ctx, struct tool *t, const struct tool_build *b,
+                        struct template_info *ret, bool *ret_made, struct err *err)
+{
+    const struct config *c = &t->config;
+    AUTO(image_free) struct image *image = NULL;
+    struct ctx limited = ctx_with_timeout(ctx, 2 * c->boot_timeout_s * NS_PER_S);
+    uint32_t number;
+
+    if (!t->backend->template_build)
+        return err_set(err, ERR_UNIMPLEMENTED, "this backend has no templates");
+    if (image_open(c->image_dir, &image, err) < 0)
+        return -1;
+    loop_rand(t->loop, &number, sizeof(number));
+    AUTO_FREE char *id = str_format("t-%08x@vm", number);
+    AUTO_FREE char *dir = str_format("%s/template/t-%08x", c->run_root, number);
+    const struct vm_doc doc = {
+        .id = id,
+        .run_dir = dir,
+        .vmm_path = c->qemu,
+        .kernel = image->kernel,
+        .initrd = image->initrd,
+        .memory_mib = c->memory_mib,
+        .cpus = 1,
+        .max_cpus = 1,
+        .accel = VM_ACCEL_AUTO,
+        .allow_emulation = b->allow_emulation || c->allow_emulation,
+        .uid_base = c->vm_uid_base,
+        .uid_count = c->vm_uid_count,
+        .agent_log_level = b->agent_log_level,
+        .template_dir = c->template_dir,
+    };
+    return t->backend->template_build(&limited, t->loop, &doc, !b->background, b->again, ret,
+                                      ret_made, err);
+}
+
+static int build(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(template_info_release) struct template_info info = { 0 };
+    struct template_opts o = { 0 };
+    struct err err = ERR_INIT;
+    struct args_rest rest;
+    bool made = false;
+    int code;
+
+    if (!tool_begin(t, &build_cmd, &o, argv, &rest, &code))
+        return code;
+    const struct tool_build b = { .allow_emulation = o.allow_emulation,
+                                  .again = o.again,
+                                  .background = o.background,
+                                  .agent_log_level = t->globals.log_level };
+    if (tool_template_build(ctx, t, &b, &info, &made, &err) < 0) {
+        if (o.background && err.code == ERR_EXISTS)
+            return TOOL_OK;
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    }
+    if (o.json) {
+        struct jsw w;
+
+        jsw_init(&w, JSW_PLAIN);
+        jsw_obj(&w, NULL);
+        jsw_bool(&w, "made", made);
+        template_info_write(&info, &w, "template");
+        jsw_end_obj(&w);
+        print_json(&w);
+    } else if (!o.background) {
+        AUTO_FREE char *line = str_format("%s %s\n", info.key, made ? "built" : "is there already");
+
+        tool_print(STDOUT_FILENO, line);
+    }
+    return TOOL_OK;
+}
+
+static const struct tool_command ls_command = { &ls_cmd, ls }, show_command = { &show_cmd, show },
+                                 build_command = { &build_cmd, build },
+                                 verify_command = { &verify_cmd, verify },
+                                 rm_command = { &rm_cmd, rm };
+static const struct tool_command *const subs[] = { &ls_command,     &show_command, &build_command,
+                                                   &verify_command, &rm_command,   NULL };
+const struct tool_command template_command = { &cmd, help, subs };
