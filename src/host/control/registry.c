@@ -282,9 +282,9 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
             return -1;
     if (box_kill(ctx, r->box, err) < 0)
         return err_wrap(err, "end the VM of sandbox %s", r->id);
-    while (!list_empty(&r->containers)) {
+    while (!list_empty(&r->containers)) { /* the newest first: a pod's own is its first */
         AUTO(container_unref)
-        struct container *c = container_ref(LIST_FIRST(&r->containers, struct container, node));
+        struct container *c = container_ref(LIST_ENTRY(r->containers.prev, struct container, node));
         struct process *init = c->init;
         struct process_view ignored;
         struct registry_deleted deleted;
