@@ -277,7 +277,7 @@ static int scan_value(struct scan *s, enum scan_state *state)
     int c = peek(s), r;
 
     if (++s->n_values > JS_MAX_VALUES)
-        return scan_error(s, "too many values");
+        return scan_error(s, "too many values, at most 131072");
     if (c == '{' || c == '[')
         return scan_open(s, c == '{', state);
     if (c == '"')

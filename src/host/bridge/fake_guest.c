@@ -16,6 +16,9 @@
 #include <string.h>
 #include <sys/socket.h>
 
+/* As the agent: an exit waits that long for a reader. */
+#define FAKE_TELL_LIMIT (10 * NS_PER_S)
+
 #define LOG_LINGER (60 * NS_PER_S)
 #define OUTPUT_BYTE 'o'
 #define FIRST_PID 300
@@ -174,8 +177,11 @@ static void process_main(void *arg)
     if (p->out && !p->killed.fired)
         write_output(&running, p->out, p->guest->opts.output_bytes);
     stream_free(TAKE_PTR(p->in));
-    finish_stream(&ctx, TAKE_PTR(p->out));
-    finish_stream(&ctx, TAKE_PTR(p->err));
+
+    struct ctx taken = ctx_with_timeout(&ctx, FAKE_TELL_LIMIT);
+
+    finish_stream(&taken, TAKE_PTR(p->out));
+    finish_stream(&taken, TAKE_PTR(p->err));
     latch_set(&p->exited);
     if (p->init)
         fake_container_stopped(p->guest, p->container);

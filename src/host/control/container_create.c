@@ -39,6 +39,8 @@ static int load_file(void *arg, struct err *err)
     struct load *l = arg;
     int r = file_read_all(l->path, SPEC_MAX_BYTES, &l->text, &l->len);
 
+    if (r == -EFBIG)
+        return err_set(err, ERR_INVALID, "%s is larger than %u MiB", l->path, SPEC_MAX_BYTES >> 20);
     return r < 0 ? err_sys(err, -r, "read %s", l->path) : 0;
 }
 
@@ -51,8 +53,8 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
     l->path = str_format("%s/config.json", bundle);
     r = offload_run(ctx, load_file, &arg, load_free, "read the bundle", err);
     l = arg;
-    if (r == 0)
-        r = spec_parse(l->text, l->len, ret, err);
+    if (r == 0 && spec_parse(l->text, l->len, ret, err) < 0)
+        r = err_wrap(err, "%s", l->path);
     load_free(l);
     return r;
 }
@@ -160,25 +162,71 @@ static int combine(struct ctx *ctx, struct container *c, struct err *err)
     return r;
 }
 
-static int make_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
-                       const struct registry_create *rc, bool shared, struct err *err)
-{
-    AUTO_FD int tree = -1;
+/* --- mounts --- */
 
-    if (open_rootfs(ctx, c, spec, rc, shared, &tree, err) < 0)
-        return -1;
-    if (share_rootfs(ctx, c, tree, shared, err) < 0)
-        return err_wrap(err, "share the root file system");
-    if (shared) {
-        free(c->root_path);
-        c->root_path = str_dup(c->share_path);
-        return 0;
+/* What of the host a container is to see, opened before its VM is there. */
+struct files {
+    int root;
+    struct file_mount {
+        json_t *mount; /* of the spec; borrows */
+        char *source;
+        bool read_only, recursive;
+        struct tree tree;
+    } * mounts;
+    size_t n, cap;
+};
+
+static void files_release(struct files *f)
+{
+    fd_close(f->root);
+    for (size_t i = 0; i < f->n; i++) {
+        fd_close(f->mounts[i].tree.fd);
+        free(f->mounts[i].source);
     }
-    c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
-    return combine(ctx, c, err) < 0 ? err_wrap(err, "combine the root file system") : 0;
+    free(f->mounts);
 }
 
-/* --- mounts --- */
+static int open_mounts(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
+                       struct err *err)
+{
+    json_t *mounts = js_get(spec_json(spec), "mounts"), *m;
+    size_t i;
+
+    json_array_foreach(mounts, i, m)
+    {
+        struct file_mount now = { .mount = m, .tree = { .fd = -1 } };
+        enum document_mount kind;
+        const char *source;
+
+        if (document_mount(m, &kind, &source, &now.read_only, &now.recursive, err) < 0)
+            return -1;
+        if (kind == DOCUMENT_MOUNT_GUEST)
+            continue;
+
+        const struct tree_opts opts = { now.read_only, now.recursive };
+
+        if (c->r->host->tree_open(ctx, source, &opts, &now.tree, err) < 0)
+            return err_wrap(err, "mount %s", source);
+        now.source = str_dup(source);
+        f->mounts = mem_grow(f->mounts, f->n, &f->cap, sizeof(*f->mounts));
+        f->mounts[f->n++] = now;
+    }
+    return 0;
+}
+
+/* Nothing of this needs the VM. */
+static int open_files(struct ctx *ctx, struct container *c, struct spec *spec,
+                      const struct registry_create *rc, bool shared, struct files *f,
+                      struct err *err)
+{
+    int span = box_span_begin(c->r->box, "open files");
+    int r = open_rootfs(ctx, c, spec, rc, shared, &f->root, err);
+
+    if (r == 0)
+        r = open_mounts(ctx, c, spec, f, err);
+    box_span_end(c->r->box, span);
+    return r;
+}
 
 static int share_tree(struct ctx *ctx, struct container *c, const struct plan9_share *share,
                       char **ret_path, struct err *err)
@@ -201,55 +249,88 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct plan9_s
     return r;
 }
 
-static int share_mount(struct ctx *ctx, struct container *c, json_t *mount, const char *source,
-                       bool read_only, bool recursive, struct err *err)
+static int share_mount(struct ctx *ctx, struct container *c, struct file_mount *m, struct err *err)
 {
-    const struct tree_opts opts = { .read_only = read_only, .recursive = recursive };
-    struct tree tree = { .fd = -1 };
+    const struct plan9_share share = { .host_path = m->source,
+                                       .tree_fd = m->tree.fd,
+                                       .read_only = m->read_only,
+                                       .unique = m->recursive || m->tree.name[0] };
     AUTO_FREE char *path = NULL;
 
-    if (c->r->host->tree_open(ctx, source, &opts, &tree, err) < 0)
-        return -1;
-
-    const struct plan9_share share = { .host_path = source,
-                                       .tree_fd = tree.fd,
-                                       .read_only = read_only,
-                                       .unique = recursive || tree.name[0] };
-    int r = share_tree(ctx, c, &share, &path, err);
-
-    fd_close(tree.fd);
-    if (r < 0)
-        return -1;
+    if (share_tree(ctx, c, &share, &path, err) < 0)
+        return err_wrap(err, "mount %s", m->source);
 
     AUTO_FREE char *guest_path =
-        tree.name[0] ? str_format("%s/%s", path, tree.name) : TAKE_PTR(path);
+        m->tree.name[0] ? str_format("%s/%s", path, m->tree.name) : TAKE_PTR(path);
 
-    json_object_set_new(mount, "source", json_string(guest_path));
+    json_object_set_new(m->mount, "source", json_string(guest_path));
     return 0;
 }
 
-static int make_mounts(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+static int share_mounts(struct ctx *ctx, struct container *c, struct files *f, struct err *err)
 {
-    json_t *mounts = js_get(spec_json(spec), "mounts"), *m;
-    size_t i;
+    int span = f->n ? box_span_begin(c->r->box, "share mounts") : -1, r = 0;
 
-    json_array_foreach(mounts, i, m)
-    {
-        bool read_only, recursive;
-        enum document_mount kind;
-        const char *source;
+    for (size_t i = 0; i < f->n && r == 0; i++)
+        r = share_mount(ctx, c, &f->mounts[i], err);
+    box_span_end(c->r->box, span);
+    return r;
+}
 
-        if (document_mount(m, &kind, &source, &read_only, &recursive, err) < 0)
-            return -1;
-        if (kind == DOCUMENT_MOUNT_GUEST)
-            continue;
+/* --- all its files, in the guest --- */
 
-        AUTO_FREE char *copy = str_dup(source); /* share_mount replaces it */
+/* The layers need the scratch disk, the mounts do not: each waits for its own. */
+struct combining {
+    struct ctx *ctx;
+    struct container *c;
+    int ret;
+    struct err err;
+};
 
-        if (share_mount(ctx, c, m, copy, read_only, recursive, err) < 0)
-            return err_wrap(err, "mount %s", copy);
+static void combine_main(void *arg)
+{
+    struct combining *j = arg;
+    struct container *c = j->c;
+
+    j->ret = box_need_all(j->ctx, c->r, &j->err);
+    if (j->ret == 0) {
+        int span = box_span_begin(c->r->box, "combine layers");
+
+        c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
+        j->ret = combine(j->ctx, c, &j->err);
+        box_span_end(c->r->box, span);
     }
-    return 0;
+    if (j->ret < 0)
+        err_wrap(&j->err, "combine the root file system");
+}
+
+static int make_files(struct ctx *ctx, struct container *c, struct files *f, bool shared,
+                      struct err *err)
+{
+    struct combining job = { .ctx = ctx, .c = c };
+    struct ctx root = ctx_root(c->r->o.loop);
+    struct err none = ERR_INIT;
+    struct group fibers;
+    int span = box_span_begin(c->r->box, "share rootfs");
+    int r = share_rootfs(ctx, c, f->root, shared, err);
+
+    box_span_end(c->r->box, span);
+    if (r < 0)
+        return err_wrap(err, "share the root file system");
+    group_init(&fibers);
+    if (shared) {
+        free(c->root_path);
+        c->root_path = str_dup(c->share_path);
+    } else {
+        group_go(&fibers, c->r->o.loop, combine_main, &job, "combine %s", c->id);
+    }
+    r = share_mounts(ctx, c, f, err);
+    (void)group_wait(&root, &fibers, "layers", &none); /* its own ctx bounds it */
+    if (r == 0 && job.ret < 0) {
+        *err = job.err;
+        r = -1;
+    }
+    return r;
 }
 
 /* --- in the guest --- */
@@ -277,14 +358,20 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
     return r;
 }
 
-static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec,
-                      const struct registry_create *rc, bool shared, struct err *err)
+static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
+                      bool shared, struct err *err)
 {
+    int span, r;
+
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (make_rootfs(ctx, c, spec, rc, shared, err) < 0 || make_mounts(ctx, c, spec, err) < 0)
+    if (box_need_vm(ctx, c->r, err) < 0 || make_files(ctx, c, f, shared, err) < 0 ||
+        box_need_all(ctx, c->r, err) < 0)
         return -1;
-    return create_in_guest(ctx, c, spec, err);
+    span = box_span_begin(c->r->box, "create container");
+    r = create_in_guest(ctx, c, spec, err);
+    box_span_end(c->r->box, span);
+    return r;
 }
 
 /* --- its process on the host --- */
@@ -331,24 +418,42 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     return 0;
 }
 
+/* Everything that the host can do alone, while the VM comes up. */
+static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
+                   const struct registry_create *rc, bool shared, struct files *f, struct err *err)
+{
+    int span = box_span_begin(c->r->box, "anchor and stdio");
+    int r = spawn_anchor(ctx, c, spec, err);
+
+    if (r == 0) {
+        c->init = process_new(c, "", rc->in, rc->out, rc->err, rc->terminal);
+        r = process_open_io(ctx, c->init, err);
+    }
+    box_span_end(c->r->box, span);
+    return r < 0 ? -1 : open_files(ctx, c, spec, rc, shared, f, err);
+}
+
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct err *err)
 {
     AUTO(spec_free) struct spec *spec = NULL;
+    struct files files = { .root = -1 };
     struct options options;
+    int r;
 
-    if (load_spec(ctx, c->bundle, &spec, err) < 0 || enter_pod(c, spec, err) < 0 ||
-        options_read(c->r->o.config, spec, &options, err) < 0 ||
-        box_need(ctx, c->r, spec, &options, err) < 0)
+    if (load_spec(ctx, c->bundle, &spec, err) < 0)
+        return -1;
+    if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
+        box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (spec_terminal(spec) != rc->terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(rc->terminal));
-    if (spawn_anchor(ctx, c, spec, err) < 0)
-        return -1;
-    c->init = process_new(c, "", rc->in, rc->out, rc->err, rc->terminal);
-    if (process_open_io(ctx, c->init, err) < 0 ||
-        make_in_vm(ctx, c, spec, rc, options.shared_rootfs, err) < 0 || ctx_check(ctx, err) < 0)
+    r = prepare(ctx, c, spec, rc, options.shared_rootfs, &files, err);
+    if (r == 0)
+        r = make_in_vm(ctx, c, spec, &files, options.shared_rootfs, err);
+    files_release(&files);
+    if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;
     if (!box_alive(c->r->box))
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");

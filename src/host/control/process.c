@@ -265,6 +265,23 @@ static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, st
     return r;
 }
 
+/* As long as its VM lives there is time. */
+static void drain_alive(struct ctx *ctx, struct process *p)
+{
+    struct box *b = p->r->box; /* it may go while we wait, if we were told to have ended */
+
+    if (b) {
+        struct ctx alive = ctx_with_cancel(ctx, &b->dead);
+
+        b->refs++;
+        drain(&alive, p, PROCESS_DRAIN_LIMIT);
+    }
+    if (!b || b->dead.fired)
+        drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
+    if (b)
+        box_unref(b);
+}
+
 /* Depends on no request. */
 static void watch_main(void *arg)
 {
@@ -279,7 +296,7 @@ static void watch_main(void *arg)
         end_lost(&ctx, p);
         return;
     }
-    drain(&ctx, p, PROCESS_DRAIN_LIMIT);
+    drain_alive(&ctx, p);
     if (process_is_init(p)) {
         container_settle_oom(c);
         await_execs(&ctx, c, PROCESS_EXECS_LIMIT, EXIT_KILLED);

@@ -12,6 +12,7 @@
 #include "base/fsm.h"
 #include "base/gate.h"
 #include "base/list.h"
+#include "base/timeline.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
@@ -171,6 +172,8 @@ struct box {
     unsigned refs;
     struct registry *r;
     enum box_state state;
+    bool prepared; /* ledger and cgroup are there: things can be made for it */
+    bool vm_up;    /* it takes calls; the scratch disk may still be on its way */
     struct err boot_err;
     struct vm *vm;
     struct vmm *vmm;     /* borrowed from vm */
@@ -180,6 +183,9 @@ struct box {
     struct ledger *ledger;
     struct cgroup *cgroup;
     struct scratch *scratch;
+    struct latch scratch_made; /* or scratch_err is set */
+    struct err scratch_err;
+    struct timeline timeline; /* unless the VMM has one */
     char *cgroup_path;
     bool set_oom_score_adj;
     int oom_score_adj;
@@ -187,6 +193,7 @@ struct box {
     struct sizing size;
     struct group fibers; /* that use vm */
     struct cancel life;  /* of those that end with it */
+    struct cancel dead;  /* fired when the VMM has ended */
     bool unwanted, ending_asked;
 };
 
@@ -203,9 +210,16 @@ struct registry {
     bool closing;
 };
 
-/* Waits until there is a VM that runs; makes it if there is none. spec: whose limits size it. */
-int box_need(struct ctx *ctx, struct registry *r, const struct spec *spec,
-             const struct options *options, struct err *err);
+/* Makes the box if there is none, and waits until things can be made for it; its VM boots
+ * meanwhile. spec: whose limits size it. */
+int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
+              const struct options *options, struct err *err);
+/* Waits until the VM takes calls; until its scratch disk is there too. */
+int box_need_vm(struct ctx *ctx, struct registry *r, struct err *err);
+int box_need_all(struct ctx *ctx, struct registry *r, struct err *err);
+/* On the VM's timeline. */
+int box_span_begin(struct box *b, const char *name);
+void box_span_end(struct box *b, int span);
 /* Ends it if nobody needs it any more. Never waits. */
 void box_drop_unused(struct registry *r);
 /* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
@@ -215,6 +229,12 @@ bool box_lost(struct box *b);
 void box_give_up(struct box *b);
 /* Kills the VM, if it is there, and waits until it is gone; the box stays. */
 int box_kill(struct ctx *ctx, struct box *b, struct err *err);
+/* For registry_box.c and registry_boot.c. take_back: whatever has been made of it. */
+void box_unref(struct box *b);
+struct ctx box_ctx(const struct box *b, struct ctx *root);
+void box_kill_vm(struct box *b);
+void box_take_back(struct ctx *ctx, struct box *b, bool orderly);
+void box_gone(struct box *b);
 /* Around calls: as vm_call_begin. */
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);

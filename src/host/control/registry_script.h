@@ -13,24 +13,32 @@ struct refusal {
     uint64_t delay_ns;
     unsigned skip; /* that many go through first */
 };
-static struct refusal refusal;
+static struct refusal refusal, second_refusal;
 
-static inline struct fake_answer decide(void *arg, const struct bridge_request *q)
+static inline bool refuses(struct refusal *f, const struct bridge_request *q)
 {
-    struct refusal *f = &refusal;
-
     if (f->times == 0 || q->type != f->type)
-        return (struct fake_answer){ FAKE_ANSWER };
+        return false;
     if (q->type == BRIDGE_MODIFY_SETTINGS &&
         ((f->resource >= 0 && (int)q->modify.resource != f->resource) ||
          (f->action >= 0 && (int)q->modify.action != f->action)))
-        return (struct fake_answer){ FAKE_ANSWER };
+        return false;
     if (f->skip > 0) {
         f->skip--;
-        return (struct fake_answer){ FAKE_ANSWER };
+        return false;
     }
     f->times--;
-    return (struct fake_answer){ f->how, f->delay_ns, BRIDGE_HR_FAIL };
+    return true;
+}
+
+static inline struct fake_answer decide(void *arg, const struct bridge_request *q)
+{
+    const struct refusal *f = refuses(&refusal, q)          ? &refusal
+                              : refuses(&second_refusal, q) ? &second_refusal
+                                                            : NULL;
+
+    return f ? (struct fake_answer){ f->how, f->delay_ns, BRIDGE_HR_FAIL }
+             : (struct fake_answer){ FAKE_ANSWER };
 }
 
 static inline void refuse(struct rig *r, struct refusal f)

@@ -1,0 +1,336 @@
+/* registry_boot.c - how the box begins: one fiber boots the VM, another makes the scratch disk
+ * meanwhile; whoever asked for the box prepares what it needs on the host at the same time, and
+ * waits only for what it is about to use:
+ *
+ *     ledger, cgroup ─┬─ VMM … kernel … agent ─┬─ scratch attached ── up
+ *                     ├─ scratch file ─────────┘
+ *                     └─ containers: anchor, stdio, root file system ── shares ── layers …
+ */
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/control/config.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include "host/control/scsi.h"
+#include "host/control/vm.h"
+#include "host/own/ledger.h"
+#include <stdlib.h>
+
+#define SCSI_CONTROLLERS 1
+
+/* --- those who watch it --- */
+
+/* Containers that nobody watches yet end here; the others' watchers know by themselves. */
+static void watch_main(void *arg)
+{
+    struct box *b = arg;
+    struct ctx root, ctx = box_ctx(b, &root);
+    struct err err = ERR_INIT;
+    bool killed = false;
+
+    (void)vm_wait_gone(&ctx, b->vm, &killed, &err); /* without a limit it cannot fail */
+    if (b->state == BOX_UP)
+        b->state = BOX_DEAD;
+    cancel_fire(&b->dead, ERR_UNAVAILABLE, "the VM has ended");
+    LIST_EACH (&b->r->containers, pos)
+        container_vm_died(LIST_ENTRY(pos, struct container, node), killed || b->r->closing);
+    waitq_wake_all(&b->r->box_q);
+}
+
+/* A guest that is lost while nobody calls it: nothing in there can be reached any more. */
+static void lost_main(void *arg)
+{
+    struct box *b = arg;
+    struct ctx root, ctx = box_ctx(b, &root);
+    struct err err = ERR_INIT;
+
+    (void)b->guest->ops->wait_closed(&ctx, b->guest, &err); /* without a limit it cannot fail */
+    if (b->state == BOX_ENDING || box_enter(b, "look for the guest", &err) < 0)
+        return; /* that is why */
+    box_leave(b);
+    (void)box_lost(b);
+}
+
+/* The guest's clock goes on by itself; what it cannot know is that ours was set. */
+static void clock_main(void *arg)
+{
+    struct box *b = arg;
+    const struct registry_host *h = b->r->host;
+    struct ctx root, own = box_ctx(b, &root), ctx = ctx_with_cancel(&own, &b->life);
+    struct err err = ERR_INIT;
+    AUTO_FD int fd = h->clock_open(&err);
+
+    while (fd >= 0 && h->clock_wait(&ctx, fd, &err) == 0) {
+        struct ctx limited = ctx_with_timeout(&ctx, BOX_CLOCK_LIMIT);
+
+        if (box_enter(b, "set the clock", &err) < 0)
+            return;
+
+        int r = b->guest->ops->set_clock(&limited, b->guest, loop_wall(b->r->o.loop), &err);
+
+        box_leave(b);
+        if (r < 0)
+            log_warn(&ctx, "the guest's clock could not be set", F_ERR(&err));
+        err_clear(&err);
+    }
+}
+
+static void watch(struct box *b)
+{
+    struct registry *r = b->r;
+
+    group_go(&b->fibers, r->o.loop, watch_main, b, "vm.watch %s", r->id);
+    group_go(&b->fibers, r->o.loop, lost_main, b, "vm.lost %s", r->id);
+    if (r->host->clock_open)
+        group_go(&b->fibers, r->o.loop, clock_main, b, "vm.clock %s", r->id);
+}
+
+/* --- the scratch disk --- */
+
+static void scratch_main(void *arg)
+{
+    struct box *b = arg;
+    struct registry *r = b->r;
+    const struct config *c = r->o.config;
+    const struct scratch_opts opts = { .dir = c->scratch_dir,
+                                       .ns = r->ns,
+                                       .id = r->id,
+                                       .size_mib = c->scratch_mib,
+                                       .ledger = b->ledger };
+    struct ctx root, own = box_ctx(b, &root), ctx = ctx_with_cancel(&own, &b->life);
+    struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
+    int span = box_span_begin(b, "make scratch");
+
+    if (r->host->scratch_make(&limited, &opts, &b->scratch, &b->scratch_err) < 0)
+        err_wrap(&b->scratch_err, "scratch disk of the VM");
+    box_span_end(b, span);
+    latch_set(&b->scratch_made);
+}
+
+static int attach_scratch(struct ctx *ctx, struct box *b, struct err *err)
+{
+    const struct scsi_mount mount = { .filesystem = "ext4" };
+    uint64_t id;
+
+    if (latch_wait(ctx, &b->scratch_made, "the scratch disk to be made", err) < 0)
+        return -1;
+    if (b->scratch_err.code != ERR_NONE) {
+        *err = b->scratch_err;
+        return -1;
+    }
+
+    const struct scsi_disk disk = { .host_path = "(scratch)",
+                                    .fd = b->r->host->scratch_fd(b->scratch) };
+
+    if (box_enter(b, "attach the scratch disk", err) < 0)
+        return -1;
+
+    int span = box_span_begin(b, "attach scratch");
+    int r = scsi_reserve(ctx, b->scsi, &disk, &mount, &id, err);
+
+    if (r == 0)
+        r = scsi_map(ctx, b->scsi, id, &b->scratch_path, err);
+    box_span_end(b, span);
+    box_leave(b);
+    return r < 0 ? err_wrap(err, "attach the scratch disk") : 0;
+}
+
+/* --- the VM --- */
+
+static int join_cgroup(void *arg, int pid, struct err *err)
+{
+    struct box *b = arg;
+    const struct registry_host *h = b->r->host;
+    struct ctx root, ctx = box_ctx(b, &root);
+
+    if (b->cgroup && h->cgroup_join(b->cgroup, pid, err) < 0)
+        return -1;
+    return b->set_oom_score_adj && h->oom_score_adj_set
+               ? h->oom_score_adj_set(&ctx, pid, b->oom_score_adj, err)
+               : 0;
+}
+
+static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct err *err)
+{
+    struct registry *r = b->r;
+    const struct config *c = r->o.config;
+    AUTO_FREE char *id = str_format("%s@vm", r->id);
+    AUTO_FREE char *kernel = str_format("%s/vmlinux", c->image_dir);
+    AUTO_FREE char *initrd = str_format("%s/initrd.cpio", c->image_dir);
+    const struct vm_doc doc = {
+        .id = id,
+        .run_dir = run_dir,
+        .vmm_path = c->qemu,
+        .kernel = kernel,
+        .initrd = initrd,
+        .memory_mib = b->size.memory_mib,
+        .cpus = b->size.cpus,
+        .max_cpus = b->size.cpus,
+        .accel = VM_ACCEL_AUTO,
+        .allow_emulation = c->allow_emulation,
+        .uid_base = c->vm_uid_base,
+        .uid_count = c->vm_uid_count,
+        .scsi_controllers = SCSI_CONTROLLERS,
+        .agent_log_level = log_level_name(c->log_level),
+        .ledger = b->ledger,
+        .on_pid = join_cgroup,
+        .on_pid_arg = b,
+    };
+
+    if (vm_create(ctx, b->vm, &doc, err) < 0)
+        return -1;
+    return vm_start(ctx, b->vm, err);
+}
+
+static int boot(struct ctx *ctx, struct box *b, struct err *err)
+{
+    struct registry *r = b->r;
+    AUTO_FREE char *run_dir = str_format("%s/%s/%s", r->o.config->run_root, r->ns, r->id);
+
+    b->vmm = r->o.make_vmm(r->o.arg);
+    if (!b->vmm->timeline)
+        b->vmm->timeline = &b->timeline;
+    b->guest = r->o.make_guest(r->o.arg, b->vmm);
+    b->vm = vm_new(r->o.loop, b->vmm, b->guest);
+    if (ledger_create(run_dir, &b->ledger, err) < 0)
+        return -1;
+    if (r->host->cgroup_make(b->cgroup_path, b->ledger, &b->cgroup, err) < 0)
+        return err_wrap(err, "cgroup of the VM");
+    if (r->closing || b->unwanted)
+        return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+    b->prepared = true;
+    waitq_wake_all(&r->box_q);
+    group_go(&b->fibers, r->o.loop, scratch_main, b, "vm.scratch %s", r->id);
+    if (boot_vm(ctx, b, run_dir, err) < 0)
+        return -1;
+    watch(b);
+    b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS);
+    b->plan9 = plan9_new(b->vmm, b->guest);
+    b->vm_up = true;
+    waitq_wake_all(&r->box_q);
+    return attach_scratch(ctx, b, err);
+}
+
+/* Containers may hold something of it: then it goes with the last of them. */
+static void boot_failed(struct ctx *ctx, struct box *b)
+{
+    struct registry *r = b->r;
+
+    if (b->boot_err.code == ERR_NONE)
+        err_set(&b->boot_err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+    cancel_fire(&b->life, ERR_UNAVAILABLE, "the VM did not boot");
+    if (r->n_containers > 0 && !b->unwanted) {
+        b->state = BOX_DEAD;
+        box_kill_vm(b);
+        waitq_wake_all(&r->box_q);
+        return;
+    }
+    b->state = BOX_ENDING;
+    waitq_wake_all(&r->box_q);
+    box_take_back(ctx, b, false);
+    box_gone(b);
+}
+
+static void boot_main(void *arg)
+{
+    struct box *b = arg;
+    struct registry *r = b->r;
+    struct ctx root, ctx = box_ctx(b, &root);
+    struct ctx limited = ctx_with_timeout(&ctx, r->o.config->boot_timeout_s * NS_PER_S);
+
+    if (boot(&limited, b, &b->boot_err) < 0 || b->unwanted || r->closing) {
+        boot_failed(&ctx, b);
+        return;
+    }
+    b->state = BOX_UP;
+    waitq_wake_all(&r->box_q);
+}
+
+static void begin(struct registry *r, const struct spec *spec, const struct sizing *size)
+{
+    struct box *b = mem_new(struct box);
+
+    b->refs = 1;
+    b->r = r;
+    b->size = *size;
+    b->cgroup_path = str_dup(spec_cgroups_path(spec));
+    b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
+    group_init(&b->fibers);
+    latch_init(&b->scratch_made);
+    cancel_init(&b->life, NULL);
+    cancel_init(&b->dead, NULL);
+    r->box = b;
+    group_go(&r->fibers, r->o.loop, boot_main, b, "vm.boot %s", r->id);
+}
+
+/* --- those who need it --- */
+
+enum need { NEED_PREPARED, NEED_VM, NEED_ALL };
+
+static bool is_there(const struct box *b, enum need need)
+{
+    return need == NEED_PREPARED ? b->prepared : need == NEED_VM ? b->vm_up : b->state == BOX_UP;
+}
+
+/* A boot's error is that of all who wait for it. */
+static int await(struct ctx *ctx, struct registry *r, enum need need, struct err *err)
+{
+    struct box *b = r->box;
+    int ret = 0;
+
+    if (!b)
+        return err_set(err, ERR_UNAVAILABLE, "there is no VM");
+    b->refs++;
+    while (ret == 0 && b->state == BOX_BOOTING && !is_there(b, need))
+        ret = waitq_wait(ctx, &r->box_q, "the VM to boot", err);
+    if (ret == 0 && b->boot_err.code != ERR_NONE) {
+        *err = b->boot_err;
+        ret = err_wrap(err, "boot the VM");
+    } else if (ret == 0 && (r->box != b || !box_alive(b)) && b->state != BOX_BOOTING) {
+        ret = err_set(err, ERR_UNAVAILABLE,
+                      "the VM of sandbox %s has ended: delete its containers first", r->id);
+    }
+    box_unref(b);
+    return ret;
+}
+
+int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
+              const struct options *options, struct err *err)
+{
+    struct sizing size;
+
+    if (sizing_of(r->o.config, spec, options, &size, err) < 0)
+        return -1;
+    while (r->box && (r->box->state == BOX_ENDING || r->box->unwanted) && !r->closing)
+        if (waitq_wait(ctx, &r->box_q, "the last VM to end", err) < 0)
+            return -1;
+    if (r->closing)
+        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+    if (!r->box)
+        begin(r, spec, &size);
+    return await(ctx, r, NEED_PREPARED, err);
+}
+
+int box_need_vm(struct ctx *ctx, struct registry *r, struct err *err)
+{
+    return await(ctx, r, NEED_VM, err);
+}
+
+int box_need_all(struct ctx *ctx, struct registry *r, struct err *err)
+{
+    return await(ctx, r, NEED_ALL, err);
+}
+
+int box_span_begin(struct box *b, const char *name)
+{
+    return timeline_begin(b->vmm ? b->vmm->timeline : NULL, TRACK_HOST, name,
+                          loop_now(b->r->o.loop));
+}
+
+void box_span_end(struct box *b, int span)
+{
+    timeline_end(b->vmm ? b->vmm->timeline : NULL, span, loop_now(b->r->o.loop));
+}

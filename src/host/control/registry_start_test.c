@@ -1,0 +1,291 @@
+/* registry_start_test.c - the way to a container: what is done at the same time, what is refused
+ * on the way, and who notices when the VM is lost meanwhile. */
+#include "host/control/registry_script.h"
+
+/* --- at the same time --- */
+
+static struct {
+    struct rig *r;
+    uint64_t vm_started, vm_up, scratch, rootfs, anchor, io; /* begun */
+    uint64_t scratch_ns, rootfs_ns;
+} seen;
+
+static int see_step(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    uint64_t now = loop_now(ctx->loop);
+
+    if (str_eq(op, "anchor"))
+        seen.anchor = now;
+    if (str_eq(op, "io"))
+        seen.io = now;
+    if (str_eq(op, "rootfs")) {
+        seen.rootfs = now;
+        return fiber_sleep(ctx, seen.rootfs_ns, err);
+    }
+    if (str_eq(op, "scratch")) {
+        seen.scratch = now;
+        return fiber_sleep(ctx, seen.scratch_ns, err);
+    }
+    return 0;
+}
+
+static void see_vm(void *arg, const char *what)
+{
+    if (!seen.vm_started && strstr(what, "start"))
+        seen.vm_started = loop_now(seen.r->loop);
+}
+
+static uint64_t create_takes(struct rig *r, struct ctx *ctx)
+{
+    uint64_t before = loop_now(ctx->loop);
+
+    memset(&seen.vm_started, 0, 6 * sizeof(uint64_t));
+    seen.r = r;
+    rig_open(r, ctx);
+    r->host.step = see_step;
+    r->vmm_opts.trace = see_vm;
+    rig_create(r, ctx, "a");
+    return loop_now(ctx->loop) - before;
+}
+
+TEST_VIRTUAL(nothing_on_the_host_waits_for_the_vm)
+{
+    struct rig r = { .guest_opts.agent_ns = 2 * NS_PER_S };
+    uint64_t took;
+
+    seen.scratch_ns = seen.rootfs_ns = 900 * NS_PER_MS;
+    took = create_takes(&r, ctx);
+    /* All of it while the guest boots. */
+    ASSERT(seen.vm_started && seen.scratch && seen.rootfs && seen.anchor && seen.io);
+    ASSERT(seen.vm_started <= seen.rootfs);
+    ASSERT(took >= 2 * NS_PER_S && took < 2 * NS_PER_S + 50 * NS_PER_MS);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_vm_waits_for_nothing_on_the_host)
+{
+    struct rig r = { .guest_opts.agent_ns = 100 * NS_PER_MS };
+    uint64_t took, began = loop_now(ctx->loop);
+
+    seen.scratch_ns = 2 * NS_PER_S;
+    seen.rootfs_ns = 2 * NS_PER_S;
+    took = create_takes(&r, ctx);
+    ASSERT(seen.vm_started - began < 10 * NS_PER_MS);
+    ASSERT(took >= 2 * NS_PER_S && took < 2 * NS_PER_S + 50 * NS_PER_MS);
+    rig_close(&r, ctx);
+}
+
+static const struct timeline_span *span_of(const struct rig *r, const char *name)
+{
+    for (unsigned i = 0; i < r->timeline.n; i++)
+        if (str_eq(r->timeline.spans[i].name, name))
+            return &r->timeline.spans[i];
+    return NULL;
+}
+
+TEST_VIRTUAL(the_timeline_shows_the_overlaps)
+{
+    static const char *const names[] = { "make scratch",    "anchor and stdio", "open files",
+                                         "attach scratch",  "share rootfs",     "combine layers",
+                                         "create container" };
+    struct rig r = { .guest_opts.agent_ns = NS_PER_S };
+    const struct timeline_span *wait;
+
+    seen.scratch_ns = seen.rootfs_ns = 100 * NS_PER_MS;
+    (void)create_takes(&r, ctx);
+    wait = span_of(&r, "wait for agent");
+    ASSERT(wait != NULL);
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        const struct timeline_span *s = span_of(&r, names[i]);
+
+        ASSERT(s && s->end >= s->start);
+        if (i < 3)
+            ASSERT(s->start < wait->end && s->end < wait->end);
+        else
+            ASSERT(s->start >= wait->end);
+    }
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_scratch_disk_that_fails_late_ends_the_vm)
+{
+    struct rig r = { .host.scratch_fails = true };
+    struct err err = ERR_INIT;
+
+    seen.scratch_ns = 3 * NS_PER_S;
+    seen.rootfs_ns = 0;
+    seen.r = &r;
+    rig_open(&r, ctx);
+    r.host.step = see_step;
+    rig_write_spec(&r, "a", "");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_EXHAUSTED);
+    ASSERT_HAS(err.msg, "scratch disk");
+    expect_gone(&r, ctx, "a");
+    r.host.scratch_fails = false;
+    rig_create(&r, ctx, "a");
+    ASSERT_EQ(r.vms, 2);
+    rig_close(&r, ctx);
+}
+
+/* A root file system that fails does not leave a VM that boots for nobody. */
+TEST_VIRTUAL(a_create_that_fails_on_the_host_ends_the_boot)
+{
+    struct rig r = { .guest_opts.agent_ns = 20 * NS_PER_S, .host.rootfs_fails = true };
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "a", "");
+    before = loop_now(ctx->loop);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND);
+    ASSERT(loop_now(ctx->loop) - before < NS_PER_S);
+    r.host.rootfs_fails = false;
+    r.guest_opts.agent_ns = 0;
+    rig_create(&r, ctx, "a"); /* waits for the end of the first VM, and has one of its own */
+    ASSERT_EQ(r.vms, 2);
+    rig_close(&r, ctx);
+}
+
+/* --- what is lost --- */
+
+/* Nobody calls the guest: only created containers are there. */
+TEST_VIRTUAL(a_lost_bridge_is_noticed_without_a_call)
+{
+    struct rig r = { .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct process_view v;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    pass(&root, 10 * NS_PER_S);
+    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    ASSERT_EQ(v.status, PROCESS_CREATED);
+    /* An answer that ends the bridge, to a call that has nothing to do with the container. */
+    refusal = (struct refusal){ BRIDGE_DUMP_STACKS, -1, -1, 1, FAKE_DISCONNECT, 0 };
+    AUTO_FREE char *text = NULL;
+    (void)vm_dump_stacks(&root, registry_vm(r.registry), &text, &err);
+    pass(&root, 200 * NS_PER_MS);
+    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    ASSERT_EQ(v.status, PROCESS_STOPPED);
+    ASSERT(v.exit_status != 0);
+    rig_delete(&r, &root, "a", "");
+    rig_close(&r, ctx);
+}
+
+/* An init whose start failed has ended; the exec that runs in its container is told before the
+ * delete is. */
+TEST_VIRTUAL(no_exit_of_an_exec_comes_behind_the_delete)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct err err = ERR_INIT;
+    const char *told;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "other");
+    rig_create(&r, ctx, "a");
+    rig_exec(&r, ctx, "a", "x");
+    rig_start(&r, ctx, "a", "x");
+    refusal = (struct refusal){ BRIDGE_START, -1, -1, 1, FAKE_REFUSE, 0 };
+    ASSERT_FAIL(rig_try_start(&r, ctx, "a", "", &err), err, ERR_UNKNOWN);
+    rig_delete(&r, ctx, "a", "");
+    pass(ctx, NS_PER_S);
+    told = rig_told(&r, ctx);
+    ASSERT_HAS(told, "exit a/x 137;delete a 1");
+    ASSERT(!strstr(strstr(told, "delete a"), "exit a"));
+    rig_close(&r, ctx);
+}
+
+/* --- bad bundles --- */
+
+static void write_config(struct rig *r, const char *id, const char *text, size_t len)
+{
+    AUTO_FREE char *dir = str_format("%s/%s", r->dir, id);
+    AUTO_FREE char *path = str_format("%s/config.json", dir);
+
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, text, len, 0600), 0);
+}
+
+TEST_VIRTUAL(a_bad_bundle_is_refused_by_its_name_and_starts_no_vm)
+{
+    static const char *const bad[] = { "",
+                                       "{",
+                                       "[]",
+                                       "\"x\"",
+                                       "{\"linux\":{}}",
+                                       "{\"linux\":{},\"process\":{\"args\":[]},\"root\":{}}" };
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "none", &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "none/config.json");
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        write_config(&r, "bad", bad[i], strlen(bad[i]));
+        err_clear(&err);
+        ASSERT_FAIL(rig_try_create(&r, ctx, "bad", &err), err, ERR_INVALID);
+        ASSERT_HAS(err.msg, "bad/config.json");
+    }
+    ASSERT_EQ(r.vms, 0);
+    rig_close(&r, ctx);
+}
+
+static void write_mounts(struct rig *r, const char *id, unsigned n, unsigned blanks)
+{
+    struct sbuf more = { 0 };
+
+    sbuf_addf(&more, ",\"mounts\":[");
+    for (unsigned i = 0; i < n; i++)
+        sbuf_addf(&more, "%s{\"destination\":\"/m%u\",\"type\":\"tmpfs\",\"source\":\"tmpfs\"%*s}",
+                  i ? "," : "", i, (int)blanks, "");
+    sbuf_addf(&more, "]");
+    rig_write_spec(r, id, more.data);
+    sbuf_release(&more);
+}
+
+TEST_VIRTUAL(a_hundred_thousand_mounts_are_refused_naming_the_limit)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    write_mounts(&r, "a", 100000, 0);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "at most 131072");
+    write_mounts(&r, "a", 5000, 0);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "5000 mounts, at most 4096");
+    write_mounts(&r, "b", 100000, 100);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "b/config.json is larger than 8 MiB");
+    ASSERT_EQ(r.vms, 0);
+    rig_close(&r, ctx);
+}
+
+/* --- a reader that never reads --- */
+
+TEST_VIRTUAL(a_reader_that_never_reads_does_not_keep_kill_and_delete)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                     .guest_opts.output_bytes = 4096,
+                     .host.io_stuck = true };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    rig_create(&r, &root, "other");
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    rig_exec(&r, &root, "a", "x");
+    rig_start(&r, &root, "a", "x");
+    before = loop_now(ctx->loop);
+    ASSERT_OK(rig_try_kill(&r, &root, "a", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT(loop_now(ctx->loop) - before <=
+           2 * PROCESS_DRAIN_LIMIT + PROCESS_EXECS_LIMIT + NS_PER_S);
+    rig_delete(&r, &root, "a", "");
+    expect_gone(&r, &root, "a");
+    rig_close(&r, ctx);
+}
