@@ -91,7 +91,7 @@ static const char *ns_file(const char *type)
 static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
 {
     json_t *list = js_get(linux_part, "namespaces"), *item;
-    bool network = false;
+    bool network = false, cgroup = false;
     size_t i;
 
     if (!json_is_array(list)) {
@@ -103,6 +103,7 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
         const char *type = text_of(item, "type");
 
         network = network || str_eq(type, "network");
+        cgroup = cgroup || str_eq(type, "cgroup");
         if (!text_of(item, "path")[0])
             continue;
         json_object_del(item, "path");
@@ -123,6 +124,8 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
         }
         json_array_append_new(list, item);
     }
+    if (!cgroup) /* a client whose host has cgroup v1 asks for none, and the guest has v2 */
+        json_array_append_new(list, json_pack("{s:s}", "type", "cgroup"));
 }
 
 /* --- limits --- */

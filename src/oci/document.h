@@ -24,7 +24,8 @@ struct document_opts {
 /* Rewrites spec in place and gives the whole document as text. Caller frees.
  * Hooks, the host's cgroup and its limits on devices, pids, block I/O, huge pages and network are
  * left out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others
- * become new ones. A container never gets the VM's own network, which holds the link to us. */
+ * become new ones. A container never gets the VM's own network, which holds the link to us, and
+ * sees its own cgroup only, with its limits. */
 int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err);
 
 /* One entry of mounts. */

@@ -107,6 +107,7 @@ TEST(namespaces_of_the_host_become_new_ones)
     ASSERT_STR(ns_path(doc, "ipc"), "new");
     ASSERT_STR(ns_path(doc, "network"), "new");
     ASSERT_STR(ns_path(doc, "mount"), "new");
+    ASSERT_STR(ns_path(doc, "cgroup"), "new");
 }
 
 TEST(a_debug_container_sees_the_processes_of_its_target)

@@ -289,6 +289,33 @@ bool spec_namespace(const struct spec *s, const char *type, const char **ret_pat
     return false;
 }
 
+/* What the kubelet says of all containers of the pod together, as containerd passes it on with the
+ * pause container, whose own limits say nothing of theirs. What is no number, or 0: not said. */
+static bool pods_number(const struct spec *s, const char *what, uint64_t *ret)
+{
+    AUTO_FREE char *key = str_format("io.kubernetes.cri.sandbox-%s", what);
+    const char *text = spec_annotation(s, key);
+    uint64_t value;
+
+    if (!text || str_to_u64(text, INT64_MAX, &value) < 0 || value == 0)
+        return false;
+    *ret = value;
+    return true;
+}
+
+static void pods_limits(const struct spec *s, struct spec_limits *l)
+{
+    uint64_t quota;
+
+    if (!str_eq(spec_annotation(s, ANNOTATION_TYPE), "sandbox"))
+        return;
+    pods_number(s, "memory", &l->memory_bytes);
+    pods_number(s, "cpu-period", &l->cpu_period);
+    pods_number(s, "cpu-shares", &l->cpu_shares);
+    if (pods_number(s, "cpu-quota", &quota))
+        l->cpu_quota = (int64_t)quota;
+}
+
 int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
 {
     const json_t *resources = js_get(part(s, "linux"), "resources"), *memory = NULL, *cpu = NULL;
@@ -304,6 +331,7 @@ int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
                 js_u64(cpu, "shares", &l.cpu_shares, err) < 0))
         return err_wrap(err, "OCI spec: linux.resources.cpu");
     l.memory_bytes = limit > 0 ? (uint64_t)limit : 0; /* -1: unlimited */
+    pods_limits(s, &l);
     *ret = l;
     return 0;
 }

@@ -41,7 +41,8 @@ const char *spec_cgroups_path(const struct spec *s); /* "" if none */
 int spec_oom_score_adj(const struct spec *s, bool *ret_set);
 /* A namespace entry: false if absent; *ret_path is "" if it is to be a new one. Borrowed. */
 bool spec_namespace(const struct spec *s, const char *type, const char **ret_path);
-/* Limits that size the VM; 0 if none. quota and period in microseconds. */
+/* Limits that size the VM; 0 if none. quota and period in microseconds. Of a pod's first container:
+ * those of the whole pod, if the CRI tells them. */
 struct spec_limits {
     uint64_t memory_bytes;
     uint64_t cpu_period;

@@ -136,6 +136,36 @@ TEST(limits_are_read_and_unlimited_is_zero)
     ASSERT_HAS(err.msg, "linux.resources.memory");
 }
 
+TEST(the_limits_of_a_pod_are_those_of_all_its_containers)
+{
+    AUTO(spec_free) struct spec *pod = NULL, *member = NULL, *unsaid = NULL;
+    struct spec_limits l;
+    struct err err = ERR_INIT;
+    static const char own[] = "\"linux\":{\"resources\":{\"cpu\":{\"shares\":2}}}";
+#define SAYS(type, memory)                                                                         \
+    "\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                                \
+    "\",\"io.kubernetes.cri.sandbox-id\":\"p\",\"io.kubernetes.cri.sandbox-memory\":\"" memory     \
+    "\",\"io.kubernetes.cri.sandbox-cpu-period\":\"100000\","                                      \
+    "\"io.kubernetes.cri.sandbox-cpu-quota\":\"200000\"}"
+
+    AUTO_FREE char *a = str_format("{" GOOD ",%s," SAYS("sandbox", "734003200") "}", own);
+    AUTO_FREE char *b = str_format("{" GOOD ",%s," SAYS("container", "734003200") "}", own);
+    AUTO_FREE char *c = str_format("{" GOOD ",%s," SAYS("sandbox", "0") "}", own);
+
+    ASSERT_OK(parse(a, &pod, &err), err);
+    ASSERT_OK(spec_limits(pod, &l, &err), err);
+    ASSERT_EQ(l.memory_bytes, 734003200);
+    ASSERT_EQ(l.cpu_quota, 200000);
+    ASSERT_EQ(l.cpu_period, 100000);
+    ASSERT_EQ(l.cpu_shares, 2);
+    ASSERT_OK(parse(b, &member, &err), err);
+    ASSERT_OK(spec_limits(member, &l, &err), err);
+    ASSERT_EQ(l.memory_bytes, 0);
+    ASSERT_OK(parse(c, &unsaid, &err), err);
+    ASSERT_OK(spec_limits(unsaid, &l, &err), err);
+    ASSERT_EQ(l.memory_bytes, 0);
+}
+
 TEST(namespaces_and_oom_score_are_found)
 {
     AUTO(spec_free) struct spec *s = NULL;
