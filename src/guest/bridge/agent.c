@@ -9,6 +9,7 @@
 #include "base/stream.h"
 #include "guest/bridge/fw_cfg.h"
 #include "guest/bridge/handlers.h"
+#include "guest/bridge/hotplug.h"
 #include "guest/bridge/kmsg.h"
 #include "guest/bridge/logport.h"
 #include "guest/bridge/seed.h"
@@ -226,6 +227,12 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
     a->link = link_new(&link);
     if (link_await_token(ctx, a->link, err) < 0)
         return -1;
+    struct err deaf = ERR_INIT;
+    if (hotplug_has_memory("/sys/bus/virtio/devices") &&
+        a->opts->load_module("virtio_mem", &deaf) < 0)
+        log_warn(ctx, "the VM will not grow, going on", F_ERR(&deaf));
+    if (hotplug_start(a->loop, &deaf) < 0)
+        log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&deaf));
     connect_host(ctx, a);
     return 0;
 }

@@ -133,6 +133,18 @@ int vm_create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct e
     return r;
 }
 
+/* A clone knows when its VMM was started, not how long its restore took. */
+static void set_clock(struct ctx *ctx, struct vm *vm)
+{
+    struct ctx limited = ctx_with_timeout(ctx, VM_CLOCK_LIMIT);
+    struct vmm_info info = { 0 };
+    struct err err = ERR_INIT;
+
+    vm->vmm->ops->info(vm->vmm, &info);
+    if (info.clone && vm->guest->ops->set_clock(&limited, vm->guest, loop_wall(vm->loop), &err) < 0)
+        log_warn(ctx, "the clone's clock may be behind", F_ERR(&err));
+}
+
 /* The way up. Everything after start is also watched by the reaper. */
 static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
 {
@@ -155,6 +167,7 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
     timeline_end(t, span, loop_now(vm->loop));
     if (r < 0)
         return err_wrap(err, "connect to the agent");
+    set_clock(ctx, vm);
     if (vm->killed || vm->gone)
         return err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
     return 0;

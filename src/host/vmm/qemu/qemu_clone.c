@@ -189,6 +189,23 @@ static int await_life(struct ctx *ctx, struct qemu *q, struct err *err)
     return 0;
 }
 
+/* Before anybody counts on it. The guest adds it while it connects, so this costs next to
+ * nothing; a guest that does not is one with less memory, no reason to end it. */
+static void await_memory(struct ctx *ctx, struct qemu *q)
+{
+    uint64_t want = qemu_grow_bytes(q, q->doc.memory_mib);
+    int span = timeline_begin(q->vmm.timeline, TRACK_VMM, "memory", loop_now(q->loop));
+    struct err err = ERR_INIT;
+
+    while (q->grown_bytes < want && !q->proc->gone.set)
+        if (waitq_wait(ctx, &q->stage_q, "the clone's memory", &err) < 0) {
+            log_warn(&q->life, "the clone did not take all of its memory, going on",
+                     F_U("have-mib", q->grown_bytes >> 20), F_U("want-mib", want >> 20));
+            break;
+        }
+    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
+}
+
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, RESTORE_NS);
@@ -209,5 +226,8 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
     span = timeline_begin(t, TRACK_VMM, "first sign of life", loop_now(q->loop));
     r = await_life(&limited, q, err);
     timeline_end(t, span, loop_now(q->loop));
-    return r < 0 ? err_wrap(err, "clone of template %s", q->tpl_key) : 0;
+    if (r < 0)
+        return err_wrap(err, "clone of template %s", q->tpl_key);
+    await_memory(&limited, q);
+    return 0;
 }

@@ -28,6 +28,13 @@ static void grow_args(struct jsw *w, const void *arg)
     jsw_u64(w, "value", *(const uint64_t *)arg);
 }
 
+uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
+{
+    uint32_t more = mib - base_doc(q)->memory_mib;
+
+    return (uint64_t)((more + BLOCK_MIB - 1) / BLOCK_MIB * BLOCK_MIB) << 20;
+}
+
 static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_t *ret_bytes,
                           struct err *err)
 {
@@ -37,8 +44,7 @@ static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_
     if (mib < d->memory_mib || mib > most)
         return err_set(err, ERR_RANGE, "memory of %u MiB: this VM can have %u to %u", mib,
                        d->memory_mib, most);
-    uint32_t more = (mib - d->memory_mib + BLOCK_MIB - 1) / BLOCK_MIB * BLOCK_MIB;
-    *ret_bytes = (uint64_t)more << 20;
+    *ret_bytes = qemu_grow_bytes(q, mib);
     if (most == d->memory_mib)
         return 0;
     return qmp_client_call(ctx, q->proc->qmp, "qom-set", grow_args, ret_bytes, NULL, err);

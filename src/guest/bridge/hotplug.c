@@ -1,0 +1,157 @@
+#include "guest/bridge/hotplug.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "guest/runtime/cgroup.h"
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <linux/netlink.h>
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/sysinfo.h>
+
+#define CPU_ROOT "/sys/devices/system/cpu"
+#define EVENT_MAX 4096
+#define SYSFS_MAX 4096
+#define GROUP_KERNEL 1
+
+struct hotplug {
+    struct loop *loop;
+    int fd;
+};
+
+enum hotplug_news hotplug_read(const char *text)
+{
+    const char *path = strchr(text, '@');
+
+    if (!path++)
+        return HOTPLUG_NOTHING;
+    if (str_starts(text, "add@") && str_starts(path, "/devices/system/cpu/cpu"))
+        return HOTPLUG_CPU;
+    if (str_starts(path, "/devices/system/memory/memory"))
+        return HOTPLUG_MEMORY;
+    return HOTPLUG_NOTHING;
+}
+
+unsigned hotplug_online(const char *root)
+{
+    DIR *dir = opendir(root);
+    unsigned n = 0;
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (!str_starts(e->d_name, "cpu") || !isdigit((unsigned char)e->d_name[3]))
+            continue;
+        AUTO_FREE char *path = str_format("%s/%s/online", root, e->d_name), *text = NULL;
+        size_t len;
+
+        /* cpu0 may have no such file: it cannot be taken offline. */
+        if (file_read_all(path, SYSFS_MAX, &text, &len) < 0 || text[0] != '0')
+            continue;
+        int r = file_write(path, "1", 1, 0644);
+        if (r < 0)
+            log_warn(NULL, "vCPU stays offline", F_STR("cpu", e->d_name),
+                     F_STR("error", strerror(-r)));
+        else
+            n++;
+    }
+    if (dir)
+        closedir(dir);
+    return n;
+}
+
+bool hotplug_has_memory(const char *root)
+{
+    DIR *dir = opendir(root);
+    bool found = false;
+
+    for (struct dirent *e; dir && !found && (e = readdir(dir));) {
+        AUTO_FREE char *path = str_format("%s/%s/device", root, e->d_name), *text = NULL;
+        size_t len;
+
+        found = file_read_all(path, SYSFS_MAX, &text, &len) == 0 && str_starts(text, "0x0018");
+    }
+    if (dir)
+        closedir(dir);
+    return found;
+}
+
+static void raise_limit(void)
+{
+    struct sysinfo si = { 0 };
+    struct err err = ERR_INIT;
+
+    (void)sysinfo(&si); /* cannot fail */
+    if (cgroup_limit_pods(CGROUP_ROOT, (uint64_t)si.totalram * si.mem_unit, &err) < 0)
+        log_warn(NULL, "the pods' memory limit stays as it was", F_ERR(&err));
+}
+
+static void act(unsigned news)
+{
+    if (news & HOTPLUG_CPU) {
+        unsigned n = hotplug_online(CPU_ROOT);
+        if (n > 0)
+            log_info(NULL, "vCPUs added", F_U("number", n));
+    }
+    if (news & HOTPLUG_MEMORY)
+        raise_limit();
+}
+
+/* All that has come; an event that got lost may have been either. */
+static int drain(int fd, unsigned *news)
+{
+    char buf[EVENT_MAX + 1];
+
+    for (;;) {
+        ssize_t n = recv(fd, buf, EVENT_MAX, MSG_DONTWAIT);
+        if (n >= 0) {
+            buf[n] = '\0';
+            *news |= hotplug_read(buf);
+        } else if (errno == ENOBUFS) {
+            *news |= HOTPLUG_CPU | HOTPLUG_MEMORY;
+        } else if (errno != EINTR) {
+            return errno == EAGAIN ? 0 : -errno;
+        }
+    }
+}
+
+static void listen_main(void *arg)
+{
+    struct hotplug *h = arg;
+    struct ctx ctx = ctx_root(h->loop);
+    struct err err = ERR_INIT;
+    int r = 0;
+
+    while (r == 0 && loop_wait_fd(&ctx, h->fd, POLLIN, "something to be plugged", &err) == 0) {
+        unsigned news = 0;
+
+        r = drain(h->fd, &news);
+        act(news);
+    }
+    log_error(&ctx, "hot-plug is not listened to any more", F_I("errno", r));
+    fd_close(h->fd);
+    free(h);
+}
+
+int hotplug_start(struct loop *loop, struct err *err)
+{
+    struct sockaddr_nl sa = { .nl_family = AF_NETLINK, .nl_groups = GROUP_KERNEL };
+    AUTO_FD int fd =
+        socket(AF_NETLINK, SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK, NETLINK_KOBJECT_UEVENT);
+
+    if (fd < 0 || bind(fd, (struct sockaddr *)&sa, sizeof(sa)) < 0)
+        return err_sys(err, errno, "listen to the kernel's events");
+    struct hotplug *h = mem_new(struct hotplug);
+    h->loop = loop;
+    h->fd = TAKE_FD(fd);
+    fiber_go(loop, listen_main, h, "hotplug");
+    /* What came before we listened. */
+    act(HOTPLUG_CPU | HOTPLUG_MEMORY);
+    return 0;
+}
