@@ -387,6 +387,23 @@ TEST_VIRTUAL(a_pod_is_there_before_and_behind_its_containers)
     rig_close(&r, ctx);
 }
 
+TEST_VIRTUAL(closing_ends_a_pod_with_its_containers)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
+    rig_start(&r, ctx, "pod", "");
+    rig_write_spec(&r, "w", POD("container"));
+    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    rig_start(&r, ctx, "w", "");
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    ASSERT_HAS(rig_told(&r, ctx), "delete w 137;delete pod 137");
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_spec_that_cannot_be_used_is_named)
 {
     struct rig r = { 0 };

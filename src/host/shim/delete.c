@@ -3,6 +3,7 @@
 #include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/fiber.h"
 #include "base/loop.h"
 #include "host/control/config.h"
 #include "host/own/ledger.h"
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #define DELETE_LIMIT (4 * NS_PER_S) /* containerd kills it after 5 */
+#define OWNER_PAUSE (20 * NS_PER_MS)
 #define STACKED_MOUNTS_MAX 64
 #define KILLED 137
 
@@ -51,11 +53,14 @@ static int take_back(struct ctx *ctx, const struct shim_args *a, const struct gr
     }
     if (group_alive(ctx, n->address))
         return 0; /* a new one, started in between */
-    if (ledger_reclaim(ctx, dir, false, NULL, NULL, err) < 0) {
+    /* It does not serve, but lives: on its way out it takes back what it can by itself. A child
+     * between fork and exec holds the ledger for a moment longer than a shim that was killed. */
+    while (ledger_reclaim(ctx, dir, false, NULL, NULL, err) < 0) {
         if (err->code != ERR_STATE)
             return err_wrap(err, "take back what %s left", dir);
-        err_clear(err); /* it lives: on its way out, it does this itself */
-        return 0;
+        err_clear(err);
+        if (fiber_sleep(ctx, OWNER_PAUSE, err) < 0)
+            return err_wrap(err, "wait for the owner of %s", dir);
     }
     if (n->scratch_dir)
         scratch_drop_empty(n->scratch_dir, a->ns);

@@ -6,6 +6,7 @@
 No VM is made: that is the business of the service's tests and of tests/e2e.
 """
 import concurrent.futures
+import fcntl
 import hashlib
 import json
 import os
@@ -423,6 +424,23 @@ def delete_tells_the_exit_that_was_noted(w):
     answer = w.delete("c1")
     assert (answer[1], answer[2], decode(answer[3])[1]) == (77, 3, 1234567890), answer
     assert not os.path.exists(empty) and os.path.exists(used), "only its own, and only if empty"
+
+
+def delete_waits_for_an_owner_that_is_going(w):
+    os.kill(w.pid(w.start("c1")), signal.SIGKILL)
+    until(lambda: not daemons(w.top), "the shim is dead")
+    left = os.path.join(w.top, "left")
+    open(left, "w").close()
+    ledger = w.ledger("c1", ("file", left))
+    held = os.open(os.path.join(ledger, "ledger"), os.O_RDWR)
+    fcntl.lockf(held, fcntl.LOCK_EX, 1)  # as an owner, or its child, does
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(w.delete, "c1")
+        time.sleep(0.5)
+        assert not answer.done() and os.path.exists(left)
+        os.close(held)
+        assert answer.result()[2] == 137
+    assert not os.path.exists(left) and not os.path.exists(ledger)
 
 
 def deletes_of_one_dead_pod_may_run_at_once(w):
