@@ -10,6 +10,7 @@
 #include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
 #include "oci/document.h"
+#include "oci/pods.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -69,16 +70,18 @@ static struct container *find_sandbox(struct registry *r, const char *pod)
     return s && s->kind == SPEC_SANDBOX ? s : NULL;
 }
 
-static int enter_pod(struct container *c, const struct spec *spec, struct err *err)
+static int enter_pod(struct container *c, struct spec *spec, struct err *err)
 {
     const char *pod, *path = "";
 
     if (spec_kind(spec, c->id, &c->kind, &pod, err) < 0 ||
-        registry_check_id("sandbox id", pod, REGISTRY_ID_MAX, err) < 0)
+        registry_check_id("sandbox id", pod, REGISTRY_ID_MAX, err) < 0 ||
+        pods_check(spec, c->kind, err) < 0)
         return -1;
     free(c->pod_id);
     c->pod_id = str_dup(pod);
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
+    pods_fit(spec, c->kind, c->pod_id);
     if (c->kind != SPEC_WORKLOAD)
         return 0;
 
@@ -97,6 +100,20 @@ static uint32_t pod_pid(const struct container *c)
     struct container *sandbox = c->kind == SPEC_WORKLOAD ? find_sandbox(c->r, c->pod_id) : NULL;
 
     return sandbox && sandbox->init ? sandbox->init->guest_pid : 0;
+}
+
+/* A debug container names the process on the host of the one that it is to look at. */
+static uint32_t target_pid(const struct container *c, const struct spec *spec)
+{
+    uint32_t pid = pods_namespace_pid(spec, "pid");
+
+    LIST_EACH (&c->r->containers, pos) {
+        const struct container *other = LIST_ENTRY(pos, struct container, node);
+
+        if (pid && other->pid == pid && str_eq(other->pod_id, c->pod_id))
+            return other->init ? other->init->guest_pid : 0;
+    }
+    return 0;
 }
 
 /* --- the root file system --- */
@@ -343,7 +360,8 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .scratch_path = c->scratch_path ? c->scratch_path : "",
                                      .kind = c->kind,
                                      .pod_id = c->pod_id,
-                                     .pod_pid = pod_pid(c) };
+                                     .pod_pid = pod_pid(c),
+                                     .target_pid = target_pid(c, spec) };
     AUTO_FREE char *document = NULL;
 
     if (document_build(spec, &o, &document, err) < 0)
@@ -443,6 +461,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
 
     if (load_spec(ctx, c->bundle, &spec, err) < 0)
         return -1;
+    options_defaults(c->r->o.config, spec);
     if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
