@@ -66,8 +66,8 @@ struct tool_command {
 };
 /* All of them, NULL-terminated. */
 extern const struct tool_command *const tool_commands[];
-extern const struct tool_command boot_command, config_command, doctor_command, gc_command,
-    template_command;
+extern const struct tool_command boot_command, config_command, doctor_command, exec_command,
+    gc_command, inspect_command, ps_command, share_command, stacks_command, template_command;
 
 /* template_cmd.c: builds the template for VMs of the configuration. Caller releases *ret. */
 struct tool_build {

@@ -55,10 +55,11 @@ static int wait_or_kill(struct ctx *ctx, struct vm_process *p, uint32_t *ret_cod
     return -1;
 }
 
-static int exec_with_io(struct ctx *ctx, struct registry *r, struct box *b,
-                        const struct diag_exec *e, struct io *io, uint32_t *ret_code,
-                        struct err *err)
+static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
+                        const struct diag_exec *e, uint32_t *ret_code, struct err *err)
 {
+    struct registry *r = live->r;
+    struct io *io = live->io;
     const struct vm_exec exec = { .argv = e->argv,
                                   .env = environment,
                                   .cwd = e->cwd[0] ? e->cwd : NULL,
@@ -74,7 +75,12 @@ static int exec_with_io(struct ctx *ctx, struct registry *r, struct box *b,
         return -1;
     r->host->io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
                        vm_process_take_stream(p, 2));
-    if (wait_or_kill(ctx, p, ret_code, err) < 0)
+    live->process = p;
+
+    int result = wait_or_kill(ctx, p, ret_code, err);
+
+    live->process = NULL;
+    if (result < 0)
         return -1;
     draining = ctx_with_timeout(ctx, PROCESS_DRAIN_LIMIT);
     if (r->host->io_drain(&draining, io, &lost) < 0)
@@ -82,11 +88,10 @@ static int exec_with_io(struct ctx *ctx, struct registry *r, struct box *b,
     return 0;
 }
 
-int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e, uint32_t *ret_code,
-              struct err *err)
+int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
+              struct diag_live *live, uint32_t *ret_code, struct err *err)
 {
     struct box *b;
-    struct io *io = NULL;
     int result = -1;
 
     if (!e->argv || !e->argv[0])
@@ -105,14 +110,28 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e, ui
                                   .ledger = b->ledger,
                                   .drivers = &r->drivers };
 
-    if (r->host->io_open(ctx, r->o.loop, &spec, &io, err) < 0) {
+    live->r = r;
+    if (r->host->io_open(ctx, r->o.loop, &spec, &live->io, err) < 0) {
         (void)err_wrap(err, "stdio of a process in the VM");
     } else {
-        result = exec_with_io(ctx, r, b, e, io, ret_code, err);
-        r->host->io_free(io);
+        result = exec_with_io(ctx, live, b, e, ret_code, err);
+        r->host->io_free(TAKE_PTR(live->io));
     }
     box_leave(b);
     return result;
+}
+
+void diag_close_stdin(struct diag_live *l)
+{
+    if (l->io)
+        l->r->host->io_close_stdin(l->io);
+}
+
+int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t cols, struct err *err)
+{
+    if (!l->process)
+        return err_set(err, ERR_STATE, "resize: the process does not run");
+    return vm_process_resize(ctx, l->process, rows, cols, err);
 }
 
 /* --- shares --- */

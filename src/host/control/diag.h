@@ -7,8 +7,10 @@
 
 struct ctx;
 struct err;
+struct io;
 struct process_view;
 struct registry;
+struct vm_process;
 
 struct diag_exec {
     const char *const *argv;    /* NULL-terminated */
@@ -16,10 +18,21 @@ struct diag_exec {
     const char *in, *out, *err; /* as for a container's process; "": none */
     bool terminal;
 };
+/* A hold on a process while diag_exec runs; zeroed by the caller, empty before and after. */
+struct diag_live {
+    struct registry *r;
+    struct io *io;
+    struct vm_process *process;
+};
 /* Waits until the process has ended and its output is delivered; it is killed if ctx ends first.
  * ERR_STATE: no VM runs, or a terminal with a stderr. */
-int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e, uint32_t *ret_code,
-              struct err *err);
+int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
+              struct diag_live *live, uint32_t *ret_code, struct err *err);
+/* No more input behind what is on its way. Never waits. */
+void diag_close_stdin(struct diag_live *l);
+/* ERR_STATE before it runs. */
+int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t cols,
+                struct err *err);
 
 /* A host directory or a single file, seen in the VM at vm_path (absolute; "": where the share
  * itself is). It stays until the VM ends. *ret_path: where it is. Caller frees. */

@@ -14,6 +14,13 @@
 
 #define ARGS_MAX 4096
 
+/* A process of DiagExecInHost while it runs. Its name is the path of its stdin. */
+struct diag_run {
+    struct list node;
+    const char *name;
+    struct diag_live live;
+};
+
 static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProcessRequest *req,
                       Diag__ExecProcessResponse *resp, struct err *err)
 {
@@ -35,10 +42,37 @@ static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProces
                                  .err = req->stderr,
                                  .terminal = req->terminal };
 
-    if (diag_exec(ctx, s->opts.registry, &e, &code, err) < 0)
-        return -1;
+    struct diag_run run = { .name = req->stdin };
+
+    list_append(&s->diag_runs, &run.node);
+
+    int r = diag_exec(ctx, s->opts.registry, &e, &run.live, &code, err);
+
+    list_remove(&run.node);
     resp->exit_code = (int32_t)code;
-    return 0;
+    return r;
+}
+
+static int exec_control(struct ctx *ctx, struct service *s, const Lcow__ExecControlRequest *req,
+                        Lcow__ExecControlResponse *resp, struct err *err)
+{
+    (void)resp;
+    s->calls++;
+    if (!req->stdin[0] || req->rows > UINT16_MAX || req->cols > UINT16_MAX)
+        return err_set(err, ERR_INVALID, "control of a process: no name, or a size beyond %u",
+                       UINT16_MAX);
+    LIST_EACH (&s->diag_runs, at) {
+        struct diag_run *run = LIST_ENTRY(at, struct diag_run, node);
+
+        if (!str_eq(run->name, req->stdin))
+            continue;
+        if (req->close_stdin)
+            diag_close_stdin(&run->live);
+        return req->rows || req->cols
+                   ? diag_resize(ctx, &run->live, (uint16_t)req->rows, (uint16_t)req->cols, err)
+                   : 0;
+    }
+    return err_set(err, ERR_NOT_FOUND, "no process with stdin %s runs", req->stdin);
 }
 
 static int stacks(struct ctx *ctx, struct service *s, const Diag__StacksRequest *req,
@@ -146,6 +180,8 @@ static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, m
 
 static const struct rpc_method own_methods[] = {
     RPC_UNARY("Inspect", inspect, struct service, Lcow__InspectRequest, Lcow__InspectResponse),
+    RPC_UNARY("ExecControl", exec_control, struct service, Lcow__ExecControlRequest,
+              Lcow__ExecControlResponse),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

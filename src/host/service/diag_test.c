@@ -201,6 +201,62 @@ TEST_VIRTUAL(the_pid_is_told)
     desk_close(&d, ctx);
 }
 
+struct background {
+    struct desk *d;
+    struct ctx *ctx;
+    struct group group;
+};
+
+static void background_exec(void *arg)
+{
+    struct background *b = arg;
+    const char *args[] = { "/bin/cat" };
+    Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
+    struct ctx *ctx = b->ctx;
+    struct err err = ERR_INIT;
+
+    req.args = args;
+    req.n_args = 1;
+    req.stdin = "/fifo/in";
+    ASSERT_OK(DIAG(b->d, "DiagExecInHost", &req, exec_process_response, NULL), err);
+}
+
+static enum err_code control(struct desk *d, struct ctx *ctx, const char *name, uint32_t rows)
+{
+    Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
+    struct err err = ERR_INIT;
+
+    req.stdin = name;
+    req.close_stdin = true;
+    req.rows = rows;
+    req.cols = rows;
+    (void)rpc_client_call(ctx, d->client, SERVICE_LCOW, "ExecControl", &req,
+                          &lcow__exec_control_response__descriptor, NULL, &err);
+    return err.code;
+}
+
+TEST_VIRTUAL(a_running_command_is_told_by_the_name_of_its_stdin)
+{
+    struct desk d = { .rig.guest_opts.process_ns = 3 * NS_PER_S };
+    struct background b = { .d = &d, .ctx = ctx };
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    group_init(&b.group);
+    group_go(&b.group, ctx->loop, background_exec, &b, "exec");
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
+    ASSERT_EQ(control(&d, ctx, "/fifo/in", 0), ERR_NONE);
+    ASSERT_EQ(control(&d, ctx, "/fifo/in", 24), ERR_NONE);
+    ASSERT_EQ(control(&d, ctx, "/fifo/in", 70000), ERR_INVALID);
+    ASSERT_EQ(control(&d, ctx, "/fifo/other", 0), ERR_NOT_FOUND);
+    ASSERT_EQ(control(&d, ctx, "", 0), ERR_INVALID);
+    ASSERT_OK(group_wait(ctx, &b.group, "exec", &err), err);
+    ASSERT_EQ(control(&d, ctx, "/fifo/in", 0), ERR_NOT_FOUND);
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
 static json_t *inspected(struct desk *d, struct ctx *ctx)
 {
     Lcow__InspectRequest req = LCOW__INSPECT_REQUEST__INIT;

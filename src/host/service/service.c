@@ -31,6 +31,7 @@ struct service *service_new(const struct service_opts *o)
     struct service *s = mem_new(struct service);
 
     s->opts = *o;
+    list_init(&s->diag_runs);
     return s;
 }
 

@@ -2,6 +2,7 @@
 #pragma once
 #include "api/task.pb-c.h"
 #include "base/ctx.h"
+#include "base/list.h"
 #include "host/control/container.h"
 #include "host/control/registry.h"
 #include "host/service/service.h"
@@ -11,6 +12,7 @@ struct service {
     bool refusing;
     unsigned creating;
     uint64_t calls, asked_to_leave;
+    struct list diag_runs; /* of diag.c */
 };
 
 /* Counts the call, checks the id, finds the container. NULL: ERR_INVALID or ERR_NOT_FOUND. */

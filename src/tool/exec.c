@@ -1,0 +1,262 @@
+/* exec.c - `lcow exec --vm`: a command in a running VM, outside its containers, by way of its shim.
+ * Works although crun, the container or containerd does not. stdio goes through FIFOs in a
+ * directory of our own, as containerd's does. */
+#include "api/lcow.pb-c.h"
+#include "api/shimdiag.pb-c.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/stream.h"
+#include "host/rpc/rpc_client.h"
+#include "tool/shims.h"
+#include "tool/term.h"
+#include "tool/tool.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
+#define CONTROL_LIMIT (5 * NS_PER_S)
+#define SIZE_TRIES 20
+#define SIZE_PAUSE (50 * NS_PER_MS)
+#define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
+
+struct exec_opts {
+    bool vm, terminal;
+    const char *cwd;
+};
+
+#define AT(f) offsetof(struct exec_opts, f)
+static const struct args_opt opts_table[] = {
+    { "vm", 0, ARGS_FLAG, NULL, AT(vm),
+      "in the VM itself; required: `ctr task exec` and "
+      "`crictl exec` reach containers" },
+    { "terminal", 't', ARGS_FLAG, NULL, AT(terminal), "give CMD a terminal" },
+    { "cwd", 'C', ARGS_STR, "DIR", AT(cwd), "CMD's working directory in the VM" },
+};
+static const struct args_example examples[] = {
+    { "lcow exec --vm 4f2a9 -- dmesg", "the guest kernel's own words" },
+    { "lcow exec --vm -t 4f2a9 -- sh", "a shell in the VM" },
+};
+static const struct args_cmd cmd = {
+    .name = "exec",
+    .summary = "Run CMD in a running VM.",
+    .synopsis = "--vm [options] ID -- CMD...",
+    .text = "It does not need crun or the containers of the VM to work, only its agent.\n"
+            "\n"
+            "Exit code: CMD's own; 125 if lcow failed; 2 if this command line is wrong.",
+    .opts = opts_table,
+    .n_opts = ARRAY_LEN(opts_table),
+    .takes_command = true,
+    .takes_words = true,
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+
+/* ---- three FIFOs */
+
+struct exec {
+    struct tool *tool;
+    struct rpc_client *client;
+    char dir[64];
+    char *path[3];
+    int held[3];                      /* the end of each that the shim uses, or -1 */
+    struct stream *ours[3], *fifo[3]; /* between which bytes are copied */
+    struct ctx in_ctx, out_ctx;
+    struct cancel in_end, out_end;
+    struct group in, out;
+};
+
+static void close_all(struct exec *x)
+{
+    for (int i = 0; i < 3; i++) {
+        stream_free(x->ours[i]);
+        stream_free(x->fifo[i]);
+        fd_close(x->held[i]);
+        if (x->path[i])
+            (void)unlink(x->path[i]);
+        free(x->path[i]);
+    }
+    if (x->dir[0])
+        (void)rmdir(x->dir);
+}
+
+/* Ours and the shim's end, so that neither sees an end before the other has come. */
+static int open_fifo(struct exec *x, int i, const char *name, struct err *err)
+{
+    x->path[i] = str_format("%s/%s", x->dir, name);
+    if (mkfifo(x->path[i], 0600) < 0)
+        return err_sys(err, errno, "make %s", x->path[i]);
+
+    AUTO_FD int reader = open(x->path[i], O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    AUTO_FD int writer = open(x->path[i], O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+
+    if (reader < 0 || writer < 0)
+        return err_sys(err, errno, "open %s", x->path[i]);
+    x->held[i] = i == 0 ? TAKE_FD(reader) : TAKE_FD(writer);
+    x->fifo[i] = stream_from_fd(x->tool->loop, i == 0 ? TAKE_FD(writer) : TAKE_FD(reader));
+    x->ours[i] = stream_reopen(x->tool->loop, i, i == 0 ? O_RDONLY : O_WRONLY);
+    return 0;
+}
+
+static int open_all(struct exec *x, bool terminal, struct err *err)
+{
+    snprintf(x->dir, sizeof(x->dir), "/tmp/lcow-exec.XXXXXX");
+    if (!mkdtemp(x->dir)) {
+        x->dir[0] = '\0';
+        return err_sys(err, errno, "make a directory in /tmp");
+    }
+    return open_fifo(x, 0, "in", err) < 0 || open_fifo(x, 1, "out", err) < 0 ||
+                   (!terminal && open_fifo(x, 2, "err", err) < 0)
+               ? -1
+               : 0;
+}
+
+static int control(struct exec *x, struct ctx *ctx, bool close_stdin, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTROL_LIMIT);
+    Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
+    uint16_t rows = 0, cols = 0;
+
+    if (!close_stdin)
+        (void)term_size(&rows, &cols);
+    req.stdin = x->path[0];
+    req.close_stdin = close_stdin;
+    req.rows = rows;
+    req.cols = cols;
+    return rpc_client_call(&limited, x->client, "lcow.v1.Shim", "ExecControl", &req,
+                           &lcow__exec_control_response__descriptor, NULL, err);
+}
+
+static void copy_in(void *arg)
+{
+    struct exec *x = arg;
+    struct err ignored = ERR_INIT; /* it may have ended, or closed its stdin */
+    char side;
+
+    if (!x->ours[0] || stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], NULL, &side, &ignored) == 0)
+        (void)control(x, &x->in_ctx, true, &ignored);
+}
+
+static void copy_out(void *arg)
+{
+    struct exec *x = arg;
+    struct err ignored = ERR_INIT; /* of a pipe that nobody reads */
+    char side;
+
+    if (x->ours[1])
+        (void)stream_copy(&x->out_ctx, x->fifo[1], x->ours[1], NULL, &side, &ignored);
+}
+
+static void copy_err(void *arg)
+{
+    struct exec *x = arg;
+    struct err ignored = ERR_INIT;
+    char side;
+
+    if (x->ours[2])
+        (void)stream_copy(&x->out_ctx, x->fifo[2], x->ours[2], NULL, &side, &ignored);
+}
+
+static void start_relays(struct ctx *ctx, struct exec *x)
+{
+    cancel_init(&x->in_end, ctx->cancel);
+    cancel_init(&x->out_end, ctx->cancel);
+    x->in_ctx = ctx_with_cancel(ctx, &x->in_end);
+    x->out_ctx = ctx_with_cancel(ctx, &x->out_end);
+    group_init(&x->in);
+    group_init(&x->out);
+    group_go(&x->in, ctx->loop, copy_in, x, "stdin");
+    group_go(&x->out, ctx->loop, copy_out, x, "stdout");
+    if (x->fifo[2])
+        group_go(&x->out, ctx->loop, copy_err, x, "stderr");
+}
+
+/* What the shim has written is in the FIFOs when it answers, and its ends are closed. */
+static void end_relays(struct exec *x)
+{
+    struct ctx root = ctx_root(x->tool->loop);
+    struct ctx limited = ctx_with_timeout(&root, OUTPUT_LIMIT);
+    struct err ignored = ERR_INIT;
+
+    for (int i = 1; i < 3; i++)
+        fd_close(TAKE_FD(x->held[i]));
+    (void)group_wait(&limited, &x->out, "output", &ignored);
+    cancel_fire(&x->in_end, ERR_CANCELLED, "the command has ended");
+    cancel_fire(&x->out_end, ERR_CANCELLED, "the command has ended");
+    (void)group_wait(&root, &x->in, "stdin", &ignored);
+    (void)group_wait(&root, &x->out, "output", &ignored);
+}
+
+/* ---- the command */
+
+static int call(struct ctx *ctx, struct exec *x, const struct exec_opts *o, char **argv, int n,
+                int *ret_code, struct err *err)
+{
+    Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
+    AUTO(pb_free) Diag__ExecProcessResponse *resp = NULL;
+
+    req.args = (const char **)argv;
+    req.n_args = (size_t)n;
+    req.workdir = o->cwd ? o->cwd : "";
+    req.terminal = o->terminal;
+    req.stdin = x->path[0];
+    req.stdout = x->path[1];
+    req.stderr = x->path[2] ? x->path[2] : "";
+    if (rpc_client_call(ctx, x->client, SERVICE, "DiagExecInHost", &req,
+                        &diag__exec_process_response__descriptor, (void **)&resp, err) < 0)
+        return -1;
+    *ret_code = resp->exit_code;
+    return 0;
+}
+
+/* The size is told once, as soon as there is a terminal to tell. */
+static void size_main(void *arg)
+{
+    struct exec *x = arg;
+
+    for (int tries = 0; tries < SIZE_TRIES; tries++) {
+        struct err ignored = ERR_INIT;
+
+        if (control(x, &x->in_ctx, false, &ignored) == 0 ||
+            fiber_sleep(&x->in_ctx, SIZE_PAUSE, &ignored) < 0)
+            return;
+    }
+}
+
+static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct exec x = { .tool = t, .held = { -1, -1, -1 } };
+    struct exec_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code, r;
+
+    if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
+        return code;
+    if (!o.vm || rest.n < 2)
+        return tool_fail(TOOL_USAGE, "exec needs --vm, an ID and a command: lcow exec --vm ID -- "
+                                     "CMD");
+    if (tool_shim_of(ctx, t, rest.argv[0], &x.client, &err) < 0)
+        return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
+    r = open_all(&x, o.terminal, &err);
+    if (r == 0) {
+        start_relays(ctx, &x);
+        if (o.terminal) {
+            (void)term_raw();
+            group_go(&x.in, ctx->loop, size_main, &x, "size");
+        }
+        r = call(ctx, &x, &o, rest.argv + 1, rest.n - 1, &code, &err);
+        end_relays(&x);
+        term_restore();
+    }
+    close_all(&x);
+    rpc_client_free(x.client);
+    return r < 0 ? tool_fail(TOOL_BOOT_FAILED, "%s", err.msg) : code;
+}
+
+const struct tool_command exec_command = { .cmd = &cmd, .run = exec_run };

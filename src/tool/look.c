@@ -1,0 +1,161 @@
+/* look.c - `lcow stacks` and `lcow share`: one question each to one shim. */
+#include "api/shimdiag.pb-c.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "host/rpc/rpc_client.h"
+#include "tool/shims.h"
+#include "tool/tool.h"
+#include <limits.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
+#define STACKS_LIMIT (10 * NS_PER_S)
+#define SHARE_LIMIT (30 * NS_PER_S)
+
+int tool_shim_of(struct ctx *ctx, struct tool *t, const char *word, struct rpc_client **ret,
+                 struct err *err)
+{
+    AUTO(shims_release) struct shims shims = { 0 };
+    const struct shim *s;
+    const char *container;
+
+    if (shims_list(t->config.run_root, &shims, err) < 0)
+        return -1;
+    shims_ask(ctx, &shims); /* a container's id needs them all */
+    if (shims_find(&shims, word, &s, &container, err) < 0)
+        return -1;
+    return shim_connect(ctx, s, ret, err);
+}
+
+/* ---- stacks */
+
+struct stacks_opts {
+    bool json;
+};
+static const struct args_opt stacks_table[] = {
+    { "json", 0, ARGS_FLAG, NULL, offsetof(struct stacks_opts, json),
+      "print one JSON object on stdout instead" },
+};
+static const struct args_example stacks_examples[] = {
+    { "lcow stacks 4f2a9", "what does everybody in this shim and its VM wait for?" },
+};
+static const struct args_cmd stacks_cmd = {
+    .name = "stacks",
+    .summary = "Print what every fiber of a shim and its guest waits for.",
+    .synopsis = "[options] ID",
+    .text = "A guest that does not answer within five seconds does not keep the shim's own part "
+            "back.\n"
+            "\n"
+            "Exit code: 0; 1 if the shim is not there or does not answer; 2 if this command line "
+            "is wrong.",
+    .opts = stacks_table,
+    .n_opts = ARRAY_LEN(stacks_table),
+    .takes_words = true,
+    .examples = stacks_examples,
+    .n_examples = ARRAY_LEN(stacks_examples),
+};
+
+static void print_stacks(const Diag__StacksResponse *resp, bool json)
+{
+    AUTO(jsw_release) struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    if (json) {
+        jsw_obj(&w, NULL);
+        jsw_str(&w, "shim", resp->stacks);
+        jsw_str(&w, "guest", resp->guest_stacks);
+        jsw_end_obj(&w);
+        sbuf_addc(&w.out, '\n');
+    } else {
+        sbuf_addf(&w.out, "shim\n%s\nguest\n%s\n", resp->stacks, resp->guest_stacks);
+    }
+    tool_print(STDOUT_FILENO, w.out.data);
+}
+
+static int stacks_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct ctx limited = ctx_with_timeout(ctx, STACKS_LIMIT);
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO(pb_free) Diag__StacksResponse *resp = NULL;
+    Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
+    struct stacks_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &stacks_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n != 1)
+        return tool_fail(TOOL_USAGE, "stacks needs one ID; see: lcow ps");
+    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
+        rpc_client_call(&limited, client, SERVICE, "DiagStacks", &req,
+                        &diag__stacks_response__descriptor, (void **)&resp, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    print_stacks(resp, o.json);
+    return TOOL_OK;
+}
+
+const struct tool_command stacks_command = { .cmd = &stacks_cmd, .run = stacks_run };
+
+/* ---- share */
+
+struct share_opts {
+    bool writable;
+};
+static const struct args_opt share_table[] = {
+    { "writable", 'w', ARGS_FLAG, NULL, offsetof(struct share_opts, writable),
+      "the VM may change it" },
+};
+static const struct args_example share_examples[] = {
+    { "lcow share 4f2a9 /opt/tools /mnt/tools", "tools of the host, in the VM" },
+    { "lcow share -w 4f2a9 /tmp/dumps", "somewhere; prints where" },
+};
+static const struct args_cmd share_cmd = {
+    .name = "share",
+    .summary = "Show a directory or file of the host in a VM.",
+    .synopsis = "[options] ID HOST_PATH [VM_PATH]",
+    .text = "It is seen in the VM itself, not in its containers, until the VM ends. Prints the "
+            "path in the VM.\n"
+            "\n"
+            "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
+    .opts = share_table,
+    .n_opts = ARRAY_LEN(share_table),
+    .takes_words = true,
+    .examples = share_examples,
+    .n_examples = ARRAY_LEN(share_examples),
+};
+
+static int share_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct ctx limited = ctx_with_timeout(ctx, SHARE_LIMIT);
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO(pb_free) Diag__ShareResponse *resp = NULL;
+    Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
+    struct share_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &share_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n < 2 || rest.n > 3)
+        return tool_fail(TOOL_USAGE, "share needs ID, HOST_PATH and perhaps VM_PATH");
+
+    AUTO_FREE char *path = realpath(rest.argv[1], NULL); /* the shim is in another directory */
+
+    if (!path)
+        return tool_fail(TOOL_FAILED, "%s is not there", rest.argv[1]);
+    req.host_path = path;
+    req.uvm_path = rest.n == 3 ? rest.argv[2] : "";
+    req.read_only = !o.writable;
+    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
+        rpc_client_call(&limited, client, SERVICE, "DiagShare", &req,
+                        &diag__share_response__descriptor, (void **)&resp, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    tool_print(STDOUT_FILENO, resp->uvm_path);
+    tool_print(STDOUT_FILENO, "\n");
+    return TOOL_OK;
+}
+
+const struct tool_command share_command = { .cmd = &share_cmd, .run = share_run };
