@@ -33,9 +33,12 @@ SECONDS = 120   # a ceiling for one command that may boot a VM on a busy machine
 DEADLINE = 300  # for a whole test, unless it says otherwise
 RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
 LOGS = os.path.join(packages.TOP, "build/e2e")
+# A directory with templates to start VMs from, shared by all tests; "off": each boots on its own.
+TEMPLATE = os.environ.get("LCOW_E2E_TEMPLATE", "off")
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
-                         "rootfs": "vm", "scratch_dir": "host", "scratch_mib": "host"})
+                         "rootfs": "vm", "template": "vm", "scratch_dir": "host",
+                         "scratch_mib": "host"})
 
 DECLARED = []
 
@@ -77,6 +80,10 @@ class Test(harness.Test):
         self.containerd = None
         self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
                   log_level="debug")
+        if TEMPLATE == "off":
+            self.keys(template="off")
+        else:
+            self.keys(template="auto", template_dir=TEMPLATE)
 
     def keys(self, **keys):
         """Before make_dirs writes them; config() afterwards."""
@@ -288,9 +295,9 @@ class Test(harness.Test):
         remove, and the FIFOs of a client that was killed or whose task was lost."""
         if super().allowed(path) or path.startswith("/run/containerd/fifo/"):
             return True
-        if re.fullmatch(rf"/tmp/(sandboxes(/{self.tag})?|scratch|scratch/ext4-[\w-]+\.img)",
+        if re.fullmatch(r"/tmp/(sandboxes|scratch|scratch/ext4-[\w-]+\.img)",
                         path.removeprefix(self.dir)):
-            return True  # one disk formatted ahead; the directory of a namespace, which all share
+            return True  # one disk formatted ahead, and the directory of all others
         if self.is_runc and path.startswith("/run/containerd/s/"):
             return True  # its delete does not remove the socket of a shim that was killed
         return path in ("/run/containerd", "/run/containerd/s", "/run/containerd/fifo", "/run/netns",

@@ -45,7 +45,7 @@ def _frame(kind, flags, stream, payload=b""):
 class Call:
     """One method called; messages() yields the answers, then raises Error or ends."""
 
-    def __init__(self, address, method, request, seconds):
+    def __init__(self, address, method, request, seconds, metadata=()):
         import hpack
         self._deadline = time.monotonic() + seconds
         self._headers, self._ended, self._data = {}, False, b""
@@ -56,17 +56,17 @@ class Call:
         try:
             self._socket.settimeout(seconds)
             self._socket.connect(address)
-            self._send(method, request, seconds)
+            self._send(method, request, seconds, metadata)
         except OSError as e:
             self.close()
             raise Error("UNAVAILABLE", str(e)) from None
 
-    def _send(self, method, request, seconds):
+    def _send(self, method, request, seconds, metadata):
         import hpack
         headers = hpack.Encoder().encode([
             (":method", "POST"), (":scheme", "http"), (":path", method),
             (":authority", "localhost"), ("te", "trailers"), ("content-type", "application/grpc"),
-            ("grpc-timeout", f"{int(seconds * 1000)}m")], huffman=False)
+            ("grpc-timeout", f"{int(seconds * 1000)}m"), *metadata], huffman=False)
         self._socket.sendall(
             PREFACE + _frame(SETTINGS, 0, 0, struct.pack(">HIHI", 2, 0, 4, WINDOW)) +
             _frame(WINDOW_UPDATE, 0, 0, struct.pack(">I", WINDOW - 65535)) +
@@ -141,9 +141,9 @@ class Call:
             self.close()
 
 
-def unary(address, method, request, seconds):
+def unary(address, method, request, seconds, metadata=()):
     """The bytes of the answer, or Error."""
-    answers = list(Call(address, method, request, seconds).messages())
+    answers = list(Call(address, method, request, seconds, metadata).messages())
     if len(answers) != 1:
         raise Error("INTERNAL", f"{len(answers)} answers to a call of one")
     return answers[0]

@@ -146,9 +146,9 @@ class Shim:
         """Into a file beside containerd's log."""
         with open(os.path.join(self.t.work, "c", f"{self.name}.log"), "ab", buffering=0) as out:
             while part := os.read(self._log, 65536):
-                if part == b"\0":
+                out.write(part.rstrip(b"\0"))
+                if part.endswith(b"\0"):  # close() wrote it; the last lines may come with it
                     return
-                out.write(part)
 
     def delete(self):
         return self.binary("-bundle", self.bundle, "delete")

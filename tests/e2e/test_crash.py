@@ -1,5 +1,6 @@
 """kill -9 of containerd, the shim, QEMU and the client, and what is left then."""
 
+import json
 import os
 import re
 import signal
@@ -8,33 +9,6 @@ import time
 from e2e import kill, test
 
 FOREVER = ("sleep", "100000")
-
-
-@test("containerd dies between any two calls: the container stays and obeys", smoke=True)
-def containerd_between_calls(t):
-    restart = t.containerd.restart
-    t.must("containers", "create", "--runtime", t.runtime, t.image, "c1", *FOREVER)
-    restart()
-    t.must("tasks", "start", "-d", "c1")
-    restart()
-    pid = t.tasks()["c1"][0]
-    r = t.exec("c1", "sh", "-c", "echo 1 >/mark; cat /mark")
-    t.equal((r.code, r.out), (0, "1\n"), r)
-    restart()
-    t.must("tasks", "pause", "c1")
-    restart()
-    t.equal(t.status("c1"), "PAUSED")
-    t.must("tasks", "resume", "c1")
-    restart()
-    t.equal(t.tasks()["c1"], (pid, "RUNNING"))
-    r = t.exec("c1", "cat", "/mark")
-    t.equal((r.code, r.out), (0, "1\n"), r)
-    t.must("tasks", "kill", "-s", "SIGKILL", "c1")
-    t.await_status("c1", "STOPPED")
-    t.ctr("tasks", "rm", "c1")
-    restart()
-    t.equal(t.tasks(), {})
-    t.must("containers", "rm", "c1")
 
 
 @test("the container ends while containerd is dead: its exit is not lost", runc=False)
@@ -166,3 +140,33 @@ def nothing_to_collect(t):
     r = t.lcow("gc", "--dry-run")
     t.equal(r.code, 0, r)
     t.check(not re.search(r"would remove", r.out), "there is something to collect", r)
+
+
+@test("the shim is asked to leave: each exit is told once, and is true", runc=False)
+def shim_leaves(t):
+    e = t.events()
+    t.detach("--label=io.kubernetes.cri.sandbox-id=c1",
+             "--label=io.kubernetes.cri.container-type=sandbox", "c1", *FOREVER)
+    t.detach("--label=io.kubernetes.cri.sandbox-id=c1",
+             "--label=io.kubernetes.cri.container-type=container", "c2", "sh", "-c", "exit 3")
+    t.await_status("c2", "STOPPED")
+    x = t.start_ctr(*t.exec_args("c1", "sh", "-c", "echo up; sleep 1000", exec_id="x"))
+    x.await_output("up")
+    os.kill(t.shim_pid(), signal.SIGTERM)
+    for name in ("c1", "c2"):
+        t.until(lambda: "delete" in t.topics(e, name), f"{name}'s end was told", 30)
+    told = exits(e)
+    t.equal(sorted(c for i, c in told if i == "c1"), [137], told)
+    t.equal([c for i, c in told if i == "x"], [137], told)
+    t.equal({c for i, c in told if i == "c2"}, {3}, told)  # containerd repeats what it has told
+    t.equal(t.topics(e, "c1").count("delete"), 1)
+    t.equal(t.tasks(), {})
+    for name in ("c1", "c2"):
+        t.must("containers", "rm", name)
+
+
+def exits(events):
+    """(id of the process, status) of each exit that was told."""
+    with open(events.out_path) as f:
+        found = re.findall(r" /tasks/exit (\{.*\})", f.read())
+    return [(d["id"], d.get("exit_status", 0)) for d in map(json.loads, found)]

@@ -1,0 +1,113 @@
+"""What answers at once although something else does not: a dead path, a stopped QEMU."""
+
+import os
+import signal
+import threading
+import time
+
+import deadfs
+import members
+import shimcall
+from e2e import test
+from shimcall import NOT_FOUND, number, text
+
+AT_ONCE = 5     # seconds, on a machine that is busy with other tests
+KILLED_IN = 40  # the guest's time to take a SIGKILL, then the VM's end
+TRUE = b'{"cwd":"/","args":["true"],"env":["PATH=/bin"]}'
+
+
+class InBackground:
+    """One call; its answer or its error, later."""
+
+    def __init__(self, shim, method, *parts):
+        self.answer, self.error, self._shim = None, None, shim
+        self._thread = threading.Thread(target=self._run, args=(method, parts), daemon=True)
+        self._thread.start()
+
+    def _run(self, method, parts):
+        try:
+            self.answer = self._shim.call(method, *parts)
+        except Exception as e:  # whatever it is, the test looks at it
+            self.error = e
+
+    @property
+    def running(self):
+        return self._thread.is_alive()
+
+    def join(self, seconds):
+        self._thread.join(seconds)
+        return not self.running
+
+
+def at_once(t, what, call, *args):
+    begin = time.monotonic()
+    answer = call(*args)
+    took = time.monotonic() - begin
+    t.check(took < AT_ONCE, f"{what} took {took:.1f} s")
+    return answer
+
+
+def queries(t, shim, name):
+    """All that must not depend on anybody."""
+    call, about = shim.call, text(1, name)
+    t.equal(at_once(t, "State", call, "State", about)[4], 2)
+    t.check(at_once(t, "Pids", call, "Pids", about)[1], "no pid")
+    t.check(at_once(t, "Connect", call, "Connect", about)[1], "no shim pid")
+    t.equal(at_once(t, "Connect", call, "Connect", text(1, "unknown")).get(2, 0), 0)
+    at_once(t, "Shutdown", call, "Shutdown", about)
+    t.equal(at_once(t, "State", shim.code, "State", text(1, "unknown")), NOT_FOUND)
+    t.equal(at_once(t, "Delete", shim.code, "Delete", about), shimcall.PRECONDITION)
+
+
+@test("a create hangs on a dead path: everything else goes on, and it ends with an error",
+      images=(), runc=False)
+def dead_path(t):
+    shim = members.pod(t)
+    dead = deadfs.Dead(t)
+    c2 = members.Member(shim, "c2", shim.document())
+    create = InBackground(shim, "Create", text(1, "c2"), text(2, c2.bundle), text(
+        3, text(1, "bind") + text(2, os.path.join(dead.path, "tree")) + text(4, "rbind")))
+    time.sleep(0.5)
+    t.check(create.running, f"Create is back: {create.answer} {create.error}")
+    queries(t, shim, "p1")
+    t.equal(at_once(t, "Kill", shim.code, "Kill", text(1, "c2"), number(3, 9)), NOT_FOUND)
+    at_once(t, "Kill", shim.call, "Kill", text(1, "p1"), number(3, signal.SIGCONT))
+    c3 = members.Member(shim, "c3", {**shim.document(), "process": {
+        "cwd": "/", "args": ["echo", "through"], "env": ["PATH=/bin"], "user": {}}})
+    t.equal(c3.run(), (0, b"through\n"))
+    t.check(create.running, f"Create is back: {create.answer} {create.error}")
+    dead.end()
+    t.check(create.join(60), "Create does not end although its path does")
+    t.check(isinstance(create.error, shimcall.Status), f"Create: {create.answer} {create.error}")
+    t.equal(shim.code("State", text(1, "c2")), NOT_FOUND)
+    t.equal(shim.call("State", text(1, "p1"))[4], 2)
+
+
+@test("QEMU is stopped: queries answer at once, Kill ends the VM, everyone gets an answer",
+      images=(), runc=False)
+def stopped_qemu(t):
+    shim = members.pod(t)
+    p1, e1 = text(1, "p1"), text(2, "e1")
+    shim.call("Exec", p1, e1, shimcall.wrapped(7, members.PROCESS, TRUE))
+    wait = InBackground(shim, "Wait", p1)
+    os.kill(t.qemu_pid(), signal.SIGSTOP)
+    c2 = members.Member(shim, "c2", shim.document())
+    blocked = {"Create": InBackground(shim, "Create", text(1, "c2"), text(2, c2.bundle),
+                                      shim.rootfs()),
+               "Start": InBackground(shim, "Start", p1, e1),
+               "Stats": InBackground(shim, "Stats", p1),
+               "Pause": InBackground(shim, "Pause", p1)}
+    time.sleep(0.5)
+    for name, call in blocked.items():
+        t.check(call.running, f"{name} is back: {call.answer} {call.error}")
+    queries(t, shim, "p1")
+    begin = time.monotonic()
+    shim.call("Kill", p1, number(3, 9))
+    t.check(wait.join(KILLED_IN), "Wait does not end")
+    t.check(time.monotonic() - begin < KILLED_IN, "Kill and the end took too long")
+    t.note(f"SIGKILL to the exit: {time.monotonic() - begin:.1f} s")
+    t.equal(wait.answer.get(1), 137, wait.error)
+    for name, call in blocked.items():
+        t.check(call.join(10), f"{name} does not end with its VM")
+        t.check(isinstance(call.error, shimcall.Status), f"{name}: {call.answer} {call.error}")
+    t.equal(shim.call("Delete", p1)[2], 137)
