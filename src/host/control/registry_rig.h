@@ -36,6 +36,7 @@ struct rig {
     struct vmm *vmm; /* the last one made */
     unsigned vms;
     char dir[64];
+    const char *address; /* of the shim; NULL: none */
     struct group clients;
     struct fake_host host;
     struct sbuf told; /* events so far, one a line */
@@ -126,6 +127,7 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
                                                         .make_vmm = rig_make_vmm,
                                                         .make_guest = rig_make_guest,
                                                         .arg = r,
+                                                        .address = r->address,
                                                         .host = &fake_host_ops });
 }
 

@@ -302,3 +302,22 @@ TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
+
+TEST_VIRTUAL(the_address_is_beside_the_ledger_while_there_is_a_vm)
+{
+    struct desk d = { .rig.address = "unix:///run/s/1" };
+    struct err err = ERR_INIT;
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    desk_open(&d, ctx);
+    AUTO_FREE char *path = str_format("%s/test/box/shim", d.rig.config.run_root);
+    ASSERT(access(path, F_OK) < 0);
+    desk_create(&d, ctx, "c1");
+    ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
+    ASSERT(strstr(text, "\"address\":\"unix:///run/s/1\""));
+    desk_delete(&d, ctx, "c1", "");
+    ASSERT_OK(fiber_sleep(ctx, 4 * NS_PER_S, &err), err);
+    ASSERT(access(path, F_OK) < 0);
+    desk_close(&d, ctx);
+}
