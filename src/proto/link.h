@@ -38,8 +38,11 @@ struct link_boot {
     uint64_t wall_ns;
     uint8_t token[LINK_TOKEN_BYTES];
     uint8_t seed[LINK_SEED_BYTES];
+    /* How much the agent logs, enum log_level + 1: a clone has its template's command line. 0: as
+     * that says. */
+    uint8_t log_level;
 };
-#define LINK_BOOT_BYTES 128 /* magic "LCWB", u32 version 1, wall_ns, token, seed, zeros */
+#define LINK_BOOT_BYTES 128 /* magic "LCWB", u32 version 1, wall_ns, token, seed, level, zeros */
 #define LINK_BOOT_FILE "opt/lcow/boot"
 void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES]);
 int link_boot_decode(const uint8_t in[LINK_BOOT_BYTES], struct link_boot *ret);

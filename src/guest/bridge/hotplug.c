@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "guest/bridge/limits.h"
 #include "guest/runtime/cgroup.h"
 #include <ctype.h>
 #include <dirent.h>
@@ -88,8 +89,10 @@ static void raise_limit(void)
     struct err err = ERR_INIT;
 
     (void)sysinfo(&si); /* cannot fail */
-    if (cgroup_limit_pods(CGROUP_ROOT, (uint64_t)si.totalram * si.mem_unit, &err) < 0)
+    uint64_t total = (uint64_t)si.totalram * si.mem_unit;
+    if (cgroup_limit_pods(CGROUP_ROOT, total, &err) < 0)
         log_warn(NULL, "the pods' memory limit stays as it was", F_ERR(&err));
+    limits_raise("/proc/sys", total);
 }
 
 static void act(unsigned news)

@@ -121,6 +121,8 @@ static int refresh(struct link *l, struct err *err)
         l->have_token = true;
         if (!l->opts.no_seed)
             apply(&boot, l->looked);
+        if (l->opts.on_level && boot.log_level > 0)
+            l->opts.on_level(l->opts.arg, boot.log_level - 1);
     }
     l->looked = true;
     mem_wipe(&boot, sizeof(boot));

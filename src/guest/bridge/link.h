@@ -26,6 +26,8 @@ struct link_opts {
     bool no_seed; /* of tests: leaves clock, generator and name alone */
     /* This is a template: there is no token yet. Once, before the wait; may be NULL. */
     void (*on_waiting)(void *arg);
+    /* Another block came, with a log level in it (enum log_level). May be NULL. */
+    void (*on_level)(void *arg, unsigned level);
     void *arg;
 };
 

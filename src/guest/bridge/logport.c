@@ -28,6 +28,11 @@ struct logport {
     struct group relay;
 };
 
+void logport_level(struct logport *p, enum log_level level)
+{
+    log_init(p->write_fd, level, LOG_JSON);
+}
+
 int logport_new(struct loop *loop, enum log_level level, struct logport **ret, struct err *err)
 {
     int fds[2];

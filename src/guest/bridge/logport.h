@@ -14,6 +14,7 @@ struct loop;
 
 /* Makes the pipe and points the log at it, as JSON lines. Caller frees. */
 int logport_new(struct loop *loop, enum log_level level, struct logport **ret, struct err *err);
+void logport_level(struct logport *p, enum log_level level);
 /* Points the log back at stderr. */
 void logport_free(struct logport *p);
 AUTO_DEFINE(struct logport *, logport_free);

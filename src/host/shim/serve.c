@@ -226,8 +226,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .events = s->events,
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
-                                                        .arg = s,
-                                                        .address = s->args->socket });
+                                                        .arg = s });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,
                                                      .registry = s->registry,
                                                      .stats_v2 = stats_v2,

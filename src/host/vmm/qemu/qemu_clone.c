@@ -21,6 +21,8 @@
  * start would not be sooner on a machine as busy as that. */
 #define RESTORE_NS (10 * NS_PER_S)
 
+#define MEMORY_FIRST (UINT64_C(512) << 20)
+
 /* What the smallest VM has. The rest comes by hot-plug, so one template serves all sizes. */
 #define BASE_MIB 128
 /* Room for growth costs QEMU 96 KiB a GiB, and each possible vCPU the guest 200 KiB: no more than
@@ -60,6 +62,7 @@ static uint32_t cpus_max(void)
 static void fill_tpl_doc(struct qemu *q)
 {
     q->tpl_doc = q->doc;
+    q->tpl_doc.agent_log_level = NULL; /* in the boot block */
     q->tpl_doc.memory_mib = BASE_MIB;
     q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib();
     q->tpl_doc.cpus = 1;
@@ -190,10 +193,12 @@ static int await_life(struct ctx *ctx, struct qemu *q, struct err *err)
 }
 
 /* Before anybody counts on it. The guest adds it while it connects, so this costs next to
- * nothing; a guest that does not is one with less memory, no reason to end it. */
+ * nothing. The rest of a large VM comes faster than a program can use it up (measured under
+ * emulation: 2 GB/s); a guest that does not is one with less memory, no reason to end it. */
 static void await_memory(struct ctx *ctx, struct qemu *q)
 {
-    uint64_t want = qemu_grow_bytes(q, q->doc.memory_mib);
+    uint64_t all = qemu_grow_bytes(q, q->doc.memory_mib);
+    uint64_t want = all < MEMORY_FIRST ? all : MEMORY_FIRST;
     int span = timeline_begin(q->vmm.timeline, TRACK_VMM, "memory", loop_now(q->loop));
     struct err err = ERR_INIT;
 

@@ -96,6 +96,9 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 
     loop_rand(q->loop, q->boot.token, sizeof(q->boot.token));
     loop_rand(q->loop, q->boot.seed, sizeof(q->boot.seed));
+    enum log_level level;
+    if (q->doc.agent_log_level && log_level_parse(q->doc.agent_log_level, &level) == 0)
+        q->boot.log_level = (uint8_t)(level + 1);
     int r = qlink_new(ctx,
                       &(struct qlink_opts){
                           .life = &q->life, .token = q->boot.token, .on_dial = dialled, .arg = q },
