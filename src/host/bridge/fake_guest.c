@@ -16,12 +16,10 @@
 #include <string.h>
 #include <sys/socket.h>
 
-/* As the agent: an exit waits that long for a reader. */
-#define FAKE_TELL_LIMIT (10 * NS_PER_S)
-
 #define LOG_LINGER (60 * NS_PER_S)
 #define OUTPUT_BYTE 'o'
 #define FIRST_PID 300
+#define TELL_NS (10 * NS_PER_S)
 
 static void guest_unref(struct fake *g)
 {
@@ -149,18 +147,37 @@ static void write_output(struct ctx *ctx, struct stream *s, size_t len)
     }
 }
 
-/* As the real guest does: end of output, then wait until the host has closed its end. */
-static void finish_stream(struct ctx *ctx, struct stream *s)
+/* Until the host has closed its end. */
+static void await_close(struct ctx *ctx, struct stream *s)
 {
     struct err err = ERR_INIT;
     char byte;
     size_t n;
 
-    if (!s)
-        return;
-    stream_shutdown(s, SHUT_WR);
-    (void)stream_read(ctx, s, &byte, 1, &n, &err);
-    stream_free(s);
+    if (s)
+        (void)stream_read(ctx, s, &byte, 1, &n, &err);
+}
+
+/* As the real guest does: the exit is told when the output was taken, or after a while; then the
+ * output flows on behind it. */
+static void finish(struct ctx *ctx, struct process *p)
+{
+    struct ctx telling = ctx_with_timeout(ctx, TELL_NS);
+
+    stream_free(TAKE_PTR(p->in));
+    if (p->out)
+        stream_shutdown(p->out, SHUT_WR);
+    if (p->err)
+        stream_shutdown(p->err, SHUT_WR);
+    await_close(&telling, p->out);
+    await_close(&telling, p->err);
+    latch_set(&p->exited);
+    if (p->init)
+        fake_container_stopped(p->guest, p->container);
+    await_close(ctx, p->out);
+    await_close(ctx, p->err);
+    stream_free(TAKE_PTR(p->out));
+    stream_free(TAKE_PTR(p->err));
 }
 
 static void process_main(void *arg)
@@ -176,15 +193,7 @@ static void process_main(void *arg)
     (void)fiber_sleep(&running, lasts, &err);
     if (p->out && !p->killed.fired)
         write_output(&running, p->out, p->guest->opts.output_bytes);
-    stream_free(TAKE_PTR(p->in));
-
-    struct ctx taken = ctx_with_timeout(&ctx, FAKE_TELL_LIMIT);
-
-    finish_stream(&taken, TAKE_PTR(p->out));
-    finish_stream(&taken, TAKE_PTR(p->err));
-    latch_set(&p->exited);
-    if (p->init)
-        fake_container_stopped(p->guest, p->container);
+    finish(&ctx, p);
     process_unref(p);
 }
 

@@ -229,6 +229,8 @@ static int kill_all(struct ctx *ctx, struct container *c, uint32_t signo, struct
 {
     /* The end of the first process of a pid namespace ends all in it. */
     bool first_is_enough = signo == SIGKILL && c->own_pids;
+    /* A guest that does not answer must not keep us from init. */
+    struct ctx execs = ctx_with_timeout(ctx, PROCESS_KILL_LIMIT / 4);
     struct err none = ERR_INIT;
 
     if (!first_is_enough) {
@@ -240,7 +242,7 @@ static int kill_all(struct ctx *ctx, struct container *c, uint32_t signo, struct
                 if (p->state != PROCESS_ST_RUNNING || p->kill_round == c->kill_round)
                     continue;
                 p->kill_round = c->kill_round;
-                (void)process_signal(ctx, p, signo, &none); /* it may have ended meanwhile */
+                (void)process_signal(&execs, p, signo, &none); /* it may have ended meanwhile */
                 again = true;
                 break;
             }

@@ -12,6 +12,9 @@
 #define EXIT_KILLED 137u /* SIGKILL, in the shell's way */
 #define EXIT_LOST 255u   /* nobody knows how it would have ended */
 #define EXIT_NOT_STARTED 1u
+/* From a SIGKILL that the guest took to the news of the end: more than all the limits on its way,
+ * for output, execs and OOM. */
+#define KILLED_LIMIT (60 * NS_PER_S)
 
 static const char *const states[] = { "NotCreated", "Created", "Running", "Terminated" };
 static const char *const events[] = { "created", "started", "ended" };
@@ -417,12 +420,34 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
     return r;
 }
 
+static void killed_main(void *arg)
+{
+    struct process *p = arg;
+    struct ctx root = ctx_root(p->r->o.loop), limited = ctx_with_timeout(&root, KILLED_LIMIT);
+    struct err err = ERR_INIT;
+
+    if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0 && p->r->box)
+        box_give_up(p->r->box);
+    process_unref(p);
+}
+
+/* The guest took a SIGKILL, or knows of no such process. If that is not told as its end, it ends
+ * with its VM. */
+static void watch_killed(struct process *p)
+{
+    if (p->killed)
+        return;
+    p->killed = true;
+    p->refs++;
+    group_go(&p->r->fibers, p->r->o.loop, killed_main, p, "killed %s", p->container_id);
+}
+
 int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
 {
     struct box *b = p->r->box;
     /* The one that must work, also with a guest that hangs. */
     bool must = signo == SIGKILL && process_is_init(p);
-    struct ctx limited = must ? ctx_with_timeout(ctx, PROCESS_KILL_LIMIT) : *ctx;
+    struct ctx limited = ctx_with_timeout(ctx, PROCESS_KILL_LIMIT);
     int r;
 
     if (p->starting) {
@@ -438,6 +463,8 @@ int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct er
                                           (int)signo, err);
         box_leave(b);
     }
+    if (must && (r == 0 || err->code == ERR_NOT_FOUND) && p->state == PROCESS_ST_RUNNING)
+        watch_killed(p);
     if (r < 0 && must && err->code == ERR_DEADLINE && ctx_left(ctx) > 0) {
         err_clear(err);
         box_give_up(b);

@@ -9,6 +9,9 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Whatever hangs: a path of the client's, the boot, QEMU, the guest. containerd sets no limit. */
+#define CREATE_LIMIT (300 * NS_PER_S)
+
 struct registry *registry_new(const struct registry_opts *o)
 {
     struct registry *r = mem_new(struct registry);
@@ -139,7 +142,8 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
         return err_set(err, ERR_EXISTS, "container %s exists already", rc->id);
 
     AUTO(container_unref) struct container *c = container_new(r, rc->id, rc->bundle);
-    struct ctx own = ctx_with_id(ctx, "cid", c->id);
+    struct ctx limited = ctx_with_timeout(ctx, CREATE_LIMIT);
+    struct ctx own = ctx_with_id(&limited, "cid", c->id);
 
     c->refs++; /* the list's */
     c->listed = true;

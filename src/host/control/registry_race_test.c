@@ -286,7 +286,7 @@ TEST_VIRTUAL(a_dead_path_does_not_hold_up_the_end_of_the_vm)
     rig_open(&r, &root);
     rig_create(&r, &root, "a");
     rig_start(&r, &root, "a", "");
-    r.host.rootfs_ns = 300 * NS_PER_S;
+    r.host.rootfs_ns = 200 * NS_PER_S;
     rig_write_spec(&r, "b", "");
     go(&stuck, &r, &root, "b", create_main);
     pass(&root, NS_PER_S);
@@ -297,6 +297,57 @@ TEST_VIRTUAL(a_dead_path_does_not_hold_up_the_end_of_the_vm)
     pass(&root, 400 * NS_PER_S);
     ASSERT(stuck.done);
     ASSERT_EQ(stuck.err.code, ERR_UNAVAILABLE);
+    rig_close(&r, &root);
+}
+
+TEST_VIRTUAL(a_create_without_a_limit_does_not_wait_for_ever_for_a_path)
+{
+    struct rig r = { .host.rootfs_ns = 100000 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, &root);
+    rig_write_spec(&r, "a", "");
+    ASSERT_FAIL(rig_try_create(&r, &root, "a", &err), err, ERR_DEADLINE);
+    ASSERT(loop_now(r.loop) < 400 * NS_PER_S);
+    ASSERT_EQ(registry_containers(r.registry), 0);
+    rig_close(&r, &root);
+}
+
+TEST_VIRTUAL(a_killed_container_whose_exit_is_never_told_ends_with_its_vm)
+{
+    struct rig r = { .guest_opts.process_ns = 5000 * NS_PER_S,
+                     .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    refusal = (struct refusal){ BRIDGE_WAIT_FOR_PROCESS, -1, -1, 1000, FAKE_SILENT, 0 };
+    rig_start(&r, &root, "a", "");
+    ASSERT_OK(rig_try_kill(&r, &root, "a", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT(loop_now(r.loop) < 70 * NS_PER_S);
+    rig_delete(&r, &root, "a", "");
+    rig_close(&r, &root);
+}
+
+TEST_VIRTUAL(a_guest_that_does_not_answer_holds_up_no_signal_for_long)
+{
+    struct rig r = { .guest_opts.process_ns = 5000 * NS_PER_S,
+                     .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1000, FAKE_SILENT, 0 };
+    before = loop_now(r.loop);
+    ASSERT_FAIL(rig_try_kill(&r, &root, "a", "", 15, false, &err), err, ERR_DEADLINE);
+    ASSERT(loop_now(r.loop) - before <= PROCESS_KILL_LIMIT);
+    ASSERT_EQ(container_state(rig_find(&r, "a")), CONTAINER_RUNNING);
     rig_close(&r, &root);
 }
 
