@@ -2,7 +2,10 @@
 
 import json
 
+import shimcall
+import taskapi
 from e2e import test
+from harness import Skip
 
 FOREVER = ("sleep", "100000")
 
@@ -118,6 +121,52 @@ def bad_ids(t):
 def no_options_file(t):
     t.fails(*t.run_args("--rm", "--runtime-config-path=/no/such.conf", "c1", "true"),
             pattern="/no/such.conf")
+
+
+def with_options(t, body):
+    """c1, whose runtime options carry that text as containerd's CRI writes it."""
+    tasks = taskapi.Tasks(t)
+    t.must("containers", "create", t.image, "like", "sleep", "100000")
+    tasks.container("c1", "like", t.runtime, "runtimeoptions.v1.Options",
+                    shimcall.text(3, body))
+    return tasks
+
+
+@test("the runtime's options carry TOML, as the CRI sends it: the VM is made by it", runc=False)
+def toml_options(t):
+    tasks = with_options(t, "memory_mib = 333\ncpus = 2\n")
+    tasks.create("c1", rootfs_of="like")
+    with open(f"/proc/{t.qemu_pid()}/cmdline") as f:
+        arguments = f.read().split("\0")
+    t.match(r"\b333M", arguments[arguments.index("-m") + 1])
+    t.match("^2", arguments[arguments.index("-smp") + 1])
+    tasks.start("c1")
+    tasks.kill("c1", 9)
+    t.equal(tasks.wait("c1"), 137)
+    tasks.delete("c1")
+
+
+@test("the runtime's options carry nonsense: an error that names it, nothing left", runc=False)
+def toml_nonsense(t):
+    for body, word in (("memory_mib = ", "options:1"), ("memory_mbi = 3\n", "memory_mib"),
+                       ("cpus = 100000\n", "cpus"), ("[" * 1000, "option")):
+        tasks = with_options(t, body)
+        try:
+            tasks.create("c1", rootfs_of="like")
+            t.check(False, f"{body[:20]!r} was taken")
+        except taskapi.Error as e:
+            t.match(word, e.message)
+        t.equal(t.tasks(), {})
+        for name in ("c1", "like"):
+            t.ctr("containers", "rm", name)
+
+
+@test("a user that the image does not have: an error that names it, nothing left")
+def unknown_user(t):
+    if t.version == "1.6":
+        raise Skip("that ctr has no --user")
+    t.fails(*t.run_args("--rm", "--user=nosuch", "c1", "true"), pattern="nosuch|no users")
+    t.equal(t.tasks(), {})
 
 
 @test("no emulation allowed and no KVM: an error that names the setting", runc=False)

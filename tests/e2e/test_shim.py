@@ -1,6 +1,7 @@
 """The shim's Task service without containerd: bad input that no client sends, codes of errors."""
 
 import os
+import stat
 import time
 
 import shimcall
@@ -217,7 +218,9 @@ def many_mounts(t):
 def bad_stdout(t):
     shim = shimcall.Shim(t, "c1")
     shim.start()
-    for path in (t.work, os.path.join(t.work, "not/there")):
+    socket = os.path.join(t.work, "socket")
+    os.mknod(socket, 0o600 | stat.S_IFSOCK)
+    for path in (t.work, os.path.join(t.work, "not/there"), socket, "/dev/null", "relative"):
         t.check(creates(shim, text(6, path)) != 0, f"{path} was taken")
         t.equal(shim.code("State", text(1, "c1")), NOT_FOUND)
 
