@@ -185,6 +185,12 @@ def _pause():
     return [layer.bytes()]
 
 
+def _network(static):
+    layer = Layer()
+    layer.file("bin/udp", _compile(os.path.join(packages.HERE, "udp.c")), 0o755)
+    return [static, layer.bytes()]
+
+
 def _users(static):
     """The image itself says who runs it and where."""
     return [static], {"User": "worker", "WorkingDir": "/home/worker"}
@@ -193,7 +199,8 @@ def _users(static):
 def make():
     """Only when something that they are made of has changed."""
     inputs = [BUSYBOX, STATIC, os.path.join(LIBC, "lib/x86_64-linux-gnu/libc.so.6"),
-              os.path.join(packages.HERE, "pause.c"), os.path.realpath(__file__)]
+              os.path.join(packages.HERE, "pause.c"), os.path.join(packages.HERE, "udp.c"),
+              os.path.realpath(__file__)]
     stamp = hashlib.sha256(b"".join(_read(p) for p in inputs)).hexdigest()
     stamp_path = os.path.join(FOLDER, "stamp")
     if os.path.exists(stamp_path) and _read(stamp_path).decode() == stamp:
@@ -207,6 +214,7 @@ def make():
     _write("layers", [static] + [_one_file(f"layers/{i:03}", f"{i}\n")
                                  for i in range(1, MANY_LAYERS)])
     _write("users", *_users(static))
+    _write("network", _network(static))
     _write("usr1", [static], {"StopSignal": "SIGUSR1"})
     _write("nothing", [])
     with open(stamp_path, "w") as f:

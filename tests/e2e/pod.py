@@ -24,18 +24,21 @@ import cri
 import criconf
 import e2e
 import packages
-from harness import Failure
+from harness import Failure, Skip
 
 SECONDS = 120
 FOREVER = ("sleep", "100000")
 NAMESPACE = "k8s.io"  # of everything that the CRI makes
 SHIM_VERSIONS = ("2.1",)
-SHIM_SERVES = False  # the Sandbox service; to be True, and to go, once the shim has it
+SHIM_SERVES = False    # the Sandbox service; to be True, and to go, once the shim has it
+NETWORK_WIRED = False  # the pod's interfaces in the VM; likewise
 IMAGES = ("busybox",)
 
 
-def pod_test(name, sandboxers=("podsandbox", "shim"), shim_full=False, versions=None, **how):
-    """Declares one test per sandboxer. shim_full: with the shim's sandbox only in a full run."""
+def pod_test(name, sandboxers=("podsandbox", "shim"), shim_full=False, versions=None,
+             network=False, **how):
+    """Declares one test per sandboxer. shim_full: with the shim's sandbox only in a full run;
+    network: it is about the pod's interfaces."""
     def declare(body):
         for sandboxer in sandboxers:
             shim = sandboxer == "shim"
@@ -48,6 +51,8 @@ def pod_test(name, sandboxers=("podsandbox", "shim"), shim_full=False, versions=
 
             @functools.wraps(body)
             def run(t, handler=handler):
+                if network and not NETWORK_WIRED and not t.is_runc:
+                    raise Skip("pods have loopback only as yet")
                 body(Pods(t, "runc" if t.is_runc else handler))
             allowed = versions or tuple(packages.SUITES)
             e2e.test(f"{'sandbox' if shim else 'pod'}: {name}", prepare=prepare, images=(),

@@ -8,9 +8,6 @@ import cri
 import streaming
 from pod import FOREVER, pod_test
 
-# What the tests of port forwarding need: the network of pods in their VMs.
-NETWORK = False  # to be True, and to go, once the network controller is wired
-
 
 def exec_stream(t, c, *command, tty=False, stdin=True):
     answer = t.cri.Exec(container_id=c.id, cmd=command, tty=tty, stdin=stdin, stdout=True,
@@ -99,31 +96,30 @@ def stdin_once(t):
     c.await_exit(0)
 
 
-if NETWORK:
-    @pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
-              "a port nobody listens on", smoke=True)
-    def port_forward(t):
-        pod = t.pod("p1")
-        c = pod.run("server", "sh", "-c", "while :; do nc -l -s 127.0.0.1 -p 8080 -e cat; done")
-        pod.run("many", "nc", "-lk", "-p", "9090", "-e", "sh", "-c", "echo $$; cat >/dev/null")
-        t.until(lambda: re.search(r":1F90 .*:23 82|1F90", c.sh("cat /proc/net/tcp")), "up", 30)
+@pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
+          "a port nobody listens on", smoke=True, network=True)
+def port_forward(t):
+    pod = t.pod("p1")
+    c = pod.run("server", "sh", "-c", "while :; do nc -l -s 127.0.0.1 -p 8080 -e cat; done")
+    pod.run("many", "nc", "-lk", "-p", "9090", "-e", "sh", "-c", "echo $$; cat >/dev/null")
+    t.until(lambda: re.search(r":1F90 .*:23 82|1F90", c.sh("cat /proc/net/tcp")), "up", 30)
 
-        def forward(port):
-            answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[port])
-            return streaming.Forward(t, answer.url, port)
-        data = random.Random(4).randbytes(1 << 20)
-        f = forward(8080)
-        feeder = threading.Thread(target=f.send, args=(data, 0), daemon=True)
-        feeder.start()
-        t.until(lambda: len(f.received()) == len(data) or f.ended, "all came back", 120)
-        feeder.join(10)
-        t.check(f.received() == data, f"{len(f.received())} bytes came back; {f.error}")
-        f.close()
-        several = [forward(9090) for _ in range(4)]
-        for g in several:
-            t.until(lambda: b"\n" in g.received(), f"an answer: {g.error}", 30)
-        t.equal(len({g.received() for g in several}), 4)
-        nobody = forward(7)
-        t.until(lambda: nobody.error, "an error is told", 30)
-        t.match("(?i)refused", nobody.error)
-        t.equal(pod.state, cri.READY)
+    def forward(port):
+        answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[port])
+        return streaming.Forward(t, answer.url, port)
+    data = random.Random(4).randbytes(1 << 20)
+    f = forward(8080)
+    feeder = threading.Thread(target=f.send, args=(data, 0), daemon=True)
+    feeder.start()
+    t.until(lambda: len(f.received()) == len(data) or f.ended, "all came back", 120)
+    feeder.join(10)
+    t.check(f.received() == data, f"{len(f.received())} bytes came back; {f.error}")
+    f.close()
+    several = [forward(9090) for _ in range(4)]
+    for g in several:
+        t.until(lambda: b"\n" in g.received(), f"an answer: {g.error}", 30)
+    t.equal(len({g.received() for g in several}), 4)
+    nobody = forward(7)
+    t.until(lambda: nobody.error, "an error is told", 30)
+    t.match("(?i)refused", nobody.error)
+    t.equal(pod.state, cri.READY)

@@ -30,6 +30,7 @@ struct registry_opts {
     struct vmm *(*make_vmm)(void *arg);
     struct guest *(*make_guest)(void *arg, struct vmm *vmm);
     void *arg;
+    const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
     const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */
 };
 struct registry *registry_new(const struct registry_opts *o);

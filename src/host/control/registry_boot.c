@@ -195,7 +195,7 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
         b->vmm->timeline = &b->timeline;
     b->guest = r->o.make_guest(r->o.arg, b->vmm);
     b->vm = vm_new(r->o.loop, b->vmm, b->guest);
-    if (ledger_create(run_dir, &b->ledger, err) < 0)
+    if (ledger_create(run_dir, &b->ledger, err) < 0 || box_write_note(b, err) < 0)
         return -1;
     if (r->host->cgroup_make(b->cgroup_path, b->ledger, &b->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the VM");

@@ -86,7 +86,7 @@ static void drop_ledger(struct ctx *ctx, struct box *b)
         return;
     if (group_wait(&limited, &b->r->drivers, "log drivers", &err) < 0 ||
         drop_scratch(ctx, b, &err) < 0 || drop_cgroup(ctx, b, &err) < 0 ||
-        ledger_finish(b->ledger, &err) < 0)
+        box_drop_note(b, &err) < 0 || ledger_finish(b->ledger, &err) < 0)
         log_error(ctx, "not all is taken back; `lcow gc` takes the rest", F_ERR(&err));
     if (b->scratch)
         b->r->host->scratch_free(TAKE_PTR(b->scratch));

@@ -79,7 +79,6 @@ struct process {
     struct io *io;
     struct latch exited;
     unsigned kill_round; /* of its container; the last in which it got the signal */
-    bool killed;         /* by a SIGKILL that the guest took: its end is awaited */
     bool gone;           /* deleted: waiters have nothing to wait for */
 };
 
@@ -182,6 +181,7 @@ struct box {
     struct scsi *scsi;
     struct plan9 *plan9;
     struct ledger *ledger;
+    uint64_t note; /* in it, of the file that names our address; 0: none */
     struct cgroup *cgroup;
     struct scratch *scratch;
     struct latch scratch_made; /* or scratch_err is set */
@@ -236,6 +236,9 @@ struct ctx box_ctx(const struct box *b, struct ctx *root);
 void box_kill_vm(struct box *b);
 void box_take_back(struct ctx *ctx, struct box *b, bool orderly);
 void box_gone(struct box *b);
+/* registry_note.c. Never wait. */
+int box_write_note(struct box *b, struct err *err);
+int box_drop_note(struct box *b, struct err *err);
 /* Around calls: as vm_call_begin. */
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);

@@ -226,7 +226,8 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .events = s->events,
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
-                                                        .arg = s });
+                                                        .arg = s,
+                                                        .address = s->args->socket });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,
                                                      .registry = s->registry,
                                                      .stats_v2 = stats_v2,

@@ -1,0 +1,108 @@
+"""lcow's own questions to running shims: ps, inspect, exec --vm, share, stacks."""
+
+import json
+import os
+import signal
+
+from e2e import test
+
+FOREVER = ("sleep", "100000")
+
+
+@test("lcow ps and inspect show sandboxes, VMs, containers and execs", runc=False)
+def ps(t):
+    t.equal(json.loads(t.lcow("ps", "--json").out), [])
+    t.detach("first", *FOREVER)
+    x = t.start_ctr(*t.exec_args("first", "sh", "-c", "echo up; sleep 1000", exec_id="looker"))
+    x.await_output("up")
+    r = t.lcow("ps", "-e")
+    t.equal(r.code, 0, r)
+    t.match(r"(?m)^first +\(VM\) +Running\* +\d+ +\d+ MiB", r.out)
+    t.match(r"(?m)^first +first +running +" + str(t.tasks()["first"][0]), r.out)
+    t.match(r"(?m)^ +\+looker +running", r.out)
+    t.check(all(len(line) <= 80 for line in r.out.splitlines()), "within 80 columns", r)
+
+    doc = json.loads(t.lcow("inspect", "fir").out)
+    t.equal((doc["sandbox"], doc["namespace"], doc["pid"]), ("first", t.tag, t.shim_pid()))
+    t.equal(doc["vm"]["pid"], t.qemu_pid())
+    t.check(doc["vm"]["emulated"], "this machine emulates")
+    t.equal([(d["state"], d["holders"]) for d in doc["vm"]["disks"]], [("Attached", 1)])
+    t.equal(len(doc["vm"]["shares"]), 1)
+    t.check({"agent", "negotiated"} <= {s["name"] for s in doc["vm"]["boot"]}, "boot stages", doc)
+
+    for word, said in (("frist", r'no sandbox or container "frist", but first'),
+                       ("nobody-is-called-that", "lcow ps"), ("other/first", "no sandbox")):
+        r = t.lcow("inspect", word)
+        t.equal(r.code, 1)
+        t.match(said, " ".join(r.err.split()))
+
+
+@test("lcow: an id that matches two pods is refused, a longer one is not", runc=False)
+def two(t):
+    t.detach("pod-a", *FOREVER)
+    t.detach("pod-b", *FOREVER)
+    r = t.lcow("inspect", "pod")
+    t.equal(r.code, 1)
+    t.match(r"matches \S+/pod-a, \S+/pod-b", " ".join(r.err.split()))
+    t.equal(json.loads(t.lcow("inspect", f"{t.tag}/pod-b").out)["sandbox"], "pod-b")
+
+
+@test("lcow exec --vm: stdin, stdout, stderr and the exit code, outside the container", runc=False)
+def vm_exec(t):
+    t.detach("c1", *FOREVER)
+    r = t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "cat; echo bad >&2; exit 7",
+               stdin=b"through the VM\n")
+    t.equal((r.out, r.err, r.code), ("through the VM\n", "bad\n", 7))
+    t.match("crun", t.lcow("exec", "--vm", "c1", "--", "ls", "/bin", "/usr/bin").out)
+    big = t.lcow("exec", "--vm", "c1", "--", "seq", "1", "100000")
+    t.equal(big.out, "".join(f"{i}\n" for i in range(1, 100001)))
+    t.equal(t.lcow("exec", "c1", "true").code, 2)
+
+
+@test("lcow exec --vm works although crun is broken in the guest", runc=False)
+def broken_crun(t):
+    t.detach("c1", *FOREVER)
+    where = t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "command -v crun").out.strip()
+    t.lcow("exec", "--vm", "c1", "--", "sh", "-c", f": > {where}")
+    t.check(t.exec("c1", "true").code != 0, "crun is broken")
+    t.equal(t.lcow("exec", "--vm", "c1", "--", "echo", "still here").out, "still here\n")
+
+
+@test("lcow share: a directory of the host is where it was asked for", runc=False)
+def share(t):
+    t.detach("c1", *FOREVER)
+    at = os.path.join(t.work, "given")
+    os.mkdir(at)
+    t.write("given/file", "from the host\n")
+    r = t.lcow("share", "c1", at, "/mnt/given")
+    t.equal((r.out, r.code), ("/mnt/given\n", 0), r)
+    t.equal(t.lcow("exec", "--vm", "c1", "--", "cat", "/mnt/given/file").out, "from the host\n")
+    t.check(t.lcow("exec", "--vm", "c1", "--", "touch", "/mnt/given/x").code != 0, "read-only")
+    t.check(not os.path.exists(f"{at}/x"), "read-only")
+    r = t.lcow("share", "c1", f"{at}/nothing")
+    t.equal(r.code, 1)
+    t.match("not there", r.err)
+
+
+@test("lcow ps, inspect and stacks answer while QEMU is stopped; a stopped shim is told",
+      runc=False)
+def stopped(t):
+    t.detach("c1", *FOREVER)
+    qemu, shim = t.qemu_pid(), t.shim_pid()
+    os.kill(qemu, signal.SIGSTOP)
+    try:
+        t.equal(json.loads(t.lcow("inspect", "c1").out)["vm"]["state"], "Running")
+        r = t.lcow("stacks", "c1", seconds=30)
+        t.equal(r.code, 0, r)
+        t.match("vm.watch c1", r.out)
+        t.match("the guest does not tell", r.out)
+    finally:
+        os.kill(qemu, signal.SIGCONT)
+    t.match("(?s)guest.*gcs", t.lcow("stacks", "c1").out)
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        r = t.lcow("ps", seconds=20)
+        t.equal(r.code, 1)
+        t.match(r"c1 .*no answer: it does not answer; is pid \d+ stopped", r.out)
+    finally:
+        os.kill(shim, signal.SIGCONT)
