@@ -79,6 +79,7 @@ struct process {
     struct io *io;
     struct latch exited;
     unsigned kill_round; /* of its container; the last in which it got the signal */
+    bool killed;         /* by a SIGKILL that the guest took: its end is awaited */
     bool gone;           /* deleted: waiters have nothing to wait for */
 };
 
