@@ -20,6 +20,7 @@
 #include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
 #include "guest/runtime/standing.h"
+#include "guest/net/nets.h"
 #include "guest/storage/storage.h"
 #include "proto/link.h"
 #include <signal.h>
@@ -262,6 +263,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     const struct containers_opts containers = {
         .loop = ctx->loop,
         .dialer = link_dialer(a->link),
+        .nets = nets_new(ctx->loop),
         .notify = handlers_notify,
         .arg = &a->handlers,
     };
@@ -269,12 +271,15 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     a->handlers.server = server;
     a->handlers.processes = process_table_new(ctx->loop, link_dialer(a->link));
     a->handlers.storage = storage_new(a->opts->load_module);
+    a->handlers.dialer = link_dialer(a->link);
+    a->handlers.nets = containers.nets;
     a->handlers.containers = containers_new(&containers);
     (void)loop_on_signal(ctx->loop, SIGUSR1, on_usr1, a);
     (void)loop_on_signal(ctx->loop, SIGTERM, on_term, a);
     int r = server_run(ctx, server, err);
     containers_free(a->handlers.containers);
     storage_free(a->handlers.storage);
+    nets_free(a->handlers.nets);
     process_table_free(a->handlers.processes);
     return r;
 }

@@ -5,6 +5,8 @@
 #include "guest/bridge/server.h"
 #include "guest/runtime/container.h"
 
+struct dialer;
+struct nets;
 struct process_table;
 struct storage;
 
@@ -13,6 +15,9 @@ struct handlers {
     struct process_table *processes;
     struct containers *containers;
     struct storage *storage;
+    struct nets *nets;     /* NULL: none here … */
+    struct dialer *dialer; /* … as is this */
+    unsigned n_forwards;   /* connections to pods' ports */
     struct server *server; /* for notifications */
     bool policy_set;       /* an (empty) security policy has come */
     /* Powers the VM off at once. Returns only on failure. */

@@ -92,6 +92,10 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
         return directory(ctx, h, m, err);
     case BRIDGE_RES_COMBINED_LAYERS:
         return layers(ctx, h, m, err);
+    case BRIDGE_RES_NETWORK:
+        return handlers_network(ctx, h, m, err);
+    case BRIDGE_RES_PORT_FORWARD:
+        return handlers_forward(ctx, h, &m->forward, err);
     case BRIDGE_RES_CONTAINER_CONSTRAINTS:
         if (!m->constraints.linux_resources)
             return 0; /* nothing to change */
@@ -127,6 +131,8 @@ int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct
         return -1;
     if (err->code == ERR_INVALID)
         return handlers_fail_as(err, BRIDGE_HR_INVALID_ARGUMENT);
+    if (err->code == ERR_UNIMPLEMENTED)
+        return handlers_fail_as(err, BRIDGE_HR_NOT_IMPLEMENTED);
     if (of_container(call->req.modify.resource) && err->code == ERR_STATE)
         return handlers_fail_as(err, BRIDGE_HR_INVALID_STATE);
     return handlers_fail_as(err, BRIDGE_HR_FAIL);

@@ -95,6 +95,7 @@ void container_unref(struct container *c)
         exec_free(LIST_ENTRY(pos, struct exec, in_container));
     task_unref(c->init);
     pod_unref(c->pod);
+    container_leave_network(c);
     cancel_release(&c->oom_stop);
     json_decref(c->rlimits);
     json_decref(c->user);

@@ -17,6 +17,7 @@
 
 struct container;
 struct containers;
+struct nets;
 
 enum container_state {
     CONTAINER_CREATING,
@@ -47,6 +48,7 @@ enum container_end { CONTAINER_END_UNEXPECTED, CONTAINER_END_GRACEFUL, CONTAINER
 struct containers_opts {
     struct loop *loop;
     struct dialer *dialer; /* borrows */
+    struct nets *nets;     /* borrows; NULL: every container has a network of its own */
     /* Once per container, after the answer to a wait on its init went out. May not wait. */
     void (*notify)(void *arg, const char *id, const char *activity_id, enum container_end end);
     void *arg;

@@ -103,14 +103,18 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
 {
     const char *hostname = text_of(spec_json(spec), "hostname");
 
-    if (etcfiles_check_hostname(hostname, err) < 0)
+    if (etcfiles_check_hostname(hostname, err) < 0 ||
+        container_join_network(ctx, c, spec, err) < 0)
         return -1;
     if (c->kind == SPEC_WORKLOAD)
         return join_pod(c, pod_id, err);
     if (c->kind == SPEC_SANDBOX && make_pod(c, spec, pod_id, err) < 0)
         return -1;
+    AUTO_FREE char *search = NULL, *servers = NULL;
+    container_dns(c, &search, &servers);
+    const struct sandbox_names names = { hostname, search, servers };
     c->sandbox_made = true; /* from here on there may be something to undo */
-    return sandbox_make(ctx, c->bundle, hostname, c->kind == SPEC_SANDBOX, err);
+    return sandbox_make(ctx, c->bundle, &names, c->kind == SPEC_SANDBOX, err);
 }
 
 /* --- the container --- */

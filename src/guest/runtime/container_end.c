@@ -178,6 +178,7 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     if (c->crun_made && crun_delete(ctx, c->table->crun, c->id, false, err) < 0)
         return -1;
     c->crun_made = false;
+    container_leave_network(c);
     int r = cg_remove(c->cgroup);
     if (r < 0)
         return err_sys(err, -r, "remove cgroup %s", c->cgroup);

@@ -34,6 +34,7 @@ struct container {
     bool own_pid_ns, terminal;
     int last_signal;     /* TERM or KILL to init */
     char *cgroup, *root; /* full paths */
+    char *network;       /* the namespace it holds (guest/net); NULL: none */
     json_t *rlimits, *user;
     struct list execs;
     size_t n_execs;
@@ -78,11 +79,21 @@ void container_on_done(void *arg);
 
 /* sandbox.c: the files and directories in a pod's root, or of a standalone container. Both wait.
  * pod: with the directories that its containers share. */
-int sandbox_make(struct ctx *ctx, const char *root, const char *hostname, bool pod,
+struct sandbox_names {
+    const char *hostname, *dns_search, *dns_servers;
+};
+int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *names, bool pod,
                  struct err *err);
 int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
 struct rewrite_todo;
 int sandbox_make_todo(struct ctx *ctx, const struct rewrite_todo *todo, struct err *err);
+/* container_network.c: the namespace that the host names for it, made if it is new; its path goes
+ * into the spec. Waits. */
+int container_join_network(struct ctx *ctx, struct container *c, const struct spec *spec,
+                           struct err *err);
+void container_leave_network(struct container *c);
+/* Caller frees both. */
+void container_dns(const struct container *c, char **ret_search, char **ret_servers);
 /* rootfs.c: looks users up in a container's root and makes its working directory. Waits. user "":
  * nothing to look up. */
 int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,

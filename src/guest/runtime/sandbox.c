@@ -21,7 +21,7 @@ static const char *const mounts[] = { "sandboxMounts", "sandboxTmpfsMounts", "hu
 
 /* Copies of all it sees: the work may outlive its caller. */
 struct job {
-    char *root, *hostname;
+    char *root, *hostname, *dns_search, *dns_servers;
     bool pod;
     struct strv dirs, hugepages, sizes;
 };
@@ -34,6 +34,8 @@ static void job_free(void *arg)
         return;
     free(j->root);
     free(j->hostname);
+    free(j->dns_search);
+    free(j->dns_servers);
     strv_release(&j->dirs);
     strv_release(&j->hugepages);
     strv_release(&j->sizes);
@@ -77,7 +79,7 @@ static int make_files(const struct job *j, struct err *err)
     if (!name[0] && gethostname(own, sizeof(own) - 1) == 0)
         name = own;
     AUTO_FREE char *line = str_format("%s\n", name), *hosts = etcfiles_hosts(name), *resolv = NULL;
-    if (etcfiles_resolv("", "", &resolv, err) < 0)
+    if (etcfiles_resolv(j->dns_search, j->dns_servers, &resolv, err) < 0)
         return -1;
     if (put(j->root, "hostname", line, err) < 0 || put(j->root, "hosts", hosts, err) < 0)
         return -1;
@@ -121,12 +123,15 @@ static int make_all(void *arg, struct err *err)
     return j->pod ? make_dirs(j, err) : 0;
 }
 
-int sandbox_make(struct ctx *ctx, const char *root, const char *hostname, bool pod, struct err *err)
+int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *names, bool pod,
+                 struct err *err)
 {
     struct job *j = mem_new(struct job);
 
     j->root = str_dup(root);
-    j->hostname = str_dup(hostname);
+    j->hostname = str_dup(names->hostname);
+    j->dns_search = str_dup(names->dns_search);
+    j->dns_servers = str_dup(names->dns_servers);
     j->pod = pod;
     return job_run(ctx, j, make_all, "files of the pod", err);
 }

@@ -1,0 +1,248 @@
+#include "guest/net/nets.h"
+#include "base/log.h"
+#include "guest/net/nets_priv.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <unistd.h>
+
+#define NAME_MAX_LEN 128
+
+struct nets *nets_new(struct loop *loop)
+{
+    struct nets *n = mem_new(struct nets);
+
+    n->loop = loop;
+    list_init(&n->all);
+    return n;
+}
+
+/* --- namespaces --- */
+
+static void netns_free(struct nets *n, struct netns *s)
+{
+    list_remove(&s->node);
+    while (!list_empty(&s->nics)) {
+        struct nic *nic = LIST_FIRST(&s->nics, struct nic, node);
+        list_remove(&nic->node);
+        nic_free(nic);
+    }
+    fd_close(s->fd);
+    free(s->id);
+    free(s);
+    n->n--;
+}
+
+void nets_free(struct nets *n)
+{
+    if (!n)
+        return;
+    while (!list_empty(&n->all))
+        netns_free(n, LIST_FIRST(&n->all, struct netns, node));
+    free(n);
+}
+
+/* Names are compared as the original does: it lower-cases its GUIDs. */
+struct netns *nets_find(const struct nets *n, const char *id)
+{
+    LIST_EACH (&n->all, pos) {
+        struct netns *s = LIST_ENTRY(pos, struct netns, node);
+        if (strcasecmp(s->id, id) == 0)
+            return s;
+    }
+    return NULL;
+}
+
+static bool name_ok(const char *id)
+{
+    size_t len = strlen(id);
+
+    for (const char *c = id; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("-._", *c))
+            return false;
+    return len > 0 && len <= NAME_MAX_LEN;
+}
+
+void nets_unref(struct nets *n, struct netns *s)
+{
+    if (--s->refs == 0 && s->holders == 0 && s->n_nics == 0)
+        netns_free(n, s);
+}
+
+/* Finds or makes the record; the caller unrefs. */
+static struct netns *need(struct nets *n, const char *id, struct err *err)
+{
+    struct netns *s = nets_find(n, id);
+
+    if (s) {
+        s->refs++;
+        return s;
+    }
+    if (!name_ok(id)) {
+        err_set(err, ERR_INVALID, "\"%.64s\" is no name of a network namespace", id);
+        return NULL;
+    }
+    if (n->n == NETS_MAX) {
+        err_set(err, ERR_EXHAUSTED, "%d network namespaces are there already", NETS_MAX);
+        return NULL;
+    }
+    s = mem_new(struct netns);
+    s->refs = 1;
+    s->id = str_dup(id);
+    s->fd = -1;
+    gate_init(&s->gate, "network namespace");
+    list_init(&s->nics);
+    list_append(&n->all, &s->node);
+    n->n++;
+    return s;
+}
+
+/* With the gate held. */
+static int make(struct ctx *ctx, struct netns *s, struct err *err)
+{
+    if (s->fd >= 0)
+        return 0;
+    return netns_make(ctx, &s->fd, err) < 0 ? err_wrap(err, "network namespace %s", s->id) : 0;
+}
+
+static int hold(struct ctx *ctx, struct netns *s, char **ret_path, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.hold", err);
+
+    if (!held || make(ctx, s, err) < 0)
+        return -1;
+    s->holders++;
+    *ret_path = str_format("/proc/%d/fd/%d", getpid(), s->fd);
+    return 0;
+}
+
+int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err)
+{
+    struct netns *s = need(n, ns, err);
+
+    if (!s)
+        return -1;
+    int r = hold(ctx, s, ret_path, err);
+    nets_unref(n, s);
+    return r;
+}
+
+void nets_release(struct nets *n, const char *ns)
+{
+    struct netns *s = nets_find(n, ns);
+
+    if (!s || s->holders == 0)
+        return;
+    s->refs++;
+    s->holders--;
+    nets_unref(n, s);
+}
+
+/* --- NICs --- */
+
+static struct nic *find_nic(const struct netns *s, const char *id)
+{
+    LIST_EACH (&s->nics, pos) {
+        struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+        if (strcasecmp(nic->id, id) == 0)
+            return nic;
+    }
+    return NULL;
+}
+
+static int plug(struct ctx *ctx, struct netns *s, struct nic *nic, struct err *err)
+{
+    struct rtnl_link link;
+
+    if (make(ctx, s, err) < 0 || nic_await(ctx, nic->mac, &link, err) < 0)
+        return -1;
+    if (!nic->name[0])
+        snprintf(nic->name, sizeof(nic->name), "%s", link.name);
+    return nic_move(ctx, nic, &link, s->fd, err);
+}
+
+static int add(struct ctx *ctx, struct netns *s, const struct nets_nic *in, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.add", err);
+    AUTO(nic_free) struct nic *nic = NULL;
+    struct err ignored = ERR_INIT;
+
+    if (!held || nic_parse(in, &nic, err) < 0)
+        return -1;
+    if (find_nic(s, in->id))
+        return err_set(err, ERR_EXISTS, "NIC %.64s is in namespace %s already", in->id, s->id);
+    if (s->n_nics == NETS_NICS_MAX)
+        return err_set(err, ERR_EXHAUSTED, "%d NICs are in namespace %s already", NETS_NICS_MAX,
+                       s->id);
+    if (plug(ctx, s, nic, err) < 0) {
+        if (s->fd >= 0)
+            (void)nic_lower(ctx, nic, s->fd, &ignored); /* the host pulls it next */
+        return -1;
+    }
+    list_append(&s->nics, &nic->node);
+    s->n_nics++;
+    log_info(ctx, "NIC configured", F_STR("namespace", s->id), F_STR("interface", nic->name),
+             F_U("addresses", nic->n_addresses), F_U("routes", nic->n_routes));
+    nic = NULL;
+    return 0;
+}
+
+int nets_add(struct ctx *ctx, struct nets *n, const struct nets_nic *nic, struct err *err)
+{
+    struct netns *s = need(n, nic->ns, err);
+
+    if (!s)
+        return -1;
+    int r = add(ctx, s, nic, err);
+    nets_unref(n, s);
+    return r < 0 ? err_wrap(err, "NIC %.64s (%.17s)", nic->id, nic->mac) : 0;
+}
+
+static int take(struct ctx *ctx, struct netns *s, const char *id, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.remove", err);
+    struct nic *nic = held ? find_nic(s, id) : NULL;
+
+    if (!nic)
+        return held ? 0 : -1;
+    if (nic_lower(ctx, nic, s->fd, err) < 0)
+        return -1;
+    list_remove(&nic->node);
+    s->n_nics--;
+    nic_free(nic);
+    return 0;
+}
+
+int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err)
+{
+    struct netns *s = nets_find(n, ns);
+
+    if (!s)
+        return 0;
+    s->refs++;
+    int r = take(ctx, s, id, err);
+    nets_unref(n, s);
+    return r < 0 ? err_wrap(err, "remove NIC %.64s", id) : 0;
+}
+
+static void append(struct sbuf *b, const char *list)
+{
+    if (list[0])
+        sbuf_addf(b, "%s%s", b->len ? "," : "", list);
+}
+
+void nets_dns(const struct nets *n, const char *ns, char **ret_search, char **ret_servers)
+{
+    struct sbuf search = { 0 }, servers = { 0 };
+    const struct netns *s = nets_find(n, ns);
+
+    if (s) {
+        LIST_EACH (&s->nics, pos) {
+            const struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+            append(&search, nic->dns_search);
+            append(&servers, nic->dns_servers);
+        }
+    }
+    *ret_search = sbuf_take(&search);
+    *ret_servers = sbuf_take(&servers);
+}

@@ -1,0 +1,71 @@
+/* nets.h - the networks of pods in the guest (gcs-protocol.md §4.7): namespaces by name, each with
+ * loopback up, and the NICs that the host adds to them. A namespace is made when a container or a
+ * NIC first names it and goes with the last that does; containers join it by path, so that NICs may
+ * come before them, between their Create and Start, or later. All calls wait unless said
+ * otherwise; changing calls on one namespace follow each other. */
+#pragma once
+#include "base/mem.h"
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct loop;
+struct nets;
+
+#define NETS_MAX 256          /* namespaces */
+#define NETS_NICS_MAX 64      /* of one */
+#define NETS_FORWARDS_MAX 256 /* connections to pods' ports at a time */
+
+struct nets *nets_new(struct loop *loop);
+/* Namespaces go with their last container. */
+void nets_free(struct nets *n);
+AUTO_DEFINE(struct nets *, nets_free);
+
+/* Texts as inet_pton takes them; "" where there is none. All borrowed during the call. */
+struct nets_address {
+    const char *text;
+    uint8_t prefix;
+};
+struct nets_route {
+    const char *destination, *next_hop, *source;
+    uint32_t metric, mtu;
+    bool on_link, link_scope;
+};
+struct nets_neighbour {
+    const char *text, *mac;
+};
+struct nets_nic {
+    const char *ns, *id;
+    const char *mac; /* six pairs of hex digits, with ':' or '-' */
+    /* Of the interface in the pod. "": the original's host asks, which names none; then the kernel
+     * makes the routes to the addresses' nets by itself, else only those named are made. */
+    const char *name;
+    uint32_t mtu;            /* 0: leave */
+    uint16_t encap_overhead; /* taken off the MTU */
+    const struct nets_address *addresses;
+    const struct nets_route *routes;
+    const struct nets_neighbour *neighbours;
+    size_t n_addresses, n_routes, n_neighbours;
+    const char *dns_search, *dns_servers; /* comma-separated */
+};
+/* Waits for the device to appear, moves it to the namespace and configures it. ERR_EXISTS: the id
+ * is in use. A failure leaves the namespace as it was, with the device down. */
+int nets_add(struct ctx *ctx, struct nets *n, const struct nets_nic *nic, struct err *err);
+/* Takes it down, so that the device can be pulled. Unknown names: success. */
+int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err);
+
+/* For a container: makes the namespace if it is new and counts. *ret_path is for crun; caller frees
+ * it. ERR_INVALID: no name of a namespace. */
+int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err);
+/* Never waits. */
+void nets_release(struct nets *n, const char *ns);
+/* The lists of all its NICs, joined by commas; "" if there are none. Caller frees. Never waits. */
+void nets_dns(const struct nets *n, const char *ns, char **ret_search, char **ret_servers);
+
+/* Connects to a TCP port in the namespace: on loopback, then on its addresses of that family.
+ * ERR_UNAVAILABLE: nobody listens, ERR_NOT_FOUND: no such namespace. Caller closes *ret_fd, which
+ * does not block. */
+int nets_connect(struct ctx *ctx, struct nets *n, const char *ns, bool ipv6, uint16_t port,
+                 int *ret_fd, struct err *err);

@@ -1,0 +1,70 @@
+/* nets_priv.h - for nets*.c: work in a namespace. */
+#pragma once
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/gate.h"
+#include "base/list.h"
+#include "base/netlink.h"
+#include "base/str.h"
+#include "guest/net/nets.h"
+#include "proto/rtnl.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* A NIC, and a copy of all that configuring it needs: the thread sees only this. */
+struct nic {
+    struct list node;
+    char *id, *dns_search, *dns_servers;
+    uint8_t mac[6];
+    char name[RTNL_NAME_BYTES]; /* in the namespace, once it is there */
+    bool exact;                 /* only the routes that are named */
+    uint32_t mtu;
+    uint16_t encap_overhead;
+    struct rtnl_address *addresses;
+    struct rtnl_route *routes;
+    struct rtnl_neighbour *neighbours;
+    size_t n_addresses, n_routes, n_neighbours;
+};
+/* Reads the texts. ERR_INVALID names what is wrong. */
+int nic_parse(const struct nets_nic *in, struct nic **ret, struct err *err);
+void nic_free(struct nic *n);
+AUTO_DEFINE(struct nic *, nic_free);
+struct nic *nic_copy(const struct nic *n);
+
+/* Waits until a device with this MAC is in our own namespace. *ret: its index and name. */
+int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err);
+/* Moves the device there and configures it. Waits. */
+int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *link, int netns,
+             struct err *err);
+/* Takes it down. One that is gone: success. Waits. */
+int nic_lower(struct ctx *ctx, const struct nic *n, int netns, struct err *err);
+
+/* A new namespace with loopback up. Waits. Caller closes. */
+int netns_make(struct ctx *ctx, int *ret, struct err *err);
+/* A TCP socket that belongs to it. Waits. Caller closes. */
+int netns_socket(struct ctx *ctx, int netns, int family, int *ret, struct err *err);
+
+struct netns {
+    struct list node;
+    unsigned refs;    /* calls that work on it: it is not freed under them */
+    unsigned holders; /* containers */
+    char *id;
+    int fd; /* -1 until it is made */
+    struct gate gate;
+    struct list nics;
+    size_t n_nics;
+};
+
+struct nets {
+    struct loop *loop;
+    struct list all;
+    size_t n;
+};
+/* Borrows; NULL: none. */
+struct netns *nets_find(const struct nets *n, const char *id);
+/* After a refs++; it may go with this. */
+void nets_unref(struct nets *n, struct netns *s);

@@ -1,0 +1,334 @@
+/* nic_linux.c - devices and namespaces: waiting for one, moving it, configuring it there. */
+#include "base/clock.h"
+#include "base/loop.h"
+#include "base/offload.h"
+#include "guest/net/nets_priv.h"
+
+#include <fcntl.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/socket.h>
+
+#define APPEAR_NS (10 * NS_PER_S) /* from the host's hot-plug; usually a fifth of a second */
+#define LOOPBACK 1                /* its index in every namespace */
+
+/* --- waiting --- */
+
+struct wanted {
+    const uint8_t *mac;
+    struct rtnl_link *link;
+    bool found;
+};
+
+static int look(void *arg, uint16_t type, const uint8_t *body, size_t len)
+{
+    struct wanted *w = arg;
+    struct rtnl_link l;
+
+    if (type == RTM_NEWLINK && rtnl_read_link(body, len, &l) == 0 && l.has_mac &&
+        memcmp(l.mac, w->mac, sizeof(l.mac)) == 0) {
+        *w->link = l;
+        w->found = true;
+    }
+    return 0;
+}
+
+static int find_link(struct wanted *w, struct err *err)
+{
+    AUTO_FD int fd = nl_open(NETLINK_ROUTE, 0);
+    struct nl_msg m;
+    int r = fd;
+
+    if (r >= 0) {
+        rtnl_get_links(&m);
+        r = nl_ask(fd, &m, look, w);
+    }
+    /* Disturbed by a device that comes: then we are woken again. */
+    return r < 0 && r != -EAGAIN ? err_sys(err, -r, "list network devices") : 0;
+}
+
+/* What has happened is looked at as a whole; the news themselves are thrown away. */
+static void drain(int fd)
+{
+    char some[512];
+
+    while (recv(fd, some, sizeof(some), MSG_DONTWAIT | MSG_TRUNC) >= 0 || errno == ENOBUFS)
+        ;
+}
+
+int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, APPEAR_NS);
+    struct wanted w = { .mac = mac, .link = ret };
+    AUTO_FD int news = nl_open(NETLINK_ROUTE, RTMGRP_LINK); /* before the first look */
+
+    if (news < 0)
+        return err_sys(err, -news, "listen for network devices");
+    for (;;) {
+        if (find_link(&w, err) < 0)
+            return -1;
+        if (w.found)
+            return 0;
+        if (loop_wait_fd(&limited, news, POLLIN, "network device to appear", err) < 0)
+            return err_wrap(err, "no such device");
+        drain(news);
+    }
+}
+
+/* --- in the namespace, in a thread that ends with the work --- */
+
+struct job {
+    struct nic *nic;
+    struct rtnl_link link;
+    int netns, fd, family;
+};
+
+static void job_free(void *arg)
+{
+    struct job *j = arg;
+
+    if (!j)
+        return;
+    nic_free(j->nic);
+    fd_close(j->netns);
+    fd_close(j->fd);
+    free(j);
+}
+AUTO_DEFINE(struct job *, job_free);
+
+static struct job *job_new(int netns)
+{
+    struct job *j = mem_new(struct job);
+
+    j->netns = netns < 0 ? -1 : fcntl(netns, F_DUPFD_CLOEXEC, 0);
+    j->fd = -1;
+    return j;
+}
+
+static int job_run(struct ctx *ctx, struct job **job, int (*fn)(void *arg, struct err *err),
+                   const char *why, struct err *err)
+{
+    void *arg = *job;
+    int r = offload_run(ctx, fn, &arg, job_free, why, err);
+
+    *job = arg;
+    return r;
+}
+
+static int enter(struct job *j, int *ret_rtnl, struct err *err)
+{
+    if (setns(j->netns, CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "enter a pod's network namespace");
+    *ret_rtnl = nl_open(NETLINK_ROUTE, 0);
+    return *ret_rtnl < 0 ? err_sys(err, -*ret_rtnl, "open netlink") : 0;
+}
+
+static int change_link(int rtnl, const struct rtnl_link_change *c)
+{
+    struct nl_msg m;
+
+    rtnl_set_link(&m, c);
+    return nl_ask(rtnl, &m, NULL, NULL);
+}
+
+/* Before the thread enters the namespace: the device is still in ours. */
+static int move(struct job *j, struct err *err)
+{
+    const struct rtnl_link_change c = { .index = j->link.index,
+                                        .name = j->nic->name,
+                                        .netns = j->netns };
+    AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
+    int r = rtnl < 0 ? rtnl : change_link(rtnl, &c);
+
+    return r < 0 ? err_sys(err, -r, "move %s to the pod as %s", j->link.name, j->nic->name) : 0;
+}
+
+/* The host's kernel has asked already whether an address is free. */
+static void set_ipv6(const char *name)
+{
+    static const char *const zero[] = { "accept_dad", "dad_transmits", "accept_ra" };
+
+    for (size_t i = 0; i < ARRAY_LEN(zero); i++) {
+        AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/%s", name, zero[i]);
+        (void)file_write(path, "0", 1, 0); /* a kernel without IPv6 has no such file */
+    }
+}
+
+static int raise_link(struct job *j, int rtnl, int index, struct err *err)
+{
+    const struct nic *n = j->nic;
+    uint32_t mtu = n->mtu ? n->mtu : j->link.mtu;
+
+    if (n->encap_overhead >= mtu)
+        return err_set(err, ERR_INVALID, "an overhead of %u leaves nothing of an MTU of %u",
+                       n->encap_overhead, mtu);
+    const struct rtnl_link_change c = {
+        .index = index, .up = true, .mtu = mtu - n->encap_overhead, .netns = -1
+    };
+    int r = change_link(rtnl, &c);
+    return r < 0 ? err_sys(err, -r, "raise %s with an MTU of %u", n->name, c.mtu) : 0;
+}
+
+static int add_addresses(const struct nic *n, int rtnl, int index, struct err *err)
+{
+    for (size_t i = 0; i < n->n_addresses; i++) {
+        struct rtnl_address a = n->addresses[i];
+        char text[RTNL_IP_TEXT];
+        struct nl_msg m;
+
+        a.index = index;
+        rtnl_add_address(&m, &a);
+        int r = nl_ask(rtnl, &m, NULL, NULL);
+        rtnl_ip_text(&a.ip, text);
+        if (r < 0 && r != -EEXIST) /* the kernel has made the link-local one itself */
+            return err_sys(err, -r, "add address %s/%u to %s", text, a.prefix, n->name);
+    }
+    return 0;
+}
+
+/* As the original: where the next hop is in no known net, it is taken to be on the link. */
+static int add_route(struct rtnl_route *t, int rtnl)
+{
+    struct nl_msg m;
+
+    rtnl_add_route(&m, t);
+    int r = nl_ask(rtnl, &m, NULL, NULL);
+    if ((r != -ENETUNREACH && r != -EHOSTUNREACH) || !t->gateway.family)
+        return r;
+    t->flags |= RTNH_F_ONLINK;
+    rtnl_add_route(&m, t);
+    return nl_ask(rtnl, &m, NULL, NULL);
+}
+
+static int add_routes(const struct nic *n, int rtnl, int index, struct err *err)
+{
+    for (size_t i = 0; i < n->n_routes; i++) {
+        struct rtnl_route t = n->routes[i];
+        char to[RTNL_IP_TEXT], via[RTNL_IP_TEXT];
+
+        t.oif = index;
+        int r = add_route(&t, rtnl);
+        rtnl_ip_text(&t.destination, to);
+        rtnl_ip_text(&t.gateway, via);
+        if (r < 0 && r != -EEXIST)
+            return err_sys(err, -r, "add route to %s/%u via %s on %s", to, t.prefix,
+                           via[0] ? via : "the link", n->name);
+    }
+    return 0;
+}
+
+static int add_neighbours(const struct nic *n, int rtnl, int index, struct err *err)
+{
+    for (size_t i = 0; i < n->n_neighbours; i++) {
+        struct rtnl_neighbour b = n->neighbours[i];
+        struct nl_msg m;
+
+        b.index = index;
+        rtnl_set_neighbour(&m, &b);
+        int r = nl_ask(rtnl, &m, NULL, NULL);
+        if (r < 0)
+            return err_sys(err, -r, "add a neighbour on %s", n->name);
+    }
+    return 0;
+}
+
+static int move_in_thread(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FD int rtnl = -1;
+
+    if (move(j, err) < 0 || enter(j, &rtnl, err) < 0)
+        return -1;
+    int index = (int)if_nametoindex(j->nic->name);
+    if (index == 0)
+        return err_set(err, ERR_UNAVAILABLE, "%s did not arrive in the pod", j->nic->name);
+    set_ipv6(j->nic->name);
+    if (raise_link(j, rtnl, index, err) < 0 || add_addresses(j->nic, rtnl, index, err) < 0 ||
+        add_routes(j->nic, rtnl, index, err) < 0)
+        return -1;
+    return add_neighbours(j->nic, rtnl, index, err);
+}
+
+int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *link, int netns,
+             struct err *err)
+{
+    AUTO(job_free) struct job *j = job_new(netns);
+
+    j->nic = nic_copy(n);
+    j->link = *link;
+    return job_run(ctx, &j, move_in_thread, "configure a NIC", err);
+}
+
+static int lower_in_thread(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FD int rtnl = -1;
+
+    if (enter(j, &rtnl, err) < 0)
+        return -1;
+    const struct rtnl_link_change c = { .index = (int)if_nametoindex(j->nic->name),
+                                        .down = true,
+                                        .netns = -1 };
+    int r = c.index ? change_link(rtnl, &c) : 0;
+    return r < 0 && r != -ENODEV ? err_sys(err, -r, "take %s down", j->nic->name) : 0;
+}
+
+int nic_lower(struct ctx *ctx, const struct nic *n, int netns, struct err *err)
+{
+    AUTO(job_free) struct job *j = job_new(netns);
+
+    j->nic = nic_copy(n);
+    return job_run(ctx, &j, lower_in_thread, "take a NIC down", err);
+}
+
+/* --- namespaces --- */
+
+static int make_in_thread(void *arg, struct err *err)
+{
+    const struct rtnl_link_change up = { .index = LOOPBACK, .up = true, .netns = -1 };
+    struct job *j = arg;
+
+    if (unshare(CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "make a network namespace");
+    AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
+    int r = rtnl < 0 ? rtnl : change_link(rtnl, &up);
+    if (r < 0)
+        return err_sys(err, -r, "raise loopback");
+    j->fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+    return j->fd < 0 ? err_sys(err, errno, "open a network namespace") : 0;
+}
+
+int netns_make(struct ctx *ctx, int *ret, struct err *err)
+{
+    AUTO(job_free) struct job *j = job_new(-1);
+
+    if (job_run(ctx, &j, make_in_thread, "make a network namespace", err) < 0)
+        return -1;
+    *ret = TAKE_FD(j->fd);
+    return 0;
+}
+
+static int socket_in_thread(void *arg, struct err *err)
+{
+    struct job *j = arg;
+
+    if (setns(j->netns, CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "enter a pod's network namespace");
+    j->fd = socket(j->family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return j->fd < 0 ? err_sys(err, errno, "socket") : 0;
+}
+
+int netns_socket(struct ctx *ctx, int netns, int family, int *ret, struct err *err)
+{
+    AUTO(job_free) struct job *j = job_new(netns);
+
+    j->family = family;
+    if (job_run(ctx, &j, socket_in_thread, "socket in a pod", err) < 0)
+        return -1;
+    *ret = TAKE_FD(j->fd);
+    return 0;
+}
