@@ -187,7 +187,7 @@ def _pause():
 
 def _network(static):
     layer = Layer()
-    layer.file("bin/udp", _compile(os.path.join(packages.HERE, "udp.c")), 0o755)
+    layer.file("bin/netecho", _compile(os.path.join(packages.HERE, "netecho.c")), 0o755)
     return [static, layer.bytes()]
 
 
@@ -199,7 +199,7 @@ def _users(static):
 def make():
     """Only when something that they are made of has changed."""
     inputs = [BUSYBOX, STATIC, os.path.join(LIBC, "lib/x86_64-linux-gnu/libc.so.6"),
-              os.path.join(packages.HERE, "pause.c"), os.path.join(packages.HERE, "udp.c"),
+              os.path.join(packages.HERE, "pause.c"), os.path.join(packages.HERE, "netecho.c"),
               os.path.realpath(__file__)]
     stamp = hashlib.sha256(b"".join(_read(p) for p in inputs)).hexdigest()
     stamp_path = os.path.join(FOLDER, "stamp")

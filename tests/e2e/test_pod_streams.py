@@ -1,7 +1,6 @@
 """Streaming exec, attach and port-forward, through containerd's streaming server."""
 
 import random
-import re
 import threading
 
 import cri
@@ -99,10 +98,10 @@ def stdin_once(t):
 @pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
           "a port nobody listens on", smoke=True, network=True)
 def port_forward(t):
+    t.load("network")
     pod = t.pod("p1")
-    c = pod.run("server", "sh", "-c", "while :; do nc -l -s 127.0.0.1 -p 8080 -e cat; done")
-    pod.run("many", "nc", "-lk", "-p", "9090", "-e", "sh", "-c", "echo $$; cat >/dev/null")
-    t.until(lambda: re.search(r":1F90 .*:23 82|1F90", c.sh("cat /proc/net/tcp")), "up", 30)
+    for name, address, port in (("a", "127.0.0.1", "8080"), ("b", "::", "9090")):
+        pod.run(name, "netecho", "serve", address, port, image="network").await_log("up")
 
     def forward(port):
         answer = t.cri.PortForward(pod_sandbox_id=pod.id, port=[port])
@@ -116,9 +115,10 @@ def port_forward(t):
     t.check(f.received() == data, f"{len(f.received())} bytes came back; {f.error}")
     f.close()
     several = [forward(9090) for _ in range(4)]
-    for g in several:
-        t.until(lambda: b"\n" in g.received(), f"an answer: {g.error}", 30)
-    t.equal(len({g.received() for g in several}), 4)
+    for i, g in enumerate(several):
+        g.send(f"to {i}".encode(), 0)
+    for i, g in enumerate(several):
+        t.until(lambda: g.received() == f"to {i}".encode(), f"an answer: {g.error}", 30)
     nobody = forward(7)
     t.until(lambda: nobody.error, "an error is told", 30)
     t.match("(?i)refused", nobody.error)

@@ -1,0 +1,184 @@
+/* netecho - bytes there and back, over TCP and UDP, both families.
+ *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
+ *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
+ *                                          they have come back */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <sys/time.h>
+#include <unistd.h>
+
+#define CHUNK 65536
+
+struct address {
+    struct sockaddr_storage at;
+    socklen_t len;
+};
+
+static void die(const char *what)
+{
+    perror(what);
+    exit(1);
+}
+
+static struct address parse(const char *text, const char *port)
+{
+    struct address a = { 0 };
+    struct sockaddr_in *v4 = (struct sockaddr_in *)&a.at;
+    struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.at;
+
+    if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
+        v4->sin_family = AF_INET;
+        v4->sin_port = htons((unsigned short)atoi(port));
+        a.len = sizeof(*v4);
+    } else if (inet_pton(AF_INET6, text, &v6->sin6_addr) == 1) {
+        v6->sin6_family = AF_INET6;
+        v6->sin6_port = htons((unsigned short)atoi(port));
+        a.len = sizeof(*v6);
+    } else {
+        fprintf(stderr, "%s is no address\n", text);
+        exit(2);
+    }
+    return a;
+}
+
+static char byte_at(size_t i)
+{
+    return (char)(i * 31 + i / 251);
+}
+
+static void write_all(int fd, const char *data, size_t len)
+{
+    for (ssize_t n; len > 0; data += n, len -= (size_t)n) {
+        n = write(fd, data, len);
+        if (n <= 0)
+            die("write");
+    }
+}
+
+/* ---- server */
+
+static void serve_udp(const struct address *a)
+{
+    static char data[CHUNK];
+    int fd = socket(a->at.ss_family, SOCK_DGRAM, 0);
+
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&a->at, a->len) < 0)
+        die("bind udp");
+    puts("up");
+    fflush(stdout);
+    for (;;) {
+        struct sockaddr_storage from;
+        socklen_t len = sizeof(from);
+        ssize_t n = recvfrom(fd, data, sizeof(data), 0, (struct sockaddr *)&from, &len);
+
+        if (n < 0 || sendto(fd, data, (size_t)n, 0, (struct sockaddr *)&from, len) != n)
+            perror("echo");
+    }
+}
+
+static void serve_tcp(const struct address *a)
+{
+    static char data[CHUNK];
+    int one = 1, fd = socket(a->at.ss_family, SOCK_STREAM, 0);
+
+    setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &one, sizeof(one));
+    if (fd < 0 || bind(fd, (const struct sockaddr *)&a->at, a->len) < 0 || listen(fd, 16) < 0)
+        die("bind tcp");
+    if (fork() > 0)
+        return;
+    for (;;) {
+        int peer = accept(fd, NULL, NULL);
+
+        if (peer >= 0 && fork() == 0) {
+            for (ssize_t n; (n = read(peer, data, sizeof(data))) > 0;)
+                write_all(peer, data, (size_t)n);
+            exit(0);
+        }
+        close(peer);
+    }
+}
+
+/* ---- client */
+
+static void send_tcp(int fd, size_t size)
+{
+    static char data[CHUNK];
+
+    for (size_t at = 0; at < size;) {
+        size_t n = 0;
+
+        for (; n < sizeof(data) && at < size; n++, at++)
+            data[n] = byte_at(at);
+        write_all(fd, data, n);
+    }
+    shutdown(fd, SHUT_WR);
+}
+
+static void check_tcp(int fd, size_t size)
+{
+    static char data[CHUNK];
+    size_t at = 0;
+
+    for (ssize_t n; (n = read(fd, data, sizeof(data))) > 0;) {
+        for (ssize_t i = 0; i < n; i++, at++) {
+            if (data[i] != byte_at(at)) {
+                printf("other bytes at %zu\n", at);
+                exit(1);
+            }
+        }
+    }
+    printf(at == size ? "same\n" : "%zu bytes came back\n", at);
+}
+
+static void client_tcp(const struct address *a, size_t size)
+{
+    int fd = socket(a->at.ss_family, SOCK_STREAM, 0);
+
+    if (connect(fd, (const struct sockaddr *)&a->at, a->len) < 0)
+        die("connect");
+    if (fork() == 0) {
+        send_tcp(fd, size);
+        _exit(0);
+    }
+    check_tcp(fd, size);
+}
+
+static void client_udp(const struct address *a, size_t size)
+{
+    static char data[CHUNK], back[CHUNK];
+    struct timeval limit = { .tv_sec = 10 };
+    int fd = socket(a->at.ss_family, SOCK_DGRAM, 0);
+
+    for (size_t i = 0; i < size && i < sizeof(data); i++)
+        data[i] = byte_at(i);
+    setsockopt(fd, SOL_SOCKET, SO_RCVTIMEO, &limit, sizeof(limit));
+    if (sendto(fd, data, size, 0, (const struct sockaddr *)&a->at, a->len) != (ssize_t)size)
+        die("send");
+    if (recv(fd, back, sizeof(back), 0) != (ssize_t)size)
+        die("receive");
+    puts(memcmp(data, back, size) == 0 ? "same" : "other bytes");
+}
+
+int main(int argc, char **argv)
+{
+    if (argc < 4 || (strcmp(argv[1], "serve") != 0 && argc != 5))
+        return 2;
+
+    struct address a = parse(argv[2], argv[3]);
+
+    signal(SIGCHLD, SIG_IGN);
+    if (strcmp(argv[1], "serve") == 0) {
+        serve_tcp(&a);
+        serve_udp(&a);
+    } else if (strcmp(argv[1], "tcp") == 0) {
+        client_tcp(&a, (size_t)atol(argv[4]));
+    } else {
+        client_udp(&a, (size_t)atol(argv[4]));
+    }
+    return 0;
+}
