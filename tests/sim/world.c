@@ -86,8 +86,9 @@ static struct fake_answer decide(void *arg, const struct bridge_request *q)
                 (enum fake_answer_how)world_below(w, FAKE_ANSWER_COUNT - FAKE_FIRST_HOSTILE);
     if (world_chance(w, w->late))
         a.delay_ns = rng_below(&w->rng, 30 * NS_PER_S);
-    if (a.how != FAKE_ANSWER)
-        world_say(w, "guest: %s, answer %d", bridge_message_name(q->type), a.how);
+    if (a.how != FAKE_ANSWER || a.delay_ns)
+        world_say(w, "guest: %s, answer %d in %llu us", bridge_message_name(q->type), a.how,
+                  (unsigned long long)(a.delay_ns / NS_PER_US));
     return a;
 }
 
