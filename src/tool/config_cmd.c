@@ -15,11 +15,12 @@ static const struct args_example examples[] = {
     { "lcow config show --origin", "which file says so?" },
     { "lcow config check", "is anything wrong?" },
     { "lcow config containerd", "what containerd has to be told" },
+    { "lcow config runtimeclass", "and Kubernetes" },
 };
 static const struct args_cmd cmd = {
     .name = "config",
     .summary = "Print every setting with its value in effect and its meaning.",
-    .synopsis = "[show | check | containerd | reference] [options]",
+    .synopsis = "[show | check | containerd | runtimeclass | reference] [options]",
     .examples = examples,
     .n_examples = ARRAY_LEN(examples),
 };
@@ -109,7 +110,10 @@ static int reference(struct ctx *ctx, struct tool *t, char **argv)
 
 static const struct tool_command show_command = { &show_cmd, show },
                                  reference_command = { &reference_cmd, reference };
-static const struct tool_command *const subs[] = { &show_command, &config_check_command,
-                                                   &config_containerd_command, &reference_command,
+static const struct tool_command *const subs[] = { &show_command,
+                                                   &config_check_command,
+                                                   &config_containerd_command,
+                                                   &config_runtimeclass_command,
+                                                   &reference_command,
                                                    NULL };
 const struct tool_command config_command = { &cmd, run, subs };

@@ -5,7 +5,8 @@
 
 struct sbuf;
 
-extern const struct tool_command config_check_command, config_containerd_command;
+extern const struct tool_command config_check_command, config_containerd_command,
+    config_runtimeclass_command;
 
 /* What containerd's configuration needs so that it knows the runtime. */
 struct stanza {
@@ -16,3 +17,13 @@ struct stanza {
     const char *allow_annotations; /* of our configuration */
 };
 void stanza_print(const struct stanza *s, struct sbuf *out);
+
+/* What Kubernetes needs. */
+struct runtimeclass {
+    uint32_t guest_mib; /* of the VM's memory, for its kernel and agent */
+    uint32_t vmm_mib;   /* QEMU's own; the most of those that were measured */
+    size_t n_measured;
+};
+void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out);
+/* /proc/PID/smaps of a VMM: its share of memory without the guest's. */
+uint64_t runtimeclass_own_kib(const char *smaps);

@@ -58,3 +58,37 @@ TEST(what_is_not_there_is_not_named)
     ASSERT_HAS(s, "\n  runtime_path = \"/opt/shim\"\n");
     ASSERT_HAS(s, "\n  pod_annotations = [\"io.lcow.*\", \"io.microsoft.*\"]\n");
 }
+
+TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)
+{
+    struct sbuf out = { 0 }, guess = { 0 };
+
+    runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128, .vmm_mib = 41, .n_measured = 2 },
+                       &out);
+    ASSERT_HAS(out.data, "\nhandler: lcow\n");
+    ASSERT_HAS(out.data, "\n    memory: \"176Mi\"\n"); /* 169, rounded up */
+    ASSERT_HAS(out.data, "# 41 MiB for QEMU (the most of the VMs that run here)");
+    runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128 }, &guess);
+    ASSERT_HAS(guess.data, "\n    memory: \"192Mi\"\n");
+    ASSERT_HAS(guess.data, "not measured");
+    sbuf_release(&out);
+    sbuf_release(&guess);
+}
+
+TEST(the_guests_memory_is_not_qemus_own)
+{
+    static const char smaps[] =
+        "7f0000000000-7f0010000000 rw-p 00000000 00:00 0 \n"
+        "Size:             262144 kB\nPss:              200000 kB\n" /* the guest's 256 MiB */
+        "7f0020000000-7f0028000000 rwxp 00000000 00:00 0 \n"
+        "Pss:                3000 kB\nPss_Dirty: 1 kB\n" /* translated code */
+        "55d000000000-55d000400000 r-xp 00000000 08:01 1 /usr/bin/qemu-system-x86_64\n"
+        "Pss:                 500 kB\n"
+        "55d001000000-55d001800000 rw-p 00000000 00:00 0 [heap]\n"
+        "Pss:                  40 kB\n"
+        "7f0030000000-7f0040000000 r--p 00000000 08:01 2 /usr/lib/x\n"
+        "Pss:                   2 kB";
+
+    ASSERT_EQ(runtimeclass_own_kib(smaps), 3542);
+    ASSERT_EQ(runtimeclass_own_kib(""), 0);
+}
