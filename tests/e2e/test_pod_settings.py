@@ -178,6 +178,10 @@ def stats(t):
     t.check(memory.working_set_bytes.value > 0, "the pod's memory", whole)
     t.note(f"pod's working set: {memory.working_set_bytes.value >> 20} MiB")
     t.equal([s.attributes.id for s in t.cri.ListPodSandboxStats().stats], [pod.id])
+    if not t.is_runc:
+        text = t.lcow("config", "runtimeclass").out
+        t.match("the most of the VMs that run here", text)
+        t.note(text.split("\n")[2])
 
 
 @pod_test("update: a container's limits change while it runs")
