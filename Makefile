@@ -43,7 +43,7 @@ programs: $(MESON_GCC)/build.ninja ## build/bin
 image: programs ## build/image: kernel, initrd, manifest
 	@image/build build/image build/bin/gcs
 
-demo: image ## boot a VM, run a few commands in it, show where the time went
+demo: image ## containers under a private containerd 2.1: what happens, where the time goes, what stays
 	@scripts/demo
 
 check: deps ## every test; ends with "N passed, N failed"
