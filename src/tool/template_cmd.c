@@ -16,7 +16,7 @@
 #include <unistd.h>
 
 struct template_opts {
-    bool json, allow_emulation, again, all, background;
+    bool json, allow_emulation, again, all;
 };
 
 #define AT(f) offsetof(struct template_opts, f)
@@ -30,8 +30,6 @@ static const struct args_opt build_table[] = {
     { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
       "for VMs by software emulation, if KVM does not work here" },
     { "again", 0, ARGS_FLAG, NULL, AT(again), "also if there is a good one" },
-    { "background", 0, ARGS_FLAG, NULL, AT(background),
-      "as a shim does it: not if another builder is at work", .hidden = true },
     JSON_OPT,
 };
 static const struct args_opt rm_table[] = {
@@ -295,44 +293,10 @@ static int rm(struct ctx *ctx, struct tool *t, char **argv)
     return code;
 }
 
-int tool_template_build(struct ctx *ctx, struct tool *t, const struct tool_build *b,
-                        struct template_info *ret, bool *ret_made, struct err *err)
-{
-    const struct config *c = &t->config;
-    AUTO(image_free) struct image *image = NULL;
-    struct ctx limited = ctx_with_timeout(ctx, 2 * c->boot_timeout_s * NS_PER_S);
-    uint32_t number;
-
-    if (!t->backend->template_build)
-        return err_set(err, ERR_UNIMPLEMENTED, "this backend has no templates");
-    if (image_open(c->image_dir, &image, err) < 0)
-        return -1;
-    loop_rand(t->loop, &number, sizeof(number));
-    AUTO_FREE char *id = str_format("t-%08x@vm", number);
-    AUTO_FREE char *dir = str_format("%s/template/t-%08x", c->run_root, number);
-    const struct vm_doc doc = {
-        .id = id,
-        .run_dir = dir,
-        .vmm_path = c->qemu,
-        .kernel = image->kernel,
-        .initrd = image->initrd,
-        .memory_mib = c->memory_mib,
-        .cpus = 1,
-        .max_cpus = 1,
-        .accel = VM_ACCEL_AUTO,
-        .allow_emulation = b->allow_emulation || c->allow_emulation,
-        .uid_base = c->vm_uid_base,
-        .uid_count = c->vm_uid_count,
-        .agent_log_level = b->agent_log_level,
-        .template_dir = c->template_dir,
-    };
-    return t->backend->template_build(&limited, t->loop, &doc, !b->background, b->again, ret,
-                                      ret_made, err);
-}
-
 static int build(struct ctx *ctx, struct tool *t, char **argv)
 {
     AUTO(template_info_release) struct template_info info = { 0 };
+    AUTO(image_free) struct image *image = NULL; /* its errors are the better ones */
     struct template_opts o = { 0 };
     struct err err = ERR_INIT;
     struct args_rest rest;
@@ -341,15 +305,15 @@ static int build(struct ctx *ctx, struct tool *t, char **argv)
 
     if (!tool_begin(t, &build_cmd, &o, argv, &rest, &code))
         return code;
-    const struct tool_build b = { .allow_emulation = o.allow_emulation,
-                                  .again = o.again,
-                                  .background = o.background,
-                                  .agent_log_level = t->globals.log_level };
-    if (tool_template_build(ctx, t, &b, &info, &made, &err) < 0) {
-        if (o.background && err.code == ERR_EXISTS)
-            return TOOL_OK;
+    const struct template_build b = { .loop = t->loop,
+                                      .config = &t->config,
+                                      .build = t->backend->template_build,
+                                      .allow_emulation = o.allow_emulation,
+                                      .wait = true,
+                                      .again = o.again };
+    if (image_open(t->config.image_dir, &image, &err) < 0 ||
+        template_build(ctx, &b, &info, &made, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
-    }
     if (o.json) {
         struct jsw w;
 
@@ -359,7 +323,7 @@ static int build(struct ctx *ctx, struct tool *t, char **argv)
         template_info_write(&info, &w, "template");
         jsw_end_obj(&w);
         print_json(&w);
-    } else if (!o.background) {
+    } else {
         AUTO_FREE char *line = str_format("%s %s\n", info.key, made ? "built" : "is there already");
 
         tool_print(STDOUT_FILENO, line);

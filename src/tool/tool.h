@@ -2,6 +2,7 @@
  * first fiber. Which backend runs VMs is the caller's business. */
 #pragma once
 #include "host/control/config.h"
+#include "host/control/template_build.h"
 #include "tool/args.h"
 #include <stddef.h>
 #include <stdint.h>
@@ -34,10 +35,8 @@ struct tool_backend {
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
     /* What a boot would find, without touching the device. *ret_text: the reason, static. */
     enum tool_accel (*accel)(const char *run_root, const char **ret_text);
-    /* The template that VMs of this document are cloned from. wait: for another builder; again:
-     * also if there is a good one. NULL: this backend has none. */
-    int (*template_build)(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc, bool wait,
-                          bool again, struct template_info *ret, bool *ret_made, struct err *err);
+    /* NULL: this backend has no templates. */
+    template_builder *template_build;
 };
 
 /* argv is NULL-terminated and has the program's name first. Returns the exit code. */
@@ -68,14 +67,6 @@ struct tool_command {
 extern const struct tool_command *const tool_commands[];
 extern const struct tool_command boot_command, config_command, doctor_command, exec_command,
     gc_command, inspect_command, ps_command, share_command, stacks_command, template_command;
-
-/* template_cmd.c: builds the template for VMs of the configuration. Caller releases *ret. */
-struct tool_build {
-    bool allow_emulation, again, background;
-    const char *agent_log_level;
-};
-int tool_template_build(struct ctx *ctx, struct tool *t, const struct tool_build *b,
-                        struct template_info *ret, bool *ret_made, struct err *err);
 
 /* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
  * the exit code, all is said. */

@@ -33,7 +33,7 @@ BOOT_SECONDS = 90   # a ceiling for one boot on a busy machine; 2 to 3 are usual
 UIDS_PER_TEST = 64
 
 SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_timeout_s": "vm",
-            "qemu": "vm", "image_dir": "vm"}
+            "qemu": "vm", "image_dir": "vm", "template": "vm"}
 
 # What the line of progress on a terminal says while a stage is the last one reached: the way to
 # see from outside how far a boot has come.
@@ -235,7 +235,8 @@ class Test:
                     "HOME": os.path.join(self.dir, "home"), "TMPDIR": os.path.join(self.dir, "tmp"),
                     "LCOW_CONFIG": self.config_path}
         self._keys = {"run_root": self.run_root, "image_dir": IMAGE, "boot_timeout_s": BOOT_SECONDS,
-                      "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST}
+                      "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST,
+                      "template": "off", "template_dir": os.path.join(self.dir, "templates")}
 
     # ------------------------------------------------------------ surroundings
 

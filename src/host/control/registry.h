@@ -29,6 +29,8 @@ struct registry_opts {
     /* The seams: made when the VM is needed. */
     struct vmm *(*make_vmm)(void *arg);
     struct guest *(*make_guest)(void *arg, struct vmm *vmm);
+    /* A VM had to start cold because there is no template yet. May be NULL; may not wait. */
+    void (*want_template)(void *arg);
     void *arg;
     const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
     const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */

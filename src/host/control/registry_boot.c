@@ -153,6 +153,18 @@ static int join_cgroup(void *arg, int pid, struct err *err)
                : 0;
 }
 
+static void say_start(struct ctx *ctx, struct box *b)
+{
+    const struct registry_opts *o = &b->r->o;
+    struct vmm_info info;
+
+    vm_info(b->vm, &info);
+    if (info.cold_why[0])
+        log_info(ctx, "no clone but a cold start", F_STR("reason", info.cold_why));
+    if (info.want_template && o->want_template)
+        o->want_template(o->arg);
+}
+
 static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct err *err)
 {
     struct registry *r = b->r;
@@ -175,14 +187,16 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .uid_count = c->vm_uid_count,
         .scsi_controllers = SCSI_CONTROLLERS,
         .agent_log_level = log_level_name(c->log_level),
+        .template_dir = c->use_template ? c->template_dir : NULL,
         .ledger = b->ledger,
         .on_pid = join_cgroup,
         .on_pid_arg = b,
     };
 
-    if (vm_create(ctx, b->vm, &doc, err) < 0)
+    if (vm_create(ctx, b->vm, &doc, err) < 0 || vm_start(ctx, b->vm, err) < 0)
         return -1;
-    return vm_start(ctx, b->vm, err);
+    say_start(ctx, b);
+    return 0;
 }
 
 static int boot(struct ctx *ctx, struct box *b, struct err *err)

@@ -164,6 +164,13 @@ static struct guest *make_guest(void *arg, struct vmm *vmm)
     return s->backend->guest_new(s->loop, vmm, NULL);
 }
 
+static void want_template(void *arg)
+{
+    struct shim *s = arg;
+
+    template_spawn(s->loop);
+}
+
 static int join_cgroup(const char *path, struct err *err)
 {
     AUTO(cgroup_free) struct cgroup *c = NULL;
@@ -226,6 +233,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .events = s->events,
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
+                                                        .want_template = want_template,
                                                         .arg = s,
                                                         .address = s->args->socket });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,

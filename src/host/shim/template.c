@@ -1,0 +1,110 @@
+/* template.c - a template is built by a process of its own, with low priority, which outlives the
+ * shim that asked for it. The shim only listens to how it ends. */
+#include "host/own/template.h"
+#include "base/child.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "host/control/config.h"
+#include "host/control/template_build.h"
+#include "host/shim/shim_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#define LOWEST_PRIORITY 19
+#define WORDS_MAX 400
+
+/* The action `template-build`. Somebody else who builds already is as good. */
+int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err)
+{
+    AUTO(config_release) struct config config;
+    AUTO(template_info_release) struct template_info info = { 0 };
+    bool made;
+
+    config_init(&config);
+    if (config_load(&config, NULL, err) < 0)
+        return -1;
+    const struct template_build b = { .loop = ctx->loop,
+                                      .config = &config,
+                                      .build = backend->template_build,
+                                      /* The VM that asked for it runs: what it may is allowed. */
+                                      .allow_emulation = true };
+    if (template_build(ctx, &b, &info, &made, err) == 0 || err->code == ERR_EXISTS)
+        return 0;
+    return -1;
+}
+
+static int lower_priority(void *arg, struct err *err)
+{
+    (void)arg;
+    return setpriority(PRIO_PROCESS, 0, LOWEST_PRIORITY) < 0
+               ? err_sys(err, errno, "lower the priority")
+               : 0;
+}
+
+static int listen_to(struct ctx *ctx, struct child *child, struct stream *words, struct err *err)
+{
+    char text[WORDS_MAX + 1];
+    size_t len = 0, n = 1;
+    int status = 0;
+
+    while (n > 0 && len < WORDS_MAX) {
+        if (stream_read(ctx, words, text + len, WORDS_MAX - len, &n, err) < 0)
+            return -1;
+        len += n;
+    }
+    text[len] = '\0';
+    if (child_wait(ctx, child, &status, err) < 0)
+        return -1;
+    AUTO_FREE char *printable = str_printable(text);
+    return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, printable);
+}
+
+static void build_main(void *arg)
+{
+    struct loop *loop = arg;
+    struct ctx ctx = ctx_root(loop);
+    struct err err = ERR_INIT;
+    struct child *child = NULL;
+    const char *config = getenv(CONFIG_ENV), *path = getenv("PATH");
+    AUTO_FREE char *config_var = str_format(CONFIG_ENV "=%s", config ? config : "");
+    AUTO_FREE char *path_var = str_format("PATH=%s", path ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
+    const char *const argv[] = { SHIM_NAME, "template-build", NULL };
+    const char *const env[] = { path_var, config ? config_var : NULL, NULL };
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return;
+    AUTO(stream_free) struct stream *words = stream_from_fd(loop, fds[0]);
+    AUTO_FD int end = fds[1];
+    const struct child_fd to = { end, 2 };
+    int r = child_spawn(&ctx,
+                        &(struct child_opts){ .path = "/proc/self/exe",
+                                              .argv = argv,
+                                              .envp = env,
+                                              .fds = &to,
+                                              .n_fds = 1,
+                                              .new_session = true,
+                                              .setup = lower_priority },
+                        &child, &err);
+    fd_close(TAKE_FD(end));
+    if (r == 0)
+        r = listen_to(&ctx, child, words, &err);
+    if (r < 0)
+        log_warn(&ctx, "no template was built; VMs start cold", F_ERR(&err));
+    else
+        log_info(&ctx, "the template is there; VMs are cloned from now on");
+    child_free(child);
+}
+
+void template_spawn(struct loop *loop)
+{
+    fiber_go(loop, build_main, loop, "template build");
+}
