@@ -4,6 +4,7 @@
 #include "base/json.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "host/own/template.h"
 #include "tool/term.h"
 #include <errno.h>
 #include <signal.h>
@@ -22,13 +23,15 @@ static const struct args_opt opts_table[] = {
     { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib), "memory of the VM, in MiB",
       CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
     { "cpus", 'c', ARGS_NUMBER, "N", AT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
+    { "cold", 0, ARGS_FLAG, NULL, AT(cold), "not from a template, even if there is one" },
     { "terminal", 't', ARGS_FLAG, NULL, AT(terminal),
       "give CMD a terminal; without CMD that is so if stdin is one" },
     { "keep", 'k', ARGS_FLAG, NULL, AT(keep),
       "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
     { "repeat", 0, ARGS_NUMBER, "N", AT(repeat),
-      "boot N times; print each stage's time per boot, and min, median, max. Without CMD "
-      "nothing is run",
+      "boot N times, cold and then from a template (which is built if there is none); print each "
+      "stage's time per boot, and min, median, max. With --cold only cold. Without CMD nothing is "
+      "run",
       1, REPEAT_MAX, "boots" },
     { "timeline", 0, ARGS_OPTIONAL, "FILE", AT(timeline),
       "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
@@ -88,13 +91,14 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
 }
 
 /* One boot; what failed is said at once. */
-static void boot_one(struct ctx *ctx, struct boots *b, struct boot_result *ret)
+static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_result *ret)
 {
     struct boot_session s = { .tool = b->tool,
                               .opts = &b->opts,
                               .image = b->image,
                               .argv = b->argv,
-                              .terminal = b->terminal };
+                              .terminal = b->terminal,
+                              .cold = cold };
     AUTO(sbuf_release) struct sbuf text = { 0 };
 
     b->session = &s;
@@ -165,14 +169,37 @@ static int put_json(const struct boots *b, const struct boot_result *results, si
     return 0;
 }
 
+/* So that the second half of a --repeat has what to start from. */
+static bool have_template(struct ctx *ctx, struct boots *b)
+{
+    AUTO(template_info_release) struct template_info info = { 0 };
+    struct err err = ERR_INIT;
+    bool made;
+    const struct template_build t = { .loop = b->tool->loop,
+                                      .config = &b->tool->config,
+                                      .build = b->tool->backend->template_build,
+                                      .allow_emulation = b->opts.allow_emulation,
+                                      .wait = true };
+
+    if (template_build(ctx, &t, &info, &made, &err) == 0)
+        return true;
+    tool_fail(0, "only cold starts: %s", err.msg);
+    return false;
+}
+
 static int boot_all(struct ctx *ctx, struct boots *b)
 {
-    size_t want = b->opts.repeat ? b->opts.repeat : 1, n = 0;
+    size_t half = b->opts.repeat ? b->opts.repeat : 1, n = 0;
+    bool both = b->opts.repeat && !b->opts.cold && b->tool->config.use_template &&
+                b->tool->backend->template_build;
+    size_t want = both ? 2 * half : half;
     struct boot_result *results = mem_zalloc(want * sizeof(*results));
     int code = 0;
 
     while (n < want && !b->signo) {
-        boot_one(ctx, b, &results[n]);
+        if (both && n == half && !have_template(ctx, b))
+            break;
+        boot_one(ctx, b, b->opts.cold || (both && n < half), &results[n]);
         if (code == 0)
             code = results[n].code;
         n++;

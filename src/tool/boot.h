@@ -17,7 +17,7 @@ struct vm;
 struct vm_process;
 
 struct boot_opts {
-    bool allow_emulation, terminal, keep;
+    bool allow_emulation, terminal, keep, cold;
     uint32_t memory_mib, cpus, repeat, bench_bridge;
     struct args_optional timeline, json;
 };
@@ -37,6 +37,8 @@ struct boot_result {
     int code; /* exit code of lcow for this boot */
     bool ran; /* CMD ran to its end: code is CMD's */
     bool emulated;
+    bool clone;         /* of a template */
+    char cold_why[160]; /* why not; "" if none was wanted */
     char vmm_version[64];
     enum vm_stage stage;               /* the last one reached */
     uint64_t stage_at[VM_STAGE_COUNT]; /* loop_now(); 0: not reached */
@@ -98,5 +100,6 @@ struct jsw;
 void boot_report_failure(const struct boot_result *r, struct sbuf *out);
 void boot_report_json(const struct boot_result *r, const struct boot_opts *opts,
                       const struct image *image, struct jsw *w);
+/* Cold starts first; with clones behind them also how much sooner those were ready. */
 void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf *out);
 void boot_report_timeline(const struct boot_result *r, bool svg, struct sbuf *out);

@@ -114,6 +114,21 @@ TEST(a_vm_that_never_ran_has_no_stage)
     ASSERT(!strstr(out.data, "try:"));
 }
 
+TEST(clones_are_a_table_of_their_own_with_the_ratio)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    struct boot_result r[3];
+
+    fill(&r[0], "b-00000000", VM_STAGE_NEGOTIATED, 10);
+    fill(&r[1], "b-11111111", VM_STAGE_NEGOTIATED, 1);
+    fill(&r[2], "b-22222222", VM_STAGE_NEGOTIATED, 1);
+    r[1].clone = r[2].clone = true;
+    boot_report_repeat(r, 3, &out);
+    fits(out.data);
+    ASSERT_HAS(out.data, "clone, ms ");
+    ASSERT_HAS(out.data, "a clone is ready 10.0 times sooner: 50 ms against 500 ms (medians)\n");
+}
+
 TEST(statistics_are_over_the_boots_that_got_there)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
@@ -125,7 +140,7 @@ TEST(statistics_are_over_the_boots_that_got_there)
     fill(&r[3], "b-33333333", VM_STAGE_NEGOTIATED, 4);
     boot_report_repeat(r, 4, &out);
     fits(out.data);
-    ASSERT_HAS(out.data, "ms            spawned     kernel       init      agent negotiated       "
+    ASSERT_HAS(out.data, "cold, ms      spawned     kernel       init      agent negotiated       "
                          "gone\n");
     ASSERT_HAS(out.data, "b-22222222       20.0       40.0          -          -          -      "
                          "200.0\n");

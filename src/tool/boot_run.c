@@ -126,6 +126,8 @@ static void note_info(struct boot_session *s)
 
     vm_info(s->vm, &info);
     s->result->emulated = info.emulated;
+    s->result->clone = info.clone;
+    snprintf(s->result->cold_why, sizeof(s->result->cold_why), "%s", info.cold_why);
     snprintf(s->result->vmm_version, sizeof(s->result->vmm_version), "%s", info.version);
 }
 
