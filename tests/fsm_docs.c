@@ -3,15 +3,16 @@
 #include "base/mem.h"
 #include "host/control/container.h"
 #include "host/control/plan9.h"
+#include "host/control/sandbox.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
 #include <stdio.h>
 
 int main(void)
 {
-    static const struct fsm *const tables[] = { &vm_fsm,         &container_fsm,  &process_fsm,
-                                                &scsi_disk_fsm,  &scsi_mount_fsm, &plan9_share_fsm,
-                                                &plan9_mount_fsm };
+    static const struct fsm *const tables[] = { &vm_fsm,          &container_fsm,  &process_fsm,
+                                                &scsi_disk_fsm,   &scsi_mount_fsm, &plan9_share_fsm,
+                                                &plan9_mount_fsm, &sandbox_fsm };
 
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
         AUTO_FREE char *text = fsm_markdown(tables[i]);

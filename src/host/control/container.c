@@ -299,6 +299,8 @@ void container_vm_died(struct container *c, bool killed)
 
 static void push(struct container *c, enum event_kind kind)
 {
+    if (c->hidden)
+        return;
     events_push(c->r->o.events, &(struct event){ .kind = kind,
                                                  .wall_ns = loop_wall(c->r->o.loop),
                                                  .container_id = c->id,

@@ -64,10 +64,13 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
 
 static struct container *find_sandbox(struct registry *r, const char *pod)
 {
-    struct err none = ERR_INIT;
-    struct container *s = registry_find(r, pod, &none);
+    LIST_EACH (&r->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, node);
 
-    return s && s->kind == SPEC_SANDBOX ? s : NULL;
+        if (c->kind == SPEC_SANDBOX && str_eq(c->id, pod)) /* also one that clients do not see */
+            return c;
+    }
+    return NULL;
 }
 
 static int enter_pod(struct container *c, struct spec *spec, struct err *err)
@@ -121,6 +124,9 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 static int open_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
                        const struct registry_create *rc, bool writable, int *ret, struct err *err)
 {
+    if (c->hidden)
+        return c->r->host->pause_open(ctx, ret, err);
+
     AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
     const char *root = spec_root_path(spec);
     AUTO_FREE char *path =
@@ -452,15 +458,19 @@ static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
 }
 
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
-                     struct err *err)
+                     struct spec *given, struct err *err)
 {
-    AUTO(spec_free) struct spec *spec = NULL;
+    AUTO(spec_free) struct spec *loaded = NULL;
+    struct spec *spec = given;
     struct files files = { .root = -1 };
     struct options options;
     int r;
 
-    if (load_spec(ctx, c->bundle, &spec, err) < 0)
-        return -1;
+    if (!spec) {
+        if (load_spec(ctx, c->bundle, &loaded, err) < 0)
+            return -1;
+        spec = loaded;
+    }
     options_defaults(c->r->o.config, spec);
     if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)

@@ -48,6 +48,7 @@ struct process *process_new(struct container *c, const char *exec_id, const char
     p->out = str_dup(out ? out : "");
     p->err = str_dup(err ? err : "");
     p->terminal = terminal;
+    p->hidden = c->hidden;
     p->pid = c->pid;
     list_init(&p->node);
     latch_init(&p->exited);
@@ -132,7 +133,7 @@ void process_end(struct process *p, uint32_t status, bool tell)
         if (c->anchor)
             p->r->host->anchor_end(c->anchor);
     }
-    if (tell)
+    if (tell && !p->hidden)
         events_push(p->r->o.events, &(struct event){ .kind = EVENT_EXIT,
                                                      .wall_ns = p->exited_wall_ns,
                                                      .container_id = p->container_id,
@@ -358,11 +359,13 @@ static void started(struct process *p)
     fsm_step(&process_fsm, &p->state, PROCESS_EV_STARTED);
     if (init)
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_STARTED);
-    events_push(p->r->o.events, &(struct event){ .kind = init ? EVENT_START : EVENT_EXEC_STARTED,
-                                                 .wall_ns = loop_wall(p->r->o.loop),
-                                                 .container_id = p->container_id,
-                                                 .exec_id = p->exec_id,
-                                                 .pid = p->pid });
+    if (!p->hidden)
+        events_push(p->r->o.events,
+                    &(struct event){ .kind = init ? EVENT_START : EVENT_EXEC_STARTED,
+                                     .wall_ns = loop_wall(p->r->o.loop),
+                                     .container_id = p->container_id,
+                                     .exec_id = p->exec_id,
+                                     .pid = p->pid });
     /* Only now: no exit can come before its start. */
     p->refs++;
     container_ref(c);

@@ -4,6 +4,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/control/registry_priv.h"
+#include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -33,6 +34,7 @@ void registry_free(struct registry *r)
         return;
     LIST_EACH (&r->containers, pos)
         registry_drop(r, LIST_ENTRY(pos, struct container, node));
+    sandbox_free(r->sandbox);
     free(r->ns);
     free(r->id);
     free(r);
@@ -67,7 +69,7 @@ struct container *registry_find(struct registry *r, const char *id, struct err *
     LIST_EACH (&r->containers, pos) {
         struct container *c = LIST_ENTRY(pos, struct container, node);
 
-        if (str_eq(c->id, id))
+        if (str_eq(c->id, id) && !c->hidden)
             return c;
     }
     err_set(err, ERR_NOT_FOUND, "no container %.*s", REGISTRY_ID_MAX, id ? id : "");
@@ -89,6 +91,17 @@ void registry_drop(struct registry *r, struct container *c)
     box_drop_unused(r);
 }
 
+struct container *registry_add(struct registry *r, const char *id, const char *bundle)
+{
+    struct container *c = container_new(r, id, bundle);
+
+    c->refs++; /* the list's */
+    c->listed = true;
+    list_append(&r->containers, &c->node);
+    r->n_containers++;
+    return c;
+}
+
 static void push_create(struct registry *r, const struct container *c,
                         const struct registry_create *rc)
 {
@@ -106,8 +119,7 @@ static void push_create(struct registry *r, const struct container *c,
                                               .n_rootfs = rc->n_rootfs });
 }
 
-/* Everything is taken back, whether the client is still there or not. */
-static void undo(struct registry *r, struct container *c, struct err *err)
+void registry_undo(struct registry *r, struct container *c, struct err *err)
 {
     struct ctx root = ctx_root(r->o.loop), own = ctx_with_id(&root, "cid", c->id);
     struct ctx limited = ctx_with_timeout(&own, CONTAINER_UNDO_LIMIT);
@@ -138,23 +150,21 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
                        rc->bundle ? rc->bundle : "");
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
-    if (registry_find(r, rc->id, &none))
+    if (registry_find(r, rc->id, &none) || (r->sandbox && str_eq(r->sandbox->id, rc->id)))
         return err_set(err, ERR_EXISTS, "container %s exists already", rc->id);
+    if (r->sandbox && r->sandbox->state != SANDBOX_READY)
+        return err_set(err, ERR_STATE, "sandbox %s is %s: no container %s in it", r->sandbox->id,
+                       fsm_state_name(&sandbox_fsm, r->sandbox->state), rc->id);
 
-    AUTO(container_unref) struct container *c = container_new(r, rc->id, rc->bundle);
+    AUTO(container_unref) struct container *c = registry_add(r, rc->id, rc->bundle);
     struct ctx limited = ctx_with_timeout(ctx, CREATE_LIMIT);
     struct ctx own = ctx_with_id(&limited, "cid", c->id);
-
-    c->refs++; /* the list's */
-    c->listed = true;
-    list_append(&r->containers, &c->node);
-    r->n_containers++;
 
     /* Nobody else is in there, but a delete may come. */
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &own, "container.create", err);
 
-    if (!held || container_create(&own, c, rc, err) < 0) {
-        undo(r, c, err);
+    if (!held || container_create(&own, c, rc, NULL, err) < 0) {
+        registry_undo(r, c, err);
         return err_wrap(err, "create container %s", rc->id);
     }
     *ret_pid = c->pid;
@@ -263,17 +273,29 @@ int registry_delete(struct ctx *ctx, struct registry *r, const char *id, const c
 
 size_t registry_containers(const struct registry *r)
 {
-    return r->n_containers;
+    return r->n_containers - (r->sandbox && r->sandbox->pod && r->sandbox->pod->listed);
 }
 
 bool registry_idle(const struct registry *r)
 {
-    return r->n_containers == 0;
+    return r->n_containers == 0 && !sandbox_alive(r);
 }
 
 struct vm *registry_vm(struct registry *r)
 {
     return r->box ? r->box->vm : NULL;
+}
+
+/* NULL if none is left that clients know of. */
+static struct container *newest(struct registry *r)
+{
+    for (struct list *pos = r->containers.prev; pos != &r->containers; pos = pos->prev) {
+        struct container *c = LIST_ENTRY(pos, struct container, node);
+
+        if (!c->hidden)
+            return c;
+    }
+    return NULL;
 }
 
 int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
@@ -286,9 +308,8 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
             return -1;
     if (box_kill(ctx, r->box, err) < 0)
         return err_wrap(err, "end the VM of sandbox %s", r->id);
-    while (!list_empty(&r->containers)) { /* the newest first: a pod's own is its first */
-        AUTO(container_unref)
-        struct container *c = container_ref(LIST_ENTRY(r->containers.prev, struct container, node));
+    for (struct container *last; (last = newest(r));) { /* a pod's own is its first */
+        AUTO(container_unref) struct container *c = container_ref(last);
         struct process *init = c->init;
         struct process_view ignored;
         struct registry_deleted deleted;
@@ -301,6 +322,8 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
             return -1;
         err_clear(err);
     }
+    if (sandbox_close(ctx, r, err) < 0)
+        return -1;
     box_drop_unused(r);
     return group_wait(ctx, &r->fibers, "the VM to be taken back", err);
 }

@@ -48,7 +48,7 @@ static void lost_main(void *arg)
     struct err err = ERR_INIT;
 
     (void)b->guest->ops->wait_closed(&ctx, b->guest, &err); /* without a limit it cannot fail */
-    if (b->state == BOX_ENDING || box_enter(b, "look for the guest", &err) < 0)
+    if (b->state == BOX_ENDING || b->stopping || box_enter(b, "look for the guest", &err) < 0)
         return; /* that is why */
     box_leave(b);
     (void)box_lost(b);

@@ -188,15 +188,21 @@ void box_give_up(struct box *b)
 
 int box_kill(struct ctx *ctx, struct box *b, struct err *err)
 {
+    return box_stop(ctx, b, false, err);
+}
+
+int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err)
+{
     int r;
 
     if (!b || !b->vm)
         return 0;
+    b->stopping = b->stopping || orderly;
     /* Counted among those that use the VM: whoever takes it back at the same time frees it only
      * when we have let go. */
     b->refs++;
     b->fibers.running++;
-    r = vm_terminate(ctx, b->vm, err);
+    r = orderly ? vm_shutdown(ctx, b->vm, BOX_GRACE, err) : vm_terminate(ctx, b->vm, err);
     if (--b->fibers.running == 0)
         waitq_wake_all(&b->fibers.q);
     box_unref(b);
@@ -209,6 +215,8 @@ bool box_lost(struct box *b)
     struct err err = ERR_INIT;
     bool killed = false;
 
+    if (b->stopping)
+        return true;
     if (vm_wait_gone(&limited, b->vm, &killed, &err) == 0)
         return killed || b->r->closing; /* by whom does not matter */
     if (!b->ending_asked)

@@ -74,6 +74,11 @@ static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *m
     return 0;
 }
 
+static inline int fake_pause_open(struct ctx *ctx, int *ret_fd, struct err *err)
+{
+    return fake_rootfs_open(ctx, NULL, 0, "", false, ret_fd, err);
+}
+
 static inline int fake_tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts,
                                  struct tree *ret, struct err *err)
 {
@@ -304,6 +309,7 @@ static const struct registry_host fake_host_ops = {
     .clock_open = fake_clock_open,
     .clock_wait = fake_clock_wait,
     .rootfs_open = fake_rootfs_open,
+    .pause_open = fake_pause_open,
     .tree_open = fake_tree_open,
     .scratch_make = fake_scratch_make,
     .scratch_fd = fake_scratch_fd,

@@ -6,6 +6,7 @@ const struct registry_host registry_host_linux = {
     .clock_open = clock_step_open,
     .clock_wait = clock_step_wait,
     .rootfs_open = rootfs_open,
+    .pause_open = pause_open,
     .tree_open = tree_open,
     .scratch_make = scratch_make,
     .scratch_fd = scratch_fd,

@@ -6,6 +6,7 @@
 #include "host/own/anchor.h"
 #include "host/own/cgroup.h"
 #include "host/own/oom.h"
+#include "host/own/pause.h"
 #include "host/own/rootfs.h"
 #include "host/own/scratch.h"
 #include "host/own/tree.h"
@@ -18,6 +19,7 @@ struct registry_host {
 
     int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
                        const char *root_path, bool writable, int *ret_fd, struct err *err);
+    int (*pause_open)(struct ctx *ctx, int *ret_fd, struct err *err);
     int (*tree_open)(struct ctx *ctx, const char *path, const struct tree_opts *opts,
                      struct tree *ret, struct err *err);
     int (*scratch_make)(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,

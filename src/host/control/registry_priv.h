@@ -66,6 +66,7 @@ struct process {
     char *container_id, *bundle, *exec_id, *in, *out, *err;
     char *oci_process; /* of an exec */
     bool terminal;
+    bool hidden; /* as its container */
     enum process_state state;
     bool starting;
     bool ending;              /* never started, and its execs go first */
@@ -124,6 +125,8 @@ struct container {
     struct gate gate;
     enum container_state state;
     bool listed;
+    bool hidden;          /* a sandbox's own: clients do not see it, nothing of it is told */
+    bool asked_to_end;    /* by a sandbox that is being stopped */
     bool own_pids;        /* a pid namespace of its own: its end ends them all */
     struct process *init; /* NULL until create got that far */
     struct list execs;
@@ -152,9 +155,10 @@ struct container *container_new(struct registry *r, const char *id, const char *
 struct container *container_ref(struct container *c);
 void container_unref(struct container *c);
 AUTO_DEFINE(struct container *, container_unref);
-/* Inside the gate. Leaves what it made for container_release. */
+/* Inside the gate. Leaves what it made for container_release. given: changed; NULL: the bundle's.
+ */
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
-                     struct err *err);
+                     struct spec *given, struct err *err);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
 /* The VM is gone. Ends what nobody watches. */
@@ -197,6 +201,7 @@ struct box {
     struct cancel life;  /* of those that end with it */
     struct cancel dead;  /* fired when the VMM has ended */
     bool unwanted, ending_asked;
+    bool stopping; /* in an orderly way: a guest that leaves is not lost */
 };
 
 struct registry {
@@ -206,7 +211,8 @@ struct registry {
     struct list containers;
     size_t n_containers;
     struct box *box;
-    struct waitq box_q; /* woken when the box changes */
+    struct waitq box_q;      /* woken when the box changes */
+    struct sandbox *sandbox; /* made on purpose; NULL if none was */
     struct group fibers;
     struct group drivers;
     bool closing;
@@ -237,6 +243,8 @@ struct ctx box_ctx(const struct box *b, struct ctx *root);
 void box_kill_vm(struct box *b);
 void box_take_back(struct ctx *ctx, struct box *b, bool orderly);
 void box_gone(struct box *b);
+/* The same, but orderly: the guest has time to write what it holds back. */
+int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err);
 /* registry_note.c. Never wait. */
 int box_write_note(struct box *b, struct err *err);
 int box_drop_note(struct box *b, struct err *err);
@@ -245,5 +253,10 @@ int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);
 bool box_alive(const struct box *b);
 int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
+/* A new one, in the list. Caller unrefs. */
+struct container *registry_add(struct registry *r, const char *id, const char *bundle);
+/* Of a create that failed, inside its gate: everything is taken back, whether the client is still
+ * there or not; what cannot be stays listed. */
+void registry_undo(struct registry *r, struct container *c, struct err *err);
 /* Out of the list; the VM ends if it was the last. */
 void registry_drop(struct registry *r, struct container *c);

@@ -44,6 +44,7 @@ void service_add_to(struct service *s, struct rpc_server *server)
 {
     rpc_server_add(server, SERVICE_TASK_V2, &task_service, s);
     rpc_server_add(server, SERVICE_TASK_V3, &task_service, s);
+    service_add_sandbox(s, server);
     service_add_diag(s, server);
 }
 

@@ -63,3 +63,5 @@ int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req
                 struct err *err);
 /* diag.c */
 void service_add_diag(struct service *s, struct rpc_server *server);
+/* sandbox.c */
+void service_add_sandbox(struct service *s, struct rpc_server *server);

@@ -1,0 +1,521 @@
+/* sandbox.c - from CreateSandbox to ShutdownSandbox. */
+#include "host/control/sandbox.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/offload.h"
+#include "host/bridge/guest.h"
+#include "host/control/registry_priv.h"
+#include "host/control/sandbox_priv.h"
+#include "host/control/vm.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define EXIT_LOST 255u
+
+static const char *const states[] = { "NotCreated", "Created", "Ready", "Stopped", "ShutDown" };
+static const char *const events[] = { "be created", "start", "stop", "shut down" };
+_Static_assert(ARRAY_LEN(states) == SANDBOX_STATE_COUNT, "a name for each state");
+_Static_assert(ARRAY_LEN(events) == SANDBOX_EV_COUNT, "a name for each event");
+static const struct fsm_edge edges[] = {
+    { SANDBOX_NONE, SANDBOX_EV_CREATED, SANDBOX_CREATED },
+    { SANDBOX_CREATED, SANDBOX_EV_STARTED, SANDBOX_READY },
+    { SANDBOX_CREATED, SANDBOX_EV_STOPPED, SANDBOX_STOPPED }, /* never started, or that failed */
+    { SANDBOX_READY, SANDBOX_EV_STOPPED, SANDBOX_STOPPED },
+    { SANDBOX_STOPPED, SANDBOX_EV_SHUT, SANDBOX_SHUT },
+};
+const struct fsm sandbox_fsm = { .name = "sandbox",
+                                 .states = states,
+                                 .n_states = SANDBOX_STATE_COUNT,
+                                 .events = events,
+                                 .n_events = SANDBOX_EV_COUNT,
+                                 .edges = edges,
+                                 .n_edges = ARRAY_LEN(edges) };
+
+void sandbox_free(struct sandbox *s)
+{
+    if (!s)
+        return;
+    container_unref(s->pod);
+    spec_free(s->spec);
+    strv_release(&s->dns_servers);
+    strv_release(&s->dns_search);
+    free(s->id);
+    free(s->bundle);
+    free(s->netns);
+    free(s);
+}
+
+static struct sandbox *find(const struct registry *r, const char *id, struct err *err)
+{
+    if (r->sandbox && str_eq(r->sandbox->id, id))
+        return r->sandbox;
+    err_set(err, ERR_NOT_FOUND, "no sandbox %.*s", REGISTRY_ID_MAX, id ? id : "");
+    return NULL;
+}
+
+static struct ctx own_ctx(const struct sandbox *s, struct ctx *root)
+{
+    *root = ctx_root(s->r->o.loop);
+    return ctx_with_id(root, "sandbox-id", s->id);
+}
+
+/* --- create --- */
+
+struct load {
+    char *path, *text;
+    size_t len;
+};
+
+static void load_free(void *arg)
+{
+    struct load *l = arg;
+
+    if (!l)
+        return;
+    free(l->path);
+    free(l->text);
+    free(l);
+}
+
+static int load_file(void *arg, struct err *err)
+{
+    struct load *l = arg;
+    int r = file_read_all(l->path, SPEC_MAX_BYTES, &l->text, &l->len);
+
+    if (r == -ENOENT) { /* CRI puts none there */
+        l->text = str_dup("{}");
+        l->len = 2;
+        return 0;
+    }
+    return r < 0 ? err_sys(err, -r, "read %s", l->path) : 0;
+}
+
+static int load_spec(struct ctx *ctx, const struct sandbox_create *c, struct spec **ret,
+                     struct err *err)
+{
+    struct load *l;
+    void *arg;
+    int r;
+
+    if (c->spec)
+        return sandbox_spec_parse(c, c->spec, strlen(c->spec), ret, err);
+    l = mem_new(struct load);
+    l->path = str_format("%s/config.json", c->bundle);
+    arg = l;
+    r = offload_run(ctx, load_file, &arg, load_free, "read the sandbox's bundle", err);
+    l = arg;
+    if (r == 0 && sandbox_spec_parse(c, l->text, l->len, ret, err) < 0)
+        r = err_wrap(err, "%s", l->path);
+    load_free(l);
+    return r;
+}
+
+static void copy_words(struct strv *to, const char *const *from)
+{
+    for (; from && *from; from++)
+        strv_add(to, *from);
+}
+
+static int check_new(const struct registry *r, const struct sandbox_create *c, struct err *err)
+{
+    const struct sandbox *s = r->sandbox;
+
+    if (registry_check_id("sandbox id", c->id, REGISTRY_ID_MAX, err) < 0)
+        return -1;
+    if (!c->bundle || c->bundle[0] != '/')
+        return err_set(err, ERR_INVALID, "bundle \"%.128s\" of sandbox %s is no absolute path",
+                       c->bundle ? c->bundle : "", c->id);
+    if (r->closing)
+        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+    if (s)
+        return err_set(err, ERR_EXISTS, "sandbox %s exists already", s->id);
+    if (r->n_containers > 0)
+        return err_set(err, ERR_STATE, "sandbox %s: this shim has containers without a sandbox",
+                       c->id);
+    return 0;
+}
+
+static bool is_the_same(const struct registry *r, const struct sandbox_create *c)
+{
+    const struct sandbox *s = r->sandbox;
+
+    return s && s->state == SANDBOX_CREATED && str_eq(s->id, c->id) &&
+           str_eq(s->bundle, c->bundle) && str_eq(s->netns, c->netns ? c->netns : "");
+}
+
+int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_create *c,
+                   struct err *err)
+{
+    AUTO(spec_free) struct spec *spec = NULL;
+    struct options options;
+    struct sizing size;
+    struct sandbox *s;
+
+    if (is_the_same(r, c))
+        return 0;
+    if (check_new(r, c, err) < 0)
+        return -1;
+    if (load_spec(ctx, c, &spec, err) < 0 || options_read(r->o.config, spec, &options, err) < 0 ||
+        sizing_of(r->o.config, spec, &options, &size, err) < 0)
+        return err_wrap(err, "create sandbox %s", c->id);
+    if (is_the_same(r, c)) /* meanwhile */
+        return 0;
+    if (check_new(r, c, err) < 0)
+        return -1;
+    s = mem_new(struct sandbox);
+    s->r = r;
+    s->id = str_dup(c->id);
+    s->bundle = str_dup(c->bundle);
+    s->netns = str_dup(c->netns ? c->netns : "");
+    s->spec = TAKE_PTR(spec);
+    copy_words(&s->dns_servers, c->dns_servers);
+    copy_words(&s->dns_search, c->dns_search);
+    gate_init(&s->gate, "sandbox");
+    latch_init(&s->ended);
+    fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_CREATED);
+    r->sandbox = s;
+    return 0;
+}
+
+/* --- the end --- */
+
+static void ended(struct sandbox *s, uint32_t status)
+{
+    s->exit_status = s->asked ? 0 : status ? status : EXIT_LOST;
+    s->exited_wall_ns = loop_wall(s->r->o.loop);
+    fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STOPPED);
+    latch_set(&s->ended);
+}
+
+/* One that still runs, besides the pod itself. Whoever waits for it looks again. */
+static struct container *find_running(const struct sandbox *s, bool unasked)
+{
+    LIST_EACH (&s->r->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, node);
+
+        if (!c->hidden && c->init && c->init->state == PROCESS_ST_RUNNING &&
+            !(unasked && c->asked_to_end))
+            return c;
+    }
+    return NULL;
+}
+
+/* Everything that lives in the pod's network and mounts. Goes on where it stopped. */
+static int take_back(struct ctx *ctx, struct sandbox *s, struct err *err)
+{
+    struct registry *r = s->r;
+    struct process_view ignored;
+    struct container *c;
+
+    if (!s->pod)
+        return 0;
+    if (box_kill(ctx, r->box, err) < 0)
+        return -1;
+    while ((c = find_running(s, false))) /* they end with their VM: this is a moment */
+        if (process_wait(ctx, c->init, &ignored, err) < 0 && err->code != ERR_NOT_FOUND)
+            return -1;
+
+    AUTO(gate_leave) struct gate *held = gate_enter(&s->pod->gate, ctx, "sandbox.release", err);
+
+    if (!held || container_release(ctx, s->pod, err) < 0)
+        return -1;
+    registry_drop(r, s->pod);
+    container_unref(TAKE_PTR(s->pod));
+    while (r->n_containers == 0 && r->box)
+        if (waitq_wait(ctx, &r->box_q, "the VM to be taken back", err) < 0)
+            return -1;
+    return 0;
+}
+
+static void watch_main(void *arg)
+{
+    struct sandbox *s = arg;
+    struct ctx root, ctx = own_ctx(s, &root);
+    struct process_view v = { .exit_status = EXIT_LOST };
+    struct err err = ERR_INIT;
+
+    (void)process_wait(&ctx, s->pod->init, &v, &err); /* without a limit it cannot fail */
+    if (!s->asked)
+        log_error(&ctx, "the sandbox has ended by itself", F_U("status", v.exit_status));
+
+    struct ctx limited = ctx_with_timeout(&ctx, SANDBOX_STOP_LIMIT);
+
+    err_clear(&err);
+    if (take_back(&limited, s, &err) < 0)
+        log_error(&ctx, "the sandbox is not taken back; stop goes on with it", F_ERR(&err));
+    ended(s, v.exit_status);
+}
+
+/* --- start --- */
+
+static int check_start(struct sandbox *s, struct err *err)
+{
+    if (s->state == SANDBOX_CREATED && !s->asked)
+        return 0;
+    return err_set(err, ERR_STATE, "sandbox %s is %s, cannot start", s->id,
+                   s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state));
+}
+
+static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
+{
+    const struct registry_create rc = { .id = s->id, .bundle = s->bundle };
+    AUTO(spec_free) struct spec *spec = spec_copy(s->spec);
+    AUTO(container_unref) struct container *c = registry_add(s->r, s->id, s->bundle);
+    int r;
+
+    c->hidden = true;
+    {
+        AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "sandbox.create", err);
+
+        if (!held || container_create(ctx, c, &rc, spec, err) < 0) {
+            registry_undo(s->r, c, err);
+            if (c->listed) /* not all could be taken back: stop goes on with it */
+                s->pod = container_ref(c);
+            return -1;
+        }
+    }
+    s->pod = container_ref(c);
+    r = container_start(ctx, c, "", &s->pid, err);
+    if (r == 0 && s->asked)
+        r = err_set(err, ERR_UNAVAILABLE, "sandbox %s is being stopped", s->id);
+    return r;
+}
+
+static void start_failed(struct sandbox *s)
+{
+    struct ctx root, own = own_ctx(s, &root), limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
+    struct process_view ignored;
+    struct err err = ERR_INIT;
+
+    if (s->pod && s->pod->init && s->pod->init->state == PROCESS_ST_RUNNING &&
+        box_kill(&limited, s->r->box, &err) == 0)
+        (void)process_wait(&limited, s->pod->init, &ignored, &err);
+    err_clear(&err);
+    if (take_back(&limited, s, &err) < 0)
+        log_error(&own, "a sandbox that failed is not taken back; stop goes on with it",
+                  F_ERR(&err));
+    ended(s, EXIT_LOST);
+}
+
+int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
+                  struct err *err)
+{
+    struct sandbox *s = find(r, id, err);
+    struct ctx own = ctx_with_id(ctx, "sandbox-id", id);
+    AUTO(gate_leave) struct gate *held = NULL;
+
+    if (!s)
+        return -1;
+    held = gate_enter(&s->gate, &own, "sandbox.start", err);
+    if (!held)
+        return -1;
+    if (s->state != SANDBOX_READY) {
+        if (check_start(s, err) < 0)
+            return -1;
+        s->starting = true;
+
+        int n = start_pod(&own, s, err);
+
+        s->starting = false;
+        if (n < 0) {
+            start_failed(s);
+            return err_wrap(err, "start sandbox %s", id);
+        }
+        s->created_wall_ns = loop_wall(r->o.loop);
+        fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STARTED);
+        group_go(&r->fibers, r->o.loop, watch_main, s, "sandbox.watch %s", s->id);
+        log_info(&own, "sandbox started", F_U("pid", s->pid));
+    }
+    *ret = (struct sandbox_started){ .pid = s->pid, .created_wall_ns = s->created_wall_ns };
+    return 0;
+}
+
+/* --- stop --- */
+
+/* Those that run get a SIGTERM, and time to take it. */
+static void ask_containers(struct ctx *ctx, struct sandbox *s)
+{
+    struct ctx grace = ctx_with_timeout(ctx, s->grace_ns);
+    struct process_view ignored;
+    struct err err = ERR_INIT;
+    struct container *c;
+
+    while ((c = find_running(s, true))) {
+        c->asked_to_end = true;
+        (void)container_kill(&grace, c, "", SIGTERM, false, &err); /* it may end just then */
+    }
+    while ((c = find_running(s, false)))
+        if (process_wait(&grace, c->init, &ignored, &err) < 0 && err.code != ERR_NOT_FOUND)
+            return;
+}
+
+static bool writes_host(const struct registry *r)
+{
+    LIST_EACH (&r->containers, pos) {
+        if (LIST_ENTRY(pos, struct container, node)->writes_host)
+            return true;
+    }
+    return false;
+}
+
+/* In a fiber of its own: a client that goes away shortens nobody's grace. */
+static void stop_main(void *arg)
+{
+    struct sandbox *s = arg;
+    struct ctx root, ctx = own_ctx(s, &root);
+    struct err err = ERR_INIT;
+
+    if (s->grace_ns && s->state == SANDBOX_READY)
+        ask_containers(&ctx, s);
+
+    struct ctx limited = ctx_with_timeout(&ctx, SANDBOX_STOP_LIMIT);
+
+    /* What a guest holds back of shares that can be written must reach the host. */
+    if (box_stop(&limited, s->r->box, writes_host(s->r), &err) < 0)
+        log_error(&ctx, "the sandbox's VM does not end", F_ERR(&err));
+    s->stopping = false;
+}
+
+static int take_back_rest(struct ctx *ctx, struct sandbox *s, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = NULL;
+
+    if (!s->pod)
+        return 0;
+    held = gate_enter(&s->gate, ctx, "sandbox.stop", err);
+    return held ? take_back(ctx, s, err) : -1;
+}
+
+int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
+                 struct err *err)
+{
+    struct sandbox *s = find(r, id, err);
+
+    if (!s)
+        return -1;
+    if (s->state == SANDBOX_CREATED && !s->starting) {
+        s->asked = true;
+        ended(s, 0);
+    }
+    if (!s->ended.set && !s->stopping) {
+        s->asked = s->stopping = true;
+        s->grace_ns = grace_ns;
+        group_go(&r->fibers, r->o.loop, stop_main, s, "sandbox.stop %s", s->id);
+    }
+    if (latch_wait(ctx, &s->ended, "the sandbox to stop", err) < 0 ||
+        take_back_rest(ctx, s, err) < 0)
+        return err_wrap(err, "stop sandbox %s", id);
+    return 0;
+}
+
+int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err)
+{
+    struct sandbox *s = find(r, id, err);
+    AUTO(gate_leave) struct gate *held = NULL;
+
+    if (!s || sandbox_stop(ctx, r, id, 0, err) < 0)
+        return -1;
+    held = gate_enter(&s->gate, ctx, "sandbox.shutdown", err);
+    if (!held)
+        return -1;
+    while (!list_empty(&r->containers)) {
+        AUTO(container_unref)
+        struct container *c = container_ref(LIST_ENTRY(r->containers.prev, struct container, node));
+        struct registry_deleted deleted;
+
+        if (registry_delete(ctx, r, c->id, "", &deleted, err) < 0 && err->code != ERR_NOT_FOUND)
+            return err_wrap(err, "shut sandbox %s down", id);
+        err_clear(err);
+    }
+    if (s->state == SANDBOX_STOPPED)
+        fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_SHUT);
+    return 0;
+}
+
+int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err)
+{
+    struct sandbox *s = r->sandbox;
+
+    if (!s)
+        return 0;
+    if (s->state == SANDBOX_CREATED && !s->starting) {
+        s->asked = true;
+        ended(s, 0);
+    }
+    if (latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0 ||
+        take_back_rest(ctx, s, err) < 0)
+        return -1;
+    if (s->state == SANDBOX_STOPPED)
+        fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_SHUT);
+    return 0;
+}
+
+/* --- queries --- */
+
+int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_exit *ret,
+                 struct err *err)
+{
+    struct sandbox *s = find(r, id, err);
+
+    if (!s || latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0)
+        return -1;
+    *ret = (struct sandbox_exit){ s->exit_status, s->exited_wall_ns };
+    return 0;
+}
+
+int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
+                 struct err *err)
+{
+    const struct sandbox *s = find(r, id, err);
+
+    if (!s)
+        return -1;
+    *ret = (struct sandbox_view){ .state = s->state,
+                                  .pid = s->state == SANDBOX_READY ? s->pid : 0,
+                                  .created_wall_ns = s->created_wall_ns,
+                                  .exited_wall_ns = s->exited_wall_ns };
+    return 0;
+}
+
+static struct sandbox *find_ready(const struct registry *r, const char *id, const char *what,
+                                  struct err *err)
+{
+    struct sandbox *s = find(r, id, err);
+
+    if (!s || s->state == SANDBOX_READY)
+        return s;
+    err_set(err, ERR_STATE, "sandbox %s is %s, cannot %s", id,
+            fsm_state_name(&sandbox_fsm, s->state), what);
+    return NULL;
+}
+
+int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, SANDBOX_PING_LIMIT);
+    struct sandbox *s = find_ready(r, id, "ping it", err);
+    AUTO_FREE char *ignored = NULL;
+
+    if (!s || container_stats(&limited, s->pod, &ignored, err) < 0)
+        return -1;
+    return 0;
+}
+
+int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_stats *ret,
+                  struct err *err)
+{
+    struct sandbox *s = find_ready(r, id, "read its metrics", err);
+    struct vmm_stats v = { 0 };
+
+    if (!s || vm_stats(ctx, r->box->vm, &v, err) < 0)
+        return -1;
+    *ret = (struct sandbox_stats){ v.cpu_ns, v.rss_bytes, v.memory_bytes };
+    return 0;
+}
+
+bool sandbox_alive(const struct registry *r)
+{
+    return r->sandbox && r->sandbox->state != SANDBOX_SHUT;
+}

@@ -1,0 +1,85 @@
+/* sandbox.h - a sandbox made on purpose (containerd's Sandbox API): a VM with a pod in it that is
+ * there before its first container and stays until it is stopped. In the VM the pod is a container
+ * like others, with a program that waits; on the host its anchor's pid stands for the sandbox.
+ * Clients of the registry do not see that container.
+ *
+ * Life: create -> start -> … -> stop, or the end of VM, pod or anchor -> shutdown. One per shim.
+ * Gate: create, start and shutdown, one at a time. stop enters none: it ends a start under way.
+ * Queries never wait. Everything but create is ERR_NOT_FOUND for another id, or before create. */
+#pragma once
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct fsm;
+struct registry;
+
+enum sandbox_state {
+    SANDBOX_NONE,
+    SANDBOX_CREATED,
+    SANDBOX_READY,
+    SANDBOX_STOPPED, /* or its start failed */
+    SANDBOX_SHUT,
+    SANDBOX_STATE_COUNT
+};
+extern const struct fsm sandbox_fsm;
+
+/* All borrowed and copied. */
+struct sandbox_create {
+    const char *id, *bundle;
+    const char *netns; /* of the pod on the host, CNI done; "": none */
+    /* An OCI spec, of which hostname, annotations and of linux cgroupsPath, resources, sysctl and
+     * namespaces are taken; nothing needs to be there. NULL: config.json of the bundle, if there
+     * is one. */
+    const char *spec;
+    const char *const *dns_servers, *const *dns_search; /* NULL-terminated; may be NULL */
+};
+/* Waits for the file. Nothing is made yet. The same again: success. Another: ERR_EXISTS. */
+int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_create *c,
+                   struct err *err);
+
+struct sandbox_started {
+    uint32_t pid; /* on the host */
+    uint64_t created_wall_ns;
+};
+/* Waits: VM, guest, network. Ready: the same answer at once. A failure: Stopped, all taken back. */
+int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
+                  struct err *err);
+/* Ends all containers and the VM and returns when the pod's network and mounts are free. grace: for
+ * containers, which get a SIGTERM first; 0: none. Stopped: success. If ctx ends first the work goes
+ * on behind it. */
+int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
+                 struct err *err);
+
+struct sandbox_exit {
+    uint32_t status; /* 0 only if it was asked for */
+    uint64_t exited_wall_ns;
+};
+/* Until it is stopped, however that came; at once afterwards. */
+int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_exit *ret,
+                 struct err *err);
+
+struct sandbox_view {
+    enum sandbox_state state;
+    uint32_t pid;             /* 0 once it is gone */
+    uint64_t created_wall_ns; /* of the start; 0: not yet, as the next */
+    uint64_t exited_wall_ns;
+};
+int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
+                 struct err *err);
+/* Asks the guest. ERR_STATE: it is not ready. */
+int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err *err);
+/* Of the whole VM, as the host sees it. */
+struct sandbox_stats {
+    uint64_t cpu_ns, rss_bytes, memory_bytes; /* memory: what the guest was given */
+};
+int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_stats *ret,
+                  struct err *err);
+/* Stops it if need be and forgets its containers; the shim may leave then. Repeatable; fails only
+ * if something could not be taken back. */
+int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err);
+
+/* Created and not shut down. */
+bool sandbox_alive(const struct registry *r);

@@ -1,0 +1,127 @@
+/* sandbox_spec.c - the document of a pod's own container, from the little that its client says. */
+#include "base/err.h"
+#include "base/json.h"
+#include "base/str.h"
+#include "host/control/registry_priv.h"
+#include "host/control/sandbox_priv.h"
+#include "host/own/pause.h"
+#include <string.h>
+
+#define CRI "io.kubernetes.cri."
+
+static json_t *object_at(json_t *obj, const char *key)
+{
+    json_t *there = js_get(obj, key);
+
+    if (json_is_object(there))
+        return there;
+    json_object_set_new(obj, key, json_object());
+    return js_get(obj, key);
+}
+
+static json_t *mount_of(const char *destination, const char *type, const char *options)
+{
+    json_t *list = json_array();
+    AUTO_FREE char *words = str_dup(options);
+
+    for (char *save = NULL, *w = strtok_r(words, ",", &save); w; w = strtok_r(NULL, ",", &save))
+        json_array_append_new(list, json_string(w));
+    return json_pack("{ss,ss,ss,so}", "destination", destination, "type", type, "source", type,
+                     "options", list);
+}
+
+/* What the client says about its network is in the request; the other namespaces are new ones. */
+static void put_namespaces(json_t *linux_part, const char *netns)
+{
+    static const char *const types[] = { "pid", "ipc", "uts", "mount", "network" };
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        json_t *entry = json_pack("{ss}", "type", types[i]);
+
+        if (str_eq(types[i], "network") && netns[0])
+            json_object_set_new(entry, "path", json_string(netns));
+        json_array_append_new(list, entry);
+    }
+    json_object_set_new(linux_part, "namespaces", list);
+}
+
+static const char *netns_of(const json_t *linux_part)
+{
+    const json_t *entry;
+    size_t i;
+
+    json_array_foreach(js_get(linux_part, "namespaces"), i, entry)
+    {
+        const char *type = json_string_value(js_get(entry, "type")),
+                   *path = json_string_value(js_get(entry, "path"));
+
+        if (str_eq(type, "network") && path)
+            return path;
+    }
+    return "";
+}
+
+/* Only what a pod has; the rest of it would be a container's. */
+static void keep_known(json_t *obj, const char *const *known)
+{
+    const char *key;
+    json_t *value;
+    void *next;
+
+    json_object_foreach_safe(obj, next, key, value)
+    {
+        bool keep = false;
+
+        for (const char *const *k = known; *k; k++)
+            keep = keep || str_eq(*k, key);
+        if (!keep)
+            json_object_del(obj, key);
+    }
+}
+
+static void put_process(json_t *process)
+{
+    static const char *const known[] = { "user", "oomScoreAdj", "rlimits", NULL };
+
+    keep_known(process, known);
+    json_object_set_new(process, "args", json_pack("[s]", PAUSE_PROGRAM));
+    json_object_set_new(process, "cwd", json_string("/"));
+    json_object_set_new(process, "noNewPrivileges", json_true());
+}
+
+int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t len,
+                       struct spec **ret, struct err *err)
+{
+    static const char *const known[] = { "hostname", "annotations", "linux", "process", NULL };
+    static const char *const of_linux[] = { "cgroupsPath", "resources", "sysctl", "namespaces",
+                                            NULL };
+    AUTO(json_decref) json_t *root = NULL;
+    json_t *linux_part, *annotations;
+    struct jsw w;
+    size_t n;
+
+    if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
+        return -1;
+    if (!json_is_object(root))
+        return err_set(err, ERR_INVALID, "the sandbox's spec is no object");
+    keep_known(root, known);
+    linux_part = object_at(root, "linux");
+    annotations = object_at(root, "annotations");
+    keep_known(linux_part, of_linux);
+    put_process(object_at(root, "process"));
+    put_namespaces(linux_part, c->netns && c->netns[0] ? c->netns : netns_of(linux_part));
+    json_object_set_new(annotations, CRI "container-type", json_string("sandbox"));
+    json_object_set_new(annotations, CRI "sandbox-id", json_string(c->id));
+    json_object_set_new(root, "ociVersion", json_string("1.0.2"));
+    json_object_set_new(root, "root", json_pack("{sssb}", "path", "rootfs", "readonly", 1));
+    json_object_set_new(
+        root, "mounts",
+        json_pack("[o,o,o]", mount_of("/proc", "proc", "nosuid,noexec,nodev"),
+                  mount_of("/dev", "tmpfs", "nosuid,strictatime,mode=755,size=65536k"),
+                  mount_of("/dev/mqueue", "mqueue", "nosuid,noexec,nodev")));
+    jsw_init(&w, JSW_PLAIN);
+    jsw_value(&w, NULL, root);
+    AUTO_FREE char *whole = jsw_take(&w, &n);
+    return spec_parse(whole, n, ret, err);
+}

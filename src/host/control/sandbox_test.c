@@ -1,0 +1,455 @@
+/* sandbox_test.c - a sandbox made on purpose: its states, its end from every side, pods in it. */
+#include "host/control/registry_script.h"
+#include "host/control/sandbox_priv.h"
+
+#define POD                                                                                        \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"%s\","                               \
+    "\"io.kubernetes.cri.sandbox-id\":\"%s\"}"
+
+static int try_make(struct rig *r, struct ctx *ctx, const char *id, const char *spec,
+                    struct err *err)
+{
+    AUTO_FREE char *bundle = str_format("%s/%s", r->dir, id);
+    const struct sandbox_create c = { .id = id, .bundle = bundle, .netns = "", .spec = spec };
+
+    return sandbox_create(ctx, r->registry, &c, err);
+}
+
+static void make(struct rig *r, struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(try_make(r, ctx, "s", "{}", &err), err);
+}
+
+static struct sandbox_started begin(struct rig *r, struct ctx *ctx)
+{
+    struct sandbox_started s = { 0 };
+    struct err err = ERR_INIT;
+
+    make(r, ctx);
+    ASSERT_OK(sandbox_start(ctx, r->registry, "s", &s, &err), err);
+    return s;
+}
+
+static enum sandbox_state state_of(struct rig *r)
+{
+    struct sandbox_view v;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(sandbox_view(r->registry, "s", &v, &err), err);
+    return v.state;
+}
+
+static void write_member(struct rig *r, const char *id, const char *type, const char *pod)
+{
+    AUTO_FREE char *more = str_format(POD, type, pod);
+
+    rig_write_spec(r, id, more);
+}
+
+static void add(struct rig *r, struct ctx *ctx, const char *id, const char *type, const char *pod)
+{
+    struct err err = ERR_INIT;
+
+    write_member(r, id, type, pod);
+    ASSERT_OK(rig_try_create(r, ctx, id, &err), err);
+    rig_start(r, ctx, id, "");
+}
+
+TEST(every_pair_of_state_and_event_is_listed_or_refused)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(fsm_verify(&sandbox_fsm, &err), err);
+    for (unsigned state = 0; state < SANDBOX_STATE_COUNT; state++)
+        for (unsigned event = 0; event < SANDBOX_EV_COUNT; event++) {
+            bool listed = false;
+
+            for (size_t i = 0; i < sandbox_fsm.n_edges; i++)
+                listed = listed || (sandbox_fsm.edges[i].from == state &&
+                                    sandbox_fsm.edges[i].event == event);
+            err_clear(&err);
+            ASSERT_EQ(fsm_check(&sandbox_fsm, state, event, &err) == 0, listed);
+            ASSERT_EQ(err.code, listed ? ERR_NONE : ERR_STATE);
+        }
+}
+
+/* --- life --- */
+
+TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_started s, again;
+    struct sandbox_view v;
+    struct sandbox_exit x;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    make(&r, &root);
+    ASSERT_EQ(r.vms, 0); /* nothing is made yet */
+    ASSERT_EQ(state_of(&r), SANDBOX_CREATED);
+    ASSERT(!registry_idle(r.registry));
+    s = begin(&r, &root);
+    ASSERT(s.pid > 0 && s.created_wall_ns > 0);
+    ASSERT_OK(sandbox_start(&root, r.registry, "s", &again, &err), err);
+    ASSERT_EQ(again.pid, s.pid);
+    ASSERT_EQ(again.created_wall_ns, s.created_wall_ns);
+    pass(&root, 30 * NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_READY);
+    ASSERT_EQ(r.vms, 1);
+    ASSERT_EQ(registry_containers(r.registry), 0);
+    ASSERT(registry_find(r.registry, "s", &err) == NULL); /* no task of anybody's */
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
+    ASSERT_EQ(x.status, 0);
+    ASSERT(x.exited_wall_ns > s.created_wall_ns);
+    ASSERT_OK(sandbox_view(r.registry, "s", &v, &err), err);
+    ASSERT_EQ(v.state, SANDBOX_STOPPED);
+    ASSERT_EQ(v.pid, 0);
+    ASSERT_EQ(r.host.anchors, 0);
+    ASSERT(!registry_idle(r.registry)); /* its status is asked for until it is shut down */
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    ASSERT(registry_idle(r.registry));
+    ASSERT_STR(rig_told(&r, &root), ""); /* a sandbox is no task */
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_second_sandbox_and_an_unknown_one_are_refused)
+{
+    struct rig r = { 0 };
+    struct sandbox_started s;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_FAIL(sandbox_start(ctx, r.registry, "s", &s, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(sandbox_stop(ctx, r.registry, "s", 0, &err), err, ERR_NOT_FOUND);
+    make(&r, ctx);
+    make(&r, ctx); /* the same again, its answer was lost */
+    ASSERT_FAIL(try_make(&r, ctx, "t", "{}", &err), err, ERR_EXISTS);
+    ASSERT_FAIL(try_make(&r, ctx, "a/b", "{}", &err), err, ERR_INVALID);
+    ASSERT_FAIL(sandbox_start(ctx, r.registry, "t", &s, &err), err, ERR_NOT_FOUND);
+    ASSERT_OK(sandbox_stop(ctx, r.registry, "s", 0, &err), err);
+    ASSERT_FAIL(sandbox_start(ctx, r.registry, "s", &s, &err), err, ERR_STATE);
+    ASSERT_FAIL(try_make(&r, ctx, "s", "{}", &err), err, ERR_EXISTS);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_spec_comes_from_the_request_or_the_bundle_or_is_not_there)
+{
+    struct err err = ERR_INIT;
+
+    for (int i = 0; i < 4; i++) {
+        struct rig r = { 0 };
+        AUTO_FREE char *bundle = NULL, *path = NULL;
+
+        rig_open(&r, ctx);
+        bundle = str_format("%s/s", r.dir);
+        path = str_format("%s/config.json", bundle);
+        ASSERT_EQ(dir_make(bundle, 0700), 0);
+        if (i == 1)
+            ASSERT_EQ(file_write(path, "{\"hostname\":\"x\"}", 16, 0600), 0);
+        if (i == 2)
+            ASSERT_EQ(file_write(path, "{", 1, 0600), 0);
+        if (i == 2) {
+            ASSERT_FAIL(try_make(&r, ctx, "s", NULL, &err), err, ERR_INVALID);
+            ASSERT_HAS(err.msg, path);
+        } else {
+            ASSERT_OK(try_make(&r, ctx, "s", i == 3 ? "{\"hostname\":\"y\"}" : NULL, &err), err);
+            ASSERT_STR(json_string_value(js_get(spec_json(r.registry->sandbox->spec), "hostname"))
+                           ?: "",
+                       i == 1   ? "x"
+                       : i == 3 ? "y"
+                                : "");
+        }
+        err_clear(&err);
+        rig_close(&r, ctx);
+    }
+}
+
+TEST_VIRTUAL(a_pods_spec_says_what_a_pod_is_and_nothing_else)
+{
+    static const char given[] =
+        "{\"hostname\":\"h\",\"hooks\":{},\"mounts\":[{\"destination\":\"/etc\"}],"
+        "\"root\":{\"path\":\"/\"},\"process\":{\"args\":[\"sh\"],\"oomScoreAdj\":-5},"
+        "\"annotations\":{\"a\":\"b\"},\"linux\":{\"cgroupsPath\":\"/k/p\",\"devices\":[],"
+        "\"resources\":{\"memory\":{\"limit\":1048576}},\"sysctl\":{\"net.x\":\"1\"},"
+        "\"namespaces\":[{\"type\":\"network\",\"path\":\"/run/netns/n\"}]}}";
+    const struct sandbox_create c = { .id = "s", .bundle = "/b" };
+    AUTO(spec_free) struct spec *spec = NULL;
+    struct err err = ERR_INIT;
+    const char *netns = "", *pod;
+    enum spec_kind kind;
+    bool set;
+
+    (void)ctx;
+    ASSERT_OK(sandbox_spec_parse(&c, given, sizeof(given) - 1, &spec, &err), err);
+    ASSERT_OK(spec_kind(spec, "s", &kind, &pod, &err), err);
+    ASSERT_EQ(kind, SPEC_SANDBOX);
+    ASSERT_STR(pod, "s");
+    ASSERT_STR(spec_annotation(spec, "a"), "b");
+    ASSERT_STR(spec_cgroups_path(spec), "/k/p");
+    ASSERT_EQ(spec_oom_score_adj(spec, &set), -5);
+    ASSERT(spec_namespace(spec, "network", &netns));
+    ASSERT_STR(netns, "/run/netns/n");
+    ASSERT(spec_root_readonly(spec));
+    ASSERT(!js_get(spec_json(spec), "hooks"));
+    ASSERT(!js_get(js_get(spec_json(spec), "linux"), "devices"));
+    ASSERT(js_get(js_get(spec_json(spec), "linux"), "sysctl"));
+    ASSERT_STR(
+        json_string_value(json_array_get(js_get(js_get(spec_json(spec), "process"), "args"), 0)),
+        "/pause");
+}
+
+/* --- containers in it --- */
+
+TEST_VIRTUAL(the_vm_outlives_its_containers)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    write_member(&r, "c1", "container", "s");
+    make(&r, &root);
+    ASSERT_FAIL(rig_try_create(&r, &root, "c1", &err), err, ERR_STATE); /* not started */
+    (void)begin(&r, &root);
+    add(&r, &root, "c1", "container", "s");
+    ASSERT_FAIL(rig_try_create(&r, &root, "s", &err), err, ERR_EXISTS);
+    ASSERT_OK(rig_try_kill(&r, &root, "c1", "", 9, false, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "c1", ""), 137);
+    rig_delete(&r, &root, "c1", "");
+    pass(&root, 10 * NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_READY);
+    add(&r, &root, "c2", "container", "s");
+    ASSERT_EQ(r.vms, 1);
+    ASSERT_STR(rig_told(&r, &root), "create c1;start c1;exit c1 137;delete c1 137;"
+                                    "create c2;start c2");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(several_pods_share_a_vm_and_one_that_goes_leaves_the_others)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    (void)begin(&r, &root);
+    add(&r, &root, "p1", "sandbox", "p1");
+    add(&r, &root, "p2", "sandbox", "p2");
+    add(&r, &root, "c1", "container", "p1");
+    add(&r, &root, "c2", "container", "p2");
+    ASSERT_EQ(r.vms, 1);
+    ASSERT_OK(rig_try_kill(&r, &root, "p1", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "p1", ""), 137);
+    ASSERT_FAIL(rig_try_delete(&r, &root, "p1", "", &err), err, ERR_STATE); /* c1 is in it */
+    err_clear(&err);
+    ASSERT_OK(rig_try_kill(&r, &root, "c1", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "c1", ""), 137);
+    rig_delete(&r, &root, "c1", "");
+    rig_delete(&r, &root, "p1", "");
+    ASSERT_EQ(container_state(rig_find(&r, "p2")), CONTAINER_RUNNING);
+    ASSERT_EQ(container_state(rig_find(&r, "c2")), CONTAINER_RUNNING);
+    ASSERT_EQ(state_of(&r), SANDBOX_READY);
+    rig_close(&r, ctx);
+}
+
+/* --- the end --- */
+
+TEST_VIRTUAL(ws20_stop_gives_containers_their_time)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    (void)begin(&r, &root);
+    add(&r, &root, "c1", "container", "s");
+    /* One that takes its SIGTERM. */
+    before = loop_now(r.loop);
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 60 * NS_PER_S, &err), err);
+    ASSERT(loop_now(r.loop) - before < 10 * NS_PER_S);
+    ASSERT_HAS(rig_told(&r, &root), "exit c1 143");
+    ASSERT_EQ(container_state(rig_find(&r, "c1")), CONTAINER_STOPPED);
+    rig_delete(&r, &root, "c1", "");
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(ws20_and_no_more_than_that)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    (void)begin(&r, &root);
+    add(&r, &root, "c1", "container", "s");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_SILENT, 0 };
+    before = loop_now(r.loop);
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 7 * NS_PER_S, &err), err);
+    ASSERT(loop_now(r.loop) - before >= 7 * NS_PER_S);
+    ASSERT(loop_now(r.loop) - before < 8 * NS_PER_S);
+    ASSERT_HAS(rig_told(&r, &root), "exit c1 137");
+    /* What it left is forgotten with the sandbox. */
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    ASSERT_HAS(rig_told(&r, &root), "delete c1 137");
+    ASSERT(registry_idle(r.registry));
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(ws20_ping_asks_the_guest_and_is_bounded)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    make(&r, &root);
+    ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_STATE);
+    (void)begin(&r, &root);
+    ASSERT_OK(sandbox_ping(&root, r.registry, "s", &err), err);
+    refusal = (struct refusal){ BRIDGE_GET_PROPERTIES, -1, -1, 1, FAKE_SILENT, 0 };
+    before = loop_now(r.loop);
+    ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_DEADLINE);
+    ASSERT(loop_now(r.loop) - before <= SANDBOX_PING_LIMIT);
+    rig_close(&r, ctx);
+}
+
+struct waiter {
+    struct rig *r;
+    struct ctx *ctx;
+    struct sandbox_exit exit;
+    int ret;
+    bool done;
+    struct err err;
+};
+
+static void sandbox_wait_main(void *arg)
+{
+    struct waiter *w = arg;
+
+    w->ret = sandbox_wait(w->ctx, w->r->registry, "s", &w->exit, &w->err);
+    w->done = true;
+}
+
+TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
+{
+    static const uint32_t statuses[] = {
+        [FAKE_KILLED] = 137, [FAKE_CRASHED] = 255, [FAKE_POWERED_OFF] = 255, [FAKE_OOM] = 137
+    };
+
+    for (enum fake_death how = FAKE_KILLED; how <= FAKE_OOM; how++) {
+        struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+        struct ctx root = ctx_root(ctx->loop);
+        struct waiter w = { .r = &r, .ctx = &root };
+        struct err err = ERR_INIT;
+        uint64_t before;
+
+        rig_open(&r, &root);
+        (void)begin(&r, &root);
+        add(&r, &root, "c1", "container", "s");
+        group_go(&r.clients, r.loop, sandbox_wait_main, &w, "wait");
+        pass(&root, NS_PER_S);
+        ASSERT(!w.done);
+        before = loop_now(r.loop);
+        fake_vmm_die(r.vmm, how);
+        ASSERT_OK(group_wait(&root, &r.clients, "wait", &err), err);
+        ASSERT_OK(w.ret, w.err);
+        ASSERT_EQ(w.exit.status, statuses[how]);
+        ASSERT(loop_now(r.loop) - before < 500 * NS_PER_MS);
+        ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
+        ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+        rig_delete(&r, &root, "c1", "");
+        ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+        rig_close(&r, &root);
+    }
+}
+
+TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_exit x;
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    (void)begin(&r, &root);
+    r.host.last_anchor->ended = true;
+    waitq_wake_all(&r.host.last_anchor->q);
+    ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
+    ASSERT_EQ(x.status, 137);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
+{
+    static const struct refusal steps[] = {
+        { BRIDGE_NEGOTIATE_PROTOCOL, -1, -1, 1, FAKE_REFUSE, 0 },
+        { BRIDGE_MODIFY_SETTINGS, BRIDGE_RES_MAPPED_VIRTUAL_DISK, -1, 1, FAKE_REFUSE, 0 },
+        { BRIDGE_MODIFY_SETTINGS, BRIDGE_RES_COMBINED_LAYERS, BRIDGE_ADD, 1, FAKE_REFUSE, 0 },
+        { BRIDGE_CREATE, -1, -1, 1, FAKE_DISCONNECT, 0 },
+        { BRIDGE_START, -1, -1, 1, FAKE_REFUSE, 0 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+        struct ctx root = ctx_root(ctx->loop);
+        struct sandbox_started s;
+        struct sandbox_exit x;
+        struct err err = ERR_INIT;
+
+        rig_open(&r, &root);
+        make(&r, &root);
+        refuse(&r, steps[i]);
+        ASSERT(sandbox_start(&root, r.registry, "s", &s, &err) < 0);
+        err_clear(&err);
+        ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
+        ASSERT_EQ(x.status, 255);
+        ASSERT_EQ(r.host.anchors, 0);
+        ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+        ASSERT(registry_idle(r.registry));
+        rig_close(&r, &root);
+    }
+}
+
+static struct sandbox_started late;
+static struct err late_err;
+static int late_ret;
+
+static void late_start_main(void *arg)
+{
+    struct rig *r = arg;
+    struct ctx root = ctx_root(r->loop);
+
+    err_clear(&late_err);
+    late_ret = sandbox_start(&root, r->registry, "s", &late, &late_err);
+}
+
+TEST_VIRTUAL(stop_ends_a_start_that_hangs)
+{
+    struct rig r = { .guest_opts.agent_hangs = true };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    rig_open(&r, ctx);
+    make(&r, &root);
+    group_go(&r.clients, r.loop, late_start_main, &r, "start");
+    pass(&root, NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_CREATED); /* a query does not wait for it */
+    before = loop_now(r.loop);
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    ASSERT(loop_now(r.loop) - before < NS_PER_S);
+    ASSERT_OK(group_wait(&root, &r.clients, "start", &err), err);
+    ASSERT(late_ret < 0);
+    ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
+    rig_close(&r, ctx);
+}

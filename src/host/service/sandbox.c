@@ -1,0 +1,235 @@
+/* sandbox.c - containerd's Sandbox service (containerd-contract.md §4). Status, Platform and Wait
+ * are answered from memory: they must work while the guest does not. */
+#include "host/control/sandbox.h"
+#include "api/sandbox.pb-c.h"
+#include "base/clock.h"
+#include "base/json.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/control/inspect.h"
+#include "host/rpc/rpc_server.h"
+#include "host/service/pod_config.h"
+#include "host/service/service_priv.h"
+#include "host/service/stats.h"
+#include "proto/pb.h"
+#include <stdlib.h>
+
+/* Finished whoever still listens; what the controllers wait for has smaller limits of its own. */
+#define START_LIMIT (300 * NS_PER_S)
+#define STOP_LIMIT (120 * NS_PER_S) /* beyond the caller's timeout */
+#define STOP_TIMEOUT_MAX_S 86400u
+
+#if defined(__x86_64__)
+#define ARCHITECTURE "amd64"
+#elif defined(__aarch64__)
+#define ARCHITECTURE "arm64"
+#else
+#error "Go's name of this architecture is missing"
+#endif
+
+static struct ctx named(const struct ctx *ctx, const char *id)
+{
+    return ctx_with_id(ctx, "sandbox-id", id);
+}
+
+static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest *req,
+                  CreateSandboxResponse *resp, struct err *err)
+{
+    struct ctx own = named(ctx, req->sandbox_id);
+    AUTO(pod_config_release) struct pod_config config = { 0 };
+    struct sandbox_create c = { .id = req->sandbox_id,
+                                .bundle = req->bundle_path,
+                                .netns = req->netns_path };
+
+    (void)resp;
+    s->calls++;
+    if (service_check_id("sandbox id", req->sandbox_id, err) < 0)
+        return -1;
+    if (s->refusing)
+        return err_set(err, ERR_UNAVAILABLE, "this shim is shutting down and takes no sandbox %s",
+                       req->sandbox_id);
+    if (req->n_rootfs > 0)
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "sandbox %s comes with a root file system: a VM has its own",
+                       req->sandbox_id);
+    if (pod_config_read(req, &config, err) < 0)
+        return err_wrap(err, "create sandbox %s", req->sandbox_id);
+    c.spec = config.json;
+    c.dns_servers = config.dns_servers;
+    c.dns_search = config.dns_search;
+    s->asked_to_leave = 0;
+    if (sandbox_create(&own, s->opts.registry, &c, err) < 0)
+        return -1;
+    service_changed(s);
+    return 0;
+}
+
+static int start(struct ctx *ctx, struct service *s, const StartSandboxRequest *req,
+                 StartSandboxResponse *resp, struct err *err)
+{
+    struct ctx limited = service_own_ctx(ctx, START_LIMIT), own = named(&limited, req->sandbox_id);
+    struct sandbox_started started;
+
+    s->calls++;
+    if (sandbox_start(&own, s->opts.registry, req->sandbox_id, &started, err) < 0)
+        return -1;
+    resp->pid = started.pid;
+    pb_set_time(&resp->created_at, started.created_wall_ns);
+    return 0;
+}
+
+static int platform(struct ctx *ctx, struct service *s, const PlatformRequest *req,
+                    PlatformResponse *resp, struct err *err)
+{
+    struct sandbox_view v;
+
+    (void)ctx;
+    s->calls++;
+    if (sandbox_view(s->opts.registry, req->sandbox_id, &v, err) < 0)
+        return -1;
+    resp->platform = pb_new(&platform__descriptor);
+    pb_set_str(&resp->platform->os, "linux");
+    pb_set_str(&resp->platform->architecture, ARCHITECTURE);
+    return 0;
+}
+
+static int stop(struct ctx *ctx, struct service *s, const StopSandboxRequest *req,
+                StopSandboxResponse *resp, struct err *err)
+{
+    uint32_t timeout =
+        req->timeout_secs < STOP_TIMEOUT_MAX_S ? req->timeout_secs : STOP_TIMEOUT_MAX_S;
+    struct ctx limited = service_own_ctx(ctx, timeout * NS_PER_S + STOP_LIMIT);
+    struct ctx own = named(&limited, req->sandbox_id);
+
+    (void)resp;
+    s->calls++;
+    return sandbox_stop(&own, s->opts.registry, req->sandbox_id, timeout * NS_PER_S, err);
+}
+
+static int wait(struct ctx *ctx, struct service *s, const WaitSandboxRequest *req,
+                WaitSandboxResponse *resp, struct err *err)
+{
+    struct sandbox_exit x;
+
+    s->calls++;
+    if (sandbox_wait(ctx, s->opts.registry, req->sandbox_id, &x, err) < 0)
+        return -1;
+    resp->exit_status = x.status;
+    pb_set_time(&resp->exited_at, x.exited_wall_ns);
+    return 0;
+}
+
+static int status(struct ctx *ctx, struct service *s, const SandboxStatusRequest *req,
+                  SandboxStatusResponse *resp, struct err *err)
+{
+    struct sandbox_view v;
+
+    (void)ctx;
+    s->calls++;
+    if (sandbox_view(s->opts.registry, req->sandbox_id, &v, err) < 0)
+        return -1;
+    pb_set_str(&resp->sandbox_id, req->sandbox_id);
+    pb_set_str(&resp->state, v.state == SANDBOX_READY ? "SANDBOX_READY" : "SANDBOX_NOTREADY");
+    resp->pid = v.pid;
+    if (v.created_wall_ns)
+        pb_set_time(&resp->created_at, v.created_wall_ns);
+    if (v.exited_wall_ns)
+        pb_set_time(&resp->exited_at, v.exited_wall_ns);
+    if (req->verbose) {
+        AUTO_FREE char *json = registry_inspect(s->opts.registry);
+        SandboxStatusResponse__InfoEntry *entry =
+            pb_new(&sandbox_status_response__info_entry__descriptor);
+
+        pb_set_str(&entry->key, "info");
+        pb_set_str(&entry->value, json);
+        pb_add(resp->info, resp->n_info, entry);
+    }
+    return 0;
+}
+
+static int ping(struct ctx *ctx, struct service *s, const PingRequest *req, PingResponse *resp,
+                struct err *err)
+{
+    (void)resp;
+    s->calls++;
+    return sandbox_ping(ctx, s->opts.registry, req->sandbox_id, err);
+}
+
+static int shut_down(struct ctx *ctx, struct service *s, const ShutdownSandboxRequest *req,
+                     ShutdownSandboxResponse *resp, struct err *err)
+{
+    struct ctx limited = service_own_ctx(ctx, STOP_LIMIT), own = named(&limited, req->sandbox_id);
+
+    (void)resp;
+    s->calls++;
+    /* Whoever never heard of it has nothing to shut down either. */
+    if (sandbox_shutdown(&own, s->opts.registry, req->sandbox_id, err) < 0) {
+        if (err->code != ERR_NOT_FOUND)
+            return -1;
+        err_clear(err);
+    }
+    s->asked_to_leave++;
+    service_changed(s);
+    return 0;
+}
+
+/* The whole VM, as the host sees it, in the words of a container's numbers. */
+static char *numbers_of(const struct sandbox_stats *v)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_obj(&w, "cpu");
+    jsw_obj(&w, "usage");
+    jsw_u64(&w, "total", v->cpu_ns);
+    jsw_end_obj(&w);
+    jsw_end_obj(&w);
+    jsw_obj(&w, "memory");
+    jsw_u64(&w, "rss", v->rss_bytes);
+    jsw_obj(&w, "usage");
+    jsw_u64(&w, "usage", v->rss_bytes);
+    jsw_u64(&w, "limit", v->memory_bytes);
+    jsw_end_obj(&w);
+    jsw_end_obj(&w);
+    jsw_end_obj(&w);
+    return jsw_take(&w, NULL);
+}
+
+static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsRequest *req,
+                   SandboxMetricsResponse *resp, struct err *err)
+{
+    struct sandbox_stats v = { 0 };
+
+    s->calls++;
+    if (sandbox_stats(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)
+        return -1;
+
+    AUTO_FREE char *json = numbers_of(&v);
+
+    resp->metrics = pb_new(&metric__descriptor);
+    pb_set_str(&resp->metrics->id, req->sandbox_id);
+    pb_set_time(&resp->metrics->timestamp, loop_wall(ctx->loop));
+    return stats_from_guest(json, s->opts.stats_v2, &resp->metrics->data, err);
+}
+
+static const struct rpc_method methods[] = {
+    RPC_UNARY("CreateSandbox", create, struct service, CreateSandboxRequest, CreateSandboxResponse),
+    RPC_UNARY("StartSandbox", start, struct service, StartSandboxRequest, StartSandboxResponse),
+    RPC_UNARY("Platform", platform, struct service, PlatformRequest, PlatformResponse),
+    RPC_UNARY("StopSandbox", stop, struct service, StopSandboxRequest, StopSandboxResponse),
+    RPC_UNARY("WaitSandbox", wait, struct service, WaitSandboxRequest, WaitSandboxResponse),
+    RPC_UNARY("SandboxStatus", status, struct service, SandboxStatusRequest, SandboxStatusResponse),
+    RPC_UNARY("PingSandbox", ping, struct service, PingRequest, PingResponse),
+    RPC_UNARY("ShutdownSandbox", shut_down, struct service, ShutdownSandboxRequest,
+              ShutdownSandboxResponse),
+    RPC_UNARY("SandboxMetrics", metrics, struct service, SandboxMetricsRequest,
+              SandboxMetricsResponse),
+};
+static const struct rpc_service sandbox_service = { &sandbox__descriptor, methods,
+                                                    ARRAY_LEN(methods) };
+
+void service_add_sandbox(struct service *s, struct rpc_server *server)
+{
+    rpc_server_add(server, SERVICE_SANDBOX, &sandbox_service, s);
+}
