@@ -35,10 +35,9 @@ NETWORK_WIRED = False  # the pod's interfaces in the VM; likewise
 IMAGES = ("busybox",)
 
 
-def pod_test(name, sandboxers=("podsandbox", "shim"), shim_full=False, versions=None,
-             network=False, **how):
-    """Declares one test per sandboxer. shim_full: with the shim's sandbox only in a full run;
-    network: it is about the pod's interfaces."""
+def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, network=False, **how):
+    """Declares one test per sandboxer; with the shim's sandbox only the smoke set is in a run that
+    is not full. network: it is about the pod's interfaces."""
     def declare(body):
         for sandboxer in sandboxers:
             shim = sandboxer == "shim"
@@ -47,7 +46,7 @@ def pod_test(name, sandboxers=("podsandbox", "shim"), shim_full=False, versions=
             handler = "lcow-shim" if shim else "lcow"
             own = {**how}
             if shim:
-                own.update(runc=False, full=own.get("full", False) or shim_full)
+                own.update(runc=False, full=own.get("full", False) or not own.get("smoke"))
 
             @functools.wraps(body)
             def run(t, handler=handler):

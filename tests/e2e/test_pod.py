@@ -8,7 +8,7 @@ import cri
 from pod import FOREVER, pod_test
 
 
-@pod_test("runs a container, whose output is in its log; stops; is removed", smoke=True)
+@pod_test("runs a container, whose output is in its log; stops; is removed")
 def runs(t):
     pod = t.pod("p1")
     t.equal(pod.state, cri.READY)

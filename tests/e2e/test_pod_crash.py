@@ -200,7 +200,7 @@ def many_pods(t, count):
     t.equal(list(t.cri.ListPodSandbox().items), [])
 
 
-@pod_test("four pods side by side, removed in random order", deadline=600)
+@pod_test("four pods side by side, removed in random order", deadline=600, full=True)
 def four(t):
     many_pods(t, 4)
 

@@ -20,7 +20,7 @@ def caps(c, kind="Eff"):
     return int(re.search(rf"Cap{kind}:\s*(\w+)", c.sh("cat /proc/self/status")).group(1), 16)
 
 
-@pod_test("run as user and groups, read-only root, capabilities, no new privileges", smoke=True)
+@pod_test("run as user and groups, read-only root, capabilities, no new privileges")
 def security_context(t):
     pod = t.pod("p1")
     c = pod.run("user", *FOREVER, **security(
@@ -70,7 +70,7 @@ def seccomp(t):
     t.equal(none.exec("unshare", "-U", "true").code, 0)
 
 
-@pod_test("privileged: everything in its VM, nothing of the host", smoke=True)
+@pod_test("privileged: everything in its VM, nothing of the host")
 def privileged(t):
     pod = t.pod("p1", security={"privileged": True})
     c = pod.run("c1", *FOREVER, **security(privileged=True))
@@ -157,11 +157,13 @@ def volumes(t):
         t.equal(f.read(), "why it ended\n")
 
 
-@pod_test("stats: processor time and memory of a container, of all, and of the pod", smoke=True)
+@pod_test("stats: processor time and memory of a container, of all, and of the pod; new limits",
+          smoke=True)
 def stats(t):
     pod = t.pod("p1")
     c = pod.run("busy", "sh", "-c", "while :; do :; done", linux={
-        "resources": {"memory_limit_in_bytes": 96 << 20}})
+        "resources": {"memory_limit_in_bytes": 96 << 20, "cpu_period": 100000,
+                      "cpu_quota": 90000}})
     idle = pod.run("idle", *FOREVER)
     first = c.stats()
     t.equal(first.attributes.id, c.id)
@@ -182,19 +184,17 @@ def stats(t):
         text = t.lcow("config", "runtimeclass").out
         t.match("the most of the VMs that run here", text)
         t.note(text.split("\n")[2])
+    update(t, c)
 
 
-@pod_test("update: a container's limits change while it runs")
-def update(t):
-    c = t.pod("p1").run("c1", *FOREVER, linux={
-        "resources": {"memory_limit_in_bytes": 64 << 20, "cpu_period": 100000,
-                      "cpu_quota": 50000, "cpu_shares": 512}})
-    names = {"memory": ("memory/memory.limit_in_bytes", "cpu/cpu.cfs_quota_us") if t.is_runc
-             else ("memory.max", "cpu.max")}["memory"]
+def update(t, c):
+    """The container of stats(), while it runs."""
+    names = ("memory/memory.limit_in_bytes", "cpu/cpu.cfs_quota_us") if t.is_runc else \
+        ("memory.max", "cpu.max")
 
     def limits():
         return [c.sh(f"cat /sys/fs/cgroup/{n}").split()[0] for n in names]
-    t.equal(limits(), [str(64 << 20), "50000"])
+    t.equal(limits(), [str(96 << 20), "90000"])
     t.cri.UpdateContainerResources(container_id=c.id, linux={
         "memory_limit_in_bytes": 80 << 20, "cpu_period": 100000, "cpu_quota": 70000})
     t.equal(limits(), [str(80 << 20), "70000"])

@@ -19,8 +19,7 @@ def attach(t, c, tty=False, stdin=True):
     return streaming.Stream(t, answer.url)
 
 
-@pod_test("streaming exec: input, both outputs, exit code; with a terminal that is resized",
-          smoke=True)
+@pod_test("streaming exec: input, both outputs, exit code; with a terminal that is resized")
 def exec_streams(t):
     c = t.pod("p1").run("c1", *FOREVER)
     s = exec_stream(t, c, "sh", "-c", "read x; echo got $x; echo err >&2; exit 9")
