@@ -13,7 +13,8 @@
 
 #define CLIENTS_LIMIT (1800 * NS_PER_S)
 #define TIME_BOUND (4 * 3600 * NS_PER_S)
-#define LEAVE_LIMIT (5 * NS_PER_S) /* from Shutdown with nothing left to the decision */
+#define LEAVE_LIMIT (5 * NS_PER_S)   /* from Shutdown with nothing left to the decision */
+#define FINISH_LIMIT (70 * NS_PER_S) /* for what goes on without its client */
 /* As in serve.c. */
 #define CLOSE_LIMIT (20 * NS_PER_S)
 #define FLUSH_LIMIT (5 * NS_PER_S)
@@ -310,6 +311,23 @@ static void plan(struct svc *s)
     }
 }
 
+/* What a client asked for that has gone is given up, or finished; not waited for any more. */
+static void check_forgotten(struct svc *s)
+{
+    struct ctx root = ctx_root(s->w.loop);
+    unsigned asked = 0;
+    struct err err = ERR_INIT;
+
+    if (s->fault != SVC_GONE && s->fault != SVC_RESTART)
+        return;
+    (void)fiber_sleep(&root, FINISH_LIMIT, &err);
+    for (int i = 0; i < SVC_CONNS; i++)
+        asked += s->conns[i] && !s->conns[i]->hung_up ? svc_conn_open_calls(s->conns[i]) : 0;
+    if (!s->leaving && rpc_server_stats(s->server).calls != asked)
+        world_broken(&s->w, "%u calls are at work, and %u clients wait",
+                     rpc_server_stats(s->server).calls, asked);
+}
+
 /* By requests alone; then Shutdown, and the shim leaves. */
 static void close_all(struct svc *s)
 {
@@ -317,6 +335,7 @@ static void close_all(struct svc *s)
     const struct svc_ask bye = { .act = SVC_SHUTDOWN, .id = "a" };
     struct err err = ERR_INIT;
 
+    check_forgotten(s);
     if (!s->leaving)
         svc_clean_up(s);
     if (s->leaving)

@@ -2,6 +2,8 @@
 #include "api/task.pb-c.h"
 #include "base/loop.h"
 #include "host/bridge/bridge.h"
+#include "host/control/container.h"
+#include "host/control/registry.h"
 #include "proto/pb.h"
 #include "svc_priv.h"
 #include <stdlib.h>
@@ -16,20 +18,21 @@
 /* What each call may be answered with when nothing is wrong, but others call too. */
 static const struct {
     uint32_t codes;
-    bool quick;  /* from memory: in no time, whatever is stuck */
-    bool stable; /* trouble below does not show */
+    bool quick;    /* from memory: in no time, whatever is stuck */
+    bool stable;   /* trouble below does not show */
+    bool finishes; /* what was begun is finished, whatever time the client gives */
 } rules[SVC_ACT_COUNT] = {
     [SVC_CREATE] = { OK | BIT(ERR_EXISTS) | BIT(ERR_UNAVAILABLE) },
-    [SVC_START] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
+    [SVC_START] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_EXEC] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_EXISTS) | BIT(ERR_STATE), true, true },
     [SVC_KILL] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
     [SVC_WAIT] = { OK | BIT(ERR_NOT_FOUND), false, true },
-    [SVC_DELETE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
+    [SVC_DELETE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_STATE] = { OK | BIT(ERR_NOT_FOUND), true, true },
     [SVC_PIDS] = { OK | BIT(ERR_NOT_FOUND), true, true },
     [SVC_CONNECT] = { OK, true, true },
-    [SVC_PAUSE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
-    [SVC_RESUME] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
+    [SVC_PAUSE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
+    [SVC_RESUME] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_STATS] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_UNAVAILABLE) },
     [SVC_UPDATE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
     [SVC_CLOSE_IO] = { OK | BIT(ERR_NOT_FOUND), true, true },
@@ -74,7 +77,7 @@ static void check_code(struct svc *s, const struct svc_call *call)
         legal |= TROUBLE;
     if (!a->bad && !rules[a->act].stable && s->w.faults & (WORLD_REFUSING | WORLD_HOSTILE))
         legal |= BIT(ERR_UNKNOWN); /* the guest's own word for it */
-    if (a->timeout_ns && !rules[a->act].quick)
+    if (a->timeout_ns && !rules[a->act].quick && !rules[a->act].finishes)
         legal |= BIT(ERR_DEADLINE);
     if (s->leaving)
         legal |= BIT(ERR_UNAVAILABLE);
@@ -82,6 +85,16 @@ static void check_code(struct svc *s, const struct svc_call *call)
         return;
     world_broken(&s->w, "%s %s/%s is answered with code %u: %s", svc_method(a->act), a->id, a->exec,
                  call->code, call->text);
+}
+
+/* A create that failed has left nothing, not even its id, unless taking back fails too. */
+static void check_undone(struct svc *s, const struct svc_ask *a)
+{
+    struct err none = ERR_INIT;
+    struct container *c = registry_find(s->registry, a->id, &none);
+
+    if (c && container_state(c) == CONTAINER_INVALID && willing(s))
+        world_broken(&s->w, "Create of %s failed and left something", a->id);
 }
 
 static void check_time(struct svc *s, const struct svc_call *call)
@@ -213,8 +226,11 @@ void svc_check_answer(struct svc *s, struct svc_call *call)
     s->w.result->figures[SVC_FIG_FAILED] += call->code != ERR_NONE;
     check_code(s, call);
     check_time(s, call);
-    if (call->code != ERR_NONE)
+    if (call->code != ERR_NONE) {
+        if (call->ask.act == SVC_CREATE && call->code != ERR_EXISTS)
+            check_undone(s, &call->ask);
         return;
+    }
     if (checks[call->ask.act])
         checks[call->ask.act](s, call);
     else

@@ -90,6 +90,7 @@ struct svc_call *svc_conn_send(struct ctx *ctx, struct svc_conn *c, const struct
 int svc_call_wait(struct ctx *ctx, struct svc_call *call, struct err *err);
 /* The answer as a message; NULL if there is none. Caller frees with pb_free. */
 void *svc_call_answer(struct svc_call *call, const ProtobufCMessageDescriptor *type);
+unsigned svc_conn_open_calls(const struct svc_conn *c); /* sent, and not answered */
 /* Nothing comes any more: all that was asked before the shim left must have been answered. */
 void svc_conn_check(struct svc_conn *c);
 /* Bytes that are no request, or half of one. False if the connection is to be given up. */

@@ -118,6 +118,8 @@ static void reader_main(void *arg)
     while (read_one(&ctx, c, &err) == 0)
         ;
     c->ended = true;
+    if (!c->hung_up && !c->s->leaving)
+        world_broken(&c->s->w, "the server hangs up: %s", err.msg);
     LIST_EACH (&c->calls, pos) {
         struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
 
@@ -285,6 +287,18 @@ void *svc_call_answer(struct svc_call *call, const ProtobufCMessageDescriptor *t
         world_broken(&call->conn->s->w, "the answer to %s is no %s", svc_method(call->ask.act),
                      type->short_name);
     return msg;
+}
+
+unsigned svc_conn_open_calls(const struct svc_conn *c)
+{
+    unsigned n = 0;
+
+    LIST_EACH (&c->calls, pos) {
+        const struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
+
+        n += call->sent && !call->answered;
+    }
+    return n;
 }
 
 void svc_conn_check(struct svc_conn *c)
