@@ -141,7 +141,7 @@ void process_end(struct process *p, uint32_t status, bool tell)
                                                      .pid = p->pid,
                                                      .exit_status = p->exit_status,
                                                      .exited_wall_ns = p->exited_wall_ns,
-                                                     .bundle = c ? c->bundle : "" });
+                                                     .bundle = p->bundle });
     latch_set(&p->exited);
     if (c)
         waitq_wake_all(&c->changed);
