@@ -70,7 +70,7 @@ check-format:
 format: ## clang-format over everything
 	@clang-format -i $$(git ls-files '*.c' '*.h')
 
-bench: image ## boot stages, memory, throughput, as a table and as JSON
+bench: image ## lcow and its peers in one run: table, build/bench.json, docs/performance.md
 	@bench/run
 
 fsm-docs: programs ## the state tables as Markdown

@@ -1,0 +1,62 @@
+"""Runs a measurement as an end-to-end test is run: in a cell of its own, with a containerd of its
+own, and takes everything back."""
+
+import multiprocessing
+import os
+import sys
+
+TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
+sys.path.insert(0, os.path.join(TOP, "tests/e2e"))
+
+import archives  # noqa: E402
+import e2e  # noqa: E402
+import cell  # noqa: E402
+import harness  # noqa: E402
+import packages  # noqa: E402
+
+SECONDS = 600  # for one measurement, whatever it does
+
+
+def prepare(versions):
+    """What all cells need, before the first."""
+    packages.fetch(versions)
+    archives.make()
+
+
+def _work(connection, runtime, version, keys, measure, args):
+    cell.enter(keep=harness.keep() + [keys["template_dir"]] if "template_dir" in keys
+               else harness.keep())
+    case = harness.Case(f"bench {runtime} {version} {measure.__name__}", None, SECONDS, False)
+    case.version, case.runtime, case.images = version, runtime, ("static",)
+    case.prepare = lambda t: {}
+    t = e2e.Test(case)
+    t.keys(log_level="warn", **keys)
+    try:
+        t.make_dirs()
+        connection.send(measure(t, *args))
+    except Exception as e:  # whatever it is, the other measurements go on
+        connection.send(f"{measure.__name__} of {runtime} under containerd {version}: "
+                        f"{type(e).__name__}: {e}")
+    finally:
+        try:
+            t.stop_processes()
+            t.undo()
+        except harness.Failure as e:
+            print(f"bench: warning: {e}", file=sys.stderr)
+        t.wipe()
+
+
+def run(runtime, version, measure, *args, **keys):
+    """measure(t, *args) in a cell; keys are those of lcow's configuration. Its result, or the
+    words of what failed as a string."""
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.get_context("fork").Process(
+        target=_work, args=(theirs, runtime, version, keys, measure, args))
+    process.start()
+    theirs.close()
+    try:
+        result = ours.recv()
+    except EOFError:
+        result = f"{runtime} under containerd {version}: the measurement died"
+    process.join(120)
+    return result

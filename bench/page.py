@@ -1,0 +1,87 @@
+"""docs/performance.md, made from build/bench.json: machine, versions, commit, all figures, marks."""
+
+from rows import MARKS, ROWS, VM_ROWS, ours, ratio_text, short, spread, value
+
+HEAD = """# Performance
+
+Made by `make bench` from one run on one machine; do not edit. Figures depend on the machine and on
+what else it does: the ratios mean more than the figures. Medians, with p10–p90 in brackets where
+something was repeated; the spread of a ratio is the worst that both spreads allow.
+"""
+
+
+def facts(result):
+    m, v = result["machine"], result["versions"]
+    quick = " **A quick run (`--quick`), for development only.**" if result["quick"] else ""
+    return (f"\n{result['made'][:16].replace('T', ' ')} UTC, commit `{result['commit'][:12]}`"
+            f"{' with changes' if result['dirty'] else ''}.{quick}\n\n"
+            f"- machine: {m['cpu']}, {m['cpus']} CPUs, {m['memory_mib']} MiB, Linux {m['kernel']}, "
+            f"load before the run {m['load']:.1f}\n"
+            f"- VMs: QEMU {m['qemu']}, {m['accel']}{' (emulation)' if m['emulated'] else ''}, "
+            f"guest kernel {m['guest_kernel']}\n"
+            f"- peers: {', '.join(f'{name} {text}' for name, text in v.items())}\n")
+
+
+def marks(results):
+    out = ["\n## Marks\n", "| what | mark | measured | |", "|---|---|---|---|"]
+    for mark in MARKS:
+        measured, met = mark.judge(results)
+        sign = "≤" if mark.most else "≥"
+        verdict = "not measured" if met is None else "met" if met else "**missed**"
+        if met is False:
+            verdict += f": {mark.why}" if mark.why else ""
+        unit = f" {mark.unit}" if mark.unit else ""
+        out.append(f"| {mark.what} | {sign} {short(mark.limit)}{unit} | {short(measured)}{unit} | "
+                   f"{verdict} |")
+    out.append("\nA parked fiber (≤ 6 KiB) is measured by the unit test of `base/fiber`, not here.")
+    return out
+
+
+def peers(results):
+    names = [n for n in ("runc 1.6", "runc 1.7", "runc", "lcow", "lcow clone") if n in results]
+    titles = {"runc": "runc 2.1", "lcow": "lcow, cold", "lcow clone": "lcow, clone"}
+    out = ["\n## Under containerd\n",
+           "| what | unit | " + " | ".join(titles.get(n, n) for n in names) + " | lcow / runc 2.1 |",
+           "|---|---|" + "---|" * (len(names) + 1)]
+    for key, what, unit, _ in ROWS:
+        found = [value(results, n, key) for n in names]
+        if any(found):
+            out.append(f"| {what} | {unit} | " + " | ".join(map(spread, found)) +
+                       f" | {ratio_text(ours(results, key), value(results, 'runc', key))} |")
+    execs = value(results, "lcow", "exec_ms"), value(results, "runc", "exec_ms")
+    if all(execs):
+        out.append(f"\nexec, p99 of {execs[0]['n']}: lcow {short(execs[0]['p99'])} ms, "
+                   f"runc {short(execs[1]['p99'])} ms.")
+    raw = results.get("9p")
+    if isinstance(raw, dict):
+        out.append(f"\nA virtio-9p device without lcow around it: read "
+                   f"{spread(raw['share_read_mb_s'])}, write {spread(raw['share_write_mb_s'])} "
+                   "MB/s.")
+    for name in names:
+        if isinstance(results[name], dict) and results[name].get("fit_2gib"):
+            found = results[name]
+            out.append(f"\nDensity, {titles.get(name, name)}: {found['pods']} pods were started, "
+                       f"{spread(found['pod_mib'])} MiB each; {found['fit_2gib']} fit into 2 GiB.")
+    return out
+
+
+def by_themselves(results):
+    out = ["\n## By themselves\n", "| what | unit | |", "|---|---|---|"]
+    for key, what, unit in VM_ROWS:
+        found = value(results, "vm", key) or value(results, "host", key)
+        if found:
+            out.append(f"| {what} | {unit} | {spread(found)} |")
+    stages = value(results, "vm", "stages_ms")
+    if stages:
+        out += ["\nStages of a cold start, ms after its begin:\n", "| stage | at |", "|---|---|"]
+        out += [f"| {name} | {spread(s)} |" for name, s in stages.items()]
+    return out
+
+
+def write(result):
+    results = result["results"]
+    lines = marks(results) + ["\n![the same as a picture](../bench/report.svg)"] + \
+        peers(results) + by_themselves(results)
+    for trouble in result["troubles"]:
+        lines.append(f"\nNot measured: {trouble}")
+    return HEAD + facts(result) + "\n".join(lines) + "\n"

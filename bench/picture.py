@@ -1,0 +1,89 @@
+"""bench/report.svg: bars of both runtimes, row by row. It stands alone, follows the reader's light
+or dark theme, and is checked: no text leaves the picture or lies on another."""
+
+from html import escape
+
+from rows import ROWS, ours, short, value
+
+WIDTH, LEFT, BAR, RIGHT = 760, 290, 340, 20
+ROW, HEAD, FOOT, SIZE = 34, 74, 46, 12
+GLYPH = 0.62  # of the font's size: an upper bound for the mean width in sans-serif
+
+STYLE = """
+text { font: 12px sans-serif; fill: #1f2328 } .small { font-size: 11px; fill: #57606a }
+.title { font-size: 16px; font-weight: bold } .back { fill: #ffffff } .axis { stroke: #d0d7de }
+.lcow { fill: #0969da } .runc { fill: #8c959f } .whisker { stroke: #1f2328; stroke-width: 1.2 }
+@media (prefers-color-scheme: dark) {
+ text { fill: #e6edf3 } .small { fill: #9198a1 } .back { fill: #0d1117 } .axis { stroke: #3d444d }
+ .lcow { fill: #4493f8 } .runc { fill: #656c76 } .whisker { stroke: #e6edf3 } }
+"""
+
+
+class Picture:
+    def __init__(self, height):
+        self.height, self.parts, self.boxes = height, [], []
+
+    def text(self, x, y, words, css="", size=SIZE, end=False):
+        wide = len(words) * size * GLYPH
+        left = x - wide if end else x
+        self.boxes.append((left, y - size, left + wide, y + 3, words))
+        anchor = ' text-anchor="end"' if end else ""
+        style = f' class="{css}"' if css else ""
+        self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{style}>{escape(words)}</text>')
+
+    def bar(self, y, s, scale, css):
+        wide = s["median"] * scale
+        self.parts.append(f'<rect class="{css}" x="{LEFT}" y="{y:.1f}" width="{max(wide, 1):.1f}" '
+                          f'height="11" rx="2"/>')
+        if s["n"] > 1:
+            a, b = LEFT + s["p10"] * scale, LEFT + s["p90"] * scale
+            self.parts.append(f'<path class="whisker" d="M{a:.1f} {y + 5.5:.1f}H{b:.1f}"/>')
+        self.text(LEFT + max(wide, s["p90"] * scale if s["n"] > 1 else 0) + 6, y + 10,
+                  short(s["median"]), "small", 11)
+
+    def check(self):
+        """Every text is inside, and none touches another."""
+        troubles = []
+        for i, (left, top, right, bottom, words) in enumerate(self.boxes):
+            if left < 0 or top < 0 or right > WIDTH or bottom > self.height:
+                troubles.append(f"outside: {words}")
+            for l2, t2, r2, b2, other in self.boxes[:i]:
+                if left < r2 and l2 < right and top < b2 and t2 < bottom:
+                    troubles.append(f"{words!r} lies on {other!r}")
+        return troubles
+
+    def svg(self):
+        return (f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {self.height}" '
+                f'width="{WIDTH}" height="{self.height}" role="img">\n<title>lcow and runc, '
+                f'measured in one run</title>\n<style>{STYLE}</style>\n'
+                f'<rect class="back" width="{WIDTH}" height="{self.height}"/>\n'
+                + "\n".join(self.parts) + "\n</svg>\n")
+
+
+def draw(result):
+    """(svg, what is wrong with it)"""
+    results = result["results"]
+    shown = [r for r in ROWS if ours(results, r[0])]
+    p = Picture(HEAD + ROW * len(shown) + FOOT)
+    p.text(20, 28, "lcow beside runc, one run on one machine", "title", 16)
+    p.parts.append(f'<rect class="runc" x="20" y="41" width="11" height="11" rx="2"/>'
+                   f'<rect class="lcow" x="110" y="41" width="11" height="11" rx="2"/>')
+    p.text(36, 51, "runc", "small", 11)
+    p.text(126, 51, "lcow", "small", 11)
+    p.text(LEFT, 51, "medians; the line is p10 to p90; each row has its own scale", "small", 11)
+    y = HEAD
+    for key, what, unit, less in shown:
+        both = [(value(results, "runc", key), "runc"), (ours(results, key), "lcow")]
+        longest = max(max(s["median"], s["p90"]) for s, _ in both if s)
+        scale = BAR / longest if longest > 0 else 0
+        p.parts.append(f'<path class="axis" d="M20 {y - 4}H{WIDTH - RIGHT}"/>')
+        p.text(20, y + 12, what)
+        p.text(20, y + 26, f"{unit}, {'less' if less else 'more'} is better", "small", 11)
+        for n, (s, peer) in enumerate(both):
+            if s:
+                p.bar(y + 13 * n, s, scale, peer)
+        y += ROW
+    machine = result["machine"]
+    p.text(20, y + 16, f"{machine['cpu'][:50]}, {machine['accel']}", "small", 11)
+    p.text(20, y + 32, f"commit {result['commit'][:12]}, {result['made'][:10]}", "small", 11)
+    return p.svg(), p.check()

@@ -1,0 +1,125 @@
+#!/usr/bin/env -S python3 -B
+"""The benchmark's own arithmetic and documents, without measuring anything. TAP."""
+
+import contextlib
+import io
+import os
+import re
+import sys
+import xml.dom.minidom
+
+sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+sys.dont_write_bytecode = True
+
+import page  # noqa: E402
+import picture  # noqa: E402
+import rows  # noqa: E402
+import stats  # noqa: E402
+import table  # noqa: E402
+
+TESTS = []
+
+
+def test(body):
+    TESTS.append(body)
+    return body
+
+
+def sample(lcow=2.0, runc=4.0, n=20):
+    """A result in which every row has a value."""
+    def values(middle):
+        return stats.summary([middle * (1 + i / 100) for i in range(n)])
+    peers = {peer: {r[0]: values(v) for r in rows.ROWS}
+             for peer, v in (("lcow", lcow), ("runc", runc), ("runc 1.6", runc))}
+    peers["vm"] = {r[0]: values(lcow) for r in rows.VM_ROWS if r[0] != "runc_itself_ms"}
+    peers["vm"]["stages_ms"] = {"spawned": values(1), "negotiated": values(2)}
+    peers["lcow"].update(pods=10, fit_2gib=50)
+    return {"made": "2026-11-15T23:00:00", "commit": "0123456789abcdef", "dirty": False,
+            "quick": False, "seconds": 1, "troubles": ["a thing that failed"],
+            "machine": {"cpu": "A processor", "cpus": 2, "memory_mib": 1024, "kernel": "6.1",
+                        "load": 0.1, "qemu": "10.0", "accel": "tcg", "emulated": True,
+                        "guest_kernel": "6.1"},
+            "versions": {"lcow": "0.1.0"}, "results": peers}
+
+
+@test
+def summaries_have_their_spread():
+    s = stats.summary(range(1, 102))
+    assert (s["n"], s["median"], s["p10"], s["p90"], s["min"], s["max"]) == (101, 51, 11, 91, 1, 101)
+    assert stats.summary([7])["p90"] == 7
+
+
+@test
+def a_ratios_spread_is_the_worst_of_both():
+    a, b = stats.summary([10, 20, 30]), stats.summary([100, 100, 100])
+    middle, low, high = stats.ratio(a, b)
+    assert middle == 0.2 and low < 0.2 < high
+    assert stats.ratio(a, None) is None
+    assert stats.ratio(a, stats.summary([0])) is None
+
+
+@test
+def the_table_has_80_columns_and_all_rows():
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        table.show(sample())
+    lines = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in lines), [l for l in lines if len(l) > 80]
+    for what in [r[1] for r in rows.ROWS + rows.VM_ROWS if r[0] != "runc_itself_ms"]:
+        assert len(what) <= 35 and what in out.getvalue(), what
+
+
+@test
+def marks_are_met_and_missed():
+    good, bad = sample(lcow=0.1, runc=1000), sample(lcow=5000, runc=1)
+    for mark in rows.MARKS:
+        if "template" in mark.what or "wake-ups" in mark.what or not mark.most:
+            continue  # not proportional to the sample
+        assert mark.judge(good["results"])[1] is True, mark.what
+        assert mark.judge(bad["results"])[1] is False, mark.what
+    assert rows.MARKS[0].judge({}) == (None, None)
+
+
+@test
+def the_picture_is_whole_and_has_no_overlaps():
+    for scale in (0.001, 1, 1e6):
+        svg, troubles = picture.draw(sample(lcow=2 * scale, runc=3 * scale))
+        assert not troubles, troubles
+        xml.dom.minidom.parseString(svg)
+        assert "prefers-color-scheme: dark" in svg
+        assert not re.search(r"https?://(?!www\.w3\.org/2000/svg)", svg)  # stands alone
+
+
+@test
+def overlaps_and_texts_outside_are_found():
+    p = picture.Picture(100)
+    p.text(10, 20, "one")
+    p.text(12, 22, "two")
+    p.text(picture.WIDTH - 5, 50, "beyond the edge")
+    found = " ".join(p.check())
+    assert "'two' lies on 'one'" in found and "outside: beyond the edge" in found
+
+
+@test
+def the_page_says_what_and_where():
+    text = page.write(sample(lcow=5000, runc=1))
+    for part in ("A processor", "0123456789ab", "lcow 0.1.0", "**missed**", "fit into 2 GiB",
+                 "Not measured: a thing that failed", "| spawned |", "p99"):
+        assert part in text, part
+
+
+def main():
+    print(f"1..{len(TESTS)}")
+    failed = 0
+    for number, body in enumerate(TESTS, start=1):
+        try:
+            body()
+            print(f"ok {number} - {body.__name__}")
+        except Exception as e:  # a failed test, whatever the reason
+            failed += 1
+            print(f"not ok {number} - {body.__name__}\n# {type(e).__name__}: {e}")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

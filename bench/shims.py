@@ -1,0 +1,279 @@
+"""One shim under one containerd: what it costs when idle, how fast it answers, starts, runs."""
+
+import calendar
+import json
+import os
+import resource
+import signal
+import threading
+import time
+
+import cells  # noqa: F401  (finds the e2e modules)
+import harness
+import procfs
+import shimcall
+from shimcall import number, text
+from stats import summary, timed, timed_both
+
+BULK = 128 << 20
+SETTLE = 3   # seconds until a shim that was busy is idle
+IDLE = 10    # seconds over which wake-ups are counted
+TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
+
+
+def group(name, kind):
+    return (f"--label=io.kubernetes.cri.sandbox-id={name}",
+            f"--label=io.kubernetes.cri.container-type={kind}")
+
+
+class Client:
+    """Calls the shim of a running container on one connection."""
+
+    def __init__(self, t, container):
+        self.t, self.container, self.stream = t, container, -1
+        shim = shimcall.Shim.__new__(shimcall.Shim)  # only its connect() and its service's name
+        shim.t, shim.address = t, address(t, container)
+        self.service = f"containerd.task.{'v3' if t.is_runc and t.version == '2.1' else 'v2'}.Task"
+        self.socket = shim.connect()
+
+    def call(self, method, *parts):
+        self.stream += 2
+        shimcall.send(self.socket, self.stream, self.service, method, b"".join(parts), self.t.tag)
+        return shimcall.receive(self.socket)
+
+    def times_us(self, method, calls):
+        """Of each call, with the container's id as the whole request."""
+        found = []
+        for _ in range(calls):
+            begin = time.perf_counter()
+            self.call(method, text(1, self.container))
+            found.append((time.perf_counter() - begin) * 1e6)
+        return found
+
+    def exec(self, name, *args, stdin="", stdout=""):
+        """From Exec until it runs; Wait and Delete are the caller's."""
+        err = ""
+        if stdin or stdout:  # runc's shim wants both outputs then
+            err = os.path.join(self.t.work, "sink")
+            stdout = stdout or err
+            if not os.path.exists(err):
+                os.mkfifo(err)
+                self.sink = os.open(err, os.O_RDWR)  # nobody writes more than it holds
+        process = {"cwd": "/", "args": args, "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}}
+        self.call("Exec", text(1, self.container), text(2, name), text(4, stdin), text(5, stdout),
+                  text(6, err),
+                  shimcall.wrapped(7, TYPE_PROCESS, json.dumps(process)))
+        self.call("Start", text(1, self.container), text(2, name))
+
+    def wait(self, name):
+        self.call("Wait", text(1, self.container), text(2, name))
+        self.call("Delete", text(1, self.container), text(2, name))
+
+
+def address(t, container):
+    bundle = t.containerd.bundle(t.tag, container)
+    for name in ("bootstrap.json", "address"):
+        path = os.path.join(bundle, name)
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as f:
+                found = f.read()
+            found = json.loads(found)["address"] if name.endswith("json") else found
+            return found.strip().removeprefix("unix://")
+    raise harness.Failure(f"{bundle}: no address")
+
+
+# ---------------------------------------------------------------- parts
+
+def starts(t, runs):
+    """`start` until the address is printed; the daemon that stays is not in the CPU time."""
+    wall, cpu = [], []
+    for i in range(runs):
+        shim = shimcall.Shim(t, f"s{i}")
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        wall.append(timed(shim.start))
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        cpu.append((after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime) * 1000)
+    return {"start_ms": summary(wall), "start_cpu_ms": summary(cpu)}
+
+
+def runs_of_ctr(t, runs):
+    """ctr run --rm true, from nothing to nothing."""
+    both = [timed_both(lambda: t.must(*t.run_args("--rm", "once", "true"))) for _ in range(runs)]
+    return {"run_ms": summary(w for w, _ in both), "run_cpu_ms": summary(c for _, c in both)}
+
+
+def idle(shim):
+    time.sleep(SETTLE)
+    memory = procfs.pss_kib(shim)
+    before = procfs.switches(shim)
+    time.sleep(IDLE)
+    return {"pss_kib": summary([memory]),
+            "wakeups_s": summary([(procfs.switches(shim) - before) / IDLE])}
+
+
+def calls(client, count):
+    return {f"{method.lower()}_us": summary(client.times_us(method, count))
+            for method in ("State", "Connect", "Stats")}
+
+
+def execs(t, client, runs):
+    """By the shim's own service, and as a user of ctr sees it."""
+    def one(i):
+        client.exec(f"x{i}", "true")
+        client.wait(f"x{i}")
+
+    return {"exec_ms": summary(timed(lambda n=i: one(n)) for i in range(runs)),
+            "ctr_exec_ms": summary(timed(lambda: t.must(*t.exec_args("c1", "true")))
+                                   for _ in range(max(5, runs // 5)))}
+
+
+def growth_by_execs(client, shim, count):
+    before = procfs.pss_kib(shim)
+    for i in range(count):
+        client.exec(f"g{i}", "sleep", "100000")
+    time.sleep(1)
+    more = procfs.pss_kib(shim) - before
+    for i in range(count):
+        client.call("Kill", text(1, "c1"), text(2, f"g{i}"), number(3, 9))
+        client.wait(f"g{i}")
+    return {"pss_per_exec_kib": summary([more / count])}
+
+
+def growth_by_containers(t, shim, count):
+    """With its process on the host, which is ours; runc's is the container's own program."""
+    before = procfs.pss_kib(shim)
+    for i in range(count):
+        t.detach(*group("c1", "container"), f"m{i}", "sleep", "100000")
+    time.sleep(1)
+    more = procfs.pss_kib(shim) - before
+    if not t.is_runc:
+        more += sum(procfs.pss_kib(pid) for name, (pid, _) in t.tasks().items() if name != "c1")
+    for i in range(count):
+        t.ctr("tasks", "rm", "-f", f"m{i}")
+    return {"pss_per_container_kib": summary([more / count])}
+
+
+def stdio(t, client, runs):
+    """MB/s between the container and a FIFO, without containerd in between."""
+    out, into = [], []
+    path = os.path.join(t.work, "bulk")
+    for i in range(runs):
+        os.mkfifo(path)
+        reader = Flow(path, reads=True)
+        client.exec(f"o{i}", "dd", "if=/dev/zero", "bs=256k", f"count={BULK >> 18}", stdout=path)
+        client.wait(f"o{i}")
+        out.append(reader.rate(t))
+        os.unlink(path)
+        os.mkfifo(path)
+        writer = Flow(path, reads=False)
+        client.exec(f"i{i}", "sh", "-c", "cat >/dev/null", stdin=path)
+        client.call("CloseIO", text(1, "c1"), text(2, f"i{i}"), number(3, 1))
+        client.wait(f"i{i}")
+        into.append(writer.rate(t))
+        os.unlink(path)
+    return {"stdout_mb_s": summary(out), "stdin_mb_s": summary(into)}
+
+
+class Flow(threading.Thread):
+    """The other end of a FIFO: reads or writes BULK bytes and takes the time."""
+
+    def __init__(self, path, reads):
+        super().__init__(daemon=True)
+        self.path, self.reads, self.done, self.seconds = path, reads, 0, 0.0
+        self.start()
+
+    def run(self):
+        chunk = bytes(1 << 20)
+        with open(self.path, "rb" if self.reads else "wb", buffering=0) as f:
+            begin = None
+            while self.done < BULK:
+                n = len(f.read(1 << 20)) if self.reads else f.write(chunk[:BULK - self.done])
+                begin = begin or time.perf_counter()
+                if not n:
+                    break
+                self.done += n
+            self.seconds = time.perf_counter() - begin
+
+    def rate(self, t):
+        self.join(60)
+        t.equal(self.done, BULK, "bytes through a FIFO")
+        return self.done / self.seconds / 1e6
+
+
+def exit_latency(t, name):
+    """The VMM (runc: the program) is killed; until containerd publishes the exit."""
+    events = t.events()
+    victim = t.tasks()[name][0] if t.is_runc else t.qemu_pid()
+    begin = time.time()
+    os.kill(victim, signal.SIGKILL)
+    t.until(lambda: "exit" in t.topics(events, name), "the exit was told", 30)
+    with open(events.out_path, encoding="utf-8") as f:
+        line = next(l for l in f if " /tasks/exit " in l and f'"{name}"' in l)
+    day, clock = line.split()[:2]
+    whole, _, part = clock.partition(".")
+    told = calendar.timegm(time.strptime(f"{day} {whole} UTC", "%Y-%m-%d %H:%M:%S %Z"))
+    return (told + float("0." + (part or "0")) - begin) * 1000
+
+
+def exits(t, runs):
+    found = [exit_latency(t, "c1")]
+    t.ctr("tasks", "rm", "-f", "c1")
+    t.ctr("containers", "rm", "c1")
+    for i in range(1, runs):
+        t.detach(f"k{i}", "sleep", "100000")
+        found.append(exit_latency(t, f"k{i}"))
+        t.ctr("tasks", "rm", "-f", f"k{i}")
+        t.ctr("containers", "rm", f"k{i}")
+    return {"exit_ms": summary(found)}
+
+
+def measure(t, n):
+    """Everything, in one cell. n: the repetitions (run's N)."""
+    result = runs_of_ctr(t, n["run"])
+    t.detach(*group("c1", "sandbox"), "c1", "sleep", "100000")
+    shim, client = t.shim_pid(), Client(t, "c1")
+    result |= idle(shim)
+    result |= calls(client, n["calls"])
+    result |= execs(t, client, n["exec"])
+    result |= stdio(t, client, n["stdio"])
+    result |= growth_by_execs(client, shim, n["growth"])
+    result |= growth_by_containers(t, shim, n["growth"])
+    client.socket.close()
+    result |= exits(t, n["exit"])
+    return result | starts(t, n["start"])
+
+
+def measure_small(t, n):
+    """A peer of an older containerd: what its shim costs and how fast it answers."""
+    result = runs_of_ctr(t, n["run"])
+    t.detach("c1", "sleep", "100000")
+    shim, client = t.shim_pid(), Client(t, "c1")
+    result |= idle(shim)
+    result |= calls(client, n["calls"])
+    client.socket.close()
+    return result | starts(t, n["start"])
+
+
+# ---------------------------------------------------------------- density
+
+def pods(t, limit_kib, most):
+    """Pods with one idle container each, until they take limit_kib: how many, and KiB each. Of
+    runc's containers the shim and the container's program count."""
+    used, count = 0, 0
+    while used < limit_kib and count < most:
+        t.detach(f"d{count}", "sleep", "100000")
+        count += 1
+        if count % 5 == 0 or count == 1:
+            used = pods_kib(t)
+    time.sleep(SETTLE)
+    used = pods_kib(t)
+    for i in range(count):
+        t.ctr("tasks", "rm", "-f", f"d{i}")
+        t.ctr("containers", "rm", f"d{i}")
+    return {"pods": count, "pod_mib": summary([used / count / 1024]),
+            "fit_2gib": int((2 << 20) / (used / count))}
+
+
+def pods_kib(t):
+    pids = t.shim_pids() + t.qemu_pids() + [pid for pid, _ in t.tasks().values()]
+    return sum(procfs.pss_kib(pid) for pid in set(pids))

@@ -1,0 +1,122 @@
+"""Throughput of a shared directory and of the scratch disk, in a container; beside a virtio-9p
+device without lcow around it."""
+
+import os
+import re
+import subprocess
+import sys
+
+import cells
+from stats import summary
+
+sys.path.insert(0, os.path.join(cells.TOP, "image"))
+import cpio  # noqa: E402
+
+FILE = 128 << 20
+DISK = 320 << 20   # larger than the VM's memory, so that reading is not from its cache
+RAW_SECONDS = 120
+
+RAW_INIT = r"""#!/bin/sh
+mount -t proc proc /proc; mount -t devtmpfs dev /dev
+for m in virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci netfs 9pnet \
+    9pnet_virtio fscache 9p; do
+    insmod /lib/modules/$(uname -r)/$m.ko 2>/dev/null
+done
+mkdir -p /mnt
+mount -t 9p -o trans=virtio,version=9p2000.L,cache=mmap,access=client,msize=512000 bench /mnt ||
+    echo "raw: no mount"
+for i in $(seq COUNT); do
+    echo "raw-read: $(READ)"
+    echo "raw-write: $(WRITE)"
+done
+poweroff -f
+"""
+
+# busybox' dd tells no time, and /proc/uptime ticks in 10 ms: each of them four times.
+TIMED = ("read a x </proc/uptime; for n in 1 2 3 4; do COMMAND 2>/dev/null || exit 1; done; "
+         "read b x </proc/uptime; echo timed $a $b")
+
+
+def script(command):
+    return TIMED.replace("COMMAND", command)
+
+
+def read_from(path):
+    return script(f"dd if={path} of=/dev/null bs=1M")
+
+
+def write_to(path, size, more=""):
+    return script(f"dd if=/dev/zero of={path} bs=1M count={size >> 20} {more}")
+
+
+def rate(text, size, what=""):
+    """MB/s of each line that such a script printed."""
+    found = re.findall(what + r"timed ([\d.]+) ([\d.]+)", text)
+    return [4 * size / max(float(b) - float(a), 0.01) / 1e6 for a, b in found]
+
+
+def in_container(t, commands, size):
+    r = t.exec("c1", "sh", "-c", commands)
+    t.equal(r.code, 0, r)
+    return rate(r.out, size)[0]
+
+
+def make_file(directory):
+    with open(os.path.join(directory, "file"), "wb") as f:
+        f.write(os.urandom(1 << 20) * (FILE >> 20))
+
+
+def measure(t, runs):
+    directory = os.path.join(t.work, "shared")
+    os.mkdir(directory)
+    make_file(directory)
+    t.detach(f"--mount=type=bind,src={directory},dst=/share,options=rbind:rw", "c1", "sleep",
+             "100000")
+    found = {"share_read_mb_s": [], "share_write_mb_s": [], "disk_read_mb_s": [],
+             "disk_write_mb_s": []}
+    for _ in range(runs):
+        for key, commands, size in (
+                ("share_read_mb_s", read_from("/share/file"), FILE),
+                ("share_write_mb_s", write_to("/share/new", FILE), FILE),
+                ("disk_write_mb_s", write_to("/big", DISK, "conv=fsync"), DISK),
+                ("disk_read_mb_s", read_from("/big"), DISK)):
+            found[key].append(in_container(t, commands, size))
+    return {key: summary(values) for key, values in found.items()}
+
+
+def raw_init(runs):
+    text = RAW_INIT.replace("COUNT", str(runs)).replace("READ", read_from("/mnt/file"))
+    return text.replace("WRITE", write_to("/mnt/new", FILE))
+
+
+def raw_9p(work, image, qemu, runs):
+    """The same kernel, the same mount options, nothing else. A string: why not."""
+    directory = os.path.join(work, "raw")
+    os.mkdir(directory)
+    make_file(directory)
+    archive = cpio.Archive()
+    archive.file("bench-init", raw_init(runs).encode(), 0o755)
+    initrd, serial = os.path.join(work, "raw.cpio"), os.path.join(work, "raw.log")
+    with open(initrd, "wb") as out:
+        with open(os.path.join(image, "initrd.cpio"), "rb") as f:
+            out.write(f.read())
+        archive.write(out)
+    argv = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+            "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel", "tcg,tb-size=32",
+            "-cpu", "max,-la57,-erms,-fsrm", "-m", "256M", "-kernel",
+            os.path.join(image, "vmlinux"), "-initrd", initrd, "-append",
+            "quiet console=ttyS0 panic=-1 no_timer_check mitigations=off nokaslr "
+            "rdinit=/bench-init", "-serial", f"file:{serial}",
+            "-fsdev", f"local,id=f,path={directory},security_model=none",
+            "-device", "virtio-9p-pci,fsdev=f,mount_tag=bench"]
+    try:
+        subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=RAW_SECONDS,
+                       check=True, text=True)
+    except (subprocess.SubprocessError, OSError) as e:
+        return f"raw virtio-9p: {e} {getattr(e, 'stderr', '') or ''}"[:300]
+    with open(serial, encoding="utf-8", errors="replace") as f:
+        text = f.read()
+    read, write = rate(text, FILE, "raw-read: "), rate(text, FILE, "raw-write: ")
+    if not read or not write:
+        return f"raw virtio-9p printed no figures: {text[-300:]!r}"
+    return {"share_read_mb_s": summary(read), "share_write_mb_s": summary(write)}
