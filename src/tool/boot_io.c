@@ -12,15 +12,18 @@
 #include "tool/term.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define FORWARD_LIMIT (10 * NS_PER_S)
 #define HELPERS_LIMIT (10 * NS_PER_S)
 #define DRAIN_LIMIT NS_PER_S
+#define QUIET_LIMIT NS_PER_S
 #define EXEC_LIMIT (60 * NS_PER_S)
 
 struct relay {
@@ -180,18 +183,51 @@ static void release_io(struct io *io)
     free(io);
 }
 
+/* Nothing has arrived that we did not take, and nothing that we took waits to be written. */
+static bool is_quiet(const struct relay *r)
+{
+    int left = 0;
+
+    if (!r->theirs || r->theirs->fd < 0)
+        return true;
+    if (ioctl(r->theirs->fd, FIONREAD, &left) < 0 || left > 0)
+        return false;
+    return !r->ours || r->ours->fd < 0 || fd_ready_now(r->ours->fd, POLLOUT);
+}
+
+/* CMD has ended, and all that it wrote comes through, however slowly we are read. A process that
+ * it left behind may hold its output open for ever: once nothing has come for a while, nobody
+ * waits for that. Quiet twice, since a write may just be going on. */
+static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, struct err *err)
+{
+    bool was_quiet = is_quiet(&io->out) && is_quiet(&io->errs);
+
+    for (;;) {
+        struct ctx limited = ctx_with_timeout(ctx, QUIET_LIMIT);
+
+        if (group_wait(&limited, &s->helpers, "relays to end", err) == 0)
+            return 0;
+        bool quiet = is_quiet(&io->out) && is_quiet(&io->errs);
+        if (err->code != ERR_DEADLINE || (quiet && was_quiet))
+            return -1;
+        was_quiet = quiet;
+        err_clear(err);
+    }
+}
+
 /* Everybody is sent home; they run on io, so nothing goes on before they have left. When the VM
  * went first, what its dead connections still hold is written, briefly: nobody will end them. */
-static int end_helpers(struct boot_session *s, struct io *io, bool lost, struct err *err)
+static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, bool lost,
+                       struct err *err)
 {
-    struct ctx root = ctx_root(s->tool->loop);
-    struct ctx limited = ctx_with_timeout(&root, lost ? DRAIN_LIMIT : HELPERS_LIMIT);
+    struct ctx root = ctx_root(s->tool->loop), limited = ctx_with_timeout(&root, DRAIN_LIMIT);
     int r;
 
     cancel_fire(&s->quiet, ERR_CANCELLED, "the command has ended");
-    r = group_wait(&limited, &s->helpers, "relays to end", err);
+    r = lost ? group_wait(&limited, &s->helpers, "relays to end", err)
+             : await_output(ctx, s, io, err);
     if (r < 0) {
-        cancel_fire(&s->drain, ERR_UNAVAILABLE, "the VM has ended");
+        cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has ended");
         limited = ctx_with_timeout(&root, HELPERS_LIMIT);
         err_clear(err);
         r = group_wait(&limited, &s->helpers, "relays to end", err);
@@ -234,7 +270,7 @@ int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code
     io->output_ctx = ctx_with_cancel(ctx, &s->drain);
     start_relays(s, io);
     r = vm_process_wait(ctx, s->process, ret_code, err);
-    if (end_helpers(s, io, r < 0, r < 0 ? &ignored : err) < 0) {
+    if (end_helpers(ctx, s, io, r < 0, r < 0 ? &ignored : err) < 0) {
         /* io is still in use: it is left to them, and the program ends. */
         term_restore();
         return -1;

@@ -128,6 +128,29 @@ def unread(t):
     t.equal((r.code, r.out), (0, "later\n"), r)
 
 
+@test("a process left in the background does not hold up the end")
+def left_behind(t):
+    p = t.start_boot("sh", "-c", "sleep 1000 & echo done")
+    p.await_output("done")
+    r = p.wait(9)  # ten seconds and more, once
+    t.equal((r.code, r.out), (0, "done\n"), r)
+
+
+@test("a reader that pauses for longer than lcow waits for anything loses nothing")
+def pausing_reader(t):
+    r, w = os.pipe()
+    p = t.start_boot("seq", "1", "300000", stdout=w)
+    os.close(w)
+    data = os.read(r, 1)
+    time.sleep(13)
+    while part := os.read(r, 1 << 20):
+        data += part
+    os.close(r)
+    t.equal(p.wait().code, 0)
+    t.check(data == b"".join(b"%d\n" % i for i in range(1, 300001)),
+            f"{len(data)} bytes, or other ones")
+
+
 @test("an open stdin that says nothing does not hold up the end")
 def idle_stdin(t):
     p = t.start_boot("echo", "done", stdin=subprocess.PIPE)
@@ -263,9 +286,17 @@ def least_memory(t):
 
 @test("a command that eats all memory is killed, not the VM")
 def out_of_memory(t):
-    # Not with 128 MiB: once in a dozen runs so small a VM has nothing left to kill, and panics.
-    r = t.boot("sh", "-c", "tail /dev/zero; echo code $?", seconds=50)
-    t.equal((r.code, r.out), (0, "code 137\n"), r)
+    # The smallest VM: without a limit of the command's own, once in a dozen runs its kernel found
+    # nothing to kill, and panicked.
+    r = t.boot("sh", "-c", "tail /dev/zero; echo code $?; cat /proc/self/cgroup",
+               opts=("--memory", "128"), seconds=50)
+    t.equal((r.code, r.out), (0, "code 137\n0::/commands\n"), r)
+
+
+@test("a command that fills the VM with files is killed, not the VM")
+def full_files(t):
+    r = t.boot("dd", "if=/dev/zero", "of=/tmp/big", "bs=1M", opts=("--memory", "128"), seconds=50)
+    t.equal(r.code, 137, r)
 
 
 @test("the guest's clock is the host's, within 2 s")
