@@ -35,7 +35,7 @@ static char *read_in(const char *dir, const char *name)
     return text;
 }
 
-TEST(both_groups_are_made_and_limited)
+TEST(the_groups_are_made_and_limited)
 {
     char dir[] = "/tmp/cgroup-test-XXXXXX";
     struct err err = ERR_INIT;
@@ -53,6 +53,33 @@ TEST(both_groups_are_made_and_limited)
         ASSERT_STR(procs, "0");
         ASSERT_STR(on, "+cpu +io +memory +pids ");
     }
+    ASSERT_EQ(dir_remove(dir), 0);
+}
+
+TEST(commands_leave_32_mib_or_a_quarter)
+{
+    ASSERT_EQ(cgroup_commands_limit(1024 * MIB, 0), 992 * MIB);
+    ASSERT_EQ(cgroup_commands_limit(40 * MIB, 5 * MIB), 35 * MIB);
+}
+
+TEST(commands_get_what_is_available_and_keep_what_they_hold)
+{
+    char dir[] = "/tmp/cgroup-test-XXXXXX";
+    struct err err = ERR_INIT;
+
+    ASSERT(mkdtemp(dir));
+    AUTO_FREE char *commands = str_format("%s/commands", dir),
+                   *info = str_format("%s/meminfo", dir);
+    write_in(dir, "meminfo", "MemTotal: 131072 kB\nMemFree: 1 kB\nMemAvailable:    65536 kB\n");
+    ASSERT_FAIL(cgroup_limit_commands(dir, info, &err), err, ERR_NOT_FOUND);
+    err_clear(&err);
+    ASSERT_EQ(dir_make(commands, 0755), 0);
+    write_in(dir, "commands/memory.stat",
+             "anon 1048576\nfile 99999999\nkernel 4096\nkernel_stack 7\nshmem 2097152\n");
+    ASSERT_OK(cgroup_limit_commands(dir, info, &err), err);
+    AUTO_FREE char *max = read_in(dir, "commands/memory.max"),
+                   *wanted = str_format("%lu", (1 + 2 + 64 - 16) * MIB + 4096);
+    ASSERT_STR(max, wanted);
     ASSERT_EQ(dir_remove(dir), 0);
 }
 

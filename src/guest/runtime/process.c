@@ -8,6 +8,7 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "guest/runtime/cgroup.h"
 #include "guest/runtime/cmdline.h"
 #include "guest/runtime/standing.h"
 #include "guest/stdio/dial.h"
@@ -165,7 +166,18 @@ static int dial_stdio(struct ctx *ctx, struct process_table *t, const struct pro
 static int child_setup(void *arg, struct err *err)
 {
     standing_drop();
+    (void)cgroup_join_commands(); /* limit_commands() has warned */
     return 0;
+}
+
+/* Without a limit of its own a command that eats all memory may take the VM with it. In tests there
+ * is no such cgroup. */
+static void limit_commands(struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    if (cgroup_limit_commands(CGROUP_ROOT, "/proc/meminfo", &err) < 0 && err.code != ERR_NOT_FOUND)
+        log_warn(ctx, "command has no limit of memory", F_ERR(&err));
 }
 
 static int spawn(struct ctx *ctx, const struct process_spec *spec, const struct launch *l,
@@ -190,6 +202,7 @@ static int spawn(struct ctx *ctx, const struct process_spec *spec, const struct 
     opts.new_session = true;
     if (spec->terminal)
         opts.ctty = STDOUT_FILENO;
+    limit_commands(ctx);
     if (child_spawn(ctx, &opts, ret, err) < 0)
         return err_wrap(err, "run %s", l->argv[0]);
     return 0;

@@ -251,3 +251,20 @@ TEST(a_process_without_a_user_can_be_given_one)
     rewrite_set_user(process, 1, 2);
     ASSERT_EQ(json_integer_value(json_object_get(json_object_get(process, "user"), "uid")), 1);
 }
+
+TEST(crun_is_told_a_version_that_it_knows)
+{
+    static const char *const given[] = { "1.3.0", "1.2.0-rc.1", "1.0.0" };
+
+    for (size_t i = 0; i < ARRAY_LEN(given); i++) {
+        AUTO(rig_release) struct rig r = { 0 };
+        struct err err = ERR_INIT;
+        AUTO_FREE char *spec = str_format(
+            "{\"ociVersion\":\"%s\"," PROCESS "," ROOT ",\"linux\":{\"netDevices\":{}}}", given[i]);
+
+        ASSERT_OK(rewrite(&r, SPEC_STANDALONE, spec, &err), err);
+        AUTO_FREE char *got = text_of(&r);
+        ASSERT_HAS(got, "{\"ociVersion\":\"1.0.2\",");
+        ASSERT_HAS(got, "\"netDevices\""); /* what is new in it stays: crun leaves it out */
+    }
+}
