@@ -24,6 +24,8 @@ const struct network_host network_host_linux = {
     .plug = net_plug,
     .unplug = net_unplug,
     .count = net_count,
+    .forward_open = net_forward_open,
+    .forward_accept = net_forward_accept,
 };
 
 static const char *const state_names[] = { "NotConfigured", "Configured", "Invalid", "TornDown" };
@@ -63,6 +65,7 @@ struct network *network_new(const struct network_opts *o)
     n->guest_ns = str_dup(o->guest_ns);
     n->netns_fd = -1;
     gate_init(&n->gate, "network");
+    network_forward_init(n);
     return n;
 }
 
@@ -321,6 +324,8 @@ static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
 {
     size_t failed = 0;
 
+    if (network_forward_stop(ctx, n, err) < 0)
+        failed++;
     for (size_t i = n->n_nics; i-- > 0;) {
         struct err one = ERR_INIT;
 
@@ -387,6 +392,7 @@ static int attach_all(struct ctx *ctx, struct network *n, const struct network_d
     for (size_t i = 0; i < n->n_nics; i++)
         if (attach_one(ctx, n, &n->nics[i], dns, err) < 0)
             return -1;
+    network_forward_start(ctx, n);
     return 0;
 }
 

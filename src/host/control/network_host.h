@@ -12,5 +12,10 @@ struct network_host {
     int (*unplug)(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);
     int (*count)(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,
                  struct err *err);
+    /* net_forward_open, net_forward_accept; NULL: ports are not forwarded. */
+    int (*forward_open)(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook,
+                        struct err *err);
+    int (*forward_accept)(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
+                          uint16_t *ret_port, struct err *err);
 };
 extern const struct network_host network_host_linux;

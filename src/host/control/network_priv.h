@@ -36,7 +36,21 @@ struct network {
     struct net_config *config;
     struct network_nic *nics;
     size_t n_nics;
+    struct {
+        bool on;
+        int listener, hook;
+        unsigned connections;
+        struct cancel stop;
+        struct group fibers;
+        struct waitq changed; /* a connection has ended */
+    } forward;
 };
 
 int network_enter(const struct network *n, const char *what, struct err *err);
 void network_leave(const struct network *n);
+
+/* network_forward.c. A machine that cannot is said in the log. */
+void network_forward_init(struct network *n);
+void network_forward_start(struct ctx *ctx, struct network *n);
+/* Waits until its connections have ended; they are ended. Repeatable. */
+int network_forward_stop(struct ctx *ctx, struct network *n, struct err *err);

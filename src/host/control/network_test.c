@@ -2,6 +2,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
+#include "base/stream.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/bridge/guest.h"
@@ -13,6 +14,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 /* --- a machine, a VMM and a guest of which each step can fail --- */
@@ -32,7 +34,10 @@ struct rig {
     unsigned calls[STEPS];
     unsigned plugged, in_vm, in_guest; /* as bits of the interfaces' numbers */
     unsigned inside;                   /* enter without leave */
-    bool wrong, vm_dead;
+    bool wrong, vm_dead, refuses;
+    int client; /* who has dialled and is not accepted; -1: nobody */
+    struct waitq dialled;
+    struct stream *guest_end; /* of the port that was connected last */
     struct waitq never;
 };
 static struct rig *rig; /* the ops of the machine have no argument */
@@ -128,6 +133,36 @@ static int fake_count(struct ctx *ctx, int netns, const char *iface, struct net_
     return 0;
 }
 
+static int fake_forward_open(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook,
+                             struct err *err)
+{
+    *ret_listener = memfd_create("listener", MFD_CLOEXEC);
+    *ret_hook = memfd_create("hook", MFD_CLOEXEC);
+    return 0;
+}
+
+static int fake_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
+                               uint16_t *ret_port, struct err *err)
+{
+    while (rig->client < 0)
+        if (waitq_wait(ctx, &rig->dialled, "a client", err) < 0)
+            return -1;
+    *ret_fd = TAKE_FD(rig->client);
+    *ret_ipv6 = false;
+    *ret_port = 8080;
+    return 0;
+}
+
+static const struct network_host forwarding = {
+    .open = fake_open,
+    .read = fake_read,
+    .plug = fake_plug,
+    .unplug = fake_unplug,
+    .count = fake_count,
+    .forward_open = fake_forward_open,
+    .forward_accept = fake_forward_accept,
+};
+
 static const struct network_host machine = { .open = fake_open,
                                              .read = fake_read,
                                              .plug = fake_plug,
@@ -177,7 +212,19 @@ static int guest_remove(struct ctx *ctx, struct guest *g, const char *ns, const 
     return r;
 }
 
-static const struct guest_ops guest_ops = { .add_nic = guest_add, .remove_nic = guest_remove };
+static int guest_connect(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,
+                         struct stream **ret, struct err *err)
+{
+    rig->wrong |= strcmp(ns, "pod1") != 0 || ipv6 || port != 8080 || rig->inside != 1;
+    if (rig->refuses)
+        return err_set(err, ERR_UNAVAILABLE, "nobody listens");
+    stream_pair(ctx->loop, 65536, ret, &rig->guest_end);
+    return 0;
+}
+
+static const struct guest_ops guest_ops = { .connect_port = guest_connect,
+                                            .add_nic = guest_add,
+                                            .remove_nic = guest_remove };
 
 static int enter(void *arg, const char *what, struct err *err)
 {
@@ -192,7 +239,7 @@ static void leave(void *arg)
     rig->inside--;
 }
 
-static void begin(struct ctx *ctx, struct rig *r)
+static void begin_on(struct ctx *ctx, struct rig *r, const struct network_host *host)
 {
     struct err err = ERR_INIT;
 
@@ -200,6 +247,8 @@ static void begin(struct ctx *ctx, struct rig *r)
     r->ops = (struct vmm_ops){ .nic_add = nic_add, .nic_remove = nic_remove };
     r->vmm.ops = &r->ops;
     waitq_init(&r->never);
+    waitq_init(&r->dialled);
+    r->client = -1;
     rig = r;
     place_init(&r->place, "/tmp");
     ASSERT_OK(ledger_create(place_path(&r->place, "ns/pod"), &r->ledger, &err), err);
@@ -210,7 +259,12 @@ static void begin(struct ctx *ctx, struct rig *r)
                                                .guest_ns = "pod1",
                                                .enter = enter,
                                                .leave = leave,
-                                               .host = &machine });
+                                               .host = host });
+}
+
+static void begin(struct ctx *ctx, struct rig *r)
+{
+    begin_on(ctx, r, &machine);
 }
 
 static int attach(struct ctx *ctx, struct rig *r, struct err *err)
@@ -402,4 +456,82 @@ TEST(namespaces_of_the_host_are_refused_by_name)
     ASSERT_FAIL(network_check_namespace("ipc", false, "", &err), err, ERR_INVALID);
     ASSERT_OK(network_check_namespace("cgroup", false, "", &err), err);
     ASSERT_OK(network_check_namespace("network", true, "/run/netns/x", &err), err);
+}
+
+/* --- ports --- */
+
+/* Our end of a connection to the pod's port 8080. */
+static struct stream *dial(struct ctx *ctx, struct rig *r)
+{
+    int pair[2];
+
+    ASSERT(socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, pair) == 0);
+    r->client = pair[1];
+    waitq_wake_all(&r->dialled);
+    return stream_from_fd(ctx->loop, pair[0]);
+}
+
+TEST_FIBER(a_port_is_forwarded_both_ways_and_half_closes)
+{
+    struct err err = ERR_INIT;
+    char buf[4] = "";
+    size_t n = 1;
+    struct rig r;
+
+    begin_on(ctx, &r, &forwarding);
+    ASSERT_OK(attach(ctx, &r, &err), err);
+    AUTO(stream_free) struct stream *client = dial(ctx, &r);
+    while (!r.guest_end)
+        fiber_yield(ctx->loop);
+    ASSERT_OK(stream_write_full(ctx, client, "abc", 3, &err), err);
+    ASSERT_EQ(stream_shutdown(client, SHUT_WR), 0);
+    ASSERT_OK(stream_read_full(ctx, r.guest_end, buf, 3, &err), err);
+    ASSERT_STR(buf, "abc");
+    ASSERT_OK(stream_read(ctx, r.guest_end, buf, 1, &n, &err), err);
+    ASSERT_EQ(n, 0); /* the end came through, the way back is still open */
+    ASSERT_OK(stream_write_full(ctx, r.guest_end, "def", 3, &err), err);
+    ASSERT_OK(stream_read_full(ctx, client, buf, 3, &err), err);
+    ASSERT_STR(buf, "def");
+    stream_free(TAKE_PTR(r.guest_end));
+    ASSERT_OK(stream_read(ctx, client, buf, 1, &n, &err), err);
+    ASSERT_EQ(n, 0);
+    ASSERT_OK(network_detach(ctx, r.n, &err), err);
+    finish(&r, true);
+}
+
+TEST_FIBER(a_port_that_nobody_listens_on_ends_the_clients_connection)
+{
+    struct err err = ERR_INIT;
+    char buf[1];
+    size_t n = 1;
+    struct rig r;
+
+    begin_on(ctx, &r, &forwarding);
+    r.refuses = true;
+    ASSERT_OK(attach(ctx, &r, &err), err);
+    AUTO(stream_free) struct stream *client = dial(ctx, &r);
+    if (stream_read(ctx, client, buf, 1, &n, &err) == 0)
+        ASSERT_EQ(n, 0);
+    ASSERT_OK(network_detach(ctx, r.n, &err), err);
+    finish(&r, true);
+}
+
+TEST_FIBER(detach_ends_the_connections_that_are_open)
+{
+    struct err err = ERR_INIT;
+    char buf[1];
+    size_t n = 1;
+    struct rig r;
+
+    begin_on(ctx, &r, &forwarding);
+    ASSERT_OK(attach(ctx, &r, &err), err);
+    AUTO(stream_free) struct stream *client = dial(ctx, &r);
+    while (!r.guest_end)
+        fiber_yield(ctx->loop);
+    r.vm_dead = true; /* and nobody at the other end will ever say so */
+    ASSERT_OK(network_detach(ctx, r.n, &err), err);
+    if (stream_read(ctx, client, buf, 1, &n, &err) == 0)
+        ASSERT_EQ(n, 0);
+    stream_free(TAKE_PTR(r.guest_end));
+    finish(&r, false);
 }

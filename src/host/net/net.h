@@ -69,6 +69,14 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
 /* Back to what it was; what is gone already counts as done. */
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);
 
+/* One listener for all TCP ports of all addresses that the namespace has itself: whoever connects
+ * to 127.0.0.1 there, on whatever port, comes to it. It ends when *ret_hook is closed; caller
+ * closes both. The kernel cannot (before 5.9): ERR_…, whatever it says. */
+int net_forward_open(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook, struct err *err);
+/* *ret_port, *ret_ipv6: what the client dialled. Caller closes *ret_fd, which does not block. */
+int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
+                       uint16_t *ret_port, struct err *err);
+
 struct net_counters {
     uint64_t rx_bytes, rx_packets, rx_errors, rx_dropped;
     uint64_t tx_bytes, tx_packets, tx_errors, tx_dropped;

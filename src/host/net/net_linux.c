@@ -78,7 +78,7 @@ struct net_job *net_job_new(int netns)
     struct net_job *j = mem_new(struct net_job);
 
     j->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
-    j->rtnl = j->fd = -1;
+    j->rtnl = j->fd = j->hook = -1;
     return j;
 }
 
@@ -91,6 +91,7 @@ void net_job_free(void *arg)
     if (j->queue_is_ours)
         (void)net_drop_queue(j->rtnl, j->iface_index); /* it is on record as well */
     fd_close(j->fd);
+    fd_close(j->hook);
     fd_close(j->rtnl);
     fd_close(j->netns);
     net_config_free(j->config);

@@ -21,7 +21,8 @@ struct net_job {
     uint32_t mtu;
     int iface_index;
     /* Out. */
-    int fd;             /* the tap */
+    int fd;             /* the tap, or a listener */
+    int hook;           /* what sends connections to it */
     bool queue_is_ours; /* of the interface: to be undone unless it is given away */
     struct net_config *config;
     struct net_counters counters;

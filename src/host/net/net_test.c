@@ -383,3 +383,57 @@ TEST_FIBER(counters_are_the_pods)
     ASSERT(c.rx_packets >= 1 && c.rx_bytes >= 29);
     ASSERT_FAIL(net_count(ctx, netns, "eth7", &c, &err), err, ERR_NOT_FOUND);
 }
+
+/* --- ports --- */
+
+TEST_FIBER(every_port_of_a_pod_leads_to_one_listener)
+{
+    static const struct {
+        const char *address;
+        unsigned port;
+        bool ipv6;
+    } dials[] = { { "127.0.0.1", 80, false },
+                  { "127.0.0.5", 65535, false },
+                  { "::1", 8080, true },
+                  { "10.1.0.2", 1, false } };
+    struct err err = ERR_INIT;
+
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    make_veth(&p);
+    rig_sh(IN_POD "ip link set lo up", POD(&p));
+    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO_FD int listener = -1, hook = -1;
+    ASSERT_OK(net_forward_open(ctx, netns, &listener, &hook, &err), err);
+    for (size_t i = 0; i < ARRAY_LEN(dials); i++) {
+        AUTO_FREE char *code = str_format(
+            "import socket; s = socket.create_connection((\"%s\", %u), 5); s.sendall(b\"hi\"); "
+            "s.recv(1)",
+            dials[i].address, dials[i].port);
+        uint16_t port = 0;
+        bool ipv6 = false;
+        char buf[2];
+
+        rig_sh("nsenter -t %d -n timeout 10 python3 -c '%s' &", POD(&p), code);
+        AUTO_FD int fd = -1;
+        ASSERT_OK(net_forward_accept(ctx, listener, &fd, &ipv6, &port, &err), err);
+        ASSERT_EQ(port, dials[i].port);
+        ASSERT_EQ(ipv6, dials[i].ipv6);
+        struct pollfd pf = { .fd = fd, .events = POLLIN };
+        ASSERT(poll(&pf, 1, 5000) == 1);
+        ASSERT_EQ(read(fd, buf, 2), 2);
+        ASSERT(memcmp(buf, "hi", 2) == 0);
+    }
+    /* It ends with its descriptors, and nothing of it stays. */
+    fd_close(TAKE_FD(hook));
+    fd_close(TAKE_FD(listener));
+    AUTO_FREE char *refused =
+        rig_out("nsenter -t %d -n python3 -c 'import socket; s = socket.socket(); "
+                "print(s.connect_ex((\"127.0.0.1\", 80)))'",
+                POD(&p));
+    ASSERT_EQ(atoi(refused), ECONNREFUSED);
+    AUTO_FREE char *after = rig_look(&p);
+    ASSERT_STR(after, before);
+}
