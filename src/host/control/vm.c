@@ -133,16 +133,25 @@ int vm_create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct e
     return r;
 }
 
-/* A clone knows when its VMM was started, not how long its restore took. */
+/* A clone knows when its VMM was started, not how long its restore took. What is set is late by
+ * the way there: on a machine that is busy just then it is set again. */
 static void set_clock(struct ctx *ctx, struct vm *vm)
 {
     struct ctx limited = ctx_with_timeout(ctx, VM_CLOCK_LIMIT);
     struct vmm_info info = { 0 };
     struct err err = ERR_INIT;
+    uint64_t took = UINT64_MAX;
 
     vm->vmm->ops->info(vm->vmm, &info);
-    if (info.clone && vm->guest->ops->set_clock(&limited, vm->guest, loop_wall(vm->loop), &err) < 0)
-        log_warn(ctx, "the clone's clock may be behind", F_ERR(&err));
+    for (int i = 0; info.clone && took > VM_CLOCK_GOOD && i < VM_CLOCK_TRIES; i++) {
+        uint64_t began = loop_now(vm->loop);
+
+        if (vm->guest->ops->set_clock(&limited, vm->guest, loop_wall(vm->loop), &err) < 0) {
+            log_warn(ctx, "the clone's clock may be behind", F_ERR(&err));
+            return;
+        }
+        took = loop_now(vm->loop) - began;
+    }
 }
 
 /* The way up. Everything after start is also watched by the reaper. */

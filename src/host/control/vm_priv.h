@@ -11,6 +11,8 @@
 /* Every wait of this controller that no caller bounds has its limit here. */
 #define VM_START_LIMIT (120 * NS_PER_S) /* from the first listener to the negotiated bridge */
 #define VM_CLOCK_LIMIT (5 * NS_PER_S)
+#define VM_CLOCK_GOOD (25 * NS_PER_MS) /* there and back */
+#define VM_CLOCK_TRIES 8
 #define VM_KILL_LIMIT (10 * NS_PER_S)  /* until a killed VMM is gone */
 #define VM_DRAIN_LIMIT NS_PER_S        /* the guest's last log lines */
 #define VM_QUIET_LIMIT (10 * NS_PER_S) /* until those who were woken have left */

@@ -1,0 +1,279 @@
+/* template_test.c - the store of templates, with small files: what is believed and what is not. */
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/own/ledger.h"
+#include "host/own/template.h"
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define RAM_BYTES 8192
+
+static char *root, *dir;
+
+static char *below(const char *name)
+{
+    return str_format("%s/%s", dir, name);
+}
+
+static void open_store(void)
+{
+    char path[] = "/tmp/template-XXXXXX";
+
+    ASSERT(mkdtemp(path) != NULL);
+    root = str_dup(path);
+    dir = str_format("%s/templates", root);
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+}
+
+static void close_store(void)
+{
+    ASSERT_EQ(dir_remove(root), 0);
+    free(root);
+    free(dir);
+}
+
+/* A whole one; its key. */
+static void make(char key[TEMPLATE_KEY_SIZE])
+{
+    AUTO_FREE char *run = str_format("%s/run/t", root);
+    AUTO(ledger_close) struct ledger *ledger = NULL;
+    AUTO(template_info_release)
+    struct template_info info = { .memory_mib = 128,
+                                  .max_memory_mib = 4096,
+                                  .max_cpus = 4,
+                                  .vmm_version = "10.0.2",
+                                  .created_ns = 5 };
+    struct template_draft d;
+    struct err err = ERR_INIT;
+
+    info.identity = str_dup("kernel a\nqemu b\n");
+    template_key_of(info.identity, info.key);
+    ASSERT_OK(ledger_create(run, &ledger, &err), err);
+    ASSERT_OK(template_draft_begin(dir, info.key, RAM_BYTES, ledger, &d, &err), err);
+    ASSERT_EQ(ledger_open_count(ledger), 1);
+    ASSERT_EQ(fd_write_full(d.ram_fd, "memory", 6), 0);
+    ASSERT_EQ(fd_write_full(d.state_fd, "devices", 7), 0);
+    ASSERT_OK(template_draft_commit(&d, dir, &info, &err), err);
+    ASSERT_EQ(ledger_open_count(ledger), 0);
+    ASSERT_OK(ledger_finish(ledger, &err), err);
+    memcpy(key, info.key, TEMPLATE_KEY_SIZE);
+}
+
+static void refused(const char *key, enum err_code code, const char *why)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(template_open(dir, key, &t, &err), err, code);
+    ASSERT_HAS(err.msg, why);
+}
+
+TEST(what_was_written_is_found_whole)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    AUTO(template_info_release) struct template_info seen = { 0 };
+    char key[TEMPLATE_KEY_SIZE], text[8] = "";
+    struct err err = ERR_INIT;
+    struct stat st;
+
+    open_store();
+    refused("0123456789abcdef0123456789abcdef", ERR_NOT_FOUND, "template");
+    refused("../../etc", ERR_INVALID, "no template's key");
+    make(key);
+    ASSERT_OK(template_open(dir, key, &t, &err), err);
+    ASSERT_EQ(t.info.max_memory_mib, 4096);
+    ASSERT_STR(t.info.identity, "kernel a\nqemu b\n");
+    ASSERT_EQ(fstat(t.ram_fd, &st), 0);
+    ASSERT_EQ(st.st_size, RAM_BYTES);
+    ASSERT_EQ(st.st_mode & 0777, 0600);
+    ASSERT_EQ(read(t.state_fd, text, 7), 7);
+    ASSERT_STR(text, "devices");
+    ASSERT_EQ(write(t.ram_fd, "x", 1), -1);
+    template_close(&t);
+    ASSERT_OK(template_verify(dir, key, &seen, &err), err);
+    close_store();
+}
+
+static char part[512];
+static const char *path_of(const char *key, const char *name)
+{
+    snprintf(part, sizeof(part), "%s/%s/%s", dir, key, name);
+    return part;
+}
+
+TEST(a_template_that_is_not_what_was_written_is_refused)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+
+    open_store();
+    make(key);
+    ASSERT_EQ(truncate(path_of(key, "ram"), 4096), 0);
+    refused(key, ERR_DATA_LOSS, "ram has 4096 bytes");
+    make(key);
+    ASSERT_EQ(file_write(path_of(key, "state"), "devicez", 7, 0600), 0);
+    refused(key, ERR_DATA_LOSS, "state was changed");
+    make(key);
+    ASSERT_EQ(unlink(path_of(key, "state")), 0);
+    refused(key, ERR_DATA_LOSS, "state cannot be opened");
+    make(key);
+    ASSERT_EQ(file_write(path_of(key, "header"), "x", 1, 0600), 0);
+    refused(key, ERR_DATA_LOSS, "header cut");
+    ASSERT_OK(template_remove(dir, key, &err), err);
+    refused(key, ERR_NOT_FOUND, key);
+    close_store();
+}
+
+TEST(links_and_what_others_can_write_are_refused)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+    AUTO_FREE char *other = NULL, *to = NULL;
+
+    open_store();
+    make(key);
+    other = str_format("%s/elsewhere", root);
+    ASSERT_EQ(rename(path_of(key, "ram"), other), 0);
+    ASSERT_EQ(symlink(other, path_of(key, "ram")), 0);
+    refused(key, ERR_PERMISSION, "ram is a symbolic link");
+    make(key);
+    ASSERT_EQ(chmod(path_of(key, "header"), 0622), 0);
+    refused(key, ERR_PERMISSION, "header can be written by others");
+    make(key);
+    ASSERT_EQ(chmod(path_of(key, ""), 0777), 0);
+    refused(key, ERR_PERMISSION, "can be written by others");
+    make(key);
+    to = str_format("%s/moved", root);
+    ASSERT_EQ(rename(path_of(key, ""), to), 0);
+    AUTO_FREE char *place = below(key);
+    ASSERT_EQ(symlink(to, place), 0);
+    refused(key, ERR_PERMISSION, "is no directory");
+    ASSERT_OK(template_remove(dir, key, &err), err); /* the link, not what it shows */
+    ASSERT_EQ(access(to, F_OK), 0);
+    ASSERT_EQ(chmod(dir, 0777), 0);
+    refused(key, ERR_PERMISSION, "can be written by others");
+    close_store();
+}
+
+TEST(another_users_template_is_refused)
+{
+    char key[TEMPLATE_KEY_SIZE];
+
+    if (geteuid() != 0)
+        tap_skip("needs root");
+    open_store();
+    make(key);
+    ASSERT_EQ(chown(path_of(key, "ram"), 1, 1), 0);
+    refused(key, ERR_PERMISSION, "ram belongs to user 1");
+    close_store();
+}
+
+TEST(verify_reads_all_of_it)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct template_info info;
+    struct err err = ERR_INIT;
+    struct stat st;
+
+    open_store();
+    make(key);
+    /* A bit that the disk lost: neither size nor time has changed. */
+    ASSERT_EQ(stat(path_of(key, "ram"), &st), 0);
+    AUTO_FD int fd = open(part, O_WRONLY | O_CLOEXEC);
+    ASSERT_EQ(pwrite(fd, "M", 1, 0), 1);
+    const struct timespec times[2] = { st.st_atim, st.st_mtim };
+    ASSERT_EQ(futimens(fd, times), 0);
+    struct template t;
+    ASSERT_OK(template_open(dir, key, &t, &err), err);
+    template_close(&t);
+    ASSERT_FAIL(template_verify(dir, key, &info, &err), err, ERR_DATA_LOSS);
+    ASSERT_HAS(err.msg, "ram does not match its checksum");
+    close_store();
+}
+
+TEST(every_cut_and_every_flipped_bit_of_a_header_is_noticed)
+{
+    AUTO(template_info_release)
+    struct template_info info = { .vmm_version = "10.0.2" },
+                         got = { 0 };
+    struct err err = ERR_INIT;
+    size_t len;
+
+    info.identity = str_dup("a\n");
+    template_key_of(info.identity, info.key);
+    memset(info.ram.sha256, 'a', 64);
+    memset(info.state.sha256, 'b', 64);
+    AUTO_FREE char *text = template_header_format(&info, &len);
+    ASSERT_OK(template_header_parse(text, len, &got, &err), err);
+    for (size_t i = 0; i < len; i++) {
+        struct template_info bad = { 0 };
+
+        ASSERT_FAIL(template_header_parse(text, i, &bad, &err), err, ERR_DATA_LOSS);
+        text[i] ^= 4;
+        ASSERT_FAIL(template_header_parse(text, len, &bad, &err), err, ERR_DATA_LOSS);
+        text[i] ^= 4;
+    }
+}
+
+TEST_FIBER(one_builder_at_a_time_and_no_half_template_stays)
+{
+    AUTO_FD int first = -1;
+    int second = -1;
+    char key[TEMPLATE_KEY_SIZE], (*keys)[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+    size_t n;
+
+    open_store();
+    AUTO_FREE char *half = below(".new-0-0");
+    ASSERT_EQ(dir_make(half, 0700), 0);
+    ASSERT_OK(template_lock(ctx, dir, false, &first, &err), err);
+    ASSERT_FAIL(template_lock(ctx, dir, false, &second, &err), err, ERR_EXISTS);
+    ASSERT_OK(template_list(dir, &keys, &n, &err), err);
+    ASSERT_EQ(n, 0);
+    free(keys);
+    make(key);
+    ASSERT(access(half, F_OK) < 0); /* whoever began it is gone */
+    ASSERT_OK(template_list(dir, &keys, &n, &err), err);
+    ASSERT_EQ(n, 1);
+    ASSERT_STR(keys[0], key);
+    free(keys);
+    fd_close(TAKE_FD(first));
+    err_clear(&err);
+    ASSERT_OK(template_lock(ctx, dir, false, &second, &err), err);
+    fd_close(second);
+    close_store();
+}
+
+TEST(a_disk_that_is_full_says_so_before_anything_is_begun)
+{
+    AUTO_FREE char *run = NULL;
+    AUTO(ledger_close) struct ledger *ledger = NULL;
+    struct template_draft d;
+    struct err err = ERR_INIT;
+
+    open_store();
+    run = str_format("%s/run/t", root);
+    ASSERT_OK(ledger_create(run, &ledger, &err), err);
+    ASSERT(template_draft_begin(dir, "0123456789abcdef0123456789abcdef", UINT64_C(1) << 60, ledger,
+                                &d, &err) < 0);
+    ASSERT_HAS(err.msg, "ram");
+    ASSERT_EQ(ledger_open_count(ledger), 0);
+    ASSERT_OK(ledger_finish(ledger, &err), err);
+    close_store();
+}
+
+TEST(the_processor_is_what_its_first_block_says_without_its_speed)
+{
+    AUTO_FREE char *a = template_cpu_identity("processor\t: 0\nvendor_id\t: X\nmodel\t\t: 1\n"
+                                              "cpu MHz\t\t: 2299.998\nflags\t\t: fpu vme\n\n"
+                                              "processor\t: 1\nflags\t\t: other\n");
+
+    ASSERT_STR(a, "vendor_id\t: X\nmodel\t\t: 1\nflags\t\t: fpu vme\n");
+}
