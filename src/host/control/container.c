@@ -74,6 +74,7 @@ void container_unref(struct container *c)
     free(c->root_path);
     free(c->scratch_path);
     free(c->share_path);
+    free(c->netns);
     free(c);
 }
 
@@ -161,6 +162,10 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     if (!c->listed || !c->init)
         return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
     if (c->state != CONTAINER_CREATED)
+        return refuse(c, "start", err);
+    if (container_attach_network(ctx, c, err) < 0)
+        return -1;
+    if (c->state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
         return refuse(c, "start", err);
     return process_start(ctx, c->init, err);
 }

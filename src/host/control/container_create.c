@@ -367,6 +367,7 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .kind = c->kind,
                                      .pod_id = c->pod_id,
                                      .pod_pid = pod_pid(c),
+                                     .network_namespace = container_guest_netns(c),
                                      .target_pid = target_pid(c, spec) };
     AUTO_FREE char *document = NULL;
 
@@ -437,6 +438,7 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     if (h->anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
     c->pid = (uint32_t)h->anchor_pid(c->anchor);
+    container_note_netns(c, spec);
     c->anchor_watched = true;
     group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->id);
     return 0;

@@ -137,8 +137,8 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
         if (waitq_wait(ctx, &c->changed, "processes that are being started", err) < 0)
             return -1;
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
-        unshare_all(ctx, c, err) < 0 || drop_anchor(ctx, c, err) < 0 ||
-        drop_cgroup(ctx, c, err) < 0)
+        unshare_all(ctx, c, err) < 0 || container_detach_network(ctx, c, err) < 0 ||
+        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0)
         return -1;
     return 0;
 }

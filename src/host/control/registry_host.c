@@ -1,8 +1,10 @@
 /* registry_host.c - the real host. */
 #include "host/control/registry_host.h"
 #include "base/clock_step.h"
+#include "host/control/network_host.h"
 
 const struct registry_host registry_host_linux = {
+    .network = &network_host_linux,
     .clock_open = clock_step_open,
     .clock_wait = clock_step_wait,
     .rootfs_open = rootfs_open,

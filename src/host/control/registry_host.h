@@ -12,7 +12,11 @@
 #include "host/own/tree.h"
 #include <stdint.h>
 
+struct network_host;
+
 struct registry_host {
+    const struct network_host *network; /* NULL: pods have loopback only */
+
     /* base/clock_step.h; NULL: nobody sets this clock. */
     int (*clock_open)(struct err *err);
     int (*clock_wait)(struct ctx *ctx, int fd, struct err *err);

@@ -20,6 +20,7 @@
 #include "host/control/sizing.h"
 #include "oci/spec.h"
 
+struct network;
 struct plan9;
 struct scsi;
 
@@ -146,6 +147,8 @@ struct container {
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
     char *share_path;
     bool combined, in_guest;
+    char *netns; /* of the pod on the host; NULL: none, or another container's business */
+    struct network *network; /* of the pod, from its start on */
     struct cgroup *cgroup;
     struct anchor *anchor;
     bool anchor_watched, oom_watched; /* by a fiber */
@@ -161,6 +164,13 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
                      struct spec *given, struct err *err);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
+/* The pod's namespace in the guest, or NULL. Borrowed. */
+const char *container_guest_netns(const struct container *c);
+/* When its anchor is there. */
+void container_note_netns(struct container *c, const struct spec *spec);
+/* Both do nothing for a pod's other containers. */
+int container_attach_network(struct ctx *ctx, struct container *c, struct err *err);
+int container_detach_network(struct ctx *ctx, struct container *c, struct err *err);
 /* The VM is gone. Ends what nobody watches. */
 void container_vm_died(struct container *c, bool killed);
 bool container_has_running_execs(const struct container *c);

@@ -39,7 +39,8 @@ struct rig {
     const char *address; /* of the shim; NULL: none */
     struct group clients;
     struct fake_host host;
-    struct sbuf told; /* events so far, one a line */
+    const struct registry_host *host_ops; /* NULL: the fake's */
+    struct sbuf told;                     /* events so far, one a line */
 };
 
 /* --- VM and guest --- */
@@ -119,16 +120,17 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
     group_init(&r->clients);
     if (r->guest_opts.process_ns == 0)
         r->guest_opts.process_ns = NS_PER_S;
-    r->registry = registry_new(&(struct registry_opts){ .loop = ctx->loop,
-                                                        .ns = "test",
-                                                        .id = "box",
-                                                        .config = &r->config,
-                                                        .events = r->events,
-                                                        .make_vmm = rig_make_vmm,
-                                                        .make_guest = rig_make_guest,
-                                                        .arg = r,
-                                                        .address = r->address,
-                                                        .host = &fake_host_ops });
+    r->registry =
+        registry_new(&(struct registry_opts){ .loop = ctx->loop,
+                                              .ns = "test",
+                                              .id = "box",
+                                              .config = &r->config,
+                                              .events = r->events,
+                                              .make_vmm = rig_make_vmm,
+                                              .make_guest = rig_make_guest,
+                                              .arg = r,
+                                              .address = r->address,
+                                              .host = r->host_ops ? r->host_ops : &fake_host_ops });
 }
 
 static inline const char *rig_event_name(enum event_kind k)

@@ -1,0 +1,217 @@
+/* registry_network_test.c - when a pod's network comes and goes. What a network is made of is
+ * network_test.c's. */
+#include "host/control/network_host.h"
+#include "host/control/registry_script.h"
+#include "host/control/sandbox.h"
+#include <stdio.h>
+#include <sys/mman.h>
+
+#define POD(type, pod)                                                                             \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type "\","                         \
+    "\"io.kubernetes.cri.sandbox-id\":\"" pod "\"}"
+
+static struct {
+    char path[128]; /* the last one opened */
+    unsigned opened, plugged;
+    bool open_fails;
+} machine;
+
+static int machine_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode,
+                        struct err *err)
+{
+    if (machine.open_fails)
+        return err_set(err, ERR_INVALID, "%s is no network namespace", path);
+    machine.opened++;
+    snprintf(machine.path, sizeof(machine.path), "%s", path);
+    *ret_fd = memfd_create("netns", MFD_CLOEXEC);
+    *ret_inode = 7;
+    return 0;
+}
+
+static int machine_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err)
+{
+    *ret = mem_new(struct net_config);
+    (*ret)->n = 1;
+    strcpy((*ret)->ifaces[0].name, "eth0");
+    (*ret)->ifaces[0].index = 2;
+    (*ret)->ifaces[0].mtu = 1500;
+    (*ret)->ifaces[0].mac[0] = 2;
+    return 0;
+}
+
+static int machine_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
+{
+    machine.plugged++;
+    *ret_fd = memfd_create("tap", MFD_CLOEXEC);
+    return 0;
+}
+
+static int machine_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap,
+                          struct err *err)
+{
+    machine.plugged--;
+    return 0;
+}
+
+static const struct network_host machine_host = {
+    .open = machine_open, .read = machine_read, .plug = machine_plug, .unplug = machine_unplug
+};
+static struct registry_host with_network;
+
+static void open_rig(struct rig *r, struct ctx *ctx)
+{
+    memset(&machine, 0, sizeof(machine));
+    with_network = fake_host_ops;
+    with_network.network = &machine_host;
+    r->host_ops = &with_network;
+    r->guest_opts.process_ns = 900 * NS_PER_S;
+    rig_open(r, ctx);
+}
+
+static unsigned nics(struct rig *r)
+{
+    struct fake_facts f;
+
+    fake_vmm_facts(r->vmm, &f);
+    return f.nics;
+}
+
+/* A spec with this network namespace. */
+static void write_spec(struct rig *r, const char *id, const char *netns, const char *more)
+{
+    AUTO_FREE char *dir = str_format("%s/%s", r->dir, id);
+    AUTO_FREE char *path = str_format("%s/config.json", dir);
+    AUTO_FREE char *text = str_format(
+        "{\"process\":{\"args\":[\"/x\"],\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},\"linux\":"
+        "{\"namespaces\":[{\"type\":\"pid\"},{\"type\":\"network\"%s%s%s}]}%s}",
+        netns[0] ? ",\"path\":\"" : "", netns, netns[0] ? "\"" : "", more);
+
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+}
+
+TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "p", "/run/netns/cni-1", POD("sandbox", "p"));
+    write_spec(&r, "c", "/proc/1000/ns/net", POD("container", "p"));
+    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
+    ASSERT_EQ(machine.opened, 0); /* CNI may come only now */
+    rig_start(&r, &root, "p", "");
+    ASSERT_STR(machine.path, "/run/netns/cni-1");
+    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_EQ(nics(&r), 1);
+    ASSERT_EQ(r.guest.nics, 1);
+    ASSERT_OK(rig_try_create(&r, &root, "c", &err), err);
+    rig_start(&r, &root, "c", "");
+    ASSERT_EQ(machine.opened, 1); /* the pod has it */
+    ASSERT_OK(rig_try_kill(&r, &root, "c", "", 9, true, &err), err);
+    (void)rig_wait(&r, &root, "c", "");
+    rig_delete(&r, &root, "c", "");
+    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_OK(rig_try_kill(&r, &root, "p", "", 9, true, &err), err);
+    (void)rig_wait(&r, &root, "p", "");
+    rig_delete(&r, &root, "p", "");
+    ASSERT_EQ(machine.plugged, 0);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_namespace_of_its_own_is_its_anchors)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    AUTO_FREE char *want = NULL;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "a", "", "");
+    ASSERT_OK(rig_try_create(&r, &root, "a", &err), err);
+    rig_start(&r, &root, "a", "");
+    want = str_format("/proc/%u/ns/net", rig_find(&r, "a")->pid);
+    ASSERT_STR(machine.path, want);
+    rig_close(&r, ctx);
+    ASSERT_EQ(machine.plugged, 0);
+}
+
+TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "p", "/run/netns/x", POD("sandbox", "p"));
+    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
+    machine.open_fails = true;
+    ASSERT_FAIL(rig_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "network of pod p");
+    err_clear(&err);
+    rig_delete(&r, &root, "p", "");
+    ASSERT_EQ(machine.plugged, 0);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(the_networks_of_pods_in_one_vm_are_their_own)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "p1", "/run/netns/1", POD("sandbox", "p1"));
+    write_spec(&r, "p2", "/run/netns/2", POD("sandbox", "p2"));
+    ASSERT_OK(rig_try_create(&r, &root, "p1", &err), err);
+    ASSERT_OK(rig_try_create(&r, &root, "p2", &err), err);
+    rig_start(&r, &root, "p1", "");
+    rig_start(&r, &root, "p2", "");
+    ASSERT_EQ(nics(&r), 2);
+    ASSERT_OK(rig_try_kill(&r, &root, "p1", "", 9, true, &err), err);
+    (void)rig_wait(&r, &root, "p1", "");
+    rig_delete(&r, &root, "p1", "");
+    ASSERT_EQ(nics(&r), 1);
+    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_EQ(container_state(rig_find(&r, "p2")), CONTAINER_RUNNING);
+    rig_close(&r, ctx);
+    ASSERT_EQ(machine.plugged, 0);
+}
+
+TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "p", "/run/netns/1", POD("sandbox", "p"));
+    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
+    rig_start(&r, &root, "p", "");
+    fake_vmm_die(r.vmm, FAKE_KILLED);
+    ASSERT_EQ(rig_wait(&r, &root, "p", ""), 137);
+    rig_delete(&r, &root, "p", "");
+    ASSERT_EQ(machine.plugged, 0);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    const struct sandbox_create c = {
+        .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
+    };
+    struct sandbox_started s;
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
+    ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
+    ASSERT_STR(machine.path, "/run/netns/cni-2");
+    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    ASSERT_EQ(machine.plugged, 0);
+    rig_close(&r, ctx);
+}
