@@ -55,7 +55,7 @@ static void read_ip(const struct nl_attr *a, uint8_t family, struct rtnl_ip *ret
 {
     if (ip_len(family) == 0 || a->len != ip_len(family))
         return;
-    ret->family = family;
+    *ret = (struct rtnl_ip){ .family = family }; /* one that came before may have been longer */
     memcpy(ret->bytes, a->data, a->len);
 }
 
