@@ -480,7 +480,7 @@ int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_s
 
 /* --- what a VM cannot give --- */
 
-int network_check_namespace(const char *type, bool present, const char *path, struct err *err)
+int network_refuse_host(const char *type, struct err *err)
 {
     static const struct {
         const char *type, *what, *how;
@@ -490,8 +490,7 @@ int network_check_namespace(const char *type, bool present, const char *path, st
         { "ipc", "the host's IPC (hostIPC)", "share it within the pod instead" },
     };
 
-    (void)path;
-    for (size_t i = 0; i < ARRAY_LEN(hosts) && !present; i++)
+    for (size_t i = 0; i < ARRAY_LEN(hosts); i++)
         if (str_eq(type, hosts[i].type))
             return err_set(err, ERR_INVALID,
                            "a container in a VM cannot have %s: %s, or use another runtime class",

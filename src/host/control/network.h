@@ -92,7 +92,6 @@ struct network_stats {
 int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_stats *ret,
                   struct err *err);
 
-/* What of a spec's namespaces a VM cannot give: ERR_INVALID with a text for people. path is the
- * entry's path ("" for a new one), present whether there is an entry at all; type "network", "pid",
- * "ipc" … For "network" without an entry (--net-host). Never waits. */
-int network_check_namespace(const char *type, bool present, const char *path, struct err *err);
+/* A container without a namespace of this type ("network", "pid", "ipc") would have the host's,
+ * which a VM cannot give: ERR_INVALID with a text for people; other types: success. Never waits. */
+int network_refuse_host(const char *type, struct err *err);

@@ -138,7 +138,7 @@ void network_forward_start(struct ctx *ctx, struct network *n)
 {
     struct err err = ERR_INIT;
 
-    if (!n->o.host->forward_open || !n->o.guest->ops->connect_port)
+    if (!n->config->loopback || !n->o.host->forward_open || !n->o.guest->ops->connect_port)
         return;
     if (n->o.host->forward_open(ctx, n->netns_fd, &n->forward.listener, &n->forward.hook, &err) <
         0) {

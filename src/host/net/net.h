@@ -46,6 +46,7 @@ struct net_iface {
 struct net_config {
     struct net_iface ifaces[NET_MAX_IFACES];
     size_t n;
+    bool loopback;           /* is up: somebody can dial 127.0.0.1 there */
     unsigned skipped_routes; /* that cannot be handed on: several next hops */
 };
 void net_config_free(struct net_config *c);

@@ -52,6 +52,8 @@ static int on_link(void *arg, uint16_t type, const uint8_t *body, size_t len)
     if (type != RTM_NEWLINK)
         return 0;
     int n = rtnl_read_link(body, len, &l);
+    if (n == 0 && (l.flags & IFF_LOOPBACK) && (l.flags & IFF_UP))
+        r->config->loopback = true;
     if (n < 0 || !wanted(&l))
         return n;
     if (l.type != ARPHRD_ETHER || !l.has_mac || l.mtu < MTU_MIN || l.mtu > MTU_MAX) {

@@ -80,10 +80,12 @@ static inline struct rig_pod rig_pod(struct ctx *ctx)
 #define IN_POD "nsenter -t %d -n "
 #define POD(p) child_pid((p)->child)
 
-/* All that can be seen of the pod's namespace. Caller frees. */
+/* All that can be seen of the pod's namespace, but for what the kernel does by itself meanwhile
+ * (whether an address is still being asked about). Caller frees. */
 static inline char *rig_look(const struct rig_pod *p)
 {
-    return rig_out("nsenter -t %d -n sh -c 'ip addr; ip -4 route show table all; ip -6 route show "
+    return rig_out("nsenter -t %d -n sh -c 'ip addr | sed s/.tentative//; ip -4 route show table "
+                   "all; ip -6 route show "
                    "table all; ip neigh show nud permanent; tc qdisc; for d in $(ls "
                    "/proc/sys/net/ipv4/conf); do tc filter show dev $d ingress 2>/dev/null; done'",
                    POD(p));

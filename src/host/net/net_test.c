@@ -144,6 +144,7 @@ TEST_FIBER(several_interfaces_of_several_kinds_are_read)
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
     ASSERT_EQ(c->n, 2);
+    ASSERT(c->loopback);
     ASSERT(strcmp(c->ifaces[0].name, "eth0") == 0 || strcmp(c->ifaces[1].name, "eth0") == 0);
     ASSERT(strcmp(c->ifaces[0].name, "net1") == 0 || strcmp(c->ifaces[1].name, "net1") == 0);
 }
@@ -156,6 +157,7 @@ TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
     ASSERT_EQ(c->n, 0);
+    ASSERT(!c->loopback);
 }
 
 TEST_FIBER(an_interface_that_is_no_ethernet_is_refused_by_name)
