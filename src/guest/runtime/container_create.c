@@ -11,6 +11,7 @@
 #include "guest/stdio/relay.h"
 #include "guest/stdio/tty.h"
 #include "guest/storage/path.h"
+#include "oci/pods.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -103,8 +104,7 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
 {
     const char *hostname = text_of(spec_json(spec), "hostname");
 
-    if (etcfiles_check_hostname(hostname, err) < 0 ||
-        container_join_network(ctx, c, spec, err) < 0)
+    if (etcfiles_check_hostname(hostname, err) < 0 || container_join_network(ctx, c, spec, err) < 0)
         return -1;
     if (c->kind == SPEC_WORKLOAD)
         return join_pod(c, pod_id, err);
@@ -112,7 +112,8 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
         return -1;
     AUTO_FREE char *search = NULL, *servers = NULL;
     container_dns(c, &search, &servers);
-    const struct sandbox_names names = { hostname, search, servers };
+    const struct sandbox_names names = { hostname, search, servers,
+                                         spec_annotation(spec, POD_RESOLV_CONF) };
     c->sandbox_made = true; /* from here on there may be something to undo */
     return sandbox_make(ctx, c->bundle, &names, c->kind == SPEC_SANDBOX, err);
 }

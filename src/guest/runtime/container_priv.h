@@ -81,6 +81,7 @@ void container_on_done(void *arg);
  * pod: with the directories that its containers share. */
 struct sandbox_names {
     const char *hostname, *dns_search, *dns_servers;
+    const char *resolv_conf; /* the whole file; NULL: of the two above */
 };
 int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *names, bool pod,
                  struct err *err);

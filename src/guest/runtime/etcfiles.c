@@ -6,6 +6,7 @@
 
 #define SEARCH_MAX 6
 #define SERVERS_MAX 64
+#define RESOLV_MAX_BYTES (16u << 10)
 
 int etcfiles_check_hostname(const char *name, struct err *err)
 {
@@ -84,5 +85,17 @@ int etcfiles_resolv(const char *search, const char *servers, char **ret, struct 
     for (size_t i = 0; i < hosts.n; i++)
         sbuf_addf(&out, "nameserver %s\n", hosts.v[i]);
     *ret = sbuf_take(&out);
+    return 0;
+}
+
+int etcfiles_check_resolv(const char *text, struct err *err)
+{
+    size_t len = 0;
+
+    for (; text[len] && len <= RESOLV_MAX_BYTES; len++)
+        if (iscntrl((unsigned char)text[len]) && text[len] != '\n' && text[len] != '\t')
+            return err_set(err, ERR_INVALID, "resolv.conf contains a control character");
+    if (len > RESOLV_MAX_BYTES)
+        return err_set(err, ERR_INVALID, "resolv.conf has more than %u bytes", RESOLV_MAX_BYTES);
     return 0;
 }

@@ -55,3 +55,14 @@ TEST(resolv_refuses_what_would_make_another_line)
     ASSERT_HAS(err.msg, "more than 6");
     ASSERT(!text);
 }
+
+TEST(a_whole_resolv_conf_is_lines_of_text)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(etcfiles_check_resolv("search a b\nnameserver ::1\noptions\tndots:5\n", &err), err);
+    ASSERT_FAIL(etcfiles_check_resolv("search a\r\n", &err), err, ERR_INVALID);
+    AUTO_FREE char *much = str_format("%20000s", "x");
+    ASSERT_FAIL(etcfiles_check_resolv(much, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "16384 bytes");
+}

@@ -22,6 +22,7 @@ static const char *const mounts[] = { "sandboxMounts", "sandboxTmpfsMounts", "hu
 /* Copies of all it sees: the work may outlive its caller. */
 struct job {
     char *root, *hostname, *dns_search, *dns_servers;
+    char *resolv_conf; /* NULL: of the two above */
     bool pod;
     struct strv dirs, hugepages, sizes;
 };
@@ -36,6 +37,7 @@ static void job_free(void *arg)
     free(j->hostname);
     free(j->dns_search);
     free(j->dns_servers);
+    free(j->resolv_conf);
     strv_release(&j->dirs);
     strv_release(&j->hugepages);
     strv_release(&j->sizes);
@@ -79,11 +81,12 @@ static int make_files(const struct job *j, struct err *err)
     if (!name[0] && gethostname(own, sizeof(own) - 1) == 0)
         name = own;
     AUTO_FREE char *line = str_format("%s\n", name), *hosts = etcfiles_hosts(name), *resolv = NULL;
-    if (etcfiles_resolv(j->dns_search, j->dns_servers, &resolv, err) < 0)
+    if (j->resolv_conf ? etcfiles_check_resolv(j->resolv_conf, err) < 0
+                       : etcfiles_resolv(j->dns_search, j->dns_servers, &resolv, err) < 0)
         return -1;
     if (put(j->root, "hostname", line, err) < 0 || put(j->root, "hosts", hosts, err) < 0)
         return -1;
-    return put(j->root, "resolv.conf", resolv, err);
+    return put(j->root, "resolv.conf", j->resolv_conf ? j->resolv_conf : resolv, err);
 }
 
 /* --- directories that a pod's containers share --- */
@@ -132,6 +135,7 @@ int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *
     j->hostname = str_dup(names->hostname);
     j->dns_search = str_dup(names->dns_search);
     j->dns_servers = str_dup(names->dns_servers);
+    j->resolv_conf = names->resolv_conf ? str_dup(names->resolv_conf) : NULL;
     j->pod = pod;
     return job_run(ctx, j, make_all, "files of the pod", err);
 }

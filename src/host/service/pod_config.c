@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "oci/pods.h"
 #include "proto/pb.h"
 #include <stdlib.h>
 #include <string.h>
@@ -45,6 +46,10 @@ static int check_namespaces(const Cri__LinuxSandboxSecurityContext *sc, const ch
     if (o->ipc == CRI__NAMESPACE_MODE__NODE)
         return err_set(err, ERR_INVALID,
                        "the pod asks for the host's IPC (hostIPC): a VM has its own");
+    if (o->userns_options && o->userns_options->mode == CRI__NAMESPACE_MODE__POD)
+        return err_set(err, ERR_INVALID,
+                       "the pod asks for a user namespace (hostUsers: false), which is not "
+                       "supported: root in a container is root in its VM only");
     return 0;
 }
 
@@ -98,11 +103,36 @@ static void put_user(struct jsw *w, const Cri__LinuxSandboxSecurityContext *sc)
     jsw_end_obj(w);
 }
 
+static void add_words(struct sbuf *out, const char *key, const char *const *words, size_t n)
+{
+    for (size_t i = 0; i < n; i++)
+        sbuf_addf(out, "%s %s", i ? "" : key, words[i]);
+    if (n)
+        sbuf_addc(out, '\n');
+}
+
+/* As containerd writes the file of a pod that has a pause container. The bridge's messages know
+ * servers and domains only, and come with an interface, of which a pod may have none. */
+static void put_resolv_conf(struct jsw *w, const Cri__DNSConfig *dns)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    add_words(&out, "search", (const char *const *)dns->searches, dns->n_searches);
+    for (size_t i = 0; i < dns->n_servers; i++)
+        sbuf_addf(&out, "nameserver %s\n", dns->servers[i]);
+    add_words(&out, "options", (const char *const *)dns->options, dns->n_options);
+    if (out.len)
+        jsw_str(w, POD_RESOLV_CONF, out.data);
+}
+
 static void put_annotations(struct jsw *w, const Cri__PodSandboxConfig *c)
 {
     jsw_obj(w, "annotations");
     for (size_t i = 0; i < c->n_annotations; i++)
-        jsw_str(w, c->annotations[i]->key, c->annotations[i]->value);
+        if (!str_eq(c->annotations[i]->key, POD_RESOLV_CONF))
+            jsw_str(w, c->annotations[i]->key, c->annotations[i]->value);
+    if (c->dns_config)
+        put_resolv_conf(w, c->dns_config);
     if (c->metadata) {
         jsw_str(w, CRI "sandbox-name", c->metadata->name);
         jsw_str(w, CRI "sandbox-namespace", c->metadata->namespace_);
