@@ -1,10 +1,11 @@
 #include "host/shim/group.h"
+#include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/offload.h"
-#include "host/rpc/rpc_sock.h"
+#include "host/rpc/rpc_client.h"
 #include "host/service/service.h"
 #include "host/shim/bootstrap.h"
 #include "oci/spec.h"
@@ -17,6 +18,7 @@
 #include <unistd.h>
 
 #define CONNECT_LIMIT (100 * NS_PER_MS)
+#define ANSWER_LIMIT NS_PER_S
 #define NOTE_MAX_BYTES (16u << 10)
 #define SANDBOX_ID "io.kubernetes.cri.sandbox-id"
 
@@ -61,12 +63,20 @@ const char *group_path(const char *address)
 
 bool group_alive(struct ctx *ctx, const char *address)
 {
-    struct ctx limit = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    ConnectRequest req = CONNECT_REQUEST__INIT;
     struct err err = ERR_INIT;
-    AUTO_FD int fd = -1;
 
-    /* A full queue is a live server's, or that of one which is stuck: not a dead one's. */
-    return rpc_sock_connect(&limit, address, &fd, &err) == 0 || err.code == ERR_DEADLINE;
+    /* A full queue is a live server's, or that of one which is stuck: not a dead one's. But the
+     * kernel may take a while for the descriptors of a process that was killed, and its listener
+     * goes late: connecting says little. Then the connection ends, instead of an answer. */
+    if (rpc_client_connect(&connecting, address, &client, &err) < 0)
+        return err.code == ERR_DEADLINE;
+    return rpc_client_call(&answering, client, SERVICE_TASK_V2, "Connect", &req,
+                           &connect_response__descriptor, NULL, &err) == 0 ||
+           err.code != ERR_UNAVAILABLE;
 }
 
 struct group_lock {

@@ -22,7 +22,7 @@ int group_lock(struct ctx *ctx, const char *address, struct group_lock **ret, st
 void group_unlock(struct group_lock *l);
 AUTO_DEFINE(struct group_lock *, group_unlock);
 
-/* Does somebody accept connections there? Waits at most 100 ms. */
+/* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
 bool group_alive(struct ctx *ctx, const char *address);
 /* The path of a "unix://" address; borrows. */
 const char *group_path(const char *address);

@@ -426,6 +426,27 @@ def delete_tells_the_exit_that_was_noted(w):
     assert not os.path.exists(empty) and os.path.exists(used), "only its own, and only if empty"
 
 
+def delete_is_not_fooled_by_a_listener_that_outlives_its_shim(w):
+    address = w.start("c1")
+    os.kill(w.pid(address), signal.SIGKILL)
+    until(lambda: not daemons(w.top), "the shim is dead")
+    left = os.path.join(w.top, "left")
+    open(left, "w").close()
+    w.ledger("c1", ("file", left))
+    path = address.removeprefix("unix://")
+    os.unlink(path)
+    with socket.socket(socket.AF_UNIX) as listener:  # as the kernel has not got to it yet
+        listener.bind(path)
+        listener.listen(8)
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(w.delete, "c1")
+            time.sleep(0.2)
+            assert not answer.done()
+            listener.close()
+            assert answer.result()[2] == 137
+    assert not os.path.exists(left) and os.listdir(w.sockets) == []
+
+
 def delete_waits_for_an_owner_that_is_going(w):
     os.kill(w.pid(w.start("c1")), signal.SIGKILL)
     until(lambda: not daemons(w.top), "the shim is dead")
