@@ -152,7 +152,7 @@ static void serve(struct box *b, unsigned n)
     uint32_t code;
     AUTO_FREE char *out = in_pod(b, n, &code,
                                  "for k in tcp udp; do $P serve $k 7 >/tmp/$k.%u </dev/null 2>&1 & "
-                                 "until grep -q . /tmp/$k.%u; do sleep 0.1; done; done; cat "
+                                 "until grep -qs . /tmp/$k.%u; do sleep 0.1; done; done; cat "
                                  "/tmp/tcp.%u /tmp/udp.%u",
                                  n, n, n, n);
 
@@ -376,7 +376,7 @@ TEST_FIBER(a_port_of_a_pod_can_be_reached_from_the_host)
     free(in_pod(&b, 0, &code,
                 "$P serve tcp 70 127.0.0.1 >/tmp/a </dev/null 2>&1 & $P serve tcp 71 10.1.0.2 "
                 ">/tmp/b </dev/null 2>&1 & $P serve tcp 72 ::1 >/tmp/c </dev/null 2>&1 & "
-                "until grep -q . /tmp/a && grep -q . /tmp/b && grep -q . /tmp/c; do sleep 0.1; "
+                "until grep -qs . /tmp/a && grep -qs . /tmp/b && grep -qs . /tmp/c; do sleep 0.1; "
                 "done"));
     echo(&b, "pod2", false, 70);
     echo(&b, "pod2", false, 71); /* listens on the pod's address alone */

@@ -1,0 +1,270 @@
+/* With veths for devices, in network namespaces of the test's own. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/str.h"
+#include "guest/net/nets.h"
+#include "harness/tap.h"
+#include "proto/link.h"
+
+#include <sched.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define MAC "02:00:00:00:01:02"
+
+/* A "root" namespace of the VM: with nothing in it. */
+static void begin(void)
+{
+    if (geteuid() != 0)
+        tap_skip("network namespaces need root");
+    ASSERT(unshare(CLONE_NEWNET) == 0);
+}
+
+static void device(const char *mac)
+{
+    AUTO_FREE char *cmd = str_format("ip link add eth1 type veth peer name far1 && "
+                                     "ip link set eth1 address %s && ip link set far1 up",
+                                     mac);
+
+    ASSERT(system(cmd) == 0);
+}
+
+__attribute__((format(printf, 2, 3))) static char *in_ns(const char *path, const char *fmt, ...)
+{
+    struct sbuf b = { 0 };
+    char part[4096];
+    va_list ap;
+
+    va_start(ap, fmt);
+    AUTO_FREE char *line = str_vformat(fmt, ap);
+    va_end(ap);
+    AUTO_FREE char *cmd = str_format("nsenter --net=%s sh -c '%s' 2>&1", path, line);
+    FILE *f = popen(cmd, "r");
+    ASSERT(f);
+    for (size_t n; (n = fread(part, 1, sizeof(part), f)) > 0;)
+        sbuf_add(&b, part, n);
+    pclose(f);
+    return sbuf_take(&b);
+}
+
+static const struct nets_address addresses[] = { { "10.1.0.2", 24 }, { "fd00:1::2", 64 } };
+static const struct nets_route routes[] = {
+    { .destination = "10.1.0.1/32", .next_hop = "", .source = "10.1.0.2", .link_scope = true },
+    { .destination = "10.1.0.0/24", .next_hop = "10.1.0.1", .source = "" },
+    { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "", .metric = 7 },
+    { .destination = "192.0.2.0/24", .next_hop = "169.254.1.1", .source = "", .on_link = true },
+    { .destination = "198.51.100.0/24", .next_hop = "203.0.113.1", .source = "" }, /* unheard of */
+    { .destination = "fd00:1::/64", .next_hop = "", .source = "", .metric = 256 },
+    { .destination = "::/0", .next_hop = "fd00:1::1", .source = "", .mtu = 1300 },
+};
+static const struct nets_neighbour neighbours[] = { { "169.254.1.1", "02-00-00-00-00-09" } };
+
+static struct nets_nic nic(void)
+{
+    return (struct nets_nic){ .ns = "pod1",
+                              .id = "n1",
+                              .mac = "02-00-00-00-01-02",
+                              .name = "eth0",
+                              .mtu = 1400,
+                              .addresses = addresses,
+                              .n_addresses = ARRAY_LEN(addresses),
+                              .routes = routes,
+                              .n_routes = ARRAY_LEN(routes),
+                              .neighbours = neighbours,
+                              .n_neighbours = 1,
+                              .dns_search = "a.example,b.example",
+                              .dns_servers = "10.0.0.10" };
+}
+
+TEST_FIBER(a_device_is_moved_and_configured_and_goes)
+{
+    struct err err = ERR_INIT;
+    struct nets_nic n = nic();
+    AUTO_FREE char *path = NULL, *search = NULL, *servers = NULL;
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err); /* a container came first */
+    ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
+    AUTO_FREE char *addr = in_ns(path, "ip addr");
+    ASSERT_HAS(addr, "lo: <LOOPBACK,UP");
+    ASSERT_HAS(addr, "eth0@");
+    ASSERT_HAS(addr, "mtu 1400");
+    ASSERT_HAS(addr, MAC);
+    ASSERT_HAS(addr, "inet 10.1.0.2/24 brd 10.1.0.255");
+    ASSERT_HAS(addr, "inet6 fd00:1::2/64");
+    ASSERT(!strstr(addr, "tentative"));
+    AUTO_FREE char *route = in_ns(path, "ip route; ip -6 route; ip neigh");
+    ASSERT_HAS(route, "10.1.0.1 dev eth0 proto static scope link src 10.1.0.2");
+    ASSERT_HAS(route, "10.1.0.0/24 via 10.1.0.1 dev eth0");
+    ASSERT_HAS(route, "default via 10.1.0.1 dev eth0 proto static metric 7");
+    ASSERT_HAS(route, "192.0.2.0/24 via 169.254.1.1 dev eth0 proto static onlink");
+    ASSERT_HAS(route, "198.51.100.0/24 via 203.0.113.1 dev eth0 proto static onlink");
+    ASSERT_HAS(route, "default via fd00:1::1 dev eth0 proto static metric 1024 mtu 1300");
+    ASSERT_HAS(route, "169.254.1.1 dev eth0 lladdr 02:00:00:00:00:09 PERMANENT");
+    ASSERT(!strstr(route, "proto kernel scope link"));
+    nets_dns(nets, "POD1", &search, &servers);
+    ASSERT_STR(search, "a.example,b.example");
+    ASSERT_STR(servers, "10.0.0.10");
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_EXISTS);
+    ASSERT_OK(nets_remove(ctx, nets, "pod1", "n1", &err), err);
+    AUTO_FREE char *after = in_ns(path, "ip link show eth0");
+    ASSERT_HAS(after, "state DOWN");
+    ASSERT_OK(nets_remove(ctx, nets, "pod1", "n1", &err), err); /* what is gone is gone */
+    ASSERT_OK(nets_remove(ctx, nets, "nobody", "n1", &err), err);
+    nets_release(nets, "pod1");
+    AUTO_FREE char *gone = in_ns(path, "ip link");
+    ASSERT_HAS(gone, "cannot open");
+}
+
+/* No names, no routes of its own: the kernel makes those to the addresses' nets. */
+TEST_FIBER(the_originals_host_is_understood)
+{
+    static const struct nets_route one[] = {
+        { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "" },
+        { .destination = "::/0", .next_hop = "::", .source = "" }, /* leads nowhere: none */
+    };
+    struct nets_nic n = nic();
+    struct err err = ERR_INIT;
+    AUTO_FREE char *path = NULL;
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    n.name = "";
+    n.mtu = 0;
+    n.encap_overhead = 50;
+    n.routes = one;
+    n.n_routes = 2;
+    n.n_neighbours = 0;
+    ASSERT_OK(nets_add(ctx, nets, &n, &err), err); /* before any container */
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
+    AUTO_FREE char *out = in_ns(path, "ip addr; ip route; ip -6 route");
+    ASSERT_HAS(out, "eth1@");
+    ASSERT_HAS(out, "mtu 1450");
+    ASSERT_HAS(out, "10.1.0.0/24 dev eth1 proto kernel scope link");
+    ASSERT_HAS(out, "default via 10.1.0.1");
+    ASSERT(!strstr(out, "default via ::"));
+    n.id = "n2";
+    n.n_addresses = 0;
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_UNIMPLEMENTED);
+    nets_release(nets, "pod1");
+}
+
+static void plug_later(void *arg)
+{
+    (void)arg;
+    device(MAC);
+}
+
+TEST_FIBER(a_device_that_comes_late_is_waited_for)
+{
+    struct nets_nic n = nic();
+    struct err err = ERR_INIT;
+    struct group g;
+
+    begin();
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    group_init(&g);
+    group_go(&g, ctx->loop, plug_later, NULL, "plug");
+    ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
+    ASSERT_OK(group_wait(ctx, &g, "plug", &err), err);
+}
+
+TEST_FIBER(a_device_that_never_comes_is_said)
+{
+    struct ctx limited = ctx_with_timeout(ctx, 50 * NS_PER_MS);
+    struct nets_nic n = nic();
+    struct err err = ERR_INIT;
+
+    begin();
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    ASSERT_FAIL(nets_add(&limited, nets, &n, &err), err, ERR_DEADLINE);
+    ASSERT_HAS(err.msg, "no such device");
+}
+
+TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
+{
+    static const struct nets_address bad_ip = { "10.1.0.2", 33 };
+    static const struct nets_route bad_route = { "10.0.0.0", "", "", 0, 0, false, false },
+                                   lost = { "192.0.2.0/24", "", "203.0.113.9", 0, 0, false, false };
+    static const struct nets_neighbour bad_mac = { "10.0.0.1", "02:00" };
+    struct nets_nic n;
+    struct err err = ERR_INIT;
+    AUTO_FREE char *path = NULL;
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    n = nic();
+    n.mac = "02-00-00-00-01";
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n.mac = LINK_GUEST_MAC; /* the way to the host is nobody's */
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.name = "a/b";
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.ns = "../x";
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.addresses = &bad_ip;
+    n.n_addresses = 1;
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.routes = &bad_route;
+    n.n_routes = 1;
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.neighbours = &bad_mac;
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n = nic();
+    n.n_routes = 1;
+    n.routes = &lost; /* from an address that is not ours: the kernel says no */
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
+    ASSERT(nets_add(ctx, nets, &n, &err) < 0);
+    ASSERT_HAS(err.msg, "192.0.2.0/24");
+    AUTO_FREE char *out = in_ns(path, "ip link show eth0");
+    ASSERT_HAS(out, "state DOWN");
+    nets_release(nets, "pod1");
+}
+
+TEST_FIBER(a_port_is_reached_on_loopback_and_on_the_address)
+{
+    struct nets_nic n = nic();
+    struct err err = ERR_INIT;
+    AUTO_FREE char *path = NULL;
+    int fd = -1;
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
+    ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
+    AUTO_FREE char *serve = str_format(
+        "nsenter --net=%s timeout 20 python3 -c 'import socket\n"
+        "a = [socket.create_server(x) for x in ((\"127.0.0.1\", 70), (\"10.1.0.2\", 71))]\n"
+        "a.append(socket.create_server((\"::1\", 72), family=socket.AF_INET6))\n"
+        "open(\"/tmp/lcow-nets.%d\", \"w\")\n"
+        "for s in a: s.accept()' &",
+        path, getpid());
+    AUTO_FREE char *ready = str_format("/tmp/lcow-nets.%d", getpid());
+    ASSERT(system(serve) == 0);
+    while (access(ready, F_OK) < 0)
+        ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
+    unlink(ready);
+    for (int port = 70; port <= 72; port++) {
+        ASSERT_OK(nets_connect(ctx, nets, "pod1", port == 72, (uint16_t)port, &fd, &err), err);
+        fd_close(fd);
+    }
+    ASSERT_FAIL(nets_connect(ctx, nets, "pod1", false, 79, &fd, &err), err, ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "refused");
+    ASSERT_FAIL(nets_connect(ctx, nets, "nobody", false, 79, &fd, &err), err, ERR_NOT_FOUND);
+    nets_release(nets, "pod1");
+}
