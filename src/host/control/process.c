@@ -55,6 +55,12 @@ struct process *process_new(struct container *c, const char *exec_id, const char
     return p;
 }
 
+static struct process *process_ref(struct process *p)
+{
+    p->refs++;
+    return p;
+}
+
 void process_unref(struct process *p)
 {
     if (!p || --p->refs > 0)
@@ -445,9 +451,23 @@ static void watch_killed(struct process *p)
     group_go(&p->r->fibers, p->r->o.loop, killed_main, p, "killed %s", p->container_id);
 }
 
-int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
+static int ask_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
 {
     struct box *b = p->r->box;
+    int r;
+
+    if (box_enter(b, "signal a process", err) < 0)
+        return -1;
+    r = b->guest->ops->signal_process(ctx, b->guest, p->container_id, p->guest_pid, (int)signo,
+                                      err);
+    box_leave(b);
+    return r;
+}
+
+int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struct err *err)
+{
+    /* It may be deleted while we wait. */
+    AUTO(process_unref) struct process *p = process_ref(given);
     /* The one that must work, also with a guest that hangs. */
     bool must = signo == SIGKILL && process_is_init(p);
     struct ctx limited = ctx_with_timeout(ctx, PROCESS_KILL_LIMIT);
@@ -460,17 +480,13 @@ int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct er
     if (p->state != PROCESS_ST_RUNNING)
         return err_set(err, ERR_NOT_FOUND, "process %s%s%s has ended", p->container_id,
                        p->exec_id[0] ? "/" : "", p->exec_id);
-    r = box_enter(b, "signal a process", err);
-    if (r == 0) {
-        r = b->guest->ops->signal_process(&limited, b->guest, p->container_id, p->guest_pid,
-                                          (int)signo, err);
-        box_leave(b);
-    }
-    if (must && (r == 0 || err->code == ERR_NOT_FOUND) && p->state == PROCESS_ST_RUNNING)
+    r = ask_signal(&limited, p, signo, err);
+    must = must && p->state == PROCESS_ST_RUNNING;
+    if (must && (r == 0 || err->code == ERR_NOT_FOUND))
         watch_killed(p);
     if (r < 0 && must && err->code == ERR_DEADLINE && ctx_left(ctx) > 0) {
         err_clear(err);
-        box_give_up(b);
+        box_give_up(p->r->box);
         return 0;
     }
     if (r < 0 && err->code == ERR_UNAVAILABLE) /* with its VM */

@@ -351,6 +351,38 @@ TEST_VIRTUAL(a_guest_that_does_not_answer_holds_up_no_signal_for_long)
     rig_close(&r, &root);
 }
 
+static void kill_exec_main(void *arg)
+{
+    struct client *c = arg;
+
+    c->ret = rig_try_kill(c->r, c->ctx, c->id, "x", 15, false, &c->err);
+    c->done = true;
+}
+
+TEST_VIRTUAL(an_exec_may_be_deleted_while_a_signal_to_it_hangs)
+{
+    struct rig r = { .guest_opts.process_ns = NS_PER_S,
+                     .guest_opts.container_ns = 5000 * NS_PER_S,
+                     .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop), little = ctx_with_timeout(&root, 10 * NS_PER_S);
+    struct client kill;
+
+    rig_open(&r, &root);
+    rig_create(&r, &root, "a");
+    rig_start(&r, &root, "a", "");
+    rig_exec(&r, &root, "a", "x");
+    rig_start(&r, &root, "a", "x");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1000, FAKE_SILENT, 0 };
+    go(&kill, &r, &little, "a", kill_exec_main);
+    pass(&root, 3 * NS_PER_S);
+    rig_delete(&r, &root, "a", "x");
+    ASSERT(!kill.done);
+    fake_vmm_die(r.vmm, FAKE_KILLED);
+    pass(&root, NS_PER_S);
+    ASSERT_FAIL(kill.ret, kill.err, ERR_NOT_FOUND);
+    rig_close(&r, &root);
+}
+
 /* A whole life, cut off after n ms, for every n. */
 static void life_main(void *arg)
 {

@@ -55,6 +55,8 @@ static void stop(void *arg, const char *why)
 
     if (!s->stop.set)
         s->stop_why = why;
+    if (s->service) /* at once: a Create that comes before the end begins would be killed by it */
+        service_refuse(s->service);
     latch_set(&s->stop);
 }
 
