@@ -59,6 +59,8 @@ static void on_leave(void *arg, const char *why)
     world_say(&s->w, "the shim leaves: %s", why);
     if (!s->leave.set)
         s->leave_why = why;
+    s->leaving = true;
+    service_refuse(s->service);
     latch_set(&s->leave);
 }
 
@@ -152,7 +154,6 @@ static void shim_main(void *arg)
     struct err err = ERR_INIT;
 
     (void)latch_wait(&root, &s->leave, "something to serve", &err);
-    s->leaving = true;
     s->leave_ns = loop_now(s->w.loop);
     check_leaving(s);
     end(&root, s);

@@ -1,5 +1,7 @@
 /* svc_client.c - what containerd does to a shim, by the dice. */
 #include "base/loop.h"
+#include "host/control/container.h"
+#include "host/control/registry.h"
 #include "svc_priv.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -56,16 +58,35 @@ int svc_do(struct svc *s, struct svc_conn *c, const struct svc_ask *ask, struct 
 
 /* --- a step --- */
 
-/* More often what leads on than what ends. */
-static enum svc_act choose(struct svc *s, unsigned n)
+/* What leads on from where the container is. */
+static enum svc_act sensible(struct svc *s, const char *id)
 {
-    static const enum svc_act lead[] = { SVC_CREATE, SVC_START, SVC_EXEC, SVC_START };
-    static const enum svc_act end[] = { SVC_KILL, SVC_DELETE };
+    static const enum svc_act running[] = { SVC_EXEC, SVC_EXEC, SVC_START, SVC_START, SVC_START,
+                                            SVC_KILL, SVC_WAIT, SVC_PAUSE, SVC_DELETE };
+    struct err none = ERR_INIT;
+    struct container *c = registry_find(s->registry, id, &none);
 
-    if (n < ARRAY_LEN(lead) && world_chance(&s->w, 700))
-        return lead[n];
-    if (world_chance(&s->w, 250))
-        return end[world_below(&s->w, ARRAY_LEN(end))];
+    if (!c)
+        return SVC_CREATE;
+    switch (container_state(c)) {
+    case CONTAINER_CREATED:
+        return world_chance(&s->w, 700) ? SVC_START : SVC_EXEC;
+    case CONTAINER_RUNNING:
+        return running[world_below(&s->w, ARRAY_LEN(running))];
+    case CONTAINER_PAUSED:
+        return world_chance(&s->w, 600) ? SVC_RESUME : SVC_KILL;
+    case CONTAINER_STOPPED:
+    case CONTAINER_INVALID:
+        return SVC_DELETE;
+    default:
+        return SVC_STATE;
+    }
+}
+
+static enum svc_act choose(struct svc *s, const char *id)
+{
+    if (world_chance(&s->w, 600))
+        return sensible(s, id);
     if (world_chance(&s->w, 980))
         return (enum svc_act)world_below(&s->w, SVC_SHUTDOWN);
     return SVC_SHUTDOWN;
@@ -117,15 +138,31 @@ static void spoil(struct svc *s, struct svc_ask *a)
     }
 }
 
-static struct svc_ask make_ask(struct svc *s, unsigned n)
+/* Those that may be meant for an exec, if there is one. */
+static bool exec_meant(struct svc *s, const struct svc_ask *a)
+{
+    struct err none = ERR_INIT;
+    struct container *c = registry_find(s->registry, a->id, &none);
+
+    if (a->act == SVC_EXEC)
+        return true;
+    if (!has_exec(a->act))
+        return false;
+    /* Most starts in a container that runs are those of execs. */
+    if (a->act == SVC_START && c && container_state(c) == CONTAINER_RUNNING)
+        return world_chance(&s->w, 900);
+    return world_chance(&s->w, 300);
+}
+
+static struct svc_ask make_ask(struct svc *s)
 {
     static const uint32_t signals[] = { 9, 9, 15, 10 };
-    struct svc_ask a = { .act = choose(s, n), .timeout_ns = choose_timeout(s) };
+    struct svc_ask a = { .timeout_ns = choose_timeout(s) };
     unsigned exec = world_below(&s->w, SVC_EXECS);
 
     snprintf(a.id, sizeof(a.id), "%c", 'a' + (int)world_below(&s->w, SVC_CONTAINERS));
-    if (a.act == SVC_EXEC || (n == 3 && a.act == SVC_START) ||
-        (has_exec(a.act) && world_chance(&s->w, 300)))
+    a.act = choose(s, a.id);
+    if (exec_meant(s, &a))
         snprintf(a.exec, sizeof(a.exec), "x%u", exec);
     a.signo = signals[world_below(&s->w, ARRAY_LEN(signals))];
     if (a.signo == 10 && !a.exec[0])
@@ -193,11 +230,11 @@ static void reload(struct svc *s, struct svc_conn *c)
     }
 }
 
-static void do_step(struct svc_client *me, struct svc_conn *c, unsigned n)
+static void do_step(struct svc_client *me, struct svc_conn *c)
 {
     struct svc *s = me->s;
     struct ctx root = ctx_root(s->w.loop);
-    struct svc_ask ask = make_ask(s, n);
+    struct svc_ask ask = make_ask(s);
 
     if (c->vandal && world_chance(&s->w, 300) && !svc_conn_vandalise(&root, c)) {
         svc_conn_hang_up(c);
@@ -231,7 +268,7 @@ void svc_client_main(void *arg)
             break;
         if (fresh)
             reload(s, c);
-        do_step(me, c, n);
+        do_step(me, c);
         svc_conn_unref(c);
     }
     free(me);

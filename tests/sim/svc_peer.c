@@ -15,10 +15,24 @@
 #define EVENTS_SERVICE "containerd.services.events.ttrpc.v1.Events"
 #define PATIENCE (5 * NS_PER_S) /* of the publisher, for one answer */
 
+/* One fiber reads, another handles: what came before an answer was sent came because there was
+ * none. */
+struct frame {
+    struct list node;
+    uint32_t stream;
+    uint64_t at_ns;
+    uint8_t *body;
+    size_t len;
+};
+
 struct peer_conn {
     struct list node;
+    unsigned refs;
     struct svc *s;
     struct stream *stream;
+    struct list frames;
+    bool ended;
+    struct waitq q;
 };
 
 void svc_peer_init(struct svc *s)
@@ -40,7 +54,7 @@ void svc_peer_hang_up(struct svc *s)
 
 /* --- an event --- */
 
-static void take_event(struct svc *s, const struct ttrpc_request *r)
+static void take_event(struct svc *s, const struct ttrpc_request *r, uint64_t came_ns)
 {
     struct svc_peer *p = &s->peer;
     AUTO(pb_free) ForwardRequest *req = NULL;
@@ -54,7 +68,7 @@ static void take_event(struct svc *s, const struct ttrpc_request *r)
         return;
     }
     /* Two may be alike, at one moment; that none came twice is seen by their number. */
-    again = again && (!p->last_sure || p->disturbed);
+    again = again && (!p->last_sure || p->disturbed || came_ns <= p->last_sure_ns);
     world_say(&s->w, "event %s%s", req->envelope->topic, again ? ", again" : "");
     p->n_again += again;
     if (again)
@@ -99,54 +113,61 @@ static int answer(struct ctx *ctx, struct peer_conn *c, uint32_t stream, enum ma
     return how == HALF_AN_ANSWER ? -1 : 0;
 }
 
-static int handle(struct ctx *ctx, struct peer_conn *c, uint32_t stream,
-                  const struct ttrpc_request *r, struct err *err)
+static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, struct err *err)
 {
     struct svc *s = c->s;
     struct svc_peer *p = &s->peer;
     enum manner how = p->sloppy && world_chance(&s->w, 400)
                           ? (enum manner)(1 + world_below(&s->w, MANNERS - 1))
                           : ANSWER;
+    struct ttrpc_request r;
     struct pb_slice ns;
 
-    if (!pb_slice_is(r->service, EVENTS_SERVICE) || !pb_slice_is(r->method, "Forward") ||
-        !ttrpc_metadata_get(r, "containerd-namespace-ttrpc", &ns) || !pb_slice_is(ns, "sim"))
+    if (ttrpc_request_decode((struct pb_slice){ f->body, f->len }, &r) < 0 ||
+        !pb_slice_is(r.service, EVENTS_SERVICE) || !pb_slice_is(r.method, "Forward") ||
+        !ttrpc_metadata_get(&r, "containerd-namespace-ttrpc", &ns) || !pb_slice_is(ns, "sim")) {
         world_broken(&s->w, "containerd was called with something else than Forward in sim");
-    p->disturbed |= how != ANSWER && how != REFUSE;
-    if (how != REFUSE)
-        take_event(s, r);
-    if (how == LATE) {
-        (void)fiber_sleep(ctx, rng_below(&s->w.rng, 2 * PATIENCE), err);
-        if (p->away)
-            return -1;
+        return -1;
     }
+    if (how != REFUSE)
+        take_event(s, &r, f->at_ns);
+    if (how == LATE)
+        (void)fiber_sleep(ctx, rng_below(&s->w.rng, 2 * PATIENCE), err);
     if (how == NEVER)
         return 0;
-    if (how == BREAK_OFF)
+    if (how == BREAK_OFF || answer(ctx, c, f->stream, how, err) < 0)
         return -1;
-    if (answer(ctx, c, stream, how, err) < 0)
-        return -1;
-    if (how == ANSWER) {
+    if (how != REFUSE && loop_now(s->w.loop) - f->at_ns < PATIENCE) {
         p->last_sure = true;
-        p->disturbed = loop_now(s->w.loop) <= p->deaf_until; /* else its repetition is behind it */
+        p->last_sure_ns = loop_now(s->w.loop);
+        p->disturbed = false;
     }
     return 0;
+}
+
+static void conn_unref(struct peer_conn *c)
+{
+    if (--c->refs > 0)
+        return;
+    while (!list_empty(&c->frames)) {
+        struct frame *f = LIST_FIRST(&c->frames, struct frame, node);
+
+        list_remove(&f->node);
+        free(f->body);
+        free(f);
+    }
+    stream_free(c->stream);
+    free(c);
 }
 
 static int read_one(struct ctx *ctx, struct peer_conn *c, struct err *err)
 {
     uint8_t raw[TTRPC_HEADER_BYTES];
     struct ttrpc_header h;
-    struct ttrpc_request r;
+    struct frame *f;
 
     if (stream_read_full(ctx, c->stream, raw, sizeof(raw), err) < 0)
         return -1;
-    while (c->s->peer.deaf) {
-        if (waitq_wait(ctx, &c->s->back, "containerd hears", err) < 0)
-            return -1;
-        c->s->peer.disturbed = true;
-        c->s->peer.deaf_until = loop_now(c->s->w.loop);
-    }
     ttrpc_header_decode(raw, &h);
     if (h.type != TTRPC_REQUEST || h.stream % 2 == 0 || h.len > TTRPC_BODY_MAX) {
         world_broken(&c->s->w, "containerd got a frame of type %u on stream %u", h.type, h.stream);
@@ -157,14 +178,16 @@ static int read_one(struct ctx *ctx, struct peer_conn *c, struct err *err)
 
     if (stream_read_full(ctx, c->stream, body, h.len, err) < 0)
         return -1;
-    if (ttrpc_request_decode((struct pb_slice){ body, h.len }, &r) < 0) {
-        world_broken(&c->s->w, "containerd got a request that is none");
-        return -1;
-    }
-    return handle(ctx, c, h.stream, &r, err);
+    f = mem_new(struct frame);
+    *f = (struct frame){
+        .stream = h.stream, .at_ns = loop_now(ctx->loop), .body = TAKE_PTR(body), .len = h.len
+    };
+    list_append(&c->frames, &f->node);
+    waitq_wake_all(&c->q);
+    return 0;
 }
 
-static void peer_main(void *arg)
+static void reader_main(void *arg)
 {
     struct peer_conn *c = arg;
     struct ctx ctx = ctx_root(c->s->w.loop);
@@ -172,9 +195,38 @@ static void peer_main(void *arg)
 
     while (read_one(&ctx, c, &err) == 0)
         ;
+    c->ended = true;
+    waitq_wake_all(&c->q);
+    conn_unref(c);
+}
+
+static void handler_main(void *arg)
+{
+    struct peer_conn *c = arg;
+    struct ctx ctx = ctx_root(c->s->w.loop);
+    struct err err = ERR_INIT;
+    int r = 0;
+
+    while (r == 0 && !c->ended) {
+        struct frame *f;
+
+        if (c->s->peer.deaf) {
+            (void)waitq_wait(&ctx, &c->s->back, "containerd hears", &err);
+            continue;
+        }
+        if (list_empty(&c->frames)) {
+            (void)waitq_wait(&ctx, &c->q, "events", &err);
+            continue;
+        }
+        f = LIST_FIRST(&c->frames, struct frame, node);
+        list_remove(&f->node);
+        r = handle(&ctx, c, f, &err);
+        free(f->body);
+        free(f);
+    }
+    (void)stream_shutdown(c->stream, SHUT_RDWR);
     list_remove(&c->node);
-    stream_free(c->stream);
-    free(c);
+    conn_unref(c);
 }
 
 int svc_peer_connect(struct ctx *ctx, void *arg, struct rpc_client **ret, struct err *err)
@@ -188,9 +240,13 @@ int svc_peer_connect(struct ctx *ctx, void *arg, struct rpc_client **ret, struct
         return err_set(err, ERR_UNAVAILABLE, "containerd is not there");
     c = mem_new(struct peer_conn);
     c->s = s;
+    c->refs = 2;
+    list_init(&c->frames);
+    waitq_init(&c->q);
     stream_pair(s->w.loop, 4096, &theirs, &c->stream);
     list_append(&s->peer.conns, &c->node);
-    group_go(&s->helpers, s->w.loop, peer_main, c, "containerd's events");
+    group_go(&s->helpers, s->w.loop, reader_main, c, "containerd's reader");
+    group_go(&s->helpers, s->w.loop, handler_main, c, "containerd's events");
     *ret = rpc_client_new(s->w.loop, theirs);
     return 0;
 }

@@ -10,7 +10,7 @@
 #include <protobuf-c/protobuf-c.h>
 
 #define SVC_CLIENTS_MAX 5
-#define SVC_STEPS_MAX 12
+#define SVC_STEPS_MAX 20
 #define SVC_CONNS 2
 #define SVC_CONTAINERS 2
 #define SVC_EXECS 2
@@ -125,12 +125,12 @@ void svc_check_answer(struct svc *s, struct svc_call *call);
 struct svc_peer {
     struct list conns;
     bool away;      /* refuses connections */
-    bool deaf;      /* takes them and reads nothing */
+    bool deaf;      /* takes them and does nothing */
     bool sloppy;    /* answers late, never, with errors, or breaks off */
-    bool disturbed; /* any of these since the last event was answered in order */
+    bool disturbed; /* it hung up since the last event was answered in time */
     struct sbuf last;
-    bool last_sure; /* its answer has been sent */
-    uint64_t deaf_until;
+    bool last_sure; /* it was answered in time … */
+    uint64_t last_sure_ns;
     unsigned n_events, n_again;
     uint64_t last_wall;
 };
