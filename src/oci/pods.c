@@ -32,16 +32,16 @@ static int check_namespaces(const struct spec *s, enum spec_kind kind, struct er
         return 0;
     if (!names(s, "network"))
         return err_set(err, ERR_INVALID,
-                       "host network is not possible: the container runs in a VM with a network "
-                       "of its own");
+                       "host network (hostNetwork, --net-host) is not possible: the container runs "
+                       "in a VM with a network of its own");
     if (kind == SPEC_SANDBOX && !names(s, "pid"))
         return err_set(err, ERR_INVALID,
-                       "host PID namespace is not possible: the host's processes are not in the "
-                       "pod's VM");
+                       "host PID namespace (hostPID) is not possible: the host's processes are not "
+                       "in the pod's VM");
     if (kind == SPEC_SANDBOX && !names(s, "ipc"))
         return err_set(err, ERR_INVALID,
-                       "host IPC namespace is not possible: the host's memory is not in the pod's "
-                       "VM");
+                       "host IPC namespace (hostIPC) is not possible: the host's memory is not in "
+                       "the pod's VM");
     return 0;
 }
 
