@@ -33,8 +33,8 @@ SECONDS = 120   # a ceiling for one command that may boot a VM on a busy machine
 DEADLINE = 300  # for a whole test, unless it says otherwise
 RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
 LOGS = os.path.join(packages.TOP, "build/e2e")
-# A directory with templates to start VMs from, shared by all tests; "off": each boots on its own.
-TEMPLATE = os.environ.get("LCOW_E2E_TEMPLATE", "off")
+TEMPLATE = "off"  # or the directory of the one that VMs are cloned from; run sets it
+COLD_ON = "1.7"   # so that both ways are gone: on this one each VM boots on its own
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
                          "rootfs": "vm", "template": "vm", "scratch_dir": "host",
@@ -80,7 +80,7 @@ class Test(harness.Test):
         self.containerd = None
         self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
                   log_level="debug")
-        if TEMPLATE == "off":
+        if TEMPLATE == "off" or self.version == COLD_ON:
             self.keys(template="off")
         else:
             self.keys(template="auto", template_dir=TEMPLATE)
@@ -315,6 +315,11 @@ class Test(harness.Test):
             if os.path.getsize(path) < 4 << 20:
                 shutil.copy(path, kept)
         super().wipe()
+        for path in sorted(leaks.cgroups(self.scope), reverse=True):
+            try:
+                os.rmdir(path)
+            except OSError:
+                pass
 
 
 def kill(pid):
