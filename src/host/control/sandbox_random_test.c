@@ -1,0 +1,206 @@
+/* sandbox_random_test.c - a sandbox under many clients at once, while host, guest and VM fail at
+ * random: whoever waits is answered, in bounded time, and nothing is left. A seed that fails is
+ * printed; SEED=n runs that one alone. */
+#include "host/control/network_host.h"
+#include "host/control/registry_script.h"
+#include "host/control/sandbox_priv.h"
+#include <stdio.h>
+#include <sys/mman.h>
+
+#define SEEDS 400
+#define CLIENTS 6
+#define CALLS 5
+
+static struct {
+    uint64_t state;
+    unsigned fault_percent;
+    unsigned plugged;
+    struct rig *r;
+    uint64_t seed;
+} world;
+
+__attribute__((destructor)) static void say_seed(void)
+{
+    printf("# last seed: %llu\n", (unsigned long long)world.seed);
+}
+
+static unsigned roll(unsigned n)
+{
+    world.state = world.state * UINT64_C(6364136223846793005) + UINT64_C(1442695040888963407);
+    return (unsigned)(world.state >> 33) % n;
+}
+
+static int step(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    if (roll(3) == 0 && fiber_sleep(ctx, roll(400) * NS_PER_MS, err) < 0)
+        return -1;
+    if (roll(100) < world.fault_percent)
+        return err_set(err, ERR_EXHAUSTED, "%s fails", op);
+    return 0;
+}
+
+static struct fake_answer answer(void *arg, const struct bridge_request *q)
+{
+    struct fake_answer a = { FAKE_ANSWER, roll(4) ? 0 : roll(300) * NS_PER_MS, BRIDGE_HR_FAIL };
+
+    if (roll(100) < world.fault_percent)
+        a.how = roll(3) == 0 ? FAKE_DISCONNECT : FAKE_REFUSE;
+    return a;
+}
+
+static int plain_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode,
+                      struct err *err)
+{
+    if (step(NULL, ctx, "open", err) < 0)
+        return -1;
+    *ret_fd = memfd_create("netns", MFD_CLOEXEC);
+    *ret_inode = 7;
+    return 0;
+}
+
+static int plain_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err)
+{
+    *ret = mem_new(struct net_config);
+    (*ret)->n = 1;
+    strcpy((*ret)->ifaces[0].name, "eth0");
+    (*ret)->ifaces[0].index = 2;
+    (*ret)->ifaces[0].mtu = 1500;
+    return 0;
+}
+
+static int plain_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
+{
+    if (step(NULL, ctx, "plug", err) < 0)
+        return -1;
+    world.plugged++;
+    *ret_fd = memfd_create("tap", MFD_CLOEXEC);
+    return 0;
+}
+
+static int plain_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap,
+                        struct err *err)
+{
+    if (world.plugged > 0)
+        world.plugged--;
+    return 0;
+}
+
+static const struct network_host machine = {
+    .open = plain_open, .read = plain_read, .plug = plain_plug, .unplug = plain_unplug
+};
+
+static void one_call(struct rig *r, struct ctx *ctx, unsigned what)
+{
+    struct registry *g = r->registry;
+    const struct sandbox_create c = {
+        .id = "s", .bundle = "/none", .netns = "/run/netns/1", .spec = "{}"
+    };
+    const char *id = roll(2) ? "c1" : "c2";
+    struct sandbox_started started;
+    struct sandbox_exit x;
+    struct sandbox_view v;
+    struct err err = ERR_INIT;
+
+    switch (what) {
+    case 0:
+        (void)sandbox_create(ctx, g, &c, &err);
+        break;
+    case 1:
+    case 2:
+        if (sandbox_start(ctx, g, "s", &started, &err) == 0)
+            ASSERT(started.pid > 0);
+        break;
+    case 3:
+        (void)sandbox_stop(ctx, g, "s", roll(2) * 3 * NS_PER_S, &err);
+        break;
+    case 4: {
+        struct ctx brief = ctx_with_timeout(ctx, roll(5) * NS_PER_S);
+
+        if (sandbox_wait(&brief, g, "s", &x, &err) == 0)
+            ASSERT(x.exited_wall_ns > 0);
+        break;
+    }
+    case 5:
+        (void)sandbox_ping(ctx, g, "s", &err);
+        break;
+    case 6:
+        (void)sandbox_shutdown(ctx, g, "s", &err);
+        break;
+    case 7:
+        if (r->vms && roll(2) && g->box && g->box->state == BOX_UP)
+            fake_vmm_die(r->vmm, roll(4));
+        break;
+    case 8:
+    case 9:
+        if (rig_try_create(r, ctx, id, &err) == 0)
+            (void)rig_try_start(r, ctx, id, "", &err);
+        break;
+    case 10:
+        (void)rig_try_kill(r, ctx, id, "", 9, true, &err);
+        break;
+    case 11:
+        (void)rig_try_delete(r, ctx, id, "", &err);
+        break;
+    default:
+        (void)sandbox_view(g, "s", &v, &err);
+        break;
+    }
+}
+
+static void client_main(void *arg)
+{
+    struct rig *r = world.r;
+    struct ctx root = ctx_root(r->loop);
+
+    for (unsigned i = 0; i < CALLS; i++) {
+        struct ctx limited = ctx_with_timeout(&root, 150 * NS_PER_S);
+        struct err err = ERR_INIT;
+        uint64_t before = loop_now(r->loop);
+
+        (void)fiber_sleep(&root, roll(2000) * NS_PER_MS, &err);
+        one_call(r, &limited, roll(13));
+        if (loop_now(r->loop) - before > 160 * NS_PER_S)
+            r->host.violation = "a call did not end in time";
+    }
+}
+
+static void one_world(struct ctx *ctx, uint64_t seed)
+{
+    static struct registry_host host;
+    struct ctx root = ctx_root(ctx->loop);
+    struct rig r = { .guest_opts.process_ns = 20 * NS_PER_S, .guest_opts.decide_request = answer };
+    struct err err = ERR_INIT;
+
+    world.seed = seed;
+    world.state = seed * UINT64_C(0x9e3779b97f4a7c15);
+    world.fault_percent = seed % 4 == 0 ? 0 : 1 + roll(8);
+    world.plugged = 0;
+    world.r = &r;
+    host = fake_host_ops;
+    host.network = &machine;
+    r.host_ops = &host;
+    r.guest_opts.agent_ns = roll(1500) * NS_PER_MS;
+    rig_open(&r, &root);
+    r.host.step = step;
+    rig_write_spec(&r, "c1",
+                   ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
+                   "\"io.kubernetes.cri.sandbox-id\":\"s\"}");
+    rig_write_spec(&r, "c2", "");
+    one_call(&r, &root, 0);
+    for (unsigned i = 0; i < CLIENTS; i++)
+        group_go(&r.clients, r.loop, client_main, NULL, "client %u", i);
+    ASSERT_OK(group_wait(&root, &r.clients, "clients", &err), err);
+    world.fault_percent = 0;
+    rig_close(&r, &root);
+    ASSERT_EQ(world.plugged, 0);
+}
+
+TEST_VIRTUAL(whatever_happens_everybody_is_answered_and_nothing_is_left)
+{
+    const char *only = getenv("SEED");
+
+    for (uint64_t seed = 1; seed <= SEEDS && !only; seed++)
+        one_world(ctx, seed);
+    if (only)
+        one_world(ctx, strtoull(only, NULL, 10));
+}
