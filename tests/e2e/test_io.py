@@ -3,10 +3,12 @@
 import hashlib
 import os
 import random
+import select
 import time
 
 from e2e import test
-from members import pss_kib, told
+from members import Collector, Member, pod, pss_kib, told
+from shimcall import number, text
 
 # Not a multiple of any page: what is lost, doubled or swapped shows in the sum.
 PIECE = (4 << 20) + 4099
@@ -33,7 +35,8 @@ def slow_reader(t, pieces, burst, pause):
             if size // burst > pauses:
                 pauses = size // burst
                 time.sleep(pause)
-                taken.append(pss_kib(t.shim_pid()))
+                if size < pieces * PIECE - burst:  # behind that it may be over, and the shim gone
+                    taken.append(pss_kib(t.shim_pid()))
                 if pauses % 8 == 0:
                     told(f"{size >> 20} MiB in {time.monotonic() - start:.0f} s, "
                          f"shim's PSS {taken[-1]} KiB")
@@ -57,3 +60,195 @@ def bursts(t):
       runc=False, deadline=1200)
 def gibibyte(t):
     slow_reader(t, 256, 16 << 20, 0.25)
+
+
+# ---------------------------------------------------------------- log programs
+
+LOGGER = """#!/bin/sh
+# A log program as containerd wants it: output on fd 3, errors on 4, ready when fd 5 is closed.
+trap '' TERM
+cd {work}
+echo "$CONTAINER_ID $CONTAINER_NAMESPACE $*" >said
+{before}
+exec 5>&-
+cat <&4 >errors &
+{slow} cat <&3 >output
+wait
+echo yes >finished
+"""
+
+
+def logger(t, before="", slow=""):
+    """Its URI, with arguments."""
+    path = t.write("logger", LOGGER.format(work=t.work, before=before, slow=slow), 0o755)
+    return f"binary://{path}?size=5&name=of%20it"
+
+
+def wrote(t, name):
+    with open(os.path.join(t.work, name), "rb") as f:
+        return f.read()
+
+
+@test("binary://: a log program gets both outputs to the end, and time to write them", smoke=True)
+def binary(t):
+    data = random.Random(5).randbytes(3 << 20)
+    path = t.write("data", data)
+    t.detach(f"--log-uri={logger(t, before='sleep 1; echo x >was-ready', slow='sleep 2;')}",
+             f"--mount=type=bind,src={path},dst=/data,options=bind:ro", "c1", "sh", "-c",
+             "cat /data; echo of errors >&2; exit 6")
+    t.check(os.path.exists(os.path.join(t.work, "was-ready")),
+            "the task was started before the log program was ready")
+    t.await_status("c1", "STOPPED")
+    r = t.ctr("tasks", "rm", "c1")
+    t.match(r"\b6\b", f"{r.out} {r.err} {r.code}")
+    t.until(lambda: os.path.exists(os.path.join(t.work, "finished")), "it has finished", 20)
+    words = sorted(wrote(t, "said").decode().split())
+    t.equal(words, sorted(["c1", t.tag, "size", "5", "name", "of", "it"]))
+    t.check(wrote(t, "output") == data, f"{len(wrote(t, 'output'))} bytes, or other ones")
+    t.equal(wrote(t, "errors"), b"of errors\n")
+
+
+@test("binary://: a log program that dies does not stop the container", runc=False)
+def dead_logger(t):
+    t.detach(f"--log-uri={logger(t, slow='sleep 1; kill $!; exit 1;')}", "c1", "sh", "-c",
+             "head -c 1200000 /dev/zero; exit 4")
+    t.await_status("c1", "STOPPED")
+    r = t.ctr("tasks", "rm", "c1")
+    t.match(r"\b4\b", f"{r.out} {r.err} {r.code}")
+
+
+@test("binary://: one that does not exist, or fails before it is ready, fails the start",
+      runc=False)
+def no_logger(t):
+    t.fails(*t.run_args("-d", "--log-uri=binary:///no/such/program", "c1", "true"),
+            pattern="/no/such/program")
+    t.ctr("containers", "rm", "c1")
+    t.fails(*t.run_args("-d", f"--log-uri={logger(t, before='exit 9')}", "c2", "true"),
+            pattern="logger")
+
+
+# ---------------------------------------------------------------- streams, without a client between
+
+def fifo(t, name, flags):
+    path = os.path.join(t.work, name)
+    os.mkfifo(path)
+    fd = os.open(path, flags | os.O_NONBLOCK)
+    t.at_end(os.close, fd)
+    return path, fd
+
+
+def read_end(t, fd, seconds=30):
+    """What comes until the writer has closed."""
+    data = b""
+    while True:
+        t.check(select.select([fd], [], [], seconds)[0], "no end of the stream", data[-200:])
+        part = os.read(fd, 65536)
+        if not part:
+            return data
+        data += part
+
+
+@test("stdout, stderr and stdin end one by one while the program runs on", images=(), runc=False)
+def half_closed(t):
+    shim = pod(t)
+    document = shim.document()
+    document["process"]["args"] = [
+        "sh", "-c", "echo out; exec >&-; cat >&2; exec <&-; echo after input >&2; "
+        "exec 2>&-; sleep 100000"]
+    member = Member(shim, "c1", document)
+    into, writer = fifo(t, "in", os.O_RDWR)
+    out, outs = fifo(t, "out", os.O_RDONLY)
+    err, errs = fifo(t, "err", os.O_RDONLY)
+    member.call("Create", text(2, member.bundle), shim.rootfs(), text(5, into), text(6, out),
+                text(7, err))
+    member.call("Start")
+    t.equal(read_end(t, outs), b"out\n")
+    t.equal(member.call("State")[4], 2)
+    os.write(writer, b"through stdin\n")
+    t.until(lambda: select.select([errs], [], [], 1)[0], "stderr still works", 30)
+    member.call("CloseIO", number(3, 1))
+    closed(t, writer)
+    t.equal(read_end(t, errs), b"through stdin\nafter input\n")
+    t.equal(member.call("State")[4], 2)
+    member.call("Kill", number(3, 9))
+    t.equal(member.call("Wait")[1], 137)
+    member.call("Delete")
+
+
+def closed(t, fd):
+    """Closes what at_end would."""
+    t._undo = [(call, args) for call, args in t._undo if args != (fd,)]
+    os.close(fd)
+
+
+@test("a terminal has its size before the program looks", images=(), runc=False)
+def first_size(t):
+    shim = pod(t)
+    document = shim.document()
+    document["process"].update({"args": ["busybox", "stty", "size"], "terminal": True,
+                                "consoleSize": {"height": 33, "width": 101}})
+    document["mounts"].append({"destination": "/dev/pts", "type": "devpts", "source": "devpts",
+                               "options": ["newinstance", "ptmxmode=0666", "mode=0620"]})
+    member = Member(shim, "c1", document)
+    out, outs = fifo(t, "out", os.O_RDONLY)
+    member.call("Create", text(2, member.bundle), shim.rootfs(), number(4, 1), text(6, out))
+    member.call("Start")
+    t.equal(member.call("Wait").get(1, 0), 0)
+    t.equal(read_end(t, outs), b"33 101\r\n")
+    member.call("Delete")
+
+
+@test("nobody reads: the program ends, waits for its output, and a late reader gets all of it",
+      images=(), runc=False)
+def late_reader(t):
+    shim = pod(t)
+    document = shim.document()
+    data = random.Random(6).randbytes(300000)
+    shim.rootfs()
+    t.write("tree/data", data)
+    document["process"]["args"] = ["cat", "/data"]
+    member = Member(shim, "c1", document)
+    member.call("Create", text(2, member.bundle), shim.rootfs(), text(6, member.fifo))
+    member.call("Start")
+    time.sleep(2)
+    fd = os.open(member.fifo, os.O_RDONLY | os.O_NONBLOCK)
+    collector = Collector(fd)
+    collector.start()
+    t.equal(member.call("Wait").get(1, 0), 0)
+    got = collector.end()
+    os.close(fd)
+    t.check(got == data, f"{len(got)} bytes of {len(data)}, or other ones")
+    member.call("Delete")
+
+
+@test("64 MiB in and 64 MiB out at full speed, right to the byte", images=(), runc=False)
+def full_speed(t):
+    """No client between; the rates are noted, not judged: other tests run beside this one."""
+    shim = pod(t)
+    data = random.Random(7).randbytes(16 << 20) * 4
+    for i, args in enumerate((["cat"], ["sh", "-c", "cat >/dev/null"], ["cat", "/data"])):
+        shim.rootfs()
+        t.write("tree/data", data)
+        document = shim.document()
+        document["process"]["args"] = args
+        member = Member(shim, f"c{i}", document)
+        into, writer = fifo(t, f"in{i}", os.O_RDWR)
+        fd = os.open(member.fifo, os.O_RDONLY | os.O_NONBLOCK)
+        member.call("Create", text(2, member.bundle), shim.rootfs(), text(5, into),
+                    text(6, member.fifo))
+        collector = Collector(fd)
+        member.call("Start")
+        start = time.monotonic()
+        collector.start()
+        if i < 2:
+            os.set_blocking(writer, True)
+            for at in range(0, len(data), 1 << 20):
+                os.write(writer, data[at:at + (1 << 20)])
+        member.call("CloseIO", number(3, 1))
+        closed(t, writer)
+        t.equal(member.call("Wait").get(1, 0), 0)
+        got, seconds = collector.end(), time.monotonic() - start
+        os.close(fd)
+        t.check(i == 1 or got == data, f"{args}: {len(got)} bytes of {len(data)}, or other ones")
+        t.note(f"{' '.join(args)}: {len(data) / seconds / 1e6:.1f} MB/s")
+        member.call("Delete")
