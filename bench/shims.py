@@ -252,28 +252,3 @@ def measure_small(t, n):
     result |= calls(client, n["calls"])
     client.socket.close()
     return result | starts(t, n["start"])
-
-
-# ---------------------------------------------------------------- density
-
-def pods(t, limit_kib, most):
-    """Pods with one idle container each, until they take limit_kib: how many, and KiB each. Of
-    runc's containers the shim and the container's program count."""
-    used, count = 0, 0
-    while used < limit_kib and count < most:
-        t.detach(f"d{count}", "sleep", "100000")
-        count += 1
-        if count % 5 == 0 or count == 1:
-            used = pods_kib(t)
-    time.sleep(SETTLE)
-    used = pods_kib(t)
-    for i in range(count):
-        t.ctr("tasks", "rm", "-f", f"d{i}")
-        t.ctr("containers", "rm", f"d{i}")
-    return {"pods": count, "pod_mib": summary([used / count / 1024]),
-            "fit_2gib": int((2 << 20) / (used / count))}
-
-
-def pods_kib(t):
-    pids = t.shim_pids() + t.qemu_pids() + [pid for pid, _ in t.tasks().values()]
-    return sum(procfs.pss_kib(pid) for pid in set(pids))

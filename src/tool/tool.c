@@ -14,17 +14,11 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-const struct tool_command *const tool_commands[] = { &boot_command,
-                                                     &ps_command,
-                                                     &inspect_command,
-                                                     &exec_command,
-                                                     &share_command,
-                                                     &stacks_command,
-                                                     &doctor_command,
-                                                     &template_command,
-                                                     &config_command,
-                                                     &gc_command,
-                                                     NULL };
+const struct tool_command *const tool_commands[] = {
+    &boot_command,   &ps_command,     &inspect_command,    &exec_command,
+    &share_command,  &stacks_command, &doctor_command,     &template_command,
+    &config_command, &gc_command,     &completion_command, NULL
+};
 
 const struct args_opt tool_global_opts[] = {
     { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
@@ -107,7 +101,7 @@ static void help_of(const struct args_cmd *cmd, struct sbuf *out)
     args_help(cmd, tool_global_opts, tool_n_global_opts, out);
     if (!command || !command->subs)
         return;
-    sbuf_addf(out, "\ncommands of lcow %s (each has --help)\n", cmd->name);
+    sbuf_addf(out, "\ncommands of lcow %s\n", cmd->name);
     for (const struct tool_command *const *c = command->subs; *c; c++)
         args_row(out, (*c)->cmd->name, (*c)->cmd->summary, 18);
 }

@@ -65,8 +65,9 @@ struct tool_command {
 };
 /* All of them, NULL-terminated. */
 extern const struct tool_command *const tool_commands[];
-extern const struct tool_command boot_command, config_command, doctor_command, exec_command,
-    gc_command, inspect_command, ps_command, share_command, stacks_command, template_command;
+extern const struct tool_command boot_command, completion_command, config_command, doctor_command,
+    exec_command, gc_command, inspect_command, ps_command, share_command, stacks_command,
+    template_command;
 
 /* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
  * the exit code, all is said. */
