@@ -16,11 +16,12 @@
 #include "guest/bridge/server.h"
 #include "guest/bridge/stacks.h"
 #include "guest/bridge/stages.h"
+#include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
+#include "guest/runtime/crun.h"
 #include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
 #include "guest/runtime/standing.h"
-#include "guest/net/nets.h"
 #include "guest/storage/storage.h"
 #include "proto/link.h"
 #include <signal.h>
@@ -39,6 +40,7 @@ struct agent {
     struct link *link;
     struct handlers handlers;
     struct reaper *reaper;
+    struct crun *crun; /* made ahead in a template: its clones share that memory */
     struct stages stages;
     size_t stages_told;
     bool negotiated, stopping;
@@ -205,6 +207,9 @@ static void be_template(void *arg)
         if (a->opts->load_module(modules[i], &err) < 0)
             log_warn(NULL, "module not loaded ahead, going on", F_ERR(&err));
     }
+    struct err err = ERR_INIT;
+    if (crun_new(&a->crun, &err) < 0)
+        log_warn(NULL, "crun not copied ahead, going on", F_ERR(&err));
     (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* only larger without */
     fprintf(stderr, "lcow: stage ready\n");
 }
@@ -264,6 +269,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
         .loop = ctx->loop,
         .dialer = link_dialer(a->link),
         .nets = nets_new(ctx->loop),
+        .crun = TAKE_PTR(a->crun),
         .notify = handlers_notify,
         .arg = &a->handlers,
     };
@@ -294,6 +300,7 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
         r = boot(ctx, &a, err);
     if (r == 0)
         r = serve(ctx, &a, err);
+    crun_free(a.crun);
     reaper_free(a.reaper);
     link_free(a.link);
     logport_free(a.log);

@@ -49,6 +49,7 @@ struct containers *containers_new(const struct containers_opts *opts)
     struct containers *cs = mem_new(struct containers);
 
     cs->opts = *opts;
+    cs->crun = opts->crun;
     list_init(&cs->containers);
     waitq_init(&cs->changed);
     return cs;

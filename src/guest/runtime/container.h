@@ -49,6 +49,7 @@ struct containers_opts {
     struct loop *loop;
     struct dialer *dialer; /* borrows */
     struct nets *nets;     /* borrows; NULL: every container has a network of its own */
+    struct crun *crun;     /* takes; NULL: made for the first container */
     /* Once per container, after the answer to a wait on its init went out. May not wait. */
     void (*notify)(void *arg, const char *id, const char *activity_id, enum container_end end);
     void *arg;
