@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "host/own/template.h"
 #include "tool/capture.h"
 #include "tool/doctor.h"
 #include "tool/image.h"
@@ -171,6 +172,39 @@ static void check_image(struct ctx *ctx, struct doctor *d)
     doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes are right, %s", img->release, img->dir);
 }
 
+static void check_templates(struct ctx *ctx, struct doctor *d)
+{
+    const struct config *c = &d->tool->config;
+    char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
+    struct err err = ERR_INIT;
+    size_t n = 0, bad = 0;
+
+    if (!c->use_template) {
+        doctor_say(d, DOCTOR_OK, NULL, "off, so each VM boots on its own");
+        return;
+    }
+    if (template_list(c->template_dir, &keys, &n, &err) < 0) {
+        doctor_say(d, DOCTOR_WARNING, "set template_dir below [host] in " CONFIG_PATH, "%s",
+                   err.msg);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        struct template t = { .ram_fd = -1, .state_fd = -1 };
+
+        bad += template_open(c->template_dir, keys[i], &t, &err) < 0;
+        template_close(&t);
+    }
+    free(keys);
+    if (bad > 0)
+        doctor_say(d, DOCTOR_WARNING, "lcow template build", "%zu of %zu in %s cannot be used: %s",
+                   bad, n, c->template_dir, err.msg);
+    else if (n == 0)
+        doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start has one built",
+                   c->template_dir);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
+}
+
 static void check_memory(struct ctx *ctx, struct doctor *d)
 {
     AUTO_FREE char *text = NULL;
@@ -192,6 +226,6 @@ static void check_memory(struct ctx *ctx, struct doctor *d)
 
 const struct doctor_check doctor_vm_checks[] = {
     { "qemu", check_qemu },   { "devices", check_devices }, { "acceleration", check_accel },
-    { "image", check_image }, { "memory", check_memory },
+    { "image", check_image }, { "memory", check_memory },   { "templates", check_templates },
 };
 const size_t doctor_n_vm_checks = ARRAY_LEN(doctor_vm_checks);

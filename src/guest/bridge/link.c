@@ -21,7 +21,7 @@
 /* Of a template only, and so what a clone waits for at most. */
 #define TOKEN_PAUSE_NS (5 * NS_PER_MS)
 #define READ_TRIES 8
-#define CONNECT_NS (5 * NS_PER_S)
+#define CONNECT_NS (20 * NS_PER_S) /* the host may be busy with others */
 
 struct link {
     struct dialer dialer;

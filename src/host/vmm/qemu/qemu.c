@@ -177,7 +177,7 @@ static void info(struct vmm *v, struct vmm_info *ret)
         ret->pid = child_pid(q->proc->child);
     snprintf(ret->version, sizeof(ret->version), "%s", q->version);
     ret->clone = q->form == QEMU_CLONE;
-    ret->want_template = q->want_template;
+    ret->want_template = q->want_template && q->version[0] && qemu_has_templates(q);
     snprintf(ret->cold_why, sizeof(ret->cold_why), "%s", q->cold_why);
 }
 

@@ -158,6 +158,7 @@ void qemu_template_look(struct qemu *q);
 char *qemu_template_identity(struct qemu *q);
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
 struct qemu_host qemu_host_of(const struct qemu *q);
+bool qemu_has_templates(const struct qemu *q); /* its version is known */
 /* For saving and for restoring: what is set before, and the wait for its end. */
 int qemu_migration_prepare(struct ctx *ctx, struct qemu *q, struct err *err);
 int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err);

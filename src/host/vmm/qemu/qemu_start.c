@@ -144,7 +144,6 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     r = start_once(ctx, q, err);
     if (r == 0)
         r = qemu_clone_restore(ctx, q, err);
-    q->proving = false;
     if (r == 0 || ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
@@ -152,6 +151,7 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     if (drop_proc(ctx, q, err) < 0)
         return -1;
     err_clear(err);
+    q->proving = false;
     q->form = QEMU_COLD;
     q->n_cpus = 0;
     q->grown_bytes = 0;

@@ -71,11 +71,7 @@ static void fill_info(struct qemu *q, char *identity, struct template_info *info
 
 static int check_version(const struct qemu *q, struct err *err)
 {
-    unsigned major = 0, minor = 0;
-
-    sscanf(q->version, "%u.%u", &major, &minor);
-    if (major > QEMU_TEMPLATE_MAJOR ||
-        (major == QEMU_TEMPLATE_MAJOR && minor >= QEMU_TEMPLATE_MINOR))
+    if (qemu_has_templates(q))
         return 0;
     return err_set(err, ERR_STATE,
                    "QEMU %s would open a template's memory for writing in every clone; templates "

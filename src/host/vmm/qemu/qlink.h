@@ -17,7 +17,9 @@ struct qlink;
 struct stream;
 struct vmm_listener;
 
-#define QLINK_PREFACE_NS (UINT64_C(5) * 1000 * 1000 * 1000)
+/* Generous: on a busy host 64 execs at once take seconds to dial, and who is late on purpose keeps
+ * only its own VM waiting. */
+#define QLINK_PREFACE_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 #define QLINK_UNSAID_MAX 16 /* connections without a preface */
 
 struct qlink_opts {
