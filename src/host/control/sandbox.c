@@ -218,7 +218,8 @@ static int take_back(struct ctx *ctx, struct sandbox *s, struct err *err)
         if (process_wait(ctx, c->init, &ignored, err) < 0 && err->code != ERR_NOT_FOUND)
             return -1;
 
-    AUTO(gate_leave) struct gate *held = gate_enter(&s->pod->gate, ctx, "sandbox.release", err);
+    AUTO(container_unref) struct container *pod = container_ref(s->pod); /* outlives its gate */
+    AUTO(gate_leave) struct gate *held = gate_enter(&pod->gate, ctx, "sandbox.release", err);
 
     if (!held || container_release(ctx, s->pod, err) < 0)
         return -1;
