@@ -7,6 +7,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/shims.h"
@@ -14,15 +15,16 @@
 #include "tool/tool.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
 #define CONTROL_LIMIT (5 * NS_PER_S)
-#define SIZE_TRIES 20
-#define SIZE_PAUSE (50 * NS_PER_MS)
+#define CONTROL_PAUSE (20 * NS_PER_MS)
 #define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
 
 struct exec_opts {
@@ -67,7 +69,7 @@ struct exec {
     int held[3];                      /* the end of each that the shim uses, or -1 */
     struct stream *ours[3], *fifo[3]; /* between which bytes are copied */
     struct ctx in_ctx, out_ctx;
-    struct cancel in_end, out_end;
+    struct cancel call_end, in_end, out_end;
     struct group in, out;
 };
 
@@ -116,20 +118,19 @@ static int open_all(struct exec *x, bool terminal, struct err *err)
                : 0;
 }
 
-static int control(struct exec *x, struct ctx *ctx, bool close_stdin, struct err *err)
+/* Tells the shim of a news about the command, which it may not have started yet. */
+static void control(struct exec *x, const Lcow__ExecControlRequest *req)
 {
-    struct ctx limited = ctx_with_timeout(ctx, CONTROL_LIMIT);
-    Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
-    uint16_t rows = 0, cols = 0;
+    for (;;) {
+        struct ctx limited = ctx_with_timeout(&x->in_ctx, CONTROL_LIMIT);
+        struct err err = ERR_INIT;
 
-    if (!close_stdin)
-        (void)term_size(&rows, &cols);
-    req.stdin = x->path[0];
-    req.close_stdin = close_stdin;
-    req.rows = rows;
-    req.cols = cols;
-    return rpc_client_call(&limited, x->client, "lcow.v1.Shim", "ExecControl", &req,
-                           &lcow__exec_control_response__descriptor, NULL, err);
+        if (rpc_client_call(&limited, x->client, "lcow.v1.Shim", "ExecControl", req,
+                            &lcow__exec_control_response__descriptor, NULL, &err) == 0 ||
+            (err.code != ERR_NOT_FOUND && err.code != ERR_STATE) ||
+            fiber_sleep(&x->in_ctx, CONTROL_PAUSE, &err) < 0)
+            return;
+    }
 }
 
 static void copy_in(void *arg)
@@ -138,8 +139,15 @@ static void copy_in(void *arg)
     struct err ignored = ERR_INIT; /* it may have ended, or closed its stdin */
     char side;
 
-    if (!x->ours[0] || stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], NULL, &side, &ignored) == 0)
-        (void)control(x, &x->in_ctx, true, &ignored);
+    if (!x->ours[0] ||
+        stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], NULL, &side, &ignored) == 0) {
+        Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
+
+        stream_free(TAKE_PTR(x->fifo[0])); /* what is in it is read, then comes the end */
+        req.stdin = x->path[0];
+        req.close_stdin = true;
+        control(x, &req);
+    }
 }
 
 static void copy_out(void *arg)
@@ -215,17 +223,26 @@ static int call(struct ctx *ctx, struct exec *x, const struct exec_opts *o, char
 }
 
 /* The size is told once, as soon as there is a terminal to tell. */
-static void size_main(void *arg)
+static void tell_size(void *arg)
+{
+    struct exec *x = arg;
+    Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
+    uint16_t rows, cols;
+
+    if (!term_size(&rows, &cols))
+        return;
+    req.stdin = x->path[0];
+    req.rows = rows;
+    req.cols = cols;
+    control(x, &req);
+}
+
+static void on_signal(void *arg, const struct signalfd_siginfo *info)
 {
     struct exec *x = arg;
 
-    for (int tries = 0; tries < SIZE_TRIES; tries++) {
-        struct err ignored = ERR_INIT;
-
-        if (control(x, &x->in_ctx, false, &ignored) == 0 ||
-            fiber_sleep(&x->in_ctx, SIZE_PAUSE, &ignored) < 0)
-            return;
-    }
+    (void)info;
+    cancel_fire(&x->call_end, ERR_CANCELLED, "a signal ended it"); /* the shim kills the command */
 }
 
 static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
@@ -244,13 +261,17 @@ static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
     if (tool_shim_of(ctx, t, rest.argv[0], &x.client, &err) < 0)
         return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
     r = open_all(&x, o.terminal, &err);
+    cancel_init(&x.call_end, ctx->cancel);
+    struct ctx calling = ctx_with_cancel(ctx, &x.call_end);
+    (void)loop_on_signal(t->loop, SIGINT, on_signal, &x);
+    (void)loop_on_signal(t->loop, SIGTERM, on_signal, &x);
     if (r == 0) {
         start_relays(ctx, &x);
         if (o.terminal) {
             (void)term_raw();
-            group_go(&x.in, ctx->loop, size_main, &x, "size");
+            group_go(&x.in, ctx->loop, tell_size, &x, "size");
         }
-        r = call(ctx, &x, &o, rest.argv + 1, rest.n - 1, &code, &err);
+        r = call(&calling, &x, &o, rest.argv + 1, rest.n - 1, &code, &err);
         end_relays(&x);
         term_restore();
     }

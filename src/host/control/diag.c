@@ -114,6 +114,8 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
     if (r->host->io_open(ctx, r->o.loop, &spec, &live->io, err) < 0) {
         (void)err_wrap(err, "stdio of a process in the VM");
     } else {
+        if (live->stdin_closed)
+            r->host->io_close_stdin(live->io);
         result = exec_with_io(ctx, live, b, e, ret_code, err);
         r->host->io_free(TAKE_PTR(live->io));
     }
@@ -123,6 +125,7 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
 
 void diag_close_stdin(struct diag_live *l)
 {
+    l->stdin_closed = true;
     if (l->io)
         l->r->host->io_close_stdin(l->io);
 }

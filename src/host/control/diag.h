@@ -23,6 +23,7 @@ struct diag_live {
     struct registry *r;
     struct io *io;
     struct vm_process *process;
+    bool stdin_closed; /* also before there is an io to tell */
 };
 /* Waits until the process has ended and its output is delivered; it is killed if ctx ends first.
  * ERR_STATE: no VM runs, or a terminal with a stderr. */
