@@ -63,7 +63,9 @@ static void box_start(struct ctx *ctx, struct box *b)
 static void box_finish(struct box *b)
 {
     struct err err = ERR_INIT;
+    uint32_t code;
 
+    free(vm_rig_sh(&b->rig, "killall net_probe", &code)); /* those that serve; there may be none */
     ASSERT_EQ(ledger_open_count(b->ledger), 0);
     ASSERT_OK(plan9_unmap(&b->limited, b->plan9, b->share, &err), err);
     ASSERT_OK(ledger_finish(b->ledger, &err), err);

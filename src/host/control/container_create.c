@@ -474,8 +474,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         spec = loaded;
     }
     options_defaults(c->r->o.config, spec);
-    if (enter_pod(c, spec, err) < 0 || container_check_namespaces(spec, err) < 0 ||
-        options_read(c->r->o.config, spec, &options, err) < 0 ||
+    if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (spec_terminal(spec) != rc->terminal)

@@ -7,21 +7,6 @@
 #include "host/control/sandbox_priv.h"
 #include <stdlib.h>
 
-int container_check_namespaces(const struct spec *spec, struct err *err)
-{
-    static const char *const types[] = { "network", "pid", "ipc" };
-    const char *path;
-
-    /* Every engine gives a container mounts of its own; without that it says nothing of the rest.
-     */
-    if (!spec_namespace(spec, "mount", &path))
-        return 0;
-    for (size_t i = 0; i < ARRAY_LEN(types); i++)
-        if (!spec_namespace(spec, types[i], &path) && network_refuse_host(types[i], err) < 0)
-            return -1;
-    return 0;
-}
-
 const char *container_guest_netns(const struct container *c)
 {
     return c->r->host->network ? c->pod_id : NULL;

@@ -477,23 +477,3 @@ int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_s
                                    c.tx_bytes, c.tx_packets, c.tx_errors, c.tx_dropped };
     return 0;
 }
-
-/* --- what a VM cannot give --- */
-
-int network_refuse_host(const char *type, struct err *err)
-{
-    static const struct {
-        const char *type, *what, *how;
-    } hosts[] = {
-        { "network", "the host's network (hostNetwork, --net-host)", "give it a namespace" },
-        { "pid", "the host's processes (hostPID)", "share them within the pod instead" },
-        { "ipc", "the host's IPC (hostIPC)", "share it within the pod instead" },
-    };
-
-    for (size_t i = 0; i < ARRAY_LEN(hosts); i++)
-        if (str_eq(type, hosts[i].type))
-            return err_set(err, ERR_INVALID,
-                           "a container in a VM cannot have %s: %s, or use another runtime class",
-                           hosts[i].what, hosts[i].how);
-    return 0;
-}

@@ -91,7 +91,3 @@ struct network_stats {
 /* Waits (a thread asks the kernel), as the pod sees it: rx is what it received. */
 int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_stats *ret,
                   struct err *err);
-
-/* A container without a namespace of this type ("network", "pid", "ipc") would have the host's,
- * which a VM cannot give: ERR_INVALID with a text for people; other types: success. Never waits. */
-int network_refuse_host(const char *type, struct err *err);

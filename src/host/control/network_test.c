@@ -446,19 +446,6 @@ TEST_VIRTUAL(an_undo_that_fails_is_finished_by_detach)
     finish(&r, true);
 }
 
-TEST(namespaces_of_the_host_are_refused_by_name)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(network_refuse_host("network", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "--net-host");
-    ASSERT_FAIL(network_refuse_host("pid", &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "hostPID");
-    ASSERT_FAIL(network_refuse_host("ipc", &err), err, ERR_INVALID);
-    err_clear(&err);
-    ASSERT_OK(network_refuse_host("cgroup", &err), err);
-}
-
 /* --- ports --- */
 
 /* Our end of a connection to the pod's port 8080. */

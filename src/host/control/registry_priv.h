@@ -164,8 +164,6 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
                      struct spec *given, struct err *err);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
-/* ERR_INVALID: it asks for a namespace of the host. */
-int container_check_namespaces(const struct spec *spec, struct err *err);
 /* The pod's namespace in the guest, or NULL. Borrowed. */
 const char *container_guest_netns(const struct container *c);
 /* When its anchor is there. */
