@@ -11,8 +11,8 @@
 #include "svc_priv.h"
 #include <stdlib.h>
 
-#define CLIENTS_LIMIT (1800 * NS_PER_S)
-#define TIME_BOUND (4 * 3600 * NS_PER_S)
+#define CLIENTS_LIMIT (4 * 3600 * NS_PER_S)
+#define TIME_BOUND (5 * 3600 * NS_PER_S)
 #define LEAVE_LIMIT (5 * NS_PER_S)   /* from Shutdown with nothing left to the decision */
 #define FINISH_LIMIT (70 * NS_PER_S) /* for what goes on without its client */
 /* As in serve.c. */
@@ -120,7 +120,7 @@ static void end(struct ctx *ctx, struct svc *s)
         world_broken(&s->w, "the registry cannot be closed: %s", err.msg);
 
     struct ctx flushing = ctx_with_timeout(ctx, FLUSH_LIMIT);
-    bool troubled = s->peer.away || s->peer.sloppy || s->peer.deaf;
+    bool troubled = s->peer.away || s->peer.sloppy || s->peer.deaf || s->peer.stalled;
 
     err_clear(&err);
     if (events_flush(&flushing, s->events, &err) < 0) {
@@ -231,10 +231,12 @@ static void disk_main(void *arg)
 {
     struct svc *s = arg;
 
-    while (pause_ns(s, world_some_ns(&s->w, 4 * NS_PER_S))) {
+    while (pause_ns(s, rng_below(&s->w.rng, 3 * NS_PER_S))) {
+        bool more;
+
         world_say(&s->w, "the disk is full");
         world_fill_disk(&s->w, true);
-        bool more = pause_ns(s, world_some_ns(&s->w, 10 * NS_PER_S));
+        more = pause_ns(s, rng_below(&s->w.rng, 4 * NS_PER_S));
         world_say(&s->w, "the disk has room");
         world_fill_disk(&s->w, false);
         if (!more)
@@ -344,7 +346,7 @@ static void close_all(struct svc *s)
 
     struct ctx flushing = ctx_with_timeout(&root, 20 * NS_PER_S);
 
-    if (events_flush(&flushing, s->events, &err) < 0)
+    if (events_flush(&flushing, s->events, &err) < 0 && !s->leaving)
         world_broken(&s->w, "containerd is there, but %zu events are not told",
                      events_pending(s->events));
 

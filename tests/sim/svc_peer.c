@@ -131,8 +131,11 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
     }
     if (how != REFUSE)
         take_event(s, &r, f->at_ns);
-    if (how == LATE)
+    if (how == LATE) {
+        p->stalled++;
         (void)fiber_sleep(ctx, rng_below(&s->w.rng, 2 * PATIENCE), err);
+        p->stalled--;
+    }
     if (how == NEVER)
         return 0;
     if (how == BREAK_OFF || answer(ctx, c, f->stream, how, err) < 0)

@@ -124,10 +124,11 @@ void svc_check_answer(struct svc *s, struct svc_call *call);
 /* --- svc_peer.c: containerd's ttrpc socket for events --- */
 struct svc_peer {
     struct list conns;
-    bool away;      /* refuses connections */
-    bool deaf;      /* takes them and does nothing */
-    bool sloppy;    /* answers late, never, with errors, or breaks off */
-    bool disturbed; /* it hung up since the last event was answered in time */
+    bool away;        /* refuses connections */
+    bool deaf;        /* takes them and does nothing */
+    bool sloppy;      /* answers late, never, with errors, or breaks off */
+    unsigned stalled; /* connections on which an answer is late */
+    bool disturbed;   /* it hung up since the last event was answered in time */
     struct sbuf last;
     bool last_sure; /* it was answered in time … */
     uint64_t last_sure_ns;

@@ -276,6 +276,7 @@ struct registry *world_registry(struct world *w, struct events *events)
                                                  .id = "box",
                                                  .config = &w->config,
                                                  .events = events,
+                                                 .address = "/sim",
                                                  .make_vmm = make_vmm,
                                                  .make_guest = make_guest,
                                                  .arg = w,

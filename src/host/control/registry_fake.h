@@ -6,8 +6,10 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
+#include "base/str.h"
 #include "base/stream.h"
 #include "host/control/registry_host.h"
+#include "host/own/ledger.h"
 #include <fcntl.h>
 #include <stdlib.h>
 #include <unistd.h>
@@ -93,20 +95,49 @@ static inline int fake_tree_open(struct ctx *ctx, const char *path, const struct
     return 0;
 }
 
+/* As the real one is on record. */
 struct scratch {
     int fd;
+    struct ledger *ledger;
+    uint64_t note;
+    char *path;
 };
+
+static inline void fake_scratch_free(struct scratch *s)
+{
+    fd_close(s->fd);
+    free(s->path);
+    free(s);
+    fake_host_now->scratches--;
+}
 
 static inline int fake_scratch_make(struct ctx *ctx, const struct scratch_opts *opts,
                                     struct scratch **ret, struct err *err)
 {
+    struct scratch *s;
+    int r;
+
     if (fake_host_step(ctx, "scratch", err) < 0)
         return -1;
     if (fake_host_now->scratch_fails)
         return err_set(err, ERR_EXHAUSTED, "no space for a scratch disk");
-    *ret = mem_new(struct scratch);
-    (*ret)->fd = open("/tmp", O_TMPFILE | O_RDWR | O_CLOEXEC, 0600);
+    s = mem_new(struct scratch);
+    s->fd = -1;
     fake_host_now->scratches++;
+    s->ledger = opts->ledger;
+    s->path = str_format("%s/scratch", ledger_dir(opts->ledger));
+    r = ledger_note(opts->ledger, LEDGER_FILE, s->path, &s->note, err);
+    if (r == 0 && (r = file_write(s->path, "x", 1, 0600)) < 0) {
+        (void)err_sys(err, -r, "write %s", s->path);
+        (void)unlink(s->path);
+        (void)ledger_forget(opts->ledger, s->note, &(struct err)ERR_INIT); /* gc finds it */
+    }
+    if (r < 0) {
+        fake_scratch_free(s);
+        return -1;
+    }
+    s->fd = open(s->path, O_RDWR | O_CLOEXEC);
+    *ret = s;
     return 0;
 }
 
@@ -117,14 +148,8 @@ static inline int fake_scratch_fd(const struct scratch *s)
 
 static inline int fake_scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err)
 {
-    return 0;
-}
-
-static inline void fake_scratch_free(struct scratch *s)
-{
-    fd_close(s->fd);
-    free(s);
-    fake_host_now->scratches--;
+    (void)unlink(s->path);
+    return ledger_forget(s->ledger, s->note, err);
 }
 
 static inline int fake_cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret,

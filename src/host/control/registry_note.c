@@ -13,13 +13,16 @@ static char *note_path(const struct box *b)
 
 int box_write_note(struct box *b, struct err *err)
 {
-    AUTO_FREE char *path = note_path(b);
-    AUTO(jsw_release) struct jsw w;
+    AUTO_FREE char *path = NULL;
     int r;
 
     if (!b->r->o.address)
         return 0;
+
+    AUTO(jsw_release) struct jsw w;
+
     jsw_init(&w, JSW_PLAIN);
+    path = note_path(b);
     jsw_obj(&w, NULL);
     jsw_str(&w, "address", b->r->o.address);
     jsw_i64(&w, "pid", getpid());
