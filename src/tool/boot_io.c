@@ -190,7 +190,7 @@ static bool is_quiet(const struct relay *r)
 
     if (!r->theirs || r->theirs->fd < 0)
         return true;
-    if (ioctl(r->theirs->fd, FIONREAD, &left) < 0 || left > 0)
+    if (ioctl(r->theirs->fd, FIONREAD, &left) == 0 && left > 0)
         return false;
     return !r->ours || r->ours->fd < 0 || fd_ready_now(r->ours->fd, POLLOUT);
 }
