@@ -386,6 +386,75 @@ TEST_FIBER(counters_are_the_pods)
     ASSERT_FAIL(net_count(ctx, netns, "eth7", &c, &err), err, ERR_NOT_FOUND);
 }
 
+/* --- what a dead owner leaves --- */
+
+static void note(struct ledger *l, enum ledger_kind kind, const char *path, uint64_t inode,
+                 const char *iface)
+{
+    AUTO_FREE char *what = netlink_place(path, inode, iface);
+    struct err err = ERR_INIT;
+    uint64_t id;
+
+    ASSERT_OK(ledger_note(l, kind, what, &id, &err), err);
+}
+
+TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
+{
+    struct err err = ERR_INIT;
+    uint64_t inode;
+    int netns;
+
+    rig_host();
+    PLACE(place);
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
+    struct ledger *l;
+    make_veth(&p);
+    AUTO_FREE char *before = rig_look(&p);
+    ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    note(l, LEDGER_LINK, p.path, inode, "lcow0");
+    note(l, LEDGER_INGRESS, p.path, inode, "eth0");
+    /* Of another namespace that had this path once; and of one that is gone. */
+    note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
+    note(l, LEDGER_LINK, "/run/netns/gone", inode, "lcow0");
+    AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0"); /* still open: a QEMU that outlives us */
+    fd_close(netns);
+    ledger_close(l);
+    ASSERT_OK(ledger_reclaim(ctx, dir, true, NULL, NULL, &err), err);
+    AUTO_FREE char *untouched = rig_look(&p);
+    ASSERT_HAS(untouched, "mirred");
+    ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
+    AUTO_FREE char *after = rig_look(&p);
+    ASSERT_STR(after, before);
+}
+
+TEST_FIBER(a_namespace_that_took_the_others_path_is_left_alone)
+{
+    struct err err = ERR_INIT;
+    uint64_t inode;
+    int netns;
+
+    rig_host();
+    PLACE(place);
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
+    struct ledger *l;
+    make_veth(&p);
+    ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
+    AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
+    AUTO_FREE char *before = rig_look(&p);
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    note(l, LEDGER_LINK, p.path, inode + 1, "lcow0");
+    note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
+    ledger_close(l);
+    ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
+    AUTO_FREE char *after = rig_look(&p);
+    ASSERT_STR(after, before);
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    fd_close(netns);
+}
+
 /* --- ports --- */
 
 TEST_FIBER(every_port_of_a_pod_leads_to_one_listener)
