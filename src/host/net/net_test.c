@@ -1,9 +1,12 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/net/net.h"
 #include "host/net/net_rig.h"
+#include "host/own/ledger.h"
+#include "host/own/netlink.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
