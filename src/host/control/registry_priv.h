@@ -32,6 +32,7 @@ struct scsi;
 #define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* how a lost VM ended */
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
 #define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
+#define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)     /* for VM and guest to take one share */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
 #define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
 #define BOX_CLOCK_LIMIT (10 * NS_PER_S)
@@ -162,6 +163,23 @@ AUTO_DEFINE(struct container *, container_unref);
  */
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct spec *given, struct err *err);
+/* What of the host a container is to see: opened before its VM is there, shared when it is. */
+struct files {
+    int root;
+    struct file_mount {
+        json_t *mount; /* of the spec; borrows */
+        char *source;
+        bool read_only, recursive;
+        struct tree tree;
+    } * mounts;
+    size_t n, cap;
+};
+int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
+               const struct registry_create *rc, bool shared, struct files *f, struct err *err);
+/* Waits for what it needs of the box; the container's notes say what is to be taken back. */
+int files_share(struct ctx *ctx, struct container *c, struct files *f, bool shared,
+                struct err *err);
+void files_release(struct files *f);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
 /* The pod's namespace in the guest, or NULL. Borrowed. */

@@ -231,6 +231,26 @@ TEST_VIRTUAL(the_vm_outlives_its_containers)
     rig_close(&r, ctx);
 }
 
+/* containerd 1.7, sandbox mode: empty directories where the pod's files should be. */
+TEST_VIRTUAL(directories_in_place_of_the_pods_files_are_left_out)
+{
+    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    AUTO_FREE char *more =
+        str_format(POD ",\"mounts\":[{\"destination\":\"/etc/hosts\",\"type\":\"bind\","
+                       "\"source\":\"/tmp\"},{\"destination\":\"/data\",\"type\":\"bind\","
+                       "\"source\":\"/tmp\"}]",
+                   "container", "s");
+
+    rig_open(&r, ctx);
+    (void)begin(&r, &root);
+    rig_write_spec(&r, "c1", more);
+    ASSERT_OK(rig_try_create(&r, &root, "c1", &err), err);
+    ASSERT_EQ(rig_find(&r, "c1")->n_shares, 1);
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(several_pods_share_a_vm_and_one_that_goes_leaves_the_others)
 {
     struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
