@@ -94,6 +94,7 @@ static void pod_make(struct ctx *ctx, struct pod *p, struct box *b, unsigned num
                   "&& ip route add default via 10.1.0.1 && ip -6 route add default via fd00:1::1 "
                   "&& ip link set lo up'",
            POD(&p->ns), number, number);
+    rig_settle(&p->ns, "eth0");
     p->before = rig_look(&p->ns);
     AUTO_FREE char *name = str_format("pod%u", number);
     p->net = network_new(&(struct network_opts){ .loop = ctx->loop,

@@ -80,6 +80,15 @@ static inline struct rig_pod rig_pod(struct ctx *ctx)
 #define IN_POD "nsenter -t %d -n "
 #define POD(p) child_pid((p)->child)
 
+/* The kernel tells of a carrier, and makes an address of it, in its own time. */
+static inline void rig_settle(const struct rig_pod *p, const char *device)
+{
+    rig_sh("nsenter -t %d -n timeout 10 sh -c 'until ip link show %s | grep -q \"state UP\" && { ! "
+           "test -e /proc/net/if_inet6 || ip -6 addr show dev %s | grep -q fe80; }; do sleep 0.02; "
+           "done'",
+           POD(p), device, device);
+}
+
 /* All that can be seen of the pod's namespace, but for what the kernel does by itself meanwhile
  * (whether an address is still being asked about). Caller frees. */
 static inline char *rig_look(const struct rig_pod *p)

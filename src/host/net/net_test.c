@@ -26,6 +26,7 @@ static void make_veth(const struct rig_pod *p)
     rig_sh(IN_POD "ip link set eth0 mtu 1400 address 02:00:00:00:01:02", POD(p));
     rig_sh(IN_POD "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad'", POD(p));
     rig_sh(IN_POD "ip link set eth0 up", POD(p));
+    rig_settle(p, "eth0");
 }
 
 static void make_macvlan(const struct rig_pod *p)
@@ -307,6 +308,7 @@ TEST_FIBER(macvlan_can_be_plugged)
 
     make_macvlan(&p);
     rig_sh(IN_POD "ip link set mv0 up", POD(&p));
+    rig_settle(&p, "mv0");
     AUTO_FREE char *before = rig_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     int tap = plug(ctx, netns, "mv0", "lcow0");
