@@ -43,10 +43,14 @@ struct agent {
     struct crun *crun; /* made ahead in a template: its clones share that memory */
     struct stages stages;
     size_t stages_told;
+    struct fw_cfg_place boot_place;
     bool negotiated, stopping;
+    bool told_host; /* entropy and log are under way */
 };
 
 /* --- small duties --- */
+
+static void connect_host(void *arg);
 
 static void tell_stages(struct agent *a)
 {
@@ -62,6 +66,10 @@ static void on_connected(void *arg)
     struct agent *a = CONTAINER_OF(arg, struct agent, handlers);
 
     logport_retry(a->log);
+    if (a->told_host)
+        return;
+    a->told_host = true;
+    fiber_go(a->loop, connect_host, a, "entropy and log");
 }
 
 static void on_negotiated(void *arg)
@@ -120,9 +128,11 @@ static void protect_self(struct ctx *ctx)
 
 /* --- the boot --- */
 
-static int read_boot(void *buf, size_t len, struct err *err)
+static int read_boot(void *arg, void *buf, size_t len, struct err *err)
 {
-    return fw_cfg_read(LINK_BOOT_FILE, buf, len, err);
+    struct agent *a = arg;
+
+    return fw_cfg_read(LINK_BOOT_FILE, &a->boot_place, buf, len, err);
 }
 
 static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
@@ -163,8 +173,10 @@ static int read_entropy(struct ctx *ctx, struct dialer *d, struct err *err)
     return total > 0 ? seed_reseed(err) : err_set(err, ERR_DATA_LOSS, "host sent none");
 }
 
-static void connect_host(struct ctx *ctx, struct agent *a)
+static void connect_host(void *arg)
 {
+    struct agent *a = arg;
+    struct ctx root = ctx_root(a->loop), *ctx = &root;
     struct dialer *d = link_dialer(a->link);
     uint64_t began = loop_now(a->loop);
     struct err err = ERR_INIT;
@@ -248,7 +260,12 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
         log_warn(ctx, "the VM will not grow, going on", F_ERR(&deaf));
     if (hotplug_start(a->loop, &deaf) < 0)
         log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&deaf));
-    connect_host(ctx, a);
+    /* Over TCP the seed has come with the token, and nobody waits for more of it, nor for the log.
+     */
+    if (a->opts->boot.transport != LINK_TCP) {
+        a->told_host = true;
+        connect_host(a);
+    }
     return 0;
 }
 

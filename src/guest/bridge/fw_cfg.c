@@ -36,8 +36,9 @@ static int find_file(const struct fw_cfg_port *port, const char *name, struct en
     return err_set(err, ERR_NOT_FOUND, "fw_cfg has no file %s", name);
 }
 
-int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, void *buf, size_t len,
-                     struct err *err)
+/* *ret_key is set if all is well. */
+static int locate(const struct fw_cfg_port *port, const char *name, size_t len, uint16_t *ret_key,
+                  struct err *err)
 {
     char signature[4] = { 0 };
     struct entry e;
@@ -51,7 +52,16 @@ int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, void *buf
     if (be32toh(e.size) != len)
         return err_set(err, ERR_INVALID, "fw_cfg file %s has %u bytes, not %zu", name,
                        be32toh(e.size), len);
-    port->select(port->arg, be16toh(e.key));
+    *ret_key = be16toh(e.key);
+    return 0;
+}
+
+int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, struct fw_cfg_place *place,
+                     void *buf, size_t len, struct err *err)
+{
+    if (place->key == 0 && locate(port, name, len, &place->key, err) < 0)
+        return -1;
+    port->select(port->arg, place->key);
     port->read(port->arg, buf, len);
     return 0;
 }
@@ -68,13 +78,14 @@ static void port_read(void *arg, void *buf, size_t len)
     __asm__ volatile("cld; rep insb" : "+D"(buf), "+c"(len) : "d"((uint16_t)PORT_DATA) : "memory");
 }
 
-int fw_cfg_read(const char *name, void *buf, size_t len, struct err *err)
+int fw_cfg_read(const char *name, struct fw_cfg_place *place, void *buf, size_t len,
+                struct err *err)
 {
     const struct fw_cfg_port port = { port_select, port_read, NULL };
 
     if (ioperm(PORT_SELECT, 2, 1) < 0)
         return err_sys(err, errno, "access to fw_cfg's ports");
-    int r = fw_cfg_read_from(&port, name, buf, len, err);
+    int r = fw_cfg_read_from(&port, name, place, buf, len, err);
     (void)ioperm(PORT_SELECT, 2, 0);
     return r;
 }

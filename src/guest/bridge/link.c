@@ -87,10 +87,10 @@ static bool all_zero(const uint8_t *data, size_t len)
 static int read_whole(struct link *l, uint8_t raw[LINK_BOOT_BYTES], struct err *err)
 {
     uint8_t again[LINK_BOOT_BYTES];
-    int r = l->opts.read_boot(raw, LINK_BOOT_BYTES, err);
+    int r = l->opts.read_boot(l->opts.arg, raw, LINK_BOOT_BYTES, err);
 
     for (int i = 0; r == 0 && i < READ_TRIES; i++) {
-        r = l->opts.read_boot(again, sizeof(again), err);
+        r = l->opts.read_boot(l->opts.arg, again, sizeof(again), err);
         if (r == 0 && memcmp(again, raw, sizeof(again)) == 0)
             break;
         memcpy(raw, again, sizeof(again));

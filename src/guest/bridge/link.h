@@ -14,8 +14,9 @@ struct link;
 
 enum link_transport { LINK_TCP, LINK_VSOCK };
 
-/* Reads the block of LINK_BOOT_BYTES; fw_cfg_read() for LINK_BOOT_FILE, or a test's. */
-typedef int link_read_boot(void *buf, size_t len, struct err *err);
+/* Reads the block of LINK_BOOT_BYTES; fw_cfg_read() for LINK_BOOT_FILE, or a test's. arg is that of
+ * the options. */
+typedef int link_read_boot(void *arg, void *buf, size_t len, struct err *err);
 
 struct link_opts {
     enum link_transport transport;

@@ -16,7 +16,7 @@
 static struct link_boot block;
 static unsigned reads;
 
-static int read_block(void *buf, size_t len, struct err *err)
+static int read_block(void *arg, void *buf, size_t len, struct err *err)
 {
     reads++;
     if (len != LINK_BOOT_BYTES)
@@ -25,7 +25,7 @@ static int read_block(void *buf, size_t len, struct err *err)
     return 0;
 }
 
-static int read_damaged(void *buf, size_t len, struct err *err)
+static int read_damaged(void *arg, void *buf, size_t len, struct err *err)
 {
     memset(buf, 0x55, len);
     return 0;
