@@ -210,6 +210,23 @@ TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
     release(&r);
 }
 
+TEST_FIBER(a_process_may_write_256_kib_before_it_has_to_wait)
+{
+    static const char data[256 * 1024];
+    struct relay *relay;
+    struct err err = ERR_INIT;
+    int ends[3];
+
+    ASSERT_OK(relay_open(ctx->loop, &relay, ends, &err), err);
+    for (int i = 1; i < 3; i++) {
+        ASSERT_EQ(fd_nonblock(ends[i]), 0);
+        ASSERT_EQ(write(ends[i], data, sizeof(data)), (ssize_t)sizeof(data));
+    }
+    relay_free(relay);
+    for (int i = 0; i < 3; i++)
+        fd_close(ends[i]);
+}
+
 TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
 {
     struct rig r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
