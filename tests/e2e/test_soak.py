@@ -12,9 +12,9 @@ from harness import Failure, Skip
 from members import Collector, Member, pod, pss_kib, told
 from shimcall import number, text
 
-CONTAINERS = int(os.environ.get("LCOW_SOAK", "150"))
-WARM = 50           # containers until all that is made once has been made
-EVERY = 10          # containers between two looks at what there is
+CONTAINERS = max(1, int(os.environ.get("LCOW_SOAK", "150")))
+WARM = min(50, CONTAINERS // 2)            # until all that is made once has been made
+EVERY = min(10, max(1, CONTAINERS // 10))  # containers between two looks at what there is
 OUTPUT = 1 << 20
 
 # Runs in the VM itself: what the agent holds, mounts, cgroups.
