@@ -164,12 +164,12 @@ static int walk_back(struct ctx *ctx, struct qemu *q, struct qemu_nic *n, struct
     n->has_device = left > 0;
     if (n->has_netdev &&
         qmp_client_call(ctx, q->proc->qmp, "netdev_del", netdev_id_args, n, NULL, err) < 0 &&
-        err->code != ERR_NOT_FOUND && err->code != ERR_UNKNOWN)
+        err->code != ERR_NOT_FOUND)
         return -1;
     n->has_netdev = false;
     /* The backend has taken it, unless that failed. */
     if (n->has_fd && qmp_client_call(ctx, q->proc->qmp, "closefd", fd_args, n, NULL, err) < 0 &&
-        err->code != ERR_NOT_FOUND && err->code != ERR_UNKNOWN)
+        !(err->code == ERR_UNKNOWN && strstr(err->msg, "not found")))
         return -1;
     n->has_fd = false;
     err_clear(err);
