@@ -1,0 +1,90 @@
+"""What reaches the runtime from containerd's configuration and from annotations."""
+
+import os
+
+import cni
+import criconf
+import packages
+import pod
+from e2e import test
+from harness import Process, subprocess
+
+
+def nproc(t, container="c1"):
+    return t.exec(container, "nproc").out.strip()
+
+
+@test("a configuration file named in the runtime's options is read; its errors are told",
+      runc=False)
+def config_path(t):
+    conf = t.write("other.conf", open(t.config_path).read() + "[vm]\ncpus = 2\n")
+    t.detach(f"--runtime-config-path={conf}", "c1", "sleep", "100000")
+    t.equal(nproc(t), "2")
+    bad = t.write("bad.conf", "[vm]\ncpu = 2\n")
+    t.fails(*t.run_args("--rm", f"--runtime-config-path={bad}", "c2", "true"),
+            pattern=r"bad\.conf:2: unknown key cpu; did you mean cpus\?")
+
+
+@test("annotations: those allowed change the VM, those that we cannot keep are refused", runc=False)
+def annotations(t):
+    t.detach("--annotation=io.lcow.cpus=2", "c1", "sleep", "100000")
+    t.equal(nproc(t), "2")
+    t.fails(*t.run_args("--rm", "--annotation=io.lcow.cpus=many", "c2", "true"),
+            pattern="io.lcow.cpus is .many.: it must be from 1 to")
+    t.fails(*t.run_args(
+        "--rm", "--annotation=io.microsoft.virtualmachine.lcow.securitypolicy=cGFja2FnZQ==",
+        "c3", "true"), pattern="securitypolicy.*not supported")
+    shared = os.path.join(t.work, "shared")
+    os.mkdir(shared)
+    mount = f"--mount=type=bind,src={shared},dst=/s,options=rbind:rw"
+    no = "--annotation=io.microsoft.virtualmachine.fileshares.disablewritable=true"
+    t.fails(*t.run_args("--rm", no, mount, "c4", "true"), pattern="writable.*forbids")
+    r = t.run("--rm", no, mount.replace("rbind:rw", "rbind:ro"), "c5", "ls", "/s")
+    t.equal(r.code, 0, r)
+
+
+# ---------------------------------------------------------------- the CRI's options table
+
+def prepare(t):
+    """Two more handlers: one with good keys, one with a typing error."""
+    network = cni.Network(os.path.join(t.work, "net"))
+    t.at_end(network.remove)
+    new = t.version.startswith("2")
+    plugin = "io.containerd.cri.v1.runtime" if new else "io.containerd.grpc.v1.cri"
+    more = criconf.text(t.version, network, "lcow")
+    for name, line in (("good", "cpus = 2"), ("bad", "cpu = 2")):
+        at = f'[plugins."{plugin}".containerd.runtimes.{name}'
+        more += (f'\n{at}]\nruntime_type = "io.containerd.lcow.v2"\n'
+                 f'privileged_without_host_devices = true\n{at}.options]\n{line}\n')
+    return {"more": more, "enable": criconf.PLUGINS}
+
+
+@test("keys in the options table of containerd's configuration reach the VM", runc=False,
+      images=(), versions=("1.7", "2.1"), prepare=prepare)
+def options_table(t):
+    pods = pod.Pods(t, "good")
+    c = pods.pod("p1").run("c1", *pod.FOREVER)
+    t.equal(c.sh("nproc").strip(), "2")
+    pods.fails(lambda: pods.pod("p2", handler="bad"),
+               r"runtime options:\d+: unknown key cpu; did you mean cpus\?")
+
+
+# ---------------------------------------------------------------- lcow config containerd
+
+@test("containerd takes the stanza that lcow prints for it", runc=False, images=())
+def stanza(t):
+    program = packages.program(t.version, "containerd")
+    r = t.lcow("config", "containerd", "--containerd", program)
+    t.equal(r.code, 0, r)
+    path = t.write("stanza.toml", r.out)
+    p = Process(t, [program, "-c", path, "config", "dump"], subprocess.DEVNULL, None, {}, (), False)
+    t.processes.append(p)
+    r = p.wait(30)
+    t.equal(r.code, 0, r)
+    at = r.out.index("containerd.runtimes.lcow]")
+    runtime = r.out[at:at + 3000].split("[plugins", 1)[0]
+    for pattern in (r"runtime_type = ['\"]io\.containerd\.lcow\.v2['\"]",
+                    "privileged_without_host_devices = true",
+                    r"pod_annotations = \[['\"]io\.lcow\.\*['\"]"):
+        t.match(pattern, runtime, runtime)
+    t.match(f"ConfigPath = ['\"]{t.config_path}['\"]", r.out[at:])
