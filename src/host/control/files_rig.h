@@ -240,3 +240,31 @@ static inline int rig_file(void)
     ASSERT(fd >= 0);
     return fd;
 }
+
+/* What tests of both controllers do with a reservation. The fixture's controller is f->c. */
+#define FILES_RIG_CALLS(prefix)                                                                    \
+    static void map(struct ctx *ctx, struct fixture *f, uint64_t id, const char *want)             \
+    {                                                                                              \
+        AUTO_FREE char *path = NULL;                                                               \
+        struct err err = ERR_INIT;                                                                 \
+        ASSERT_OK(prefix##_map(ctx, f->c, id, &path, &err), err);                                  \
+        ASSERT_STR(path, want);                                                                    \
+    }                                                                                              \
+    static void unmap(struct ctx *ctx, struct fixture *f, uint64_t id)                             \
+    {                                                                                              \
+        struct err err = ERR_INIT;                                                                 \
+        ASSERT_OK(prefix##_unmap(ctx, f->c, id, &err), err);                                       \
+        ASSERT_FAIL(prefix##_unmap(ctx, f->c, id, &err), err, ERR_NOT_FOUND);                      \
+    }                                                                                              \
+    static void map_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)     \
+    {                                                                                              \
+        char *path = NULL;                                                                         \
+        struct err err = ERR_INIT;                                                                 \
+        ASSERT_FAIL(prefix##_map(ctx, f->c, id, &path, &err), err, code);                          \
+        ASSERT(!path);                                                                             \
+    }                                                                                              \
+    static void unmap_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)   \
+    {                                                                                              \
+        struct err err = ERR_INIT;                                                                 \
+        ASSERT_FAIL(prefix##_unmap(ctx, f->c, id, &err), err, code);                               \
+    }

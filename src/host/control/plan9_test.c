@@ -1,5 +1,5 @@
 #include "base/err.h"
-#include "base/fsm.h"
+#include "harness/fsm_table.h"
 #include "host/control/files_rig.h"
 #include "host/control/plan9.h"
 #include "host/control/plan9_priv.h"
@@ -39,62 +39,12 @@ static uint64_t reserve(struct ctx *ctx, struct fixture *f, const char *path, in
     return id;
 }
 
-static void map(struct ctx *ctx, struct fixture *f, uint64_t id, const char *want)
-{
-    AUTO_FREE char *path = NULL;
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(plan9_map(ctx, f->c, id, &path, &err), err);
-    ASSERT_STR(path, want);
-}
-
-static void unmap(struct ctx *ctx, struct fixture *f, uint64_t id)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(plan9_unmap(ctx, f->c, id, &err), err);
-    ASSERT_FAIL(plan9_unmap(ctx, f->c, id, &err), err, ERR_NOT_FOUND);
-}
-
-static void map_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
-{
-    char *path = NULL;
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(plan9_map(ctx, f->c, id, &path, &err), err, code);
-}
-
-static void unmap_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(plan9_unmap(ctx, f->c, id, &err), err, code);
-}
-
-static void check_table(const struct fsm *m)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(fsm_verify(m, &err), err);
-    for (unsigned s = 0; s < m->n_states; s++) {
-        for (unsigned e = 0; e < m->n_events; e++) {
-            const struct fsm_edge *edge = NULL;
-
-            for (size_t i = 0; i < m->n_edges; i++)
-                if (m->edges[i].from == s && m->edges[i].event == e)
-                    edge = &m->edges[i];
-            if (edge)
-                ASSERT_EQ(fsm_next(m, s, e), edge->to);
-            else
-                ASSERT_FAIL(fsm_check(m, s, e, &err), err, ERR_STATE);
-        }
-    }
-}
+FILES_RIG_CALLS(plan9)
 
 TEST(every_step_of_a_share_and_of_its_mount_is_in_its_table)
 {
-    check_table(&plan9_share_fsm);
-    check_table(&plan9_mount_fsm);
+    fsm_table_check(&plan9_share_fsm);
+    fsm_table_check(&plan9_mount_fsm);
 }
 
 TEST_VIRTUAL(a_directory_is_shared_once_and_counted)

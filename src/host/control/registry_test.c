@@ -1,31 +1,11 @@
 /* registry_test.c - containers from create to delete: states, answers, events. */
+#include "harness/fsm_table.h"
 #include "host/control/registry_rig.h"
 
 TEST(tables_of_states_are_complete)
 {
-    static const struct fsm *const machines[] = { &container_fsm, &process_fsm };
-    struct err err = ERR_INIT;
-
-    for (size_t m = 0; m < ARRAY_LEN(machines); m++) {
-        const struct fsm *f = machines[m];
-
-        ASSERT_OK(fsm_verify(f, &err), err);
-        for (unsigned s = 0; s < f->n_states; s++) {
-            for (unsigned e = 0; e < f->n_events; e++) {
-                const struct fsm_edge *edge = NULL;
-
-                for (size_t i = 0; i < f->n_edges; i++)
-                    if (f->edges[i].from == s && f->edges[i].event == e)
-                        edge = &f->edges[i];
-                err_clear(&err);
-                ASSERT_EQ(fsm_check(f, s, e, &err), edge ? 0 : -1);
-                if (edge)
-                    ASSERT_EQ(fsm_next(f, s, e), edge->to);
-                else
-                    ASSERT_EQ(err.code, ERR_STATE);
-            }
-        }
-    }
+    fsm_table_check(&container_fsm);
+    fsm_table_check(&process_fsm);
 }
 
 TEST_VIRTUAL(a_container_runs_and_ends_with_its_status)

@@ -1,5 +1,5 @@
 #include "base/err.h"
-#include "base/fsm.h"
+#include "harness/fsm_table.h"
 #include "host/control/files_rig.h"
 #include "host/control/scsi.h"
 #include "host/control/scsi_priv.h"
@@ -39,63 +39,12 @@ static uint64_t reserve(struct ctx *ctx, struct fixture *f, int fd, uint64_t par
     return id;
 }
 
-static void map(struct ctx *ctx, struct fixture *f, uint64_t id, const char *want)
-{
-    AUTO_FREE char *path = NULL;
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(scsi_map(ctx, f->c, id, &path, &err), err);
-    ASSERT_STR(path, want);
-}
-
-static void unmap(struct ctx *ctx, struct fixture *f, uint64_t id)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(scsi_unmap(ctx, f->c, id, &err), err);
-    ASSERT_FAIL(scsi_unmap(ctx, f->c, id, &err), err, ERR_NOT_FOUND);
-}
-
-static void map_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
-{
-    char *path = NULL;
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(scsi_map(ctx, f->c, id, &path, &err), err, code);
-    ASSERT(!path);
-}
-
-static void unmap_fails(struct ctx *ctx, struct fixture *f, uint64_t id, enum err_code code)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_FAIL(scsi_unmap(ctx, f->c, id, &err), err, code);
-}
-
-static void check_table(const struct fsm *m)
-{
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(fsm_verify(m, &err), err);
-    for (unsigned s = 0; s < m->n_states; s++) {
-        for (unsigned e = 0; e < m->n_events; e++) {
-            const struct fsm_edge *edge = NULL;
-
-            for (size_t i = 0; i < m->n_edges; i++)
-                if (m->edges[i].from == s && m->edges[i].event == e)
-                    edge = &m->edges[i];
-            if (edge)
-                ASSERT_EQ(fsm_next(m, s, e), edge->to);
-            else
-                ASSERT_FAIL(fsm_check(m, s, e, &err), err, ERR_STATE);
-        }
-    }
-}
+FILES_RIG_CALLS(scsi)
 
 TEST(every_step_of_a_disk_and_of_a_mount_is_in_its_table)
 {
-    check_table(&scsi_disk_fsm);
-    check_table(&scsi_mount_fsm);
+    fsm_table_check(&scsi_disk_fsm);
+    fsm_table_check(&scsi_mount_fsm);
 }
 
 TEST(an_ejected_or_invalid_disk_cannot_be_attached)
