@@ -29,7 +29,7 @@ static void job_free(void *arg)
 /* The same program as a container's anchor on the host. */
 static int write_program(int dir, struct err *err)
 {
-    AUTO_FD int fd = openat(dir, PAUSE_PROGRAM + 1, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0555);
+    AUTO_FD int fd = openat(dir, PAUSE_NAME, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0555);
     int r = fd < 0 ? -errno : fd_write_full(fd, anchor_blob, anchor_blob_len);
 
     if (r == 0 && fchmod(fd, 0555) < 0) /* whatever our umask says */

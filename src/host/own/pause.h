@@ -6,7 +6,8 @@
 struct ctx;
 struct err;
 
-#define PAUSE_PROGRAM "/pause"
+#define PAUSE_NAME "pause"
+#define PAUSE_PROGRAM "/" PAUSE_NAME
 
 /* Waits until ctx ends; the work is a thread's. Caller closes *ret_fd. */
 int pause_open(struct ctx *ctx, int *ret_fd, struct err *err);

@@ -19,7 +19,7 @@ TEST_FIBER(a_pods_root_has_one_program_and_is_read_only)
     if (geteuid() != 0)
         tap_skip("mounts need root");
     ASSERT_OK(pause_open(ctx, &root, &err), err);
-    ASSERT_EQ(fstatat(root, PAUSE_PROGRAM + 1, &st, 0), 0);
+    ASSERT_EQ(fstatat(root, PAUSE_NAME, &st, 0), 0);
     ASSERT_EQ(st.st_mode & 07777, 0555);
     ASSERT_EQ(openat(root, "x", O_CREAT | O_WRONLY | O_CLOEXEC, 0600), -1);
     ASSERT_EQ(fstat(root, &st), 0);
@@ -36,7 +36,7 @@ TEST_FIBER(the_program_waits_and_leaves_no_zombies)
     if (geteuid() != 0)
         tap_skip("mounts need root");
     ASSERT_OK(pause_open(ctx, &root, &err), err);
-    program = openat(root, PAUSE_PROGRAM + 1, O_RDONLY | O_CLOEXEC);
+    program = openat(root, PAUSE_NAME, O_RDONLY | O_CLOEXEC);
     ASSERT(program >= 0);
 
     pid_t pid = fork(); /* the test's own: check-rooms looks at rooms only */
