@@ -96,6 +96,28 @@ static void tick(void *arg)
     ++*(int *)arg;
 }
 
+static int where(void *arg, struct err *err)
+{
+    *(void **)arg = __builtin_frame_address(0);
+    return 0;
+}
+
+/* Each more would be kept by the C library. */
+TEST_FIBER(jobs_in_a_row_share_one_stack)
+{
+    void *first = NULL;
+
+    for (int i = 0; i < 300; i++) {
+        struct err err = ERR_INIT;
+        void *at = NULL, *arg = &at;
+
+        ASSERT_OK(offload_run(ctx, where, &arg, NULL, "test", &err), err);
+        if (!first)
+            first = at;
+        ASSERT(at == first);
+    }
+}
+
 TEST_FIBER(other_fibers_run_meanwhile)
 {
     int block[2], ticks = 0;
