@@ -68,8 +68,7 @@ static void fill_tpl_doc(struct qemu *q)
     q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib();
     q->tpl_doc.cpus = 1;
     q->tpl_doc.max_cpus = cpus_max();
-    if (q->tpl_doc.scsi_controllers == 0)
-        q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
+    q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
 }
 
 /* All that the saved state depends on. The command line has the machine, the processor model, the

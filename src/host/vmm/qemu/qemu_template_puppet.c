@@ -1,0 +1,132 @@
+/* qemu_template_puppet.c - stands in for QEMU in the tests of templates, clones and sizes. Runs in
+ * the real jail. What it is asked to be it sees on its command line; the VM's name says how a clone
+ * fails. */
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+enum { QMP = 3, CONSOLE = 4, STATE = 9 };
+
+static char part[64];
+static unsigned cpus = 1;
+
+static void say(int fd, const char *text)
+{
+    if (write(fd, text, strlen(text)) != (ssize_t)strlen(text))
+        _exit(3);
+}
+
+static void event(const char *name, const char *data)
+{
+    char text[256];
+
+    snprintf(text, sizeof(text),
+             "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, \"event\": \"%s\", "
+             "\"data\": {%s}}\r\n",
+             name, data);
+    say(QMP, text);
+}
+
+static void reply(const char *line, const char *value)
+{
+    const char *id = strstr(line, "\"id\":");
+    char text[1024];
+
+    /* The last one: a device's id comes before the command's. */
+    for (const char *next; id && (next = strstr(id + 1, "\"id\":"));)
+        id = next;
+    snprintf(text, sizeof(text), "{\"return\": %s, \"id\": %d}\r\n", value, id ? atoi(id + 5) : 0);
+    say(QMP, text);
+}
+
+/* Highest first, as QEMU has them; those that are there have a path. */
+static void list_cpus(const char *line)
+{
+    char text[512] = "[";
+
+    for (unsigned i = 3; i-- > 0;)
+        snprintf(
+            text + strlen(text), sizeof(text) - strlen(text),
+            "%s{\"type\": \"max-x86_64-cpu\", \"vcpus-count\": 1, %s\"props\": {\"socket-id\": "
+            "%u, \"core-id\": 0, \"thread-id\": 0}}",
+            i == 2 ? "" : ", ", i < cpus ? "\"qom-path\": \"/machine\", " : "", i);
+    strcat(text, "]");
+    reply(line, text);
+}
+
+static void incoming(const char *line)
+{
+    if (strcmp(part, "refuses") == 0) {
+        reply(line, "{}");
+        event("MIGRATION", "\"status\": \"failed\"");
+        fprintf(stderr, "puppet: unknown section\n");
+        exit(1);
+    }
+    if (strcmp(part, "dies") == 0)
+        abort();
+    reply(line, "{}");
+    event("MIGRATION", "\"status\": \"completed\"");
+    exit(0); /* a guest that powers off instead of coming to life */
+}
+
+static void answer(const char *line)
+{
+    const char *value = strstr(line, "\"value\":");
+    char text[96];
+
+    if (strstr(line, "\"migrate-incoming\"")) {
+        incoming(line);
+    } else if (strstr(line, "\"migrate\"")) {
+        say(STATE, "devices");
+        reply(line, "{}");
+        event("MIGRATION", "\"status\": \"completed\"");
+    } else if (strstr(line, "query-hotpluggable-cpus")) {
+        list_cpus(line);
+    } else if (strstr(line, "\"device_add\"")) {
+        bool right = strstr(line, "\"socket-id\":1") && strstr(line, "\"id\":\"cpu-1\"");
+        cpus += right;
+        reply(line, right ? "{}" : "[]");
+    } else if (strstr(line, "\"qom-set\"") && value) {
+        reply(line, "{}");
+        snprintf(text, sizeof(text), "\"id\": \"grow0\", \"size\": %llu",
+                 strtoull(value + 8, NULL, 10));
+        event("MEMORY_DEVICE_SIZE_CHANGE", text);
+    } else {
+        reply(line, "{}");
+    }
+    if (strstr(line, "\"quit\""))
+        exit(0);
+}
+
+int main(int argc, char **argv)
+{
+    char line[4096];
+    size_t len = 0;
+    bool template = false, clone = false;
+
+    for (int i = 1; i < argc - 1; i++) {
+        if (strcmp(argv[i], "-name") == 0)
+            sscanf(argv[i + 1], "guest=%63[^@,]", part);
+        template = template || strstr(argv[i + 1], "mem-path=/proc/self/fd/");
+        clone = clone || strcmp(argv[i], "-incoming") == 0;
+    }
+    say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "
+             "\"package\": \"\"}, \"capabilities\": []}}\r\n");
+    if (!clone)
+        say(CONSOLE, "[    0.000000] Linux version 6.1.0 (puppet)\r\nlcow: stage init\r\n");
+    if (template)
+        say(CONSOLE, "lcow: stage ready\r\n");
+    for (ssize_t n; (n = read(QMP, line + len, sizeof(line) - 1 - len)) > 0;) {
+        len += (size_t)n;
+        line[len] = '\0';
+        for (char *end; (end = strchr(line, '\n'));) {
+            *end = '\0';
+            answer(line);
+            len -= (size_t)(end + 1 - line);
+            memmove(line, end + 1, len + 1);
+        }
+    }
+    return 0;
+}

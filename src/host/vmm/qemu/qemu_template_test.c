@@ -1,0 +1,212 @@
+/* Building a template and what becomes of a clone that fails, with a puppet in QEMU's place:
+ * everything is real but the program in the jail. A clone that comes to life is in
+ * tests/integration. */
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/own/template.h"
+#include "host/vmm/qemu/qemu.h"
+#include "host/vmm/vmm.h"
+
+#include <elf.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+struct fixture {
+    struct ctx *ctx;
+    char root[32], id[32], run_dir[64], kernel[64], initrd[64], templates[64];
+    struct vm_doc doc;
+};
+
+static void put(const char *path, const void *data, size_t len)
+{
+    ASSERT_EQ(file_write(path, data, len, 0600), 0);
+}
+
+static void open_fixture(struct ctx *ctx, struct fixture *f)
+{
+    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
+
+    if (geteuid() != 0)
+        tap_skip("jail and network namespace need root");
+    if (access("/dev/net/tun", R_OK | W_OK) < 0)
+        tap_skip("no /dev/net/tun here");
+    *f = (struct fixture){ .ctx = ctx, .root = "/tmp/lcow-template.XXXXXX" };
+    ASSERT(mkdtemp(f->root));
+    snprintf(f->run_dir, sizeof(f->run_dir), "%s/ns/vm", f->root);
+    snprintf(f->kernel, sizeof(f->kernel), "%s/kernel", f->root);
+    snprintf(f->initrd, sizeof(f->initrd), "%s/initrd", f->root);
+    snprintf(f->templates, sizeof(f->templates), "%s/templates", f->root);
+    memcpy(elf.e_ident, ELFMAG, SELFMAG);
+    elf.e_ident[EI_CLASS] = ELFCLASS64;
+    put(f->kernel, &elf, sizeof(elf));
+    put(f->initrd, "070701", 6);
+    f->doc = (struct vm_doc){ .id = f->id,
+                              .run_dir = f->run_dir,
+                              .vmm_path = getenv("QEMU_TEMPLATE_PUPPET"),
+                              .kernel = f->kernel,
+                              .initrd = f->initrd,
+                              .memory_mib = 256,
+                              .max_memory_mib = 512,
+                              .cpus = 1,
+                              .max_cpus = 3,
+                              .accel = VM_ACCEL_TCG,
+                              .allow_emulation = true,
+                              .uid_base = 61100,
+                              .uid_count = 4,
+                              .template_dir = f->templates };
+}
+
+static void name(struct fixture *f, const char *part)
+{
+    snprintf(f->id, sizeof(f->id), "%s@vm", part);
+}
+
+static bool build(struct fixture *f, char key[TEMPLATE_KEY_SIZE])
+{
+    AUTO(template_info_release) struct template_info info = { 0 };
+    struct ctx patient = ctx_root(f->ctx->loop); /* 128 MiB are hashed */
+    struct err err = ERR_INIT;
+    bool made;
+
+    name(f, "builder");
+    ASSERT_OK(qemu_template_build(&patient, f->ctx->loop, &f->doc, &(struct qemu_build_opts){ 0 },
+                                  &info, &made, &err),
+              err);
+    ASSERT_EQ(access(f->run_dir, F_OK), -1); /* ledger and jail are gone */
+    ASSERT_STR(info.vmm_version, "10.0.1");
+    memcpy(key, info.key, TEMPLATE_KEY_SIZE);
+    return made;
+}
+
+static void end(struct fixture *f, struct vmm *v)
+{
+    struct vmm_exit exit;
+    struct err err = ERR_INIT;
+
+    v->ops->terminate(v);
+    ASSERT_OK(v->ops->wait(f->ctx, v, &exit, &err), err);
+    ASSERT_OK(v->ops->release(f->ctx, v, &err), err);
+    v->ops->free(v);
+}
+
+static size_t count(const struct fixture *f)
+{
+    char(*keys)[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+    size_t n;
+
+    ASSERT_OK(template_list(f->templates, &keys, &n, &err), err);
+    free(keys);
+    return n;
+}
+
+TEST_FIBER(a_template_is_built_once)
+{
+    char first[TEMPLATE_KEY_SIZE], second[TEMPLATE_KEY_SIZE];
+    AUTO(template_info_release) struct template_info info = { 0 };
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, first));
+    ASSERT_OK(template_verify(f.templates, first, &info, &err), err);
+    ASSERT_EQ(info.memory_mib, 128);
+    ASSERT_EQ(info.ram.size, 128u << 20);
+    ASSERT_EQ(info.state.size, strlen("devices"));
+    ASSERT(!build(&f, second));
+    ASSERT_STR(first, second);
+    ASSERT_EQ(count(&f), 1);
+    /* Another kernel is another template. */
+    put(f.kernel, "x", 0);
+    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 2 };
+    memcpy(elf.e_ident, ELFMAG, SELFMAG);
+    elf.e_ident[EI_CLASS] = ELFCLASS64;
+    put(f.kernel, &elf, sizeof(elf));
+    ASSERT(build(&f, second));
+    ASSERT(strcmp(first, second) != 0);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+static void start_cold(struct fixture *f, const char *part, const char *why, bool removed)
+{
+    struct vmm *v = qemu_vmm_new(f->ctx->loop);
+    struct vmm_info info;
+    struct err err = ERR_INIT;
+    struct ctx patient = ctx_root(f->ctx->loop);
+
+    struct ctx *before = f->ctx;
+
+    f->ctx = &patient;
+    name(f, part);
+    ASSERT_OK(v->ops->create(f->ctx, v, &f->doc, &err), err);
+    ASSERT_OK(v->ops->start(f->ctx, v, &err), err);
+    v->ops->info(v, &info);
+    ASSERT(!info.clone);
+    ASSERT_HAS(info.cold_why, why);
+    ASSERT_EQ(info.want_template, removed);
+    ASSERT(info.pid > 0);
+    while (v->ops->stage(v) < VM_STAGE_INIT)
+        ASSERT_OK(fiber_sleep(f->ctx, 1000 * 1000, &err), err);
+    ASSERT_EQ(count(f), removed ? 0 : 1);
+    end(f, v);
+    f->ctx = before;
+}
+
+TEST_FIBER(a_clone_that_fails_is_a_cold_start)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    start_cold(&f, "dies", "restore template", false); /* nobody knows whose fault that was */
+    start_cold(&f, "goes", "template", false);
+    start_cold(&f, "refuses", "restore template", true); /* QEMU says it is the template's */
+    start_cold(&f, "first", "no template yet", true);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+TEST_FIBER(a_vm_that_no_template_fits_starts_cold_and_says_so)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    f.doc.max_cpus = 64;
+    start_cold(&f, "wide", "vCPUs", false);
+    f.doc.max_cpus = 1;
+    f.doc.scsi_controllers = 4;
+    start_cold(&f, "many", "SCSI", false);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+TEST_FIBER(memory_and_vcpus_are_added_within_their_bounds)
+{
+    struct vmm *v = qemu_vmm_new(ctx->loop);
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    f.doc.template_dir = NULL;
+    name(&f, "grows");
+    ASSERT_FAIL(v->ops->set_memory(ctx, v, 300, &err), err, ERR_STATE);
+    ASSERT_OK(v->ops->create(ctx, v, &f.doc, &err), err);
+    ASSERT_OK(v->ops->start(ctx, v, &err), err);
+    ASSERT_OK(v->ops->set_memory(ctx, v, 300, &err), err);
+    ASSERT_OK(v->ops->set_memory(ctx, v, 257, &err), err); /* rounded up to 2 MiB */
+    ASSERT_FAIL(v->ops->set_memory(ctx, v, 513, &err), err, ERR_RANGE);
+    ASSERT_FAIL(v->ops->set_memory(ctx, v, 255, &err), err, ERR_RANGE);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 2, &err), err);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 2, &err), err);
+    ASSERT_FAIL(v->ops->set_cpus(ctx, v, 4, &err), err, ERR_RANGE);
+    ASSERT_FAIL(v->ops->set_cpus(ctx, v, 0, &err), err, ERR_RANGE);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 1, &err), err);
+    end(&f, v);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
