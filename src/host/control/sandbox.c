@@ -1,4 +1,4 @@
-/* sandbox.c - from CreateSandbox to ShutdownSandbox. */
+/* sandbox.c - create, start, queries. The end is in sandbox_end.c. */
 #include "host/control/sandbox.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -9,7 +9,6 @@
 #include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
 #include <errno.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -45,10 +44,11 @@ void sandbox_free(struct sandbox *s)
     free(s->id);
     free(s->bundle);
     free(s->netns);
+    cancel_release(&s->hurry);
     free(s);
 }
 
-static struct sandbox *find(const struct registry *r, const char *id, struct err *err)
+struct sandbox *sandbox_find(const struct registry *r, const char *id, struct err *err)
 {
     if (r->sandbox && str_eq(r->sandbox->id, id))
         return r->sandbox;
@@ -56,7 +56,7 @@ static struct sandbox *find(const struct registry *r, const char *id, struct err
     return NULL;
 }
 
-static struct ctx own_ctx(const struct sandbox *s, struct ctx *root)
+struct ctx sandbox_ctx(const struct sandbox *s, struct ctx *root)
 {
     *root = ctx_root(s->r->o.loop);
     return ctx_with_id(root, "sandbox-id", s->id);
@@ -175,79 +175,10 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
     copy_words(&s->dns_search, c->dns_search);
     gate_init(&s->gate, "sandbox");
     latch_init(&s->ended);
+    cancel_init(&s->hurry, NULL);
     fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_CREATED);
     r->sandbox = s;
     return 0;
-}
-
-/* --- the end --- */
-
-static void ended(struct sandbox *s, uint32_t status)
-{
-    s->exit_status = s->asked ? 0 : status ? status : EXIT_LOST;
-    s->exited_wall_ns = loop_wall(s->r->o.loop);
-    fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STOPPED);
-    latch_set(&s->ended);
-}
-
-/* One that still runs, besides the pod itself. Whoever waits for it looks again. */
-static struct container *find_running(const struct sandbox *s, bool unasked)
-{
-    LIST_EACH (&s->r->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, node);
-
-        if (!c->hidden && c->init && c->init->state == PROCESS_ST_RUNNING &&
-            !(unasked && c->asked_to_end))
-            return c;
-    }
-    return NULL;
-}
-
-/* Everything that lives in the pod's network and mounts. Goes on where it stopped. */
-static int take_back(struct ctx *ctx, struct sandbox *s, struct err *err)
-{
-    struct registry *r = s->r;
-    struct process_view ignored;
-    struct container *c;
-
-    if (!s->pod)
-        return 0;
-    if (box_kill(ctx, r->box, err) < 0)
-        return -1;
-    while ((c = find_running(s, false))) /* they end with their VM: this is a moment */
-        if (process_wait(ctx, c->init, &ignored, err) < 0 && err->code != ERR_NOT_FOUND)
-            return -1;
-
-    AUTO(container_unref) struct container *pod = container_ref(s->pod); /* outlives its gate */
-    AUTO(gate_leave) struct gate *held = gate_enter(&pod->gate, ctx, "sandbox.release", err);
-
-    if (!held || container_release(ctx, s->pod, err) < 0)
-        return -1;
-    registry_drop(r, s->pod);
-    container_unref(TAKE_PTR(s->pod));
-    while (r->n_containers == 0 && r->box)
-        if (waitq_wait(ctx, &r->box_q, "the VM to be taken back", err) < 0)
-            return -1;
-    return 0;
-}
-
-static void watch_main(void *arg)
-{
-    struct sandbox *s = arg;
-    struct ctx root, ctx = own_ctx(s, &root);
-    struct process_view v = { .exit_status = EXIT_LOST };
-    struct err err = ERR_INIT;
-
-    (void)process_wait(&ctx, s->pod->init, &v, &err); /* without a limit it cannot fail */
-    if (!s->asked)
-        log_error(&ctx, "the sandbox has ended by itself", F_U("status", v.exit_status));
-
-    struct ctx limited = ctx_with_timeout(&ctx, SANDBOX_STOP_LIMIT);
-
-    err_clear(&err);
-    if (take_back(&limited, s, &err) < 0)
-        log_error(&ctx, "the sandbox is not taken back; stop goes on with it", F_ERR(&err));
-    ended(s, v.exit_status);
 }
 
 /* --- start --- */
@@ -287,7 +218,8 @@ static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
 
 static void start_failed(struct sandbox *s)
 {
-    struct ctx root, own = own_ctx(s, &root), limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
+    struct ctx root, own = sandbox_ctx(s, &root),
+                     limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
     struct process_view ignored;
     struct err err = ERR_INIT;
 
@@ -295,16 +227,16 @@ static void start_failed(struct sandbox *s)
         box_kill(&limited, s->r->box, &err) == 0)
         (void)process_wait(&limited, s->pod->init, &ignored, &err);
     err_clear(&err);
-    if (take_back(&limited, s, &err) < 0)
+    if (sandbox_take_back(&limited, s, &err) < 0)
         log_error(&own, "a sandbox that failed is not taken back; stop goes on with it",
                   F_ERR(&err));
-    ended(s, EXIT_LOST);
+    sandbox_ended(s, EXIT_LOST);
 }
 
 int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
                   struct err *err)
 {
-    struct sandbox *s = find(r, id, err);
+    struct sandbox *s = sandbox_find(r, id, err);
     struct ctx own = ctx_with_id(ctx, "sandbox-id", id);
     AUTO(gate_leave) struct gate *held = NULL;
 
@@ -327,130 +259,10 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
         }
         s->created_wall_ns = loop_wall(r->o.loop);
         fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STARTED);
-        group_go(&r->fibers, r->o.loop, watch_main, s, "sandbox.watch %s", s->id);
+        sandbox_watch(s);
         log_info(&own, "sandbox started", F_U("pid", s->pid));
     }
     *ret = (struct sandbox_started){ .pid = s->pid, .created_wall_ns = s->created_wall_ns };
-    return 0;
-}
-
-/* --- stop --- */
-
-/* Those that run get a SIGTERM, and time to take it. */
-static void ask_containers(struct ctx *ctx, struct sandbox *s)
-{
-    struct ctx grace = ctx_with_timeout(ctx, s->grace_ns);
-    struct process_view ignored;
-    struct err err = ERR_INIT;
-    struct container *c;
-
-    while ((c = find_running(s, true))) {
-        c->asked_to_end = true;
-        (void)container_kill(&grace, c, "", SIGTERM, false, &err); /* it may end just then */
-    }
-    while ((c = find_running(s, false)))
-        if (process_wait(&grace, c->init, &ignored, &err) < 0 && err.code != ERR_NOT_FOUND)
-            return;
-}
-
-static bool writes_host(const struct registry *r)
-{
-    LIST_EACH (&r->containers, pos) {
-        if (LIST_ENTRY(pos, struct container, node)->writes_host)
-            return true;
-    }
-    return false;
-}
-
-/* In a fiber of its own: a client that goes away shortens nobody's grace. */
-static void stop_main(void *arg)
-{
-    struct sandbox *s = arg;
-    struct ctx root, ctx = own_ctx(s, &root);
-    struct err err = ERR_INIT;
-
-    if (s->grace_ns && s->state == SANDBOX_READY)
-        ask_containers(&ctx, s);
-
-    struct ctx limited = ctx_with_timeout(&ctx, SANDBOX_STOP_LIMIT);
-
-    /* What a guest holds back of shares that can be written must reach the host. */
-    if (box_stop(&limited, s->r->box, writes_host(s->r), &err) < 0)
-        log_error(&ctx, "the sandbox's VM does not end", F_ERR(&err));
-    s->stopping = false;
-}
-
-static int take_back_rest(struct ctx *ctx, struct sandbox *s, struct err *err)
-{
-    AUTO(gate_leave) struct gate *held = NULL;
-
-    if (!s->pod)
-        return 0;
-    held = gate_enter(&s->gate, ctx, "sandbox.stop", err);
-    return held ? take_back(ctx, s, err) : -1;
-}
-
-int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
-                 struct err *err)
-{
-    struct sandbox *s = find(r, id, err);
-
-    if (!s)
-        return -1;
-    if (s->state == SANDBOX_CREATED && !s->starting) {
-        s->asked = true;
-        ended(s, 0);
-    }
-    if (!s->ended.set && !s->stopping) {
-        s->asked = s->stopping = true;
-        s->grace_ns = grace_ns;
-        group_go(&r->fibers, r->o.loop, stop_main, s, "sandbox.stop %s", s->id);
-    }
-    if (latch_wait(ctx, &s->ended, "the sandbox to stop", err) < 0 ||
-        take_back_rest(ctx, s, err) < 0)
-        return err_wrap(err, "stop sandbox %s", id);
-    return 0;
-}
-
-int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err)
-{
-    struct sandbox *s = find(r, id, err);
-    AUTO(gate_leave) struct gate *held = NULL;
-
-    if (!s || sandbox_stop(ctx, r, id, 0, err) < 0)
-        return -1;
-    held = gate_enter(&s->gate, ctx, "sandbox.shutdown", err);
-    if (!held)
-        return -1;
-    while (!list_empty(&r->containers)) {
-        AUTO(container_unref)
-        struct container *c = container_ref(LIST_ENTRY(r->containers.prev, struct container, node));
-        struct registry_deleted deleted;
-
-        if (registry_delete(ctx, r, c->id, "", &deleted, err) < 0 && err->code != ERR_NOT_FOUND)
-            return err_wrap(err, "shut sandbox %s down", id);
-        err_clear(err);
-    }
-    if (s->state == SANDBOX_STOPPED)
-        fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_SHUT);
-    return 0;
-}
-
-int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err)
-{
-    struct sandbox *s = r->sandbox;
-
-    if (!s)
-        return 0;
-    if (s->state == SANDBOX_CREATED && !s->starting) {
-        s->asked = true;
-        ended(s, 0);
-    }
-    if (latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0 ||
-        take_back_rest(ctx, s, err) < 0)
-        return -1;
-    if (s->state == SANDBOX_STOPPED)
-        fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_SHUT);
     return 0;
 }
 
@@ -459,7 +271,7 @@ int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err)
 int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_exit *ret,
                  struct err *err)
 {
-    struct sandbox *s = find(r, id, err);
+    struct sandbox *s = sandbox_find(r, id, err);
 
     if (!s || latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0)
         return -1;
@@ -470,7 +282,7 @@ int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct san
 int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
                  struct err *err)
 {
-    const struct sandbox *s = find(r, id, err);
+    const struct sandbox *s = sandbox_find(r, id, err);
 
     if (!s)
         return -1;
@@ -484,7 +296,7 @@ int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *
 static struct sandbox *find_ready(const struct registry *r, const char *id, const char *what,
                                   struct err *err)
 {
-    struct sandbox *s = find(r, id, err);
+    struct sandbox *s = sandbox_find(r, id, err);
 
     if (!s || s->state == SANDBOX_READY)
         return s;

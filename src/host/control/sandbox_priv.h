@@ -1,5 +1,6 @@
 /* sandbox_priv.h - the inside of a sandbox, for sandbox*.c, the registry and their tests. */
 #pragma once
+#include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/gate.h"
 #include "base/str.h"
@@ -32,9 +33,21 @@ struct sandbox {
     uint32_t pid, exit_status;
     uint64_t created_wall_ns, exited_wall_ns;
     struct latch ended;
+    struct cancel hurry; /* fired: no more grace for containers */
 };
 
 void sandbox_free(struct sandbox *s);
+/* NULL with ERR_NOT_FOUND. */
+struct sandbox *sandbox_find(const struct registry *r, const char *id, struct err *err);
+/* A background fiber's ctx: nobody's cancel. */
+struct ctx sandbox_ctx(const struct sandbox *s, struct ctx *root);
+/* Stopped, told to whoever waits. */
+void sandbox_ended(struct sandbox *s, uint32_t status);
+/* Inside the gate: everything that lives in the pod's network and mounts. Goes on where it
+ * stopped. */
+int sandbox_take_back(struct ctx *ctx, struct sandbox *s, struct err *err);
+/* In a fiber of its own, until its end. */
+void sandbox_watch(struct sandbox *s);
 /* For registry_close, when the VM is being killed: until the pod is gone too. */
 int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err);
 /* What the pod's container is made of. text: the client's OCI spec, perhaps {}. Caller frees. */
