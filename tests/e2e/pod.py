@@ -24,25 +24,21 @@ import cri
 import criconf
 import e2e
 import packages
-from harness import Failure, Skip
+from harness import Failure
 
 SECONDS = 120
 FOREVER = ("sleep", "100000")
 NAMESPACE = "k8s.io"  # of everything that the CRI makes
 SHIM_VERSIONS = ("2.1",)
-SHIM_SERVES = False    # the Sandbox service; to be True, and to go, once the shim has it
-NETWORK_WIRED = False  # the pod's interfaces in the VM; likewise
 IMAGES = ("busybox",)
 
 
-def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, network=False, **how):
+def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, **how):
     """Declares one test per sandboxer; with the shim's sandbox only the smoke set is in a run that
-    is not full. network: it is about the pod's interfaces."""
+    is not full."""
     def declare(body):
         for sandboxer in sandboxers:
             shim = sandboxer == "shim"
-            if shim and not SHIM_SERVES:
-                continue
             handler = "lcow-shim" if shim else "lcow"
             own = {**how}
             if shim:
@@ -50,8 +46,6 @@ def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, network=Fal
 
             @functools.wraps(body)
             def run(t, handler=handler):
-                if network and not NETWORK_WIRED and not t.is_runc:
-                    raise Skip("pods have loopback only as yet")
                 body(Pods(t, "runc" if t.is_runc else handler))
             allowed = versions or tuple(packages.SUITES)
             e2e.test(f"{'sandbox' if shim else 'pod'}: {name}", prepare=prepare, images=(),

@@ -7,8 +7,7 @@ import cni
 from pod import FOREVER, pod_test
 
 
-@pod_test("the interface in the pod is CNI's: addresses, MAC, MTU, default routes", smoke=True,
-          network=True)
+@pod_test("the interface in the pod is CNI's: addresses, MAC, MTU, default routes", smoke=True)
 def interface(t):
     pod = t.pod("p1")
     c = pod.run("c1", *FOREVER)
@@ -24,8 +23,7 @@ def interface(t):
     c.sh(f"ping -c 1 -W 10 {cni.GATEWAY6}")
 
 
-@pod_test("pod to pod, both ways: TCP, UDP, 64 KiB packets, both families", smoke=True,
-          network=True)
+@pod_test("pod to pod, both ways: TCP, UDP, 64 KiB packets, both families", smoke=True)
 def pod_to_pod(t):
     t.load("network")
     pods = [t.pod(name) for name in ("p1", "p2")]
@@ -41,7 +39,7 @@ def pod_to_pod(t):
                         f"{size} bytes to {address}")
 
 
-@pod_test("host to pod and back: a server in the pod, one on the host", network=True)
+@pod_test("host to pod and back: a server in the pod, one on the host")
 def host_to_pod(t):
     t.load("network")
     pod = t.pod("p1")
@@ -62,7 +60,7 @@ def host_to_pod(t):
     t.equal(client.out, "same\n")
 
 
-@pod_test("one pod goes, another comes, a third goes on", network=True)
+@pod_test("one pod goes, another comes, a third goes on")
 def comes_and_goes(t):
     a, b = t.pod("p1"), t.pod("p2")
     c = b.run("c1", *FOREVER)
