@@ -84,6 +84,7 @@ static void put_vm(struct jsw *w, struct box *b)
     vm_info(b->vm, &info);
     jsw_str(w, "backend", info.backend);
     jsw_str(w, "vmm_version", info.version);
+    jsw_str(w, "kernel", b->kernel);
     jsw_bool(w, "emulated", info.emulated);
     jsw_i64(w, "pid", info.pid);
     jsw_u64(w, "memory_mib", b->size.memory_mib);

@@ -2,14 +2,12 @@
  * waits, so it answers while the VM, the guest or a client is stuck.
  *
  *     { "version", "namespace", "sandbox", "pid", "now_ns",
- *       "vm": null | { "state", "stage", "backend", "vmm_version", "emulated", "pid", "memory_mib",
- *                      "cpus", "started_ns", "oldest_call_ns", "boot": [{ "track", "name",
- *                      "start_ns", "end_ns" }], "disks": [{ "slot", "path", "read_only", "state",
- *                      "holders", "mounts": [{ "partition", "path", "state", "holders" }] }],
- *                      "shares": [{ "name", "host_path", "path", "read_only", "state",
- *                      "holders" }] },
- *       "containers": [{ "id", "pod", "bundle", "state", "pid", "exit_status", "exited_ns",
- *                        "execs": [{ "id", "state", "exit_status", "exited_ns" }] }] }
+ *       "vm": null | { "state", "stage", "backend", "vmm_version", "kernel", "emulated", "pid",
+ * "memory_mib", "cpus", "started_ns", "oldest_call_ns", "boot": [{ "track", "name", "start_ns",
+ * "end_ns" }], "disks": [{ "slot", "path", "read_only", "state", "holders", "mounts": [{
+ * "partition", "path", "state", "holders" }] }], "shares": [{ "name", "host_path", "path",
+ * "read_only", "state", "holders" }] }, "containers": [{ "id", "pod", "bundle", "state", "pid",
+ * "exit_status", "exited_ns", "execs": [{ "id", "state", "exit_status", "exited_ns" }] }] }
  *
  * Times are wall time in ns; those of "boot" count from the first of them. */
 #pragma once

@@ -7,6 +7,7 @@
  *                     └─ containers: anchor, stdio, root file system ── shares ── layers …
  */
 #include "base/fd.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -19,6 +20,7 @@
 #include "host/own/ledger.h"
 #include <stdlib.h>
 
+#define MANIFEST_MAX_BYTES (1u << 20)
 #define SCSI_CONTROLLERS 1
 
 /* --- those who watch it --- */
@@ -263,6 +265,21 @@ static void boot_main(void *arg)
     waitq_wake_all(&r->box_q);
 }
 
+/* The administrator's file, as the kernel itself; whoever asks what runs in there wants to know. */
+static char *kernel_of(const char *image_dir)
+{
+    AUTO_FREE char *path = str_format("%s/manifest.json", image_dir), *text = NULL;
+    AUTO(json_decref) json_t *root = NULL;
+    struct err ignored = ERR_INIT;
+    const char *release = "";
+    size_t len;
+
+    if (file_read_all(path, MANIFEST_MAX_BYTES, &text, &len) == 0 &&
+        js_parse(text, len, MANIFEST_MAX_BYTES, &root, &ignored) == 0)
+        (void)js_str(root, "kernel_release", &release, &ignored);
+    return str_dup(release);
+}
+
 static void begin(struct registry *r, const struct spec *spec, const struct sizing *size)
 {
     struct box *b = mem_new(struct box);
@@ -270,6 +287,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     b->refs = 1;
     b->r = r;
     b->size = *size;
+    b->kernel = kernel_of(r->o.config->image_dir);
     b->cgroup_path = str_dup(spec_cgroups_path(spec));
     b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
     group_init(&b->fibers);

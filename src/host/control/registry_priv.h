@@ -220,6 +220,7 @@ struct box {
     struct latch scratch_made; /* or scratch_err is set */
     struct err scratch_err;
     struct timeline timeline; /* unless the VMM has one */
+    char *kernel;             /* its release; "" if the image does not say */
     char *cgroup_path;
     bool set_oom_score_adj;
     int oom_score_adj;

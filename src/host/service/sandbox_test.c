@@ -187,10 +187,15 @@ TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
     struct desk d = { .rig.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     AUTO(json_decref) json_t *info = NULL;
+    AUTO_FREE char *manifest = NULL;
     struct err err = ERR_INIT;
     const json_t *vm;
 
     desk_open(&d, &root);
+    manifest = str_format("%s/manifest.json", d.rig.dir);
+    ASSERT_EQ(file_write(manifest, "{\"kernel_release\":\"6.1.0\"}", 26, 0600), 0);
+    free(d.rig.config.image_dir);
+    d.rig.config.image_dir = str_dup(d.rig.dir);
     create(&d, &root);
     (void)start(&d, &root);
 
@@ -203,6 +208,7 @@ TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
     vm = js_get(info, "vm");
     ASSERT(json_integer_value(js_get(vm, "memory_mib")) > 300);
     ASSERT(json_is_boolean(js_get(vm, "emulated")));
+    ASSERT_STR(json_string_value(js_get(vm, "kernel")), "6.1.0");
     ASSERT(json_array_size(js_get(vm, "boot")) > 3);
     ASSERT(json_integer_value(js_get(vm, "started_ns")) > 0);
     desk_close(&d, &root);
