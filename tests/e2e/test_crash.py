@@ -83,6 +83,7 @@ def qemu_dies(t):
 
 @test("QEMU dies while it boots: run fails, says so, and leaves nothing", runc=False)
 def qemu_dies_at_boot(t):
+    t.config(template="off")  # a clone that dies is followed by a cold start
     p = t.start_run("--rm", "c1", "true")
     pid = t.until(t.qemu_pids, "QEMU runs", 60, p)[0]
     kill(pid)
