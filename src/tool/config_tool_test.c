@@ -69,7 +69,7 @@ TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)
     ASSERT_HAS(out.data, "\n    memory: \"176Mi\"\n"); /* 169, rounded up */
     ASSERT_HAS(out.data, "# 41 MiB for QEMU (the most of the VMs that run here)");
     runtimeclass_print(&(struct runtimeclass){ .guest_mib = 128 }, &guess);
-    ASSERT_HAS(guess.data, "\n    memory: \"192Mi\"\n");
+    ASSERT_HAS(guess.data, "\n    memory: \"224Mi\"\n");
     ASSERT_HAS(guess.data, "not measured");
     sbuf_release(&out);
     sbuf_release(&guess);
