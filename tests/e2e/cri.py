@@ -73,6 +73,13 @@ class Client:
     def __init__(self, address):
         self.address = address
 
+    def stream(self, name, seconds, **fields):
+        """The answers of a method that gives many, as they come; then Error when time is up."""
+        path, request, answer = methods()[name]
+        call = grpcwire.Call(self.address, path, request(**fields).SerializeToString(), seconds)
+        for data in call.messages():
+            yield answer.FromString(data)
+
     def __getattr__(self, name):
         path, request, answer = methods()[name]
 

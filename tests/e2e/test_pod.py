@@ -1,6 +1,7 @@
 """A pod's life through the CRI."""
 
 import os
+import threading
 import time
 
 import archives
@@ -210,3 +211,33 @@ def image_config(t):
     c.await_exit(0)
     t.equal(c.out, "/tmp\n")
     t.equal(archives.name("users"), c.status().image.image)
+
+
+@pod_test("events: what the kubelet would hear of a container's life, in order",
+          versions=("1.7", "2.1"))
+def events(t):
+    heard = []
+
+    def listen():
+        try:
+            for event in t.cri.stream("GetContainerEvents", 90):
+                heard.append((event.container_id, event.container_event_type))
+        except cri.Error:
+            pass  # the time is up, or containerd has gone
+    thread = threading.Thread(target=listen, daemon=True)
+    thread.start()
+    pod = t.pod("p1")
+    c = pod.run("c1", *FOREVER)
+    c.stop()
+    c.remove()
+    pod.stop()
+    pod.remove()
+
+    def of(container_id):
+        return [kind for who, kind in heard if who == container_id]
+    t.until(lambda: len(of(c.id)) == 4 and len(of(pod.id)) == 4, f"all were told: {heard}", 20)
+    t.equal(of(c.id), [0, 1, 2, 3])    # created, started, stopped, deleted
+    t.equal(of(pod.id), [0, 1, 2, 3])
+    t.containerd.stop()
+    thread.join(20)
+    t.check(not thread.is_alive(), "the listener still listens")
