@@ -20,7 +20,7 @@
 struct frame {
     struct list node;
     uint32_t stream;
-    uint64_t at_ns;
+    uint64_t at_ns, tick; /* of its arrival */
     uint8_t *body;
     size_t len;
 };
@@ -54,7 +54,7 @@ void svc_peer_hang_up(struct svc *s)
 
 /* --- an event --- */
 
-static void take_event(struct svc *s, const struct ttrpc_request *r, uint64_t came_ns)
+static void take_event(struct svc *s, const struct ttrpc_request *r, uint64_t tick)
 {
     struct svc_peer *p = &s->peer;
     AUTO(pb_free) ForwardRequest *req = NULL;
@@ -68,7 +68,7 @@ static void take_event(struct svc *s, const struct ttrpc_request *r, uint64_t ca
         return;
     }
     /* Two may be alike, at one moment; that none came twice is seen by their number. */
-    again = again && (!p->last_sure || p->disturbed || came_ns <= p->last_sure_ns);
+    again = again && (!p->last_sure || p->disturbed || tick < p->last_sure_tick);
     world_say(&s->w, "event %s%s", req->envelope->topic, again ? ", again" : "");
     p->n_again += again;
     if (again)
@@ -130,7 +130,7 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
         return -1;
     }
     if (how != REFUSE)
-        take_event(s, &r, f->at_ns);
+        take_event(s, &r, f->tick);
     if (how == LATE) {
         p->stalled++;
         (void)fiber_sleep(ctx, rng_below(&s->w.rng, 2 * PATIENCE), err);
@@ -142,7 +142,7 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
         return -1;
     if (how != REFUSE && loop_now(s->w.loop) - f->at_ns < PATIENCE) {
         p->last_sure = true;
-        p->last_sure_ns = loop_now(s->w.loop);
+        p->last_sure_tick = ++p->ticks;
         p->disturbed = false;
     }
     return 0;

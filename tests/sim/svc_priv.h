@@ -130,8 +130,8 @@ struct svc_peer {
     unsigned stalled; /* connections on which an answer is late */
     bool disturbed;   /* it hung up since the last event was answered in time */
     struct sbuf last;
-    bool last_sure; /* it was answered in time … */
-    uint64_t last_sure_ns;
+    bool last_sure; /* it was answered in time, at last_sure_tick */
+    uint64_t last_sure_tick, ticks;
     unsigned n_events, n_again;
     uint64_t last_wall;
 };

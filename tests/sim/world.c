@@ -15,6 +15,8 @@
 #include <string.h>
 #include <sys/resource.h>
 
+#define FOR_EVER (100000 * NS_PER_S)
+
 static struct fake_host the_host;
 static struct world *current;
 
@@ -174,6 +176,10 @@ static int host_step(void *arg, struct ctx *ctx, const char *op, struct err *err
         return 0;
     if (fiber_sleep(ctx, world_some_ns(w, 3 * NS_PER_S), err) < 0)
         return -1;
+    if (world_chance(w, w->host_fails / 10)) {
+        world_say(w, "host: %s hangs", op);
+        return fiber_sleep(ctx, FOR_EVER, err);
+    }
     if (!world_chance(w, w->host_fails))
         return 0;
     world_say(w, "host: %s fails", op);
