@@ -159,13 +159,6 @@ void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c)
         nl_put_u32(m, IFLA_MTU, c->mtu);
 }
 
-void rtnl_delete_link(struct nl_msg *m, int index)
-{
-    const struct ifinfomsg info = { .ifi_family = AF_UNSPEC, .ifi_index = index };
-
-    nl_begin(m, RTM_DELLINK, 0, &info, sizeof(info));
-}
-
 /* --- addresses of links --- */
 
 void rtnl_get_addresses(struct nl_msg *m)

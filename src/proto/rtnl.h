@@ -48,7 +48,6 @@ struct rtnl_link_change {
     int netns;        /* fd to move it to; -1: leave */
 };
 void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c);
-void rtnl_delete_link(struct nl_msg *m, int index);
 
 struct rtnl_address {
     int index;

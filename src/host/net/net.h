@@ -67,7 +67,8 @@ struct net_plug {
     uint32_t mtu;
 };
 int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err);
-/* Back to what it was; what is gone already counts as done. */
+/* Back to what it was; what is gone already counts as done. A tap that somebody still holds is
+ * silenced: down, joined to nothing. */
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err);
 
 /* One listener for all TCP ports of all addresses that the namespace has itself: whoever connects

@@ -112,6 +112,8 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
     return 0;
 }
 
+/* A tap that is still there is somebody's: it goes with the last descriptor. Deleted under QEMU it
+ * would end the whole VM when the guest resets its NIC (tried), so it is only silenced. */
 static int unplug_in_thread(void *arg, struct err *err)
 {
     struct net_job *j = arg;
@@ -125,9 +127,12 @@ static int unplug_in_thread(void *arg, struct err *err)
     index = net_index(j->tap);
     if (index < 0)
         return 0;
-    rtnl_delete_link(&m, index);
-    r = nl_ask(j->rtnl, &m, NULL, NULL);
-    return r < 0 && r != -ENODEV ? err_sys(err, -r, "remove tap %s", j->tap) : 0;
+    const struct rtnl_link_change down = { .index = index, .down = true, .netns = -1 };
+    r = net_drop_queue(j->rtnl, index);
+    rtnl_set_link(&m, &down);
+    if (r == 0)
+        r = nl_ask(j->rtnl, &m, NULL, NULL);
+    return r < 0 && r != -ENODEV ? err_sys(err, -r, "silence tap %s", j->tap) : 0;
 }
 
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err)

@@ -293,6 +293,9 @@ TEST_FIBER(after_unplug_all_is_as_before)
     /* Again, with the descriptor still open this time; and once more, when there is nothing. */
     AUTO_FD int held = plug(ctx, netns, "eth0", "lcow0");
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    AUTO_FREE char *silent = rig_look(&p);
+    ASSERT(!strstr(silent, "mirred") && !strstr(silent, "ingress"));
+    fd_close(TAKE_FD(held));
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
     AUTO_FREE char *again = rig_look(&p);
     ASSERT_STR(again, before);

@@ -3,8 +3,9 @@
  * it is asked for: an answer that was never read does not lose the thing. Undoing and removing are
  * the same walk backwards, which can stop anywhere and be repeated.
  *
- * A guest has to agree when a PCI device is pulled. One that does not, loses the backend all the
- * same: it keeps a device that leads nowhere, and the host's tap is free. */
+ * A guest has to agree when a PCI device is pulled. One that does not is cut off (its link is down)
+ * and keeps the device until it lets go or ends. Its backend stays as long: QEMU exits when a guest
+ * resets a NIC whose tap was taken away (tried with 10.0). */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -78,6 +79,12 @@ static void device_id_args(struct jsw *w, const void *arg)
     put_name(w, "id", "nic", arg);
 }
 
+static void link_args(struct jsw *w, const void *arg)
+{
+    put_name(w, "name", "nic", arg);
+    jsw_bool(w, "up", false);
+}
+
 static void netdev_id_args(struct jsw *w, const void *arg)
 {
     put_name(w, "id", "net", arg);
@@ -113,11 +120,7 @@ void qemu_nic_deleted(struct qemu *q, const char *device)
         struct qemu_nic *n = LIST_ENTRY(pos, struct qemu_nic, node);
         if (!str_starts(device, "nic-") || !str_eq(n->id, device + strlen("nic-")))
             continue;
-        if (n->deserted) { /* at last */
-            drop_nic(n);
-            return;
-        }
-        n->deleted = true;
+        n->deleted = true; /* also of one that we had given up: sweep takes the rest */
         waitq_wake_all(&n->deleted_q);
     }
 }
@@ -162,6 +165,8 @@ static int walk_back(struct ctx *ctx, struct qemu *q, struct qemu_nic *n, struct
     if (left < 0)
         return -1;
     n->has_device = left > 0;
+    if (left > 0)
+        return qmp_client_call(ctx, q->proc->qmp, "set_link", link_args, n, NULL, err);
     if (n->has_netdev &&
         qmp_client_call(ctx, q->proc->qmp, "netdev_del", netdev_id_args, n, NULL, err) < 0 &&
         err->code != ERR_NOT_FOUND)
@@ -183,7 +188,7 @@ static void settle(struct qemu *q, struct qemu_nic *n)
         return;
     }
     n->deserted = true;
-    log_warn(&q->life, "the guest does not let go of a NIC; its tap is taken away, going on",
+    log_warn(&q->life, "the guest does not let go of a NIC; its link is cut, going on",
              F_STR("nic", n->id));
 }
 
@@ -203,6 +208,24 @@ static int take_back(struct ctx *ctx, struct qemu *q, struct qemu_nic *n, struct
         settle(q, n);
     qemu_op_end(&op);
     return r;
+}
+
+/* Those whose guest has let go at last. What fails is tried again with the next NIC. */
+static void sweep(struct ctx *ctx, struct qemu *q)
+{
+    LIST_EACH (&q->nics, pos) {
+        struct qemu_nic *n = LIST_ENTRY(pos, struct qemu_nic, node);
+        struct err err = ERR_INIT;
+
+        if (!n->deserted || !n->deleted || n->inside)
+            continue;
+        n->deserted = n->has_device = false;
+        if (take_back(ctx, q, n, &err) < 0) {
+            n->deserted = true;
+            log_warn(&q->life, "a NIC is not taken back yet", F_STR("nic", n->id), F_ERR(&err));
+        }
+        return; /* the list may have changed while we waited */
+    }
 }
 
 /* --- forwards --- */
@@ -250,6 +273,7 @@ static int add_nic(struct ctx *ctx, struct qemu *q, const struct vmm_nic *nic, s
 {
     if (check(q, nic, err) < 0)
         return -1;
+    sweep(ctx, q);
     if (find_nic(q, nic->id))
         return err_set(err, ERR_EXISTS, "there is a NIC %s", nic->id);
     struct qemu_nic *n = mem_new(struct qemu_nic);
@@ -282,8 +306,10 @@ int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, stru
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    struct qemu_nic *n = find_nic(q, id);
+    struct qemu_nic *n;
 
+    sweep(ctx, q);
+    n = find_nic(q, id);
     if (!n || n->deserted)
         return 0;
     if (n->inside)

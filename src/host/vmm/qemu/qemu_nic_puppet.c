@@ -1,8 +1,9 @@
 /* qemu_nic_puppet.c - stands in for QEMU where NICs are added and removed: keeps the books as QEMU
  * does, refuses what QEMU refuses, and misbehaves once as the VM's name asks for: "HOW.COMMAND@…"
  * with HOW one of error (nothing happens), lost (it happens, no answer comes), and deaf (device_del
- * is taken and nothing follows, every time: a guest that does not let go). What QEMU would choke on
- * ends it with status 7; quit with something left ends it with status 9. Runs in the real jail. */
+ * is taken and nothing follows: a guest that lets go only when its link is cut). What QEMU would
+ * choke on ends it with status 7; quit with something left ends it with status 9. Runs in the real
+ * jail. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stdio.h>
@@ -15,7 +16,7 @@ enum { QMP = 3, CONSOLE = 4, SLOTS = 8 };
 
 /* Descriptors by name, and those that backends have. */
 static int names[SLOTS], netdevs[SLOTS], held = -1;
-static bool devices[SLOTS];
+static bool devices[SLOTS], hears[SLOTS];
 static char how[16], which[32];
 static unsigned answered_id;
 
@@ -54,7 +55,8 @@ static void agree(void)
 /* "X-a", "X-b" …: the letter is the slot. */
 static unsigned slot_of(const char *line)
 {
-    static const char *const keys[] = { "\"fdname\":\"net-", "\"id\":\"net-", "\"id\":\"nic-" };
+    static const char *const keys[] = { "\"fdname\":\"net-", "\"id\":\"net-", "\"id\":\"nic-",
+                                        "\"name\":\"nic-" };
 
     for (size_t i = 0; i < sizeof(keys) / sizeof(keys[0]); i++) {
         const char *p = strstr(line, keys[i]);
@@ -90,7 +92,11 @@ static const char *perform(const char *cmd, unsigned s)
         if (netdevs[s] < 0 || devices[s])
             choke("a device without a backend, or twice");
         devices[s] = true;
+    } else if (!strcmp(cmd, "set_link")) {
+        hears[s] = true; /* a guest that lets go when it is too late */
     } else if (!strcmp(cmd, "netdev_del")) {
+        if (devices[s])
+            choke("a backend is removed under its device");
         close(netdevs[s]);
         netdevs[s] = -1;
     }
@@ -101,7 +107,7 @@ static void quit(void)
 {
     agree();
     for (int i = 0; i < SLOTS; i++)
-        if (names[i] >= 0 || netdevs[i] >= 0 || (devices[i] && strcmp(how, "deaf") != 0))
+        if (names[i] >= 0 || netdevs[i] >= 0 || devices[i])
             exit(9);
     exit(0);
 }
@@ -160,6 +166,8 @@ static void handle(const char *line)
     else if (!lost)
         agree();
     if (!strcmp(cmd, "device_del") && !(odd && !strcmp(how, "deaf")))
+        deleted(s);
+    if (!strcmp(cmd, "set_link") && hears[s])
         deleted(s);
 }
 
