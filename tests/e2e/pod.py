@@ -143,10 +143,11 @@ class Container:
 
 
 class Pod:
-    def __init__(self, t, name, config, handler):
+    def __init__(self, t, name, config, handler, seconds=SECONDS):
         self.t, self.name, self.config = t, name, config
         self.log_directory = config["log_directory"]
-        self.id = t.cri.RunPodSandbox(config=config, runtime_handler=handler).pod_sandbox_id
+        self.id = t.cri.RunPodSandbox(config=config, runtime_handler=handler,
+                                      seconds=seconds).pod_sandbox_id
 
     def create(self, name, *command, image=None, linux=None, **config):
         """A container that is not started. linux: LinuxContainerConfig; the rest: of its config."""
@@ -201,6 +202,10 @@ class Pods:
 
     def __getattr__(self, name):
         return getattr(self._t, name)
+
+    def settings(self, **keys):
+        """Of lcow's configuration, which config() of the base is for."""
+        self._t.config(**keys)
 
     def serves(self):
         try:

@@ -176,9 +176,11 @@ def together(calls):
 def many_pods(t, count):
     pods, containers = {}, {}
     configs = {f"p{i}": t.config(f"p{i}") for i in range(count)}
+    seconds = 45 * count  # emulated, all at once on a few cores: the last one waits for all
+    t.settings(boot_timeout_s=seconds)
 
     def make(name):
-        pods[name] = Pod(t, name, configs[name], t.handler)
+        pods[name] = Pod(t, name, configs[name], t.handler, seconds)
         containers[name] = pods[name].run("c1", "sh", "-c", f"echo {name}; exec sleep 100000")
     begin = time.monotonic()
     t.equal(together([lambda name=name: make(name) for name in configs]), [])
