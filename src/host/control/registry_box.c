@@ -175,6 +175,8 @@ void box_drop_unused(struct registry *r)
     if (b->state != BOX_BOOTING)
         return;
     b->unwanted = true; /* the boot's own fiber ends it */
+    /* It may not wait for what hangs: the scratch disk is made beside the boot. */
+    cancel_fire(&b->life, ERR_UNAVAILABLE, "nobody needs the VM any more");
     box_kill_vm(b);
 }
 

@@ -75,6 +75,25 @@ TEST_VIRTUAL(the_vm_waits_for_nothing_on_the_host)
     rig_close(&r, ctx);
 }
 
+TEST_VIRTUAL(a_scratch_disk_that_hangs_does_not_hold_up_the_end)
+{
+    struct rig r = { .guest_opts.agent_ns = NS_PER_MS };
+    struct ctx root = ctx_root(ctx->loop), little = ctx_with_timeout(&root, NS_PER_S);
+    struct err err = ERR_INIT;
+    uint64_t before;
+
+    seen.scratch_ns = 10000 * NS_PER_S;
+    seen.rootfs_ns = 0;
+    rig_open(&r, &root);
+    r.host.step = see_step;
+    rig_write_spec(&r, "a", "");
+    ASSERT_FAIL(rig_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
+    before = loop_now(ctx->loop);
+    rig_close(&r, &root);
+    ASSERT(loop_now(ctx->loop) - before < NS_PER_S);
+    seen.scratch_ns = 0;
+}
+
 static const struct timeline_span *span_of(const struct rig *r, const char *name)
 {
     for (unsigned i = 0; i < r->timeline.n; i++)
