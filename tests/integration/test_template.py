@@ -321,6 +321,52 @@ def killed(t):
     t.equal(os.listdir(mine), [])
 
 
+def memory_cgroup(t, limit):
+    """A cgroup with room for so many bytes; the file to join it by."""
+    for root, maximum in (("/sys/fs/cgroup", "memory.max"),
+                          ("/sys/fs/cgroup/memory", "memory.limit_in_bytes")):
+        path = os.path.join(root, t.tag)
+        if not os.path.isdir(root) or not os.access(root, os.W_OK):
+            continue
+        try:
+            os.mkdir(path)
+        except OSError:
+            continue
+        if os.path.exists(os.path.join(path, maximum)):
+            t.at_end(os.rmdir, path)
+            with open(os.path.join(path, maximum), "w", encoding="ascii") as f:
+                f.write(str(limit))
+            return os.path.join(path, "cgroup.procs")
+        os.rmdir(path)
+    raise Skip("no memory cgroup can be made here")
+
+
+@test("50 clones in a memory cgroup for 20: each runs, or says why not", deadline=900, full=True)
+def crowded(t):
+    use_templates(t)
+    procs = memory_cgroup(t, 20 * 45 << 20)
+    t.config(boot_timeout_s=120)
+    each = []
+    for _ in range(50):
+        join = ("sh", "-c", f'echo $$ > {procs}; exec "$@"', "sh")
+        each.append(t.start_boot("sh", "-c", "echo alive; sleep 60", wrap=join))
+    ran, refused = 0, 0
+    for p in each:
+        r = p.wait(700)
+        ran += r.code == 0
+        if r.code == 0:
+            t.equal(r.out, "alive\n", r)
+            continue
+        refused += 1
+        # lcow itself may have been the one to go; whoever waits for it is told by the signal.
+        t.check(r.code in (125, 137, -9), "neither run nor refused", r)
+        if r.code == 125:
+            t.match("OOM|memory|killed|SIGKILL|ended", flat(r.err), r)
+    t.note(f"{ran} ran, {refused} did not")
+    t.check(ran > 0, "not one of them ran")
+    t.equal(t.lcow("gc").code, 0)
+
+
 @test("two builders at once build one template")
 def two_builders(t):
     if not qemu_is_new_enough():

@@ -166,6 +166,8 @@ int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err);
 /* qemu_size.c */
 int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
+/* What the guest has now. */
+uint64_t qemu_memory_bytes(const struct qemu *q);
 /* What virtio-mem has to give for so much memory in all. */
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib);
 /* The same for a start that is under way. */

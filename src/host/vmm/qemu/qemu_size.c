@@ -28,6 +28,11 @@ static void grow_args(struct jsw *w, const void *arg)
     jsw_u64(w, "value", *(const uint64_t *)arg);
 }
 
+uint64_t qemu_memory_bytes(const struct qemu *q)
+{
+    return ((uint64_t)base_doc(q)->memory_mib << 20) + q->grown_bytes;
+}
+
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 {
     uint32_t more = mib - base_doc(q)->memory_mib;

@@ -41,7 +41,7 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
         return err_set(err, ERR_STATE, "the VM does not run");
     path = str_format("/proc/%d/stat", child_pid(q->proc->child));
     rollup = str_format("/proc/%d/smaps_rollup", child_pid(q->proc->child));
-    *ret = (struct vmm_stats){ .memory_bytes = (uint64_t)q->doc.memory_mib << 20 };
+    *ret = (struct vmm_stats){ .memory_bytes = qemu_memory_bytes(q) };
     int r = file_read_all(path, 4096, &stat, &len);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
