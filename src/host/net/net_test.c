@@ -427,6 +427,7 @@ TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
     note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
     note(l, LEDGER_LINK, "/run/netns/gone", inode, "lcow0");
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0"); /* still open: a QEMU that outlives us */
+    ASSERT(tap >= 0);
     fd_close(netns);
     ledger_close(l);
     ASSERT_OK(ledger_reclaim(ctx, dir, true, NULL, NULL, &err), err);
@@ -451,6 +452,7 @@ TEST_FIBER(a_namespace_that_took_the_others_path_is_left_alone)
     make_veth(&p);
     ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
+    ASSERT(tap >= 0);
     AUTO_FREE char *before = rig_look(&p);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
     note(l, LEDGER_LINK, p.path, inode + 1, "lcow0");
