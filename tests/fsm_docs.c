@@ -2,6 +2,7 @@
 #include "base/fsm.h"
 #include "base/mem.h"
 #include "host/control/container.h"
+#include "host/control/network.h"
 #include "host/control/plan9.h"
 #include "host/control/sandbox.h"
 #include "host/control/scsi.h"
@@ -12,7 +13,7 @@ int main(void)
 {
     static const struct fsm *const tables[] = { &vm_fsm,          &container_fsm,  &process_fsm,
                                                 &scsi_disk_fsm,   &scsi_mount_fsm, &plan9_share_fsm,
-                                                &plan9_mount_fsm, &sandbox_fsm };
+                                                &plan9_mount_fsm, &sandbox_fsm,    &network_fsm };
 
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
         AUTO_FREE char *text = fsm_markdown(tables[i]);
