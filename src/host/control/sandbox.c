@@ -158,7 +158,10 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
         return 0;
     if (check_new(r, c, err) < 0)
         return -1;
-    if (load_spec(ctx, c, &spec, err) < 0 || options_read(r->o.config, spec, &options, err) < 0 ||
+    if (load_spec(ctx, c, &spec, err) < 0)
+        return err_wrap(err, "create sandbox %s", c->id);
+    options_defaults(r->o.config, spec);
+    if (options_read(r->o.config, spec, &options, err) < 0 ||
         sizing_of(r->o.config, spec, &options, &size, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
     if (is_the_same(r, c)) /* meanwhile */
