@@ -84,6 +84,7 @@ def draw(result):
                 p.bar(y + 13 * n, s, scale, peer)
         y += ROW
     machine = result["machine"]
-    p.text(20, y + 16, f"{machine['cpu'][:50]}, {machine['accel']}", "small", 11)
+    how = "; ctr run and pods by clones" if "lcow clone" in results else ""
+    p.text(20, y + 16, f"{machine['cpu'][:50]}, VMs by {machine['accel']}{how}", "small", 11)
     p.text(20, y + 32, f"commit {result['commit'][:12]}, {result['made'][:10]}", "small", 11)
     return p.svg(), p.check()
