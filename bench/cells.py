@@ -58,9 +58,13 @@ def run(runtime, version, measure, *args, **keys):
         target=_work, args=(theirs, runtime, version, keys, measure, args))
     process.start()
     theirs.close()
+    what = f"{measure.__name__} of {runtime} under containerd {version}"
     try:
-        result = ours.recv()
+        result = ours.recv() if ours.poll(SECONDS) else f"{what}: not done after {SECONDS} s"
     except EOFError:
-        result = f"{runtime} under containerd {version}: the measurement died"
+        result = f"{what}: the measurement died"
     process.join(120)
+    if process.is_alive():
+        process.kill()
+        process.join()
     return result
