@@ -14,6 +14,7 @@
 #define CONNECTIONS_MAX 128 /* of a pod at a time; the next waits in the kernel's queue */
 #define CONNECT_LIMIT (15 * NS_PER_S)
 #define STOP_LIMIT (5 * NS_PER_S)
+#define ACCEPT_PAUSE NS_PER_S
 
 struct connection {
     struct network *n;
@@ -102,29 +103,39 @@ static void connection_main(void *arg)
     waitq_wake_all(&n->forward.changed);
 }
 
+/* A machine that is out of descriptors may have some again. */
+static bool try_again(struct ctx *ctx, struct err *why)
+{
+    struct err err = ERR_INIT;
+
+    if (ctx_check(ctx, &err) < 0)
+        return false;
+    log_warn(ctx, "a connection to the pod's ports is not accepted", F_ERR(why));
+    return fiber_sleep(ctx, ACCEPT_PAUSE, &err) == 0;
+}
+
 static void listen_main(void *arg)
 {
     struct network *n = arg;
     struct ctx root = ctx_root(n->o.loop), ctx = ctx_with_cancel(&root, &n->forward.stop);
-    struct err err = ERR_INIT;
+    bool goes_on = true;
 
-    for (;;) {
+    while (goes_on) {
         struct connection *c = mem_new(struct connection);
+        struct err err = ERR_INIT;
 
         c->n = n;
-        while (n->forward.connections >= CONNECTIONS_MAX && !n->forward.stop.fired)
-            if (waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) < 0)
-                break;
-        if (n->o.host->forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) <
-            0) {
+        while (goes_on && n->forward.connections >= CONNECTIONS_MAX)
+            goes_on = waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) == 0;
+        if (!goes_on || n->o.host->forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6,
+                                                  &c->port, &err) < 0) {
             free(c);
-            break;
+            goes_on = goes_on && try_again(&ctx, &err);
+            continue;
         }
         n->forward.connections++;
         group_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
     }
-    if (!n->forward.stop.fired)
-        log_warn(&root, "ports of the pod are not forwarded any more", F_ERR(&err));
 }
 
 void network_forward_init(struct network *n)
