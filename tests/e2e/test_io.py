@@ -221,6 +221,27 @@ def late_reader(t):
     member.call("Delete")
 
 
+@test("when the exit is told, all output is there and its end too", images=(), runc=False)
+def before_exit(t):
+    shim = pod(t)
+    data = random.Random(8).randbytes(60000)  # fits into the FIFO: nobody has to read meanwhile
+    shim.rootfs()
+    t.write("tree/data", data)
+    for i in range(5):
+        document = shim.document()
+        document["process"]["args"] = ["cat", "/data"]
+        member = Member(shim, f"c{i}", document)
+        fd = os.open(member.fifo, os.O_RDONLY | os.O_NONBLOCK)
+        member.call("Create", text(2, member.bundle), shim.rootfs(), text(6, member.fifo))
+        member.call("Start")
+        t.equal(member.call("Wait").get(1, 0), 0)
+        got, end = os.read(fd, 1 << 20), os.read(fd, 1)
+        os.close(fd)
+        t.check(got == data, f"{len(got)} bytes of {len(data)}, or other ones")
+        t.equal(end, b"")
+        member.call("Delete")
+
+
 def cpu_seconds(pid):
     with open(f"/proc/{pid}/stat") as f:
         user, system = f.read().rpartition(")")[2].split()[11:13]
