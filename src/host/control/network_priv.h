@@ -49,6 +49,11 @@ struct network {
 int network_enter(const struct network *n, const char *what, struct err *err);
 void network_leave(const struct network *n);
 
+/* network_nic.c. What a failed attach leaves, detach takes back; it goes on where it stopped. */
+int network_nic_attach(struct ctx *ctx, struct network *n, struct network_nic *c,
+                       const struct network_dns *dns, struct err *err);
+int network_nic_detach(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err);
+
 /* network_forward.c. A machine that cannot is said in the log. */
 void network_forward_init(struct network *n);
 void network_forward_start(struct ctx *ctx, struct network *n);
