@@ -173,11 +173,25 @@ static int read_entropy(struct ctx *ctx, struct dialer *d, struct err *err)
     return total > 0 ? seed_reseed(err) : err_set(err, ERR_DATA_LOSS, "host sent none");
 }
 
+static void watch_hotplug(struct ctx *ctx, struct agent *a)
+{
+    struct err err = ERR_INIT;
+
+    if (hotplug_has_memory("/sys/bus/virtio/devices") &&
+        a->opts->load_module("virtio_mem", &err) < 0)
+        log_warn(ctx, "the VM will not grow, going on", F_ERR(&err));
+    if (hotplug_start(a->loop, &err) < 0)
+        log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&err));
+}
+
 static void connect_host(void *arg)
 {
     struct agent *a = arg;
     struct ctx root = ctx_root(a->loop), *ctx = &root;
     struct dialer *d = link_dialer(a->link);
+
+    watch_hotplug(ctx, a);
+
     uint64_t began = loop_now(a->loop);
     struct err err = ERR_INIT;
 
@@ -254,12 +268,6 @@ static int boot(struct ctx *ctx, struct agent *a, struct err *err)
     a->link = link_new(&link);
     if (link_await_token(ctx, a->link, err) < 0)
         return -1;
-    struct err deaf = ERR_INIT;
-    if (hotplug_has_memory("/sys/bus/virtio/devices") &&
-        a->opts->load_module("virtio_mem", &deaf) < 0)
-        log_warn(ctx, "the VM will not grow, going on", F_ERR(&deaf));
-    if (hotplug_start(a->loop, &deaf) < 0)
-        log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&deaf));
     /* Over TCP the seed has come with the token, and nobody waits for more of it, nor for the log.
      */
     if (a->opts->boot.transport != LINK_TCP) {

@@ -35,6 +35,7 @@ struct qemu_host {
     bool emulated;
     uint32_t tsc_khz; /* 0: unknown */
     enum qemu_form form;
+    uint32_t vcpus; /* of a clone: what it will have */
 };
 
 struct qemu_fds {

@@ -35,7 +35,8 @@ struct qemu_host qemu_host_of(const struct qemu *q)
 {
     return (struct qemu_host){ .emulated = q->accel.emulated,
                                .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0,
-                               .form = q->form };
+                               .form = q->form,
+                               .vcpus = q->doc.cpus };
 }
 
 /* --- which one --- */
