@@ -16,6 +16,7 @@ import functools
 import glob
 import os
 import re
+import subprocess
 import time
 
 import archives
@@ -23,6 +24,7 @@ import cni
 import cri
 import criconf
 import e2e
+import harness
 import packages
 from harness import Failure
 
@@ -221,8 +223,6 @@ class Pods:
 
     def start_tool(self, *args):
         """ctr in a namespace of its own choice."""
-        import harness
-        import subprocess
         argv = [packages.program(self.version, "ctr"), "-a", self.containerd.address, *args]
         p = harness.Process(self._t, argv, subprocess.DEVNULL, None, {}, (), False)
         self.processes.append(p)
