@@ -8,7 +8,6 @@ import time
 import cri
 from pod import FOREVER, pod_test
 
-ALL_CAPS = 0x1ffffffffff
 CHOWN, NET_ADMIN, SYS_ADMIN, SYS_TIME = 0, 12, 21, 25
 
 
