@@ -28,6 +28,7 @@
 #define BASE_MIB 128
 /* Room for growth costs QEMU 96 KiB a GiB, and each possible vCPU the guest 200 KiB: no more than
  * this host can give. */
+#define GROW_MIN_GIB 4
 #define CPUS_MIN 4
 #define CPUS_MAX 16
 
@@ -44,13 +45,15 @@ struct qemu_host qemu_host_of(const struct qemu *q)
 static uint32_t grow_mib(void)
 {
     struct sysinfo si = { 0 };
-    uint64_t mib = 4096, have;
+    uint64_t gib;
 
     (void)sysinfo(&si); /* cannot fail */
-    have = ((uint64_t)si.totalram * si.mem_unit) >> 20;
-    while (mib < have && mib < QEMU_MEMORY_MAX_MIB / 2)
-        mib *= 2;
-    return (uint32_t)mib;
+    gib = (((uint64_t)si.totalram * si.mem_unit) >> 30) + 1;
+    if (gib < GROW_MIN_GIB)
+        gib = GROW_MIN_GIB;
+    if (gib >= QEMU_MEMORY_MAX_MIB / 1024)
+        gib = QEMU_MEMORY_MAX_MIB / 1024 - 1;
+    return (uint32_t)gib * 1024;
 }
 
 static uint32_t cpus_max(void)
