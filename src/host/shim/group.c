@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/json.h"
 #include "base/offload.h"
 #include "host/rpc/rpc_client.h"
@@ -65,7 +66,7 @@ bool group_alive(struct ctx *ctx, const char *address)
 {
     struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
     struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
-    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    struct rpc_client *client;
     ConnectRequest req = CONNECT_REQUEST__INIT;
     struct err err = ERR_INIT;
 
@@ -74,9 +75,11 @@ bool group_alive(struct ctx *ctx, const char *address)
      * goes late: connecting says little. Then the connection ends, instead of an answer. */
     if (rpc_client_connect(&connecting, address, &client, &err) < 0)
         return err.code == ERR_DEADLINE;
-    return rpc_client_call(&answering, client, SERVICE_TASK_V2, "Connect", &req,
-                           &connect_response__descriptor, NULL, &err) == 0 ||
-           err.code != ERR_UNAVAILABLE;
+    (void)rpc_client_call(&answering, client, SERVICE_TASK_V2, "Connect", &req,
+                          &connect_response__descriptor, NULL, &err);
+    rpc_client_free(client);
+    fiber_yield(ctx->loop); /* its reader ends: `start` and `delete` do not wait for others */
+    return err.code != ERR_UNAVAILABLE;
 }
 
 struct group_lock {
