@@ -45,7 +45,7 @@ int fake_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int ima
     (void)read_only;
     if (check_slot(f, slot, err) < 0)
         return -1;
-    if (f->disks[number(slot)])
+    if (f->disks[number(slot)] && !f->gone)
         fake_violation(f, "a disk on a slot that is in use");
     if (fstat(image_fd, &st) < 0) {
         fake_violation(f, "a disk without a file");
