@@ -183,7 +183,11 @@ static int read_one(struct ctx *ctx, struct peer_conn *c, struct err *err)
         return -1;
     f = mem_new(struct frame);
     *f = (struct frame){
-        .stream = h.stream, .at_ns = loop_now(ctx->loop), .body = TAKE_PTR(body), .len = h.len
+        .stream = h.stream,
+        .at_ns = loop_now(ctx->loop),
+        .body = TAKE_PTR(body),
+        .len = h.len,
+        .tick = ++c->s->peer.ticks,
     };
     list_append(&c->frames, &f->node);
     waitq_wake_all(&c->q);
