@@ -9,7 +9,7 @@ import signal
 import images
 from harness import LCOW, Skip, flat, test
 
-CHECKS = {"qemu", "acceleration", "image", "memory", "netns", "tun", "tc", "cgroups", "disk",
+CHECKS = {"qemu", "acceleration", "image", "memory", "templates", "netns", "tun", "tc", "cgroups", "disk",
           "containerd", "leftovers"}
 
 
