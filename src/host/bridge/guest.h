@@ -167,7 +167,8 @@ struct guest_ops {
     int (*remove_nic)(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
                       struct err *err);
     /* Connects to a TCP port in namespace ns: on loopback of that family, else on an address of the
-     * pod. ERR_UNAVAILABLE: nobody listens there. Caller frees *ret, both ways half-closable. */
+     * pod. Nobody listens there: the guest's error says so. Caller frees *ret, both ways
+     * half-closable. */
     int (*connect_port)(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,
                         struct stream **ret, struct err *err);
 };
