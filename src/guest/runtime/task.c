@@ -17,7 +17,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* docs/decisions/guest-output-after-exit.md */
+/* docs/decisions/0007-containers-in-the-guest.md */
 #define GRACE_NS (10 * NS_PER_S)
 #define EXIT_UNKNOWN 255
 
