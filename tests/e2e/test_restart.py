@@ -34,7 +34,8 @@ class Reader:
 
 
 def made(t, *command):
-    t.must("containers", "create", "--runtime", t.runtime, t.image, "c1", *command)
+    # Without the dashes that of 1.6 takes the shell's -c for its own.
+    t.must("containers", "create", "--runtime", t.runtime, "--", t.image, "c1", *command)
     return taskapi.Tasks(t)
 
 
