@@ -68,7 +68,10 @@ def spans(log, container, began, ended):
                 found.append(Span("agent", GUEST_WORK[m.group(1)], at - _seconds(m.group(2)), at))
         elif m := re.search(r'text="(disk mounted|share mounted|layers combined)"', line):
             found.append(Span("agent", m.group(1), at, at))
-    found += _guest_stages(lines)
+        elif 'msg="vm started"' in line:
+            found.append(Span("guest", "the VM is ready", at, at))
+    # A clone tells of the boot of its template, long ago.
+    found += [s for s in _guest_stages(lines) if s.begin >= began]
     return sorted(found, key=lambda s: (s.begin, -s.end))
 
 
