@@ -177,7 +177,7 @@ def many_pods(t, count):
     pods, containers = {}, {}
     configs = {f"p{i}": t.config(f"p{i}") for i in range(count)}
     seconds = 45 * count  # emulated, all at once on a few cores: the last one waits for all
-    t.settings(boot_timeout_s=seconds)
+    t.settings(boot_timeout_s=120)  # the most
 
     def make(name):
         pods[name] = Pod(t, name, configs[name], t.handler, seconds)
