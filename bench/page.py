@@ -33,7 +33,7 @@ def marks(results):
         unit = f" {mark.unit}" if mark.unit else ""
         out.append(f"| {mark.what} | {sign} {short(mark.limit)}{unit} | {short(measured)}{unit} | "
                    f"{verdict} |")
-    out.append("\nA parked fiber (≤ 6 KiB) is measured by the unit test of `base/fiber`, not here.")
+    out.append("\nA parked fiber (≤ 6 KiB) is not measured here.")
     return out
 
 
@@ -52,6 +52,8 @@ def peers(results):
     if all(execs):
         out.append(f"\nexec, p99 of {execs[0]['n']}: lcow {short(execs[0]['p99'])} ms, "
                    f"runc {short(execs[1]['p99'])} ms.")
+    if value(results, "runc", "parallel"):
+        out.append(f"\nMany pods at once: {value(results, 'runc', 'parallel')} of them.")
     raw = results.get("9p")
     if isinstance(raw, dict):
         out.append(f"\nA virtio-9p device without lcow around it: read "

@@ -26,7 +26,7 @@ class Picture:
     def text(self, x, y, words, css="", size=SIZE, end=False):
         wide = len(words) * size * GLYPH
         left = x - wide if end else x
-        self.boxes.append((left, y - size, left + wide, y + 3, words))
+        self.boxes.append((left, y - 0.8 * size, left + wide, y + 0.25 * size, words))
         anchor = ' text-anchor="end"' if end else ""
         style = f' class="{css}"' if css else ""
         self.parts.append(f'<text x="{x:.1f}" y="{y:.1f}"{anchor}{style}>{escape(words)}</text>')
