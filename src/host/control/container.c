@@ -389,7 +389,7 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
     AUTO(container_unref) struct container *c = container_ref(given);
     AUTO(json_decref) json_t *resources = NULL;
     AUTO(gate_leave) struct gate *held = NULL;
-    struct box *b = c->r->box;
+    struct box *b;
     int r;
 
     if (!resources_json || js_parse(resources_json, len, SPEC_MAX_BYTES, &resources, err) < 0 ||
@@ -407,6 +407,7 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
 
     AUTO_FREE char *text = str_ndup(resources_json, len);
 
+    b = c->r->box; /* only now: at the gate it may have become another */
     if (box_enter(b, "update a container", err) < 0)
         return -1;
     r = b->guest->ops->update_container(ctx, b->guest, c->id, text, err);
