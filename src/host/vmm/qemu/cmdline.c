@@ -130,10 +130,19 @@ static void add_memory(const struct vm_doc *doc, const struct qemu_host *host,
     }
 }
 
+/* Of the device; 0: none. */
+static uint32_t grow_mib(const struct vm_doc *doc)
+{
+    uint32_t more =
+        doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib - doc->memory_mib : 0;
+
+    return (more + QEMU_GROW_MIB - 1) / QEMU_GROW_MIB * QEMU_GROW_MIB;
+}
+
 static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
                         const struct qemu_fds *fds, struct strv *out)
 {
-    uint32_t max = doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib : 0;
+    uint32_t max = grow_mib(doc) ? doc->memory_mib + grow_mib(doc) : 0;
 
     strv_add(out, "-machine");
     strv_add(out, "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
@@ -199,12 +208,12 @@ static void add_devices(const struct vm_doc *doc, struct strv *out)
     /* 31 slots for what is hot-added later; a bridge cannot be. */
     strv_add(out, "-device");
     strv_add(out, "pcie-pci-bridge,id=hp");
-    if (doc->max_memory_mib > doc->memory_mib) {
+    if (grow_mib(doc) > 0) {
         strv_add(out, "-object");
-        strv_addf(out, "memory-backend-ram,id=grow,size=%uM,reserve=off",
-                  doc->max_memory_mib - doc->memory_mib);
+        strv_addf(out, "memory-backend-ram,id=grow,size=%uM,reserve=off", grow_mib(doc));
         strv_add(out, "-device");
-        strv_add(out, "virtio-mem-pci,id=grow0,memdev=grow,requested-size=0");
+        strv_addf(out, "virtio-mem-pci,id=grow0,memdev=grow,block-size=%uM,requested-size=0",
+                  QEMU_GROW_MIB);
     }
 }
 

@@ -22,6 +22,9 @@ struct vm_doc;
 #define QEMU_MEMORY_MAX_MIB (1024u * 1024)
 #define QEMU_CPUS_MAX 64
 #define QEMU_SCSI_MAX 4
+/* What virtio-mem deals in. Each block is a message to the guest: 2 MiB, QEMU's own choice, makes
+ * 64 of them for 128 MiB. */
+#define QEMU_GROW_MIB 32
 
 /* Where the VM's memory comes from. A clone's command line is its template's but for this, so it
  * is made from the template's document. */

@@ -11,7 +11,6 @@
 #include <string.h>
 
 #define GROWN_NS (10 * NS_PER_S) /* the guest adds it block by block */
-#define BLOCK_MIB 2              /* what virtio-mem deals in */
 
 /* What it was started with. */
 static const struct vm_doc *base_doc(const struct qemu *q)
@@ -37,7 +36,7 @@ uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 {
     uint32_t more = mib - base_doc(q)->memory_mib;
 
-    return (uint64_t)((more + BLOCK_MIB - 1) / BLOCK_MIB * BLOCK_MIB) << 20;
+    return (uint64_t)((more + QEMU_GROW_MIB - 1) / QEMU_GROW_MIB * QEMU_GROW_MIB) << 20;
 }
 
 static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_t *ret_bytes,

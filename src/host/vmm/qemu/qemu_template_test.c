@@ -199,7 +199,7 @@ TEST_FIBER(memory_and_vcpus_are_added_within_their_bounds)
     ASSERT_OK(v->ops->create(ctx, v, &f.doc, &err), err);
     ASSERT_OK(v->ops->start(ctx, v, &err), err);
     ASSERT_OK(v->ops->set_memory(ctx, v, 300, &err), err);
-    ASSERT_OK(v->ops->set_memory(ctx, v, 257, &err), err); /* rounded up to 2 MiB */
+    ASSERT_OK(v->ops->set_memory(ctx, v, 257, &err), err); /* rounded up to a block */
     ASSERT_FAIL(v->ops->set_memory(ctx, v, 513, &err), err, ERR_RANGE);
     ASSERT_FAIL(v->ops->set_memory(ctx, v, 255, &err), err, ERR_RANGE);
     ASSERT_OK(v->ops->set_cpus(ctx, v, 2, &err), err);
