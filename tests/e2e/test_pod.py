@@ -236,8 +236,9 @@ def events(t):
     def of(container_id):
         return [kind for who, kind in heard if who == container_id]
     t.until(lambda: len(of(c.id)) == 4 and len(of(pod.id)) == 4, f"all were told: {heard}", 20)
-    t.equal(of(c.id), [0, 1, 2, 3])    # created, started, stopped, deleted
-    t.equal(of(pod.id), [0, 1, 2, 3])
+    t.equal(of(c.id), [0, 1, 2, 3], "created, started, stopped, deleted")
+    # containerd hears of a sandbox's end by a call of its own, beside the one that stops it
+    t.equal(sorted(of(pod.id)) if t.is_shim else of(pod.id), [0, 1, 2, 3], "the pod's")
     t.containerd.stop()
     thread.join(20)
     t.check(not thread.is_alive(), "the listener still listens")
