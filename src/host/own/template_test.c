@@ -201,8 +201,7 @@ TEST(verify_reads_all_of_it)
 TEST(every_cut_and_every_flipped_bit_of_a_header_is_noticed)
 {
     AUTO(template_info_release)
-    struct template_info info = { .vmm_version = "10.0.2" },
-                         got = { 0 };
+    struct template_info info = { .vmm_version = "10.0.2" }, got = { 0 };
     struct err err = ERR_INIT;
     size_t len;
 
