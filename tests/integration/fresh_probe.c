@@ -50,7 +50,8 @@ static uint64_t now(void)
  * the clock's part tells the secret. */
 static void sequence(unsigned i)
 {
-    struct sockaddr_in a = { .sin_family = AF_INET, .sin_port = htons(4000),
+    struct sockaddr_in a = { .sin_family = AF_INET,
+                             .sin_port = htons(4000),
                              .sin_addr.s_addr = htonl(INADDR_LOOPBACK) };
     struct sockaddr_in from = a;
     int on = 1, queue = TCP_SEND_QUEUE;
