@@ -288,6 +288,7 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
     if (task_done(c->init, NULL)) /* already: container_on_done left the step to us */
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
+    waitq_wake_all(&cs->changed); /* a delete may wait for it */
     log_info(ctx, "container created", F_STR("cid", c->id), F_U("pid", task_pid(c->init)));
     return 0;
 }

@@ -190,9 +190,21 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     return storage_remove_tree(ctx, c->bundle, err);
 }
 
+/* One that is being created is waited for: whoever asked for it may have gone, and undoes it. */
+static struct container *get_when_made(struct ctx *ctx, struct containers *cs, const char *id,
+                                       struct err *err)
+{
+    struct container *c;
+
+    while ((c = container_find(cs, id, err)) && c->state == CONTAINER_CREATING)
+        if (waitq_wait(ctx, &cs->changed, "the container to be created", err) < 0)
+            return NULL;
+    return c ? container_ref(c) : NULL;
+}
+
 int container_delete(struct ctx *ctx, struct containers *cs, const char *id, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
+    AUTO(container_unref) struct container *c = get_when_made(ctx, cs, id, err);
 
     if (!c)
         return -1;
