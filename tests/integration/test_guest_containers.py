@@ -518,3 +518,18 @@ def again(t):
             t.note(f"{name}: {' '.join(took[:12])}")
         t.equal(after[0], before[0], "open fds")
         t.check(after[1] <= before[1] + 256, f"RSS: {before[1]} KiB, then {after[1]}")
+
+
+@test("guest: a container is deleted while it is being created: that is waited for")
+def deleted_while_created(t):
+    place = Place("c1")
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        combine(vm, place)
+        spec = make_spec(place.root, "sleep", "1000")
+        made = vm.send("Create", place.name, **vm._create_keys(spec, place.bundle, place.scratch))
+        t.match("busy", str(vm.refused("DeleteContainerState", place.name)))  # by its layers
+        t.equal(vm.answer(made)["Result"], 0)
+        remove(vm, place)
+        create(vm, place, "true")  # the name is free
+        remove(vm, place)
