@@ -454,9 +454,10 @@ def bad(t):
         for layers in ([], [{"Path": "/a:b"}], [{"Path": "/a,b"}]):
             t.equal(vm.modify_refused("CombinedLayers", ContainerRootPath="/run/r/rootfs",
                                       Layers=layers).code, 0x80070057)
-        for resource in ("VPMemDevice", "VPCIDevice", "Network"):
+        t.equal(vm.modify_refused("Network").code, 0x80070057)  # it has no settings
+        for resource in ("VPMemDevice", "VPCIDevice"):
             t.equal(vm.modify_refused(resource).code, 0x80004001)
-        t.equal(vm.modify_refused("SecurityPolicy", EncodedSecurityPolicy="eA==").code, 0x80004005)
+        t.equal(vm.modify_refused("SecurityPolicy", EncodedSecurityPolicy="eA==").code, 0x80004001)
         vm.modify("SecurityPolicy", EncodedSecurityPolicy="")
         t.equal(vm.modify_refused("SecurityPolicy", EncodedSecurityPolicy="").code, 0x80004005)
         vm.call("ModifySettings", Request={"RequestType": "Update",
