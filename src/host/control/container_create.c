@@ -146,13 +146,13 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 }
 
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
-                      bool shared, struct err *err)
+                      struct err *err)
 {
     int span, r;
 
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (box_need_vm(ctx, c->r, err) < 0 || files_share(ctx, c, f, shared, err) < 0 ||
+    if (box_need_vm(ctx, c->r, err) < 0 || files_share(ctx, c, f, err) < 0 ||
         box_need_all(ctx, c->r, err) < 0)
         return -1;
     span = box_span_begin(c->r->box, "create container");
@@ -226,7 +226,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
 {
     AUTO(spec_free) struct spec *loaded = NULL;
     struct spec *spec = given;
-    struct files files = { .root = -1 };
+    struct files files = { .root.tree = -1 };
     struct options options;
     int r;
 
@@ -244,7 +244,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
                             json_boolean(rc->terminal));
     r = prepare(ctx, c, spec, rc, options.shared_rootfs, &files, err);
     if (r == 0)
-        r = make_in_vm(ctx, c, spec, &files, options.shared_rootfs, err);
+        r = make_in_vm(ctx, c, spec, &files, err);
     files_release(&files);
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;

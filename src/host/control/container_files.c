@@ -1,5 +1,6 @@
-/* container_files.c - what a container sees of the host: its root file system and its mounts.
- * Opened while the VM comes up, shared with it when it is there. */
+/* container_files.c - what a container sees of the host beside its root file system
+ * (container_rootfs.c): its mounts. Opened while the VM comes up, shared with it when it is there.
+ */
 #include "base/fd.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
@@ -8,78 +9,9 @@
 #include "oci/document.h"
 #include <stdlib.h>
 
-/* --- the root file system --- */
-
-static int open_rootfs(struct ctx *ctx, struct container *c, const struct spec *spec,
-                       const struct registry_create *rc, bool writable, int *ret, struct err *err)
-{
-    if (c->hidden)
-        return c->r->host->pause_open(ctx, ret, err);
-
-    AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
-    const char *root = spec_root_path(spec);
-    AUTO_FREE char *path =
-        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
-
-    for (size_t i = 0; i < rc->n_rootfs; i++)
-        mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
-                                           .source = rc->rootfs[i].source,
-                                           .options = rc->rootfs[i].options };
-    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, writable, ret, err) < 0)
-        return err_wrap(err, "root file system");
-    return 0;
-}
-
-/* Calls into the VM are counted one by one, and never while a path of a client is opened: that may
- * hang, and what a dead VM owned is taken back only when all are out. */
-static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool writable,
-                        struct err *err)
-{
-    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
-    struct box *b = c->r->box;
-    const struct plan9_share share = {
-        .host_path = c->bundle, .tree_fd = tree, .read_only = !writable, .unique = true
-    };
-
-    if (box_enter(b, "share the root file system", err) < 0)
-        return -1;
-
-    int r = plan9_reserve(&limited, b->plan9, &share, &c->root_share, err);
-
-    if (r == 0) {
-        c->root_shared = true;
-        c->writes_host = c->writes_host || writable;
-        r = plan9_map(&limited, b->plan9, c->root_share, &c->share_path, err);
-    }
-    box_leave(b);
-    return r;
-}
-
-static int combine(struct ctx *ctx, struct container *c, struct err *err)
-{
-    struct box *b = c->r->box;
-    const char *const layers[] = { c->share_path, NULL };
-    const struct guest_layers l = { .container = c->id,
-                                    .root_path = c->root_path,
-                                    .scratch_path = c->scratch_path,
-                                    .layers = layers };
-
-    if (box_enter(b, "combine the root file system", err) < 0)
-        return -1;
-    /* Before the call: an answer that does not come leaves it in doubt. */
-    c->combined = true;
-
-    int r = b->guest->ops->combine_layers(ctx, b->guest, &l, err);
-
-    box_leave(b);
-    return r;
-}
-
-/* --- mounts --- */
-
 void files_release(struct files *f)
 {
-    fd_close(f->root);
+    root_release(&f->root);
     for (size_t i = 0; i < f->n; i++) {
         fd_close(f->mounts[i].tree.fd);
         free(f->mounts[i].source);
@@ -137,7 +69,7 @@ int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                const struct registry_create *rc, bool shared, struct files *f, struct err *err)
 {
     int span = box_span_begin(c->r->box, "open files");
-    int r = open_rootfs(ctx, c, spec, rc, shared, &f->root, err);
+    int r = root_open(ctx, c, spec, rc, shared, &f->root, err);
 
     if (r == 0)
         r = open_mounts(ctx, c, spec, f, err);
@@ -198,53 +130,18 @@ static int share_mounts(struct ctx *ctx, struct container *c, struct files *f, s
 /* --- all its files, in the guest --- */
 
 /* The layers need the scratch disk, the mounts do not: each waits for its own. */
-struct combining {
-    struct ctx *ctx;
-    struct container *c;
-    int ret;
-    struct err err;
-};
-
-static void combine_main(void *arg)
+int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err)
 {
-    struct combining *j = arg;
-    struct container *c = j->c;
+    struct err second = ERR_INIT;
 
-    j->ret = box_need_all(j->ctx, c->r, &j->err);
-    if (j->ret == 0) {
-        int span = box_span_begin(c->r->box, "combine layers");
+    if (root_share(ctx, c, &f->root, err) < 0)
+        return -1;
 
-        c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
-        j->ret = combine(j->ctx, c, &j->err);
-        box_span_end(c->r->box, span);
-    }
-    if (j->ret < 0)
-        err_wrap(&j->err, "combine the root file system");
-}
+    int r = share_mounts(ctx, c, f, err);
+    int combined = root_wait(c, &f->root, &second);
 
-int files_share(struct ctx *ctx, struct container *c, struct files *f, bool shared, struct err *err)
-{
-    struct combining job = { .ctx = ctx, .c = c };
-    struct ctx root = ctx_root(c->r->o.loop);
-    struct err none = ERR_INIT;
-    struct group fibers;
-    int span = box_span_begin(c->r->box, "share rootfs");
-    int r = share_rootfs(ctx, c, f->root, shared, err);
-
-    box_span_end(c->r->box, span);
-    if (r < 0)
-        return err_wrap(err, "share the root file system");
-    group_init(&fibers);
-    if (shared) {
-        free(c->root_path);
-        c->root_path = str_dup(c->share_path);
-    } else {
-        group_go(&fibers, c->r->o.loop, combine_main, &job, "combine %s", c->id);
-    }
-    r = share_mounts(ctx, c, f, err);
-    (void)group_wait(&root, &fibers, "layers", &none); /* its own ctx bounds it */
-    if (r == 0 && job.ret < 0) {
-        *err = job.err;
+    if (r == 0 && combined < 0) {
+        *err = second;
         r = -1;
     }
     return r;

@@ -163,9 +163,29 @@ AUTO_DEFINE(struct container *, container_unref);
  */
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct spec *given, struct err *err);
-/* What of the host a container is to see: opened before its VM is there, shared when it is. */
+/* What of the host a container is to see: opened before its VM is there, shared when it is. The
+ * root file system (container_rootfs.c): */
+struct root {
+    int tree; /* of the host's directory; -1: none */
+    bool writable;
+
+    /* of the fiber that combines: */
+    struct ctx *ctx;
+    struct container *c;
+    struct group fibers;
+    int ret;
+    struct err err;
+};
+int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
+              const struct registry_create *rc, bool writable, struct root *f, struct err *err);
+/* Its layers are combined meanwhile; after success root_wait must be called before release. */
+int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err);
+int root_wait(struct container *c, struct root *f, struct err *err);
+void root_release(struct root *f);
+
+/* All of it (container_files.c): */
 struct files {
-    int root;
+    struct root root;
     struct file_mount {
         json_t *mount; /* of the spec; borrows */
         char *source;
@@ -177,8 +197,7 @@ struct files {
 int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                const struct registry_create *rc, bool shared, struct files *f, struct err *err);
 /* Waits for what it needs of the box; the container's notes say what is to be taken back. */
-int files_share(struct ctx *ctx, struct container *c, struct files *f, bool shared,
-                struct err *err);
+int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err);
 void files_release(struct files *f);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);

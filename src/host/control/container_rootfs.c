@@ -1,0 +1,128 @@
+/* container_rootfs.c - a container's root file system: opened on the host while the VM comes up,
+ * given to it, and combined with its scratch directory in the guest. */
+#include "base/fd.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include <stdlib.h>
+
+int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
+              const struct registry_create *rc, bool writable, struct root *f, struct err *err)
+{
+    f->writable = writable;
+    if (c->hidden)
+        return c->r->host->pause_open(ctx, &f->tree, err);
+
+    AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
+    const char *root = spec_root_path(spec);
+    AUTO_FREE char *path =
+        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
+
+    for (size_t i = 0; i < rc->n_rootfs; i++)
+        mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
+                                           .source = rc->rootfs[i].source,
+                                           .options = rc->rootfs[i].options };
+    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, writable, &f->tree, err) < 0)
+        return err_wrap(err, "root file system");
+    return 0;
+}
+
+/* Calls into the VM are counted one by one, and never while a path of a client is opened: that may
+ * hang, and what a dead VM owned is taken back only when all are out. */
+static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool writable,
+                        struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    struct box *b = c->r->box;
+    const struct plan9_share share = {
+        .host_path = c->bundle, .tree_fd = tree, .read_only = !writable, .unique = true
+    };
+
+    if (box_enter(b, "share the root file system", err) < 0)
+        return -1;
+
+    int r = plan9_reserve(&limited, b->plan9, &share, &c->root_share, err);
+
+    if (r == 0) {
+        c->root_shared = true;
+        c->writes_host = c->writes_host || writable;
+        r = plan9_map(&limited, b->plan9, c->root_share, &c->share_path, err);
+    }
+    box_leave(b);
+    return r;
+}
+
+static int combine(struct ctx *ctx, struct container *c, struct err *err)
+{
+    struct box *b = c->r->box;
+    const char *const layers[] = { c->share_path, NULL };
+    const struct guest_layers l = { .container = c->id,
+                                    .root_path = c->root_path,
+                                    .scratch_path = c->scratch_path,
+                                    .layers = layers };
+
+    if (box_enter(b, "combine the root file system", err) < 0)
+        return -1;
+    /* Before the call: an answer that does not come leaves it in doubt. */
+    c->combined = true;
+
+    int r = b->guest->ops->combine_layers(ctx, b->guest, &l, err);
+
+    box_leave(b);
+    return r;
+}
+
+/* The scratch disk may come later than the VM. */
+static void combine_main(void *arg)
+{
+    struct root *f = arg;
+    struct container *c = f->c;
+
+    f->ret = box_need_all(f->ctx, c->r, &f->err);
+    if (f->ret == 0) {
+        int span = box_span_begin(c->r->box, "combine layers");
+
+        c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
+        f->ret = combine(f->ctx, c, &f->err);
+        box_span_end(c->r->box, span);
+    }
+    if (f->ret < 0)
+        err_wrap(&f->err, "combine the root file system");
+}
+
+int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    int span = box_span_begin(c->r->box, "share rootfs");
+    int r = share_rootfs(ctx, c, f->tree, f->writable, err);
+
+    box_span_end(c->r->box, span);
+    if (r < 0)
+        return err_wrap(err, "share the root file system");
+    f->ctx = ctx;
+    f->c = c;
+    group_init(&f->fibers);
+    if (f->writable) {
+        free(c->root_path);
+        c->root_path = str_dup(c->share_path);
+    } else {
+        group_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->id);
+    }
+    return 0;
+}
+
+int root_wait(struct container *c, struct root *f, struct err *err)
+{
+    struct ctx root = ctx_root(c->r->o.loop);
+    struct err none = ERR_INIT;
+
+    (void)group_wait(&root, &f->fibers, "layers", &none); /* its own ctx bounds it */
+    if (f->ret < 0)
+        *err = f->err;
+    return f->ret;
+}
+
+void root_release(struct root *f)
+{
+    fd_close(f->tree);
+}
