@@ -160,10 +160,17 @@ static uint64_t switches(void)
 TEST_FIBER(idle_means_no_wake_up)
 {
     struct err err = ERR_INIT;
-    uint64_t before = switches();
+    uint64_t fewest = UINT64_MAX;
 
-    ASSERT_OK(fiber_sleep(ctx, 200 * NS_PER_MS, &err), err);
-    ASSERT(switches() - before <= 3); /* to sleep and back */
+    /* More than once: the kernel makes us wait for memory, too. */
+    for (int i = 0; i < 10 && fewest > 3; i++) {
+        uint64_t before = switches();
+
+        ASSERT_OK(fiber_sleep(ctx, 200 * NS_PER_MS, &err), err);
+        if (switches() - before < fewest)
+            fewest = switches() - before;
+    }
+    ASSERT(fewest <= 3); /* to sleep and back */
 }
 
 TEST_FIBER(virtual_and_real_clocks_agree_on_what_they_are)

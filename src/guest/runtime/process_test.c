@@ -70,7 +70,7 @@ struct waiter {
 static void wait_fiber(void *arg)
 {
     struct waiter *a = arg;
-    struct ctx root = ctx_root(a->loop), ctx = ctx_with_timeout(&root, 10 * NS_PER_S);
+    struct ctx root = ctx_root(a->loop), ctx = ctx_with_timeout(&root, 60 * NS_PER_S);
 
     a->code = rig_wait(&ctx, a->w, a->pid);
 }

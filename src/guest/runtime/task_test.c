@@ -162,6 +162,8 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
     uint32_t code;
 
     start(ctx, &r, "echo o", false);
+    while (!task_exited(r.task))
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     struct ctx soon = ctx_with_timeout(ctx, 300 * NS_PER_MS);
     ASSERT_FAIL(task_wait(&soon, r.task, &code, &err), err, ERR_DEADLINE);
     ASSERT(task_exited(r.task) && !task_done(r.task, NULL));

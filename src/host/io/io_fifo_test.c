@@ -153,8 +153,8 @@ TEST_FIBER(what_nobody_reads_goes_with_io_free)
     io_close(r.io);
     ASSERT_OK(fiber_sleep(ctx, 20 * NS_PER_MS, &err), err);
     io_free(TAKE_PTR(r.io));
-    ASSERT_OK(fiber_sleep(ctx, 20 * NS_PER_MS, &err), err);
-    ASSERT_EQ(loop_fiber_count(ctx->loop), 1);
+    while (loop_fiber_count(ctx->loop) > 1)
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1); /* no reading end is left */
 }
 

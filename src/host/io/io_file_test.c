@@ -53,6 +53,7 @@ TEST_FIBER(both_outputs_into_one_file_open_it_once)
 {
     RIG(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
+    struct stat st = { 0 };
     struct err err = ERR_INIT;
 
     r.spec.out = r.spec.err = uri;
@@ -60,7 +61,8 @@ TEST_FIBER(both_outputs_into_one_file_open_it_once)
     rig_attach(&r);
     rig_put(&r, r.guest[1], "out\n");
     stream_free(TAKE_PTR(r.guest[1]));
-    ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
+    while (stat(r.paths[1], &st) < 0 || st.st_size < 4)
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     rig_put(&r, r.guest[2], "err\n");
     stream_free(TAKE_PTR(r.guest[2]));
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
@@ -135,9 +137,8 @@ TEST_FIBER(a_file_gets_what_was_taken_before_io_was_freed)
     rig_open(&r);
     rig_attach(&r);
     rig_write(&r, &w, &r.guest[1], 60000);
-    while (!w.done)
+    while (r.io->relays[1].running)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
-    ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
     io_free(TAKE_PTR(r.io));
     while (stat(r.paths[1], &st) < 0 || st.st_size < 60000)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);

@@ -70,12 +70,12 @@ int main(int argc, char **argv)
             pause();
     if (strcmp(part, "byte") == 0 && write(READY, "r", 1) != 1)
         return 7;
-    close(READY);
-    if (strcmp(part, "stubborn") == 0) {
+    if (strcmp(part, "stubborn") == 0)
         signal(SIGTERM, SIG_IGN);
+    close(READY);
+    if (strcmp(part, "stubborn") == 0)
         for (;;)
             pause();
-    }
     if (strcmp(part, "obedient") == 0) /* does not care for the end of its input */
         for (;;)
             pause();

@@ -71,7 +71,7 @@ static inline void rig_release_auto(struct rig *r)
     }
     place_release_auto(&r->place);
     /* Fibers and threads let go of their descriptors a little later. */
-    for (int i = 0; i < 1000 && rig_fds() > r->fds; i++)
+    for (int i = 0; i < 20000 && rig_fds() > r->fds; i++)
         (void)fiber_sleep(r->ctx, NS_PER_MS, &(struct err)ERR_INIT);
     ASSERT_EQ(rig_fds(), r->fds);
 }

