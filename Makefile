@@ -49,8 +49,8 @@ demo: image ## containers under a private containerd 2.1: what happens, where th
 check: deps ## every test; ends with "N passed, N failed"
 	@scripts/check
 
-check-full: deps ## the same with more seeds and longer fuzzing
-	@scripts/check --full
+check-full: deps ## the same with more seeds and longer fuzzing; nothing is run twice
+	@scripts/check --full --strict
 
 unit sim asan fuzz-smoke integration: deps ## one suite of make check
 	@scripts/check --only $@

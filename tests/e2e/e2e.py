@@ -32,7 +32,7 @@ from harness import Failure  # noqa: E402,F401
 SECONDS = 120   # a ceiling for one command that may boot a VM on a busy machine
 DEADLINE = 300  # for a whole test, unless it says otherwise
 RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
-LOGS = os.path.join(packages.TOP, "build/e2e")
+LOGS = os.environ.get("E2E_LOGS", os.path.join(packages.TOP, "build/e2e"))
 TEMPLATE = "off"  # or the directory of the one that VMs are cloned from; run sets it
 COLD_ON = "1.7"   # so that both ways are gone: on this one each VM boots on its own
 
