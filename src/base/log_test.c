@@ -340,7 +340,7 @@ TEST(a_full_sink_that_would_block_is_not_waited_for)
     ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
     r = p[0], w = p[1];
     log_init(w, LOG_INFO, LOG_LOGFMT);
-    alarm(10); /* a write that waits would wait for ever */
+    alarm(60); /* a write that waits would wait for ever */
     for (int i = 0; i < 40; i++)
         log_info(NULL, "x", F_STR("big", big));
     alarm(0);

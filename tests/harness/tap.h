@@ -1,7 +1,7 @@
 /* tap.h - unit tests. A file of TEST(name) { … } bodies becomes a program that prints TAP. One
  * behaviour per test, named as a sentence. A failed assertion ends its test, not the program.
  *     TEST(attach_failure_is_terminal) { ASSERT_EQ(d.state, DISK_DETACHED); }
- *     TEST_FIBER(gate_is_fair) { … the body runs as a fiber; `ctx` has a 60 s deadline … }
+ *     TEST_FIBER(gate_is_fair) { … the body runs as a fiber; `ctx` has three minutes … }
  *     TEST_VIRTUAL(deadline_fires) { … on virtual time; `ctx` has a 10 s deadline … }
  * After the body of a fiber test every fiber it started must have ended, or end within a few
  * seconds: what is left fails the test and is listed. A failed assertion in a fiber other than the

@@ -34,7 +34,7 @@ EXPECTED = {
 
 def run(*args, **env):
     return subprocess.run([PROGRAM, *args], env={**ENV, **env}, stdout=subprocess.PIPE, text=True,
-                          stderr=subprocess.DEVNULL, timeout=30)
+                          stderr=subprocess.DEVNULL, timeout=120)
 
 
 def outcomes(text):
@@ -94,14 +94,14 @@ def sigterm_shows_who_hangs():
     try:
         plan = child.stdout.readline()
         status = f"/proc/{child.pid}/syscall"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while time.monotonic() < deadline:  # until it sits in epoll_pwait2
             with open(status) as f:
                 if f.read().split()[0] == "441":
                     break
             time.sleep(0.02)
         child.terminate()
-        text = plan + child.communicate(timeout=20)[0]
+        text = plan + child.communicate(timeout=60)[0]
     finally:
         if child.poll() is None:
             child.kill()

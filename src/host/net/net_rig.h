@@ -83,19 +83,19 @@ static inline struct rig_pod rig_pod(struct ctx *ctx)
 /* The kernel tells of a carrier, and makes an address of it, in its own time. */
 static inline void rig_settle(const struct rig_pod *p, const char *device)
 {
-    rig_sh("nsenter -t %d -n timeout 10 sh -c 'until ip link show %s | grep -q \"state UP\" && { ! "
+    rig_sh("nsenter -t %d -n timeout 60 sh -c 'until ip link show %s | grep -q \"state UP\" && { ! "
            "test -e /proc/net/if_inet6 || ip -6 addr show dev %s | grep -q fe80; }; do sleep 0.02; "
            "done'",
            POD(p), device, device);
 }
 
 /* All that can be seen of the pod's namespace, but for what the kernel does by itself meanwhile
- * (whether an address is still being asked about). Caller frees. */
+ * (whether an address is still being asked about, and its route once it is not). Caller frees. */
 static inline char *rig_look(const struct rig_pod *p)
 {
     return rig_out("nsenter -t %d -n sh -c 'ip addr | sed s/.tentative//; ip -4 route show table "
-                   "all; ip -6 route show "
-                   "table all; ip neigh show nud permanent; tc qdisc; for d in $(ls "
+                   "all; ip -6 route show table all | grep -v \"^local fe80\"; ip neigh show nud "
+                   "permanent; tc qdisc; for d in $(ls "
                    "/proc/sys/net/ipv4/conf); do tc filter show dev $d ingress 2>/dev/null; done'",
                    POD(p));
 }

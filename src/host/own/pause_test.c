@@ -1,4 +1,6 @@
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/str.h"
 #include "harness/tap.h"
 #include "host/own/pause.h"
@@ -26,6 +28,20 @@ TEST_FIBER(a_pods_root_has_one_program_and_is_read_only)
     ASSERT_EQ(st.st_mode & 07777, 0755);
 }
 
+static void await_text(struct ctx *ctx, const char *path, const char *wanted)
+{
+    struct err err = ERR_INIT;
+
+    for (bool seen = false; !seen;) {
+        AUTO_FREE char *text = NULL;
+        size_t len;
+
+        ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
+        seen = str_eq(text, wanted);
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    }
+}
+
 /* As the first process of a pid namespace it is who orphans become children of. */
 TEST_FIBER(the_program_waits_and_leaves_no_zombies)
 {
@@ -49,14 +65,12 @@ TEST_FIBER(the_program_waits_and_leaves_no_zombies)
         fexecve(program, argv, argv + 1);
         _exit(127);
     }
-    usleep(300000);
+    AUTO_FREE char *name = str_format("/proc/%d/cmdline", pid);
+    AUTO_FREE char *children = str_format("/proc/%d/task/%d/children", pid, pid);
+
+    await_text(ctx, name, "pause"); /* now it has the child */
+    await_text(ctx, children, "");
     ASSERT_EQ(waitpid(pid, &status, WNOHANG), 0);
-
-    AUTO_FREE char *path = str_format("/proc/%d/task/%d/children", pid, pid), *text = NULL;
-    size_t len;
-
-    ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);
-    ASSERT_STR(text, "");
     ASSERT_EQ(kill(pid, SIGKILL), 0);
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
 }

