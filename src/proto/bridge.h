@@ -207,13 +207,21 @@ enum bridge_action {
 };
 const char *bridge_action_name(enum bridge_action a);
 
+/* VerityInfo. The original ignores it; for our guest either field means: mount through dm-verity.
+ */
+struct bridge_verity {
+    bool super_block;        /* the hashes are where the disk's own superblock of verity says */
+    const char *root_digest; /* hex; "": the one found there */
+};
 struct bridge_disk { /* MappedVirtualDisk */
     const char *mount_path;
     uint8_t lun, controller;
     uint64_t partition;
     bool read_only, encrypted;
     const char *const *options;
-    bool block_dev, ensure_filesystem;
+    bool block_dev;
+    struct bridge_verity verity;
+    bool ensure_filesystem;
     const char *filesystem;
 };
 

@@ -128,6 +128,10 @@ static const struct bridge_schema no_fields = { 0 };
 /* --- settings of ModifySettings ------------------------------------------------------------------
  */
 
+#define VERITY struct bridge_verity
+SCHEMA_STATIC(verity, VERITY, F(BF_BOOL, "SuperBlock", VERITY, super_block, BF_OMIT),
+              F(BF_STR, "RootDigest", VERITY, root_digest, BF_OMIT));
+
 #define DISK struct bridge_disk
 SCHEMA_STATIC(disk, DISK, F(BF_STR, "MountPath", DISK, mount_path, BF_OMIT),
               F(BF_U8, "Lun", DISK, lun, BF_OMIT),
@@ -137,6 +141,7 @@ SCHEMA_STATIC(disk, DISK, F(BF_STR, "MountPath", DISK, mount_path, BF_OMIT),
               F(BF_BOOL, "Encrypted", DISK, encrypted, BF_OMIT),
               F(BF_STRS, "Options", DISK, options, BF_OMIT),
               F(BF_BOOL, "BlockDev", DISK, block_dev, BF_OMIT),
+              F_SUB(BF_OBJ, "VerityInfo", offsetof(DISK, verity), verity, BF_OMIT),
               F(BF_BOOL, "EnsureFilesystem", DISK, ensure_filesystem, BF_OMIT),
               F(BF_STR, "Filesystem", DISK, filesystem, BF_OMIT));
 

@@ -133,7 +133,7 @@ TEST_FIBER(disks_come_and_go)
     struct ctx limited = ctx_with_timeout(&r.root, RIG_CALL_NS);
     ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 0, 7 }, ro, true, &err),
                 err, ERR_STATE);
-    ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 1, 0 }, ro, true, &err),
+    ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 4, 0 }, ro, true, &err),
                 err, ERR_INVALID);
     vm_rig_expect(&r, "cat /run/a/hello && umount /run/a", "layer\n");
     detach(&r, 7);

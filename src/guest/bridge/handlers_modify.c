@@ -20,6 +20,8 @@ static int disk(struct ctx *ctx, struct handlers *h, const struct bridge_modify 
         .block_device = m->disk.block_dev,
         .ensure_filesystem = m->disk.ensure_filesystem,
         .encrypted = m->disk.encrypted,
+        .verity = m->disk.verity.super_block || m->disk.verity.root_digest[0],
+        .root_hash = m->disk.verity.root_digest,
         .filesystem = m->disk.filesystem,
         .options = m->disk.options,
     };

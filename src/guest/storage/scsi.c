@@ -45,7 +45,10 @@ static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
     return r;
 }
 
-/* A virtio-scsi host and where it sits: "0000:00:03.0/0000:02:01.0". */
+/* As host/vmm/qemu/qemu_hba.c places them. */
+#define PLACE_BASE 0x1c
+
+/* A virtio-scsi host and where it sits: "0000:00:03.0" or "0000:00:05.0/0000:01:1d.0". */
 struct host {
     unsigned number;
     char *address;
@@ -63,8 +66,8 @@ static char *pci_address(const char *real)
     for (const char *at = real; *at;) {
         size_t len = strcspn(at, "/");
         if (is_pci_address(at, len)) {
+            sbuf_adds(&out, out.len ? "/" : "");
             sbuf_add(&out, at, len);
-            sbuf_addc(&out, '/');
         }
         at += len;
         at += *at == '/';
@@ -104,10 +107,34 @@ static size_t list_hosts(const char *sys, struct host *hosts)
     return n;
 }
 
+/* On its bridge, if it was added later; 0 on the root bus. */
+static long place_of(const struct host *h)
+{
+    const char *last = strrchr(h->address, '/');
+
+    return last ? strtol(last + 1 + strlen("0000:00:"), NULL, 16) : 0;
+}
+
+static int pick(const struct host *hosts, size_t n, unsigned controller, unsigned *ret)
+{
+    unsigned at_boot = 0;
+
+    for (size_t i = 0; i < n; i++)
+        if (place_of(&hosts[i]) == 0 && at_boot++ == controller) {
+            *ret = hosts[i].number;
+            return 0;
+        }
+    for (size_t i = 0; i < n; i++)
+        if (place_of(&hosts[i]) == PLACE_BASE + (long)controller) {
+            *ret = hosts[i].number;
+            return 0;
+        }
+    return -ENXIO;
+}
+
 int scsi_host(const char *sys, unsigned controller, unsigned *ret_host)
 {
     struct host hosts[HOSTS_MAX];
-    int r = -ENXIO;
 
     if (controller >= SCSI_CONTROLLERS)
         return -EINVAL;
@@ -115,10 +142,8 @@ int scsi_host(const char *sys, unsigned controller, unsigned *ret_host)
         return 0;
     size_t n = list_hosts(sys, hosts);
     qsort(hosts, n, sizeof(hosts[0]), by_address);
-    if (controller < n) {
-        *ret_host = hosts[controller].number;
-        r = 0;
-    }
+    int r = pick(hosts, n, controller, ret_host);
+
     for (size_t i = 0; i < n; i++)
         free(hosts[i].address);
     return r;

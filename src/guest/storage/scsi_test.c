@@ -50,6 +50,25 @@ TEST(controllers_are_virtio_hosts_in_the_order_of_their_addresses)
     ASSERT_EQ(scsi_host(p.dir, 4, &host), -EINVAL);
 }
 
+TEST(a_controller_that_was_added_later_is_known_by_its_place)
+{
+    unsigned host = 99;
+    PLACE(p);
+
+    add_host(&p, 0, "0000:00:03.0", "virtio_scsi\n");
+    add_host(&p, 1, "0000:00:05.0/0000:01:1f.0", "virtio_scsi\n");
+    add_host(&p, 2, "0000:00:05.0/0000:01:04.0", "virtio_scsi\n"); /* somebody else's */
+    ASSERT_EQ(scsi_host(p.dir, 0, &host), 0);
+    ASSERT_EQ(host, 0);
+    ASSERT_EQ(scsi_host(p.dir, 1, &host), -ENXIO); /* not yet, though there are more hosts */
+    ASSERT_EQ(scsi_host(p.dir, 3, &host), 0);
+    ASSERT_EQ(host, 1);
+    add_host(&p, 3, "0000:00:05.0/0000:01:1d.0", "virtio_scsi\n");
+    ASSERT_EQ(scsi_host(p.dir, 1, &host), 0);
+    ASSERT_EQ(host, 3);
+    ASSERT_EQ(scsi_host(p.dir, 2, &host), -ENXIO);
+}
+
 TEST(a_vmbus_controller_wins)
 {
     unsigned host = 99;

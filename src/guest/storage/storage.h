@@ -23,7 +23,8 @@ struct storage_disk {
     const char *mount_path; /* "": nothing is mounted */
     unsigned controller, lun;
     uint64_t partition;
-    bool read_only, block_device, ensure_filesystem, encrypted;
+    bool read_only, block_device, ensure_filesystem, encrypted, verity;
+    const char *root_hash;      /* of verity; "": the one found on the disk */
     const char *filesystem;     /* "": found on the disk */
     const char *const *options; /* only words of propagation count; may be NULL */
 };

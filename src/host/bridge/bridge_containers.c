@@ -138,6 +138,7 @@ static struct bridge_request disk_request(const struct guest_disk *d)
                                                      .encrypted = d->encrypted,
                                                      .options = d->options,
                                                      .block_dev = d->block_device,
+                                                     .verity = { d->verity, d->root_hash },
                                                      .ensure_filesystem = d->ensure_filesystem,
                                                      .filesystem = d->filesystem } };
 }

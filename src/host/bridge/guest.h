@@ -46,7 +46,8 @@ struct guest_disk {
     uint8_t controller, lun;
     uint64_t partition;
     const char *mount_path;
-    bool read_only, encrypted, ensure_filesystem, block_device;
+    bool read_only, encrypted, ensure_filesystem, block_device, verity;
+    const char *root_hash;      /* of verity; NULL: found */
     const char *filesystem;     /* NULL: found */
     const char *const *options; /* NULL-terminated; may be NULL */
 };

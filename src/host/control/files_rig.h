@@ -43,6 +43,8 @@ struct files_rig {
     unsigned calls[RIG_CALLS];
     char paths[RIG_PATHS][48]; /* mounted in the guest */
     uint64_t inodes[RIG_PATHS];
+    struct guest_disk last_disk; /* that was to be mounted; its strings are gone but */
+    char last_hash[80];
     struct waitq never;
     char wrong[128]; /* what a guest would refuse; "" if nothing */
 };
@@ -132,6 +134,8 @@ static inline int rig_mount_disk(struct ctx *ctx, struct guest *g, const struct 
     uint64_t inode = fake_vmm_disk(r->vmm, (struct scsi_slot){ d->controller, d->lun });
     int ret;
 
+    r->last_disk = *d;
+    snprintf(r->last_hash, sizeof(r->last_hash), "%s", d->root_hash ? d->root_hash : "");
     if (inode == 0)
         rig_wrong(r, "mounted without a disk:", d->mount_path);
     if (!rig_effect(ctx, r, RIG_MOUNT_DISK, &ret, err))

@@ -21,7 +21,7 @@
 #include <stdlib.h>
 
 #define MANIFEST_MAX_BYTES (1u << 20)
-#define SCSI_CONTROLLERS 1
+#define BOOT_CONTROLLERS 1 /* others come when they are needed */
 
 /* --- those who watch it --- */
 
@@ -187,7 +187,7 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .allow_emulation = c->allow_emulation,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
-        .scsi_controllers = SCSI_CONTROLLERS,
+        .scsi_controllers = BOOT_CONTROLLERS,
         .agent_log_level = log_level_name(c->log_level),
         .template_dir = c->use_template ? c->template_dir : NULL,
         .ledger = b->ledger,
@@ -223,7 +223,7 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
     if (boot_vm(ctx, b, run_dir, err) < 0)
         return -1;
     watch(b);
-    b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS);
+    b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS_MAX);
     b->plan9 = plan9_new(b->vmm, b->guest);
     b->vm_up = true;
     waitq_wake_all(&r->box_q);

@@ -1,4 +1,5 @@
 #include "host/control/scsi.h"
+#include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -67,10 +68,27 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
     return 0;
 }
 
+/* It has had its time. Nobody new gets the disk; it goes when its last holder does. */
+static void disk_desert(struct ctx *ctx, struct disk *d, struct err *err)
+{
+    d->deserted = true;
+    log_warn(ctx, "the guest does not let go of a disk: it is taken from it, its slot is lost",
+             F_STR("host-path", d->host_path), F_U("controller", d->slot.controller),
+             F_U("lun", d->slot.lun), F_ERR(err));
+    err_clear(err);
+}
+
 static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, struct err *err)
 {
-    int r = guest->ops->eject_disk(ctx, guest, d->slot.controller, d->slot.lun, err);
+    struct ctx limited = ctx_with_timeout(ctx, SCSI_GUEST_S * NS_PER_S);
+    int r = d->deserted
+                ? 0
+                : guest->ops->eject_disk(&limited, guest, d->slot.controller, d->slot.lun, err);
 
+    if (r < 0 && scsi_silent(ctx, err)) {
+        disk_desert(ctx, d, err);
+        r = 0;
+    }
     if (scsi_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "eject disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
@@ -102,7 +120,9 @@ static int disk_detach(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
     /* After a failed attach too: what the VMM could not undo then is undone now. */
     if (d->state != DISK_DETACHED && disk_remove(ctx, d, c->vmm, err) < 0)
         return -1;
-    c->slots[d->slot.controller * SCSI_LUNS + d->slot.lun] = NULL;
+    unsigned n = d->slot.controller * SCSI_LUNS + d->slot.lun;
+    c->slots[n] = NULL;
+    c->lost[n] = d->deserted;
     return 0;
 }
 
@@ -166,11 +186,23 @@ static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t par
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
         struct disk *d = c->slots[i];
-        if (!d || d->dev != dev || d->ino != ino || d->leaving ||
+        if (!d || d->dev != dev || d->ino != ino || d->leaving || d->deserted ||
             (d->state != DISK_RESERVED && d->state != DISK_ATTACHED))
             continue;
         struct mount *m = find_mount(d, partition);
         if (!m || (!m->leaving && m->state != MOUNT_INVALID))
+            return d;
+    }
+    return NULL;
+}
+
+/* The same file on a slot that nobody new can have: one of them writes, so there may be only one.
+ */
+static const struct disk *find_other(const struct scsi *c, dev_t dev, ino_t ino, bool read_only)
+{
+    for (unsigned i = 0; i < c->n_slots; i++) {
+        const struct disk *d = c->slots[i];
+        if (d && d->dev == dev && d->ino == ino && !(d->read_only && read_only))
             return d;
     }
     return NULL;
@@ -181,11 +213,14 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, dev_t de
 {
     unsigned slot = 0;
 
-    while (slot < c->n_slots && c->slots[slot])
+    while (slot < c->n_slots && (c->slots[slot] || c->lost[slot]))
         slot++;
     if (slot == c->n_slots) {
-        err_set(err, ERR_EXHAUSTED, "no free slot for disk %s: the VM takes %u", o->host_path,
-                c->n_slots);
+        err_set(
+            err, ERR_EXHAUSTED,
+            "no free slot for disk %s: a VM takes %u disks (%u controllers of %d), and %zu slots "
+            "are lost",
+            o->host_path, c->n_slots, c->n_slots / SCSI_LUNS, SCSI_LUNS, scsi_lost_slots(c));
         return NULL;
     }
     int fd = fcntl(o->fd, F_DUPFD_CLOEXEC, 3);
@@ -242,15 +277,24 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
 
     if (!held || identify(disk, &dev, &ino, err) < 0)
         return -1;
+    if (scsi_mount_check(disk, mount, err) < 0)
+        return err_wrap(err, "disk %s", disk->host_path);
     struct disk *d = find_disk(c, dev, ino, mount->partition);
-    if (d && d->read_only != disk->read_only)
-        return err_set(err, ERR_STATE, "%s is disk %u:%u already, %s", disk->host_path,
-                       d->slot.controller, d->slot.lun, d->read_only ? "read-only" : "writable");
+    const struct disk *other = d ? d : find_other(c, dev, ino, disk->read_only);
+    if (other && other->read_only != disk->read_only)
+        return err_set(err, ERR_STATE, "%s is disk %u:%u already, %s: it cannot be both",
+                       disk->host_path, other->slot.controller, other->slot.lun,
+                       other->read_only ? "read-only" : "writable");
+    if (other && !d)
+        return err_set(err, ERR_STATE, "%s is still disk %u:%u, which is being released",
+                       disk->host_path, other->slot.controller, other->slot.lun);
     if (!d)
         d = new_disk(c, disk, dev, ino, err);
     if (!d)
         return -1;
-    struct mount *m = take_mount(d, mount, err); /* cannot fail on a new disk */
+    struct scsi_mount wanted = *mount;
+    wanted.read_only |= disk->read_only;
+    struct mount *m = take_mount(d, &wanted, err); /* cannot fail on a new disk */
     if (!m)
         return -1;
     struct reservation *r = mem_new(struct reservation);
@@ -269,7 +313,7 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
 
     if (!r)
         return -1;
-    if (!r->mount || r->mount->leaving)
+    if (!r->mount || r->mount->leaving || (r->disk->deserted && r->mount->state != MOUNT_MOUNTED))
         return err_set(err, ERR_STATE, "disk reservation %llu is being released",
                        (unsigned long long)id);
     if (disk_attach(ctx, r->disk, c->vmm, err) < 0 ||
@@ -288,8 +332,12 @@ int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
         return -1;
     if (r->mount && r->mount->refs == 1) {
         r->mount->leaving = true;
-        if (scsi_mount_unmount(ctx, r->mount, r->disk->slot, c->guest, err) < 0)
-            return -1;
+        if (!r->disk->deserted &&
+            scsi_mount_unmount(ctx, r->mount, r->disk->slot, c->guest, err) < 0) {
+            if (!scsi_silent(ctx, err))
+                return -1;
+            disk_desert(ctx, r->disk, err);
+        }
         scsi_mount_free(r->mount);
     } else if (r->mount) {
         r->mount->refs--;
@@ -308,6 +356,15 @@ size_t scsi_used_slots(const struct scsi *c)
 
     for (unsigned i = 0; i < c->n_slots; i++)
         n += c->slots[i] != NULL;
+    return n;
+}
+
+size_t scsi_lost_slots(const struct scsi *c)
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < c->n_slots; i++)
+        n += c->lost[i];
     return n;
 }
 

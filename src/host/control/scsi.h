@@ -2,6 +2,8 @@
  * Life of a reservation: reserve -> map -> unmap. map is idempotent; a failed unmap is repeated
  * and goes on where it stopped; unmap before map gives the slot back. The same file (by device and
  * inode, not by path text) is attached once, each partition mounted once, both counted.
+ * A guest that does not answer when it is to let go has SCSI_GUEST_S; then the disk is taken from
+ * it, which is logged, and its slot is not used again in this VM's life.
  * Gate: one changing call at a time; queries never wait. reference/host.md §10, weak spot 16. */
 #pragma once
 #include "base/mem.h"
@@ -16,6 +18,12 @@ struct jsw;
 struct scsi;
 struct vmm;
 
+/* Controllers beyond the first are added to the VM when the first disk needs them. */
+#define SCSI_CONTROLLERS_MAX 4
+#define SCSI_LUNS 64
+#define SCSI_DISKS_MAX (SCSI_CONTROLLERS_MAX * SCSI_LUNS)
+#define SCSI_GUEST_S 30
+
 extern const struct fsm scsi_disk_fsm, scsi_mount_fsm;
 
 struct scsi_disk {
@@ -24,9 +32,20 @@ struct scsi_disk {
     bool read_only;
 };
 struct scsi_mount {
-    uint64_t partition; /* 0: the whole disk */
-    bool read_only, encrypted, ensure_filesystem, block_device;
-    const char *filesystem;     /* "" or NULL: found by the guest */
+    uint64_t partition; /* 0: the whole disk; one that does not exist is ERR_NOT_FOUND in map */
+    bool read_only;     /* a read-only disk is mounted so anyway */
+    /* No mount: the path is that of a link to the device's node. */
+    bool block_device;
+    /* What holds nothing is formatted with ext4; what holds another file system is refused. */
+    bool ensure_filesystem;
+    /* dm-crypt with a key that is made in the guest and gone with the mount: whatever was there is
+     * lost. Needs ensure_filesystem or block_device. */
+    bool encrypted;
+    /* dm-verity; for read-only disks. The hash tree follows the file system, with its superblock
+     * (veritysetup format --hash-offset=<size of the file system>). */
+    bool verity;
+    const char *root_hash;      /* 64 hex digits; "" or NULL: the one that the disk itself has */
+    const char *filesystem;     /* ext4, xfs, erofs, squashfs; "" or NULL: found by the guest */
     const char *const *options; /* NULL-terminated; may be NULL */
 };
 
@@ -35,7 +54,8 @@ struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controlle
 void scsi_free(struct scsi *c);
 AUTO_DEFINE(struct scsi *, scsi_free);
 /* ERR_EXHAUSTED without a free slot; ERR_STATE if the file is already there in another way (once
- * writable, once not). */
+ * writable, once not), or is writable and still being released; ERR_INVALID for options that do
+ * not go together. */
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
                  const struct scsi_mount *mount, uint64_t *ret_id, struct err *err);
 /* Blocks on the gate, the VM and the guest until ctx ends. Caller frees *ret_path. */
@@ -43,5 +63,7 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
 /* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */
 int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
 size_t scsi_used_slots(const struct scsi *c);
+/* Whose guest did not let go. */
+size_t scsi_lost_slots(const struct scsi *c);
 /* An object for each disk, into the array that is open (inspect.h). Never waits. */
 void scsi_describe(const struct scsi *c, struct jsw *w);

@@ -8,9 +8,7 @@
 
 #include <sys/types.h>
 
-#define SCSI_LUNS 64
-#define SCSI_CONTROLLERS_MAX 4
-#define SCSI_SLOTS_MAX (SCSI_CONTROLLERS_MAX * SCSI_LUNS)
+#define SCSI_ROOT_HASH_LEN 64 /* SHA-256 in hex */
 
 enum disk_state {
     DISK_RESERVED,
@@ -51,16 +49,17 @@ struct mount {
     unsigned refs;  /* reservations */
     bool leaving;   /* an unmount was tried: who knows what the guest has */
     uint64_t partition;
-    bool read_only, encrypted, ensure_filesystem, block_device;
-    char *filesystem; /* NULL: found */
-    char **options;   /* NULL-terminated */
-    char *path;       /* in the guest */
+    bool read_only, encrypted, ensure_filesystem, block_device, verity;
+    char *root_hash, *filesystem; /* NULL: found */
+    char **options;               /* NULL-terminated */
+    char *path;                   /* in the guest */
 };
 
 struct disk {
     unsigned state; /* enum disk_state */
     unsigned refs;  /* reservations */
     bool leaving;   /* a detach was tried */
+    bool deserted;  /* its guest does not answer: it is not asked any more */
     struct scsi_slot slot;
     dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
     ino_t ino;
@@ -82,7 +81,8 @@ struct scsi {
     struct guest *guest;
     struct gate gate;
     unsigned n_slots;
-    struct disk *slots[SCSI_SLOTS_MAX];
+    struct disk *slots[SCSI_DISKS_MAX];
+    bool lost[SCSI_DISKS_MAX]; /* the guest may still have something there */
     struct list reservations;
     uint64_t last_id;
 };
@@ -90,12 +90,16 @@ struct scsi {
 /* scsi_mount.c */
 struct mount *scsi_mount_new(struct scsi_slot slot, const struct scsi_mount *m);
 void scsi_mount_free(struct mount *m);
+/* ERR_INVALID for what does not go together. */
+int scsi_mount_check(const struct scsi_disk *disk, const struct scsi_mount *m, struct err *err);
 /* The same way of mounting; the partition is not compared. */
 bool scsi_mount_same(const struct mount *a, const struct scsi_mount *b);
 int scsi_mount_mount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, struct guest *guest,
                      struct err *err);
 int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, struct guest *guest,
                        struct err *err);
+/* A call failed for want of an answer, and whoever asked still has time. */
+bool scsi_silent(struct ctx *ctx, const struct err *err);
 /* A peer that is gone has nothing left to undo: -1 with ERR_UNAVAILABLE becomes 0, unless it is
  * ctx that has ended. */
 int scsi_gone_is_done(int r, struct ctx *ctx, struct err *err);

@@ -13,7 +13,7 @@ struct fixture {
 static void start(struct ctx *ctx, struct fixture *f)
 {
     files_rig_start(ctx, &f->rig);
-    f->c = scsi_new(f->rig.vmm, &f->rig.guest, 1);
+    f->c = scsi_new(f->rig.vmm, &f->rig.guest, SCSI_CONTROLLERS_MAX);
     f->a = rig_file();
     f->b = rig_file();
 }
@@ -123,14 +123,14 @@ TEST_VIRTUAL(a_file_in_another_way_is_refused)
     finish(ctx, &f);
 }
 
-TEST_VIRTUAL(slots_are_given_lowest_first_and_run_out)
+TEST_VIRTUAL(slots_are_given_lowest_first_on_four_controllers_and_run_out)
 {
     struct fixture f;
     struct err err = ERR_INIT;
-    uint64_t ids[SCSI_LUNS], more;
+    uint64_t ids[SCSI_DISKS_MAX], more;
 
     start(ctx, &f);
-    for (unsigned i = 0; i < SCSI_LUNS; i++) {
+    for (unsigned i = 0; i < SCSI_DISKS_MAX; i++) {
         AUTO_FD int fd = rig_file();
         ids[i] = reserve(ctx, &f, fd, 0);
     }
@@ -138,14 +138,140 @@ TEST_VIRTUAL(slots_are_given_lowest_first_and_run_out)
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &(struct scsi_mount){ 0 }, &more, &err), err,
                 ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "/one/too/many");
-    unmap(ctx, &f, ids[5]);
+    ASSERT_HAS(err.msg, "256 disks (4 controllers of 64)");
+    map(ctx, &f, ids[255], "/run/mounts/scsi/3_63_0");
+    unmap(ctx, &f, ids[70]);
     unmap(ctx, &f, ids[3]);
     ids[3] = reserve(ctx, &f, f.a, 0);
     map(ctx, &f, ids[3], "/run/mounts/scsi/0_3_0");
-    for (unsigned i = 0; i < SCSI_LUNS; i++)
-        if (i != 5)
-            unmap(ctx, &f, ids[i]);
+    ids[70] = reserve(ctx, &f, f.b, 0);
+    map(ctx, &f, ids[70], "/run/mounts/scsi/1_6_0");
+    for (unsigned i = 0; i < SCSI_DISKS_MAX; i++)
+        unmap(ctx, &f, ids[i]);
     finish(ctx, &f);
+}
+
+static void refused(struct ctx *ctx, struct fixture *f, bool read_only, struct scsi_mount m,
+                    enum err_code code, const char *words)
+{
+    const struct scsi_disk d = { .host_path = "/x.img", .fd = f->a, .read_only = read_only };
+    struct err err = ERR_INIT;
+    uint64_t id;
+
+    ASSERT_FAIL(scsi_reserve(ctx, f->c, &d, &m, &id, &err), err, code);
+    ASSERT_HAS(err.msg, words);
+    ASSERT_HAS(err.msg, "/x.img");
+    ASSERT_EQ(scsi_used_slots(f->c), 0);
+}
+
+TEST_VIRTUAL(options_that_do_not_go_together_are_refused)
+{
+    struct fixture f;
+    struct scsi_mount verity = { .verity = true, .root_hash = "12" };
+
+    start(ctx, &f);
+    refused(ctx, &f, false, (struct scsi_mount){ .verity = true }, ERR_INVALID, "read-only disks");
+    refused(ctx, &f, true, verity, ERR_INVALID, "64 hex digits");
+    verity.root_hash = "zz34567890123456789012345678901234567890123456789012345678901234";
+    refused(ctx, &f, true, verity, ERR_INVALID, "64 hex digits");
+    verity.verity = false;
+    refused(ctx, &f, true, verity, ERR_INVALID, "without dm-verity");
+    refused(ctx, &f, true, (struct scsi_mount){ .encrypted = true, .ensure_filesystem = true },
+            ERR_INVALID, "read-only");
+    refused(ctx, &f, false, (struct scsi_mount){ .encrypted = true }, ERR_INVALID,
+            "ensure-filesystem");
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(what_was_asked_for_reaches_the_guest)
+{
+    static const char hash[] = "1234567890123456789012345678901234567890123456789012345678901234";
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t one = 0, two = 0, same = 0;
+
+    start(ctx, &f);
+    const struct scsi_disk ro = { .host_path = "/a", .fd = f.a, .read_only = true };
+    const struct scsi_disk rw = { .host_path = "/b", .fd = f.b };
+    const struct scsi_mount layer = { .verity = true, .root_hash = hash };
+    const struct scsi_mount scratch = { .encrypted = true, .ensure_filesystem = true };
+
+    ASSERT_OK(scsi_reserve(ctx, f.c, &ro, &layer, &one, &err), err);
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct scsi_mount){ .verity = true }, &same, &err),
+                err, ERR_STATE);
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct scsi_mount){ 0 }, &same, &err), err,
+                ERR_STATE);
+    err_clear(&err);
+    ASSERT_OK(scsi_reserve(ctx, f.c, &rw, &scratch, &two, &err), err);
+    map(ctx, &f, one, "/run/mounts/scsi/0_0_0");
+    ASSERT(f.rig.last_disk.verity && f.rig.last_disk.read_only); /* the disk is */
+    ASSERT_STR(f.rig.last_hash, hash);
+    map(ctx, &f, two, "/run/mounts/scsi/0_1_0");
+    ASSERT(f.rig.last_disk.encrypted && f.rig.last_disk.ensure_filesystem);
+    unmap(ctx, &f, one);
+    unmap(ctx, &f, two);
+    finish(ctx, &f);
+}
+
+/* One that may be written by two would be destroyed. */
+TEST_VIRTUAL(a_writable_file_that_is_being_released_is_not_attached_again)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t id = 0, again = 0;
+
+    start(ctx, &f);
+    const struct scsi_disk rw = { .host_path = "/data.img", .fd = f.a };
+    const struct scsi_disk ro = { .host_path = "/data.img", .fd = f.a, .read_only = true };
+    const struct scsi_mount m = { 0 };
+
+    ASSERT_OK(scsi_reserve(ctx, f.c, &rw, &m, &id, &err), err);
+    map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
+    f.rig.faults[RIG_EJECT] = RIG_FAIL;
+    unmap_fails(ctx, &f, id, ERR_INTERNAL);
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &rw, &m, &again, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "still disk 0:0, which is being released");
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &m, &again, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "writable: it cannot be both");
+    err_clear(&err);
+    unmap(ctx, &f, id);
+    ASSERT_OK(scsi_reserve(ctx, f.c, &ro, &m, &again, &err), err);
+    unmap(ctx, &f, again);
+    finish(ctx, &f);
+}
+
+/* At either step; what the guest may still have is never handed to somebody else. */
+TEST_VIRTUAL(a_disk_that_the_guest_does_not_let_go_of_is_taken_from_it)
+{
+    static const int steps[] = { RIG_UNMOUNT_DISK, RIG_EJECT };
+    struct ctx root = ctx_root(ctx->loop); /* the test's own time is shorter than the guest's */
+    struct fixture f;
+    uint64_t before;
+
+    start(ctx, &f);
+    for (unsigned i = 0; i < ARRAY_LEN(steps); i++) {
+        uint64_t id = reserve(ctx, &f, f.a, 0), part = reserve(ctx, &f, f.a, 1);
+        AUTO_FREE char *path = str_format("/run/mounts/scsi/0_%u_0", i);
+        AUTO_FREE char *path1 = str_format("/run/mounts/scsi/0_%u_1", i);
+
+        map(ctx, &f, id, path);
+        map(ctx, &f, part, path1);
+        f.rig.faults[steps[i]] = RIG_HANG;
+        before = loop_now(ctx->loop);
+        unmap(&root, &f, id);
+        map(&root, &f, part, path1); /* whoever has it keeps it */
+        unmap(&root, &f, part);
+        ASSERT(loop_now(ctx->loop) - before <= (SCSI_GUEST_S + 1) * NS_PER_S);
+        ASSERT_EQ(fake_vmm_disk(f.rig.vmm, (struct scsi_slot){ 0, (uint8_t)i }), 0);
+        ASSERT_EQ(scsi_lost_slots(f.c), i + 1);
+        ASSERT_EQ(scsi_used_slots(f.c), 0);
+        for (int j = 0; j < RIG_PATHS; j++) /* went with the disk */
+            f.rig.paths[j][0] = '\0';
+    }
+    uint64_t id = reserve(&root, &f, f.a, 0);
+    map(&root, &f, id, "/run/mounts/scsi/0_2_0");
+    unmap(&root, &f, id);
+    finish(&root, &f);
 }
 
 TEST_VIRTUAL(ws16_a_failed_mount_leaves_nothing_stuck)

@@ -42,7 +42,6 @@ int fake_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int ima
     struct fake *f = fake_of(v);
     struct stat st;
 
-    (void)read_only;
     if (check_slot(f, slot, err) < 0)
         return -1;
     if (f->disks[number(slot)] && !f->gone)
@@ -51,9 +50,13 @@ int fake_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int ima
         fake_violation(f, "a disk without a file");
         return err_set(err, ERR_INVALID, "no file");
     }
+    for (unsigned i = 0; i < FAKE_SLOTS && !f->gone; i++)
+        if (f->disks[i] == st.st_ino && (!read_only || !f->disks_read_only[i]))
+            fake_violation(f, "a file that somebody writes is attached twice");
     if (begin(ctx, f, &f->opts.scsi_add, "scsi_add", err) < 0)
         return -1;
     f->disks[number(slot)] = st.st_ino;
+    f->disks_read_only[number(slot)] = read_only;
     return 0;
 }
 

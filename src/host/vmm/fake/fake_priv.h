@@ -40,7 +40,8 @@ struct fake {
     size_t n_ports, ports_cap;
     char violation[128];
 
-    uint64_t disks[FAKE_SLOTS];      /* inode on each slot, 0: free */
+    uint64_t disks[FAKE_SLOTS]; /* inode on each slot, 0: free */
+    bool disks_read_only[FAKE_SLOTS];
     struct strv shares, share_names; /* there now; ever used */
     struct strv nics;
 };

@@ -234,6 +234,7 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     list_init(&q->ops);
     list_init(&q->disks);
     list_init(&q->nics);
+    gate_init(&q->controllers, "controllers");
     waitq_init(&q->ops_q);
     latch_init(&q->ended);
     return &q->vmm;

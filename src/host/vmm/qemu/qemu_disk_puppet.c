@@ -11,10 +11,11 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-enum { QMP = 3, CONSOLE = 4, SLOTS = 64, FDSET_BASE = 1000 };
+enum { QMP = 3, CONSOLE = 4, LUNS = 64, CONTROLLERS = 4, FDSET_BASE = 1000 };
+enum { SLOTS = CONTROLLERS * LUNS };
 
 static int fdsets[SLOTS], held = -1;
-static bool nodes[SLOTS], devices[SLOTS];
+static bool nodes[SLOTS], devices[SLOTS], controllers[CONTROLLERS] = { true };
 static char how[16], which[32];
 static unsigned answered_id;
 
@@ -62,14 +63,15 @@ static unsigned number_after(const char *line, const char *key)
 /* The slot that a command is about; each names it in its own way. */
 static unsigned slot_of(const char *line)
 {
-    unsigned slot;
+    const char *at = strstr(line, "\"sd-") ? strstr(line, "\"sd-") : strstr(line, "\"disk-");
+    unsigned controller = 0, lun = 0, slot;
 
     if (strstr(line, "\"fdset-id\":"))
         slot = number_after(line, "\"fdset-id\":") - FDSET_BASE;
-    else if (strstr(line, "\"sd-0-"))
-        slot = number_after(line, "\"sd-0-");
+    else if (at && sscanf(at, "\"%*[a-z]-%u-%u", &controller, &lun) == 2 && lun < LUNS)
+        slot = controller * LUNS + lun;
     else
-        slot = number_after(line, "\"disk-0-");
+        slot = SLOTS;
     if (slot >= SLOTS)
         choke("a slot out of range");
     return slot;
@@ -88,8 +90,8 @@ static const char *perform(const char *cmd, unsigned s)
             choke("a node without a descriptor, or twice");
         nodes[s] = true;
     } else if (!strcmp(cmd, "device_add")) {
-        if (!nodes[s] || devices[s])
-            choke("a device without a node, or twice");
+        if (!nodes[s] || devices[s] || !controllers[s / LUNS])
+            choke("a device without a node or a controller, or twice");
         devices[s] = true;
     } else if (!strcmp(cmd, "device_del")) {
         devices[s] = false;
@@ -107,6 +109,23 @@ static const char *perform(const char *cmd, unsigned s)
         close(fdsets[s]);
         fdsets[s] = -1;
     }
+    return NULL;
+}
+
+/* In order, each in its own place. NULL when it was done. */
+static const char *add_controller(const char *line)
+{
+    unsigned n = number_after(line, "\"id\":\"scsi");
+    char place[32];
+
+    if (n >= CONTROLLERS || n == 0 || !controllers[n - 1])
+        choke("a controller out of order");
+    snprintf(place, sizeof(place), "\"addr\":\"%x\"", 0x1c + n);
+    if (!strstr(line, place) || !strstr(line, "\"bus\":\"hp\""))
+        choke("a controller in another's place");
+    if (controllers[n])
+        return "Duplicate device ID 'scsi'";
+    controllers[n] = true;
     return NULL;
 }
 
@@ -137,8 +156,9 @@ static void handle(const char *line)
         agree();
         return;
     }
-    odd = !strcmp(cmd, which);
-    unsigned s = slot_of(line);
+    bool controller = strstr(line, "virtio-scsi-pci");
+    odd = !strcmp(controller ? "controller" : cmd, which);
+    unsigned s = controller ? 0 : slot_of(line);
     if (odd)
         which[0] = '\0'; /* once */
     if (odd && !strcmp(how, "error")) {
@@ -149,7 +169,7 @@ static void handle(const char *line)
         refuse("DeviceNotFound", "Device 'sd' not found");
         return;
     }
-    const char *why = perform(cmd, s);
+    const char *why = controller ? add_controller(line) : perform(cmd, s);
     if (odd && !strcmp(how, "lost"))
         return;
     if (why)
@@ -160,8 +180,8 @@ static void handle(const char *line)
         char text[160];
         snprintf(text, sizeof(text),
                  "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, \"event\": "
-                 "\"DEVICE_DELETED\", \"data\": {\"device\": \"sd-0-%u\", \"path\": \"/x\"}}\r\n",
-                 s);
+                 "\"DEVICE_DELETED\", \"data\": {\"device\": \"sd-%u-%u\", \"path\": \"/x\"}}\r\n",
+                 s / LUNS, s % LUNS);
         say(QMP, text);
     }
 }

@@ -99,18 +99,28 @@ static void finish(struct fixture *f)
     place_release_auto(&f->place);
 }
 
-static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
+static int add_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(f->ctx, timeout);
 
-    return f->v->ops->scsi_add(&limited, f->v, (struct scsi_slot){ 0, lun }, f->image, false, err);
+    return f->v->ops->scsi_add(&limited, f->v, slot, f->image, false, err);
+}
+
+static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
+{
+    return add_at(f, (struct scsi_slot){ 0, lun }, timeout, err);
+}
+
+static int take_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+
+    return f->v->ops->scsi_remove(&limited, f->v, slot, err);
 }
 
 static int take(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
-
-    return f->v->ops->scsi_remove(&limited, f->v, (struct scsi_slot){ 0, lun }, err);
+    return take_at(f, (struct scsi_slot){ 0, lun }, timeout, err);
 }
 
 TEST_FIBER(a_disk_that_qemu_refuses_at_any_step_leaves_nothing)
@@ -209,6 +219,42 @@ TEST_FIBER(many_disks_at_once_each_get_their_own_descriptor)
     for (uint8_t i = 0; i < 16; i++)
         ASSERT_OK(take(&f, i, AMPLE, &err), err);
     finish(&f);
+}
+
+/* The puppet chokes on a controller that comes before those below it or in another's place. */
+TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    const struct scsi_slot third = { 3, 5 }, first = { 1, 0 };
+
+    start(ctx, &f, "plain");
+    ASSERT_OK(add_at(&f, third, 5 * NS_PER_S, &err), err);
+    ASSERT_OK(add_at(&f, first, 5 * NS_PER_S, &err), err);
+    ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 4, 0 }, NS_PER_S, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "a VM has 4 controllers of 64");
+    err_clear(&err);
+    ASSERT_OK(take_at(&f, third, 5 * NS_PER_S, &err), err);
+    ASSERT_OK(take_at(&f, first, 5 * NS_PER_S, &err), err);
+    finish(&f);
+}
+
+TEST_FIBER(a_controller_that_is_refused_or_whose_answer_is_lost_is_asked_for_again)
+{
+    for (int lost = 0; lost < 2; lost++) {
+        const struct scsi_slot slot = { 2, 63 };
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start(ctx, &f, lost ? "lost.controller" : "error.controller");
+        ASSERT_FAIL(add_at(&f, slot, 300 * NS_PER_MS, &err), err,
+                    lost ? ERR_DEADLINE : ERR_UNKNOWN);
+        ASSERT_HAS(err.msg, "add SCSI controller 1");
+        err_clear(&err);
+        ASSERT_OK(add_at(&f, slot, 5 * NS_PER_S, &err), err);
+        ASSERT_OK(take_at(&f, slot, 5 * NS_PER_S, &err), err);
+        finish(&f);
+    }
 }
 
 static char *in_jail(struct fixture *f, const char *path)

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/ctx.h"
 #include "base/fiber.h"
+#include "base/gate.h"
 #include "base/log.h"
 #include "host/own/template.h"
 #include "host/own/uid.h"
@@ -83,6 +84,8 @@ struct qemu {
     struct waitq ops_q;
     struct list disks; /* struct qemu_disk, of qemu_scsi.c */
     struct list nics;  /* struct qemu_nic, of qemu_nic.c */
+    struct gate controllers;
+    unsigned n_controllers; /* of SCSI, that the process has */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
@@ -190,6 +193,8 @@ void qemu_disks_forget(struct qemu *q);
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+/* qemu_hba.c - waits until the VM has SCSI controllers up to this one. */
+int qemu_need_controller(struct ctx *ctx, struct qemu *q, unsigned controller, struct err *err);
 /* qemu_nic.c */
 int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);

@@ -63,6 +63,24 @@ static void read_errors(void *arg)
     }
 }
 
+/* The guest saw it too, and goes on (werror=report). How often it writes to a full disk is its own
+ * decision. "disk-0-7" is controller 0, LUN 7. */
+static void on_io_error(struct qemu_proc *p, const struct qmp_message *m)
+{
+    const char *reason = "", *node = "", *operation = "";
+    struct err ignored = ERR_INIT;
+    bool full = false;
+
+    (void)js_str(m->data, "reason", &reason, &ignored);
+    (void)js_str(m->data, "node-name", &node, &ignored);
+    (void)js_str(m->data, "operation", &operation, &ignored);
+    (void)js_bool(m->data, "nospace", &full, &ignored);
+    if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
+        log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", node),
+                 F_STR("during", operation), F_STR("reason", reason),
+                 F_STR("full", full ? "yes" : "no"), F_U("lost", p->io_errors.lost));
+}
+
 static void on_event(void *arg, const struct qmp_message *m)
 {
     struct qemu_proc *p = arg;
@@ -89,11 +107,7 @@ static void on_event(void *arg, const struct qmp_message *m)
         (void)js_u64(m->data, "size", &p->vm->grown_bytes, &ignored);
         waitq_wake_all(&p->vm->stage_q);
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
-        (void)js_str(m->data, "reason", &text, &ignored);
-        /* The guest decides how often it writes to a full disk. */
-        if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
-            log_warn(&p->ctx, "disk I/O error on the host", F_STR("reason", text ? text : ""),
-                     F_U("lost", p->io_errors.lost));
+        on_io_error(p, m);
     }
 }
 

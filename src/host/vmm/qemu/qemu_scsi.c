@@ -1,5 +1,5 @@
 /* qemu_scsi.c - disks: the image's descriptor goes to QEMU over its monitor (add-fd), becomes a
- * block node, then a disk on a controller that was there at boot. A step is noted before it is
+ * block node, then a disk on a controller, which is added if need be. A step is noted before it is
  * asked for: an answer that was never read does not lose the thing. Undoing and removing are the
  * same walk backwards, which can stop anywhere and be repeated. */
 #include "base/child.h"
@@ -123,6 +123,7 @@ void qemu_disks_forget(struct qemu *q)
 {
     while (!list_empty(&q->disks))
         drop_disk(LIST_FIRST(&q->disks, struct qemu_disk, node));
+    q->n_controllers = 0;
 }
 
 void qemu_disk_deleted(struct qemu *q, const char *device)
@@ -240,9 +241,9 @@ static void undo(struct qemu *q, struct qemu_disk *d)
 
 static int check_slot(struct ctx *ctx, struct qemu *q, struct scsi_slot slot, struct err *err)
 {
-    if (slot.controller >= q->doc.scsi_controllers || slot.lun >= LUNS)
-        return err_set(err, ERR_INVALID, "no such slot: the VM has %u controllers of %d",
-                       q->doc.scsi_controllers, LUNS);
+    if (slot.controller >= QEMU_SCSI_MAX || slot.lun >= LUNS)
+        return err_set(err, ERR_INVALID, "no such slot: a VM has %d controllers of %d",
+                       QEMU_SCSI_MAX, LUNS);
     struct qemu_disk *old = find_disk(q, slot);
     if (!old)
         return 0;
@@ -327,7 +328,8 @@ static int walk_all(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, int im
 {
     AUTO_FD int fd = -1;
 
-    if (image_open(ctx, image_fd, d, &fd, err) < 0 || qemu_check_runs(q, "attach", err) < 0)
+    if (image_open(ctx, image_fd, d, &fd, err) < 0 || qemu_check_runs(q, "attach", err) < 0 ||
+        qemu_need_controller(ctx, q, d->slot.controller, err) < 0)
         return -1;
     return walk_on(ctx, q, d, fd, err);
 }
