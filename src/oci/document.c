@@ -43,36 +43,101 @@ static bool guest_source(const char *source)
     return false;
 }
 
-int document_mount(const json_t *mount, enum document_mount *ret, const char **ret_source,
-                   bool *ret_read_only, bool *ret_recursive, struct err *err)
+static bool passed_on(const char *type)
 {
-    static const char *const passed[] = { "tmpfs",      "proc",        "sysfs",   "devpts",
-                                          "mqueue",     "cgroup",      "cgroup2", "hugetlbfs",
-                                          "ramfs",      "binfmt_misc", "debugfs", "tracefs",
-                                          "securityfs", "bpf",         "fuse" };
-    const char *type = text_of(mount, "type"), *source = text_of(mount, "source");
-    bool rbind = has_option(mount, "rbind");
+    static const char *const types[] = { "tmpfs",      "proc",        "sysfs",   "devpts",
+                                         "mqueue",     "cgroup",      "cgroup2", "hugetlbfs",
+                                         "ramfs",      "binfmt_misc", "debugfs", "tracefs",
+                                         "securityfs", "bpf",         "fuse" };
 
-    *ret_source = source;
-    *ret_read_only = has_option(mount, "ro");
-    *ret_recursive = rbind;
-    if (str_eq(type, "bind") || rbind || has_option(mount, "bind")) {
-        *ret = guest_source(source) ? DOCUMENT_MOUNT_GUEST : DOCUMENT_MOUNT_HOST;
-        if (*ret == DOCUMENT_MOUNT_HOST && source[0] != '/')
-            return err_set(err, ERR_INVALID,
-                           "mount on %.128s: source \"%.128s\" is not an absolute path",
-                           text_of(mount, "destination"), source);
-        return 0;
+    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+        if (str_eq(type, types[i]))
+            return true;
     }
-    *ret = DOCUMENT_MOUNT_GUEST;
-    for (size_t i = 0; i < ARRAY_LEN(passed); i++) {
-        if (str_eq(type, passed[i]))
-            return 0;
+    return false;
+}
+
+int document_mount(const json_t *mount, struct document_mount *ret, struct err *err)
+{
+    const char *type = text_of(mount, "type");
+    bool rbind = has_option(mount, "rbind");
+    struct document_mount m = {
+        .kind = DOCUMENT_MOUNT_GUEST,
+        .source = text_of(mount, "source"),
+        .destination = text_of(mount, "destination"),
+        .read_only = has_option(mount, "ro") || has_option(mount, "rro"),
+        .recursive = rbind,
+    };
+
+    if (str_eq(type, "virtual-disk"))
+        m.kind = DOCUMENT_MOUNT_IMAGE;
+    else if (str_eq(type, "physical-disk"))
+        m.kind = DOCUMENT_MOUNT_DEVICE;
+    else if (str_eq(type, "bind") || rbind || has_option(mount, "bind"))
+        m.kind = guest_source(m.source) ? DOCUMENT_MOUNT_GUEST : DOCUMENT_MOUNT_HOST;
+    else if (!passed_on(type))
+        return err_set(err, ERR_INVALID,
+                       "mount on %.128s: a file system of type \"%.64s\" cannot be mounted in the "
+                       "VM; mount it on the host and use a bind mount",
+                       m.destination, type);
+    if (m.kind != DOCUMENT_MOUNT_GUEST && m.source[0] != '/')
+        return err_set(err, ERR_INVALID,
+                       "mount on %.128s: source \"%.128s\" is not an absolute path", m.destination,
+                       m.source);
+    m.raw = (m.kind == DOCUMENT_MOUNT_IMAGE || m.kind == DOCUMENT_MOUNT_DEVICE) &&
+            str_starts(m.destination, "blockdev://");
+    *ret = m;
+    return 0;
+}
+
+void document_mount_set(json_t *mount, const char *guest_path)
+{
+    json_t *options = js_get(mount, "options");
+
+    json_object_set_new(mount, "source", json_string(guest_path));
+    json_object_set_new(mount, "type", json_string("bind"));
+    if (has_option(mount, "bind") || has_option(mount, "rbind"))
+        return;
+    if (!json_is_array(options)) {
+        options = json_array();
+        json_object_set_new(mount, "options", options);
     }
-    return err_set(err, ERR_UNIMPLEMENTED,
-                   "mount on %.128s: a file system of type \"%.64s\" cannot be mounted in the VM; "
-                   "mount it on the host and use a bind mount",
-                   text_of(mount, "destination"), type);
+    json_array_insert_new(options, 0, json_string("rbind"));
+}
+
+/* --- devices --- */
+
+static bool names(const json_t *rule, const char *type, json_int_t major, json_int_t minor)
+{
+    const json_t *a = js_get(rule, "major"), *b = js_get(rule, "minor");
+
+    return json_is_true(js_get(rule, "allow")) && str_eq(text_of(rule, "type"), type) &&
+           json_is_integer(a) && json_is_integer(b) && json_integer_value(a) == major &&
+           json_integer_value(b) == minor;
+}
+
+int document_device(const struct spec *spec, const json_t *device, struct document_device *ret,
+                    struct err *err)
+{
+    const json_t *linux_part = js_get(spec_json(spec), "linux"), *rule;
+    const char *type = text_of(device, "type");
+    struct document_device d = { .type = type[0], .path = text_of(device, "path") };
+    size_t i;
+
+    if (!json_is_object(device) || d.path[0] != '/' || !type[0] || type[1])
+        return err_set(err, ERR_INVALID, "linux.devices: \"%.128s\" has no path or no type",
+                       d.path);
+    if (js_u32(device, "major", &d.major, err) < 0 || js_u32(device, "minor", &d.minor, err) < 0)
+        return err_wrap(err, "device %.128s", d.path);
+    json_array_foreach(js_get(js_get(linux_part, "resources"), "devices"), i, rule)
+    {
+        if (!names(rule, type, d.major, d.minor))
+            continue;
+        d.asked = true;
+        d.writable = d.writable || strchr(text_of(rule, "access"), 'w');
+    }
+    *ret = d;
+    return 0;
 }
 
 /* --- namespaces --- */
@@ -132,13 +197,14 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
 
 static void fit_resources(json_t *linux_part)
 {
-    static const char *const hosts[] = { "devices", "pids", "blockIO", "hugepageLimits",
-                                         "network" };
+    static const char *const hosts[] = { "devices", "blockIO", "hugepageLimits", "network" };
     json_t *resources = js_get(linux_part, "resources");
     json_t *cpu = js_get(resources, "cpu"), *period, *quota;
 
     for (size_t i = 0; i < ARRAY_LEN(hosts); i++)
         json_object_del(resources, hosts[i]);
+    if (json_integer_value(js_get(js_get(resources, "pids"), "limit")) == 0)
+        json_object_del(resources, "pids"); /* clients that say nothing say 0 */
     if (!json_is_object(cpu))
         return;
     period = js_get(cpu, "period");

@@ -22,18 +22,38 @@ struct document_opts {
 };
 
 /* Rewrites spec in place and gives the whole document as text. Caller frees.
- * Hooks, the host's cgroup and its limits on devices, pids, block I/O, huge pages and network are
- * left out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others
- * become new ones. A container never gets the VM's own network, which holds the link to us, and
- * sees its own cgroup only, with its limits. */
+ * Hooks, the host's cgroup and its limits on devices, block I/O, huge pages and network are left
+ * out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others become
+ * new ones. A container never gets the VM's own network, which holds the link to us, and sees its
+ * own cgroup only, with its limits. */
 int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err);
 
-/* One entry of mounts. */
-enum document_mount {
-    DOCUMENT_MOUNT_HOST,  /* a bind of a host path: to be shared */
-    DOCUMENT_MOUNT_GUEST, /* passed on */
+/* One entry of mounts. Strings are borrowed. */
+struct document_mount {
+    enum {
+        DOCUMENT_MOUNT_HOST,   /* a bind of a host path: to be shared */
+        DOCUMENT_MOUNT_GUEST,  /* passed on */
+        DOCUMENT_MOUNT_IMAGE,  /* virtual-disk: a file of the host is to be a disk of the VM */
+        DOCUMENT_MOUNT_DEVICE, /* physical-disk: the same of a block device */
+    } kind;
+    const char *source, *destination;
+    bool read_only, recursive;
+    bool raw; /* a disk: not mounted, but a device node in the container */
 };
-/* ERR_UNIMPLEMENTED names a type that the guest cannot mount; ERR_INVALID a bind without an
- * absolute source. *ret_source is borrowed. */
-int document_mount(const json_t *mount, enum document_mount *ret, const char **ret_source,
-                   bool *ret_read_only, bool *ret_recursive, struct err *err);
+/* ERR_INVALID names a type that the guest cannot mount, or a source that is no absolute path. (Not
+ * ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
+int document_mount(const json_t *mount, struct document_mount *ret, struct err *err);
+/* What the guest is to bind instead, once the host's part is done. */
+void document_mount_set(json_t *mount, const char *guest_path);
+
+/* One entry of linux.devices, which names a device of the host. */
+struct document_device {
+    char type;        /* 'c', 'b', 'p' … */
+    const char *path; /* in the container */
+    uint32_t major, minor;
+    bool asked;    /* by number in linux.resources.devices; else it came with all others of the host
+                      (a privileged container) */
+    bool writable; /* by the same rule */
+};
+int document_device(const struct spec *spec, const json_t *device, struct document_device *ret,
+                    struct err *err);

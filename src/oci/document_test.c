@@ -77,7 +77,7 @@ TEST(what_belongs_to_the_host_is_left_out)
     ASSERT(dig(doc, "OciSpecification.windows") == NULL);
     ASSERT(dig(doc, "OciSpecification.linux.cgroupsPath") == NULL);
     ASSERT(dig(doc, "OciSpecification.linux.resources.devices") == NULL);
-    ASSERT(dig(doc, "OciSpecification.linux.resources.pids") == NULL);
+    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.pids.limit")), 5);
     ASSERT(dig(doc, "OciSpecification.linux.resources.blockIO") == NULL);
     ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.memory.limit")), 1000);
     ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.period")), 100000);
@@ -164,37 +164,93 @@ TEST(privileged_goes_without_seccomp)
     ASSERT(dig(doc, "OciSpecification.linux.seccomp") == NULL);
 }
 
-static int look(const char *text, enum document_mount *kind, bool *ro, bool *rec, struct err *err)
+static int look(const char *text, struct document_mount *ret, struct err *err)
 {
-    AUTO(json_decref) json_t *m = json_loads(text, 0, NULL);
-    const char *source;
+    static json_t *m; /* what was found borrows from it */
 
-    return document_mount(m, kind, &source, ro, rec, err);
+    json_decref(m);
+    m = json_loads(text, 0, NULL);
+    return document_mount(m, ret, err);
 }
 
 TEST(mounts_are_told_apart)
 {
-    enum document_mount kind;
+    struct document_mount m;
     struct err err = ERR_INIT;
-    bool ro, rec;
 
-    ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"/a\",\"options\":[\"rbind\",\"RO\"]}", &kind,
-                   &ro, &rec, &err),
-              err);
-    ASSERT(kind == DOCUMENT_MOUNT_HOST && ro && rec);
-    ASSERT_OK(look("{\"type\":\"none\",\"source\":\"/a\",\"options\":[\"bind\"]}", &kind, &ro, &rec,
-                   &err),
-              err);
-    ASSERT(kind == DOCUMENT_MOUNT_HOST && !ro && !rec);
-    ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"sandbox:///a\"}", &kind, &ro, &rec, &err), err);
-    ASSERT(kind == DOCUMENT_MOUNT_GUEST);
-    ASSERT_OK(look("{\"type\":\"tmpfs\",\"source\":\"\"}", &kind, &ro, &rec, &err), err);
-    ASSERT(kind == DOCUMENT_MOUNT_GUEST);
-    ASSERT_FAIL(look("{\"type\":\"ext4\",\"source\":\"/dev/sda\",\"destination\":\"/d\"}", &kind,
-                     &ro, &rec, &err),
-                err, ERR_UNIMPLEMENTED);
-    ASSERT_HAS(err.msg, "ext4");
-    ASSERT_FAIL(look("{\"type\":\"bind\",\"source\":\"rel\",\"destination\":\"/d\"}", &kind, &ro,
-                     &rec, &err),
+    ASSERT_OK(
+        look("{\"type\":\"bind\",\"source\":\"/a\",\"options\":[\"rbind\",\"RO\"]}", &m, &err),
+        err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only && m.recursive);
+    ASSERT_OK(look("{\"type\":\"none\",\"source\":\"/a\",\"options\":[\"bind\"]}", &m, &err), err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && !m.read_only && !m.recursive);
+    ASSERT_OK(look("{\"source\":\"/a\",\"options\":[\"rbind\",\"rro\"]}", &m, &err), err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only);
+    ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"sandbox:///a\"}", &m, &err), err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_GUEST);
+    ASSERT_OK(look("{\"type\":\"tmpfs\",\"source\":\"\"}", &m, &err), err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_GUEST);
+    ASSERT_FAIL(
+        look("{\"type\":\"ext4\",\"source\":\"/dev/sda\",\"destination\":\"/d\"}", &m, &err), err,
+        ERR_INVALID);
+    ASSERT_HAS(err.msg, "mount on /d: a file system of type \"ext4\"");
+    ASSERT_HAS(err.msg, "use a bind mount");
+    ASSERT_FAIL(look("{\"type\":\"bind\",\"source\":\"rel\",\"destination\":\"/d\"}", &m, &err),
                 err, ERR_INVALID);
+}
+
+TEST(disks_are_mounts_of_their_own_kinds)
+{
+    struct document_mount m;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(look("{\"type\":\"virtual-disk\",\"source\":\"/a.img\",\"destination\":\"/"
+                   "d\",\"options\":[\"ro\"]}",
+                   &m, &err),
+              err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_IMAGE && m.read_only && !m.raw);
+    ASSERT_OK(look("{\"type\":\"physical-disk\",\"source\":\"/dev/x\",\"destination\":\"blockdev://"
+                   "/dev/y\"}",
+                   &m, &err),
+              err);
+    ASSERT(m.kind == DOCUMENT_MOUNT_DEVICE && !m.read_only && m.raw);
+    ASSERT_FAIL(
+        look("{\"type\":\"virtual-disk\",\"source\":\"a.img\",\"destination\":\"/d\"}", &m, &err),
+        err, ERR_INVALID);
+}
+
+TEST(a_disk_is_bound_once_it_is_mounted)
+{
+    AUTO(json_decref) json_t *m = json_pack("{s:s,s:s}", "type", "virtual-disk", "source", "/a");
+    AUTO_FREE char *text = NULL;
+
+    document_mount_set(m, "/run/x");
+    text = json_dumps(m, JSON_COMPACT | JSON_SORT_KEYS);
+    ASSERT_STR(text, "{\"options\":[\"rbind\"],\"source\":\"/run/x\",\"type\":\"bind\"}");
+}
+
+TEST(a_device_that_was_asked_for_is_not_one_of_all)
+{
+    static const char text[] =
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{\"devices\":["
+        "{\"path\":\"/dev/a\",\"type\":\"b\",\"major\":7,\"minor\":1},"
+        "{\"path\":\"/dev/b\",\"type\":\"b\",\"major\":7,\"minor\":2},"
+        "{\"path\":\"/dev/c\",\"type\":\"c\",\"major\":7,\"minor\":1},"
+        "{\"path\":\"rel\",\"type\":\"c\"}],\"resources\":{\"devices\":["
+        "{\"allow\":true,\"access\":\"rwm\"},"
+        "{\"allow\":true,\"type\":\"b\",\"major\":7,\"minor\":1,\"access\":\"rm\"},"
+        "{\"allow\":false,\"type\":\"b\",\"major\":7,\"minor\":2,\"access\":\"rwm\"}]}}}";
+    AUTO(spec_free) struct spec *s = NULL;
+    struct document_device d;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(spec_parse(text, sizeof(text) - 1, &s, &err), err);
+    const json_t *list = js_get(js_get(spec_json(s), "linux"), "devices");
+    ASSERT_OK(document_device(s, json_array_get(list, 0), &d, &err), err);
+    ASSERT(d.asked && !d.writable && d.type == 'b' && d.minor == 1);
+    ASSERT_OK(document_device(s, json_array_get(list, 1), &d, &err), err);
+    ASSERT(!d.asked);
+    ASSERT_OK(document_device(s, json_array_get(list, 2), &d, &err), err);
+    ASSERT(!d.asked);
+    ASSERT_FAIL(document_device(s, json_array_get(list, 3), &d, &err), err, ERR_INVALID);
 }

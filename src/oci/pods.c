@@ -1,8 +1,12 @@
 #include "oci/pods.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "oci/volume.h"
 #include <stdlib.h>
 #include <string.h>
+
+#define POD_SHM_SIZE "io.microsoft.lcow.shm.size-kb"
+#define SHM_DEFAULT (UINT64_C(64) << 20) /* containerd's */
 
 static const char *text_of(const json_t *obj, const char *key)
 {
@@ -90,15 +94,78 @@ static bool pods_shm(const char *source, const char *pod_id)
     return len > n && strcmp(source + len - n, tail) == 0;
 }
 
-void pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id)
+/* "size=64m" as tmpfs takes it; false for a share of memory, or if there is none. */
+static bool tmpfs_size(const json_t *mount, uint64_t *ret)
+{
+    const json_t *o;
+    size_t i;
+
+    json_array_foreach(js_get(mount, "options"), i, o)
+    {
+        const char *word = json_string_value(o), *units = "kmg", *unit;
+
+        if (!word || !str_starts(word, "size="))
+            continue;
+        AUTO_FREE char *digits = str_dup(word + strlen("size="));
+        size_t n = strspn(digits, "0123456789");
+        char last = (char)(digits[n] | 0x20);
+
+        unit = digits[n] ? strchr(units, last) : NULL;
+        if (digits[n] && (!unit || digits[n + 1]))
+            return false;
+        digits[n] = '\0';
+        if (str_to_u64(digits, UINT64_MAX >> 40, ret) < 0)
+            return false;
+        *ret <<= unit ? 10 * (unit - units + 1) : 0;
+        return *ret > 0;
+    }
+    return false;
+}
+
+static int shm_bytes(const struct spec *s, const json_t *mount, uint64_t *ret, struct err *err)
+{
+    const char *said = spec_annotation(s, POD_SHM_SIZE);
+
+    *ret = SHM_DEFAULT;
+    if (said && said[0]) {
+        if (str_to_u64(said, UINT64_MAX >> 20, ret) < 0 || *ret == 0)
+            return err_set(err, ERR_INVALID, "annotation " POD_SHM_SIZE " is \"%.32s\", not a size",
+                           said);
+        *ret <<= 10;
+        return 0;
+    }
+    if (str_eq(text_of(mount, "type"), "tmpfs"))
+        (void)tmpfs_size(mount, ret); /* left as it is */
+    return 0;
+}
+
+static int share_shm(struct spec *s, json_t *mount, struct err *err)
+{
+    AUTO(volume_release) struct volume v = { .tmpfs = true };
+
+    if (shm_bytes(s, mount, &v.bytes, err) < 0)
+        return -1;
+    v.at = str_dup("sandbox-tmp://shm");
+    volume_add_dir(&v, "", 01777, 0, 0);
+    json_object_set_new(mount, "type", json_string("bind"));
+    json_object_set_new(mount, "options",
+                        json_pack("[s,s,s,s]", "rbind", "nosuid", "noexec", "nodev"));
+    volume_write(&v, "", mount);
+    /* It is the pod's: the guest would make it one of this container alone. */
+    json_object_del(js_get(spec_json(s), "annotations"), POD_SHM_SIZE);
+    return 0;
+}
+
+int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err *err)
 {
     bool shares_ipc = false;
     const char *path = "";
     json_t *mount;
     size_t i;
 
+    json_array_foreach(js_get(spec_json(s), "mounts"), i, mount) volume_clear(mount);
     if (kind == SPEC_STANDALONE)
-        return;
+        return 0;
     if (kind == SPEC_WORKLOAD && spec_namespace(s, "ipc", &path))
         shares_ipc = path[0] != '\0';
     json_array_foreach(js_get(spec_json(s), "mounts"), i, mount)
@@ -108,11 +175,10 @@ void pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id)
         if (!pods_shm(text_of(mount, "source"), pod_id) &&
             !(shares_ipc && str_eq(text_of(mount, "type"), "tmpfs")))
             continue;
-        json_object_set_new(mount, "type", json_string("bind"));
-        json_object_set_new(mount, "source", json_string("sandbox-tmp://shm"));
-        json_object_set_new(mount, "options",
-                            json_pack("[s,s,s,s]", "rbind", "nosuid", "noexec", "nodev"));
+        if (share_shm(s, mount, err) < 0)
+            return -1;
     }
+    return 0;
 }
 
 uint32_t pods_namespace_pid(const struct spec *s, const char *type)

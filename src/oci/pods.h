@@ -17,8 +17,10 @@ int pods_check(const struct spec *s, enum spec_kind kind, struct err *err);
 
 /* The pod's /dev/shm becomes a tmpfs in the VM that all containers of the pod share, whether the
  * client describes it as a directory of the host (containerd's pause container) or as a tmpfs
- * beside a shared IPC namespace (containerd's sandboxer "shim"). A volume on /dev/shm stays. */
-void pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id);
+ * beside a shared IPC namespace (containerd's sandboxer "shim"). Its size is that of the annotation
+ * (of whoever names it first), else of the tmpfs, else containerd's. A volume on /dev/shm stays.
+ * ERR_INVALID: a size that is none. */
+int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err *err);
 
 /* N of a namespace whose path is /proc/N/ns/..., which is a process on the host; 0 if none. */
 uint32_t pods_namespace_pid(const struct spec *s, const char *type);

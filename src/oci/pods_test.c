@@ -1,6 +1,7 @@
 #include "base/str.h"
 #include "harness/tap.h"
 #include "oci/pods.h"
+#include "oci/volume.h"
 #include <stdio.h>
 #include <string.h>
 
@@ -84,7 +85,8 @@ static const char *shm_after(const char *namespaces, const char *mount, enum spe
     AUTO_FREE char *mounts = str_format("[{\"destination\":\"/dev/shm\",%s}]", mount);
     AUTO(spec_free) struct spec *s = spec(namespaces, mounts);
 
-    pods_fit(s, kind, "p1");
+    struct err err = ERR_INIT;
+    ASSERT_OK(pods_fit(s, kind, "p1", &err), err);
     snprintf(
         source, sizeof(source), "%s",
         json_string_value(js_get(json_array_get(js_get(spec_json(s), "mounts"), 0), "source")));
@@ -105,6 +107,41 @@ TEST(shared_memory_is_the_pods_own_in_the_vm)
     ASSERT_STR(shm_after(shared, tmpfs, SPEC_WORKLOAD), "shm"); /* an IPC namespace of its own */
     ASSERT_STR(shm_after(joined, other, SPEC_WORKLOAD), "/var/lib/kubelet/pods/u/volumes/shm");
     ASSERT_STR(shm_after(shared, bind, SPEC_STANDALONE), "/run/c/sandboxes/p1/shm");
+}
+
+static uint64_t shm_size(const char *mount, const char *annotation, struct err *err)
+{
+    AUTO_FREE char *mounts = str_format("[{\"destination\":\"/dev/shm\",%s}]", mount);
+    AUTO(spec_free)
+    struct spec *s = spec("{\"type\":\"ipc\",\"path\":\"/proc/7/ns/ipc\"}", mounts);
+    AUTO(volume_release) struct volume v = { 0 };
+    bool there = false;
+
+    if (annotation)
+        spec_annotation_default(s, "io.microsoft.lcow.shm.size-kb", annotation);
+    if (pods_fit(s, SPEC_WORKLOAD, "p1", err) < 0)
+        return 0;
+    ASSERT_OK(volume_read(json_array_get(js_get(spec_json(s), "mounts"), 0), &v, &there, err),
+              *err);
+    ASSERT(there && v.tmpfs && v.n == 1 && v.dirs[0].mode == 01777);
+    ASSERT(spec_annotation(s, "io.microsoft.lcow.shm.size-kb") == NULL);
+    return v.bytes;
+}
+
+TEST(shared_memory_has_the_size_that_was_said)
+{
+    const char *bind = "\"type\":\"bind\",\"source\":\"/run/c/sandboxes/p1/shm\"";
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(shm_size(bind, NULL, &err), 64 << 20);
+    ASSERT_EQ(
+        shm_size("\"type\":\"tmpfs\",\"options\":[\"mode=1777\",\"size=32768k\"]", NULL, &err),
+        32 << 20);
+    ASSERT_EQ(shm_size("\"type\":\"tmpfs\",\"options\":[\"size=1G\"]", NULL, &err), 1 << 30);
+    ASSERT_EQ(shm_size("\"type\":\"tmpfs\",\"options\":[\"size=50%\"]", NULL, &err), 64 << 20);
+    ASSERT_EQ(shm_size(bind, "1024", &err), 1 << 20);
+    ASSERT_EQ(shm_size(bind, "much", &err), 0);
+    ASSERT(err.code == ERR_INVALID);
 }
 
 TEST(the_process_whose_namespace_is_meant)

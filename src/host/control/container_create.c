@@ -83,7 +83,8 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
     free(c->pod_id);
     c->pod_id = str_dup(pod);
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
-    pods_fit(spec, c->kind, c->pod_id);
+    if (pods_fit(spec, c->kind, c->pod_id, err) < 0)
+        return -1;
     if (c->kind != SPEC_WORKLOAD)
         return 0;
 

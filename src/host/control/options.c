@@ -176,15 +176,12 @@ static int check_mounts(const struct spec *s, struct err *err)
 
     json_array_foreach(mounts, i, m)
     {
-        bool read_only, recursive;
         struct err ignored = ERR_INIT;
-        enum document_mount kind;
-        const char *source;
+        struct document_mount d;
 
-        if (document_mount(m, &kind, &source, &read_only, &recursive, &ignored) == 0 &&
-            kind == DOCUMENT_MOUNT_HOST && !read_only)
+        if (document_mount(m, &d, &ignored) == 0 && d.kind == DOCUMENT_MOUNT_HOST && !d.read_only)
             return err_set(err, ERR_PERMISSION,
-                           "mount %.200s: it is writable, which " SHARES_NAME " forbids", source);
+                           "mount %.200s: it is writable, which " SHARES_NAME " forbids", d.source);
     }
     return 0;
 }

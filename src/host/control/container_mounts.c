@@ -1,0 +1,230 @@
+/* container_mounts.c - what a container sees of the host beside its root file system: directories
+ * and files by shares, images and devices as disks of the VM; and what it is given in the VM
+ * instead (container_volumes.c). Opened while the VM comes up, shared with it when it is there. */
+#include "base/fd.h"
+#include "base/str.h"
+#include "host/control/plan9.h"
+#include "host/control/registry_priv.h"
+#include "host/control/scsi.h"
+#include "oci/device.h"
+#include "oci/document.h"
+#include <stdlib.h>
+
+void mounts_release(struct mounts *m)
+{
+    for (size_t i = 0; i < m->n; i++) {
+        fd_close(m->v[i].tree.fd);
+        fd_close(m->v[i].disk);
+        free(m->v[i].source);
+    }
+    free(m->v);
+    *m = (struct mounts){ 0 };
+}
+
+/* Takes what is open in it. */
+static void add(struct mounts *m, const struct mount_entry *entry)
+{
+    m->v = mem_grow(m->v, m->n, &m->cap, sizeof(*m->v));
+    m->v[m->n++] = *entry;
+}
+
+/* --- opening --- */
+
+/* Without a pause container nobody on the host makes these files; containerd 1.7 then names
+ * directories that it made in their place. The guest has the real ones. */
+static bool is_no_file(const struct container *c, const char *to, const struct tree *tree)
+{
+    static const char *const files[] = { "/etc/hosts", "/etc/hostname", "/etc/resolv.conf" };
+    bool known = false;
+
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        known = known || str_eq(to, files[i]);
+    return known && !tree->name[0] && c->r->sandbox && c->kind == SPEC_WORKLOAD;
+}
+
+static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
+                      struct mount_entry *entry, bool *ret_drop, struct err *err)
+{
+    const struct tree_opts opts = { d->read_only, d->recursive };
+
+    if (c->r->host->tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
+        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+    *ret_drop = is_no_file(c, d->destination, &entry->tree);
+    return 0;
+}
+
+static int open_disk(struct ctx *ctx, struct container *c, const struct document_mount *d,
+                     struct mount_entry *entry, struct err *err)
+{
+    enum blockimage_kind kind =
+        d->kind == DOCUMENT_MOUNT_IMAGE ? BLOCKIMAGE_FILE : BLOCKIMAGE_DEVICE;
+
+    entry->kind = MOUNT_DISK;
+    entry->raw = d->raw;
+    if (c->r->host->blockimage_open(ctx, d->source, kind, d->read_only, &entry->disk, err) < 0)
+        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+    return 0;
+}
+
+/* *ret_drop: the container is better off without it. */
+static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct mounts *m,
+                    bool *ret_drop, struct err *err)
+{
+    struct mount_entry entry = { .json = json, .tree = { .fd = -1 }, .disk = -1 };
+    struct document_mount d;
+    bool local = false;
+    int r;
+
+    *ret_drop = false;
+    if (document_mount(json, &d, err) < 0)
+        return -1;
+    if (d.kind == DOCUMENT_MOUNT_GUEST)
+        return 0;
+    if (d.kind == DOCUMENT_MOUNT_HOST && volumes_take(ctx, c, d.source, json, &local, err) < 0)
+        return err_wrap(err, "mount %s on %s", d.source, d.destination);
+    if (local)
+        return 0;
+    entry.read_only = d.read_only;
+    entry.recursive = d.recursive;
+    r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &entry, ret_drop, err)
+                                      : open_disk(ctx, c, &d, &entry, err);
+    if (r < 0 || *ret_drop) {
+        fd_close(entry.tree.fd);
+        return r;
+    }
+    entry.source = str_dup(d.source);
+    add(m, &entry);
+    return 0;
+}
+
+/* A raw block volume is a disk of the VM. Other devices are the VM's own; those that a client names
+ * because the host has them all need not be there. Never a disk of the host by accident: only what
+ * is allowed by its number counts as asked for. */
+static int open_device(struct ctx *ctx, struct container *c, const struct spec *spec, json_t *json,
+                       struct mounts *m, bool *ret_drop, struct err *err)
+{
+    struct mount_entry entry = { .json = json, .kind = MOUNT_DEVICE, .tree = { .fd = -1 },
+                                 .raw = true, .disk = -1 };
+    struct document_device d;
+
+    *ret_drop = false;
+    if (document_device(spec, json, &d, err) < 0)
+        return -1;
+    device_clear(json);
+    if (d.type != 'b') {
+        if (!d.asked)
+            device_set_optional(json);
+        return 0;
+    }
+    *ret_drop = !d.asked;
+    if (!d.asked)
+        return 0;
+    entry.read_only = !d.writable;
+    if (c->r->host->blockimage_open_number(ctx, d.major, d.minor, !d.writable, &entry.disk, err) <
+        0)
+        return err_wrap(err, "device %s", d.path);
+    entry.source = str_dup(d.path);
+    add(m, &entry);
+    return 0;
+}
+
+int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct mounts *m,
+                struct err *err)
+{
+    json_t *list = js_get(spec_json(spec), "mounts"), *json;
+    bool drop;
+    size_t i;
+
+    json_array_foreach(list, i, json)
+    {
+        if (open_one(ctx, c, json, m, &drop, err) < 0)
+            return -1;
+        if (drop)
+            json_array_remove(list, i--);
+    }
+    list = js_get(js_get(spec_json(spec), "linux"), "devices");
+    json_array_foreach(list, i, json)
+    {
+        if (open_device(ctx, c, spec, json, m, &drop, err) < 0)
+            return -1;
+        if (drop)
+            json_array_remove(list, i--);
+    }
+    return 0;
+}
+
+/* --- sharing ---
+ *
+ * Calls into the VM are counted one by one, and never while a path of a client is opened: that may
+ * hang, and what a dead VM owned is taken back only when all are out. */
+
+static int share_tree(struct ctx *ctx, struct container *c, const struct mount_entry *m,
+                      char **ret_path, struct err *err)
+{
+    const struct plan9_share share = { .host_path = m->source,
+                                       .tree_fd = m->tree.fd,
+                                       .read_only = m->read_only,
+                                       .unique = m->recursive || m->tree.name[0] };
+    AUTO_FREE char *path = NULL;
+    struct box *b = c->r->box;
+    uint64_t id;
+
+    int r = plan9_reserve(ctx, b->plan9, &share, &id, err);
+
+    if (r < 0)
+        return -1;
+    c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
+    c->shares[c->n_shares++] = id;
+    c->writes_host = c->writes_host || !m->read_only;
+    if (plan9_map(ctx, b->plan9, id, &path, err) < 0)
+        return -1;
+    *ret_path = m->tree.name[0] ? str_format("%s/%s", path, m->tree.name) : TAKE_PTR(path);
+    return 0;
+}
+
+static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_entry *m,
+                       char **ret_path, struct err *err)
+{
+    const struct scsi_disk disk = { .host_path = m->source,
+                                    .fd = m->disk,
+                                    .read_only = m->read_only };
+    const struct scsi_mount mount = { .read_only = m->read_only, .block_device = m->raw };
+    struct box *b = c->r->box;
+    uint64_t id;
+
+    if (scsi_reserve(ctx, b->scsi, &disk, &mount, &id, err) < 0)
+        return -1;
+    c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
+    c->disks[c->n_disks++] = id;
+    return scsi_map(ctx, b->scsi, id, ret_path, err);
+}
+
+static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    AUTO_FREE char *path = NULL;
+    int r;
+
+    if (box_enter(c->r->box, "share a mount", err) < 0)
+        return -1;
+    r = m->kind == MOUNT_SHARE ? share_tree(&limited, c, m, &path, err)
+                               : attach_disk(&limited, c, m, &path, err);
+    box_leave(c->r->box);
+    if (r < 0)
+        return err_wrap(err, "%s %s", m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
+    if (m->kind == MOUNT_DEVICE)
+        device_set_link(m->json, path, m->read_only);
+    else
+        document_mount_set(m->json, path);
+    return 0;
+}
+
+int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
+{
+    int span = m->n ? box_span_begin(c->r->box, "share mounts") : -1, r = 0;
+
+    for (size_t i = 0; i < m->n && r == 0; i++)
+        r = share_one(ctx, c, &m->v[i], err);
+    box_span_end(c->r->box, span);
+    return r;
+}

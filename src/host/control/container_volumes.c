@@ -1,0 +1,142 @@
+/* container_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk, or
+ * a tmpfs, that stands for the kubelet's directory on the host. Sockets and fifos work there, and
+ * nothing that is written crosses the share. Whether a volume is one of these is decided once, when
+ * its first container is made: all containers of the pod must see the same. */
+#include "base/log.h"
+#include "base/sha256.h"
+#include "base/str.h"
+#include "host/control/registry_priv.h"
+#include "oci/volume.h"
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MIB2 (UINT64_C(2) << 20)
+#define GIB1 (UINT64_C(1) << 30)
+
+struct box_volume {
+    struct list node;
+    char *pod_id, *dir, *key;
+    bool local;
+};
+
+void volumes_release(struct box *b)
+{
+    LIST_EACH (&b->volumes, pos) {
+        struct box_volume *v = LIST_ENTRY(pos, struct box_volume, node);
+
+        list_remove(&v->node);
+        free(v->pod_id);
+        free(v->dir);
+        free(v->key);
+        free(v);
+    }
+}
+
+static struct box_volume *find(struct box *b, const char *pod_id, const char *dir)
+{
+    LIST_EACH (&b->volumes, pos) {
+        struct box_volume *v = LIST_ENTRY(pos, struct box_volume, node);
+
+        if (str_eq(v->pod_id, pod_id) && str_eq(v->dir, dir))
+            return v;
+    }
+    return NULL;
+}
+
+/* Its name for people, and what tells it from others of that name. */
+static char *key_of(const char *dir)
+{
+    const char *name = strrchr(dir, '/') + 1;
+    char hex[SHA256_HEX_SIZE];
+    struct sha256 sum;
+
+    sha256_init(&sum);
+    sha256_add(&sum, dir, strlen(dir));
+    sha256_hex(&sum, hex);
+    for (const char *at = name; *at; at++)
+        if ((!isalnum((unsigned char)*at) && *at != '-') || at - name > 63)
+            return str_format("volume-%.16s", hex);
+    return str_format("%s-%.16s", name, hex);
+}
+
+static struct box_volume *decide(struct ctx *ctx, struct container *c, const char *dir,
+                                 const struct emptydir *found)
+{
+    struct box_volume *v = mem_new(struct box_volume);
+
+    v->pod_id = str_dup(c->pod_id);
+    v->dir = str_dup(dir);
+    v->key = key_of(dir);
+    v->local = !found->has_files;
+    list_append(&c->r->box->volumes, &v->node);
+    if (v->local)
+        log_debug(ctx, "emptyDir lives in the VM", F_STR("host-path", dir));
+    else
+        log_info(ctx, "emptyDir is shared with the host, since it is not empty",
+                 F_STR("host-path", dir));
+    return v;
+}
+
+static int write_huge(const struct emptydir *found, const char *key, json_t *mount, struct err *err)
+{
+    const char *size = found->page_size == MIB2   ? "2M"
+                       : found->page_size == GIB1 ? "1G"
+                                                  : NULL;
+
+    if (!size)
+        return err_set(err, ERR_INVALID, "huge pages of %llu bytes: only 2 MiB and 1 GiB",
+                       (unsigned long long)found->page_size);
+    AUTO_FREE char *source = str_format("hugepages://%s/%s", size, key);
+    json_object_set_new(mount, "source", json_string(source));
+    return 0;
+}
+
+static int write(const struct emptydir *found, const char *key, json_t *mount, struct err *err)
+{
+    AUTO(volume_release)
+    struct volume v = { .tmpfs = found->kind == EMPTYDIR_MEMORY, .bytes = found->bytes };
+
+    if (found->kind == EMPTYDIR_HUGE)
+        return write_huge(found, key, mount, err);
+    v.at = str_format("sandbox://empty-dir/%s", key);
+    for (size_t i = 0; i < found->n; i++)
+        volume_add_dir(&v, found->dirs[i].path, found->dirs[i].mode, found->dirs[i].uid,
+                       found->dirs[i].gid);
+    volume_write(&v, found->dirs[found->at].path, mount);
+    return 0;
+}
+
+/* Only in a pod whose own files are on the scratch disk. */
+static bool possible(const struct container *c)
+{
+    const struct container *pod =
+        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
+
+    return pod && pod->scratch_path && !c->shares_empty_dirs;
+}
+
+int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_t *mount,
+                 bool *ret_local, struct err *err)
+{
+    AUTO_FREE char *dir = NULL;
+    struct emptydir found = { 0 };
+    int r = 0;
+
+    *ret_local = false;
+    if (!possible(c) || !volume_is_empty_dir(source, &dir))
+        return 0;
+    if (c->r->host->emptydir_look(ctx, dir, source, &found, err) < 0)
+        return -1;
+    if (found.kind != EMPTYDIR_NONE) {
+        struct box_volume *v = find(c->r->box, c->pod_id, dir); /* after the wait */
+
+        if (!v)
+            v = decide(ctx, c, dir, &found);
+        *ret_local = v->local;
+        if (v->local)
+            r = write(&found, v->key, mount, err);
+    }
+    emptydir_release(&found);
+    return r;
+}
