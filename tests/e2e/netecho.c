@@ -1,4 +1,5 @@
-/* netecho - bytes there and back, over TCP and UDP, both families.
+/* netecho - bytes there and back, over TCP and UDP, both families; an ADDRESS with a slash is the path
+ * of a Unix socket.
  *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
  *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
  *                                          they have come back */
@@ -10,6 +11,7 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
+#include <sys/un.h>
 #include <unistd.h>
 
 #define CHUNK 65536
@@ -30,7 +32,14 @@ static struct address parse(const char *text, const char *port)
     struct address a = { 0 };
     struct sockaddr_in *v4 = (struct sockaddr_in *)&a.at;
     struct sockaddr_in6 *v6 = (struct sockaddr_in6 *)&a.at;
+    struct sockaddr_un *un = (struct sockaddr_un *)&a.at;
 
+    if (strchr(text, '/')) {
+        un->sun_family = AF_UNIX;
+        snprintf(un->sun_path, sizeof(un->sun_path), "%s", text);
+        a.len = sizeof(*un);
+        return a;
+    }
     if (inet_pton(AF_INET, text, &v4->sin_addr) == 1) {
         v4->sin_family = AF_INET;
         v4->sin_port = htons((unsigned short)atoi(port));
@@ -174,6 +183,11 @@ int main(int argc, char **argv)
     signal(SIGCHLD, SIG_IGN);
     if (strcmp(argv[1], "serve") == 0) {
         serve_tcp(&a);
+        if (a.at.ss_family == AF_UNIX) {
+            puts("up");
+            fflush(stdout);
+            pause();
+        }
         serve_udp(&a);
     } else if (strcmp(argv[1], "tcp") == 0) {
         client_tcp(&a, (size_t)atol(argv[4]));

@@ -52,6 +52,7 @@ struct containers *containers_new(const struct containers_opts *opts)
     cs->crun = opts->crun;
     list_init(&cs->containers);
     waitq_init(&cs->changed);
+    gate_init(&cs->volumes, "volumes");
     return cs;
 }
 

@@ -135,7 +135,7 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, str
     devices_env(&env);
     int r = rewrite_spec(spec, &env, &todo, err);
     if (r == 0)
-        r = sandbox_make_todo(ctx, &todo, err);
+        r = sandbox_make_todo(ctx, &c->table->volumes, &todo, err);
     rewrite_todo_release(&todo);
     if (r < 0)
         return -1;

@@ -58,6 +58,7 @@ struct containers {
     struct list containers;
     size_t n;
     struct waitq changed; /* an init has exited, a container has gone */
+    struct gate volumes;  /* of pods, while they are made */
 };
 
 /* The first call makes it. NULL with err. */
@@ -87,7 +88,9 @@ int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *
                  struct err *err);
 int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
 struct rewrite_todo;
-int sandbox_make_todo(struct ctx *ctx, const struct rewrite_todo *todo, struct err *err);
+/* sandbox_todo.c: takes what is in todo. gate: of all pods. */
+int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
+                      struct err *err);
 /* container_network.c: the namespace that the host names for it, made if it is new; its path goes
  * into the spec. Waits. */
 int container_join_network(struct ctx *ctx, struct container *c, const struct spec *spec,

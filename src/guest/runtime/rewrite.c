@@ -1,6 +1,7 @@
 #include "guest/runtime/rewrite.h"
 #include "base/err.h"
 #include "guest/storage/path.h"
+#include "oci/device.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -15,6 +16,9 @@ void rewrite_todo_release(struct rewrite_todo *t)
     strv_release(&t->dirs);
     strv_release(&t->hugepages);
     strv_release(&t->sizes);
+    for (size_t i = 0; i < t->n_volumes; i++)
+        volume_release(&t->volumes[i]);
+    free(t->volumes);
 }
 
 /* --- parts of the document --- */
@@ -113,23 +117,64 @@ static int block_device(const struct spec *spec, json_t *mount, const struct rew
     return 0;
 }
 
+/* Where a source that is the pod's own is: NULL for any other. Caller frees. */
+static int pods_path(const char *source, const char *root, char **ret, struct err *err)
+{
+    static const char *const kinds[][2] = { { "sandbox://", "sandboxMounts" },
+                                            { "sandbox-tmp://", "sandboxTmpfsMounts" } };
+
+    for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
+        AUTO_FREE char *base = str_format("%s/%s", root, kinds[i][1]);
+        if (str_starts(source, kinds[i][0]))
+            return path_below(base, source + strlen(kinds[i][0]), ret, err);
+    }
+    *ret = NULL;
+    return 0;
+}
+
+/* What our host says of a volume that is made here; its mount is a bind of it or of a part. */
+static int take_volume(json_t *mount, const char *root, struct rewrite_todo *todo, struct err *err)
+{
+    struct volume v = { 0 };
+    char *path = NULL;
+    bool there;
+
+    if (volume_read(mount, &v, &there, err) < 0)
+        return -1;
+    if (!there)
+        return 0;
+    todo->volumes =
+        mem_grow(todo->volumes, todo->n_volumes, &todo->volumes_cap, sizeof(*todo->volumes));
+    todo->volumes[todo->n_volumes++] = v;
+    if (pods_path(v.at, root, &path, err) < 0)
+        return -1;
+    if (!path)
+        return err_set(err, ERR_INVALID, "volume \"%.64s\" is not the pod's", v.at);
+    free(todo->volumes[todo->n_volumes - 1].at);
+    todo->volumes[todo->n_volumes - 1].at = path;
+    return 0;
+}
+
 static int rewrite_mount(const struct spec *spec, json_t *mount, const struct rewrite_env *env,
                          struct rewrite_todo *todo, struct err *err)
 {
     const char *source = text_of(mount, "source"), *destination = text_of(mount, "destination");
+    AUTO_FREE char *path = NULL;
 
     if (str_starts(destination, "blockdev://"))
         return block_device(spec, mount, env, destination + strlen("blockdev://"), err);
-    if (str_starts(source, "sandbox://"))
-        return below(mount, env->pod_root, "sandboxMounts", source + strlen("sandbox://"),
-                     &todo->dirs, err);
-    if (str_starts(source, "sandbox-tmp://"))
-        return below(mount, env->pod_root, "sandboxTmpfsMounts", source + strlen("sandbox-tmp://"),
-                     &todo->dirs, err);
+    if (take_volume(mount, env->pod_root, todo, err) < 0 ||
+        pods_path(source, env->pod_root, &path, err) < 0)
+        return -1;
+    if (path) {
+        json_object_set_new(mount, "source", json_string(path));
+        strv_add(&todo->dirs, path);
+        return 0;
+    }
     if (str_starts(source, "hugepages://"))
         return huge(mount, env->pod_root, source + strlen("hugepages://"), todo, err);
     if (str_starts(source, "uvm://")) {
-        AUTO_FREE char *path = str_dup(source + strlen("uvm://"));
+        path = str_dup(source + strlen("uvm://"));
         if (path_check(path, "mount source uvm://", err) < 0)
             return -1;
         json_object_set_new(mount, "source", json_string(path));
@@ -240,17 +285,74 @@ static void describe(json_t *to, const char *path, const struct rewrite_device *
     json_object_set_new(to, "type", json_string(type));
     json_object_set_new(to, "major", json_integer(d->major));
     json_object_set_new(to, "minor", json_integer(d->minor));
-    json_object_set_new(to, "uid", json_integer(d->uid));
-    json_object_set_new(to, "gid", json_integer(d->gid));
+    if (!js_get(to, "uid")) /* else who it was given to */
+        json_object_set_new(to, "uid", json_integer(d->uid));
+    if (!js_get(to, "gid"))
+        json_object_set_new(to, "gid", json_integer(d->gid));
 }
 
 static void append_device(void *arg, const char *path, const struct rewrite_device *d)
 {
-    json_t *device = json_object();
+    json_t *device, *other;
+    size_t i;
 
+    json_array_foreach((json_t *)arg, i, other)
+    {
+        if (str_eq(text_of(other, "path"), path))
+            return;
+    }
+    device = json_object();
     describe(device, path, d);
     json_object_set_new(device, "fileMode", json_integer(0666));
     json_array_append_new(arg, device);
+}
+
+/* The node in the VM that stands for it. 1, or 0: there is none, and it may be left out. */
+static int find_node(json_t *item, const char *path, const struct rewrite_env *env,
+                     struct rewrite_device *d, const char **ret_access, struct err *err)
+{
+    AUTO_FREE char *node = NULL;
+    bool read_only, optional = device_is_optional(item);
+    const char *link = device_link(item, &read_only);
+    int r = link ? env->read_link(env->arg, link, &node) : 0;
+
+    *ret_access = link && read_only ? "rm" : "rwm";
+    if (r == 0)
+        r = env->find_device(env->arg, node ? node : path, d);
+    device_clear(item);
+    if (r == 0)
+        return 1;
+    if (optional)
+        return 0;
+    if (link)
+        return err_sys(err, -r, "disk for device %s", path);
+    return err_set(err, ERR_NOT_FOUND,
+                   "device %.200s: there is none in the VM; of the host's devices a container can "
+                   "have block devices and PCI devices only",
+                   path);
+}
+
+static int rewrite_device(const struct spec *spec, json_t *item, const struct rewrite_env *env,
+                          struct err *err)
+{
+    json_t *rules = need_array(js_get(linux_of(spec), "resources"), "devices", err);
+    AUTO_FREE char *path = str_dup(text_of(item, "path"));
+    const char *access;
+    struct rewrite_device d;
+
+    if (!rules || path_check(path, "linux.devices[].path", err) < 0)
+        return -1;
+    if (str_eq(text_of(item, "type"), "p")) /* a fifo: nobody else has to have it */
+        return 1;
+    int r = find_node(item, path, env, &d, &access, err);
+    if (r <= 0)
+        return r;
+    const char type[] = { d.type, '\0' };
+    describe(item, path, &d);
+    json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", type,
+                                           "major", (json_int_t)d.major, "minor",
+                                           (json_int_t)d.minor, "access", access));
+    return 1;
 }
 
 static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, struct err *err)
@@ -261,29 +363,19 @@ static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, str
 
     if (!devices)
         return -1;
+    json_array_foreach(devices, i, item)
+    {
+        int r = rewrite_device(spec, item, env, err);
+
+        if (r < 0)
+            return -1;
+        if (r == 0)
+            json_array_remove(devices, i--);
+    }
     if (is_true(spec, PRIVILEGED)) {
         env->each_device(env->arg, append_device, devices);
         json_object_set_new(resources, "devices",
                             json_pack("[{s:b,s:s}]", "allow", 1, "access", "rwm"));
-        return 0;
-    }
-    json_array_foreach(devices, i, item)
-    {
-        const char *path = text_of(item, "path");
-        struct rewrite_device d;
-        json_t *rules = need_array(resources, "devices", err);
-
-        if (!rules || path_check(path, "linux.devices[].path", err) < 0)
-            return -1;
-        int r = env->find_device(env->arg, path, &d);
-        if (r < 0)
-            return err_sys(err, -r, "device %s in the VM", path);
-        AUTO_FREE char *copy = str_dup(path);
-        const char type[] = { d.type, '\0' };
-        describe(item, copy, &d);
-        json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", type,
-                                               "major", (json_int_t)d.major, "minor",
-                                               (json_int_t)d.minor, "access", "rwm"));
     }
     return 0;
 }

@@ -3,6 +3,7 @@
  * functions look up; never waits. */
 #pragma once
 #include "oci/spec.h"
+#include "oci/volume.h"
 
 struct err;
 
@@ -29,7 +30,9 @@ struct rewrite_env {
 
 /* What the caller must make before the container is created. */
 struct rewrite_todo {
-    struct strv dirs;      /* 0777, where missing */
+    struct strv dirs;       /* 0777, where missing */
+    struct volume *volumes; /* at: the path here */
+    size_t n_volumes, volumes_cap;
     struct strv hugepages; /* directories to mount hugetlbfs on, where missing … */
     struct strv sizes;     /* … with this page size each: "2M" */
 };

@@ -4,7 +4,6 @@
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/etcfiles.h"
-#include "guest/runtime/rewrite.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include <errno.h>
@@ -24,7 +23,6 @@ struct job {
     char *root, *hostname, *dns_search, *dns_servers;
     char *resolv_conf; /* NULL: of the two above */
     bool pod;
-    struct strv dirs, hugepages, sizes;
 };
 
 static void job_free(void *arg)
@@ -38,9 +36,6 @@ static void job_free(void *arg)
     free(j->dns_search);
     free(j->dns_servers);
     free(j->resolv_conf);
-    strv_release(&j->dirs);
-    strv_release(&j->hugepages);
-    strv_release(&j->sizes);
     free(j);
 }
 
@@ -164,44 +159,4 @@ int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
     j->root = str_dup(root);
     j->pod = pod;
     return job_run(ctx, j, remove_all, "pod's mounts to go", err);
-}
-
-/* --- what a container's mounts name --- */
-
-static int make_todo(void *arg, struct err *err)
-{
-    const struct job *j = arg;
-
-    for (size_t i = 0; i < j->dirs.n; i++)
-        if (access(j->dirs.v[i], F_OK) < 0 && make_dir(j->dirs.v[i], 0777, err) < 0)
-            return -1;
-    for (size_t i = 0; i < j->hugepages.n; i++) {
-        const char *dir = j->hugepages.v[i];
-        AUTO_FREE char *data = str_format("pagesize=%s", j->sizes.v[i]);
-        if (access(dir, F_OK) == 0)
-            continue;
-        if (make_dir(dir, 0777, err) < 0 ||
-            mnt_mount("hugetlbfs", dir, "hugetlbfs", 0, data, err) < 0)
-            return -1;
-    }
-    return 0;
-}
-
-static void copy(struct strv *to, const struct strv *from)
-{
-    for (size_t i = 0; i < from->n; i++)
-        strv_add(to, from->v[i]);
-}
-
-int sandbox_make_todo(struct ctx *ctx, const struct rewrite_todo *todo, struct err *err)
-{
-    struct job *j;
-
-    if (todo->dirs.n == 0 && todo->hugepages.n == 0)
-        return 0;
-    j = mem_new(struct job);
-    copy(&j->dirs, &todo->dirs);
-    copy(&j->hugepages, &todo->hugepages);
-    copy(&j->sizes, &todo->sizes);
-    return job_run(ctx, j, make_todo, "directories of mounts", err);
 }

@@ -30,6 +30,7 @@ struct config {
     char *qemu;                                      /* path or a name in PATH */
     char *image_dir;                                 /* kernel, initramfs, manifest.json */
     bool shared_rootfs;                              /* rootfs = shared */
+    bool shared_empty_dirs;                          /* empty_dir = shared */
     bool use_template;                               /* template = auto */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */

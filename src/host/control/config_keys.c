@@ -40,6 +40,17 @@ const struct config_key config_keys[] = {
       "of the VM, gone with it) or shared (the snapshot on the host; slower).",
       { "scratch", "shared" } },
     { "vm",
+      "empty_dir",
+      KEY_EITHER,
+      "guest",
+      0,
+      0,
+      FIELD(shared_empty_dirs),
+      "Where a pod's emptyDir volumes are: guest (in its VM, on the scratch disk\n"
+      "or in its memory; sockets and fifos work) or shared (the kubelet's\n"
+      "directory on the host).",
+      { "guest", "shared" } },
+    { "vm",
       "template",
       KEY_EITHER,
       "auto",

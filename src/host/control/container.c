@@ -70,6 +70,7 @@ void container_unref(struct container *c)
     free(c->bundle);
     free(c->last_stats);
     free(c->shares);
+    free(c->disks);
     free(c->bundle_path);
     free(c->root_path);
     free(c->scratch_path);

@@ -61,7 +61,7 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
 
 /* --- the pod --- */
 
-static struct container *find_sandbox(struct registry *r, const char *pod)
+struct container *container_find_sandbox(struct registry *r, const char *pod)
 {
     LIST_EACH (&r->containers, pos) {
         struct container *c = LIST_ENTRY(pos, struct container, node);
@@ -88,7 +88,7 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
     if (c->kind != SPEC_WORKLOAD)
         return 0;
 
-    struct container *sandbox = find_sandbox(c->r, pod);
+    struct container *sandbox = container_find_sandbox(c->r, pod);
 
     if (!sandbox)
         return err_set(err, ERR_NOT_FOUND, "no pod %s for container %s", pod, c->id);
@@ -100,7 +100,8 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
 
 static uint32_t pod_pid(const struct container *c)
 {
-    struct container *sandbox = c->kind == SPEC_WORKLOAD ? find_sandbox(c->r, c->pod_id) : NULL;
+    struct container *sandbox =
+        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
 
     return sandbox && sandbox->init ? sandbox->init->guest_pid : 0;
 }
@@ -240,6 +241,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
+    c->shares_empty_dirs = options.shared_empty_dirs;
     if (spec_terminal(spec) != rc->terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(rc->terminal));

@@ -103,8 +103,9 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
 static int open_device(struct ctx *ctx, struct container *c, const struct spec *spec, json_t *json,
                        struct mounts *m, bool *ret_drop, struct err *err)
 {
-    struct mount_entry entry = { .json = json, .kind = MOUNT_DEVICE, .tree = { .fd = -1 },
-                                 .raw = true, .disk = -1 };
+    struct mount_entry entry = {
+        .json = json, .kind = MOUNT_DEVICE, .tree = { .fd = -1 }, .raw = true, .disk = -1
+    };
     struct document_device d;
 
     *ret_drop = false;
@@ -196,6 +197,7 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
         return -1;
     c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
     c->disks[c->n_disks++] = id;
+    c->writes_host = c->writes_host || !m->read_only;
     return scsi_map(ctx, b->scsi, id, ret_path, err);
 }
 

@@ -6,6 +6,7 @@
 #include "host/bridge/guest.h"
 #include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
+#include "host/control/scsi.h"
 #include <stdlib.h>
 
 /* 0 also if there is nobody any more who could have it. */
@@ -66,6 +67,24 @@ static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err
     if (unless_gone(c, r, err) < 0)
         return err_wrap(err, "delete it in the guest");
     c->in_guest = false;
+    return 0;
+}
+
+static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
+{
+    struct box *b = c->r->box;
+
+    while (c->n_disks > 0) {
+        struct err gone = ERR_INIT;
+        bool inside = box_enter(b, "release a disk", &gone) == 0;
+        int r = scsi_unmap(ctx, b->scsi, c->disks[c->n_disks - 1], err);
+
+        if (inside)
+            box_leave(b);
+        if (unless_gone(c, r, err) < 0)
+            return err_wrap(err, "release a disk");
+        c->n_disks--;
+    }
     return 0;
 }
 
@@ -137,8 +156,9 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
         if (waitq_wait(ctx, &c->changed, "processes that are being started", err) < 0)
             return -1;
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
-        unshare_all(ctx, c, err) < 0 || container_detach_network(ctx, c, err) < 0 ||
-        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0)
+        detach_disks(ctx, c, err) < 0 || unshare_all(ctx, c, err) < 0 ||
+        container_detach_network(ctx, c, err) < 0 || drop_anchor(ctx, c, err) < 0 ||
+        drop_cgroup(ctx, c, err) < 0)
         return -1;
     return 0;
 }

@@ -1,7 +1,7 @@
-/* container_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk, or
- * a tmpfs, that stands for the kubelet's directory on the host. Sockets and fifos work there, and
- * nothing that is written crosses the share. Whether a volume is one of these is decided once, when
- * its first container is made: all containers of the pod must see the same. */
+/* container_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk,
+ * or a tmpfs, that stands for the kubelet's directory on the host. Sockets and fifos work there,
+ * and nothing that is written crosses the share. Whether a volume is one of these is decided once,
+ * when its first container is made: all containers of the pod must see the same. */
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/str.h"
@@ -80,9 +80,7 @@ static struct box_volume *decide(struct ctx *ctx, struct container *c, const cha
 
 static int write_huge(const struct emptydir *found, const char *key, json_t *mount, struct err *err)
 {
-    const char *size = found->page_size == MIB2   ? "2M"
-                       : found->page_size == GIB1 ? "1G"
-                                                  : NULL;
+    const char *size = found->page_size == MIB2 ? "2M" : found->page_size == GIB1 ? "1G" : NULL;
 
     if (!size)
         return err_set(err, ERR_INVALID, "huge pages of %llu bytes: only 2 MiB and 1 GiB",

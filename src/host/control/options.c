@@ -15,6 +15,7 @@ enum effect {
     TAKES_CPUS,
     TAKES_ROOTFS,
     RESTRICTS_SHARES,
+    TAKES_EMPTY_DIR,
     REFUSED,          /* if there is a value */
     REFUSED_IF_TRUE,  /* or if it is no truth value at all */
     REFUSED_IF_FALSE, /* the same */
@@ -31,6 +32,7 @@ static const struct annotation {
     { "io.lcow.memory_mib", TAKES_MEMORY, "memory of the VM in MiB" },
     { "io.lcow.cpus", TAKES_CPUS, "virtual CPUs of the VM" },
     { "io.lcow.rootfs", TAKES_ROOTFS, "`scratch` or `shared`, as the key `rootfs`" },
+    { "io.lcow.empty_dir", TAKES_EMPTY_DIR, "`guest` or `shared`, as the key `empty_dir`" },
     { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
@@ -96,12 +98,13 @@ static int truth(const char *name, const char *text, bool *ret, struct err *err)
                    text);
 }
 
-static int take_rootfs(const char *name, const char *text, struct options *o, struct err *err)
+static int either(const char *name, const char *text, const char *first, const char *second,
+                  bool *ret_second, struct err *err)
 {
-    if (!str_eq(text, "scratch") && !str_eq(text, "shared"))
-        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be scratch or shared",
-                       name, text);
-    o->shared_rootfs = str_eq(text, "shared");
+    if (!str_eq(text, first) && !str_eq(text, second))
+        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be %s or %s", name,
+                       text, first, second);
+    *ret_second = str_eq(text, second);
     return 0;
 }
 
@@ -152,7 +155,9 @@ static int take(const struct config *c, const struct annotation *a, const char *
     case TAKES_CPUS:
         return number(a->name, text, 1, c->max_cpus, &o->cpus, err);
     case TAKES_ROOTFS:
-        return take_rootfs(a->name, text, o, err);
+        return either(a->name, text, "scratch", "shared", &o->shared_rootfs, err);
+    case TAKES_EMPTY_DIR:
+        return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
     case RESTRICTS_SHARES:
         return restrict_shares(a, text, said, o, err);
     case REFUSED:
@@ -188,7 +193,8 @@ static int check_mounts(const struct spec *s, struct err *err)
 
 int options_read(const struct config *c, const struct spec *s, struct options *ret, struct err *err)
 {
-    struct options o = { .shared_rootfs = c->shared_rootfs };
+    struct options o = { .shared_rootfs = c->shared_rootfs,
+                         .shared_empty_dirs = c->shared_empty_dirs };
     bool said = false;
 
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
@@ -260,8 +266,8 @@ void options_print_markdown(struct sbuf *out)
     rows(out,
          "These change the VM, if `allow_annotations` names them (or their beginning and `*`):",
          TAKES_MEMORY, TAKES_ROOTFS);
-    rows(out, "These restrict a container and are always taken:", RESTRICTS_SHARES,
-         RESTRICTS_SHARES);
+    rows(out, "These concern a container's own files and are always taken:", RESTRICTS_SHARES,
+         TAKES_EMPTY_DIR);
     rows(out,
          "These ask for something that lcow does not give; a container with one of them is "
          "refused:",

@@ -290,6 +290,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     b->kernel = kernel_of(r->o.config->image_dir);
     b->cgroup_path = str_dup(spec_cgroups_path(spec));
     b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
+    list_init(&b->volumes);
     group_init(&b->fibers);
     latch_init(&b->scratch_made);
     cancel_init(&b->life, NULL);

@@ -17,6 +17,7 @@ void box_unref(struct box *b)
         return;
     cancel_release(&b->life);
     cancel_release(&b->dead);
+    volumes_release(b);
     free(b->kernel);
     free(b->cgroup_path);
     free(b->scratch_path);

@@ -95,6 +95,32 @@ static inline int fake_tree_open(struct ctx *ctx, const char *path, const struct
     return 0;
 }
 
+static inline int fake_emptydir_look(struct ctx *ctx, const char *dir, const char *path,
+                                     struct emptydir *ret, struct err *err)
+{
+    if (fake_host_step(ctx, "emptydir", err) < 0)
+        return -1;
+    *ret = (struct emptydir){ .kind = EMPTYDIR_PLAIN, .n = 1 };
+    ret->dirs = mem_new(struct emptydir_dir);
+    *ret->dirs = (struct emptydir_dir){ .path = str_dup(""), .mode = 0777 };
+    return 0;
+}
+
+static inline int fake_blockimage_open_number(struct ctx *ctx, uint32_t major, uint32_t minor,
+                                              bool read_only, int *ret_fd, struct err *err)
+{
+    if (fake_host_step(ctx, "disk", err) < 0)
+        return -1;
+    *ret_fd = open("/proc/self/exe", O_RDONLY | O_CLOEXEC); /* some file */
+    return 0;
+}
+
+static inline int fake_blockimage_open(struct ctx *ctx, const char *path, enum blockimage_kind kind,
+                                       bool read_only, int *ret_fd, struct err *err)
+{
+    return fake_blockimage_open_number(ctx, 0, 0, read_only, ret_fd, err);
+}
+
 /* As the real one is on record. */
 struct scratch {
     int fd;
@@ -336,6 +362,9 @@ static const struct registry_host fake_host_ops = {
     .rootfs_open = fake_rootfs_open,
     .pause_open = fake_pause_open,
     .tree_open = fake_tree_open,
+    .emptydir_look = fake_emptydir_look,
+    .blockimage_open = fake_blockimage_open,
+    .blockimage_open_number = fake_blockimage_open_number,
     .scratch_make = fake_scratch_make,
     .scratch_fd = fake_scratch_fd,
     .scratch_remove = fake_scratch_remove,

@@ -4,7 +4,9 @@
 #pragma once
 #include "host/io/io.h"
 #include "host/own/anchor.h"
+#include "host/own/blockimage.h"
 #include "host/own/cgroup.h"
+#include "host/own/emptydir.h"
 #include "host/own/oom.h"
 #include "host/own/pause.h"
 #include "host/own/rootfs.h"
@@ -26,6 +28,12 @@ struct registry_host {
     int (*pause_open)(struct ctx *ctx, int *ret_fd, struct err *err);
     int (*tree_open)(struct ctx *ctx, const char *path, const struct tree_opts *opts,
                      struct tree *ret, struct err *err);
+    int (*emptydir_look)(struct ctx *ctx, const char *dir, const char *path, struct emptydir *ret,
+                         struct err *err);
+    int (*blockimage_open)(struct ctx *ctx, const char *path, enum blockimage_kind kind,
+                           bool read_only, int *ret_fd, struct err *err);
+    int (*blockimage_open_number)(struct ctx *ctx, uint32_t major, uint32_t minor, bool read_only,
+                                  int *ret_fd, struct err *err);
     int (*scratch_make)(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,
                         struct err *err);
     int (*scratch_fd)(const struct scratch *s);

@@ -127,10 +127,11 @@ struct container {
     struct gate gate;
     enum container_state state;
     bool listed;
-    bool hidden;          /* a sandbox's own: clients do not see it, nothing of it is told */
-    bool asked_to_end;    /* by a sandbox that is being stopped */
-    bool own_pids;        /* a pid namespace of its own: its end ends them all */
-    struct process *init; /* NULL until create got that far */
+    bool hidden;            /* a sandbox's own: clients do not see it, nothing of it is told */
+    bool asked_to_end;      /* by a sandbox that is being stopped */
+    bool shares_empty_dirs; /* they are the host's, not the VM's */
+    bool own_pids;          /* a pid namespace of its own: its end ends them all */
+    struct process *init;   /* NULL until create got that far */
     struct list execs;
     size_t n_execs;
     unsigned kill_round;
@@ -145,6 +146,8 @@ struct container {
     uint64_t root_share;
     uint64_t *shares;
     size_t n_shares, shares_cap;
+    uint64_t *disks; /* of its mounts and devices */
+    size_t n_disks, disks_cap;
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
     char *share_path;
     bool combined, in_guest;
@@ -183,22 +186,39 @@ int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err 
 int root_wait(struct container *c, struct root *f, struct err *err);
 void root_release(struct root *f);
 
+/* Its mounts and devices (container_mounts.c): */
+struct mounts {
+    struct mount_entry {
+        enum { MOUNT_SHARE, MOUNT_DISK, MOUNT_DEVICE } kind;
+        json_t *json; /* of the spec: an entry of mounts, or of linux.devices; borrows */
+        char *source;
+        bool read_only, recursive;
+        bool raw;         /* a disk: not mounted */
+        struct tree tree; /* of a share */
+        int disk;         /* else */
+    } * v;
+    size_t n, cap;
+};
+int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct mounts *m,
+                struct err *err);
+int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
+void mounts_release(struct mounts *m);
+/* container_volumes.c. *ret_local: it lives in the VM, and the mount says so now. */
+int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_t *mount,
+                 bool *ret_local, struct err *err);
+
 /* All of it (container_files.c): */
 struct files {
     struct root root;
-    struct file_mount {
-        json_t *mount; /* of the spec; borrows */
-        char *source;
-        bool read_only, recursive;
-        struct tree tree;
-    } * mounts;
-    size_t n, cap;
+    struct mounts mounts;
 };
 int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                const struct registry_create *rc, bool shared, struct files *f, struct err *err);
 /* Waits for what it needs of the box; the container's notes say what is to be taken back. */
 int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err);
 void files_release(struct files *f);
+/* A pod's first container, also one that clients do not see; NULL. */
+struct container *container_find_sandbox(struct registry *r, const char *pod);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
 /* The pod's namespace in the guest, or NULL. Borrowed. */
@@ -243,7 +263,8 @@ struct box {
     char *cgroup_path;
     bool set_oom_score_adj;
     int oom_score_adj;
-    char *scratch_path; /* in the guest */
+    char *scratch_path;  /* in the guest */
+    struct list volumes; /* of its pods (container_volumes.c) */
     struct sizing size;
     struct group fibers; /* that use vm */
     struct cancel life;  /* of those that end with it */
@@ -285,6 +306,7 @@ bool box_lost(struct box *b);
 void box_give_up(struct box *b);
 /* Kills the VM, if it is there, and waits until it is gone; the box stays. */
 int box_kill(struct ctx *ctx, struct box *b, struct err *err);
+void volumes_release(struct box *b);
 /* For registry_box.c and registry_boot.c. take_back: whatever has been made of it. */
 void box_unref(struct box *b);
 struct ctx box_ctx(const struct box *b, struct ctx *root);

@@ -314,7 +314,7 @@ TEST_VIRTUAL(mounts_of_the_host_are_shared_and_taken_back)
     rig_write_spec(&r, "b",
                    ",\"mounts\":[{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\"},"
                    "{\"destination\":\"/z\",\"type\":\"nfs\",\"source\":\"h:/e\"}]");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "nfs");
     ASSERT_EQ(r.guest.shares, 1);
     ASSERT_EQ(r.guest.layers, 1);

@@ -68,10 +68,11 @@ static int check_unused(const struct job *j, struct err *err)
 static int check_kind(const struct job *j, const struct stat *st, struct err *err)
 {
     if (j->kind == BLOCKIMAGE_FILE && !S_ISREG(st->st_mode))
-        return err_set(err, ERR_INVALID,
-                       "%s is no plain file: a virtual-disk is an image; a block device of the host "
-                       "is a physical-disk",
-                       j->path);
+        return err_set(
+            err, ERR_INVALID,
+            "%s is no plain file: a virtual-disk is an image; a block device of the host "
+            "is a physical-disk",
+            j->path);
     if (j->kind == BLOCKIMAGE_DEVICE && !S_ISBLK(st->st_mode))
         return err_set(err, ERR_INVALID,
                        "%s is no block device: a physical-disk is one; an image file is a "

@@ -1,0 +1,142 @@
+/* sandbox_todo.c - what a container's mounts name in its pod: directories, volumes with owner and
+ * size (oci/volume.h), huge pages. Made when they are first named. */
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/offload.h"
+#include "base/str.h"
+#include "guest/runtime/container_priv.h"
+#include "guest/runtime/rewrite.h"
+#include "guest/storage/mnt.h"
+#include "guest/storage/path.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Copies of all it sees: the work may outlive its caller. */
+struct job {
+    struct rewrite_todo todo;
+};
+
+static void job_free(void *arg)
+{
+    struct job *j = arg;
+
+    if (!j)
+        return;
+    rewrite_todo_release(&j->todo);
+    free(j);
+}
+
+static int make_dir(const char *path, mode_t mode, struct err *err)
+{
+    int r = dir_make(path, mode);
+
+    if (r == 0 && chmod(path, mode) < 0)
+        r = -errno;
+    return r < 0 ? err_sys(err, -r, "make %s", path) : 0;
+}
+
+/* --- volumes --- */
+
+/* The size is what the host says; what is written there counts to the container that writes it. */
+static int mount_tmpfs(const struct volume *v, struct err *err)
+{
+    AUTO_FREE char *data =
+        v->bytes ? str_format("mode=0777,size=%lu", v->bytes) : str_dup("mode=0777");
+
+    return mnt_mount("tmpfs", v->at, "tmpfs", 0, data, err);
+}
+
+static int make_volume_dir(const char *path, const struct volume_dir *d, bool fresh,
+                           struct err *err)
+{
+    struct stat st;
+
+    if (!fresh && lstat(path, &st) == 0) /* the containers' by now, whatever it is */
+        return 0;
+    if (make_dir(path, 0755, err) < 0)
+        return -1;
+    /* chown takes the bits for setuid and setgid away. */
+    if (chown(path, d->uid, d->gid) < 0 || chmod(path, d->mode) < 0)
+        return err_sys(err, errno, "give %s its owner", path);
+    return 0;
+}
+
+static int make_volume(const struct volume *v, struct err *err)
+{
+    bool fresh = access(v->at, F_OK) < 0;
+
+    if (fresh && make_dir(v->at, 0777, err) < 0)
+        return -1;
+    if (fresh && v->tmpfs && mount_tmpfs(v, err) < 0) {
+        (void)rmdir(v->at); /* the next one tries again */
+        return -1;
+    }
+    for (size_t i = 0; i < v->n; i++) {
+        AUTO_FREE char *path = NULL;
+
+        if (!v->dirs[i].path[0])
+            path = str_dup(v->at);
+        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0)
+            return -1;
+        if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+/* --- all of it --- */
+
+static int make_hugepages(const char *dir, const char *size, struct err *err)
+{
+    AUTO_FREE char *data = str_format("pagesize=%s", size);
+
+    if (access(dir, F_OK) == 0)
+        return 0;
+    if (make_dir(dir, 0777, err) < 0)
+        return -1;
+    if (mnt_mount("hugetlbfs", dir, "hugetlbfs", 0, data, err) < 0) {
+        (void)rmdir(dir);
+        return -1;
+    }
+    return 0;
+}
+
+static int make_todo(void *arg, struct err *err)
+{
+    const struct rewrite_todo *t = &((struct job *)arg)->todo;
+
+    for (size_t i = 0; i < t->n_volumes; i++)
+        if (make_volume(&t->volumes[i], err) < 0)
+            return err_wrap(err, "volume %s", t->volumes[i].at);
+    for (size_t i = 0; i < t->dirs.n; i++)
+        if (access(t->dirs.v[i], F_OK) < 0 && make_dir(t->dirs.v[i], 0777, err) < 0)
+            return -1;
+    for (size_t i = 0; i < t->hugepages.n; i++)
+        if (make_hugepages(t->hugepages.v[i], t->sizes.v[i], err) < 0)
+            return -1;
+    return 0;
+}
+
+int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
+                      struct err *err)
+{
+    if (todo->dirs.n == 0 && todo->hugepages.n == 0 && todo->n_volumes == 0)
+        return 0;
+
+    /* Who finds a volume there must find it finished. */
+    AUTO(gate_leave) struct gate *held = gate_enter(gate, ctx, "pod's volumes", err);
+    if (!held)
+        return -1;
+
+    struct job *j = mem_new(struct job);
+    void *arg = j;
+
+    j->todo = *todo;
+    *todo = (struct rewrite_todo){ 0 };
+    int r = offload_run(ctx, make_todo, &arg, job_free, "directories of mounts", err);
+    job_free(arg);
+    return r;
+}
