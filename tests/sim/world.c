@@ -364,7 +364,8 @@ int world_prepare(const char *dir)
     static const char text[] = "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
                                "\"linux\":{\"namespaces\":[{\"type\":\"pid\"}]},\"mounts\":["
                                "{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/tmp\","
-                               "\"options\":[\"ro\"]}]}";
+                               "\"options\":[\"ro\"]},{\"destination\":\"/disk\",\"type\":"
+                               "\"virtual-disk\",\"source\":\"/disk.img\",\"options\":[\"ro\"]}]}";
     AUTO_FREE char *spec = str_format("%s/config.json", dir);
 
     return file_write(spec, text, sizeof(text) - 1, 0600);

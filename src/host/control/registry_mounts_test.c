@@ -1,0 +1,96 @@
+/* A container's mounts and devices over the fake VMM and a scripted guest: what becomes a disk,
+ * what a share, what stays in the VM; and that it is taken back. */
+#include "host/control/registry_rig.h"
+
+#define POD(type)                                                                                  \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
+    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
+#define EMPTY "/k/pods/u/volumes/kubernetes.io~empty-dir/run"
+
+static void write_linux(struct rig *r, const char *id, const char *linux_part)
+{
+    AUTO_FREE char *path = str_format("%s/%s/config.json", r->dir, id);
+    AUTO_FREE char *text = str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{"
+                                      "\"path\":\"rootfs\"},\"linux\":{%s}}",
+                                      linux_part);
+
+    rig_write_spec(r, id, "");
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+}
+
+TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "other"); /* so that the VM stays */
+    ASSERT_EQ(r.guest.disks, 1);  /* scratch */
+    rig_write_spec(&r, "a",
+                   ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\",\"source\":"
+                   "\"/a.img\",\"options\":[\"ro\"]}]");
+    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    ASSERT_EQ(r.guest.disks, 2);
+    ASSERT(!rig_find(&r, "a")->writes_host);
+    rig_delete(&r, ctx, "a", "");
+    ASSERT_EQ(r.guest.disks, 1);
+
+    write_linux(&r, "b",
+                "\"devices\":[{\"path\":\"/dev/x\",\"type\":\"b\",\"major\":7,\"minor\":0},"
+                "{\"path\":\"/dev/sda\",\"type\":\"b\",\"major\":8,\"minor\":0},"
+                "{\"path\":\"/dev/kvm\",\"type\":\"c\",\"major\":10,\"minor\":232}],"
+                "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"},{\"allow\":true,"
+                "\"type\":\"b\",\"major\":7,\"minor\":0,\"access\":\"rwm\"}]}");
+    ASSERT_OK(rig_try_create(&r, ctx, "b", &err), err);
+    ASSERT_EQ(r.guest.disks, 2); /* not the host's sda, which nobody asked for */
+    ASSERT(rig_find(&r, "b")->writes_host);
+    rig_delete(&r, ctx, "b", "");
+    ASSERT_EQ(r.guest.disks, 1);
+    rig_close(&r, ctx);
+}
+
+static int fail_disk(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    return str_eq(op, "disk") ? err_set(err, ERR_STATE, "it is in use on the host") : 0;
+}
+
+TEST_VIRTUAL(a_disk_that_cannot_be_opened_names_the_mount_and_leaves_nothing)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    r.host.step = fail_disk;
+    rig_write_spec(&r, "a",
+                   ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"physical-disk\",\"source\":"
+                   "\"/dev/x\"}]");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "mount /dev/x on /d: it is in use");
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(an_empty_dir_of_a_pod_is_no_share_unless_that_is_wanted)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+    unsigned before;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
+    rig_start(&r, ctx, "pod", "");
+    before = r.guest.shares;
+    rig_write_spec(&r, "w",
+                   POD("container") ",\"mounts\":[{\"destination\":\"/run\",\"type\":\"bind\","
+                                    "\"source\":\"" EMPTY "\",\"options\":[\"rbind\"]}]");
+    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    ASSERT_EQ(r.guest.shares, before + 1); /* its root */
+    ASSERT(!rig_find(&r, "w")->writes_host);
+    rig_delete(&r, ctx, "w", "");
+
+    r.config.shared_empty_dirs = true; /* the path is not there on this host */
+    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "mount " EMPTY " on /run");
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    rig_close(&r, ctx);
+}
