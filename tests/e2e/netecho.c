@@ -1,5 +1,5 @@
-/* netecho - bytes there and back, over TCP and UDP, both families; an ADDRESS with a slash is the path
- * of a Unix socket.
+/* netecho - bytes there and back, over TCP and UDP, both families; an ADDRESS with a slash is the
+ * path of a Unix socket.
  *   netecho serve ADDRESS PORT             answers whatever comes with the same; prints "up"
  *   netecho tcp|udp ADDRESS PORT BYTES     sends so many (UDP: as one datagram), prints "same" when
  *                                          they have come back */
