@@ -215,6 +215,27 @@ static void fit_resources(json_t *linux_part)
         json_object_set_new(cpu, "quota", json_integer(-1));
 }
 
+/* --- what the original has below windows, on both sides --- */
+
+static void fit_windows(json_t *root, const struct document_opts *o)
+{
+    json_t *devices = json_array(), *windows = json_object();
+
+    for (size_t i = 0; o->devices && i < o->devices->n; i++)
+        json_array_append_new(devices, json_pack("{s:s,s:s}", "id", o->devices->v[i], "idType",
+                                                 "vpci-instance-id"));
+    if (o->network_namespace)
+        json_object_set_new(windows, "network",
+                            json_pack("{s:s}", "networkNamespace", o->network_namespace));
+    if (json_array_size(devices) > 0)
+        json_object_set(windows, "devices", devices);
+    json_object_del(root, "windows");
+    if (json_object_size(windows) > 0)
+        json_object_set(root, "windows", windows);
+    json_decref(devices);
+    json_decref(windows);
+}
+
 /* --- all of it --- */
 
 static void fit_spec(struct spec *spec, const struct document_opts *o)
@@ -225,11 +246,7 @@ static void fit_spec(struct spec *spec, const struct document_opts *o)
     if (str_eq(privileged, "true"))
         json_object_del(linux_part, "seccomp");
     json_object_del(root, "hooks");
-    json_object_del(root, "windows");
-    if (o->network_namespace) /* where the original has it, on both sides */
-        json_object_set_new(
-            root, "windows",
-            json_pack("{s:{s:s}}", "network", "networkNamespace", o->network_namespace));
+    fit_windows(root, o);
     json_object_set_new(js_get(root, "root"), "path", json_string(o->root_path));
     json_object_del(linux_part, "cgroupsPath");
     fit_resources(linux_part);

@@ -19,6 +19,8 @@ struct document_opts {
      * pod_pid's.
      */
     const char *network_namespace;
+    /* PCI devices, as the guest names them. NULL: none. */
+    const struct strv *devices;
 };
 
 /* Rewrites spec in place and gives the whole document as text. Caller frees.

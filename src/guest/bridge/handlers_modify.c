@@ -94,6 +94,8 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
         return directory(ctx, h, m, err);
     case BRIDGE_RES_COMBINED_LAYERS:
         return layers(ctx, h, m, err);
+    case BRIDGE_RES_VPCI_DEVICE:
+        return storage_add_device(ctx, h->storage, m->vpci.vmbus_guid, err);
     case BRIDGE_RES_NETWORK:
         return handlers_network(ctx, h, m, err);
     case BRIDGE_RES_PORT_FORWARD:

@@ -2,6 +2,7 @@
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
+#include "guest/storage/pci.h"
 #include <dirent.h>
 #include <errno.h>
 #include <limits.h>
@@ -79,8 +80,33 @@ static void each_device(void *arg,
     walk("/dev", 0, fn, fn_arg);
 }
 
+struct nodes {
+    void (*fn)(void *arg, const char *path, const struct rewrite_device *d);
+    void *arg;
+};
+
+static void pass_node(void *arg, const struct pci_node *n)
+{
+    const struct nodes *to = arg;
+    const struct rewrite_device d = { .type = n->type, .major = n->major, .minor = n->minor };
+
+    to->fn(to->arg, n->path, &d);
+}
+
+static int each_node(void *arg, const char *place,
+                     void (*fn)(void *fn_arg, const char *path, const struct rewrite_device *d),
+                     void *fn_arg)
+{
+    struct nodes to = { fn, fn_arg };
+    AUTO_FREE char *dir = NULL;
+    int r = pci_find("/sys", place, &dir);
+
+    return r < 0 ? r : pci_nodes("/sys", dir, pass_node, &to);
+}
+
 void devices_env(struct rewrite_env *env)
 {
+    env->each_node = each_node;
     env->find_device = find_device;
     env->read_link = read_link;
     env->each_device = each_device;

@@ -444,7 +444,7 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
     if (env->kind == SPEC_WORKLOAD && text_of(root, "hostname")[0])
         return err_set(err, ERR_INVALID, "hostname is the pod's, a container in it has none");
     if (rewrite_mounts(spec, env, todo, err) < 0 || rewrite_devices(spec, env, err) < 0 ||
-        set_core_limit(spec, err) < 0)
+        rewrite_pci(spec, env, err) < 0 || set_core_limit(spec, err) < 0)
         return -1;
     AUTO_FREE char *cgroup = env->kind == SPEC_STANDALONE
                                  ? str_format("/pods/%s", env->id)

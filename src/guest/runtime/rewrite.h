@@ -26,6 +26,10 @@ struct rewrite_env {
     void (*each_device)(void *arg,
                         void (*fn)(void *fn_arg, const char *path, const struct rewrite_device *d),
                         void *fn_arg);
+    /* Every node of a PCI device (windows.devices). 0 or -errno. NULL: there are none. */
+    int (*each_node)(void *arg, const char *place,
+                     void (*fn)(void *fn_arg, const char *path, const struct rewrite_device *d),
+                     void *fn_arg);
 };
 
 /* What the caller must make before the container is created. */
@@ -44,6 +48,9 @@ void rewrite_todo_release(struct rewrite_todo *t);
  */
 int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrite_todo *todo,
                  struct err *err);
+
+/* A part of it, for rewrite*.c. */
+int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *err);
 
 /* The image's user that has to be looked up ("" if none), and the answer. */
 const char *rewrite_username(const json_t *process);

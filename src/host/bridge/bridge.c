@@ -354,6 +354,7 @@ static const struct guest_ops bridge_ops = {
     .uncombine_layers = bridge_uncombine_layers,
     .add_nic = bridge_add_nic,
     .remove_nic = bridge_remove_nic,
+    .add_device = bridge_add_device,
     .connect_port = bridge_connect_port,
 };
 

@@ -194,6 +194,13 @@ int bridge_unmount_share(struct ctx *ctx, struct guest *g, const struct guest_sh
         modify(ctx, g, BRIDGE_NULL_ID, BRIDGE_REMOVE, BRIDGE_RES_MAPPED_DIRECTORY, &r, err), err);
 }
 
+int bridge_add_device(struct ctx *ctx, struct guest *g, const char *place, struct err *err)
+{
+    struct bridge_request r = { .modify.vpci.vmbus_guid = place };
+
+    return modify(ctx, g, BRIDGE_NULL_ID, BRIDGE_ADD, BRIDGE_RES_VPCI_DEVICE, &r, err);
+}
+
 static int layers_call(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
                        enum bridge_action action, struct err *err)
 {

@@ -165,6 +165,7 @@ int bridge_uncombine_layers(struct ctx *ctx, struct guest *g, const struct guest
 
 /* bridge_network.c: as in struct guest_ops. */
 int bridge_add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err);
+int bridge_add_device(struct ctx *ctx, struct guest *g, const char *place, struct err *err);
 int bridge_remove_nic(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
                       struct err *err);
 int bridge_connect_port(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,

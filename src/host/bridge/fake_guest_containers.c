@@ -91,6 +91,7 @@ static int modify(struct fake *g, const struct bridge_request *r, struct err *er
         count(&g->facts.nics, m->action);
         break;
     case BRIDGE_RES_SCSI_DEVICE:
+    case BRIDGE_RES_VPCI_DEVICE: /* the host pulls it without a word */
         break;
     case BRIDGE_RES_CLOCK:
         g->facts.clocks++;

@@ -162,6 +162,10 @@ struct guest_ops {
     int (*uncombine_layers)(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
                             struct err *err);
 
+    /* A PCI device that the VMM has just added: returns when the guest has it, driver and nodes
+     * included. place: as the VMM told (vmm.h, pci_add). It is pulled without a word. */
+    int (*add_device)(struct ctx *ctx, struct guest *g, const char *place, struct err *err);
+
     /* Network. add waits for the device to appear. Removing what is gone already is success; the
      * interface is taken down first, so that the device can be pulled. */
     int (*add_nic)(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err);

@@ -32,8 +32,10 @@ struct config {
     bool shared_rootfs;                              /* rootfs = shared */
     bool shared_empty_dirs;                          /* empty_dir = shared */
     bool use_template;                               /* template = auto */
+    uint32_t device_slots;                           /* where allow_devices names something */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
+    char *allow_devices;     /* devices.h; the same */
     char *run_root;
     char *scratch_dir;
     char *template_dir;
@@ -62,6 +64,9 @@ int config_parse(struct config *c, const char *name, const char *text, size_t le
  * keys; allow_annotations may be an array. Fuzzed. */
 int config_parse_toml(struct config *c, const char *name, const char *text, size_t len,
                       struct err *err);
+
+/* Ports for PCI devices that a VM has: none where none are allowed. */
+uint32_t config_pci_ports(const struct config *c);
 
 /* ---- for those who look at a configuration rather than use it */
 #define CONFIG_KEYS_MAX 64

@@ -60,10 +60,18 @@ const struct config_key config_keys[] = {
       "Start VMs from the memory of one that was booted once: auto (where QEMU\n"
       "can), or off (each boots on its own).",
       { "off", "auto" } },
+    { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
+      "PCI devices of the host that a VM can have at a time, where\n"
+      "allow_devices names any." },
     { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
       0, FIELD(allow_annotations),
       "Annotations of a container that may change its VM; others are ignored.\n"
       "A name may end with * (io.lcow.*)." },
+    { "host", "allow_devices", KEY_WORDS, "", 0, 0, FIELD(allow_devices),
+      "PCI devices of the host that containers may ask for (windows.devices, or\n"
+      "an annotation io.lcow.device/NAME = ADDRESS): addresses (0000:03:00.0) and\n"
+      "models (VENDOR:DEVICE, as lspci -n). They must be bound to vfio-pci.\n"
+      "test:edu and test:nvme are devices that QEMU emulates, for tests." },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
@@ -234,4 +242,9 @@ const struct config_key *config_key_find(const char *section, const char *name, 
         err_set(err, ERR_INVALID, "unknown section [%s]%s%s%s", section,
                 near ? "; did you mean [" : "", near ? near : "", near ? "]?" : "");
     return NULL;
+}
+
+uint32_t config_pci_ports(const struct config *c)
+{
+    return c->allow_devices[strspn(c->allow_devices, " \t,")] ? c->device_slots : 0;
 }

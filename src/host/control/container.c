@@ -71,6 +71,7 @@ void container_unref(struct container *c)
     free(c->last_stats);
     free(c->shares);
     free(c->disks);
+    free(c->devices);
     free(c->bundle_path);
     free(c->root_path);
     free(c->scratch_path);

@@ -122,7 +122,8 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 
 /* --- in the guest --- */
 
-static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec,
+                           const struct strv *places, struct err *err)
 {
     struct box *b = c->r->box;
     const struct document_opts o = { .bundle_path = c->bundle_path,
@@ -132,6 +133,7 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .pod_id = c->pod_id,
                                      .pod_pid = pod_pid(c),
                                      .network_namespace = container_guest_netns(c),
+                                     .devices = places,
                                      .target_pid = target_pid(c, spec) };
     AUTO_FREE char *document = NULL;
 
@@ -148,17 +150,19 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 }
 
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
-                      struct err *err)
+                      const struct strv *devices, struct err *err)
 {
+    AUTO(strv_release) struct strv places = { 0 };
     int span, r;
 
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
     if (box_need_vm(ctx, c->r, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        box_need_all(ctx, c->r, err) < 0)
+        box_need_all(ctx, c->r, err) < 0 ||
+        container_add_devices(ctx, c, devices, &places, err) < 0)
         return -1;
     span = box_span_begin(c->r->box, "create container");
-    r = create_in_guest(ctx, c, spec, err);
+    r = create_in_guest(ctx, c, spec, &places, err);
     box_span_end(c->r->box, span);
     return r;
 }
@@ -228,6 +232,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
 {
     AUTO(spec_free) struct spec *loaded = NULL;
     struct spec *spec = given;
+    AUTO(strv_release) struct strv devices = { 0 };
     struct files files = { .root.tree = -1 };
     struct options options;
     int r;
@@ -239,6 +244,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     }
     options_defaults(c->r->o.config, spec);
     if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
+        container_read_devices(c, spec, &devices, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
     c->shares_empty_dirs = options.shared_empty_dirs;
@@ -247,7 +253,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
                             json_boolean(rc->terminal));
     r = prepare(ctx, c, spec, rc, options.shared_rootfs, &files, err);
     if (r == 0)
-        r = make_in_vm(ctx, c, spec, &files, err);
+        r = make_in_vm(ctx, c, spec, &files, &devices, err);
     files_release(&files);
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;

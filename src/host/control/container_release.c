@@ -115,6 +115,14 @@ static int unshare_all(struct ctx *ctx, struct container *c, struct err *err)
     return 0;
 }
 
+static int remove_devices(struct ctx *ctx, struct container *c, struct err *err)
+{
+    for (; c->n_devices > 0; c->n_devices--)
+        if (unless_gone(c, container_remove_device(ctx, c, err), err) < 0)
+            return err_wrap(err, "release a PCI device");
+    return 0;
+}
+
 static int drop_anchor(struct ctx *ctx, struct container *c, struct err *err)
 {
     const struct registry_host *h = c->r->host;
@@ -156,9 +164,9 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
         if (waitq_wait(ctx, &c->changed, "processes that are being started", err) < 0)
             return -1;
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
-        detach_disks(ctx, c, err) < 0 || unshare_all(ctx, c, err) < 0 ||
-        container_detach_network(ctx, c, err) < 0 || drop_anchor(ctx, c, err) < 0 ||
-        drop_cgroup(ctx, c, err) < 0)
+        remove_devices(ctx, c, err) < 0 || detach_disks(ctx, c, err) < 0 ||
+        unshare_all(ctx, c, err) < 0 || container_detach_network(ctx, c, err) < 0 ||
+        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0)
         return -1;
     return 0;
 }

@@ -24,6 +24,7 @@ enum rig_call {
     RIG_EJECT,
     RIG_MOUNT_SHARE,
     RIG_UNMOUNT_SHARE,
+    RIG_ADD_DEVICE,
     RIG_CALLS
 };
 enum rig_fault {
@@ -190,11 +191,21 @@ static inline int rig_unmount_share(struct ctx *ctx, struct guest *g, const stru
     return ret;
 }
 
+static inline int rig_add_device(struct ctx *ctx, struct guest *g, const char *place,
+                                 struct err *err)
+{
+    int ret;
+
+    (void)rig_effect(ctx, rig_of(g), RIG_ADD_DEVICE, &ret, err);
+    return ret;
+}
+
 static const struct guest_ops rig_guest_ops = { .mount_disk = rig_mount_disk,
                                                 .unmount_disk = rig_unmount_disk,
                                                 .eject_disk = rig_eject,
                                                 .mount_share = rig_mount_share,
-                                                .unmount_share = rig_unmount_share };
+                                                .unmount_share = rig_unmount_share,
+                                                .add_device = rig_add_device };
 
 static inline void files_rig_start(struct ctx *ctx, struct files_rig *r)
 {
@@ -233,6 +244,7 @@ static inline void files_rig_clean(struct files_rig *r)
     ASSERT_STR(r->wrong, "");
     ASSERT_EQ(facts.disks, 0);
     ASSERT_EQ(facts.shares, 0);
+    ASSERT_EQ(facts.devices, 0);
     ASSERT_EQ(rig_mounted(r), 0);
 }
 

@@ -7,6 +7,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
+#include "host/control/vpci.h"
 #include <unistd.h>
 
 static const char *status_name(enum process_status status)
@@ -99,6 +100,10 @@ static void put_vm(struct jsw *w, struct box *b)
     jsw_arr(w, "shares");
     if (b->plan9)
         plan9_describe(b->plan9, w);
+    jsw_end_arr(w);
+    jsw_arr(w, "devices");
+    if (b->vpci)
+        vpci_describe(b->vpci, w);
     jsw_end_arr(w);
     jsw_end_obj(w);
 }

@@ -17,6 +17,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
+#include "host/control/vpci.h"
 #include "host/own/ledger.h"
 #include <stdlib.h>
 
@@ -188,6 +189,7 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
         .scsi_controllers = BOOT_CONTROLLERS,
+        .pci_ports = config_pci_ports(c),
         .agent_log_level = log_level_name(c->log_level),
         .template_dir = c->use_template ? c->template_dir : NULL,
         .ledger = b->ledger,
@@ -225,6 +227,7 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
     watch(b);
     b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS_MAX);
     b->plan9 = plan9_new(b->vmm, b->guest);
+    b->vpci = vpci_new(b->vmm, b->guest);
     b->vm_up = true;
     waitq_wake_all(&r->box_q);
     return attach_scratch(ctx, b, err);

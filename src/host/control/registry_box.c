@@ -8,6 +8,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
+#include "host/control/vpci.h"
 #include "host/own/ledger.h"
 #include <stdlib.h>
 
@@ -117,6 +118,7 @@ void box_take_back(struct ctx *ctx, struct box *b, bool orderly)
     }
     scsi_free(TAKE_PTR(b->scsi));
     plan9_free(TAKE_PTR(b->plan9));
+    vpci_free(TAKE_PTR(b->vpci));
     vm_free(TAKE_PTR(b->vm));
     drop_ledger(ctx, b);
 }

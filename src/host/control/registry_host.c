@@ -2,11 +2,18 @@
 #include "host/control/registry_host.h"
 #include "base/clock_step.h"
 #include "host/control/network_host.h"
+#include "host/own/pci.h"
+
+static int find_pci(const char *name, struct pci_function *ret, struct err *err)
+{
+    return pci_find(PCI_SYS, name, ret, err);
+}
 
 const struct registry_host registry_host_linux = {
     .network = &network_host_linux,
     .clock_open = clock_step_open,
     .clock_wait = clock_step_wait,
+    .pci_find = find_pci,
     .rootfs_open = rootfs_open,
     .pause_open = pause_open,
     .tree_open = tree_open,

@@ -15,6 +15,7 @@
 #include <stdint.h>
 
 struct network_host;
+struct pci_function;
 
 struct registry_host {
     const struct network_host *network; /* NULL: pods have loopback only */
@@ -22,6 +23,9 @@ struct registry_host {
     /* base/clock_step.h; NULL: nobody sets this clock. */
     int (*clock_open)(struct err *err);
     int (*clock_wait)(struct ctx *ctx, int fd, struct err *err);
+
+    /* NULL: this host gives none. */
+    int (*pci_find)(const char *name, struct pci_function *ret, struct err *err);
 
     int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
                        const char *root_path, bool writable, int *ret_fd, struct err *err);

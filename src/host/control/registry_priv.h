@@ -23,6 +23,7 @@
 struct network;
 struct plan9;
 struct scsi;
+struct vpci;
 
 /* Every wait that no caller bounds has its limit here. */
 #define PROCESS_DRAIN_LIMIT (10 * NS_PER_S)       /* output, after the guest told the exit */
@@ -33,6 +34,7 @@ struct scsi;
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
 #define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)     /* for VM and guest to take one share */
+#define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)    /* the same for one PCI device and its driver */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
 #define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
 #define BOX_CLOCK_LIMIT (10 * NS_PER_S)
@@ -148,6 +150,8 @@ struct container {
     size_t n_shares, shares_cap;
     uint64_t *disks; /* of its mounts and devices */
     size_t n_disks, disks_cap;
+    uint64_t *devices; /* reservations of PCI devices */
+    size_t n_devices;
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
     char *share_path;
     bool combined, in_guest;
@@ -221,6 +225,13 @@ void files_release(struct files *f);
 struct container *container_find_sandbox(struct registry *r, const char *pod);
 /* Takes back what there is; goes on where it stopped. */
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
+/* container_devices.c: those it asks for, checked; into the VM, with how the guest names them; the
+ * last one out again. */
+int container_read_devices(struct container *c, const struct spec *spec, struct strv *ret,
+                           struct err *err);
+int container_add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
+                          struct strv *ret_places, struct err *err);
+int container_remove_device(struct ctx *ctx, struct container *c, struct err *err);
 /* The pod's namespace in the guest, or NULL. Borrowed. */
 const char *container_guest_netns(const struct container *c);
 /* When its anchor is there. */
@@ -252,6 +263,7 @@ struct box {
     struct guest *guest; /* borrowed from vm */
     struct scsi *scsi;
     struct plan9 *plan9;
+    struct vpci *vpci;
     struct ledger *ledger;
     uint64_t note; /* in it, of the file that names our address; 0: none */
     struct cgroup *cgroup;

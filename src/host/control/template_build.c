@@ -34,6 +34,7 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .allow_emulation = b->allow_emulation || c->allow_emulation,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
+        .pci_ports = config_pci_ports(c),
         .template_dir = c->template_dir,
     };
     return b->build(&limited, b->loop, &doc, b->wait, b->again, ret, ret_made, err);

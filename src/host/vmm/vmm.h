@@ -35,6 +35,7 @@ struct vm_doc {
     bool allow_emulation;         /* AUTO may fall back to TCG */
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
     uint32_t scsi_controllers;    /* present at boot, 0 … 4 */
+    uint32_t pci_ports;           /* for pci_add; present at boot */
     const char *agent_log_level;  /* for gcs; NULL: info */
     /* Where saved VMs are kept. One that fits is cloned: what comes up is the same VM, sooner.
      * NULL: never. */
@@ -130,8 +131,12 @@ struct vmm_ops {
     int (*scsi_remove)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
     int (*nic_add)(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
     int (*nic_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+    /* A PCI function of the host ("0000:03:00.0"), or one that the VMM emulates, for tests
+     * ("test:edu", "test:nvme"). id is ours, never used twice. *ret_place: how the guest finds it;
+     * caller frees. A guest that does not let go is told of in the log; what it keeps goes with the
+     * VM. */
     int (*pci_add)(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
-                   struct err *err);
+                   char **ret_place, struct err *err);
     int (*pci_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
     int (*share_add)(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                      struct err *err);

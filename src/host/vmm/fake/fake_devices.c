@@ -1,4 +1,4 @@
-/* fake_devices.c - disks and shares of the fake VMM: only kept count of, with what vmm.h forbids
+/* fake_devices.c - disks, shares, NICs and PCI devices of the fake VMM: only kept count of, with what vmm.h forbids
  * as a violation. They go with the process. */
 #include "base/err.h"
 #include "base/str.h"
@@ -152,8 +152,47 @@ int fake_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *
     return 0;
 }
 
+int fake_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
+                 char **ret_place, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (find(&f->pci_ids_ever, id) < f->pci_ids_ever.n)
+        fake_violation(f, "the name of a PCI device was used before");
+    strv_add(&f->pci_ids_ever, id);
+    if (find(&f->pci_addresses, address) < f->pci_addresses.n && !f->gone)
+        fake_violation(f, "a PCI device that the VM has already");
+    if (begin(ctx, f, &f->opts.pci_add, "pci_add", err) < 0)
+        return -1;
+    strv_add(&f->pci_ids, id);
+    strv_add(&f->pci_addresses, address);
+    *ret_place = str_format("0000:00:10.0/%02zx.0", f->pci_ids.n);
+    return 0;
+}
+
+int fake_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (f->gone)
+        return 0;
+    if (begin(ctx, f, &f->opts.pci_remove, "pci_remove", err) < 0)
+        return f->gone || f->terminated ? 0 : -1;
+    size_t i = find(&f->pci_ids, id);
+    if (i < f->pci_ids.n) {
+        AUTO_FREE char *address = str_dup(f->pci_addresses.v[i]);
+
+        take_out(&f->pci_addresses, address); /* both put their last in its stead */
+        take_out(&f->pci_ids, id);
+    }
+    return 0;
+}
+
 void fake_devices_release(struct fake *f)
 {
+    strv_release(&f->pci_ids);
+    strv_release(&f->pci_ids_ever);
+    strv_release(&f->pci_addresses);
     strv_release(&f->shares);
     strv_release(&f->share_names);
     strv_release(&f->nics);
@@ -165,6 +204,7 @@ void fake_devices_facts(const struct fake *f, struct fake_facts *ret)
         ret->disks += f->disks[i] != 0;
     ret->shares = f->gone ? 0 : (unsigned)f->shares.n;
     ret->nics = f->gone ? 0 : (unsigned)f->nics.n;
+    ret->devices = f->gone ? 0 : (unsigned)f->pci_ids.n;
 }
 
 uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot)

@@ -44,6 +44,7 @@ struct fake {
     bool disks_read_only[FAKE_SLOTS];
     struct strv shares, share_names; /* there now; ever used */
     struct strv nics;
+    struct strv pci_ids, pci_ids_ever, pci_addresses; /* the third goes with the first */
 };
 
 static inline struct fake *fake_of(struct vmm *v)
@@ -71,5 +72,8 @@ int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
 int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
 int fake_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int fake_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+int fake_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
+                 char **ret_place, struct err *err);
+int fake_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 void fake_devices_release(struct fake *f);
 void fake_devices_facts(const struct fake *f, struct fake_facts *ret);

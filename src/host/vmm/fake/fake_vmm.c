@@ -483,6 +483,8 @@ static const struct vmm_ops fake_ops = {
     .share_remove = fake_share_remove,
     .nic_add = fake_nic_add,
     .nic_remove = fake_nic_remove,
+    .pci_add = fake_pci_add,
+    .pci_remove = fake_pci_remove,
 };
 
 struct vmm *fake_vmm_new(const struct fake_vmm_opts *opts)

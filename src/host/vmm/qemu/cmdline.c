@@ -49,6 +49,7 @@ int qemu_doc_check(const struct vm_doc *doc, struct err *err)
         check_number("most vCPUs", doc->max_cpus, doc->cpus, QEMU_CPUS_MAX, err) < 0 ||
         check_number("number of SCSI controllers", doc->scsi_controllers, 0, QEMU_SCSI_MAX, err) <
             0 ||
+        check_number("number of PCI ports", doc->pci_ports, 0, QEMU_PORTS_MAX, err) < 0 ||
         check_log_level(doc->agent_log_level, err) < 0)
         return err_wrap(err, "VM %s", doc->id);
     if (doc->max_memory_mib > 0 && check_number("most memory in MiB", doc->max_memory_mib,
@@ -208,6 +209,11 @@ static void add_devices(const struct vm_doc *doc, struct strv *out)
     /* 31 slots for what is hot-added later; a bridge cannot be. */
     strv_add(out, "-device");
     strv_add(out, "pcie-pci-bridge,id=hp");
+    for (unsigned i = 0; i < doc->pci_ports; i++) {
+        strv_add(out, "-device");
+        strv_addf(out, "pcie-root-port,id=port%u,bus=pcie.0,addr=0x%x,chassis=%u,slot=%u", i,
+                  QEMU_PORT_SLOT + i, i + 1, i + 1);
+    }
     if (grow_mib(doc) > 0) {
         strv_add(out, "-object");
         strv_addf(out, "memory-backend-ram,id=grow,size=%uM,reserve=off", grow_mib(doc));

@@ -22,6 +22,10 @@ struct vm_doc;
 #define QEMU_MEMORY_MAX_MIB (1024u * 1024)
 #define QEMU_CPUS_MAX 64
 #define QEMU_SCSI_MAX 4
+/* Root ports: each takes one PCI device. Where they sit is fixed, so that the guest finds what is
+ * behind one without being told a bus number, which its firmware chooses. */
+#define QEMU_PORTS_MAX 14
+#define QEMU_PORT_SLOT 0x10
 /* What virtio-mem deals in. Each block is a message to the guest: 2 MiB, QEMU's own choice, makes
  * 64 of them for 128 MiB. */
 #define QEMU_GROW_MIB 32

@@ -113,6 +113,7 @@ static int release(struct ctx *ctx, struct vmm *v, struct err *err)
     }
     qemu_disks_forget(q);
     qemu_nics_forget(q);
+    qemu_pcis_forget(q);
     if (qemu_uncreate(ctx, q, err) < 0)
         return err_wrap(err, "release");
     return 0;
@@ -214,6 +215,8 @@ static const struct vmm_ops qemu_ops = {
     .share_remove = qemu_share_remove,
     .nic_add = qemu_nic_add,
     .nic_remove = qemu_nic_remove,
+    .pci_add = qemu_pci_add,
+    .pci_remove = qemu_pci_remove,
     .set_memory = qemu_set_memory,
     .set_cpus = qemu_set_cpus,
 };
@@ -235,6 +238,7 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     list_init(&q->disks);
     list_init(&q->nics);
     gate_init(&q->controllers, "controllers");
+    list_init(&q->pcis);
     waitq_init(&q->ops_q);
     latch_init(&q->ended);
     return &q->vmm;

@@ -86,6 +86,8 @@ struct qemu {
     struct list nics;  /* struct qemu_nic, of qemu_nic.c */
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
+    struct list pcis;  /* struct qemu_pci, of qemu_pci.c */
+    bool has_iommu;    /* QEMU has the object that vfio devices share */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
@@ -200,6 +202,12 @@ int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, stru
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 void qemu_nic_deleted(struct qemu *q, const char *device);
 void qemu_nics_forget(struct qemu *q);
+/* qemu_pci.c */
+int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
+                 char **ret_place, struct err *err);
+int qemu_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
+void qemu_pci_deleted(struct qemu *q, const char *device);
+void qemu_pcis_forget(struct qemu *q);
 bool qemu_is_gone(const struct qemu *q);
 /* ERR_UNAVAILABLE when it is gone, ERR_STATE when it never ran. */
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err);

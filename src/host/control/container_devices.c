@@ -1,0 +1,60 @@
+/* container_devices.c - the PCI devices of a container: checked before its VM boots, added when it
+ * takes calls, taken back when the container is gone in there. */
+#include "base/str.h"
+#include "host/control/devices.h"
+#include "host/control/registry_priv.h"
+#include "host/control/vpci.h"
+
+int container_read_devices(struct container *c, const struct spec *spec, struct strv *ret,
+                           struct err *err)
+{
+    return devices_read(c->r->o.config, spec, c->r->host->pci_find, ret, err);
+}
+
+static int add_device(struct ctx *ctx, struct container *c, const char *address,
+                      struct strv *ret_places, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_DEVICE_LIMIT);
+    struct box *b = c->r->box;
+    AUTO_FREE char *place = NULL;
+    uint64_t id;
+
+    if (box_enter(b, "add a PCI device", err) < 0)
+        return -1;
+
+    int r = vpci_reserve(&limited, b->vpci, address, &id, err);
+
+    if (r == 0) {
+        c->devices[c->n_devices++] = id;
+        r = vpci_add(&limited, b->vpci, id, &place, err);
+    }
+    box_leave(b);
+    if (r == 0)
+        strv_add(ret_places, place);
+    return r;
+}
+
+int container_add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
+                          struct strv *ret_places, struct err *err)
+{
+    int span = addresses->n ? box_span_begin(c->r->box, "add devices") : -1, r = 0;
+
+    if (addresses->n)
+        c->devices = mem_zalloc(addresses->n * sizeof(*c->devices));
+    for (size_t i = 0; i < addresses->n && r == 0; i++)
+        r = add_device(ctx, c, addresses->v[i], ret_places, err);
+    box_span_end(c->r->box, span);
+    return r;
+}
+
+int container_remove_device(struct ctx *ctx, struct container *c, struct err *err)
+{
+    struct box *b = c->r->box;
+    struct err gone = ERR_INIT;
+    bool inside = box_enter(b, "remove a PCI device", &gone) == 0;
+    int r = vpci_remove(ctx, b->vpci, c->devices[c->n_devices - 1], err);
+
+    if (inside)
+        box_leave(b);
+    return r;
+}

@@ -1,0 +1,37 @@
+/* vpci.h - the PCI functions of the host that a VM was given: one device for each, counted.
+ * Reserve -> add -> remove as in scsi.h. Reservations are counted, not only what was added (weak
+ * spot 19): a function goes with its last reservation, never under one that has just been made.
+ * What failed half-way belongs to nobody until all who hold it let go; then it can be had anew.
+ * Gate: one changing call at a time; queries never wait. reference/host.md §12. */
+#pragma once
+#include "base/mem.h"
+#include <stddef.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+struct fsm;
+struct guest;
+struct jsw;
+struct vmm;
+struct vpci;
+
+extern const struct fsm vpci_fsm;
+
+/* Borrows vmm and guest, which must outlive it. Caller frees. */
+struct vpci *vpci_new(struct vmm *vmm, struct guest *guest);
+void vpci_free(struct vpci *c);
+AUTO_DEFINE(struct vpci *, vpci_free);
+
+/* address: as vmm.h's pci_add takes it, always in the same form. */
+int vpci_reserve(struct ctx *ctx, struct vpci *c, const char *address, uint64_t *ret_id,
+                 struct err *err);
+/* Into the VM, and known to the guest. Idempotent. *ret_place: how the guest names it; caller
+ * frees. */
+int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, struct err *err);
+/* Of a reservation, added or not. After a failure it can be repeated. */
+int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err);
+/* That the VM has, or may have. */
+size_t vpci_used(const struct vpci *c);
+/* An object for each, into the array that is open (inspect.h). Never waits. */
+void vpci_describe(const struct vpci *c, struct jsw *w);
