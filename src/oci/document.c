@@ -222,8 +222,8 @@ static void fit_windows(json_t *root, const struct document_opts *o)
     json_t *devices = json_array(), *windows = json_object();
 
     for (size_t i = 0; o->devices && i < o->devices->n; i++)
-        json_array_append_new(devices, json_pack("{s:s,s:s}", "id", o->devices->v[i], "idType",
-                                                 "vpci-instance-id"));
+        json_array_append_new(
+            devices, json_pack("{s:s,s:s}", "id", o->devices->v[i], "idType", "vpci-instance-id"));
     if (o->network_namespace)
         json_object_set_new(windows, "network",
                             json_pack("{s:s}", "networkNamespace", o->network_namespace));

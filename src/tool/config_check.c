@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/json.h"
+#include "host/control/devices.h"
 #include "host/control/options.h"
 #include "tool/config_tool.h"
 #include <errno.h>
@@ -111,6 +112,21 @@ static void check_annotations(struct check *k)
     }
 }
 
+/* Words of allow_devices that name nothing. */
+static void check_devices(struct check *k)
+{
+    for (const char *at = k->tool->config.allow_devices; *at;) {
+        size_t n = strcspn(at, " \t,");
+
+        if (n > 0 && !devices_word_ok(at, n))
+            strv_addf(&k->warnings,
+                      "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model "
+                      "(8086:1572)",
+                      (int)n, at);
+        at += n + strspn(at + n, " \t,");
+    }
+}
+
 static void check_machine(struct check *k)
 {
     const struct config *c = &k->tool->config;
@@ -140,6 +156,7 @@ static void check_one(struct check *k, const char *file)
     for (size_t i = 0; i < report.errors.n; i++)
         strv_add(&k->errors, report.errors.v[i]);
     check_annotations(k);
+    check_devices(k);
     if (!k->opts.syntax)
         check_machine(k);
 }

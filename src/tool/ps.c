@@ -216,8 +216,8 @@ static const struct args_cmd inspect_cmd = {
     .summary = "Print all that a shim knows, as JSON.",
     .synopsis = "ID",
     .text = "ID is the beginning of a sandbox's or container's id, with or without "
-            "NAMESPACE/ before it. The document has the VM with the stages of its boot, its disks "
-            "and shares with their holders, containers and execs.\n"
+            "NAMESPACE/ before it. The document has the VM with the stages of its boot, its disks, "
+            "shares and PCI devices with their holders, containers and execs.\n"
             "\n"
             "Exit code: 0; 1 if it is not there or does not answer; 2 if this command line is "
             "wrong.",

@@ -106,9 +106,16 @@ int modules_load_from(const char *dir, const char *root,
     return 0;
 }
 
+/* With multipath the disk of an nvme device is not below that device, and nobody could tell whose
+ * it is. */
+static const char *parameters_of(const char *name)
+{
+    return strcmp(name, "nvme_core") == 0 || strcmp(name, "nvme-core") == 0 ? "multipath=N" : "";
+}
+
 static int insert_kernel(void *arg, int fd, const char *name)
 {
-    return syscall(SYS_finit_module, fd, "", 0) < 0 ? -errno : 0;
+    return syscall(SYS_finit_module, fd, parameters_of(name), 0) < 0 ? -errno : 0;
 }
 
 int modules_load(const char *root, struct err *err)

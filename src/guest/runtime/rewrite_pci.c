@@ -57,8 +57,9 @@ int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *er
         const char *type = json_string_value(js_get(item, "idType"));
 
         if (!id || !is_type(type))
-            return err_set(err, ERR_INVALID, "windows.devices[%zu] has no id, or its idType \"%.64s\""
-                                             " is not vpci-instance-id, vpci or gpu",
+            return err_set(err, ERR_INVALID,
+                           "windows.devices[%zu] has no id, or its idType \"%.64s\""
+                           " is not vpci-instance-id, vpci or gpu",
                            i, type ? type : "");
         int r = env->each_node ? env->each_node(env->arg, id, add_node, (void *)&lists) : -ENOSYS;
         if (r < 0)

@@ -1,6 +1,6 @@
-#include "guest/storage/pci.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "guest/storage/pci.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 

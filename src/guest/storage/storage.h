@@ -44,8 +44,8 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
                          struct err *err);
 
 /* A PCI device of the VM: waits until it is there, loads its driver if the image has one, and waits
- * for what that makes of it. ERR_UNAVAILABLE: it did not appear in time. It goes with no word to us:
- * the host pulls it. */
+ * for what that makes of it. ERR_UNAVAILABLE: it did not appear in time. It goes with no word to
+ * us: the host pulls it. */
 int storage_add_device(struct ctx *ctx, struct storage *s, const char *place, struct err *err);
 
 /* layers: topmost first, NULL-terminated. scratch_path "": read-only. */

@@ -15,7 +15,9 @@
 #include <sys/utsname.h>
 
 #define SYS "/sys"
-#define APPEAR_NS (20 * NS_PER_S) /* as for disks: some ms, but emulation on a busy host is slow */
+#define APPEAR_NS                                                                                  \
+    (20 * NS_PER_S) /* as for disks: some ms, but emulation on a busy host is slow                 \
+                     */
 #define DISK_NS (20 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define ALIASES_MAX (4u << 20)

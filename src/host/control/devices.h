@@ -1,7 +1,7 @@
 /* devices.h - which PCI devices of the host a container asks for: windows.devices, as the original
  * has it, and annotations io.lcow.device/NAME = ADDRESS. Taken is only what the administrator's
- * allow_devices names; anything else is refused, since somebody relies on it. The host's driver must
- * have let go of it (vfio-pci): we rebind nothing. Pure but for `find`. */
+ * allow_devices names; anything else is refused, since somebody relies on it. The host's driver
+ * must have let go of it (vfio-pci): we rebind nothing. Pure but for `find`. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

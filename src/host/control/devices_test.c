@@ -33,9 +33,10 @@ static int find(const char *name, struct pci_function *ret, struct err *err)
 /* allow_devices; what follows "annotations" in the spec, or stands beside it. */
 static int read_spec(const char *allow, const char *rest, struct strv *ret, struct err *err)
 {
-    AUTO_FREE char *text = str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
-                                      "\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},\"linux\":{},%s}",
-                                      rest);
+    AUTO_FREE char *text =
+        str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
+                   "\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},\"linux\":{},%s}",
+                   rest);
     AUTO(config_release) struct config c;
     AUTO(spec_free) struct spec *spec = NULL;
     struct err none = ERR_INIT;
@@ -107,8 +108,7 @@ TEST(devices_for_tests_are_off_unless_named)
 TEST(a_device_that_the_host_uses_is_refused_with_the_remedy)
 {
     refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "i40e");
-    refuse("8086:1572", ONE("03:00.1"), ERR_STATE,
-           "driverctl set-override 0000:03:00.1 vfio-pci");
+    refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "driverctl set-override 0000:03:00.1 vfio-pci");
     refuse("10de:20b0", ONE("05:00.0"), ERR_STATE, "no driver");
 }
 
@@ -116,7 +116,8 @@ TEST(nonsense_is_named)
 {
     refuse("", ONE("/etc/passwd"), ERR_INVALID, "io.lcow.device/a");
     refuse("", ONE("09:00.0"), ERR_NOT_FOUND, "io.lcow.device/a");
-    refuse("", "\"annotations\":{},\"windows\":{\"devices\":[{\"id\":\"03:00.0\",\"idType\":\"usb\"}]}",
+    refuse("",
+           "\"annotations\":{},\"windows\":{\"devices\":[{\"id\":\"03:00.0\",\"idType\":\"usb\"}]}",
            ERR_INVALID, "usb");
     refuse("", "\"annotations\":{},\"windows\":{\"devices\":[{\"idType\":\"vpci\"}]}", ERR_INVALID,
            "windows.devices[0]");

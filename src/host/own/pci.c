@@ -79,8 +79,8 @@ static int virtual_function(const char *sys, const char *address, const char *nu
 
     if (str_to_u64(number, VF_MAX, &n) < 0)
         return err_set(err, ERR_INVALID, "\"%.32s\" is no number of a virtual function", number);
-    AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/virtfn%llu", sys, address,
-                                      (unsigned long long)n);
+    AUTO_FREE char *path =
+        str_format("%s/bus/pci/devices/%s/virtfn%llu", sys, address, (unsigned long long)n);
     if (link_name(path, name, sizeof(name)) < 0 || pci_address(name, ret) < 0)
         return err_set(err, ERR_NOT_FOUND, "PCI device %s has no virtual function %llu", address,
                        (unsigned long long)n);
@@ -145,10 +145,11 @@ int pci_open(const char *sys, const char *dev, const char *address, int *ret_dev
     char name[32];
 
     if (cdev_name(sys, address, name, sizeof(name)) < 0)
-        return err_set(err, ERR_STATE,
-                       "PCI device %s: vfio has no character device for it; is it bound to " PCI_DRIVER
-                       ", and has the kernel (6.6 or later) CONFIG_VFIO_DEVICE_CDEV?",
-                       address);
+        return err_set(
+            err, ERR_STATE,
+            "PCI device %s: vfio has no character device for it; is it bound to " PCI_DRIVER
+            ", and has the kernel (6.6 or later) CONFIG_VFIO_DEVICE_CDEV?",
+            address);
     AUTO_FREE char *path = str_format("%s/vfio/devices/%s", dev, name);
     int fd = open(path, O_RDWR | O_CLOEXEC);
     if (fd < 0)
@@ -163,8 +164,9 @@ int pci_open_iommu(const char *dev, int *ret_fd, struct err *err)
     int fd = open(path, O_RDWR | O_CLOEXEC);
 
     if (fd < 0 && (errno == ENOENT || errno == ENODEV))
-        return err_set(err, ERR_STATE, "%s is not there: is the IOMMU on (intel_iommu=on), and is "
-                                       "the module iommufd loaded?",
+        return err_set(err, ERR_STATE,
+                       "%s is not there: is the IOMMU on (intel_iommu=on), and is "
+                       "the module iommufd loaded?",
                        path);
     if (fd < 0)
         return err_sys(err, errno, "open %s", path);

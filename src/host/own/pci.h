@@ -26,5 +26,6 @@ int pci_find(const char *sys, const char *name, struct pci_function *ret, struct
 
 /* Whoever has these two can use the function and nothing else of the host. Caller closes. ERR_STATE
  * tells what the host lacks. */
-int pci_open(const char *sys, const char *dev, const char *address, int *ret_device, struct err *err);
+int pci_open(const char *sys, const char *dev, const char *address, int *ret_device,
+             struct err *err);
 int pci_open_iommu(const char *dev, int *ret_fd, struct err *err);

@@ -1,5 +1,5 @@
-/* fake_devices.c - disks, shares, NICs and PCI devices of the fake VMM: only kept count of, with what vmm.h forbids
- * as a violation. They go with the process. */
+/* fake_devices.c - disks, shares, NICs and PCI devices of the fake VMM: only kept count of, with
+ * what vmm.h forbids as a violation. They go with the process. */
 #include "base/err.h"
 #include "base/str.h"
 #include "host/vmm/fake/fake_priv.h"

@@ -36,8 +36,8 @@ struct fake_vmm_opts {
     struct loop *loop;
     const char *dir; /* made by create, gone after release; copied. NULL: no files, no ledger */
     struct fake_step create, start, quit, stats, release;
-    struct fake_step scsi_add, scsi_remove, share_add, share_remove, nic_add, nic_remove,
-        pci_add, pci_remove;
+    struct fake_step scsi_add, scsi_remove, share_add, share_remove, nic_add, nic_remove, pci_add,
+        pci_remove;
     unsigned release_failures; /* the first so many fail, each half-way */
     bool start_fails_early;    /* before the process exists, else behind it */
     bool deaf;                 /* create and start end with ctx, not with terminate */
@@ -69,7 +69,7 @@ struct fake_facts {
     uint64_t gone_ns;
     unsigned terminates, quits, releases, things, listeners;
     unsigned disks, shares, nics, devices; /* that the VM has now */
-    const char *violation;        /* "" if none */
+    const char *violation;                 /* "" if none */
 };
 void fake_vmm_facts(struct vmm *v, struct fake_facts *ret);
 /* Inode of the image on this slot, 0 if there is none. */

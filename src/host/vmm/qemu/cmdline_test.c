@@ -71,6 +71,7 @@ TEST(four_vcpus_under_emulation_are_as_recorded)
     struct vm_doc doc = doc_of(4);
 
     doc.scsi_controllers = 4;
+    doc.pci_ports = 2;
     doc.max_memory_mib = 2048;
     doc.agent_log_level = "debug";
     golden("tcg-4cpus", &doc, &(struct qemu_host){ .emulated = true });
@@ -128,6 +129,8 @@ TEST(values_that_cannot_work_are_named_with_their_bounds)
     doc = good, doc.cpus = 3;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
     doc = good, doc.max_cpus = 65;
+    ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
+    doc = good, doc.pci_ports = 15;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
     doc = good, doc.scsi_controllers = 5;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);

@@ -37,6 +37,7 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
 /* For tests: other places to look for acceleration than the host's own. Borrowed. */
 struct qemu_test_env {
     const char *cpuinfo, *kvm;
+    const char *pci_sys, *pci_dev; /* for PCI devices; NULL: the host's */
 };
 struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env);
 

@@ -1,8 +1,8 @@
 /* qemu_pci.c - PCI devices: which are there, on which port, and how they go. Undoing and removing
  * are the same walk backwards, which can stop anywhere and be repeated.
  *
- * A guest has to agree when a PCI device is pulled; QEMU knows no force. One that does not keeps the
- * device, and with it the port, until it lets go or its VM ends; that is told. */
+ * A guest has to agree when a PCI device is pulled; QEMU knows no force. One that does not keeps
+ * the device, and with it the port, until it lets go or its VM ends; that is told. */
 #include "base/clock.h"
 #include "base/json.h"
 #include "base/log.h"

@@ -5,6 +5,7 @@
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "host/own/pci.h"
 #include "host/vmm/qemu/qemu.h"
@@ -84,9 +85,9 @@ void qemu_pci_id_args(struct jsw *w, const void *pci)
 
 void qemu_pci_device_args(struct jsw *w, const void *pci)
 {
-    static const char *const drivers[] = { [QEMU_PCI_VFIO] = "vfio-pci",
-                                           [QEMU_PCI_EDU] = "edu",
-                                           [QEMU_PCI_NVME] = "nvme" };
+    static const char *const drivers[] = {
+        [QEMU_PCI_VFIO] = "vfio-pci", [QEMU_PCI_EDU] = "edu", [QEMU_PCI_NVME] = "nvme"
+    };
     const struct qemu_pci *p = pci;
     AUTO_FREE char *bus = str_format("port%u", p->port);
 
@@ -116,17 +117,28 @@ static int check_version(const struct qemu *q, struct err *err)
                    q->version, VFIO_MAJOR);
 }
 
-/* The guest's memory stays where it is: the device reaches it by itself. */
-static int raise_memlock(const struct qemu *q, struct err *err)
+/* The guest's memory stays where it is: the device reaches it by itself. A limit that cannot be
+ * raised may be high enough; else QEMU tells. */
+static void raise_memlock(const struct qemu *q)
 {
-    uint32_t mib = q->doc.memory_mib > q->doc.max_memory_mib ? q->doc.memory_mib
-                                                             : q->doc.max_memory_mib;
+    uint32_t mib =
+        q->doc.memory_mib > q->doc.max_memory_mib ? q->doc.memory_mib : q->doc.max_memory_mib;
     rlim_t bytes = ((rlim_t)mib << 20) + MEMLOCK_MORE;
     const struct rlimit limit = { bytes, bytes };
 
     if (prlimit(child_pid(q->proc->child), RLIMIT_MEMLOCK, &limit, NULL) < 0)
-        return err_sys(err, errno, "let qemu lock %u MiB of memory", mib);
-    return 0;
+        log_warn(&q->life, "qemu's limit of locked memory (LimitMEMLOCK) stays as it is, going on",
+                 F_U("wanted", bytes), F_I("errno", errno));
+}
+
+static const char *sys_of(const struct qemu *q)
+{
+    return q->test_env && q->test_env->pci_sys ? q->test_env->pci_sys : PCI_SYS;
+}
+
+static const char *dev_of(const struct qemu *q)
+{
+    return q->test_env && q->test_env->pci_dev ? q->test_env->pci_dev : PCI_DEV;
 }
 
 static int make_iommu(struct ctx *ctx, struct qemu *q, struct err *err)
@@ -135,7 +147,7 @@ static int make_iommu(struct ctx *ctx, struct qemu *q, struct err *err)
 
     if (q->has_iommu)
         return 0;
-    if (pci_open_iommu(PCI_DEV, &fd, err) < 0 ||
+    if (pci_open_iommu(dev_of(q), &fd, err) < 0 ||
         qmp_client_call_fd(ctx, q->proc->qmp, "getfd", fd, iommu_fd_args, NULL, NULL, err) < 0 ||
         qmp_client_call(ctx, q->proc->qmp, "object-add", iommu_args, NULL, NULL, err) < 0)
         return -1;
@@ -147,8 +159,10 @@ static int make_vfio(struct ctx *ctx, struct qemu *q, struct qemu_pci *p, struct
 {
     AUTO_FD int fd = -1;
 
-    if (check_version(q, err) < 0 || pci_open(PCI_SYS, PCI_DEV, p->address, &fd, err) < 0 ||
-        raise_memlock(q, err) < 0 || make_iommu(ctx, q, err) < 0)
+    if (check_version(q, err) < 0 || pci_open(sys_of(q), dev_of(q), p->address, &fd, err) < 0)
+        return -1;
+    raise_memlock(q);
+    if (make_iommu(ctx, q, err) < 0)
         return -1;
     p->has_fd = true;
     return qmp_client_call_fd(ctx, q->proc->qmp, "getfd", fd, fd_args, p, NULL, err);
