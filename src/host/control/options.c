@@ -266,6 +266,10 @@ void options_print_markdown(struct sbuf *out)
     rows(out,
          "These change the VM, if `allow_annotations` names them (or their beginning and `*`):",
          TAKES_MEMORY, TAKES_ROOTFS);
+    sbuf_adds(out,
+              "\nThese give a container PCI devices of the host, if `allow_devices` names them; "
+              "others are refused:\n\n- `io.lcow.device/NAME`: a PCI address, `0000:03:00.0`; "
+              "`0000:03:00.0/2` is its virtual function 2\n");
     rows(out, "These concern a container's own files and are always taken:", RESTRICTS_SHARES,
          TAKES_EMPTY_DIR);
     rows(out,

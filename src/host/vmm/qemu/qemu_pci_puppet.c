@@ -1,5 +1,5 @@
-/* qemu_pci_puppet.c - stands in for QEMU where PCI devices are added and removed: keeps the books as
- * QEMU does, refuses what QEMU refuses, and misbehaves once as the VM's name asks for:
+/* qemu_pci_puppet.c - stands in for QEMU where PCI devices are added and removed: keeps the books
+ * as QEMU does, refuses what QEMU refuses, and misbehaves once as the VM's name asks for:
  * "HOW.COMMAND@…" with HOW one of error (nothing happens), lost (it happens, no answer comes), and
  * deaf (device_del is taken and nothing follows until another device is added). What QEMU would
  * choke on ends it with status 7; quit with something left ends it with status 9. Runs in the real

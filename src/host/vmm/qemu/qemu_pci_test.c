@@ -1,5 +1,5 @@
-/* PCI devices of the backend with a puppet in QEMU's place: everything is real but the program in the
- * jail, which misbehaves as its name says. */
+/* PCI devices of the backend with a puppet in QEMU's place: everything is real but the program in
+ * the jail, which misbehaves as its name says. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
@@ -124,8 +124,8 @@ static int take(struct fixture *f, const char *id, uint64_t timeout, struct err 
 static const struct step {
     const char *address, *command;
 } steps[] = {
-    { "test:edu", "device_add" },   { "test:nvme", "add-fd" }, { "test:nvme", "blockdev-add" },
-    { "test:nvme", "device_add" },  { NIC, "getfd" },          { NIC, "object-add" },
+    { "test:edu", "device_add" },  { "test:nvme", "add-fd" }, { "test:nvme", "blockdev-add" },
+    { "test:nvme", "device_add" }, { NIC, "getfd" },          { NIC, "object-add" },
     { NIC, "device_add" },
 };
 

@@ -86,8 +86,8 @@ struct qemu {
     struct list nics;  /* struct qemu_nic, of qemu_nic.c */
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
-    struct list pcis;  /* struct qemu_pci, of qemu_pci.c */
-    bool has_iommu;    /* QEMU has the object that vfio devices share */
+    struct list pcis;       /* struct qemu_pci, of qemu_pci.c */
+    bool has_iommu;         /* QEMU has the object that vfio devices share */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
