@@ -26,6 +26,12 @@ static struct {
     uint64_t dropped;
 } sink = { .fd = STDERR_FILENO, .level = LOG_WARN, .format = LOG_LOGFMT, .scrub = true };
 
+static struct {
+    enum log_level level;
+    log_tee_fn *fn; /* NULL: none */
+    void *arg;
+} second = { .level = LOG_OFF };
+
 /* A line under construction. Not on the stack, which is small in fibers; not shared, since
  * log_write never waits and threads have one each. */
 struct line {
@@ -258,18 +264,14 @@ static void emit(const struct line *l)
         sink.torn = true;
 }
 
-void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
-               const struct log_field *fields)
+static void compose(struct line *l, bool json, const struct ctx *ctx, enum log_level level,
+                    const char *msg, const struct log_field *fields)
 {
-    struct line *l = &the_line;
     char time[CLOCK_RFC3339_SIZE];
-    int saved = errno;
 
-    if (!log_on(level))
-        return;
     l->len = 0;
     l->cut = false;
-    l->json = sink.format == LOG_JSON;
+    l->json = json;
     clock_rfc3339(ctx && ctx->loop ? loop_wall(ctx->loop) : clock_wall(), time);
     if (l->json)
         puts_(l, "{");
@@ -280,6 +282,10 @@ void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
     for (; fields && fields->key; fields++)
         put_field(l, fields);
     finish(l);
+}
+
+static void to_sink(struct line *l)
+{
     if (sink.torn) {
         /* Ends the broken line, so that this one is readable again. */
         if (l->len == LOG_LINE_MAX)
@@ -288,7 +294,50 @@ void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
         l->text[0] = '\n';
     }
     emit(l);
+}
+
+static bool tee_takes(enum log_level level)
+{
+    return second.fn && level >= second.level && level < LOG_OFF;
+}
+
+static void to_tee(const struct ctx *ctx, enum log_level level, const char *msg,
+                   const struct log_field *fields)
+{
+    struct line *l = &the_line;
+
+    compose(l, true, ctx, level, msg, fields);
+    second.fn(second.arg, level, l->text, l->len);
+}
+
+void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
+               const struct log_field *fields)
+{
+    int saved = errno;
+
+    if (level >= sink.level && level < LOG_OFF) {
+        compose(&the_line, sink.format == LOG_JSON, ctx, level, msg, fields);
+        to_sink(&the_line);
+    }
+    if (tee_takes(level))
+        to_tee(ctx, level, msg, fields);
     errno = saved;
+}
+
+void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields)
+{
+    int saved = errno;
+
+    if (tee_takes(LOG_INFO))
+        to_tee(ctx, LOG_INFO, msg, fields);
+    errno = saved;
+}
+
+void log_tee(enum log_level level, log_tee_fn *fn, void *arg)
+{
+    second.level = level;
+    second.fn = fn;
+    second.arg = arg;
 }
 
 void log_init(int fd, enum log_level level, enum log_format format)
@@ -301,7 +350,7 @@ void log_init(int fd, enum log_level level, enum log_format format)
 
 bool log_on(enum log_level level)
 {
-    return level >= sink.level && level < LOG_OFF;
+    return (level >= sink.level && level < LOG_OFF) || tee_takes(level);
 }
 
 uint64_t log_dropped(void)

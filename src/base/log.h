@@ -68,6 +68,13 @@ bool log_on(enum log_level level);
 void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
                const struct log_field *fields);
 uint64_t log_dropped(void);
+
+/* A second reader: every line at `level` or above, as JSON with its newline, whatever the sink
+ * takes. fn may neither wait nor log. NULL ends it. */
+typedef void log_tee_fn(void *arg, enum log_level level, const char *line, size_t len);
+void log_tee(enum log_level level, log_tee_fn *fn, void *arg);
+/* For that reader alone, at LOG_INFO: what others learn by other ways (an event, say). */
+void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields);
 /* "trace" … "error", "off". 0 or -EINVAL. */
 int log_level_parse(const char *name, enum log_level *ret);
 const char *log_level_name(enum log_level level);

@@ -457,3 +457,42 @@ TEST(rate_of_zero_lets_nothing_through)
         ASSERT_EQ(r.lost, i);
     }
 }
+
+struct teed {
+    unsigned n;
+    enum log_level worst;
+    char line[1024];
+};
+
+static void take(void *arg, enum log_level level, const char *text, size_t len)
+{
+    struct teed *t = arg;
+
+    t->n++;
+    t->worst = level > t->worst ? level : t->worst;
+    snprintf(t->line, sizeof(t->line), "%.*s", (int)len, text);
+}
+
+TEST(a_tee_sees_json_below_the_sink_s_level_and_notes_that_are_its_own)
+{
+    struct teed t = { 0 };
+
+    CAPTURE(LOG_WARN, LOG_LOGFMT);
+    log_tee(LOG_INFO, take, &t);
+    log_debug(NULL, "nobody");
+    log_info(NULL, "tee only", F_U("n", 7));
+    ASSERT_HAS(t.line, "\"level\":\"info\",\"msg\":\"tee only\",\"n\":7}\n");
+    ASSERT_STR(logged(), "");
+    log_error(NULL, "both");
+    ASSERT_HAS(line(), "level=error msg=both\n");
+    log_note(NULL, "event", (const struct log_field[]){ F_STR("event", "exit"), {} });
+    ASSERT_HAS(t.line, "\"event\":\"exit\"");
+    ASSERT_STR(logged(), "");
+    ASSERT_EQ(t.n, 3);
+    ASSERT_EQ(t.worst, LOG_ERROR);
+    log_tee(LOG_OFF, NULL, NULL);
+    log_error(NULL, "sink only");
+    log_note(NULL, "nobody", NULL);
+    ASSERT_EQ(t.n, 3);
+    ASSERT(!log_on(LOG_INFO));
+}

@@ -65,9 +65,10 @@ struct tool_command {
 };
 /* All of them, NULL-terminated. */
 extern const struct tool_command *const tool_commands[];
-extern const struct tool_command boot_command, completion_command, config_command, doctor_command,
-    exec_command, gc_command, inspect_command, ps_command, share_command, stacks_command,
-    template_command;
+extern const struct tool_command boot_command, completion_command, config_command, console_command,
+    cp_command, doctor_command, events_command, exec_command, explain_command, gc_command,
+    inspect_command, logs_command, metrics_command, overhead_command, ps_command, report_command,
+    share_command, stacks_command, tasks_command, template_command, timeline_command, top_command;
 
 /* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
  * the exit code, all is said. */

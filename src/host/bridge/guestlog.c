@@ -12,6 +12,7 @@
 #include <string.h>
 
 #define STAGE_MESSAGE "boot stage"
+#define KERNEL_MESSAGE "kernel message"
 #define STAGE_LONGEST (24 * 3600 * NS_PER_S) /* beyond this a clock is nonsense */
 #define READ_BYTES 2048
 
@@ -149,24 +150,53 @@ static void other_fields(const json_t *line, struct sbuf *out)
     }
 }
 
-static void emit(struct guestlog *l, const struct ctx *ctx, enum log_level level, const char *msg,
-                 const char *text, const char *more, uint64_t now_ns)
+/* One line of ours. */
+struct said {
+    enum log_level level;
+    const char *msg, *source, *text;
+    const char *more; /* or NULL */
+    uint64_t at_ns;   /* when it happened, if that was long before; else 0 */
+};
+
+static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s, uint64_t now_ns)
 {
-    if (!log_on(level) || !log_rate_ok(&l->rate, now_ns))
+    char at[CLOCK_RFC3339_SIZE];
+
+    if (!log_on(s->level) || !log_rate_ok(&l->rate, now_ns))
         return;
 
-    struct log_field fields[] = { F_STR("source", "guest"),
-                                  F_STR("text", text),
-                                  { .key = NULL },
-                                  { .key = NULL },
-                                  { .key = NULL } };
+    struct log_field fields[] = {
+        F_STR("source", s->source), F_STR("text", s->text), {}, {}, {}, {}
+    };
     size_t n = 2;
 
-    if (more && more[0])
-        fields[n++] = (struct log_field)F_STR("fields", more);
+    if (s->more && s->more[0])
+        fields[n++] = (struct log_field)F_STR("fields", s->more);
+    if (s->at_ns && ctx && ctx->loop) {
+        clock_rfc3339(loop_wall(ctx->loop) - (now_ns - s->at_ns), at);
+        fields[n++] = (struct log_field)F_STR("at", at);
+    }
     if (l->rate.lost > 0)
         fields[n++] = (struct log_field)F_U("lost", l->rate.lost);
-    log_write(ctx, level, msg, fields);
+    log_write(ctx, s->level, s->msg, fields);
+}
+
+/* The kernel's own words, which the agent reads for us, often long after they were said. */
+static bool kernel_line(struct guestlog *l, const json_t *line, const char **ret_text,
+                        uint64_t now_ns, uint64_t *ret_at)
+{
+    struct err ignored = ERR_INIT;
+    const char *msg = NULL, *text = NULL;
+    uint64_t us = 0;
+
+    if (js_str(line, "msg", &msg, &ignored) < 0 || !str_eq(msg, KERNEL_MESSAGE) ||
+        js_str(line, "message", &text, &ignored) < 0 || !text)
+        return false;
+    *ret_text = text;
+    if (l->have_offset && js_u64(line, "timesincebootmicro", &us, &ignored) == 0 && us > 0 &&
+        us < STAGE_LONGEST / NS_PER_US)
+        *ret_at = to_host(l, us * NS_PER_US, now_ns);
+    return true;
 }
 
 bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, size_t len,
@@ -174,6 +204,7 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
 {
     AUTO(json_decref) json_t *root = NULL;
     AUTO(sbuf_release) struct sbuf text = { 0 }, more = { 0 };
+    struct said said = { .msg = "guest", .source = "guest" };
     struct err err = ERR_INIT;
     const char *msg = NULL, *level = NULL;
 
@@ -187,12 +218,18 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
     (void)js_str(root, "level", &level, &err);
     if (str_eq(msg, STAGE_MESSAGE))
         stage_line(l, root, now_ns);
-    if (!log_on(level_of(level)))
+    said.level = level_of(level);
+    if (!log_on(said.level))
         return true;
+    if (kernel_line(l, root, &msg, now_ns, &said.at_ns))
+        said.source = "kernel";
+    else
+        other_fields(root, &more);
     if (msg)
         guestlog_escape(&text, msg, strlen(msg), GUESTLOG_TEXT_MAX);
-    other_fields(root, &more);
-    emit(l, ctx, level_of(level), "guest", text.data ? text.data : "", more.data, now_ns);
+    said.text = text.data ? text.data : "";
+    said.more = more.data;
+    emit(l, ctx, &said, now_ns);
     return true;
 }
 
@@ -215,7 +252,11 @@ static void take_bytes(struct guestlog *l, const struct ctx *ctx, struct reading
             r->skipping = true;
             r->line.len = 0;
             l->too_long++;
-            emit(l, ctx, LOG_WARN, "guest", "(a line longer than 16 KiB was left out)", NULL,
+            emit(l, ctx,
+                 &(struct said){ .level = LOG_WARN,
+                                 .msg = "guest",
+                                 .source = "guest",
+                                 .text = "(a line longer than 16 KiB was left out)" },
                  now_ns);
         }
         if (!r->skipping)
@@ -248,7 +289,10 @@ static void finish(struct guestlog *l, const struct ctx *ctx, struct reading *r,
     if (!r->last_words && guestlog_line(l, ctx, r->line.data, r->line.len, now_ns))
         return;
     guestlog_escape(&text, r->line.data, r->line.len, GUESTLOG_LAST_WORDS_MAX);
-    emit(l, ctx, LOG_ERROR, "gcs terminated", text.data, NULL, now_ns);
+    emit(l, ctx,
+         &(struct said){
+             .level = LOG_ERROR, .msg = "gcs terminated", .source = "guest", .text = text.data },
+         now_ns);
 }
 
 int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err)

@@ -63,6 +63,19 @@ TEST(lines_are_marked_and_keep_level_text_and_fields)
     ASSERT_EQ(log_lines(), 1);
 }
 
+TEST(the_kernel_s_words_are_marked_and_stand_for_themselves)
+{
+    struct guestlog l;
+
+    log_begin();
+    guestlog_init(&l, NULL, NOW);
+    ASSERT(line(&l, "{\"level\":\"info\",\"msg\":\"kernel message\",\"message\":\"sda: sda1\","
+                    "\"priority\":6,\"timesincebootmicro\":5}"));
+    ASSERT_HAS(log_text(), "\"source\":\"kernel\",\"text\":\"sda: sda1\"}");
+    ASSERT(line(&l, "{\"msg\":\"kernel message\",\"message\":7}")); /* a lie is the agent's */
+    ASSERT_HAS(log_text(), "\"source\":\"guest\",\"text\":\"kernel message\"");
+}
+
 TEST(no_level_of_the_guest_is_higher_than_error)
 {
     struct guestlog l;

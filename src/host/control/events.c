@@ -23,6 +23,23 @@ struct events {
     void *filter_arg;
 };
 
+const char *event_name(enum event_kind kind)
+{
+    static const char *const names[EVENT_KIND_COUNT] = {
+        [EVENT_CREATE] = "create",
+        [EVENT_START] = "start",
+        [EVENT_EXEC_ADDED] = "exec-added",
+        [EVENT_EXEC_STARTED] = "exec-started",
+        [EVENT_OOM] = "oom",
+        [EVENT_EXIT] = "exit",
+        [EVENT_DELETE] = "delete",
+        [EVENT_PAUSED] = "paused",
+        [EVENT_RESUMED] = "resumed",
+    };
+
+    return names[kind];
+}
+
 struct events *events_new(void)
 {
     struct events *q = mem_new(struct events);

@@ -45,6 +45,8 @@ struct event {
     size_t n_rootfs;
 };
 
+const char *event_name(enum event_kind kind); /* "create", …, as in containerd's topics */
+
 struct events *events_new(void);
 void events_free(struct events *q);
 /* fn sees each event when it is pushed, and may not wait. False: it is not queued. */

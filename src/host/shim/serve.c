@@ -9,6 +9,7 @@
 #include "host/control/events.h"
 #include "host/control/registry.h"
 #include "host/own/cgroup.h"
+#include "host/own/journal.h"
 #include "host/rpc/rpc_server.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/service/service.h"
@@ -47,6 +48,8 @@ struct shim {
     bool leaving;
     const char *stop_why; /* static text */
     struct watch *watch;
+    struct journal *journal; /* NULL: there is none */
+    bool erred;              /* an error was logged: the journal is worth keeping */
 };
 
 static void stop(void *arg, const char *why)
@@ -98,6 +101,45 @@ static int catch_signals(struct shim *s, struct err *err)
     return 0;
 }
 
+/* ---- the journal */
+
+static void on_line(void *arg, enum log_level level, const char *line, size_t len)
+{
+    struct shim *s = arg;
+
+    s->erred = s->erred || level >= LOG_ERROR;
+    journal_add(s->journal, line, len);
+}
+
+static void begin_journal(struct shim *s)
+{
+    struct err err = ERR_INIT;
+
+    if (journal_open(s->config.run_root, s->args->ns, s->args->id, &s->journal, &err) < 0) {
+        log_warn(NULL, "no journal; `lcow logs` and `lcow explain` will know little", F_ERR(&err));
+        return;
+    }
+    log_tee(s->config.log_level < LOG_INFO ? s->config.log_level : LOG_INFO, on_line, s);
+}
+
+static void end_journal(struct shim *s)
+{
+    log_tee(LOG_OFF, NULL, NULL);
+    journal_close(s->journal, s->erred);
+    s->journal = NULL;
+}
+
+static void note_event(const struct event *e)
+{
+    log_note(NULL, "event",
+             (const struct log_field[]){ F_STR("event", event_name(e->kind)),
+                                         F_STR("cid", e->container_id),
+                                         F_STR("eid", e->exec_id),
+                                         F_U("pid", e->pid),
+                                         F_U("status", e->exit_status),
+                                         {} });
+}
+
 /* ---- the service's news */
 
 static void on_change(void *arg)
@@ -128,6 +170,7 @@ static bool on_event(void *arg, const struct event *e)
     struct shim *s = arg;
     bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
 
+    note_event(e);
     if (init_exit) {
         struct group_note n = s->note;
         struct err err = ERR_INIT;
@@ -367,6 +410,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     } else {
         struct err ignored = ERR_INIT;
 
+        begin_journal(s);
         begin(s, listener, stats_v2);
         if (group_write_note(".", &s->note, &ignored) < 0)
             log_warn(ctx, "no note for delete", F_ERR(&ignored));
@@ -375,6 +419,8 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
         log_info(ctx, "leaving", F_STR("reason", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);
+        s->erred = s->erred || r < 0;
+        end_journal(s);
         if (r < 0)
             return -1;
     }

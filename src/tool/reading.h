@@ -1,0 +1,60 @@
+/* reading.h - the journals of this host's shims, living and dead, as lines in the order of time.
+ * Reads files only: a shim that hangs or is gone keeps nothing back.
+ *
+ * Life: readings_init -> add (which ones) -> more (what is there, then what was added since) …
+ * -> release. */
+#pragma once
+#include "base/json.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct ctx;
+struct err;
+
+enum line_source { LINE_SHIM, LINE_AGENT, LINE_KERNEL, LINE_EVENT, LINE_SOURCE_COUNT };
+const char *line_source_name(enum line_source s);
+
+struct line {
+    enum line_source source;
+    int64_t at_us;    /* wall clock, since 1970 */
+    const char *time; /* as it stands in doc; borrowed, as the others */
+    const char *level, *text;
+    const char *ns, *id; /* whose */
+    json_t *doc;         /* owned */
+    uint64_t order;      /* of two at the same time */
+};
+struct lines {
+    struct line *v;
+    size_t n, cap;
+};
+void lines_release(struct lines *l);
+static inline void lines_release_auto(struct lines *l)
+{
+    lines_release(l);
+}
+
+struct reading;
+struct readings {
+    char *run_root;
+    struct reading **v;
+    size_t n, cap;
+    uint64_t order;
+};
+void readings_init(struct readings *r, const char *run_root);
+void readings_release(struct readings *r);
+static inline void readings_release_auto(struct readings *r)
+{
+    readings_release(r);
+}
+/* word as in shims_find; NULL: all. With a word, exactly one must match: ERR_NOT_FOUND names the
+ * nearest, ERR_INVALID those that match. Repeated with NULL it adds what is new. */
+int readings_add(struct readings *r, const char *word, struct err *err);
+/* Whose they are; NULL unless exactly one was added. Borrowed. */
+const char *readings_ns(const struct readings *r);
+const char *readings_id(const struct readings *r);
+/* Is the shim of the one that was added alive? */
+bool readings_alive(const struct readings *r);
+/* All that came since the last call, sorted. Caller releases. */
+int readings_more(struct readings *r, struct lines *ret, struct err *err);
+/* An inotify descriptor that is readable when there may be more. Caller closes. */
+int readings_watch(const struct readings *r, int *ret_fd, struct err *err);
