@@ -1,4 +1,5 @@
-/* look.c - `lcow stacks` and `lcow share`: one question each to one shim. */
+/* look.c - `lcow stacks`, `tasks`, `console` and `share`: one question each to one shim. */
+#include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -10,6 +11,8 @@
 #include <unistd.h>
 
 #define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
+#define OWN_SERVICE "lcow.v1.Shim"
+#define LOOK_LIMIT (5 * NS_PER_S)
 #define STACKS_LIMIT (10 * NS_PER_S)
 #define SHARE_LIMIT (30 * NS_PER_S)
 
@@ -97,6 +100,141 @@ static int stacks_run(struct ctx *ctx, struct tool *t, char **argv)
 }
 
 const struct tool_command stacks_command = { .cmd = &stacks_cmd, .run = stacks_run };
+
+/* ---- tasks */
+
+static const struct args_opt tasks_table[] = {
+    { "json", 0, ARGS_FLAG, NULL, offsetof(struct stacks_opts, json),
+      "print one JSON array on stdout instead" },
+};
+static const struct args_example tasks_examples[] = {
+    { "lcow tasks 4f2a9", "tasks and execs, as the shim knows them" },
+};
+static const struct args_cmd tasks_cmd = {
+    .name = "tasks",
+    .summary = "Print the tasks of one shim, with their execs.",
+    .synopsis = "[options] ID",
+    .text =
+        "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps -e` "
+        "shows more.\n"
+        "\n"
+        "Exit code: 0; 1 if the shim is not there or does not answer; 2 if this command line "
+        "is wrong.",
+    .opts = tasks_table,
+    .n_opts = ARRAY_LEN(tasks_table),
+    .takes_words = true,
+    .examples = tasks_examples,
+    .n_examples = ARRAY_LEN(tasks_examples),
+};
+
+static void tasks_as_json(const Diag__TasksResponse *resp, struct jsw *w)
+{
+    jsw_arr(w, NULL);
+    for (size_t i = 0; i < resp->n_tasks; i++) {
+        const Diag__Task *task = resp->tasks[i];
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "id", task->id);
+        jsw_arr(w, "execs");
+        for (size_t k = 0; k < task->n_execs; k++) {
+            jsw_obj(w, NULL);
+            jsw_str(w, "id", task->execs[k]->id);
+            jsw_str(w, "state", task->execs[k]->state);
+            jsw_end_obj(w);
+        }
+        jsw_end_arr(w);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+    sbuf_addc(&w->out, '\n');
+}
+
+static void print_tasks(const Diag__TasksResponse *resp, bool json)
+{
+    AUTO(jsw_release) struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    if (json)
+        tasks_as_json(resp, &w);
+    for (size_t i = 0; !json && i < resp->n_tasks; i++) {
+        sbuf_addf(&w.out, "%s\n", resp->tasks[i]->id);
+        for (size_t k = 0; k < resp->tasks[i]->n_execs; k++)
+            sbuf_addf(&w.out, "  +%s  %s\n", resp->tasks[i]->execs[k]->id,
+                      resp->tasks[i]->execs[k]->state);
+    }
+    if (w.out.len > 0)
+        tool_print(STDOUT_FILENO, w.out.data);
+}
+
+static int tasks_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LOOK_LIMIT);
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO(pb_free) Diag__TasksResponse *resp = NULL;
+    Diag__TasksRequest req = DIAG__TASKS_REQUEST__INIT;
+    struct stacks_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &tasks_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n != 1)
+        return tool_fail(TOOL_USAGE, "tasks needs one ID; see: lcow ps");
+    req.execs = true;
+    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
+        rpc_client_call(&limited, client, SERVICE, "DiagTasks", &req,
+                        &diag__tasks_response__descriptor, (void **)&resp, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    print_tasks(resp, o.json);
+    return TOOL_OK;
+}
+
+const struct tool_command tasks_command = { .cmd = &tasks_cmd, .run = tasks_run };
+
+/* ---- console */
+
+static const struct args_example console_examples[] = {
+    { "lcow console 4f2a9", "the last that firmware, kernel and agent printed" },
+};
+static const struct args_cmd console_cmd = {
+    .name = "console",
+    .summary = "Print the last lines of a VM's console.",
+    .synopsis = "ID",
+    .text =
+        "The shim keeps them: this works while the VM is stopped or hangs. The console takes no "
+        "input; for a shell in the VM see: lcow exec --vm -t ID -- sh\n"
+        "\n"
+        "Exit code: 0; 1 if the shim is not there or does not answer; 2 if this command line "
+        "is wrong.",
+    .takes_words = true,
+    .examples = console_examples,
+    .n_examples = ARRAY_LEN(console_examples),
+};
+
+static int console_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LOOK_LIMIT);
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO(pb_free) Lcow__ConsoleResponse *resp = NULL;
+    Lcow__ConsoleRequest req = LCOW__CONSOLE_REQUEST__INIT;
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &console_cmd, NULL, argv, &rest, &code))
+        return code;
+    if (rest.n != 1)
+        return tool_fail(TOOL_USAGE, "console needs one ID; see: lcow ps");
+    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
+        rpc_client_call(&limited, client, OWN_SERVICE, "Console", &req,
+                        &lcow__console_response__descriptor, (void **)&resp, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    tool_print(STDOUT_FILENO, resp->text);
+    return TOOL_OK;
+}
+
+const struct tool_command console_command = { .cmd = &console_cmd, .run = console_run };
 
 /* ---- share */
 

@@ -14,6 +14,7 @@
 #define KILL_LIMIT (5 * NS_PER_S)  /* for the guest to end what nobody waits for any more */
 #define BIND_LIMIT (10 * NS_PER_S) /* mount(8) in the guest */
 #define GUEST_STACKS_LIMIT (5 * NS_PER_S)
+#define CONSOLE_MAX (64u << 10) /* more than a backend keeps */
 
 static const char *const environment[] = {
     "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", "TERM=xterm",
@@ -249,4 +250,15 @@ void diag_stacks(struct ctx *ctx, struct registry *r, char **ret_host, char **re
     loop_dump(ctx->loop, &host);
     *ret_host = sbuf_take(&host);
     *ret_guest = guest_stacks(ctx, r);
+}
+
+int diag_console(struct registry *r, char **ret_text, struct err *err)
+{
+    struct sbuf out = { 0 };
+
+    if (!r->box || !r->box->vm)
+        return err_set(err, ERR_STATE, "console: sandbox %s has no VM", r->id);
+    vm_console_tail(r->box->vm, CONSOLE_MAX, &out);
+    *ret_text = sbuf_take(&out);
+    return 0;
 }

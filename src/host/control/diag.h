@@ -46,3 +46,7 @@ void diag_each(struct registry *r, void (*fn)(void *arg, const struct process_vi
 /* Both are texts; callers free. A guest that does not answer within seconds does not keep the
  * host's part back: then *ret_guest says why. */
 void diag_stacks(struct ctx *ctx, struct registry *r, char **ret_host, char **ret_guest);
+
+/* The last lines of the VM's console, made printable; also while the VM is stopped, or when it has
+ * just ended. Caller frees. ERR_STATE: there is none. Never waits. */
+int diag_console(struct registry *r, char **ret_text, struct err *err);

@@ -87,6 +87,7 @@ static void put_vm(struct jsw *w, struct box *b)
     jsw_str(w, "vmm_version", info.version);
     jsw_str(w, "kernel", b->kernel);
     jsw_bool(w, "emulated", info.emulated);
+    jsw_bool(w, "clone", info.clone);
     jsw_i64(w, "pid", info.pid);
     jsw_u64(w, "memory_mib", b->size.memory_mib);
     jsw_u64(w, "cpus", b->size.cpus);

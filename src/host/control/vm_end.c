@@ -104,8 +104,9 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
 {
     fill_exit(vm);
     fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASED);
-    log_info(ctx, "vm exited", F_U("code", vm->exit.code), F_BOOL("requested", vm->exit.requested),
-             F_STR("stage", vm_stage_name(vm->exit.stage)), F_STR("why", vm->exit.why));
+    LOG_AT(ctx, vm->exit.requested ? LOG_INFO : LOG_ERROR, "vm exited", F_U("code", vm->exit.code),
+           F_BOOL("requested", vm->exit.requested), F_STR("stage", vm_stage_name(vm->exit.stage)),
+           F_STR("why", vm->exit.why));
     if (vm->on_exit)
         vm->on_exit(vm->on_exit_arg, &vm->exit);
     vm->reap = REAP_DONE;

@@ -167,6 +167,19 @@ static int inspect(struct ctx *ctx, struct service *s, const Lcow__InspectReques
     return 0;
 }
 
+static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleRequest *req,
+                   Lcow__ConsoleResponse *resp, struct err *err)
+{
+    AUTO_FREE char *text = NULL;
+
+    (void)ctx, (void)req;
+    s->calls++;
+    if (diag_console(s->opts.registry, &text, err) < 0)
+        return -1;
+    pb_set_str(&resp->text, text);
+    return 0;
+}
+
 static const struct rpc_method methods[] = {
     RPC_UNARY("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
               Diag__ExecProcessResponse),
@@ -182,6 +195,7 @@ static const struct rpc_method own_methods[] = {
     RPC_UNARY("Inspect", inspect, struct service, Lcow__InspectRequest, Lcow__InspectResponse),
     RPC_UNARY("ExecControl", exec_control, struct service, Lcow__ExecControlRequest,
               Lcow__ExecControlResponse),
+    RPC_UNARY("Console", console, struct service, Lcow__ConsoleRequest, Lcow__ConsoleResponse),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };
