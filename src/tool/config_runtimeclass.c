@@ -64,7 +64,7 @@ static bool is_vm(const char *pid, const struct config *c)
            file_read_all(path, 64, &name, &len) == 0 && str_starts(name, "qemu-system");
 }
 
-static void measure(const struct config *c, struct runtimeclass *r)
+void runtimeclass_measure(const struct config *c, struct runtimeclass *r)
 {
     DIR *proc = opendir("/proc");
     const struct dirent *entry;
@@ -123,7 +123,7 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
     if (!tool_begin(t, &cmd, NULL, argv, &rest, &code))
         return code;
     r.guest_mib = t->config.overhead_mib;
-    measure(&t->config, &r);
+    runtimeclass_measure(&t->config, &r);
     runtimeclass_print(&r, &out);
     tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;

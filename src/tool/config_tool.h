@@ -24,6 +24,8 @@ struct runtimeclass {
     uint32_t vmm_mib;   /* QEMU's own; the most of those that were measured */
     size_t n_measured;
 };
+/* The VMs that run here, as far as we may look. Fills vmm_mib and n_measured. */
+void runtimeclass_measure(const struct config *c, struct runtimeclass *r);
 void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out);
 /* /proc/PID/smaps of a VMM: its share of memory without the guest's. */
 uint64_t runtimeclass_own_kib(const char *smaps);

@@ -16,7 +16,8 @@
 
 const struct tool_command *const tool_commands[] = {
     &boot_command,     &ps_command,         &inspect_command,
-    &logs_command,     &events_command,     &explain_command,
+    &logs_command,     &events_command,     &top_command,
+    &metrics_command,  &overhead_command,   &explain_command,
     &timeline_command, &tasks_command,      &console_command,
     &exec_command,     &share_command,      &stacks_command,
     &doctor_command,   &template_command,   &config_command,

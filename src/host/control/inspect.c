@@ -1,5 +1,6 @@
 #include "host/control/inspect.h"
 #include "base/json.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/timeline.h"
 #include "host/bridge/guest.h"
@@ -109,6 +110,16 @@ static void put_vm(struct jsw *w, struct box *b)
     jsw_end_obj(w);
 }
 
+static void put_counters(struct jsw *w, const struct registry *r)
+{
+    jsw_obj(w, "counters");
+    jsw_u64(w, "stdio_lost_bytes", r->lost_bytes);
+    jsw_u64(w, "log_lines_dropped", log_dropped());
+    jsw_u64(w, "events_pending", events_pending(r->o.events));
+    jsw_u64(w, "events_dropped", events_dropped(r->o.events));
+    jsw_end_obj(w);
+}
+
 char *registry_inspect(struct registry *r)
 {
     struct jsw w;
@@ -125,6 +136,7 @@ char *registry_inspect(struct registry *r)
         put_vm(&w, r->box);
     else
         jsw_null(&w, "vm");
+    put_counters(&w, r);
     jsw_arr(&w, "containers");
     LIST_EACH (&r->containers, at)
         put_container(&w, LIST_ENTRY(at, struct container, node));

@@ -61,6 +61,18 @@ static struct process *process_ref(struct process *p)
     return p;
 }
 
+/* What it lost is the sandbox's to tell. */
+static void drop_io(struct process *p)
+{
+    const struct registry_host *host = p->r->host;
+
+    if (!p->io)
+        return;
+    host->io_close(p->io);
+    p->r->lost_bytes += host->io_lost_bytes ? host->io_lost_bytes(p->io) : 0;
+    host->io_free(TAKE_PTR(p->io));
+}
+
 void process_unref(struct process *p)
 {
     if (!p || --p->refs > 0)
@@ -72,8 +84,7 @@ void process_unref(struct process *p)
     free(p->out);
     free(p->err);
     free(p->oci_process);
-    if (p->io)
-        p->r->host->io_free(p->io);
+    drop_io(p);
     free(p);
 }
 
@@ -85,8 +96,8 @@ void process_forget(struct process *p)
         return;
     p->c = NULL;
     p->gone = true;
-    if (p->io && !p->draining) /* else the last reference does it */
-        p->r->host->io_free(TAKE_PTR(p->io));
+    if (!p->draining) /* else the last reference does it */
+        drop_io(p);
     if (c->init == p) {
         c->init = NULL;
     } else {

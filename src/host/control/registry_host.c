@@ -40,5 +40,6 @@ const struct registry_host registry_host_linux = {
     .io_drain = io_drain,
     .io_close_stdin = io_close_stdin,
     .io_close = io_close,
+    .io_lost_bytes = io_lost_bytes,
     .io_free = io_free,
 };

@@ -66,6 +66,7 @@ struct registry_host {
     int (*io_drain)(struct ctx *ctx, struct io *io, struct err *err);
     void (*io_close_stdin)(struct io *io);
     void (*io_close)(struct io *io);
+    uint64_t (*io_lost_bytes)(const struct io *io); /* NULL: none are */
     void (*io_free)(struct io *io);
 };
 extern const struct registry_host registry_host_linux;

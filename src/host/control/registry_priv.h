@@ -296,6 +296,7 @@ struct registry {
     struct sandbox *sandbox; /* made on purpose; NULL if none was */
     struct group fibers;
     struct group drivers;
+    uint64_t lost_bytes; /* of output, over all processes that are gone */
     bool closing;
 };
 
