@@ -10,6 +10,7 @@
 #include "guest/init/init.h"
 #include "guest/init/modules.h"
 #include "guest/init/power.h"
+#include "guest/runtime/in_root.h"
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -19,6 +20,7 @@
 static const char usage[] =
     "usage: as PID 1 of a utility VM: init [WORD …]\n"
     "       gcs serve [-loglevel LEVEL] [-stages NAME=START-END,…]   (started by PID 1)\n"
+    "       gcs in-root ROOT PROGRAM NAME [ARG …]   (for lcow cp)\n"
     "       gcs --version\n";
 
 struct serving {
@@ -96,6 +98,8 @@ int main(int argc, char **argv)
         return init_run("/proc/self/exe", (const char *const *)argv + (argc > 0));
     if (argc >= 2 && str_eq(argv[1], "serve"))
         return serve(argv + 2);
+    if (argc >= 5 && str_eq(argv[1], "in-root"))
+        return in_root_exec(argv[2], argv[3], argv + 4);
     if (argc == 2 && str_eq(argv[1], "--version")) {
         puts("gcs " LCOW_VERSION);
         return 0;

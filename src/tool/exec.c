@@ -1,6 +1,7 @@
 /* exec.c - `lcow exec --vm`: a command in a running VM, outside its containers, by way of its shim.
  * Works although crun, the container or containerd does not. stdio goes through FIFOs in a
  * directory of our own, as containerd's does. */
+#include "tool/exec.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/clock.h"
@@ -63,6 +64,7 @@ static const struct args_cmd cmd = {
 
 struct exec {
     struct tool *tool;
+    const struct tool_exec *what;
     struct rpc_client *client;
     char dir[64];
     char *path[3];
@@ -101,7 +103,7 @@ static int open_fifo(struct exec *x, int i, const char *name, struct err *err)
         return err_sys(err, errno, "open %s", x->path[i]);
     x->held[i] = i == 0 ? TAKE_FD(reader) : TAKE_FD(writer);
     x->fifo[i] = stream_from_fd(x->tool->loop, i == 0 ? TAKE_FD(writer) : TAKE_FD(reader));
-    x->ours[i] = stream_reopen(x->tool->loop, i, i == 0 ? O_RDONLY : O_WRONLY);
+    x->ours[i] = stream_reopen(x->tool->loop, x->what->fds[i], i == 0 ? O_RDONLY : O_WRONLY);
     return 0;
 }
 
@@ -202,16 +204,16 @@ static void end_relays(struct exec *x)
 
 /* ---- the command */
 
-static int call(struct ctx *ctx, struct exec *x, const struct exec_opts *o, char **argv, int n,
-                int *ret_code, struct err *err)
+static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
 {
     Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
     AUTO(pb_free) Diag__ExecProcessResponse *resp = NULL;
 
-    req.args = (const char **)argv;
-    req.n_args = (size_t)n;
-    req.workdir = o->cwd ? o->cwd : "";
-    req.terminal = o->terminal;
+    req.args = (const char **)x->what->argv;
+    for (size_t i = 0; x->what->argv[i]; i++)
+        req.n_args++;
+    req.workdir = x->what->cwd ? x->what->cwd : "";
+    req.terminal = x->what->terminal;
     req.stdin = x->path[0];
     req.stdout = x->path[1];
     req.stderr = x->path[2] ? x->path[2] : "";
@@ -245,39 +247,54 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
     cancel_fire(&x->call_end, ERR_CANCELLED, "a signal ended it"); /* the shim kills the command */
 }
 
+int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
+                    const struct tool_exec *what, int *ret_code, struct err *err)
+{
+    struct exec *x = mem_new(struct exec); /* the signals' handler stays as long as the loop */
+    int r;
+
+    *x = (struct exec){ .tool = t, .what = what, .client = client, .held = { -1, -1, -1 } };
+    r = open_all(x, what->terminal, err);
+    cancel_init(&x->call_end, ctx->cancel);
+    struct ctx calling = ctx_with_cancel(ctx, &x->call_end);
+    (void)loop_on_signal(t->loop, SIGINT, on_signal, x);
+    (void)loop_on_signal(t->loop, SIGTERM, on_signal, x);
+    if (r == 0) {
+        start_relays(ctx, x);
+        if (what->terminal) {
+            (void)term_raw();
+            group_go(&x->in, ctx->loop, tell_size, x, "size");
+        }
+        r = call(&calling, x, ret_code, err);
+        end_relays(x);
+        term_restore();
+    }
+    close_all(x);
+    return r;
+}
+
 static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
 {
-    struct exec x = { .tool = t, .held = { -1, -1, -1 } };
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
     struct exec_opts o = { 0 };
     struct args_rest rest;
     struct err err = ERR_INIT;
-    int code, r;
+    int code;
 
     if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
         return code;
     if (!o.vm || rest.n < 2)
         return tool_fail(TOOL_USAGE, "exec needs --vm, an ID and a command: lcow exec --vm ID -- "
                                      "CMD");
-    if (tool_shim_of(ctx, t, rest.argv[0], &x.client, &err) < 0)
+
+    const struct tool_exec what = {
+        .argv = rest.argv + 1, .cwd = o.cwd, .terminal = o.terminal, .fds = { 0, 1, 2 }
+    };
+
+    if (tool_shim_of(ctx, t, rest.argv[0], &client, &err) < 0 ||
+        tool_exec_in_vm(ctx, t, client, &what, &code, &err) < 0)
         return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
-    r = open_all(&x, o.terminal, &err);
-    cancel_init(&x.call_end, ctx->cancel);
-    struct ctx calling = ctx_with_cancel(ctx, &x.call_end);
-    (void)loop_on_signal(t->loop, SIGINT, on_signal, &x);
-    (void)loop_on_signal(t->loop, SIGTERM, on_signal, &x);
-    if (r == 0) {
-        start_relays(ctx, &x);
-        if (o.terminal) {
-            (void)term_raw();
-            group_go(&x.in, ctx->loop, tell_size, &x, "size");
-        }
-        r = call(&calling, &x, &o, rest.argv + 1, rest.n - 1, &code, &err);
-        end_relays(&x);
-        term_restore();
-    }
-    close_all(&x);
-    rpc_client_free(x.client);
-    return r < 0 ? tool_fail(TOOL_BOOT_FAILED, "%s", err.msg) : code;
+    return code;
 }
 
 const struct tool_command exec_command = { .cmd = &cmd, .run = exec_run };

@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "host/own/ledger.h"
 #include "tool/diagnosis.h"
+#include "tool/look.h"
 #include "tool/reading.h"
 #include "tool/shims.h"
 #include "tool/tool.h"
@@ -368,37 +369,47 @@ static void facts_as_json(const struct facts *f, struct jsw *w)
     sbuf_addc(&w->out, '\n');
 }
 
-static int explain_run(struct ctx *ctx, struct tool *t, char **argv)
+int tool_explain(struct ctx *ctx, struct tool *t, const char *word, bool json, struct sbuf *out,
+                 struct err *err)
 {
     AUTO(shims_release) struct shims shims = { 0 };
     AUTO_FREE struct facts *f = mem_new(struct facts);
     AUTO(jsw_release) struct jsw w;
+    int r;
+
+    jsw_init(&w, JSW_PLAIN);
+    if (shims_list(t->config.run_root, &shims, err) < 0)
+        return -1;
+    shims_ask(ctx, &shims);
+    r = gather(t, word, &shims, f, err);
+    if (r == 0 && json)
+        facts_as_json(f, &w);
+    else if (r == 0)
+        put_facts(f, &w.out);
+    if (r == 0)
+        sbuf_adds(out, w.out.data);
+    lines_release(&f->lines);
+    free(f->ns);
+    free(f->id);
+    return r;
+}
+
+static int explain_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
     struct explain_opts o = { 0 };
     struct args_rest rest;
     struct err err = ERR_INIT;
     int code;
 
-    jsw_init(&w, JSW_PLAIN);
     if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
         return code;
     if (rest.n != 1)
         return tool_fail(TOOL_USAGE, "explain needs one ID; see: lcow ps");
-    if (shims_list(t->config.run_root, &shims, &err) < 0)
+    if (tool_explain(ctx, t, rest.argv[0], o.json, &out, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
-    shims_ask(ctx, &shims);
-    if (gather(t, rest.argv[0], &shims, f, &err) < 0) {
-        code = tool_fail(TOOL_FAILED, "%s", err.msg);
-    } else {
-        if (o.json)
-            facts_as_json(f, &w);
-        else
-            put_facts(f, &w.out);
-        tool_print(STDOUT_FILENO, w.out.data);
-    }
-    lines_release(&f->lines);
-    free(f->ns);
-    free(f->id);
-    return code;
+    tool_print(STDOUT_FILENO, out.data);
+    return TOOL_OK;
 }
 
 const struct tool_command explain_command = { .cmd = &cmd, .run = explain_run };

@@ -4,6 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/loop.h"
+#include "tool/look.h"
 #include "tool/reading.h"
 #include "tool/shims.h"
 #include "tool/tool.h"
@@ -236,6 +237,22 @@ static int choose(struct ctx *ctx, struct tool *t, const char *word, struct read
     }
     *ret_container = str_dup(word);
     return readings_add(r, word, err);
+}
+
+int tool_journal(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out,
+                 struct err *err)
+{
+    const struct printing p = { .json = true };
+    AUTO(readings_release) struct readings r = { 0 };
+    AUTO(lines_release) struct lines lines = { 0 };
+    AUTO_FREE char *container = NULL;
+
+    readings_init(&r, t->config.run_root);
+    if (choose(ctx, t, word, &r, &container, err) < 0 || readings_more(&r, &lines, err) < 0)
+        return -1;
+    for (size_t i = 0; i < lines.n; i++)
+        put_line(&p, &lines.v[i], out);
+    return 0;
 }
 
 static int logs_run(struct ctx *ctx, struct tool *t, char **argv)

@@ -1,4 +1,5 @@
 /* look.c - `lcow stacks`, `tasks`, `console` and `share`: one question each to one shim. */
+#include "tool/look.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/clock.h"
@@ -59,29 +60,40 @@ static const struct args_cmd stacks_cmd = {
     .n_examples = ARRAY_LEN(stacks_examples),
 };
 
-static void print_stacks(const Diag__StacksResponse *resp, bool json)
+static void put_stacks(const Diag__StacksResponse *resp, bool json, struct sbuf *out)
 {
     AUTO(jsw_release) struct jsw w;
 
-    jsw_init(&w, JSW_PLAIN);
-    if (json) {
-        jsw_obj(&w, NULL);
-        jsw_str(&w, "shim", resp->stacks);
-        jsw_str(&w, "guest", resp->guest_stacks);
-        jsw_end_obj(&w);
-        sbuf_addc(&w.out, '\n');
-    } else {
-        sbuf_addf(&w.out, "shim\n%s\nguest\n%s\n", resp->stacks, resp->guest_stacks);
+    if (!json) {
+        sbuf_addf(out, "shim\n%s\nguest\n%s\n", resp->stacks, resp->guest_stacks);
+        return;
     }
-    tool_print(STDOUT_FILENO, w.out.data);
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "shim", resp->stacks);
+    jsw_str(&w, "guest", resp->guest_stacks);
+    jsw_end_obj(&w);
+    sbuf_addf(out, "%s\n", w.out.data);
+}
+
+int tool_stacks(struct ctx *ctx, struct rpc_client *client, bool json, struct sbuf *out,
+                struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, STACKS_LIMIT);
+    AUTO(pb_free) Diag__StacksResponse *resp = NULL;
+    Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
+
+    if (rpc_client_call(&limited, client, SERVICE, "DiagStacks", &req,
+                        &diag__stacks_response__descriptor, (void **)&resp, err) < 0)
+        return -1;
+    put_stacks(resp, json, out);
+    return 0;
 }
 
 static int stacks_run(struct ctx *ctx, struct tool *t, char **argv)
 {
-    struct ctx limited = ctx_with_timeout(ctx, STACKS_LIMIT);
     AUTO(rpc_client_free) struct rpc_client *client = NULL;
-    AUTO(pb_free) Diag__StacksResponse *resp = NULL;
-    Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
     struct stacks_opts o = { 0 };
     struct args_rest rest;
     struct err err = ERR_INIT;
@@ -91,11 +103,10 @@ static int stacks_run(struct ctx *ctx, struct tool *t, char **argv)
         return code;
     if (rest.n != 1)
         return tool_fail(TOOL_USAGE, "stacks needs one ID; see: lcow ps");
-    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
-        rpc_client_call(&limited, client, SERVICE, "DiagStacks", &req,
-                        &diag__stacks_response__descriptor, (void **)&resp, &err) < 0)
+    if (tool_shim_of(ctx, t, rest.argv[0], &client, &err) < 0 ||
+        tool_stacks(ctx, client, o.json, &out, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
-    print_stacks(resp, o.json);
+    tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }
 
@@ -212,12 +223,23 @@ static const struct args_cmd console_cmd = {
     .n_examples = ARRAY_LEN(console_examples),
 };
 
-static int console_run(struct ctx *ctx, struct tool *t, char **argv)
+int tool_console(struct ctx *ctx, struct rpc_client *client, struct sbuf *out, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, LOOK_LIMIT);
-    AUTO(rpc_client_free) struct rpc_client *client = NULL;
     AUTO(pb_free) Lcow__ConsoleResponse *resp = NULL;
     Lcow__ConsoleRequest req = LCOW__CONSOLE_REQUEST__INIT;
+
+    if (rpc_client_call(&limited, client, OWN_SERVICE, "Console", &req,
+                        &lcow__console_response__descriptor, (void **)&resp, err) < 0)
+        return -1;
+    sbuf_adds(out, resp->text);
+    return 0;
+}
+
+static int console_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
     struct args_rest rest;
     struct err err = ERR_INIT;
     int code;
@@ -226,11 +248,10 @@ static int console_run(struct ctx *ctx, struct tool *t, char **argv)
         return code;
     if (rest.n != 1)
         return tool_fail(TOOL_USAGE, "console needs one ID; see: lcow ps");
-    if (tool_shim_of(&limited, t, rest.argv[0], &client, &err) < 0 ||
-        rpc_client_call(&limited, client, OWN_SERVICE, "Console", &req,
-                        &lcow__console_response__descriptor, (void **)&resp, &err) < 0)
+    if (tool_shim_of(ctx, t, rest.argv[0], &client, &err) < 0 ||
+        tool_console(ctx, client, &out, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
-    tool_print(STDOUT_FILENO, resp->text);
+    tool_print(STDOUT_FILENO, out.data ? out.data : "");
     return TOOL_OK;
 }
 

@@ -2,6 +2,7 @@
  * it: a picture, a text, a trace for a viewer, or two starts side by side. */
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "tool/look.h"
 #include "tool/shims.h"
 #include "tool/timeline_view.h"
 #include "tool/tool.h"
@@ -223,47 +224,62 @@ static void put_comparison(const struct start *a, const struct start *b, struct 
 
 /* ---- the command */
 
-static int look_up(const struct shims *shims, const char *word, struct start *ret, char **ret_id,
-                   struct err *err)
+static void put_start(struct start *s, const char *id, const char *format, struct sbuf *out)
 {
-    const struct shim *s;
+    AUTO(jsw_release) struct jsw w;
+    struct view v = view_of(s, id);
+
+    jsw_init(&w, JSW_PLAIN);
+    if (str_eq(format, "json")) {
+        put_trace(s, &w);
+        sbuf_adds(out, w.out.data);
+    } else if (str_eq(format, "svg")) {
+        view_svg(&v, out);
+    } else {
+        view_text(&v, out);
+    }
+}
+
+int tool_timeline(const struct shim *shim, const char *format, struct sbuf *out, struct err *err)
+{
+    AUTO_FREE struct start *s = mem_new(struct start);
+
+    if (read_start(shim, s, err) < 0)
+        return -1;
+    put_start(s, shim->id, format, out);
+    return 0;
+}
+
+static int compare(const struct shims *shims, char **words, struct sbuf *out, struct err *err)
+{
+    AUTO_FREE struct start *a = mem_new(struct start), *b = mem_new(struct start);
+    const struct shim *x, *y;
     const char *container;
 
-    if (shims_find(shims, word, &s, &container, err) < 0 || read_start(s, ret, err) < 0)
+    if (shims_find(shims, words[0], &x, &container, err) < 0 || read_start(x, a, err) < 0 ||
+        shims_find(shims, words[1], &y, &container, err) < 0 || read_start(y, b, err) < 0)
         return -1;
-    *ret_id = str_dup(s->id);
+    put_comparison(a, b, out);
     return 0;
 }
 
 static int show(const struct shims *shims, const struct timeline_opts *o, char **words,
-                struct err *err)
+                struct sbuf *out, struct err *err)
 {
-    AUTO_FREE struct start *a = mem_new(struct start), *b = mem_new(struct start);
-    AUTO_FREE char *id = NULL, *other = NULL;
-    AUTO(jsw_release) struct jsw w;
-
-    jsw_init(&w, JSW_PLAIN);
-    if (look_up(shims, words[0], a, &id, err) < 0 ||
-        (o->compare && look_up(shims, words[1], b, &other, err) < 0))
-        return -1;
-
-    struct view v = view_of(a, id);
+    const struct shim *s;
+    const char *container;
 
     if (o->compare)
-        put_comparison(a, b, &w.out);
-    else if (o->json || str_eq(o->format, "json"))
-        put_trace(a, &w);
-    else if (str_eq(o->format, "svg"))
-        view_svg(&v, &w.out);
-    else
-        view_text(&v, &w.out);
-    tool_print(STDOUT_FILENO, w.out.data);
-    return 0;
+        return compare(shims, words, out, err);
+    if (shims_find(shims, words[0], &s, &container, err) < 0)
+        return -1;
+    return tool_timeline(s, o->json ? "json" : o->format, out, err);
 }
 
 static int timeline_run(struct ctx *ctx, struct tool *t, char **argv)
 {
     AUTO(shims_release) struct shims shims = { 0 };
+    AUTO(sbuf_release) struct sbuf out = { 0 };
     struct timeline_opts o = { .format = "txt" };
     struct args_rest rest;
     struct err err = ERR_INIT;
@@ -279,8 +295,9 @@ static int timeline_run(struct ctx *ctx, struct tool *t, char **argv)
     if (shims_list(t->config.run_root, &shims, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
     shims_ask(ctx, &shims);
-    if (show(&shims, &o, rest.argv, &err) < 0)
+    if (show(&shims, &o, rest.argv, &out, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
+    tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }
 

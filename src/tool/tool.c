@@ -14,15 +14,29 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-const struct tool_command *const tool_commands[] = {
-    &boot_command,     &ps_command,         &inspect_command,
-    &logs_command,     &events_command,     &top_command,
-    &metrics_command,  &overhead_command,   &explain_command,
-    &timeline_command, &tasks_command,      &console_command,
-    &exec_command,     &share_command,      &stacks_command,
-    &doctor_command,   &template_command,   &config_command,
-    &gc_command,       &completion_command, NULL
-};
+const struct tool_command *const tool_commands[] = { &boot_command,
+                                                     &ps_command,
+                                                     &top_command,
+                                                     &inspect_command,
+                                                     &explain_command,
+                                                     &logs_command,
+                                                     &events_command,
+                                                     &timeline_command,
+                                                     &console_command,
+                                                     &stacks_command,
+                                                     &tasks_command,
+                                                     &exec_command,
+                                                     &cp_command,
+                                                     &share_command,
+                                                     &metrics_command,
+                                                     &overhead_command,
+                                                     &report_command,
+                                                     &doctor_command,
+                                                     &template_command,
+                                                     &config_command,
+                                                     &gc_command,
+                                                     &completion_command,
+                                                     NULL };
 
 const struct args_opt tool_global_opts[] = {
     { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),

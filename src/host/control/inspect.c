@@ -25,6 +25,7 @@ static void put_process(struct jsw *w, const struct process *p)
 
     process_view(p, &v);
     jsw_str(w, "state", status_name(v.status));
+    jsw_u64(w, "guest_pid", p->guest_pid);
     if (v.exited_wall_ns) {
         jsw_u64(w, "exit_status", v.exit_status);
         jsw_u64(w, "exited_ns", v.exited_wall_ns);

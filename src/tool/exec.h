@@ -1,0 +1,18 @@
+/* exec.h - a command in a running VM, with descriptors of ours as its stdio. */
+#pragma once
+#include <stdbool.h>
+
+struct ctx;
+struct err;
+struct rpc_client;
+struct tool;
+
+struct tool_exec {
+    char *const *argv; /* NULL-terminated */
+    const char *cwd;   /* NULL: / */
+    bool terminal;     /* of the VM's, with ours in raw mode meanwhile */
+    int fds[3];        /* borrowed */
+};
+/* Waits until it has ended and its output is written. SIGINT and SIGTERM end it. Once a process. */
+int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
+                    const struct tool_exec *what, int *ret_code, struct err *err);
