@@ -42,15 +42,15 @@ static const struct args_cmd cmd = {
 
 /* "$1": the container's first process. Names never become part of a script. */
 static const char script_out[] =
-    "set -e; in() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
-    " in tar -C \"$(dirname \"$2\")\" -cf - \"$(basename \"$2\")\"";
+    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
+    " at tar -C \"$(dirname \"$2\")\" -cf - \"$(basename \"$2\")\"";
 static const char script_in[] =
-    "set -e; in() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
-    " if in test -d \"$2\"; then dir=$2; name=$3;"
+    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
+    " if at test -d \"$2\"; then dir=$2; name=$3;"
     " else dir=$(dirname \"$2\"); name=$(basename \"$2\"); fi;"
-    " new=$(in mktemp -d \"$dir/.lcow-cp.XXXXXX\");"
-    " if in tar -C \"$new\" -xf - && in mv \"$new/$3\" \"$dir/$name\"; then in rmdir \"$new\";"
-    " else in rm -rf \"$new\"; exit 1; fi";
+    " new=$(at mktemp -d \"$dir/.lcow-cp.XXXXXX\");"
+    " if at tar -C \"$new\" -xf - && at mv \"$new/$3\" \"$dir/$name\"; then at rmdir \"$new\";"
+    " else at rm -rf \"$new\"; exit 1; fi";
 
 struct end {
     char *id;         /* NULL: the host */

@@ -19,6 +19,10 @@ TEST(each_failure_has_its_stage_and_a_remedy)
         { "request failed: write /x/scratch.img: No space left on device", "storage" },
         { "request failed: start: executable file `/no` not found in $PATH", "container: start" },
         { "request failed: network of the pod: open netns /run/netns/x: not there", "network" },
+        { "request failed: Create: create container c1: mount /no/such/path: open /no/such/path: "
+          "No "
+          "such file or directory",
+          "container: mounts" },
         { "the guest does not take a SIGKILL; its VM is ended now", "guest" },
     };
 

@@ -84,10 +84,12 @@ static void find_trouble(struct facts *f)
     for (size_t i = f->lines.n; i-- > 0;) {
         const struct line *l = &f->lines.v[i];
 
-        if (!str_eq(l->level, "error"))
+        AUTO_FREE char *words = words_of(l);
+
+        /* That a thing is gone is told to those who remove it twice; it is no failure. */
+        if (!str_eq(l->level, "error") || strstr(words, ": no container "))
             continue;
 
-        AUTO_FREE char *words = words_of(l);
         const struct diagnosis *d = diagnose(words);
 
         if (d) {
@@ -201,7 +203,7 @@ static void put_state(const struct facts *f, struct sbuf *out)
     const json_t *list =
         f->shim && f->shim->doc ? json_object_get(f->shim->doc, "containers") : NULL;
 
-    sbuf_addf(out, "sandbox %s/%s: ", f->ns, f->id);
+    sbuf_addf(out, "sandbox %s/%s\n  ", f->ns, f->id);
     if (!f->shim)
         sbuf_adds(out, "its shim is gone\n");
     else if (!f->shim->doc)
@@ -256,9 +258,10 @@ static bool is_event(const struct line *l)
     return l->source == LINE_EVENT;
 }
 
+/* Kernels warn of much that is none. */
 static bool is_trouble(const struct line *l)
 {
-    return str_eq(l->level, "error") || str_eq(l->level, "warn");
+    return str_eq(l->level, "error") || (str_eq(l->level, "warn") && l->source != LINE_KERNEL);
 }
 
 static void put_events(const struct facts *f, struct sbuf *out)

@@ -64,11 +64,11 @@ static void put_stacks(const Diag__StacksResponse *resp, bool json, struct sbuf 
 {
     AUTO(jsw_release) struct jsw w;
 
+    jsw_init(&w, JSW_PLAIN);
     if (!json) {
         sbuf_addf(out, "shim\n%s\nguest\n%s\n", resp->stacks, resp->guest_stacks);
         return;
     }
-    jsw_init(&w, JSW_PLAIN);
     jsw_obj(&w, NULL);
     jsw_str(&w, "shim", resp->stacks);
     jsw_str(&w, "guest", resp->guest_stacks);

@@ -14,11 +14,12 @@
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 16384u
+#define READ_BYTES 8192u
 
 struct reading {
     char *ns, *id, *path;
     bool alive;
-    ino_t ino;
+    int fd; /* held: what it says last can be read although it was removed; -1: none yet */
     off_t at;
     struct sbuf part; /* of a line whose end is not there yet */
 };
@@ -46,6 +47,7 @@ static void reading_free(struct reading *x)
     free(x->ns);
     free(x->id);
     free(x->path);
+    fd_close(x->fd);
     sbuf_release(&x->part);
     free(x);
 }
@@ -65,6 +67,7 @@ static void keep(struct readings *r, const struct journal_entry *e)
     x->ns = str_dup(e->ns);
     x->id = str_dup(e->id);
     x->path = str_dup(e->path);
+    x->fd = -1;
     x->alive = e->alive;
     r->v = mem_grow(r->v, r->n, &r->cap, sizeof(*r->v));
     r->v[r->n++] = x;
@@ -174,7 +177,7 @@ static enum line_source source_of(const json_t *doc)
 {
     const char *source = json_string_value(json_object_get(doc, "source"));
 
-    if (json_object_get(doc, "event"))
+    if (str_eq(json_string_value(json_object_get(doc, "msg")), "event"))
         return LINE_EVENT;
     if (str_eq(source, "kernel"))
         return LINE_KERNEL;
@@ -220,16 +223,15 @@ static void add_line(struct readings *r, const struct reading *x, const char *te
 
 /* ---- what is new */
 
-static int read_rest(struct readings *r, struct reading *x, int fd, struct lines *out)
+static int read_rest(struct readings *r, struct reading *x, struct lines *out)
 {
-    char buf[8192];
     ssize_t n;
 
-    while ((n = pread(fd, buf, sizeof(buf), x->at)) > 0) {
-        const char *from = x->part.data, *nl;
+    while ((n = pread(x->fd, sbuf_room(&x->part, READ_BYTES), READ_BYTES, x->at)) > 0) {
+        const char *from, *nl;
 
         x->at += n;
-        sbuf_add(&x->part, buf, (size_t)n);
+        x->part.len += (size_t)n;
         from = x->part.data;
         while ((nl = memchr(from, '\n', x->part.len - (size_t)(from - x->part.data)))) {
             add_line(r, x, from, (size_t)(nl - from), out);
@@ -242,33 +244,38 @@ static int read_rest(struct readings *r, struct reading *x, int fd, struct lines
     return n < 0 ? -errno : 0;
 }
 
-/* The one before it, if that is where we stopped, or if we have read nothing yet. */
-static void read_older(struct readings *r, struct reading *x, struct lines *out)
+static int reopen(struct reading *x, const char *path)
 {
-    AUTO_FREE char *path = str_format("%s@1", x->path);
-    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    struct stat st;
-
-    if (fd >= 0 && fstat(fd, &st) == 0 && (x->ino == 0 || st.st_ino == x->ino))
-        (void)read_rest(r, x, fd, out); /* it may go at any moment */
+    fd_close(x->fd);
+    x->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
     x->at = 0;
+    return x->fd < 0 ? -errno : 0;
+}
+
+/* Has the file that we hold been followed by a new one? */
+static bool is_followed(const struct reading *x)
+{
+    struct stat held, there;
+
+    return fstat(x->fd, &held) < 0 || (stat(x->path, &there) == 0 && there.st_ino != held.st_ino);
 }
 
 static int read_one(struct readings *r, struct reading *x, struct lines *out, struct err *err)
 {
-    AUTO_FD int fd = open(x->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    struct stat st;
-    int result;
+    AUTO_FREE char *older = str_format("%s@1", x->path);
+    int result = 0;
 
-    if (fd < 0)
-        return errno == ENOENT ? 0 : err_sys(err, errno, "open %s", x->path);
-    if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at %s", x->path);
-    if (st.st_ino != x->ino) {
-        read_older(r, x, out);
-        x->ino = st.st_ino;
+    if (x->fd < 0 && reopen(x, older) == 0)
+        result = read_rest(r, x, out);
+    else if (x->fd >= 0)
+        result = read_rest(r, x, out);
+    if (result == 0 && (x->fd < 0 || is_followed(x))) {
+        result = reopen(x, x->path);
+        if (result == 0)
+            result = read_rest(r, x, out);
+        else if (result == -ENOENT)
+            result = 0; /* removed: its shim ended well */
     }
-    result = read_rest(r, x, fd, out);
     return result < 0 ? err_sys(err, -result, "read %s", x->path) : 0;
 }
 

@@ -114,8 +114,6 @@ int journal_open(const char *run_root, const char *ns, const char *id, struct jo
 
     int fd = open_file(path, err);
 
-    if (fd < 0 && err->code == ERR_NOT_FOUND && dir_make(dir, 0700) == 0)
-        fd = open_file(path, err); /* another shim was the last one, just now */
     if (fd < 0)
         return -1;
 
@@ -173,12 +171,8 @@ void journal_close(struct journal *j, bool keep)
 {
     if (!j)
         return;
-    if (!keep) {
-        AUTO_FREE char *dir = str_ndup(j->path, (size_t)(strrchr(j->path, '/') - j->path));
-
+    if (!keep)
         remove_both(j->path);
-        (void)rmdir(dir); /* if it was the last */
-    }
     fd_close(j->fd);
     free(j->path);
     free(j->older);
