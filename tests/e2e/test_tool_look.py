@@ -42,7 +42,7 @@ def logs(t):
     t.check(any(line.get("event") == "start" for line in everything), "events", everything)
     t.check(any(line.get("source") == "guest" for line in everything), "the agent's", everything)
     t.check(CANARY not in json.dumps(everything), "no secret in the journal")
-    t.check(CANARY not in t.containerd.log(), "no secret in containerd's log")
+    t.check(CANARY not in t.containerd.log, "no secret in containerd's log")
 
     kernel = t.lcow("logs", "--kernel", "c1").out
     t.match(r"(?m)^\d\d:\d\d:\d\d\.\d{3} kernel warn  a word of the kernel", kernel)
