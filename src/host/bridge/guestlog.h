@@ -1,7 +1,8 @@
 /* guestlog.h - the guest's log stream (port 109): JSON lines as logrus writes them, from a guest
  * that may be hostile. Lines become our own log lines, marked source=guest (source=kernel for what
- * the agent read from the kernel's log, with the time it was said), bounded and rated; "boot stage" lines go into the timeline, on the host's clock. What is no JSON is the agent's
- * last words: it and the rest become one "gcs terminated" record. */
+ * the agent read from the kernel's log, with the time it was said), bounded and rated; "boot stage"
+ * lines go into the timeline, on the host's clock. What is no JSON is the agent's last words: it
+ * and the rest become one "gcs terminated" record. */
 #pragma once
 #include "base/log.h"
 #include <stdbool.h>
