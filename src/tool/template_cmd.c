@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -17,6 +18,7 @@
 
 struct template_opts {
     bool json, allow_emulation, again, all;
+    uint32_t memory_mib;
 };
 
 #define AT(f) offsetof(struct template_opts, f)
@@ -30,6 +32,9 @@ static const struct args_opt build_table[] = {
     { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
       "for VMs by software emulation, if KVM does not work here" },
     { "again", 0, ARGS_FLAG, NULL, AT(again), "also if there is a good one" },
+    { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib),
+      "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
+      CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
     JSON_OPT,
 };
 static const struct args_opt rm_table[] = {
@@ -49,11 +54,12 @@ static const struct args_example examples[] = {
 static const struct args_cmd cmd = {
     .name = "template",
     .summary = "Saved VMs that others are cloned from: build, list, check, remove.",
-    .synopsis = "ls | show KEY | build | verify [KEY...] | rm KEY... [options]",
+    .synopsis = "ls | show KEY | build | verify [KEY...] | rm KEY... | prune [options]",
     .text = "A template is a VM that was saved when its agent was ready. A VM that is cloned from "
             "it starts ten times sooner and shares its memory with the others. A template is built "
             "in the background after the first cold start, and again when kernel, QEMU, processor "
-            "or configuration have changed; 'template = off' turns them off.",
+            "or configuration have changed, which also removes those that nobody uses any more; "
+            "'template = off' turns them off.",
     .examples = examples,
     .n_examples = ARRAY_LEN(examples),
 };
@@ -95,6 +101,16 @@ static const struct args_cmd rm_cmd = {
     .takes_words = true,
     .opts = rm_table,
     .n_opts = ARRAY_LEN(rm_table),
+};
+
+static const struct args_cmd prune_cmd = {
+    .name = "template prune",
+    .summary = "Remove templates that nobody uses any more.",
+    .synopsis = "[options]",
+    .text = "Those that no VM was started from for 14 days, and the longest unused while there are "
+            "more than 4; prints their keys. A builder does the same. " EXITS,
+    .opts = ls_table,
+    .n_opts = ARRAY_LEN(ls_table),
 };
 
 /* --- one template --- */
@@ -190,7 +206,8 @@ static int help(struct ctx *ctx, struct tool *t, char **argv)
     (void)ctx;
     if (!tool_begin(t, &cmd, NULL, argv, &rest, &code))
         return code;
-    return tool_fail(TOOL_USAGE, "which? ls, show, build, verify or rm; see: lcow template --help");
+    return tool_fail(TOOL_USAGE,
+                     "which? ls, show, build, verify, rm or prune; see: lcow template --help");
 }
 
 static int ls(struct ctx *ctx, struct tool *t, char **argv)
@@ -293,6 +310,43 @@ static int rm(struct ctx *ctx, struct tool *t, char **argv)
     return code;
 }
 
+static void pruned(void *arg, const char *key)
+{
+    struct jsw *w = arg;
+    AUTO_FREE char *line = w ? NULL : str_format("%s\n", key);
+
+    if (w)
+        jsw_str(w, NULL, key);
+    else
+        tool_print(STDOUT_FILENO, line);
+}
+
+static int prune(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct template_opts o = { 0 };
+    struct err err = ERR_INIT;
+    struct args_rest rest;
+    const char *dir;
+    AUTO_FD int lock = -1;
+    struct jsw w;
+    int code;
+
+    if (!tool_begin(t, &prune_cmd, &o, argv, &rest, &code))
+        return code;
+    jsw_init(&w, JSW_PLAIN);
+    jsw_arr(&w, NULL);
+    dir = t->config.template_dir;
+    if (template_lock(ctx, dir, false, &lock, &err) < 0 ||
+        template_prune(dir, NULL, loop_wall(t->loop), pruned, o.json ? &w : NULL, &err) < 0)
+        code = tool_fail(TOOL_FAILED, "%s", err.msg);
+    jsw_end_arr(&w);
+    if (o.json && code == TOOL_OK)
+        print_json(&w);
+    else
+        jsw_release(&w);
+    return code;
+}
+
 static int build(struct ctx *ctx, struct tool *t, char **argv)
 {
     AUTO(template_info_release) struct template_info info = { 0 };
@@ -308,6 +362,7 @@ static int build(struct ctx *ctx, struct tool *t, char **argv)
     const struct template_build b = { .loop = t->loop,
                                       .config = &t->config,
                                       .build = t->backend->template_build,
+                                      .memory_mib = o.memory_mib,
                                       .allow_emulation = o.allow_emulation,
                                       .wait = true,
                                       .again = o.again };
@@ -334,7 +389,9 @@ static int build(struct ctx *ctx, struct tool *t, char **argv)
 static const struct tool_command ls_command = { &ls_cmd, ls }, show_command = { &show_cmd, show },
                                  build_command = { &build_cmd, build },
                                  verify_command = { &verify_cmd, verify },
-                                 rm_command = { &rm_cmd, rm };
-static const struct tool_command *const subs[] = { &ls_command,     &show_command, &build_command,
-                                                   &verify_command, &rm_command,   NULL };
+                                 rm_command = { &rm_cmd, rm },
+                                 prune_command = { &prune_cmd, prune };
+static const struct tool_command *const subs[] = {
+    &ls_command, &show_command, &build_command, &verify_command, &rm_command, &prune_command, NULL
+};
 const struct tool_command template_command = { &cmd, help, subs };

@@ -29,8 +29,9 @@ struct registry_opts {
     /* The seams: made when the VM is needed. */
     struct vmm *(*make_vmm)(void *arg);
     struct guest *(*make_guest)(void *arg, struct vmm *vmm);
-    /* A VM had to start cold because there is no template yet. May be NULL; may not wait. */
-    void (*want_template)(void *arg);
+    /* A VM of this size had to start cold because there is no template yet. May be NULL; may not
+     * wait. */
+    void (*want_template)(void *arg, uint32_t memory_mib);
     void *arg;
     const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
     const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */

@@ -165,7 +165,7 @@ static void say_start(struct ctx *ctx, struct box *b)
     if (info.cold_why[0])
         log_info(ctx, "no clone but a cold start", F_STR("reason", info.cold_why));
     if (info.want_template && o->want_template)
-        o->want_template(o->arg);
+        o->want_template(o->arg, b->size.memory_mib);
 }
 
 static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct err *err)

@@ -27,7 +27,7 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .vmm_path = c->qemu,
         .kernel = kernel,
         .initrd = initrd,
-        .memory_mib = c->memory_mib,
+        .memory_mib = b->memory_mib ? b->memory_mib : c->memory_mib,
         .cpus = 1,
         .max_cpus = 1,
         .accel = VM_ACCEL_AUTO,

@@ -2,6 +2,7 @@
  * is made by. The backend does the work. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 struct config;
 struct ctx;
@@ -20,6 +21,7 @@ struct template_build {
     struct loop *loop;
     const struct config *config;
     template_builder *build; /* NULL: this backend has no templates */
+    uint32_t memory_mib;     /* for VMs of this size; 0: as configured */
     bool allow_emulation, wait, again;
 };
 /* Waits for a whole boot, at most twice boot_timeout_s. */

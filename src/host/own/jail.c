@@ -68,6 +68,7 @@ struct jail {
     uint32_t uid;
     uint64_t caps;
     struct rlimit nofile, nproc;
+    bool small_pages;
 };
 
 /* --- laying out, in the parent --- */
@@ -196,6 +197,7 @@ int jail_new(const struct jail_opts *opts, struct jail **ret, struct err *err)
         return err_set(err, ERR_INVALID, "a jail needs a user id other than root's");
     j->uid = opts->uid;
     j->caps = opts->caps;
+    j->small_pages = opts->small_pages;
     j->mount_point = str_dup(opts->mount_point);
     for (size_t i = 0; i < ARRAY_LEN(system_dirs); i++)
         if (add_system_dir(j, system_dirs[i], err) < 0)
@@ -444,5 +446,7 @@ int jail_setup(void *arg, struct err *err)
     if (setrlimit(RLIMIT_NOFILE, &j->nofile) < 0 || setrlimit(RLIMIT_NPROC, &j->nproc) < 0 ||
         setrlimit(RLIMIT_CORE, &no_core) < 0)
         return err_sys(err, errno, "set limits");
+    if (j->small_pages)
+        (void)prctl(PR_SET_THP_DISABLE, 1, 0, 0, 0); /* no such pages here: as well */
     return become_user(j, err);
 }

@@ -60,6 +60,7 @@ struct jail_opts {
     const struct jail_blob *blobs;
     size_t n_blobs;
     uint64_t max_fds, max_threads; /* 0: as ours; never raised */
+    bool small_pages;              /* no transparent huge pages, even if it asks for them */
 };
 
 /* Looks at the host's file system (libraries, symbolic links); copies opts. Caller frees. */

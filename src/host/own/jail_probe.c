@@ -98,6 +98,7 @@ int main(void)
     printf("uid=%d\ngid=%d\ngroups=%d\npid=%d\nsid=%d\n", getuid(), getgid(), getgroups(0, NULL),
            getpid(), getsid(0));
     say_caps();
+    printf("small_pages=%d\n", prctl(PR_GET_THP_DISABLE, 0, 0, 0, 0));
     printf("no_new_privs=%d\n", prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0));
     prctl(PR_GET_PDEATHSIG, &sig);
     gethostname(host, sizeof(host));

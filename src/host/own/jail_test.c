@@ -72,7 +72,8 @@ static void probe(struct ctx *ctx)
                                             .n_files = 1,
                                             .blobs = blobs,
                                             .n_blobs = 1,
-                                            .max_fds = 512 },
+                                            .max_fds = 512,
+                                            .small_pages = true },
                        &jail, &err),
               err);
     /* A secret of ours that children inherit. */
@@ -137,6 +138,7 @@ TEST_FIBER(it_dies_with_us_and_leaves_no_core)
     ASSERT_STR(value_of("pdeathsig"), "9");
     ASSERT_STR(value_of("core"), "0");
     ASSERT_STR(value_of("nofile"), "512");
+    ASSERT_STR(value_of("small_pages"), "1");
 }
 
 TEST_FIBER(only_the_named_fds_are_open)

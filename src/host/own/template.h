@@ -67,6 +67,16 @@ int template_list(const char *dir, char (**ret_keys)[TEMPLATE_KEY_SIZE], size_t 
                   struct err *err);
 int template_remove(const char *dir, const char *key, struct err *err);
 
+/* A VM starts from it: it is wanted. Best effort. */
+void template_touch(const char *dir, const char *key);
+/* Removes those that nobody has used for TEMPLATE_UNUSED_NS, and the longest unused while there are
+ * more than TEMPLATE_MOST; never keep, which may be NULL. VMs that were cloned from them go on. For
+ * the holder of the lock. now_ns: wall clock. removed, which may be NULL, is told each. */
+#define TEMPLATE_MOST 4
+#define TEMPLATE_UNUSED_NS (UINT64_C(14) * 24 * 3600 * 1000000000)
+int template_prune(const char *dir, const char *keep, uint64_t now_ns,
+                   void (*removed)(void *arg, const char *key), void *arg, struct err *err);
+
 /* The store's lock: one builder at a time. The directory is made if it is missing. wait: until ctx
  * ends; else ERR_EXISTS if another has it. *ret is closed to let go. */
 int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct err *err);

@@ -268,6 +268,59 @@ TEST(a_disk_that_is_full_says_so_before_anything_is_begun)
     close_store();
 }
 
+static unsigned n_removed;
+static void count(void *arg, const char *key)
+{
+    (void)arg;
+    ASSERT_EQ(strlen(key), TEMPLATE_KEY_SIZE - 1);
+    n_removed++;
+}
+
+/* One whose name ends in n and that was last used so many seconds after the epoch. */
+static void aged(unsigned n, long used_s)
+{
+    AUTO_FREE char *name = str_format("0123456789abcdef0123456789abcd%02u", n), *path = below(name);
+    const struct timespec both[2] = { { .tv_sec = used_s }, { .tv_sec = used_s } };
+
+    ASSERT_EQ(dir_make(path, 0700), 0);
+    ASSERT_EQ(utimensat(AT_FDCWD, path, both, 0), 0);
+}
+
+static bool there(unsigned n)
+{
+    AUTO_FREE char *name = str_format("0123456789abcdef0123456789abcd%02u", n), *path = below(name);
+
+    return access(path, F_OK) == 0;
+}
+
+TEST(templates_that_nobody_uses_are_pruned)
+{
+    const uint64_t s = 1000000000, day = 24 * 3600;
+    struct err err = ERR_INIT;
+    struct stat st;
+
+    open_store();
+    aged(1, 100);
+    aged(2, (long)(14 * day + 200)); /* used for the last time just late enough */
+    ASSERT_OK(template_prune(dir, NULL, (28 * day + 150) * s, count, NULL, &err), err);
+    ASSERT(!there(1) && there(2));
+    ASSERT_EQ(n_removed, 1);
+    /* One too many: the longest unused but the one that was just built. */
+    for (unsigned i = 3; i <= 6; i++)
+        aged(i, (long)(20 * day + i));
+    aged(7, 5);
+    ASSERT_OK(
+        template_prune(dir, "0123456789abcdef0123456789abcd07", 21 * day * s, NULL, NULL, &err),
+        err);
+    ASSERT(!there(2) && !there(3) && there(4) && there(5) && there(6) && there(7));
+    /* A use is remembered. */
+    template_touch(dir, "0123456789abcdef0123456789abcd07");
+    AUTO_FREE char *path = below("0123456789abcdef0123456789abcd07");
+    ASSERT_EQ(stat(path, &st), 0);
+    ASSERT(st.st_mtim.tv_sec > 21 * (long)day);
+    close_store();
+}
+
 TEST(the_processor_is_what_its_first_block_says_without_its_speed)
 {
     AUTO_FREE char *a = template_cpu_identity("processor\t: 0\nvendor_id\t: X\nmodel\t\t: 1\n"

@@ -209,11 +209,11 @@ static struct guest *make_guest(void *arg, struct vmm *vmm)
     return s->backend->guest_new(s->loop, vmm, NULL);
 }
 
-static void want_template(void *arg)
+static void want_template(void *arg, uint32_t memory_mib)
 {
     struct shim *s = arg;
 
-    template_spawn(s->loop);
+    template_spawn(s->loop, memory_mib);
 }
 
 static int join_cgroup(const char *path, struct err *err)

@@ -19,9 +19,10 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
 int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
               struct err *err);
 
-/* template.c: builds the template of the configuration; and a process of its own that does. */
+/* template.c: builds the template of the configuration for VMs of the size that asked
+ * for it; and a process of its own that does. */
 int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err);
-void template_spawn(struct loop *loop);
+void template_spawn(struct loop *loop, uint32_t memory_mib);
 
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);

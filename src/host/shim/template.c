@@ -20,20 +20,26 @@
 
 #define LOWEST_PRIORITY 19
 #define WORDS_MAX 400
+#define MIB_ENV "LCOW_TEMPLATE_MIB" /* of the VM that asked for it */
 
 /* The action `template-build`. Somebody else who builds already is as good. */
 int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err)
 {
     AUTO(config_release) struct config config;
     AUTO(template_info_release) struct template_info info = { 0 };
+    const char *mib = getenv(MIB_ENV);
+    uint64_t memory_mib = 0; /* as configured */
     bool made;
 
+    if (mib && str_to_u64(mib, UINT32_MAX, &memory_mib) < 0)
+        return err_set(err, ERR_INVALID, MIB_ENV "=%s is no number", mib);
     config_init(&config);
     if (config_load(&config, NULL, err) < 0)
         return -1;
     const struct template_build b = { .loop = ctx->loop,
                                       .config = &config,
                                       .build = backend->template_build,
+                                      .memory_mib = (uint32_t)memory_mib,
                                       /* The VM that asked for it runs: what it may is allowed. */
                                       .allow_emulation = true };
     if (template_build(ctx, &b, &info, &made, err) == 0 || err->code == ERR_EXISTS)
@@ -67,17 +73,24 @@ static int listen_to(struct ctx *ctx, struct child *child, struct stream *words,
     return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, printable);
 }
 
+struct wanted {
+    struct loop *loop;
+    uint32_t memory_mib;
+};
+
 static void build_main(void *arg)
 {
-    struct loop *loop = arg;
+    AUTO_FREE struct wanted *wanted = arg;
+    struct loop *loop = wanted->loop;
     struct ctx ctx = ctx_root(loop);
     struct err err = ERR_INIT;
     struct child *child = NULL;
     const char *config = getenv(CONFIG_ENV), *path = getenv("PATH");
     AUTO_FREE char *config_var = str_format(CONFIG_ENV "=%s", config ? config : "");
     AUTO_FREE char *path_var = str_format("PATH=%s", path ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
+    AUTO_FREE char *mib_var = str_format(MIB_ENV "=%u", wanted->memory_mib);
     const char *const argv[] = { SHIM_NAME, "template-build", NULL };
-    const char *const env[] = { path_var, config ? config_var : NULL, NULL };
+    const char *const env[] = { path_var, mib_var, config ? config_var : NULL, NULL };
     int fds[2];
 
     if (pipe2(fds, O_CLOEXEC) < 0)
@@ -104,7 +117,10 @@ static void build_main(void *arg)
     child_free(child);
 }
 
-void template_spawn(struct loop *loop)
+void template_spawn(struct loop *loop, uint32_t memory_mib)
 {
-    fiber_go(loop, build_main, loop, "template build");
+    struct wanted *wanted = mem_new(struct wanted);
+
+    *wanted = (struct wanted){ loop, memory_mib };
+    fiber_go(loop, build_main, wanted, "template build");
 }

@@ -8,8 +8,9 @@
 #include <string.h>
 
 /* Bounds the cache of translated code. Measured with QEMU 10.0 and Debian's 6.1 on one vCPU: a
- * boot costs 2.47 s of CPU with 16 MiB, 2.35 with 32, 2.32 with 64; a clone with one command 0.73 s
- * with 16 and 0.70 with 64, and 11 MiB less memory. vCPUs share it. */
+ * boot costs 2.47 s of CPU with 16 MiB, 2.35 with 32, 2.32 with 64; a clone with one command 0.72 s
+ * with 16, 0.70 with 64, but 1.02 with 12 and 1.36 with 8. All of it becomes the pod's memory.
+ * vCPUs share it. */
 static unsigned tb_size_mib(const struct vm_doc *doc, const struct qemu_host *host)
 {
     if (host->form == QEMU_CLONE)

@@ -26,9 +26,10 @@
 
 /* What the smallest VM has. The rest comes by hot-plug, so one template serves all sizes. */
 #define BASE_MIB 128
-/* Room for growth costs QEMU 96 KiB a GiB, and each possible vCPU the guest 200 KiB: no more than
- * this host can give. */
-#define GROW_MIN_GIB 4
+/* Room for growth costs QEMU 96 KiB a GiB, used or not, and each possible vCPU the guest 200 KiB.
+ * So almost all VMs are clones of one template with room enough for them, and those that need more
+ * are clones of another that has room for all that this host can give. */
+#define GROW_GIB 8
 #define CPUS_MIN 4
 #define CPUS_MAX 16
 
@@ -42,15 +43,18 @@ struct qemu_host qemu_host_of(const struct qemu *q)
 
 /* --- which one --- */
 
-static uint32_t grow_mib(void)
+static uint32_t grow_mib(const struct vm_doc *doc)
 {
+    uint32_t most = doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib : doc->memory_mib;
     struct sysinfo si = { 0 };
     uint64_t gib;
 
+    if (most <= BASE_MIB + GROW_GIB * 1024)
+        return GROW_GIB * 1024;
     (void)sysinfo(&si); /* cannot fail */
     gib = (((uint64_t)si.totalram * si.mem_unit) >> 30) + 1;
-    if (gib < GROW_MIN_GIB)
-        gib = GROW_MIN_GIB;
+    if (gib < GROW_GIB)
+        gib = GROW_GIB;
     if (gib >= QEMU_MEMORY_MAX_MIB / 1024)
         gib = QEMU_MEMORY_MAX_MIB / 1024 - 1;
     return (uint32_t)gib * 1024;
@@ -69,7 +73,7 @@ static void fill_tpl_doc(struct qemu *q)
     q->tpl_doc = q->doc;
     q->tpl_doc.agent_log_level = NULL; /* in the boot block */
     q->tpl_doc.memory_mib = BASE_MIB;
-    q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib();
+    q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib(&q->doc);
     q->tpl_doc.cpus = 1;
     q->tpl_doc.max_cpus = cpus_max();
     q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
@@ -133,8 +137,10 @@ void qemu_template_look(struct qemu *q)
     template_key_of(identity, q->tpl_key);
     if (!fits(q))
         return;
-    if (template_open(q->doc.template_dir, q->tpl_key, &q->tpl, &err) == 0)
+    if (template_open(q->doc.template_dir, q->tpl_key, &q->tpl, &err) == 0) {
+        template_touch(q->doc.template_dir, q->tpl_key);
         return;
+    }
     q->want_template = true;
     if (err.code == ERR_NOT_FOUND) {
         snprintf(q->cold_why, sizeof(q->cold_why), "there is no template yet");

@@ -234,20 +234,22 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
          * host forbids that, the kernel says so when it is mapped. */
         { "/proc/sys/vm/overcommit_memory", "0\n", 2 }
     };
-    int r = jail_new(&(struct jail_opts){ .mount_point = q->jail_dir,
-                                          .program = q->program,
-                                          .uid = q->uid.uid,
-                                          .caps = JAIL_CAPS_SHARES,
-                                          .dirs = dirs,
-                                          .devices = devices,
-                                          .fd_links = true,
-                                          .files = files,
-                                          .n_files = q->form == QEMU_CLONE ? 4 : 2,
-                                          .blobs = blobs,
-                                          .n_blobs = ARRAY_LEN(blobs),
-                                          .max_fds = MAX_FDS,
-                                          .max_threads = MAX_THREADS },
-                     ret, err);
+    int r =
+        jail_new(&(struct jail_opts){ .mount_point = q->jail_dir,
+                                      .program = q->program,
+                                      .uid = q->uid.uid,
+                                      .caps = JAIL_CAPS_SHARES,
+                                      .dirs = dirs,
+                                      .devices = devices,
+                                      .fd_links = true,
+                                      .files = files,
+                                      .n_files = q->form == QEMU_CLONE ? 4 : 2,
+                                      .blobs = blobs,
+                                      .n_blobs = ARRAY_LEN(blobs),
+                                      .max_fds = MAX_FDS,
+                                      .max_threads = MAX_THREADS,
+                                      .small_pages = q->form == QEMU_CLONE && q->accel.emulated },
+                 ret, err);
     mem_wipe(boot, sizeof(boot));
     return r;
 }
@@ -279,7 +281,8 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
                                     { w->initrd, QEMU_FD_INITRD },
                                     { w->ram, QEMU_FD_RAM },
                                     { w->state, QEMU_FD_STATE } };
-    static const char *const no_env[] = { NULL };
+    /* Its threads allocate little: one heap for all is smaller than one for each. */
+    static const char *const env[] = { "MALLOC_ARENA_MAX=1", NULL };
 
     qemu_cmdline(q->form == QEMU_COLD ? &q->doc : &q->tpl_doc, q->program, &host, &numbers, &args);
     if (make_jail(q, &jail, err) < 0)
@@ -288,7 +291,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
         ctx,
         &(struct child_opts){ .path = q->program,
                               .argv = (const char *const *)args.v,
-                              .envp = no_env,
+                              .envp = env,
                               .fds = fds,
                               .n_fds = ARRAY_LEN(fds) - (q->form == QEMU_COLD ? 2 : 0),
                               .clone_flags = JAIL_CLONE_FLAGS,

@@ -79,6 +79,21 @@ static int check_version(const struct qemu *q, struct err *err)
                    q->version, QEMU_TEMPLATE_MAJOR, QEMU_TEMPLATE_MINOR);
 }
 
+static void say_pruned(void *arg, const char *key)
+{
+    log_info(arg, "old template removed", F_STR("template", key));
+}
+
+/* Whoever updates kernel or QEMU leaves a template behind that fits nothing any more. */
+static void prune(struct ctx *ctx, struct qemu *q)
+{
+    struct err err = ERR_INIT;
+
+    if (template_prune(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), say_pruned, ctx, &err) <
+        0)
+        log_warn(ctx, "old templates stay", F_ERR(&err));
+}
+
 static int build(struct ctx *ctx, struct qemu *q, struct template_draft *draft,
                  struct template_info *info, struct err *err)
 {
@@ -136,6 +151,8 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
     } else if (r == 0) {
         r = build(ctx, q, &draft, ret, err);
         *ret_made = r == 0;
+        if (r == 0)
+            prune(ctx, q);
     }
     template_draft_abort(&draft);
     if (take_back(q, &lost) < 0)

@@ -11,6 +11,7 @@ enum { QMP = 3, CONSOLE = 4, STATE = 9 };
 
 static char part[64];
 static unsigned cpus = 1;
+static unsigned dies_at; /* a clone called "dies-at-3" is killed when the third command comes */
 
 static void say(int fd, const char *text)
 {
@@ -68,6 +69,8 @@ static void incoming(const char *line)
         abort();
     reply(line, "{}");
     event("MIGRATION", "\"status\": \"completed\"");
+    if (dies_at > 0)
+        return;
     exit(0); /* a guest that powers off instead of coming to life */
 }
 
@@ -76,6 +79,8 @@ static void answer(const char *line)
     const char *value = strstr(line, "\"value\":");
     char text[96];
 
+    if (dies_at > 0 && --dies_at == 0)
+        __builtin_trap(); /* it is process 1 here, whom its own SIGKILL does not reach */
     if (strstr(line, "\"migrate-incoming\"")) {
         incoming(line);
     } else if (strstr(line, "\"migrate\"")) {
@@ -112,6 +117,8 @@ int main(int argc, char **argv)
         template = template || strstr(argv[i + 1], "mem-path=/proc/self/fd/");
         clone = clone || strcmp(argv[i], "-incoming") == 0;
     }
+    if (clone)
+        sscanf(part, "dies-at-%u", &dies_at);
     say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "
              "\"package\": \"\"}, \"capabilities\": []}}\r\n");
     if (!clone)

@@ -147,6 +147,7 @@ static void start_cold(struct fixture *f, const char *part, const char *why, boo
     ASSERT_OK(v->ops->start(f->ctx, v, &err), err);
     v->ops->info(v, &info);
     ASSERT(!info.clone);
+    ASSERT(info.cold_why[0]);
     ASSERT_HAS(info.cold_why, why);
     ASSERT_EQ(info.want_template, removed);
     ASSERT(info.pid > 0);
@@ -168,6 +169,56 @@ TEST_FIBER(a_clone_that_fails_is_a_cold_start)
     start_cold(&f, "goes", "template", false);
     start_cold(&f, "refuses", "restore template", true); /* QEMU says it is the template's */
     start_cold(&f, "first", "no template yet", true);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+/* The commands of a restore: capabilities of QMP, those of the migration, the migration itself, its
+ * memory, the list of vCPUs, one more of them. After that it is the guest that says something. */
+TEST_FIBER(a_clone_that_is_killed_at_any_command_is_a_cold_start)
+{
+    char key[TEMPLATE_KEY_SIZE], part[32];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    f.doc.cpus = 2;
+    for (unsigned i = 1; i <= 6; i++) {
+        snprintf(part, sizeof(part), "dies-at-%u", i);
+        start_cold(&f, part, "", false);
+    }
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+/* Why a VM of that size would not be a clone; "" if it would. */
+static void cold_why(struct fixture *f, uint32_t memory_mib, char ret[160])
+{
+    struct vmm *v = qemu_vmm_new(f->ctx->loop);
+    struct vmm_info info;
+    struct err err = ERR_INIT;
+
+    name(f, "sized");
+    f->doc.memory_mib = memory_mib;
+    f->doc.max_memory_mib = 0;
+    ASSERT_OK(v->ops->create(f->ctx, v, &f->doc, &err), err);
+    v->ops->info(v, &info);
+    memcpy(ret, info.cold_why, sizeof(info.cold_why));
+    ASSERT_OK(v->ops->release(f->ctx, v, &err), err);
+    v->ops->free(v);
+}
+
+TEST_FIBER(one_template_serves_all_sizes_up_to_eight_gib)
+{
+    char key[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    cold_why(&f, 128, why);
+    ASSERT_STR(why, "");
+    cold_why(&f, 128 + 8192, why);
+    ASSERT_STR(why, "");
+    cold_why(&f, 128 + 8193, why);
+    ASSERT_HAS(why, "no template yet"); /* another, with more room */
     ASSERT_EQ(dir_remove(f.root), 0);
 }
 
