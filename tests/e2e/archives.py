@@ -20,6 +20,7 @@ BUSYBOX = os.path.join(packages.folder("busybox"), "bin/busybox")
 STATIC = os.path.join(packages.folder("busybox-static"), "bin/busybox")
 LIBC = packages.folder("libc6")
 MANY_LAYERS = 130
+SMALL_FILES = 10_000
 
 PASSWD = """root:x:0:0:root:/root:/bin/sh
 daemon:x:1:1:daemon:/usr/sbin:/bin/false
@@ -52,13 +53,14 @@ class Layer:
         self._bytes, self._seen = io.BytesIO(), set()
         self._tar = tarfile.open(fileobj=self._bytes, mode="w", format=tarfile.PAX_FORMAT)
 
-    def _add(self, where, kind, mode, data=b"", link="", owner=(0, 0)):
+    def _add(self, where, kind, mode, data=b"", link="", owner=(0, 0), xattrs=None):
         parent = os.path.dirname(where)
         if parent:
             self.directory(parent)
         info = tarfile.TarInfo(where)
         info.type, info.mode, info.size, info.linkname = kind, mode, len(data), link
         info.uid, info.gid = owner
+        info.pax_headers = {f"SCHILY.xattr.{k}": v for k, v in (xattrs or {}).items()}
         self._tar.addfile(info, io.BytesIO(data))
         self._seen.add(where)
 
@@ -66,9 +68,9 @@ class Layer:
         if where not in self._seen:
             self._add(where, tarfile.DIRTYPE, mode, owner=owner)
 
-    def file(self, where, data, mode=0o644, owner=(0, 0)):
+    def file(self, where, data, mode=0o644, owner=(0, 0), xattrs=None):
         self._add(where, tarfile.REGTYPE, mode, data.encode() if isinstance(data, str) else data,
-                  owner=owner)
+                  owner=owner, xattrs=xattrs)
 
     def hard_link(self, where, to):
         self._add(where, tarfile.LNKTYPE, 0o755, link=to)
@@ -173,6 +175,31 @@ def _whiteouts(static):
     return [static, lower.bytes(), upper.bytes()]
 
 
+def _files(static):
+    """What root file systems get wrong: marks of upper layers, links, modes, attributes; and ten
+    thousand small files."""
+    lower, upper = Layer(), Layer()
+    lower.file("bin/fsprobe", _compile(os.path.join(packages.HERE, "fsprobe.c")), 0o755)
+    for where in ("data/stays", "data/deleted", "gone/a/b", "opaque/below", "again/old"):
+        lower.file(where, "lower\n")
+    lower.file("links/a", "linked\n")
+    lower.hard_link("links/b", "links/a")
+    lower.symlink("links/s", "a")
+    lower.file("marks/setuid", "x", 0o4755, owner=(1000, 1000))
+    lower.file("marks/setgid", "x", 0o2750, owner=(0, 34))
+    lower.file("marks/attr", "x", xattrs={"user.colour": "green"})
+    lower.directory("marks/sticky", 0o1777)
+    for i in range(SMALL_FILES):
+        lower.file(f"small/{i // 250:02}/{i % 250:03}", f"file {i}\n" * (1 + i % 97))
+    upper.file("data/.wh.deleted", "")
+    upper.file(".wh.gone", "")
+    upper.file("opaque/.wh..wh..opq", "")
+    upper.file("opaque/above", "upper\n")
+    upper.file("again/.wh.old", "")
+    upper.file("again/new", "upper\n")
+    return [static, lower.bytes(), upper.bytes()]
+
+
 def _busybox():
     layer = _base(BUSYBOX)
     _add_libc(layer)
@@ -200,7 +227,7 @@ def make():
     """Only when something that they are made of has changed."""
     inputs = [BUSYBOX, STATIC, os.path.join(LIBC, "lib/x86_64-linux-gnu/libc.so.6"),
               os.path.join(packages.HERE, "pause.c"), os.path.join(packages.HERE, "netecho.c"),
-              os.path.realpath(__file__)]
+              os.path.join(packages.HERE, "fsprobe.c"), os.path.realpath(__file__)]
     stamp = hashlib.sha256(b"".join(_read(p) for p in inputs)).hexdigest()
     stamp_path = os.path.join(FOLDER, "stamp")
     if os.path.exists(stamp_path) and _read(stamp_path).decode() == stamp:
@@ -211,6 +238,7 @@ def make():
     _write("static", [static])
     _write("pause", _pause(), {"Cmd": None, "Entrypoint": ["/pause"]})
     _write("whiteouts", _whiteouts(static))
+    _write("files", _files(static))
     _write("layers", [static] + [_one_file(f"layers/{i:03}", f"{i}\n")
                                  for i in range(1, MANY_LAYERS)])
     _write("users", *_users(static))

@@ -14,7 +14,7 @@ BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
 
 SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
 OTHERS = ("runc", "busybox", "busybox-static", "libc6", "containernetworking-plugins",
-          "python3-protobuf", "python3-hpack")                  # all of bookworm
+          "python3-protobuf", "python3-hpack", "erofs-utils")   # all of bookworm
 CRI_API = ("golang-k8s-cri-api-dev", "forky")                  # api.proto
 SHIM = os.path.join(BIN, "containerd-shim-lcow-v2")
 
@@ -31,6 +31,7 @@ def search_path(version):
     """Ours first, then containerd's own shims, runc and the system."""
     return ":".join([BIN, os.path.dirname(program(version, "ctr")),
                      os.path.join(folder("runc"), "usr/sbin"),
+                     os.path.join(folder("erofs-utils"), "usr/bin"),
                      "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
 
 

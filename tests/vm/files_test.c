@@ -283,7 +283,7 @@ TEST_FIBER(a_merged_root_file_system_is_seen_as_it_is)
 {
     struct vm_rig r;
     struct err err = ERR_INIT;
-    int tree = -1;
+    struct rootfs fs = { .tree = -1 };
 
     vm_rig_start(ctx, &r);
     vm_rig_expect(&r, MODULES, "");
@@ -300,9 +300,9 @@ TEST_FIBER(a_merged_root_file_system_is_seen_as_it_is)
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct ctx limited = ctx_with_timeout(&r.root, RIG_CALL_NS);
 
-    ASSERT_OK(rootfs_open(&limited, &m, 1, NULL, false, &tree, &err), err);
-    share(&r, "7", tree, true);
-    fd_close(tree);
+    ASSERT_OK(rootfs_open(&limited, &m, 1, NULL, false, &fs, &err), err);
+    share(&r, "7", fs.tree, true);
+    rootfs_release(&fs);
     vm_rig_expect(&r, MOUNT_9P " && cd /run/9p/7 && find . | sort | tr '\\n' ' '",
                   ". ./d ./d/new ./keep ./keep/f ");
     AUTO_FD int rw = open_image(&r, "b.img", "scratch", O_RDWR);

@@ -109,7 +109,7 @@ static int open_rootfs(struct fixture *f)
     const char *const options[] = { "index=off", work, upper, lower, NULL };
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct err err = ERR_INIT;
-    int tree = -1;
+    struct rootfs fs;
 
     make_dir(f, "low");
     make_dir(f, "up");
@@ -117,8 +117,8 @@ static int open_rootfs(struct fixture *f)
     put(f, "low/keep", "from below");
     put(f, "low/gone", "deleted");
     ASSERT_EQ(mknod(place_path(&f->rig.place, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
-    ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &tree, &err), err);
-    return tree;
+    ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &fs, &err), err);
+    return fs.tree;
 }
 
 /* An empty file system: the one that the scratch disk was copied from. */

@@ -9,10 +9,13 @@
 #include "guest/storage/path.h"
 #include "guest/storage/storage_priv.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
 #include <sys/mount.h>
 #include <unistd.h>
 
-#define LAYERS_MAX 128 /* what fits into a page of options, roughly; overlay itself takes 500 */
+#define LAYERS_MAX 500 /* overlay's own */
 #define OPTIONS_MAX 4095
 
 static const char *const overlay_modules[] = { "overlay", NULL };
@@ -27,7 +30,8 @@ static int check(const struct storage_layers *l, struct err *err)
     return 0;
 }
 
-static int make_options(const struct storage_layers *l, struct sbuf *out, struct err *err)
+/* All of them in one text, as long as it may be. */
+static int join_layers(const struct storage_layers *l, struct sbuf *out, struct err *err)
 {
     size_t n = 0;
 
@@ -35,17 +39,61 @@ static int make_options(const struct storage_layers *l, struct sbuf *out, struct
         if (path_check(*layer, "layer path", err) < 0 ||
             path_check_option(*layer, "layer path", err) < 0)
             return -1;
-        sbuf_addf(out, "%s%s", n ? ":" : "lowerdir=", *layer);
+        sbuf_addf(out, "%s%s", n ? ":" : "", *layer);
     }
     if (n == 0)
         return err_set(err, ERR_INVALID, "no layers to combine");
     if (n > LAYERS_MAX)
         return err_set(err, ERR_INVALID, "%zu layers, at most %d", n, LAYERS_MAX);
-    if (l->scratch_path[0])
-        sbuf_addf(out, ",upperdir=%s/upper,workdir=%s/work", l->scratch_path, l->scratch_path);
-    if (out->len > OPTIONS_MAX)
-        return err_set(err, ERR_INVALID, "paths of %zu layers are too long for a mount", n);
     return 0;
+}
+
+/* --- the mount --- */
+
+struct dirs {
+    int fds[LAYERS_MAX];
+    size_t n;
+};
+
+static void dirs_release_auto(struct dirs *d)
+{
+    for (size_t i = 0; i < d->n; i++)
+        fd_close(d->fds[i]);
+}
+
+/* The paths of two hundred layers do not fit into the page that mount(2) takes; the numbers of
+ * their descriptors do, relative to /proc/self/fd. */
+static int make_options(const char *layers, const char *scratch, struct dirs *d, struct sbuf *out,
+                        struct err *err)
+{
+    AUTO_FREE char *list = str_dup(layers);
+    char *rest = list, *layer;
+
+    while (d->n < LAYERS_MAX && (layer = strsep(&rest, ":"))) {
+        int fd = open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        if (fd < 0)
+            return err_sys(err, errno, "layer %s", layer);
+        sbuf_addf(out, "%s%d", d->n ? ":" : "lowerdir=", fd);
+        d->fds[d->n++] = fd;
+    }
+    if (scratch[0])
+        sbuf_addf(out, ",upperdir=%s/upper,workdir=%s/work", scratch, scratch);
+    if (out->len > OPTIONS_MAX)
+        return err_set(err, ERR_INVALID, "the path %s is too long for a mount", scratch);
+    return 0;
+}
+
+/* In a thread of its own, whose working directory is nobody else's. */
+static int mount_overlay(const char *layers, const char *scratch, const char *root, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf options = { 0 };
+    AUTO(dirs_release) struct dirs d = { .n = 0 };
+
+    if (make_options(layers, scratch, &d, &options, err) < 0)
+        return -1;
+    if (unshare(CLONE_FS) < 0 || chdir("/proc/self/fd") < 0)
+        return err_sys(err, errno, "change to /proc/self/fd");
+    return mnt_mount("overlay", root, "overlay", scratch[0] ? 0 : MS_RDONLY, options.data, err);
 }
 
 static int make_dir(const char *path, struct err *err)
@@ -98,7 +146,7 @@ static int make_scratch(const char *scratch, const char *bundle, struct err *err
     return make_dir(upper, err) < 0 || make_dir(work, err) < 0 ? -1 : 0;
 }
 
-/* a: root, b: scratch or "", c: options. */
+/* a: root, b: scratch or "", c: layers. */
 static int combine(struct storage_work *w, struct err *err)
 {
     AUTO_FREE char *bundle = path_parent(w->a), *upper = str_format("%s/upper", w->b);
@@ -108,7 +156,7 @@ static int combine(struct storage_work *w, struct err *err)
     if (mnt_is_mounted(w->a))
         return err_set(err, ERR_EXISTS, "something is mounted on %s already", w->a);
     if ((w->b[0] && make_scratch(w->b, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
-        mnt_mount("overlay", w->a, "overlay", w->b[0] ? 0 : MS_RDONLY, w->c, err) < 0) {
+        mount_overlay(w->c, w->b, w->a, err) < 0) {
         (void)rmdir(w->a);
         if (fresh)
             (void)drop_scratch(w->b, bundle, &ignored); /* the first error is the one to tell */
@@ -120,15 +168,15 @@ static int combine(struct storage_work *w, struct err *err)
 int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
                     struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf options = { 0 };
+    AUTO(sbuf_release) struct sbuf layers = { 0 };
 
-    if (check(l, err) < 0 || make_options(l, &options, err) < 0 ||
+    if (check(l, err) < 0 || join_layers(l, &layers, err) < 0 ||
         storage_load(ctx, s, overlay_modules, err) < 0)
         return -1;
     const struct storage_work w = {
         .a = (char *)l->root_path,
         .b = (char *)l->scratch_path,
-        .c = options.data,
+        .c = layers.data,
     };
     if (storage_block(ctx, combine, &w, "layers to be combined", NULL, err) < 0)
         return -1;

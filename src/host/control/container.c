@@ -75,7 +75,7 @@ void container_unref(struct container *c)
     free(c->bundle_path);
     free(c->root_path);
     free(c->scratch_path);
-    free(c->share_path);
+    strv_release(&c->layers);
     free(c->netns);
     free(c);
 }

@@ -233,7 +233,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     AUTO(spec_free) struct spec *loaded = NULL;
     struct spec *spec = given;
     AUTO(strv_release) struct strv devices = { 0 };
-    struct files files = { .root.tree = -1 };
+    struct files files = { .root.fs.tree = -1 };
     struct options options;
     int r;
 

@@ -25,11 +25,10 @@ static int unless_gone(const struct container *c, int r, struct err *err)
 static int uncombine(struct ctx *ctx, struct container *c, struct err *err)
 {
     struct box *b = c->r->box;
-    const char *const layers[] = { c->share_path, NULL };
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
-                                    .layers = layers };
+                                    .layers = (const char *const *)c->layers.v };
     int r;
 
     if (!c->combined)

@@ -1,18 +1,18 @@
 /* container_rootfs.c - a container's root file system: opened on the host while the VM comes up,
  * given to it, and combined with its scratch directory in the guest. */
-#include "base/fd.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
+#include "host/control/scsi.h"
 #include <stdlib.h>
 
 int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, bool writable, struct root *f, struct err *err)
+              const struct registry_create *rc, bool shared, struct root *f, struct err *err)
 {
-    f->writable = writable;
+    f->shared = shared;
     if (c->hidden)
-        return c->r->host->pause_open(ctx, &f->tree, err);
+        return c->r->host->pause_open(ctx, &f->fs.tree, err);
 
     AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
     const char *root = spec_root_path(spec);
@@ -23,21 +23,23 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
         mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
                                            .source = rc->rootfs[i].source,
                                            .options = rc->rootfs[i].options };
-    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, writable, &f->tree, err) < 0)
+    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, shared, &f->fs, err) < 0)
         return err_wrap(err, "root file system");
     return 0;
 }
 
+/* --- into the VM --- */
+
 /* Calls into the VM are counted one by one, and never while a path of a client is opened: that may
  * hang, and what a dead VM owned is taken back only when all are out. */
-static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool writable,
-                        struct err *err)
+static int share_tree(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
     struct box *b = c->r->box;
     const struct plan9_share share = {
-        .host_path = c->bundle, .tree_fd = tree, .read_only = !writable, .unique = true
+        .host_path = c->bundle, .tree_fd = f->fs.tree, .read_only = !f->shared, .unique = true
     };
+    AUTO_FREE char *path = NULL;
 
     if (box_enter(b, "share the root file system", err) < 0)
         return -1;
@@ -46,21 +48,58 @@ static int share_rootfs(struct ctx *ctx, struct container *c, int tree, bool wri
 
     if (r == 0) {
         c->root_shared = true;
-        c->writes_host = c->writes_host || writable;
-        r = plan9_map(&limited, b->plan9, c->root_share, &c->share_path, err);
+        c->writes_host = c->writes_host || f->shared;
+        r = plan9_map(&limited, b->plan9, c->root_share, &path, err);
     }
     box_leave(b);
+    if (r == 0)
+        strv_add(&c->layers, path);
     return r;
+}
+
+static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs_disk *d,
+                       struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    struct box *b = c->r->box;
+    const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
+    const struct scsi_mount mount = { .read_only = !d->writable, .filesystem = d->filesystem };
+    AUTO_FREE char *path = NULL;
+
+    if (box_enter(b, "attach a disk of the root file system", err) < 0)
+        return -1;
+
+    uint64_t id;
+    int r = scsi_reserve(&limited, b->scsi, &disk, &mount, &id, err);
+
+    if (r == 0) {
+        c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
+        c->disks[c->n_disks++] = id;
+        c->writes_host = c->writes_host || d->writable;
+        r = scsi_map(&limited, b->scsi, id, &path, err);
+    }
+    box_leave(b);
+    if (r == 0)
+        strv_add(&c->layers, path);
+    return r;
+}
+
+static int attach_disks(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
+{
+    for (size_t i = 0; i < f->fs.n_disks; i++)
+        if (attach_disk(ctx, c, &f->fs.disks[i], err) < 0)
+            return err_wrap(err, "layer %zu of %zu from the top (%s)", i + 1, f->fs.n_disks,
+                            f->fs.disks[i].path);
+    return 0;
 }
 
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
     struct box *b = c->r->box;
-    const char *const layers[] = { c->share_path, NULL };
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
-                                    .layers = layers };
+                                    .layers = (const char *const *)c->layers.v };
 
     if (box_enter(b, "combine the root file system", err) < 0)
         return -1;
@@ -91,10 +130,17 @@ static void combine_main(void *arg)
         err_wrap(&f->err, "combine the root file system");
 }
 
+/* A directory that is shared for writing, or a disk of its own, is the root itself: what is written
+ * is where containerd looks for it. */
+static bool is_whole(const struct root *f)
+{
+    return f->fs.tree >= 0 ? f->shared : f->fs.disks[0].writable;
+}
+
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
     int span = box_span_begin(c->r->box, "share rootfs");
-    int r = share_rootfs(ctx, c, f->tree, f->writable, err);
+    int r = f->fs.tree >= 0 ? share_tree(ctx, c, f, err) : attach_disks(ctx, c, f, err);
 
     box_span_end(c->r->box, span);
     if (r < 0)
@@ -102,9 +148,9 @@ int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err 
     f->ctx = ctx;
     f->c = c;
     group_init(&f->fibers);
-    if (f->writable) {
+    if (is_whole(f)) {
         free(c->root_path);
-        c->root_path = str_dup(c->share_path);
+        c->root_path = str_dup(c->layers.v[0]);
     } else {
         group_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->id);
     }
@@ -124,5 +170,5 @@ int root_wait(struct container *c, struct root *f, struct err *err)
 
 void root_release(struct root *f)
 {
-    fd_close(f->tree);
+    rootfs_release(&f->fs);
 }

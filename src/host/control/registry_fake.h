@@ -62,9 +62,7 @@ struct io {
     struct cancel life;
 };
 
-static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
-                                   const char *root_path, bool writable, int *ret_fd,
-                                   struct err *err)
+static inline int fake_pause_open(struct ctx *ctx, int *ret_fd, struct err *err)
 {
     if (fake_host_step(ctx, "rootfs", err) < 0)
         return -1;
@@ -76,9 +74,26 @@ static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *m
     return 0;
 }
 
-static inline int fake_pause_open(struct ctx *ctx, int *ret_fd, struct err *err)
+/* A mount of type ext4 or erofs: disks, each a file of its own; the others: a directory. */
+static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
+                                   const char *root_path, bool writable, struct rootfs *ret,
+                                   struct err *err)
 {
-    return fake_rootfs_open(ctx, NULL, 0, "", false, ret_fd, err);
+    bool ext4 = n > 0 && str_eq(mounts[0].type, "ext4");
+
+    if (fake_pause_open(ctx, &ret->tree, err) < 0)
+        return -1;
+    if (n == 0 || (!ext4 && !str_eq(mounts[0].type, "erofs")))
+        return 0;
+    fd_close(TAKE_FD(ret->tree));
+    ret->disks = mem_zalloc(n * sizeof(*ret->disks));
+    for (size_t i = 0; i < n; i++)
+        ret->disks[ret->n_disks++] =
+            (struct rootfs_disk){ .fd = open(mounts[i].source, O_RDONLY | O_CLOEXEC),
+                                  .path = str_dup(mounts[i].source),
+                                  .filesystem = ext4 ? "ext4" : "erofs",
+                                  .writable = ext4 };
+    return 0;
 }
 
 static inline int fake_tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts,

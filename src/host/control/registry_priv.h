@@ -12,6 +12,7 @@
 #include "base/fsm.h"
 #include "base/gate.h"
 #include "base/list.h"
+#include "base/str.h"
 #include "base/timeline.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
@@ -143,17 +144,17 @@ struct container {
     char *last_stats;
 
     /* What is to be taken back, in reverse order. */
-    bool writes_host; /* a share of it is writable: what the guest holds back must be written */
+    bool writes_host; /* a share or disk of it is: what the guest holds back must be written */
     bool root_shared;
     uint64_t root_share;
     uint64_t *shares;
     size_t n_shares, shares_cap;
-    uint64_t *disks; /* of its mounts and devices */
+    uint64_t *disks; /* of its root file system, then of its mounts and devices */
     size_t n_disks, disks_cap;
     uint64_t *devices; /* reservations of PCI devices */
     size_t n_devices;
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
-    char *share_path;
+    struct strv layers;                           /* in the guest, topmost first */
     bool combined, in_guest;
     char *netns; /* of the pod on the host; NULL: none, or another container's business */
     struct network *network; /* of the pod, from its start on */
@@ -173,8 +174,8 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
 /* What of the host a container is to see: opened before its VM is there, shared when it is. The
  * root file system (container_rootfs.c): */
 struct root {
-    int tree; /* of the host's directory; -1: none */
-    bool writable;
+    struct rootfs fs;
+    bool shared; /* a directory that is written to, on the host */
 
     /* of the fiber that combines: */
     struct ctx *ctx;
@@ -184,7 +185,7 @@ struct root {
     struct err err;
 };
 int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, bool writable, struct root *f, struct err *err);
+              const struct registry_create *rc, bool shared, struct root *f, struct err *err);
 /* Its layers are combined meanwhile; after success root_wait must be called before release. */
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err);
 int root_wait(struct container *c, struct root *f, struct err *err);

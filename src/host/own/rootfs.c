@@ -1,15 +1,17 @@
-/* rootfs.c - the directories are opened first, each by its own name, and overlay then gets the
- * numbers of their descriptors, relative to /proc/self/fd: no path is too long, five hundred
- * layers fit into the one page that mount(2) takes, no byte in a name needs quoting, and a missing
- * directory is told by name instead of a bare ENOENT. */
+/* rootfs.c - of an overlay the directories are opened first, each by its own name, and overlay then
+ * gets the numbers of their descriptors, relative to /proc/self/fd: no path is too long, five
+ * hundred layers fit into the one page that mount(2) takes, no byte in a name needs quoting, and a
+ * missing directory is told by name instead of a bare ENOENT. */
 #include "host/own/rootfs.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
 #include "base/str.h"
+#include "host/own/rootfs_priv.h"
 #include "host/own/tree_priv.h"
 
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -29,10 +31,24 @@ struct job {
     struct strv lower;
     char *upper, *work;
     struct sbuf other; /* ",name=value" … */
+    bool plain;        /* other says nothing that the guest's overlay would have to know */
+    /* disk: */
+    char *image;
+    const char *filesystem;
+    bool device;
 
     bool writable;
-    int tree;
+    struct rootfs out;
 };
+
+void rootfs_release(struct rootfs *r)
+{
+    fd_close(r->tree);
+    for (size_t i = 0; i < r->n_disks; i++)
+        rootfs_disk_release(&r->disks[i]);
+    free(r->disks);
+    *r = (struct rootfs){ .tree = -1 };
+}
 
 static void job_free(void *arg)
 {
@@ -40,8 +56,9 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->tree);
+    rootfs_release(&j->out);
     free(j->dir);
+    free(j->image);
     strv_release(&j->lower);
     free(j->upper);
     free(j->work);
@@ -85,6 +102,15 @@ static bool is_one_of(const char *word, size_t len, const char *const *list)
     return false;
 }
 
+/* Labels of SELinux, which the guest does not have. */
+static bool is_context(const char *o)
+{
+    static const char *const words[] = { "context", "fscontext", "defcontext", "rootcontext",
+                                         NULL };
+
+    return is_one_of(o, strcspn(o, "="), words);
+}
+
 static int add_overlay_option(struct job *j, const char *o, struct err *err)
 {
     static const char *const passed[] = { "index",   "metacopy",  "redirect_dir", "xino",
@@ -106,6 +132,7 @@ static int add_overlay_option(struct job *j, const char *o, struct err *err)
     if (!is_one_of(o, len, passed))
         return err_set(err, ERR_INVALID, "overlay option \"%s\" is not known", o);
     sbuf_addf(&j->other, ",%s", o);
+    j->plain = j->plain && (str_eq(o, "index=off") || is_context(o));
     return 0;
 }
 
@@ -161,6 +188,32 @@ static int read_bind(struct job *j, const struct rootfs_mount *m, struct err *er
     return 0;
 }
 
+/* How the host would mount it does not matter, unless leaving it out would change what is seen. */
+static int read_disk(struct job *j, const struct rootfs_mount *m, struct err *err)
+{
+    static const char *const ignored[] = { "rw",        "loop",     "direct-io",  "discard",
+                                           "nodiscard", "nouuid",   "noatime",    "relatime",
+                                           "async",     "defaults", "norecovery", "noload",
+                                           NULL };
+
+    if (!m->source || !*m->source)
+        return err_set(err, ERR_INVALID, "mount of type %s without a source", m->type);
+    j->image = str_dup(m->source);
+    j->filesystem = rootfs_filesystem(m->type);
+    j->writable = str_eq(j->filesystem, "ext4") || str_eq(j->filesystem, "xfs");
+    j->device = true;
+    for (const char *const *o = m->options; o && *o; o++) {
+        if (str_eq(*o, "ro"))
+            j->writable = false;
+        else if (str_eq(*o, "loop"))
+            j->device = false;
+        else if (!is_one_of(*o, strlen(*o), ignored) && !is_context(*o))
+            return err_set(err, ERR_INVALID, "option \"%s\" of %s %s is not supported", *o, m->type,
+                           m->source);
+    }
+    return 0;
+}
+
 static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, const char *root_path,
                      struct err *err)
 {
@@ -173,9 +226,9 @@ static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, cons
     }
     const char *type = m->type ? m->type : "";
     if (n > 1)
-        return err_set(err, ERR_UNIMPLEMENTED,
-                       "a list of %zu mounts, the first of type \"%s\", is not supported yet; use "
-                       "the overlayfs or the native snapshotter",
+        return err_set(err, ERR_INVALID,
+                       "a list of %zu mounts, the first of type \"%s\", is not supported; use a "
+                       "snapshotter that gives one mount (overlayfs, native, blockfile, erofs)",
                        n, type);
     if (str_eq(type, "overlay"))
         return read_overlay(j, m, err);
@@ -183,9 +236,11 @@ static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, cons
         j->recursive = str_eq(type, "rbind");
         return read_bind(j, m, err);
     }
-    return err_set(err, ERR_UNIMPLEMENTED,
-                   "mounts of type \"%s\" are not supported yet; use the overlayfs or the native "
-                   "snapshotter",
+    if (rootfs_filesystem(type))
+        return read_disk(j, m, err);
+    return err_set(err, ERR_INVALID,
+                   "mounts of type \"%s\" are not supported; use the overlayfs, native, blockfile "
+                   "or erofs snapshotter",
                    type);
 }
 
@@ -253,8 +308,8 @@ static int open_overlay(struct job *j, struct err *err)
         return -1;
     /* A single lower directory and nothing above it is no overlay for the kernel. */
     if (d.n == 1) {
-        j->tree = tree_clone(d.fds[0], false, j->lower.v[0], err);
-        return j->tree < 0 ? -1 : 0;
+        j->out.tree = tree_clone(d.fds[0], false, j->lower.v[0], err);
+        return j->out.tree < 0 ? -1 : 0;
     }
     if (chdir("/proc/self/fd") < 0)
         return err_sys(err, errno, "change to /proc/self/fd");
@@ -265,8 +320,8 @@ static int open_overlay(struct job *j, struct err *err)
     AUTO_FD int top = open(TREE_SPOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (top < 0)
         return err_sys(err, errno, "open the overlay");
-    j->tree = tree_clone(top, false, "the overlay", err);
-    return j->tree < 0 ? -1 : 0;
+    j->out.tree = tree_clone(top, false, "the overlay", err);
+    return j->out.tree < 0 ? -1 : 0;
 }
 
 static int open_dir(struct job *j, struct err *err)
@@ -275,33 +330,74 @@ static int open_dir(struct job *j, struct err *err)
 
     if (fd < 0)
         return -1;
-    j->tree = tree_clone(fd, j->recursive, j->dir, err);
-    return j->tree < 0 ? -1 : 0;
+    j->out.tree = tree_clone(fd, j->recursive, j->dir, err);
+    return j->out.tree < 0 ? -1 : 0;
+}
+
+static int open_disk(struct job *j, struct err *err)
+{
+    j->out.disks = mem_new(struct rootfs_disk);
+    j->out.n_disks = 1;
+    *j->out.disks =
+        (struct rootfs_disk){ .fd = -1, .filesystem = j->filesystem, .writable = j->writable };
+    return rootfs_disk_open(j->image, j->device, j->out.disks, err);
+}
+
+static bool is_empty(const char *path)
+{
+    DIR *d = opendir(path);
+    const struct dirent *e;
+    bool empty = true;
+
+    if (!d)
+        return false;
+    while (empty && (e = readdir(d)))
+        empty = str_eq(e->d_name, ".") || str_eq(e->d_name, "..");
+    closedir(d);
+    return empty;
+}
+
+/* An upper directory with something in it cannot be a layer in the guest: its marks would not get
+ * through the share. */
+static int open_layers(struct job *j, struct err *err)
+{
+    int found = 0;
+
+    if (!j->writable && j->plain && (!j->upper || is_empty(j->upper)))
+        found = rootfs_find_images(&j->lower, &j->out, err);
+    return found == 0 ? open_overlay(j, err) : found == 1 ? 0 : -1;
 }
 
 static int open_in_thread(void *arg, struct err *err)
 {
     struct job *j = arg;
 
-    if ((j->dir ? open_dir(j, err) : open_overlay(j, err)) < 0)
+    if (j->image)
+        return open_disk(j, err);
+    if ((j->dir ? open_dir(j, err) : open_layers(j, err)) < 0)
         return -1;
-    return j->writable ? 0 : tree_set_read_only(j->tree, true, "the root file system", err);
+    if (j->writable || j->out.tree < 0)
+        return 0;
+    return tree_set_read_only(j->out.tree, true, "the root file system", err);
 }
 
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                bool writable, int *ret_fd, struct err *err)
+                bool writable, struct rootfs *ret, struct err *err)
 {
     struct job *j = mem_new(struct job);
     void *arg = j;
 
-    j->tree = -1;
+    j->out.tree = -1;
     j->writable = writable;
+    j->plain = true;
     int r = read_list(j, mounts, n, root_path, err);
     if (r == 0)
         r = offload_run(ctx, open_in_thread, &arg, job_free, "open a root file system", err);
     j = arg;
-    if (r == 0)
-        *ret_fd = TAKE_FD(j->tree);
+    if (r == 0) {
+        *ret = j->out;
+        j->out = (struct rootfs){ .tree = -1 };
+    }
     job_free(j);
     return r < 0 ? err_wrap(err, "root file system") : 0;
 }

@@ -1,13 +1,22 @@
-/* rootfs.h - a container's root file system from containerd's mount list: ONE detached mount (see
- * tree.h) of the merged tree. Single layers are never shared, since QEMU cannot read overlay's
- * marks and deleted files would come back (design.md §6).
+/* rootfs.h - a container's root file system from containerd's mount list, as the VM gets it.
  *
+ * Directories (overlay, bind, or the spec's root path): ONE detached mount (see tree.h) of the
+ * merged tree. Single directories of an overlay are never shared, since QEMU cannot read overlay's
+ * marks and deleted files would come back (design.md §6).
  * overlay: not writable: upper directory and lower ones, all read only, so that writes of an
  *          earlier life are seen and nothing is ever written; writable: as containerd means it.
  * bind:    the directory (native snapshotter).
- * Everything else, and lists of several mounts, are block snapshots: ERR_UNIMPLEMENTED, naming the
- * type and the remedy. */
+ *
+ * Images: descriptors of files and devices that become disks of the VM.
+ * ext4, xfs, erofs, squashfs: the file or device that is named (blockfile, devmapper): written to
+ *          unless its options say "ro".
+ * overlay: if each lower directory is the root of a read-only mount of an image (erofs), nothing
+ *          is in its upper directory and it is not to be written: the images, topmost first.
+ *
+ * A file is never a symbolic link, and a device is taken only if it was named below /dev: whoever
+ * can exchange a snapshot's file does not get a disk of the host. */
 #pragma once
+#include "base/mem.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -19,9 +28,24 @@ struct rootfs_mount {
     const char *const *options; /* NULL-terminated; may be NULL */
 };
 
+struct rootfs_disk {
+    int fd; /* for reading, and for writing if writable */
+    char *path;
+    const char *filesystem; /* static text, as guest.h knows it */
+    bool writable;
+};
+
+struct rootfs {
+    int tree;                  /* -1: disks */
+    struct rootfs_disk *disks; /* either one that is writable, or read-only ones, topmost first */
+    size_t n_disks;
+};
+
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:
- * root_path, the directory that the spec names (else not used). A directory that is missing is
- * ERR_NOT_FOUND and named. Options that overlay knows are passed on; id-mapped mounts (uidmap=,
- * gidmap=) are ERR_UNIMPLEMENTED, unknown options ERR_INVALID. Caller closes *ret_fd. */
+ * root_path, the directory that the spec names (else not used). What is missing is ERR_NOT_FOUND
+ * and named. Options that overlay knows are passed on; id-mapped mounts (uidmap=, gidmap=) are
+ * ERR_UNIMPLEMENTED, unknown types and options ERR_INVALID. Caller releases *ret. */
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                bool writable, int *ret_fd, struct err *err);
+                bool writable, struct rootfs *ret, struct err *err);
+/* A zeroed one with tree -1 is fine. */
+void rootfs_release(struct rootfs *r);

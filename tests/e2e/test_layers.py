@@ -1,0 +1,186 @@
+"""Root file systems of every kind of snapshotter: directories (overlayfs, native), a block image of
+its own (blockfile), layers that are block images (erofs)."""
+
+import ctypes
+import json
+import os
+import re
+import struct
+import subprocess
+import tarfile
+
+import archives
+from e2e import test
+
+KINDS = ("overlayfs", "native", "blockfile", "erofs")
+BLOCKFILE = "io.containerd.snapshotter.v1.blockfile"
+GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
+FOREVER = ("sleep", "100000")
+MIB = 256  # written and read back; under emulation some 70 MB/s
+
+
+def prepare(t, mib=MIB + 96):
+    """blockfile copies a whole image for each layer; erofs leaves its layers mounted."""
+    image = os.path.join(t.work, "blockfile.img")
+    with open(image, "wb") as f:
+        f.truncate(mib << 20)
+    subprocess.run(["mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1", image],
+                   check=True)
+    t.at_end(lambda: unmount_layers(t))
+    return {"enable": (BLOCKFILE,), "more": f"""
+[plugins."{BLOCKFILE}"]
+scratch_file = "{image}"
+fs_type = "ext4"
+"""}
+
+
+def small(t):
+    return prepare(t, 64)
+
+
+def unmount_layers(t):
+    with open("/proc/self/mounts") as f:
+        layers = [line.split()[1] for line in f if line.split()[2] == "erofs"]
+    for path in reversed(layers):
+        if path.startswith(os.path.join(t.work, "c/")):
+            umount(path)
+
+
+def umount(path):
+    """Not the program, which keeps files in /run."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.umount2(path.encode(), 0) < 0:
+        raise OSError(ctypes.get_errno(), f"umount {path}")
+
+
+def end(t, container):
+    t.must("tasks", "kill", "-s", "SIGKILL", container)
+    t.await_status(container, "STOPPED")
+    t.must("tasks", "rm", container)
+
+
+def unpack(t, kind, image):
+    local = () if t.version.startswith("1") else ("--local",)
+    t.must("images", "import", *local, "--snapshotter", kind, archives.path(image))
+    t.image = archives.name(image)
+
+
+def disks(t, sandbox):
+    """{path: (read-only, holders)} of all but the scratch disk, and the number of shares."""
+    doc = json.loads(t.lcow("inspect", sandbox).out)
+    return {d["path"]: (d["read_only"], d["holders"]) for d in doc["vm"]["disks"]
+            if d["path"] != "(scratch)"}, len(doc["vm"]["shares"])
+
+
+def probe(t, container, *args):
+    """What fsprobe says, but for the time."""
+    r = t.exec(container, "fsprobe", *args)
+    t.equal(r.code, 0, r)
+    return re.sub(r" us=\d+\s*$", "", r.out)
+
+
+def changed(t, kind, key):
+    """Names in the snapshot that are not in its image, as a commit would take them."""
+    path = os.path.join(t.work, f"{kind}.diff")
+    with open(path, "wb") as f:
+        t.must("snapshots", "--snapshotter", kind, "diff", key, stdout=f)
+    with tarfile.open(path) as tar:
+        return {m.name for m in tar if m.isfile()}
+
+
+# What the layers of the image say, seen from inside. One line each, so that a failure names it.
+LOOK = """
+echo data: $(ls data); echo gone: $(ls -d gone 2>/dev/null); echo opaque: $(ls opaque)
+echo again: $(ls again)
+echo links: $(stat -c %h links/a links/b) $(cat links/b links/s)
+test "$(stat -c %i links/a)" = "$(stat -c %i links/b)" && echo same inode
+echo modes: $(stat -c %a:%u:%g marks/setuid marks/setgid marks/sticky)
+echo attr: $(fsprobe xattr marks/attr user.colour)
+"""
+SEEN = """data: stays
+gone:
+opaque: above
+again: new
+links: 2 2 linked linked
+same inode
+modes: 4755:1000:1000 2750:0:34 1777:0:0
+attr: green
+"""
+# A layer's file is changed, deleted, and made again.
+CHANGE = """
+echo changed >> data/stays && rm -r opaque && mkdir opaque && ls -A opaque &&
+ln links/a links/c && echo more >> links/c && rm links/a && mknod fifo p && echo new > /new &&
+cat data/stays links/c && stat -c %F fifo && chown 7:8 marks/sticky && stat -c %a:%u marks/sticky
+"""
+CHANGED = "lower\nchanged\nlinked\nmore\nfifo\n1777:7\n"
+
+
+def small_files():
+    """What fsprobe must say of them."""
+    total = bytes_ = 0
+    for i in range(archives.SMALL_FILES):
+        data = (f"file {i}\n" * (1 + i % 97)).encode()
+        bytes_ += len(data)
+        data += bytes(-len(data) % 8)
+        for (word,) in struct.iter_unpack("<Q", data):
+            total = ((total ^ word) * 1099511628211) % 2**64
+    return f"files={archives.SMALL_FILES} bytes={bytes_} sum={total:016x}"
+
+
+def declare(kind):
+    @test(f"{kind}: an image's files are right, many are read, much is written", runc=False,
+          images=(), versions=("2.1",), prepare=prepare)
+    def files(t):
+        unpack(t, kind, "files")
+        t.detach(f"--snapshotter={kind}", "c1", *FOREVER)
+        r = t.exec("c1", "sh", "-c", LOOK)
+        t.equal((r.code, r.out), (0, SEEN), r)
+        t.equal(probe(t, "c1", "tree", "/small"), small_files())
+        written = probe(t, "c1", "write", "/big", str(MIB))
+        t.exec("c1", "sh", "-c", "echo 3 > /proc/sys/vm/drop_caches")
+        t.equal(probe(t, "c1", "read", "/big"), written)
+        t.exec("c1", "rm", "/big")
+        r = t.exec("c1", "sh", "-c", CHANGE)
+        t.equal((r.code, r.out), (0, CHANGED), r)
+        end(t, "c1")
+        # A blockfile is the container's own and written to; the others' writes go to the scratch
+        # disk, and with the VM.
+        t.equal("new" in changed(t, kind, "c1"), kind == "blockfile")
+
+    @test(f"{kind}: two containers of one pod attach each layer once", runc=False, images=(),
+          versions=("2.1",), prepare=small)
+    def shared(t):
+        unpack(t, kind, "whiteouts")
+        for name, what in (("c1", "sandbox"), ("c2", "container")):
+            t.detach(f"--snapshotter={kind}", f"--label={GROUP}=c1", f"--label={KIND}={what}",
+                     name, *FOREVER)
+            r = t.exec(name, "sh", "-c", "ls data opaque; test -e tree; echo $?; echo x > /mine")
+            t.equal((r.code, r.out), (0, "data:\nstays\n\nopaque:\nabove\n1\n"), r)
+        found, shares = disks(t, "c1")
+        if kind == "erofs":
+            t.equal(sorted(found.values()), [(True, 2)] * 3, f"{found}")
+            t.check(all(p.endswith("/layer.erofs") for p in found), f"{found}")
+            t.equal(shares, 0)
+        elif kind == "blockfile":
+            t.equal(sorted(found.values()), [(False, 1)] * 2, f"{found}")
+            t.equal(shares, 0)
+        else:
+            t.equal((found, shares), ({}, 2))
+        end(t, "c2")
+        found, shares = disks(t, "c1")
+        t.equal([holders for _, holders in found.values()],
+                {"erofs": [1] * 3, "blockfile": [1]}.get(kind, []))
+        t.equal(t.exec("c1", "cat", "/mine").out, "x\n")
+
+
+for each in KINDS:
+    declare(each)
+
+
+@test("erofs: an image of 130 layers is 130 disks or a share, and right", runc=False, images=(),
+      versions=("2.1",), prepare=small)
+def many(t):
+    unpack(t, "erofs", "layers")
+    r = t.run("--rm", "--snapshotter=erofs", "c1", "sh", "-c",
+              "ls layers | wc -l; cat layers/001 layers/129")
+    t.equal((r.code, r.out.split()), (0, ["129", "1", "129"]), r)
