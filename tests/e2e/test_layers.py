@@ -5,16 +5,18 @@ import ctypes
 import json
 import os
 import re
+import stat
 import struct
 import subprocess
 import tarfile
 
 import archives
-from e2e import test
+import e2e
 
 KINDS = ("overlayfs", "native", "blockfile", "erofs")
 BLOCKFILE = "io.containerd.snapshotter.v1.blockfile"
 GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
+DEADLINE = 900  # images of hundreds of MiB, on a machine that does other things too
 FOREVER = ("sleep", "100000")
 MIB = 256  # written and read back; under emulation some 70 MB/s
 
@@ -127,9 +129,14 @@ def small_files():
     return f"files={archives.SMALL_FILES} bytes={bytes_} sum={total:016x}"
 
 
+def layer_test(name, prepare=small):
+    return e2e.test(name, deadline=DEADLINE, runc=False, images=(), versions=("2.1",),
+                    prepare=prepare)
+
+
 def declare(kind):
-    @test(f"{kind}: an image's files are right, many are read, much is written", runc=False,
-          images=(), versions=("2.1",), prepare=prepare)
+    @layer_test(f"{kind}: an image's files are right, many are read, much is written",
+                prepare=prepare)
     def files(t):
         unpack(t, kind, "files")
         t.detach(f"--snapshotter={kind}", "c1", *FOREVER)
@@ -147,8 +154,7 @@ def declare(kind):
         # disk, and with the VM.
         t.equal("new" in changed(t, kind, "c1"), kind == "blockfile")
 
-    @test(f"{kind}: two containers of one pod attach each layer once", runc=False, images=(),
-          versions=("2.1",), prepare=small)
+    @layer_test(f"{kind}: two containers of one pod attach each layer once")
     def shared(t):
         unpack(t, kind, "whiteouts")
         for name, what in (("c1", "sandbox"), ("c2", "container")):
@@ -177,10 +183,34 @@ for each in KINDS:
     declare(each)
 
 
-@test("erofs: an image of 130 layers is 130 disks or a share, and right", runc=False, images=(),
-      versions=("2.1",), prepare=small)
+@layer_test("erofs: an image of 130 layers runs")
 def many(t):
     unpack(t, "erofs", "layers")
     r = t.run("--rm", "--snapshotter=erofs", "c1", "sh", "-c",
               "ls layers | wc -l; cat layers/001 layers/129")
     t.equal((r.code, r.out.split()), (0, ["129", "1", "129"]), r)
+
+
+@layer_test("blockfile: what is not the snapshot's own file is refused by its name")
+def exchanged(t):
+    unpack(t, "blockfile", "static")
+    t.must("containers", "create", "--snapshotter", "blockfile", "--runtime", t.runtime, t.image,
+           "c1", "true")
+    said = t.must("snapshots", "--snapshotter", "blockfile", "mounts", "/x", "c1").out
+    path = re.search(r" (/\S+/snapshots/\d+) ", said).group(1)
+    os.rename(path, path + ".kept")
+    outside = os.path.join(t.work, "outside")
+    with open(outside, "wb") as f:
+        f.truncate(1 << 20)
+    for make, pattern in ((lambda: None, "no such file|not found"),
+                          (lambda: os.symlink(outside, path), "symbolic link"),
+                          (lambda: os.mkfifo(path), "fifo"),
+                          (lambda: os.mknod(path, 0o600 | stat.S_IFBLK, os.makedev(7, 0)),
+                           "is a device")):
+        make()
+        r = t.fails("tasks", "start", "c1", pattern=pattern)
+        t.check(path in r.err, "the file is named", r)
+        if os.path.lexists(path):
+            os.remove(path)
+    os.rename(path + ".kept", path)
+    t.equal(t.must("tasks", "start", "c1").code, 0)

@@ -417,3 +417,66 @@ TEST_VIRTUAL(a_shared_root_needs_no_scratch)
     rig_delete(&r, ctx, "a", "");
     rig_close(&r, ctx);
 }
+
+static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const char *type,
+                           struct err *err)
+{
+    AUTO_FREE char *bundle = str_format("%s/%s", r->dir, id);
+    AUTO_FREE char *a = str_format("%s/a.img", r->dir), *b = str_format("%s/b.img", r->dir);
+    const struct event_mount mounts[] = { { .type = type, .source = a },
+                                             { .type = type, .source = b } };
+    const struct registry_create c = { .id = id,
+                                       .bundle = bundle,
+                                       .out = "/fifo/out",
+                                       .rootfs = mounts,
+                                       .n_rootfs = str_eq(type, "ext4") ? 1 : 2 };
+    uint32_t pid;
+
+    rig_write_spec(r, id, "");
+    ASSERT_EQ(file_write(a, "a", 1, 0600), 0);
+    ASSERT_EQ(file_write(b, "b", 1, 0600), 0);
+    return registry_create(ctx, r->registry, &c, &pid, err);
+}
+
+TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_OK(create_of_disks(&r, ctx, "one", "erofs", &err), err);
+    ASSERT_EQ(r.guest.disks, 3); /* scratch and two layers */
+    ASSERT_EQ(r.guest.shares, 0);
+    ASSERT_EQ(r.guest.layers, 1);
+    ASSERT_OK(create_of_disks(&r, ctx, "two", "erofs", &err), err);
+    ASSERT_EQ(r.guest.disks, 3);
+    ASSERT_EQ(r.guest.layers, 2);
+    rig_delete(&r, ctx, "one", "");
+    ASSERT_EQ(r.guest.disks, 3);
+    ASSERT_EQ(r.guest.layers, 1);
+    /* The same file for writing is refused, and nothing of the attempt stays. */
+    ASSERT_FAIL(create_of_disks(&r, ctx, "three", "ext4", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "a.img");
+    ASSERT_HAS(err.msg, "read-only");
+    rig_create(&r, ctx, "other");
+    rig_delete(&r, ctx, "two", "");
+    ASSERT_EQ(r.guest.disks, 1);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_writable_disk_is_the_root_itself_and_flushed_before_the_vm_ends)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_OK(create_of_disks(&r, ctx, "one", "ext4", &err), err);
+    ASSERT_EQ(r.guest.disks, 2);
+    ASSERT_EQ(r.guest.layers, 0);
+    ASSERT_STR(rig_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
+    rig_start(&r, ctx, "one", "");
+    ASSERT_EQ(rig_wait(&r, ctx, "one", ""), 0);
+    rig_delete(&r, ctx, "one", "");
+    ASSERT_EQ(r.guest.disks, 1); /* unmounted by the guest, before its VM was killed */
+    rig_close(&r, ctx);
+}

@@ -17,6 +17,7 @@
 #include <unistd.h>
 
 #define MOUNTINFO_MAX (16u << 20)
+#define IMAGES_MAX 48 /* beyond, a VM has too few slots: they are shared as one tree */
 #define LOOP_MAJOR 7
 #define PATH_BYTES 8192
 
@@ -197,6 +198,9 @@ int rootfs_find_images(const struct strv *dirs, struct rootfs *r, struct err *er
 {
     AUTO_FREE char *table = NULL;
     size_t len;
+    if (dirs->n > IMAGES_MAX)
+        return 0;
+
     int found = file_read_all("/proc/thread-self/mountinfo", MOUNTINFO_MAX, &table, &len) == 0;
 
     r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));

@@ -7,6 +7,7 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <sched.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -277,4 +278,154 @@ TEST_FIBER(what_is_not_supported_says_so)
     ASSERT_FAIL(open_dirs(ctx, two, 2, NULL, false, &tree, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "snapshotter");
     ASSERT_FAIL(open_dirs(ctx, NULL, 0, NULL, false, &tree, &err), err, ERR_INVALID);
+}
+
+/* --- images --- */
+
+static const char *const plain[] = { "loop", "rw", NULL };
+static const char *const fixed_image[] = { "loop", "ro", NULL };
+
+static void image(struct place *p, const char *name)
+{
+    ASSERT_EQ(file_write(place_path(p, name), "not even a file system", 22, 0644), 0);
+}
+
+static int mode_of(const struct rootfs *fs, size_t i)
+{
+    return fcntl(fs->disks[i].fd, F_GETFL) & O_ACCMODE;
+}
+
+TEST_FIBER(an_image_is_a_disk_and_written_to_unless_it_says_otherwise)
+{
+    static const char *const none[] = { NULL };
+    PLACE(p);
+    struct err err = ERR_INIT;
+
+    image(&p, "img");
+    AUTO_FREE char *path = str_format("%s/img", p.dir);
+    const struct {
+        struct rootfs_mount m;
+        const char *filesystem;
+        bool writable;
+    } cases[] = {
+        { { "ext4", path, plain }, "ext4", true },
+        { { "ext2", path, none }, "ext4", true },
+        { { "xfs", path, plain }, "xfs", true },
+        { { "ext4", path, fixed_image }, "ext4", false },
+        { { "erofs", path, none }, "erofs", false },
+        { { "squashfs", path, plain }, "squashfs", false },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct rootfs fs;
+        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, i % 2, &fs, &err), err);
+        ASSERT_EQ(fs.tree, -1);
+        ASSERT_EQ(fs.n_disks, 1);
+        ASSERT_STR(fs.disks[0].filesystem, cases[i].filesystem);
+        ASSERT_STR(fs.disks[0].path, path);
+        ASSERT_EQ(fs.disks[0].writable, cases[i].writable);
+        ASSERT_EQ(mode_of(&fs, 0), cases[i].writable ? O_RDWR : O_RDONLY);
+        rootfs_release(&fs);
+    }
+}
+
+/* In the place of a snapshot's file there may be anything, if somebody could exchange it. */
+TEST_FIBER(a_layer_that_is_no_file_is_refused_and_never_opened)
+{
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+    struct rootfs fs;
+
+    image(&p, "img");
+    ASSERT_EQ(mkdir(place_path(&p, "dir"), 0755), 0);
+    ASSERT_EQ(mkfifo(place_path(&p, "fifo"), 0600), 0);
+    ASSERT_EQ(symlink("img", place_path(&p, "link")), 0);
+    ASSERT_EQ(symlink("/dev/loop0", place_path(&p, "out")), 0);
+    ASSERT_EQ(mknod(place_path(&p, "block"), S_IFBLK | 0600, makedev(7, 0)), 0);
+    ASSERT_EQ(mknod(place_path(&p, "char"), S_IFCHR | 0600, makedev(1, 3)), 0);
+    static const struct {
+        const char *name, *part;
+    } cases[] = {
+        { "dir", "a directory" },   { "fifo", "a fifo" },       { "link", "symbolic link" },
+        { "out", "symbolic link" }, { "block", "is a device" }, { "char", "character device" },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_FREE char *path = str_format("%s/%s", p.dir, cases[i].name);
+        const struct rootfs_mount loop = { "ext4", path, plain }, bare = { "ext4", path, NULL };
+        ASSERT_FAIL(rootfs_open(ctx, &loop, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+        ASSERT_HAS(err.msg, cases[i].part);
+        ASSERT_HAS(err.msg, path);
+        ASSERT_FAIL(rootfs_open(ctx, &bare, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+    }
+    /* A way out of /dev, a device that is to be looped, and nothing at all. */
+    AUTO_FREE char *around = str_format("/dev/../%s/block", p.dir),
+                   *no = str_format("%s/no", p.dir);
+    const struct rootfs_mount dots = { "ext4", around, NULL }, missing = { "ext4", no, plain },
+                              looped = { "ext4", "/dev/loop0", plain },
+                              relative = { "ext4", "img", plain };
+    ASSERT_FAIL(rootfs_open(ctx, &dots, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_open(ctx, &missing, 1, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, no);
+    ASSERT_FAIL(rootfs_open(ctx, &relative, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+    if (access("/dev/loop0", F_OK) == 0)
+        ASSERT_FAIL(rootfs_open(ctx, &looped, 1, NULL, false, &fs, &err), err, ERR_INVALID);
+}
+
+static void sh(const char *command)
+{
+    ASSERT_EQ(system(command), 0);
+}
+
+/* Two directories on which images are mounted by loop devices, as an older kernel has erofs. */
+TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
+{
+    need_root();
+    if (access("/dev/loop-control", F_OK) < 0)
+        tap_skip("no loop devices");
+    PLACE(p);
+    struct err err = ERR_INIT;
+    struct rootfs fs = { .tree = -1 };
+
+    ASSERT_EQ(unshare(CLONE_NEWNS), 0); /* nobody else sees these mounts */
+    AUTO_FREE char *make = str_format(
+        "cd %s && mount --make-rprivate / && for i in 1 2; do mkdir $i && truncate -s 1M $i.img && "
+        "mke2fs -q -F $i.img && mount -n -o loop,ro $i.img $i; done && mkdir up work plain",
+        p.dir);
+    sh(make);
+    AUTO_FREE char *lower = str_format("%s/2:%s/1", p.dir, p.dir);
+    AUTO_FREE char *mixed = str_format("%s/2:%s/plain", p.dir, p.dir);
+    AUTO_FREE char *inner = str_format("%s/2:%s/1/lost+found", p.dir, p.dir);
+    const char *const trees[] = { mixed, inner };
+    AUTO(overlay_release) struct overlay o;
+    overlay_init(&o, &p, lower, true);
+
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT_EQ(fs.n_disks, 2);
+    ASSERT_HAS(fs.disks[0].path, "/2.img"); /* topmost first */
+    ASSERT_HAS(fs.disks[1].path, "/1.img");
+    ASSERT(!fs.disks[0].writable && mode_of(&fs, 0) == O_RDONLY);
+    ASSERT_STR(fs.disks[0].filesystem, "ext4");
+    rootfs_release(&fs);
+
+    /* What is in the upper directory would be lost; what is no whole image is no disk. */
+    ASSERT_EQ(file_write(place_path(&p, "up/x"), "", 0, 0644), 0);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT(fs.n_disks == 0 && is_there(fs.tree, "x") && is_there(fs.tree, "lost+found"));
+    rootfs_release(&fs);
+    for (size_t i = 0; i < ARRAY_LEN(trees); i++) {
+        AUTO(overlay_release) struct overlay other;
+        overlay_init(&other, &p, trees[i], false);
+        ASSERT_OK(rootfs_open(ctx, &other.m, 1, NULL, false, &fs, &err), err);
+        ASSERT_EQ(fs.n_disks, 0);
+        rootfs_release(&fs);
+    }
+    /* Another file in the place of the one that is mounted. */
+    AUTO_FREE char *exchange = str_format("cd %s && rm up/x && cp 1.img 3 && mv 3 1.img", p.dir);
+    sh(exchange);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
+    ASSERT_EQ(fs.n_disks, 0);
+    rootfs_release(&fs);
+    AUTO_FREE char *end = str_format("umount -n %s/1 %s/2", p.dir, p.dir);
+    sh(end);
 }
