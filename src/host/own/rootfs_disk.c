@@ -17,7 +17,7 @@
 #include <unistd.h>
 
 #define MOUNTINFO_MAX (16u << 20)
-#define IMAGES_MAX 48 /* beyond, a VM has too few slots: they are shared as one tree */
+#define IMAGES_MAX 200 /* a VM takes 255 disks beside its scratch; more are shared as one tree */
 #define LOOP_MAJOR 7
 #define PATH_BYTES 8192
 
