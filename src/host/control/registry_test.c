@@ -424,7 +424,7 @@ static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const
     AUTO_FREE char *bundle = str_format("%s/%s", r->dir, id);
     AUTO_FREE char *a = str_format("%s/a.img", r->dir), *b = str_format("%s/b.img", r->dir);
     const struct event_mount mounts[] = { { .type = type, .source = a },
-                                             { .type = type, .source = b } };
+                                          { .type = type, .source = b } };
     const struct registry_create c = { .id = id,
                                        .bundle = bundle,
                                        .out = "/fifo/out",
