@@ -1,6 +1,6 @@
-"""Where the time of a container's start went, from the lines that containerd and the shim log.
+"""Where the time of a pod's start went: the client's calls, and what containerd and the shim log.
 
-    spans = start_picture.spans(log_text, "c1", began, ended)
+    spans = start_picture.spans(log_text, [("RunPodSandbox", "the pod", began, ended), …])
     print(start_picture.text(spans))
     open(path, "w").write(start_picture.svg(spans))
 """
@@ -52,21 +52,28 @@ def _guest_stages(lines):
             for _, name, begin, end, _ in found if name in ("kernel", "init", "agent")]
 
 
-def spans(log, container, began, ended):
-    """Of one `ctr run` between these two times, in the order in which they begin."""
+def _during(calls, at):
+    """Whose call was under way then."""
+    return next((who for _, who, begin, end in calls if begin - 0.001 <= at <= end + 0.001), "")
+
+
+def spans(log, calls):
+    """Of the calls (method, what it is about, when it began and ended), in the order in which they
+    begin, with what was done for them."""
+    began, ended = calls[0][2], calls[-1][3]
     lines = [(at, line) for at, line in _lines(log) if began - 0.001 <= at <= ended]
-    found = [Span("client", "ctr run, all of it", began, ended)]
+    found = [Span("client", f"{method} {who}", begin, end) for method, who, begin, end in calls]
     for at, line in lines:
-        if "msg=serving" in line and f"sandbox-id={container}" in line:
-            found.append(Span("containerd", "snapshot, shim starts", began, at))
-        elif m := re.search(r'msg="request done" operation=(Create|Start|Delete) '
-                            r'duration=(\S+)', line):
-            found.append(Span("shim", f"shim: {m.group(1)}", at - _seconds(m.group(2)), at))
+        if "msg=serving" in line and "sandbox-id=" in line:
+            found.append(Span("containerd", "network, shim starts", began, at))
+        elif m := re.search(r'msg="request done" operation=(Create|Start) duration=(\S+)', line):
+            found.append(Span("shim", f"shim: {m.group(1)} {_during(calls, at)}",
+                              at - _seconds(m.group(2)), at))
         elif m := re.search(r'text="request done" fields="operation="(\w+)" id=\d+ '
                             r'duration="([^"]+)"', line):
             if m.group(1) in GUEST_WORK:
                 found.append(Span("agent", GUEST_WORK[m.group(1)], at - _seconds(m.group(2)), at))
-        elif m := re.search(r'text="(disk mounted|share mounted|layers combined)"', line):
+        elif m := re.search(r'text="(disk mounted|layers combined)"', line):
             found.append(Span("agent", m.group(1), at, at))
         elif 'msg="vm started"' in line:
             found.append(Span("guest", "the VM is ready", at, at))
@@ -77,15 +84,15 @@ def spans(log, container, began, ended):
 
 def text(found, columns=80):
     zero, last = min(s.begin for s in found), max(s.end for s in found)
-    width = columns - 43
+    width = columns - 44
     scale = width / max(last - zero, 1e-9)
-    rows = [f"{'':24}{'at ms':>8}{'took ms':>9}  0{(last - zero) * 1000:>{width - 1}.0f}"]
+    rows = [f"{'':25}{'at ms':>8}{'took ms':>9}  0{(last - zero) * 1000:>{width - 1}.0f}"]
     for s in found:
         begin = min(int((s.begin - zero) * scale), width - 1)
         size = max(1, min(round(s.took * scale), width - begin))
         mark = "|" if s.took == 0 else "█" * size
         took = f"{s.took * 1000:.1f}" if s.took else "-"
-        rows.append(f"{s.name:24.24}{(s.begin - zero) * 1000:8.1f}{took:>9}  {' ' * begin}{mark}")
+        rows.append(f"{s.name:25.25}{(s.begin - zero) * 1000:8.1f}{took:>9}  {' ' * begin}{mark}")
     return "\n".join(rows)
 
 

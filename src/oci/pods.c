@@ -24,29 +24,58 @@ static bool names(const struct spec *s, const char *type)
     return spec_namespace(s, type, &path);
 }
 
+static const struct {
+    const char *type, *options, *why;
+} hosts[] = {
+    { "network", "hostNetwork, --net-host", "a VM has a network of its own" },
+    { "pid", "hostPID, --pid=host", "the host's processes are not in the VM" },
+    { "ipc", "hostIPC, --ipc=host", "the host's memory is not in the VM" },
+    { "user", "hostUsers: false",
+      "user namespaces are not supported: root in a container is root in its VM only" },
+};
+
+int pods_refuse(const char *type, struct err *err)
+{
+    size_t i = 0;
+
+    while (i + 1 < ARRAY_LEN(hosts) && !str_eq(hosts[i].type, type))
+        i++;
+    if (str_eq(type, "user"))
+        return err_set(err, ERR_INVALID, "a user namespace (%s) is not possible: %s",
+                       hosts[i].options, hosts[i].why);
+    return err_set(err, ERR_INVALID, "the host's %s namespace (%s) is not possible: %s", type,
+                   hosts[i].options, hosts[i].why);
+}
+
+/* A pod's containers join what is the pod's, by paths of its process; nobody else joins anything
+ * but a network, which CNI has made. */
+static int check_paths(const struct spec *s, struct err *err)
+{
+    static const char *const types[] = { "pid", "ipc", "uts" };
+    const char *path = "";
+
+    for (size_t i = 0; i < ARRAY_LEN(types); i++)
+        if (spec_namespace(s, types[i], &path) && path[0])
+            return err_set(err, ERR_INVALID,
+                           "the %s namespace %.128s cannot be joined: it is the host's or another "
+                           "container's, outside of the VM",
+                           types[i], path);
+    return 0;
+}
+
 static int check_namespaces(const struct spec *s, enum spec_kind kind, struct err *err)
 {
     const json_t *linux_part = js_get(spec_json(s), "linux");
 
     if (names(s, "user") || json_array_size(js_get(linux_part, "uidMappings")) > 0)
-        return err_set(err, ERR_INVALID,
-                       "user namespaces (hostUsers: false) are not supported: root in a container "
-                       "is root in its VM only");
+        return pods_refuse("user", err);
     if (kind == SPEC_WORKLOAD || !names(s, "mount")) /* its pod was asked; not one of a client */
         return 0;
-    if (!names(s, "network"))
-        return err_set(err, ERR_INVALID,
-                       "host network (hostNetwork, --net-host) is not possible: the container runs "
-                       "in a VM with a network of its own");
-    if (kind == SPEC_SANDBOX && !names(s, "pid"))
-        return err_set(err, ERR_INVALID,
-                       "host PID namespace (hostPID) is not possible: the host's processes are not "
-                       "in the pod's VM");
-    if (kind == SPEC_SANDBOX && !names(s, "ipc"))
-        return err_set(err, ERR_INVALID,
-                       "host IPC namespace (hostIPC) is not possible: the host's memory is not in "
-                       "the pod's VM");
-    return 0;
+    for (const char *const *type = (const char *const[]){ "network", "pid", "ipc", NULL }; *type;
+         type++)
+        if (!names(s, *type))
+            return pods_refuse(*type, err);
+    return check_paths(s, err);
 }
 
 static int check_propagation(const json_t *mount, struct err *err)

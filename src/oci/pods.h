@@ -15,6 +15,9 @@ struct err;
  * (Not ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
 int pods_check(const struct spec *s, enum spec_kind kind, struct err *err);
 
+/* That refusal. type: network, pid, ipc (the host's), or user. Always -1. */
+int pods_refuse(const char *type, struct err *err);
+
 /* The pod's /dev/shm becomes a tmpfs in the VM that all containers of the pod share, whether the
  * client describes it as a directory of the host (containerd's pause container) or as a tmpfs
  * beside a shared IPC namespace (containerd's sandboxer "shim"). Its size is that of the annotation

@@ -48,13 +48,24 @@ TEST(the_hosts_namespaces_are_refused_by_their_names)
     const char *no_ipc = "{\"type\":\"mount\"},{\"type\":\"network\"},{\"type\":\"pid\"}";
 
     accepted(NS_ALL, MOUNTS_NONE, SPEC_SANDBOX);
-    refused(no_network, MOUNTS_NONE, SPEC_SANDBOX, "host network");
-    refused(no_network, MOUNTS_NONE, SPEC_STANDALONE, "host network");
-    refused(no_pid, MOUNTS_NONE, SPEC_SANDBOX, "host PID");
-    refused(no_ipc, MOUNTS_NONE, SPEC_SANDBOX, "host IPC");
-    accepted(no_pid, MOUNTS_NONE, SPEC_STANDALONE); /* the VM's own processes, as before */
+    refused(no_network, MOUNTS_NONE, SPEC_SANDBOX, "hostNetwork");
+    refused(no_network, MOUNTS_NONE, SPEC_STANDALONE, "--net-host");
+    refused(no_pid, MOUNTS_NONE, SPEC_SANDBOX, "hostPID");
+    refused(no_pid, MOUNTS_NONE, SPEC_STANDALONE, "--pid=host");
+    refused(no_ipc, MOUNTS_NONE, SPEC_SANDBOX, "hostIPC");
+    refused(no_ipc, MOUNTS_NONE, SPEC_STANDALONE, "--ipc=host");
     accepted(no_network, MOUNTS_NONE, SPEC_WORKLOAD);
     accepted("{\"type\":\"pid\"}", MOUNTS_NONE, SPEC_SANDBOX);
+}
+
+TEST(namespaces_of_others_are_refused_but_for_a_network_and_within_a_pod)
+{
+    const char *pid1 = "{\"type\":\"mount\"},{\"type\":\"network\",\"path\":\"/run/netns/a\"},"
+                       "{\"type\":\"ipc\"},{\"type\":\"pid\",\"path\":\"/proc/1/ns/pid\"}";
+
+    refused(pid1, MOUNTS_NONE, SPEC_STANDALONE, "pid namespace /proc/1/ns/pid cannot be joined");
+    refused(pid1, MOUNTS_NONE, SPEC_SANDBOX, "/proc/1/ns/pid");
+    accepted(pid1, MOUNTS_NONE, SPEC_WORKLOAD);
 }
 
 TEST(user_namespaces_are_refused)

@@ -26,6 +26,7 @@ class Member:
 
     def __init__(self, shim, name, document):
         self.shim, self.name, self.execs = shim, name, 0
+        self.capabilities = document.get("process", {}).get("capabilities")
         self.bundle = os.path.join(shim.t.work, "bundles", name)
         self.fifo = os.path.join(self.bundle, "out")
         document["annotations"] = {GROUP: shim.name, KIND: "container"}
@@ -57,7 +58,8 @@ class Member:
         """Runs a program in it to its end; exit code and output."""
         self.execs += 1
         e, path = text(2, f"e{self.execs}"), os.path.join(self.bundle, f"e{self.execs}")
-        process = {"cwd": "/", "args": args, "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0}}
+        process = {"cwd": "/", "args": args, "env": ["PATH=/bin"], "user": {"uid": 0, "gid": 0},
+                   **({"capabilities": self.capabilities} if self.capabilities else {})}
         os.mkfifo(path)
         out = os.open(path, os.O_RDONLY | os.O_NONBLOCK)
         collector = Collector(out)

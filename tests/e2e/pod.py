@@ -35,16 +35,17 @@ SHIM_VERSIONS = ("2.1",)
 IMAGES = ("busybox",)
 
 
-def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, **how):
-    """Declares one test per sandboxer; with the shim's sandbox only the smoke set is in a run that
-    is not full."""
+def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, both=False, **how):
+    """Declares one test per sandboxer; with the shim's sandbox only the smoke set, and what says
+    that both count, is in a run that is not full."""
     def declare(body):
         for sandboxer in sandboxers:
             shim = sandboxer == "shim"
             handler = "lcow-shim" if shim else "lcow"
             own = {**how}
             if shim:
-                own.update(runc=False, full=own.get("full", False) or not own.get("smoke"))
+                own.update(runc=False, full=own.get("full", False) or not (both or
+                                                                          own.get("smoke")))
 
             @functools.wraps(body)
             def run(t, handler=handler):
@@ -81,8 +82,8 @@ class Container:
         self.id = self.t.cri.CreateContainer(pod_sandbox_id=pod.id, config=config,
                                              sandbox_config=pod.config).container_id
 
-    def start(self):
-        self.t.cri.StartContainer(container_id=self.id)
+    def start(self, seconds=SECONDS):
+        self.t.cri.StartContainer(container_id=self.id, seconds=seconds)
         return self
 
     def status(self):

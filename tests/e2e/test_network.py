@@ -116,9 +116,14 @@ def loopback_only(t):
         t.equal(r.out.count("\n"), 2, r)
 
 
-@test("run --net-host is refused, and the message says why", smoke=True, runc=False)
+@test("run --net-host and namespaces of the host are refused, and the message says why",
+      smoke=True, runc=False)
 def net_host(t):
     t.fails(*t.run_args("--rm", "--net-host", "c1", "true"), pattern="--net-host")
+    for kind in ("pid", "ipc"):
+        t.fails(*t.run_args("--rm", f"--with-ns={kind}:/proc/1/ns/{kind}", f"c-{kind}", "true"),
+                pattern=f"{kind} namespace /proc/1/ns/{kind} cannot be joined")
+    t.equal(t.qemu_pids(), [])
     t.equal(t.tasks(), {})
 
 

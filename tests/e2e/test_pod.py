@@ -95,7 +95,7 @@ def exec_sync(t):
     t.equal(c.state, cri.RUNNING)
 
 
-@pod_test("logs: long lines in parts, many lines, both streams, rotation")
+@pod_test("logs: long lines in parts, many lines, both streams, rotation", both=True)
 def logs(t):
     pod = t.pod("p1")
     c = pod.run("c1", "sh", "-c", "head -c 40000 /dev/zero | tr '\\0' x; echo; seq 1 5000; "
@@ -184,7 +184,7 @@ def remove_running(t):
     pod.remove()
 
 
-@pod_test("out of memory: OOMKilled, and the pod goes on")
+@pod_test("out of memory: OOMKilled, and the pod goes on", smoke=True)
 def oom_killed(t):
     pod = t.pod("p1")
     c = pod.run("c1", "sh", "-c", "tail /dev/zero; exit 0", linux={

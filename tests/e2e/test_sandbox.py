@@ -4,9 +4,10 @@ import json
 import os
 import signal
 
+import cni
 import members
 import shimcall
-from e2e import test
+from e2e import Failure, test
 from members import GROUP, KIND
 from shimcall import number, text
 
@@ -18,7 +19,15 @@ class Sandbox:
         self.shim = shimcall.Shim(t, "s1")
         os.unlink(os.path.join(self.shim.bundle, "config.json"))  # CRI puts none there
         self.shim.start()
+        t.at_end(self.end)
         self.call("CreateSandbox", text(2, self.shim.bundle))
+
+    def end(self):
+        """Also of a test that failed."""
+        try:
+            self.call("ShutdownSandbox")
+        except (shimcall.Status, OSError, Failure):
+            pass  # it has left
 
     def call(self, method, *parts):
         return self.shim.call(method, text(1, "s1"), *parts, service=SERVICE)
@@ -27,17 +36,25 @@ class Sandbox:
         return self.call("SandboxStatus")[3].decode()
 
 
-def member(shim, name, kind, pod, host=None):
-    """A container that waits, in this pod."""
+PING = ["CAP_NET_RAW"]
+
+
+def member(shim, name, kind, pod, host=None, namespaces=None):
+    """A container that waits, in this pod. namespaces: kind -> path of those that it shares."""
     document = shim.document()
+    document["process"]["capabilities"] = {
+        where: PING for where in ("bounding", "effective", "permitted", "inheritable")}
     if host:
         document["hostname"] = host
+    for entry in document["linux"]["namespaces"]:
+        if path := (namespaces or {}).get(entry["type"]):
+            entry["path"] = path
     m = members.Member(shim, name, document)
     document["annotations"] = {GROUP: pod, KIND: kind}
     with open(os.path.join(m.bundle, "config.json"), "w") as f:
         json.dump(document, f)
     m.call("Create", text(2, m.bundle), shim.rootfs())
-    m.call("Start")
+    m.pid = m.call("Start")[1]
     return m
 
 
@@ -93,6 +110,70 @@ def several(t):
     end(p1)
     t.equal(p2.exec(*name), (0, b"host-p2\n"))
     t.equal(c2.exec("echo", "still"), (0, b"still\n"))
+    t.equal(s.state(), "SANDBOX_READY")
+    s.call("ShutdownSandbox")
+    t.until(lambda: not os.path.exists(s.shim.address), "the shim leaves")
+
+
+def pod_in(shim, name, network):
+    """A pod with this network, and a container in it as containerd makes one."""
+    pod = member(shim, name, "sandbox", name, f"host-{name}", {"network": network.path})
+    shared = {kind: f"/proc/{pod.pid}/ns/{short}" for kind, short in
+              (("network", "net"), ("ipc", "ipc"), ("uts", "uts"))}
+    return pod, member(shim, f"c{name}", "container", name, namespaces=shared)
+
+
+def says(t, m, *command):
+    """What a program of busybox writes; it must succeed."""
+    code, out = m.exec("busybox", *command)
+    t.equal(code, 0, f"{m.name}: {command}: {out.decode(errors='replace')}")
+    return out.decode()
+
+
+def reaches(t, m, address):
+    t.until(lambda: m.exec("busybox", "ping", "-c", "1", "-W", "10", address)[0] == 0,
+            f"{m.name} reaches {address}", 60)
+
+
+def kernel_view(t, m):
+    """kind -> the namespace that it is in."""
+    return {kind: says(t, m, "readlink", f"/proc/self/ns/{kind}")
+            for kind in ("net", "ipc", "uts", "pid", "mnt")}
+
+
+@test("several pods in one VM, each on its own network: they reach each other and see nothing of "
+      "each other; one goes, another comes", images=(), runc=False, deadline=600)
+def several_networks(t):
+    networks = [cni.Namespace(t, f"n{i}") for i in range(3)]
+    s = Sandbox(t)
+    s.call("StartSandbox")
+    qemu = t.qemu_pid()
+    (p1, c1), (p2, c2) = (pod_in(s.shim, f"p{i + 1}", networks[i]) for i in range(2))
+    for m, own, other in ((c1, networks[0], networks[1]), (c2, networks[1], networks[0])):
+        text_ = says(t, m, "ip", "addr", "show", "dev", "eth0")
+        t.check(f"inet {own.ip}/24" in text_ and f"inet6 {own.ip6}/64" in text_, text_)
+        t.check(other.ip not in text_, "the other pod's address", text_)
+        for address in (cni.GATEWAY, other.ip, other.ip6):
+            reaches(t, m, address)
+    one, two = kernel_view(t, c1), kernel_view(t, c2)
+    t.check(not set(one.values()) & set(two.values()), f"they share something: {one} {two}")
+    pod = kernel_view(t, p1)
+    t.equal({k for k in pod if pod[k] == one[k]}, {"net", "ipc", "uts"})
+    says(t, c1, "sh", "-c", "echo mine >/note")
+    t.equal(c2.exec("cat", "/note")[0], 1, "it sees the other's file")
+    t.check("host-p1" not in says(t, c2, "sh", "-c", "hostname; cat /proc/*/cmdline"), "a process")
+
+    end(c1)
+    end(p1)
+    t.equal(sorted(networks[0].links()), ["eth0", "lo"], "a tap is left")
+    t.equal(says(t, c2, "hostname"), "host-p2\n")
+    reaches(t, c2, cni.GATEWAY)
+    p3, c3 = pod_in(s.shim, "p3", networks[2])
+    reaches(t, c3, networks[1].ip)
+    reaches(t, c2, networks[2].ip6)
+    t.equal(t.qemu_pid(), qemu)
+    for m in (c3, p3, c2, p2):
+        end(m)
     t.equal(s.state(), "SANDBOX_READY")
     s.call("ShutdownSandbox")
     t.until(lambda: not os.path.exists(s.shim.address), "the shim leaves")

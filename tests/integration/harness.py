@@ -41,7 +41,7 @@ STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
           "init": "the agent starts", "agent": "the agent is connected", "negotiated": "ready"}
 
 # May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
-PERSISTENT = ("uids", "accel")
+PERSISTENT = ("uids", "accel", "starts")
 
 
 def keep():

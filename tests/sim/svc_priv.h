@@ -149,6 +149,8 @@ void svc_laws_free(struct svc_laws *l);
 struct Any;
 void svc_laws_event(struct svc *s, const char *topic, const struct Any *any);
 /* A client was told that this succeeded: there is, or will be, an event of it. */
+/* A client has sent this. */
+void svc_laws_asked(struct svc *s, const struct svc_ask *ask);
 void svc_laws_done(struct svc *s, const struct svc_ask *ask, uint32_t pid);
 /* A client was told that this process has ended so. pid 0: not told. */
 void svc_laws_ended(struct svc *s, const char *id, const char *exec, uint32_t pid, uint32_t status,

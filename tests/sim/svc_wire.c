@@ -206,6 +206,7 @@ static void make_frame(struct svc *s, struct svc_call *call, struct sbuf *frame)
     const char *service = world_chance(&s->w, 500) ? SERVICE_TASK_V2 : SERVICE_TASK_V3;
 
     pack(s, &call->ask, &payload);
+    svc_laws_asked(s, &call->ask);
     if (world_chance(&s->w, 500))
         ttrpc_put_metadata(&metadata, "containerd-namespace-ttrpc", "sim");
     sbuf_add(frame, room, sizeof(room));

@@ -13,7 +13,7 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define APPEAR_NS (10 * NS_PER_S) /* from the host's hot-plug; usually a fifth of a second */
+#define APPEAR_NS (30 * NS_PER_S) /* from the host's hot-plug; usually a fifth of a second */
 #define LOOPBACK 1                /* its index in every namespace */
 
 /* --- waiting --- */

@@ -15,12 +15,59 @@ struct storage *storage_new(int (*load_module)(const char *name, struct err *err
 
     s->load_module = load_module;
     gate_init(&s->share, "share");
+    list_init(&s->holds);
+    waitq_init(&s->holds_q);
     return s;
 }
 
 void storage_free(struct storage *s)
 {
     free(s);
+}
+
+/* --- one at a time on a path --- */
+
+struct storage_hold {
+    struct list node;
+    struct storage *s;
+    char *path;
+};
+
+static bool is_first(const struct storage_hold *h)
+{
+    LIST_EACH (&h->s->holds, pos) {
+        const struct storage_hold *other = LIST_ENTRY(pos, struct storage_hold, node);
+
+        if (str_eq(other->path, h->path))
+            return other == h;
+    }
+    return true;
+}
+
+struct storage_hold *storage_hold(struct ctx *ctx, struct storage *s, const char *path,
+                                  struct err *err)
+{
+    struct storage_hold *h = mem_new(struct storage_hold);
+
+    *h = (struct storage_hold){ .s = s, .path = str_dup(path) };
+    list_append(&s->holds, &h->node);
+    while (!is_first(h))
+        if (waitq_wait(ctx, &s->holds_q, "another call to be done with this path", err) < 0) {
+            err_wrap(err, "%s", path);
+            storage_let_go(h);
+            return NULL;
+        }
+    return h;
+}
+
+void storage_let_go(struct storage_hold *h)
+{
+    if (!h)
+        return;
+    list_remove(&h->node);
+    waitq_wake_all(&h->s->holds_q);
+    free(h->path);
+    free(h);
 }
 
 /* --- beside the loop --- */

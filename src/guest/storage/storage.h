@@ -4,7 +4,8 @@
  *
  * Paths come from the host and are checked (path.h): ERR_INVALID names the field. A failed add
  * leaves nothing behind. Removing what is not there is success, so that a removal can be
- * repeated. Calls that touch the same path are ordered by the host. */
+ * repeated. Calls that touch the same path wait for each other: the host may have given one up that
+ * is still at it, and ask for its contrary. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>

@@ -255,6 +255,10 @@ int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_di
         return -1;
     if (!d->mount_path[0])
         return 0;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, d->mount_path, err);
+    if (!held)
+        return -1;
     if (find(ctx, s, d, &node, err) < 0)
         return -1;
     int r = d->block_device ? add_link(d, node, err) : add_mount(ctx, s, d, node, err);
@@ -283,6 +287,10 @@ int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage
         return -1;
     if (!d->mount_path[0])
         return 0;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, d->mount_path, err);
+    if (!held)
+        return -1;
     if (!d->block_device)
         return storage_block(ctx, unmount_disk, &w, "disk to be unmounted", NULL, err);
     if (unlink(d->mount_path) < 0 && errno != ENOENT)

@@ -170,8 +170,13 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
 {
     AUTO(sbuf_release) struct sbuf layers = { 0 };
 
-    if (check(l, err) < 0 || join_layers(l, &layers, err) < 0 ||
-        storage_load(ctx, s, overlay_modules, err) < 0)
+    if (check(l, err) < 0 || join_layers(l, &layers, err) < 0)
+        return -1;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, l->root_path, err);
+    if (!held)
+        return -1;
+    if (storage_load(ctx, s, overlay_modules, err) < 0)
         return -1;
     const struct storage_work w = {
         .a = (char *)l->root_path,
@@ -206,6 +211,10 @@ int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_l
     };
 
     if (check(l, err) < 0)
+        return -1;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, l->root_path, err);
+    if (!held)
         return -1;
     return storage_block(ctx, uncombine, &w, "layers to be separated", NULL, err);
 }

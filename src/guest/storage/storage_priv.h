@@ -1,13 +1,23 @@
 /* storage_priv.h - for storage*.c only. */
 #pragma once
+#include "base/fiber.h"
 #include "base/gate.h"
+#include "base/list.h"
 #include "guest/storage/storage.h"
 
 struct storage {
     int (*load_module)(const char *name, struct err *err);
     struct gate share;
     bool share_mounted;
+    struct list holds; /* of paths, in the order in which they were asked for */
+    struct waitq holds_q;
 };
+
+/* One path that a call works on. Waits for those that came before. NULL with err: ctx ended. */
+struct storage_hold *storage_hold(struct ctx *ctx, struct storage *s, const char *path,
+                                  struct err *err);
+void storage_let_go(struct storage_hold *h); /* accepts NULL */
+AUTO_DEFINE(struct storage_hold *, storage_let_go);
 
 /* What one piece of blocking work may see: copies, since it may outlive its caller. */
 struct storage_work {

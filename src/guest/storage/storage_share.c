@@ -83,7 +83,13 @@ int storage_add_share(struct ctx *ctx, struct storage *s, const char *name, cons
 {
     if (!path_name_ok(name))
         return err_set(err, ERR_INVALID, "ShareName \"%.64s\" is not a name", name);
-    if (path_check_run(mount_path, "MountPath", err) < 0 || need_root(ctx, s, err) < 0)
+    if (path_check_run(mount_path, "MountPath", err) < 0)
+        return -1;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, mount_path, err);
+    if (!held)
+        return -1;
+    if (need_root(ctx, s, err) < 0)
         return -1;
     AUTO_FREE char *source = str_format(ROOT "/%s", name);
     const struct storage_work w = { .a = source, .b = (char *)mount_path, .yes = read_only };
@@ -110,6 +116,10 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
     const struct storage_work w = { .a = (char *)mount_path };
 
     if (path_check_run(mount_path, "MountPath", err) < 0)
+        return -1;
+
+    AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, mount_path, err);
+    if (!held)
         return -1;
     return storage_block(ctx, unbind_share, &w, "share to be unmounted", NULL, err);
 }

@@ -81,6 +81,9 @@ const struct config_key config_keys[] = {
       "What VMs are started from (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk. It takes what is written to it." },
+    { "host", "parallel_starts", KEY_U32, "0", 0, 4096, FIELD(parallel_starts),
+      "VMs that may start at one time; others wait for their turn. 0: two for\n"
+      "each processor." },
     { "host", "vm_uid_base", KEY_U32, "2000000000", 1000, 4294900000u, FIELD(vm_uid_base),
       "Each VM's QEMU runs as a user of its own, taken from the range that\n"
       "begins here. Nobody else may use it." },

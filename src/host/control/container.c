@@ -190,8 +190,11 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
     AUTO(container_unref) struct container *c = container_ref(given);
     struct ctx own = ctx_with_id(ctx, "cid", c->id);
     bool init = !exec_id || !exec_id[0];
+    int r = init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err);
 
-    if ((init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err)) < 0)
+    if (c->r->box) /* another VM may start now */
+        latch_set(&c->r->box->first_start);
+    if (r < 0)
         return err_wrap(err, "start %s%s%s", c->id, init ? "" : "/", init ? "" : exec_id);
     *ret_pid = c->pid;
     return 0;

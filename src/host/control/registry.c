@@ -13,6 +13,8 @@
 /* Whatever hangs: a path of the client's, the boot, QEMU, the guest. containerd sets no limit. */
 #define CREATE_LIMIT (300 * NS_PER_S)
 
+#define EXIT_LOST 255u
+
 struct registry *registry_new(const struct registry_opts *o)
 {
     struct registry *r = mem_new(struct registry);
@@ -131,6 +133,10 @@ void registry_undo(struct registry *r, struct container *c, struct err *err)
         return;
     }
     log_error(&own, "a failed create is not taken back; delete goes on with it", F_ERR(&lost));
+    /* Nothing of it runs, and whoever waits for its end (a containerd that lost the call and found
+     * the container) must not wait for ever. */
+    if (c->init)
+        process_end(c->init, EXIT_LOST, false);
     err_wrap(err, "%s; and before that", lost.msg);
 }
 
@@ -199,6 +205,55 @@ static int delete_exec(struct container *c, const char *exec_id, struct registry
     return 0;
 }
 
+static bool has_ended(const struct container *c)
+{
+    return c->state == CONTAINER_STOPPED || c->state == CONTAINER_INVALID;
+}
+
+static struct container *find_member(const struct container *pod, bool alive)
+{
+    LIST_EACH (&pod->r->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, node);
+
+        if (c != pod && pod->kind == SPEC_SANDBOX && str_eq(c->pod_id, pod->id) &&
+            !(alive && has_ended(c)))
+            return c;
+    }
+    return NULL;
+}
+
+/* With the last one its VM goes: nothing in there needs to be undone one by one, unless the guest
+ * may still hold back what belongs on the host. */
+static bool all_goes(const struct container *c)
+{
+    LIST_EACH (&c->r->containers, pos) {
+        const struct container *other = LIST_ENTRY(pos, struct container, node);
+
+        if (other->writes_host || other->state == CONTAINER_INVALID ||
+            (other != c && (c->kind != SPEC_SANDBOX || !str_eq(other->pod_id, c->id))))
+            return false;
+    }
+    return true;
+}
+
+/* Containers of a pod that have ended and were not deleted: that failed, and whoever asked has
+ * forgotten them. They must not keep the pod. */
+static int delete_members(struct ctx *ctx, struct container *pod, struct err *err)
+{
+    struct container *c;
+
+    while ((c = find_member(pod, false))) {
+        struct registry_deleted ignored;
+
+        log_warn(ctx, "a container that has ended goes with its pod", F_STR("cid", c->id));
+        if (registry_delete(ctx, pod->r, c->id, "", &ignored, err) < 0 &&
+            err->code != ERR_NOT_FOUND)
+            return -1;
+        err_clear(err);
+    }
+    return 0;
+}
+
 static int delete_container(struct ctx *ctx, struct container *c, struct registry_deleted *ret,
                             struct err *err)
 {
@@ -208,22 +263,16 @@ static int delete_container(struct ctx *ctx, struct container *c, struct registr
         return err_set(err, ERR_STATE, "container %s runs: kill it first", c->id);
     if (c->state == CONTAINER_CREATED && container_has_running_execs(c))
         return err_set(err, ERR_STATE, "an exec of container %s runs: kill it first", c->id);
-    if (c->kind == SPEC_SANDBOX) {
-        LIST_EACH (&r->containers, pos) {
-            struct container *other = LIST_ENTRY(pos, struct container, node);
 
-            if (other != c && str_eq(other->pod_id, c->id))
-                return err_set(err, ERR_STATE, "pod %s still has container %s", c->id, other->id);
-        }
-    }
+    const struct container *alive = find_member(c, true);
+
+    if (alive)
+        return err_set(err, ERR_STATE, "pod %s still has container %s", c->id, alive->id);
     /* From here on it can only go. Never started: killed. */
     if (c->state == CONTAINER_CREATED)
         process_end(c->init, 128 + 9, false);
-    /* With the last one its VM goes: nothing in there needs to be undone one by one, unless the
-     * guest may still hold back what belongs on the host. */
-    bool all_goes = r->n_containers == 1 && !c->writes_host && c->state != CONTAINER_INVALID;
-
-    if ((all_goes && box_kill(ctx, r->box, err) < 0) || container_release(ctx, c, err) < 0)
+    if ((all_goes(c) && box_kill(ctx, r->box, err) < 0) || delete_members(ctx, c, err) < 0 ||
+        container_release(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", c->id);
     /* A start that failed stops the container, whatever an exec in it still does. */
     process_settle_execs(ctx, c);

@@ -20,6 +20,7 @@
 #include "host/control/vpci.h"
 #include "host/own/ledger.h"
 #include <stdlib.h>
+#include <sys/sysinfo.h>
 
 #define MANIFEST_MAX_BYTES (1u << 20)
 #define BOOT_CONTROLLERS 1 /* others come when they are needed */
@@ -203,10 +204,73 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
     return 0;
 }
 
+/* Twenty VMs that boot at once on two processors are all too late; in turns none is. Not to get one
+ * is no reason to fail: it may be held by a shim that hangs. */
+static int take_turn(struct ctx *ctx, struct box *b, struct err *err)
+{
+    const struct registry_host *h = b->r->host;
+    const struct config *c = b->r->o.config;
+    AUTO_FREE char *path = str_format("%s/starts", c->run_root);
+    unsigned n = c->parallel_starts ? c->parallel_starts : 2 * (unsigned)get_nprocs();
+    struct ctx life = ctx_with_cancel(ctx, &b->life),
+               limited = ctx_with_timeout(&life, BOX_TURN_LIMIT);
+    uint64_t began = loop_now(ctx->loop);
+    int r;
+
+    if (!h->turn_take)
+        return 0;
+    r = h->turn_take(&limited, path, n, &b->turn, err);
+    if (loop_now(ctx->loop) - began > BOX_TURN_WORTH)
+        timeline_add(b->vmm->timeline, TRACK_HOST, "wait for a turn", began, loop_now(ctx->loop));
+    if (r < 0 && ctx_check(&life, err) == 0) {
+        log_warn(ctx, "no turn to start, going on without", F_ERR(err));
+        err_clear(err);
+        r = 0;
+    }
+    return r;
+}
+
+static void give_turn(struct box *b)
+{
+    if (b->turn)
+        b->r->host->turn_give(TAKE_PTR(b->turn));
+}
+
+/* Up is not yet through: the first container is as much work for the processors as the boot was.
+ * If whoever waits came in now, all would be half-way at the same time. */
+static void turn_main(void *arg)
+{
+    struct box *b = arg;
+    struct ctx root, own = box_ctx(b, &root), life = ctx_with_cancel(&own, &b->life),
+                     ctx = ctx_with_timeout(&life, BOX_TURN_HOLD);
+    struct err ignored = ERR_INIT;
+
+    (void)latch_wait(&ctx, &b->first_start, "a container to start", &ignored);
+    give_turn(b);
+}
+
+/* From here on time is limited. */
+static int boot_in_time(struct ctx *ctx, struct box *b, const char *run_dir, struct err *err)
+{
+    struct registry *r = b->r;
+    struct ctx limited = ctx_with_timeout(ctx, r->o.config->boot_timeout_s * NS_PER_S);
+
+    if (boot_vm(&limited, b, run_dir, err) < 0)
+        return -1;
+    watch(b);
+    b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS_MAX);
+    b->plan9 = plan9_new(b->vmm, b->guest);
+    b->vpci = vpci_new(b->vmm, b->guest);
+    b->vm_up = true;
+    waitq_wake_all(&r->box_q);
+    return attach_scratch(&limited, b, err);
+}
+
 static int boot(struct ctx *ctx, struct box *b, struct err *err)
 {
     struct registry *r = b->r;
     AUTO_FREE char *run_dir = str_format("%s/%s/%s", r->o.config->run_root, r->ns, r->id);
+    int ret;
 
     b->vmm = r->o.make_vmm(r->o.arg);
     if (!b->vmm->timeline)
@@ -222,15 +286,14 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
     b->prepared = true;
     waitq_wake_all(&r->box_q);
     group_go(&b->fibers, r->o.loop, scratch_main, b, "vm.scratch %s", r->id);
-    if (boot_vm(ctx, b, run_dir, err) < 0)
+    if (take_turn(ctx, b, err) < 0)
         return -1;
-    watch(b);
-    b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS_MAX);
-    b->plan9 = plan9_new(b->vmm, b->guest);
-    b->vpci = vpci_new(b->vmm, b->guest);
-    b->vm_up = true;
-    waitq_wake_all(&r->box_q);
-    return attach_scratch(ctx, b, err);
+    ret = boot_in_time(ctx, b, run_dir, err);
+    if (ret < 0)
+        give_turn(b);
+    else if (b->turn)
+        group_go(&b->fibers, r->o.loop, turn_main, b, "vm.turn %s", r->id);
+    return ret;
 }
 
 /* Containers may hold something of it: then it goes with the last of them. */
@@ -258,9 +321,8 @@ static void boot_main(void *arg)
     struct box *b = arg;
     struct registry *r = b->r;
     struct ctx root, ctx = box_ctx(b, &root);
-    struct ctx limited = ctx_with_timeout(&ctx, r->o.config->boot_timeout_s * NS_PER_S);
 
-    if (boot(&limited, b, &b->boot_err) < 0 || b->unwanted || r->closing) {
+    if (boot(&ctx, b, &b->boot_err) < 0 || b->unwanted || r->closing) {
         boot_failed(&ctx, b);
         return;
     }
@@ -296,6 +358,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     list_init(&b->volumes);
     group_init(&b->fibers);
     latch_init(&b->scratch_made);
+    latch_init(&b->first_start);
     cancel_init(&b->life, NULL);
     cancel_init(&b->dead, NULL);
     r->box = b;

@@ -203,6 +203,8 @@ int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err)
 
     if (!b || !b->vm)
         return 0;
+    if (!b->vm_up) /* it may still wait for what it needs to boot */
+        cancel_fire(&b->life, ERR_UNAVAILABLE, "the VM is ended");
     b->stopping = b->stopping || orderly;
     /* Counted among those that use the VM: whoever takes it back at the same time frees it only
      * when we have let go. */

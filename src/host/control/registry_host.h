@@ -12,6 +12,7 @@
 #include "host/own/rootfs.h"
 #include "host/own/scratch.h"
 #include "host/own/tree.h"
+#include "host/own/turn.h"
 #include <stdint.h>
 
 struct network_host;
@@ -26,6 +27,10 @@ struct registry_host {
 
     /* NULL: this host gives none. */
     int (*pci_find)(const char *name, struct pci_function *ret, struct err *err);
+    /* NULL: any number of VMs may start at a time. */
+    int (*turn_take)(struct ctx *ctx, const char *path, unsigned n, struct turn **ret,
+                     struct err *err);
+    void (*turn_give)(struct turn *t);
 
     int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
                        const char *root_path, bool writable, struct rootfs *ret, struct err *err);

@@ -90,6 +90,36 @@ static void write_spec(struct rig *r, const char *id, const char *netns, const c
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
+/* Its delete failed, or whoever asked has forgotten it: it must not keep the pod for ever. */
+TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    write_spec(&r, "p", "", POD("sandbox", "p"));
+    write_spec(&r, "a", "", POD("container", "p"));
+    write_spec(&r, "b", "", POD("container", "p"));
+    for (const char *const *id = (const char *const[]){ "p", "a", "b", NULL }; *id; id++) {
+        ASSERT_OK(rig_try_create(&r, &root, *id, &err), err);
+        rig_start(&r, &root, *id, "");
+    }
+    for (const char *const *id = (const char *const[]){ "a", "p", NULL }; *id; id++) {
+        ASSERT_OK(rig_try_kill(&r, &root, *id, "", 9, true, &err), err);
+        ASSERT_EQ(rig_wait(&r, &root, *id, ""), 137);
+    }
+    ASSERT_FAIL(rig_try_delete(&r, &root, "p", "", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "still has container b");
+    ASSERT(rig_find(&r, "a")); /* refused: nothing was touched */
+    ASSERT_OK(rig_try_kill(&r, &root, "b", "", 9, true, &err), err);
+    ASSERT_EQ(rig_wait(&r, &root, "b", ""), 137);
+    rig_delete(&r, &root, "p", "");
+    ASSERT_EQ(registry_containers(r.registry), 0);
+    ASSERT_HAS(rig_told(&r, &root), "delete a 137;delete b 137;delete p 137");
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
 {
     struct rig r = { 0 };

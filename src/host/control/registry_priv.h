@@ -39,6 +39,9 @@ struct vpci;
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
 #define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
 #define BOX_CLOCK_LIMIT (10 * NS_PER_S)
+#define BOX_TURN_LIMIT (180 * NS_PER_S) /* to wait for one; then it goes without */
+#define BOX_TURN_HOLD (30 * NS_PER_S)   /* at most, for a container to start */
+#define BOX_TURN_WORTH NS_PER_MS        /* less is not worth showing */
 #define BOX_END_LIMIT (120 * NS_PER_S)
 #define BOX_DRIVERS_LIMIT (15 * NS_PER_S)
 #define BOX_CGROUP_TRIES 8
@@ -283,6 +286,8 @@ struct box {
     struct cancel life;  /* of those that end with it */
     struct cancel dead;  /* fired when the VMM has ended */
     bool unwanted, ending_asked;
+    struct turn *turn; /* to start; until a container has */
+    struct latch first_start;
     bool stopping; /* in an orderly way: a guest that leaves is not lost */
 };
 

@@ -38,18 +38,13 @@ static int check_namespaces(const Cri__LinuxSandboxSecurityContext *sc, const ch
     if (!o)
         return 0;
     if (o->network == CRI__NAMESPACE_MODE__NODE && !netns[0])
-        return err_set(err, ERR_INVALID,
-                       "the pod asks for the host's network (hostNetwork): a VM has its own");
+        return pods_refuse("network", err);
     if (o->pid == CRI__NAMESPACE_MODE__NODE)
-        return err_set(err, ERR_INVALID,
-                       "the pod asks for the host's processes (hostPID): a VM has its own");
+        return pods_refuse("pid", err);
     if (o->ipc == CRI__NAMESPACE_MODE__NODE)
-        return err_set(err, ERR_INVALID,
-                       "the pod asks for the host's IPC (hostIPC): a VM has its own");
+        return pods_refuse("ipc", err);
     if (o->userns_options && o->userns_options->mode == CRI__NAMESPACE_MODE__POD)
-        return err_set(err, ERR_INVALID,
-                       "the pod asks for a user namespace (hostUsers: false), which is not "
-                       "supported: root in a container is root in its VM only");
+        return pods_refuse("user", err);
     return 0;
 }
 

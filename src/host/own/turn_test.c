@@ -1,0 +1,162 @@
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/fiber.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/own/turn.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void temp(char path[40])
+{
+    strcpy(path, "/tmp/lcow-turn-test.XXXXXX");
+    AUTO_FD int fd = mkstemp(path);
+    ASSERT(fd >= 0);
+}
+
+struct client {
+    struct ctx *ctx;
+    const char *path;
+    struct turn *turn;
+    unsigned *order, at; /* when it came to its turn */
+    int ret;
+    struct err err;
+};
+
+static void client_main(void *arg)
+{
+    struct client *c = arg;
+
+    c->ret = turn_take(c->ctx, c->path, 2, &c->turn, &c->err);
+    c->at = ++*c->order;
+}
+
+TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
+{
+    char path[40];
+    struct turn *a = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+    unsigned order = 0;
+    struct client c = { .ctx = ctx, .path = path, .order = &order };
+    struct group clients;
+
+    temp(path);
+    ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
+    ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
+    group_init(&clients);
+    group_go(&clients, ctx->loop, client_main, &c, "third");
+    ASSERT_OK(fiber_sleep(ctx, 30 * NS_PER_MS, &err), err);
+    ASSERT_EQ(c.at, 0);
+    turn_give(a);
+    ASSERT_OK(group_wait(ctx, &clients, "the third", &err), err);
+    ASSERT_OK(c.ret, c.err);
+    turn_give(b);
+    turn_give(c.turn);
+    unlink(path);
+}
+
+/* Each gives its turn to the next: nobody is left behind, and never are more than two at it. */
+TEST_FIBER(many_take_turns_and_all_get_one)
+{
+    enum { N = 12 };
+    char path[40];
+    struct client c[N];
+    struct turn *first[2] = { NULL };
+    struct err err = ERR_INIT;
+    unsigned order = 0, given = 0;
+    struct group clients;
+
+    temp(path);
+    for (int i = 0; i < 2; i++)
+        ASSERT_OK(turn_take(ctx, path, 2, &first[i], &err), err);
+    group_init(&clients);
+    for (int i = 0; i < N; i++) {
+        c[i] = (struct client){ .ctx = ctx, .path = path, .order = &order };
+        group_go(&clients, ctx->loop, client_main, &c[i], "client");
+    }
+    turn_give(first[0]);
+    turn_give(first[1]);
+    while (given < N) {
+        unsigned have = 0;
+
+        for (int i = 0; i < N; i++)
+            have += c[i].turn != NULL;
+        ASSERT(have <= 2);
+        for (int i = 0; i < N; i++)
+            if (c[i].turn) {
+                turn_give(TAKE_PTR(c[i].turn));
+                given++;
+                break;
+            }
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    }
+    ASSERT_OK(group_wait(ctx, &clients, "all", &err), err);
+    for (int i = 0; i < N; i++)
+        ASSERT_OK(c[i].ret, c[i].err);
+    unlink(path);
+}
+
+TEST_FIBER(whoever_gives_up_holds_up_nobody)
+{
+    char path[40];
+    struct ctx limited = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct turn *a = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+
+    temp(path);
+    ASSERT_OK(turn_take(ctx, path, 1, &a, &err), err);
+    ASSERT_FAIL(turn_take(&limited, path, 1, &b, &err), err, ERR_DEADLINE);
+    ASSERT_HAS(err.msg, "turn");
+    err_clear(&err);
+    turn_give(a);
+    ASSERT_OK(turn_take(ctx, path, 1, &b, &err), err); /* its thread has let go, or does so now */
+    turn_give(b);
+    unlink(path);
+}
+
+TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
+{
+    char path[40];
+    struct turn *a = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+    pid_t pid;
+    int ready[2], go[2];
+    char byte;
+
+    temp(path);
+    ASSERT_EQ(pipe(ready), 0);
+    ASSERT_EQ(pipe(go), 0);
+    pid = fork();
+    if (pid == 0) {
+        close(go[1]);
+        if (turn_take(ctx, path, 1, &a, &err) == 0 && write(ready[1], "", 1) == 1)
+            (void)!read(go[0], &byte, 1);
+        _exit(0);
+    }
+    close(go[0]);
+    ASSERT_EQ(read(ready[0], &byte, 1), 1);
+
+    struct ctx limited = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+
+    ASSERT_FAIL(turn_take(&limited, path, 1, &b, &err), err, ERR_DEADLINE);
+    err_clear(&err);
+    close(go[1]);
+    ASSERT_OK(turn_take(ctx, path, 1, &b, &err), err);
+    turn_give(b);
+    close(ready[0]);
+    close(ready[1]);
+    unlink(path);
+}
+
+TEST_FIBER(a_file_that_cannot_be_made_is_named)
+{
+    struct turn *t = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(turn_take(ctx, "/nonexistent/starts", 1, &t, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "/nonexistent/starts");
+    turn_give(NULL);
+}
