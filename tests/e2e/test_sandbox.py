@@ -152,7 +152,7 @@ def several_networks(t):
     for m, own, other in ((c1, networks[0], networks[1]), (c2, networks[1], networks[0])):
         text_ = says(t, m, "ip", "addr", "show", "dev", "eth0")
         t.check(f"inet {own.ip}/24" in text_ and f"inet6 {own.ip6}/64" in text_, text_)
-        t.check(other.ip not in text_, "the other pod's address", text_)
+        t.check(f"inet {other.ip}/" not in text_, "the other pod's address", text_)
         for address in (cni.GATEWAY, other.ip, other.ip6):
             reaches(t, m, address)
     one, two = kernel_view(t, c1), kernel_view(t, c2)
