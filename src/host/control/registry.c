@@ -163,7 +163,8 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
                        fsm_state_name(&sandbox_fsm, r->sandbox->state), rc->id);
 
     AUTO(container_unref) struct container *c = registry_add(r, rc->id, rc->bundle);
-    struct ctx limited = ctx_with_timeout(ctx, CREATE_LIMIT);
+    struct ctx limited =
+        ctx_with_timeout(ctx, CREATE_LIMIT + (r->host->turn_take ? BOX_TURN_LIMIT : 0));
     struct ctx own = ctx_with_id(&limited, "cid", c->id);
 
     /* Nobody else is in there, but a delete may come. */

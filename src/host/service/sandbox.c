@@ -15,7 +15,7 @@
 #include <stdlib.h>
 
 /* Finished whoever still listens; what the controllers wait for has smaller limits of its own. */
-#define START_LIMIT (300 * NS_PER_S)
+#define START_LIMIT (600 * NS_PER_S)
 #define STOP_LIMIT (120 * NS_PER_S) /* beyond the caller's timeout */
 #define STOP_TIMEOUT_MAX_S 86400u
 
