@@ -181,6 +181,7 @@ def many_pods(t, count):
     pods, containers = {}, {}
     configs = {f"p{i}": t.config(f"p{i}") for i in range(count)}
     seconds = 45 * count  # emulated, all at once on a few cores: the last one waits for all
+    t.settings(boot_timeout_s=120)  # the most: the machine may have other work, too
 
     def make(name):
         pods[name] = Pod(t, name, configs[name], t.handler, seconds)
