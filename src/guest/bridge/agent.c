@@ -40,12 +40,14 @@ struct agent {
     struct link *link;
     struct handlers handlers;
     struct reaper *reaper;
+    struct nets *nets;
     struct crun *crun; /* made ahead in a template: its clones share that memory */
     struct stages stages;
     size_t stages_told;
     struct fw_cfg_place boot_place;
     bool negotiated, stopping;
     bool told_host; /* entropy and log are under way */
+    bool template;  /* it was one: what is ours alone came with the boot block */
 };
 
 /* --- small duties --- */
@@ -184,21 +186,29 @@ static void watch_hotplug(struct ctx *ctx, struct agent *a)
         log_warn(ctx, "what is hot-plugged will not be noticed, going on", F_ERR(&err));
 }
 
+static void fetch_entropy(struct ctx *ctx, struct agent *a)
+{
+    uint64_t began = loop_now(a->loop);
+    struct err err = ERR_INIT;
+
+    if (read_entropy(ctx, link_dialer(a->link), &err) < 0)
+        log_warn(ctx, "no entropy from the host, going on", F_ERR(&err));
+    stages_add(&a->stages, "entropy", began, loop_now(a->loop));
+}
+
+/* A clone listens already, and its seed came a moment ago: what it need not do again it need not
+ * translate, either. */
 static void connect_host(void *arg)
 {
     struct agent *a = arg;
     struct ctx root = ctx_root(a->loop), *ctx = &root;
-    struct dialer *d = link_dialer(a->link);
-
-    watch_hotplug(ctx, a);
-
-    uint64_t began = loop_now(a->loop);
     struct err err = ERR_INIT;
 
-    if (read_entropy(ctx, d, &err) < 0)
-        log_warn(ctx, "no entropy from the host, going on", F_ERR(&err));
-    stages_add(&a->stages, "entropy", began, loop_now(a->loop));
-    if (logport_connect(ctx, a->log, d, PORT_LOG, &err) < 0)
+    if (!a->template) {
+        watch_hotplug(ctx, a);
+        fetch_entropy(ctx, a);
+    }
+    if (logport_connect(ctx, a->log, link_dialer(a->link), PORT_LOG, &err) < 0)
         log_warn(ctx, "no log port, going on", F_ERR(&err));
     tell_stages(a);
 }
@@ -221,21 +231,26 @@ static void take_stages(struct ctx *ctx, struct agent *a)
         stages_add(&a->stages, from_init.v[i].name, from_init.v[i].start_ns, from_init.v[i].end_ns);
 }
 
-/* What most containers need is loaded once, in the template. */
+/* What most containers need is loaded and made once, in the template. */
 static void be_template(void *arg)
 {
     static const char *const modules[] = { "virtio_mem", "virtio_scsi", "sd_mod",       "ext4",
                                            "overlay",    "9p",          "9pnet_virtio", "veth" };
     struct agent *a = arg;
+    struct ctx ctx = ctx_root(a->loop);
 
+    a->template = true;
     for (size_t i = 0; i < ARRAY_LEN(modules); i++) {
         struct err err = ERR_INIT;
         if (a->opts->load_module(modules[i], &err) < 0)
-            log_warn(NULL, "module not loaded ahead, going on", F_ERR(&err));
+            log_warn(&ctx, "module not loaded ahead, going on", F_ERR(&err));
     }
     struct err err = ERR_INIT;
     if (crun_new(&a->crun, &err) < 0)
-        log_warn(NULL, "crun not copied ahead, going on", F_ERR(&err));
+        log_warn(&ctx, "crun not copied ahead, going on", F_ERR(&err));
+    if (nets_prepare(&ctx, a->nets, &err) < 0)
+        log_warn(&ctx, "no network namespace made ahead, going on", F_ERR(&err));
+    watch_hotplug(&ctx, a);
     (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* only larger without */
     fprintf(stderr, "lcow: stage ready\n");
 }
@@ -293,7 +308,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     const struct containers_opts containers = {
         .loop = ctx->loop,
         .dialer = link_dialer(a->link),
-        .nets = nets_new(ctx->loop),
+        .nets = a->nets,
         .crun = TAKE_PTR(a->crun),
         .notify = handlers_notify,
         .arg = &a->handlers,
@@ -310,14 +325,13 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     int r = server_run(ctx, server, err);
     containers_free(a->handlers.containers);
     storage_free(a->handlers.storage);
-    nets_free(a->handlers.nets);
     process_table_free(a->handlers.processes);
     return r;
 }
 
 int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
 {
-    struct agent a = { .opts = opts, .loop = ctx->loop };
+    struct agent a = { .opts = opts, .loop = ctx->loop, .nets = nets_new(ctx->loop) };
     int r = logport_new(ctx->loop, opts->boot.level, &a.log, err);
 
     a.handlers.power_off = opts->power_off;
@@ -325,6 +339,7 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
         r = boot(ctx, &a, err);
     if (r == 0)
         r = serve(ctx, &a, err);
+    nets_free(a.nets);
     crun_free(a.crun);
     reaper_free(a.reaper);
     link_free(a.link);

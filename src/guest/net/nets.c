@@ -4,6 +4,7 @@
 
 #include <ctype.h>
 #include <stdio.h>
+#include <sys/sysinfo.h>
 #include <unistd.h>
 
 #define NAME_MAX_LEN 128
@@ -13,6 +14,7 @@ struct nets *nets_new(struct loop *loop)
     struct nets *n = mem_new(struct nets);
 
     n->loop = loop;
+    n->spare = -1;
     list_init(&n->all);
     return n;
 }
@@ -39,6 +41,7 @@ void nets_free(struct nets *n)
         return;
     while (!list_empty(&n->all))
         netns_free(n, LIST_FIRST(&n->all, struct netns, node));
+    fd_close(n->spare);
     free(n);
 }
 
@@ -97,19 +100,46 @@ static struct netns *need(struct nets *n, const char *id, struct err *err)
     return s;
 }
 
-/* With the gate held. */
-static int make(struct ctx *ctx, struct netns *s, struct err *err)
+static uint64_t memory_bytes(void)
 {
+    struct sysinfo si = { 0 };
+
+    (void)sysinfo(&si); /* cannot fail */
+    return (uint64_t)si.totalram * si.mem_unit;
+}
+
+int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err)
+{
+    if (n->spare >= 0)
+        return 0;
+    n->spare_bytes = memory_bytes();
+    return netns_make(ctx, &n->spare, err);
+}
+
+/* A namespace's socket buffers are bounded by the memory there was when it was made: in a machine
+ * that has grown since, the spare one is of no use. */
+static int take_spare(struct nets *n)
+{
+    if (n->spare >= 0 && n->spare_bytes != memory_bytes())
+        fd_close(TAKE_FD(n->spare));
+    return TAKE_FD(n->spare);
+}
+
+/* With the gate held. */
+static int make(struct ctx *ctx, struct nets *n, struct netns *s, struct err *err)
+{
+    if (s->fd < 0)
+        s->fd = take_spare(n);
     if (s->fd >= 0)
         return 0;
     return netns_make(ctx, &s->fd, err) < 0 ? err_wrap(err, "network namespace %s", s->id) : 0;
 }
 
-static int hold(struct ctx *ctx, struct netns *s, char **ret_path, struct err *err)
+static int hold(struct ctx *ctx, struct nets *n, struct netns *s, char **ret_path, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.hold", err);
 
-    if (!held || make(ctx, s, err) < 0)
+    if (!held || make(ctx, n, s, err) < 0)
         return -1;
     s->holders++;
     *ret_path = str_format("/proc/%d/fd/%d", getpid(), s->fd);
@@ -122,7 +152,7 @@ int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, 
 
     if (!s)
         return -1;
-    int r = hold(ctx, s, ret_path, err);
+    int r = hold(ctx, n, s, ret_path, err);
     nets_unref(n, s);
     return r;
 }
@@ -150,18 +180,19 @@ static struct nic *find_nic(const struct netns *s, const char *id)
     return NULL;
 }
 
-static int plug(struct ctx *ctx, struct netns *s, struct nic *nic, struct err *err)
+static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic *nic, struct err *err)
 {
     struct rtnl_link link;
 
-    if (make(ctx, s, err) < 0 || nic_await(ctx, nic->mac, &link, err) < 0)
+    if (make(ctx, n, s, err) < 0 || nic_await(ctx, nic->mac, &link, err) < 0)
         return -1;
     if (!nic->name[0])
         snprintf(nic->name, sizeof(nic->name), "%s", link.name);
     return nic_move(ctx, nic, &link, s->fd, err);
 }
 
-static int add(struct ctx *ctx, struct netns *s, const struct nets_nic *in, struct err *err)
+static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct nets_nic *in,
+               struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.add", err);
     AUTO(nic_free) struct nic *nic = NULL;
@@ -174,7 +205,7 @@ static int add(struct ctx *ctx, struct netns *s, const struct nets_nic *in, stru
     if (s->n_nics == NETS_NICS_MAX)
         return err_set(err, ERR_EXHAUSTED, "%d NICs are in namespace %s already", NETS_NICS_MAX,
                        s->id);
-    if (plug(ctx, s, nic, err) < 0) {
+    if (plug(ctx, n, s, nic, err) < 0) {
         if (s->fd >= 0)
             (void)nic_lower(ctx, nic, s->fd, &ignored); /* the host pulls it next */
         return -1;
@@ -193,7 +224,7 @@ int nets_add(struct ctx *ctx, struct nets *n, const struct nets_nic *nic, struct
 
     if (!s)
         return -1;
-    int r = add(ctx, s, nic, err);
+    int r = add(ctx, n, s, nic, err);
     nets_unref(n, s);
     return r < 0 ? err_wrap(err, "NIC %.64s (%.17s)", nic->id, nic->mac) : 0;
 }

@@ -22,6 +22,9 @@ struct nets *nets_new(struct loop *loop);
 /* Namespaces go with their last container. */
 void nets_free(struct nets *n);
 AUTO_DEFINE(struct nets *, nets_free);
+/* Makes one namespace ahead, for whoever needs the first: in a template, so that its clones find it
+ * ready. */
+int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err);
 
 /* Texts as inet_pton takes them; "" where there is none. All borrowed during the call. */
 struct nets_address {

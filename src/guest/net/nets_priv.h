@@ -63,6 +63,8 @@ struct nets {
     struct loop *loop;
     struct list all;
     size_t n;
+    int spare;            /* a namespace that is nobody's yet; -1: none */
+    uint64_t spare_bytes; /* memory of the machine when it was made */
 };
 /* Borrows; NULL: none. */
 struct netns *nets_find(const struct nets *n, const char *id);

@@ -3,7 +3,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "guest/net/nets.h"
+#include "guest/net/nets_priv.h"
 #include "harness/tap.h"
 #include "proto/link.h"
 
@@ -13,6 +13,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define MAC "02:00:00:00:01:02"
@@ -121,6 +122,48 @@ TEST_FIBER(a_device_is_moved_and_configured_and_goes)
     nets_release(nets, "pod1");
     AUTO_FREE char *gone = in_ns(path, "ip link");
     ASSERT_HAS(gone, "cannot open");
+}
+
+static ino_t inode_of(const char *path)
+{
+    struct stat st;
+
+    ASSERT_EQ(stat(path, &st), 0);
+    return st.st_ino;
+}
+
+static ino_t spare_inode(const struct nets *nets)
+{
+    AUTO_FREE char *path = str_format("/proc/self/fd/%d", nets->spare);
+
+    ASSERT(nets->spare >= 0);
+    return inode_of(path);
+}
+
+TEST_FIBER(a_namespace_made_ahead_is_the_first_pods)
+{
+    AUTO_FREE char *first = NULL, *second = NULL, *third = NULL;
+    struct err err = ERR_INIT;
+
+    begin();
+    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    ASSERT_OK(nets_prepare(ctx, nets, &err), err);
+    ino_t ahead = spare_inode(nets);
+    ASSERT_OK(nets_prepare(ctx, nets, &err), err); /* one is enough */
+    ASSERT_EQ(spare_inode(nets), ahead);
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &first, &err), err);
+    ASSERT_EQ(inode_of(first), ahead);
+    AUTO_FREE char *addr = in_ns(first, "ip addr");
+    ASSERT_HAS(addr, "lo: <LOOPBACK,UP");
+    ASSERT_OK(nets_hold(ctx, nets, "pod2", &second, &err), err); /* nobody shares one */
+    ASSERT(inode_of(second) != ahead);
+    /* The machine has grown: its namespaces are allowed more than this one. */
+    ASSERT_OK(nets_prepare(ctx, nets, &err), err);
+    ahead = spare_inode(nets);
+    nets->spare_bytes--;
+    ASSERT_OK(nets_hold(ctx, nets, "pod3", &third, &err), err);
+    ASSERT(inode_of(third) != ahead);
+    ASSERT_EQ(nets->spare, -1);
 }
 
 /* No names, no routes of its own: the kernel makes those to the addresses' nets. */
