@@ -426,6 +426,7 @@ static void fake_info(struct vmm *v, struct vmm_info *ret)
     struct fake *f = fake_of(v);
 
     *ret = (struct vmm_info){ .emulated = true, .backend = "fake", .version = "1" };
+    ret->clone = f->opts.clone;
     ret->pid = f->spawned && !f->gone ? 4242 : 0;
 }
 

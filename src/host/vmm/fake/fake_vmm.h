@@ -40,6 +40,7 @@ struct fake_vmm_opts {
         pci_remove;
     unsigned release_failures; /* the first so many fail, each half-way */
     bool start_fails_early;    /* before the process exists, else behind it */
+    bool clone;                /* it says that it is one */
     bool deaf;                 /* create and start end with ctx, not with terminate */
     uint64_t kill_ns;          /* from terminate until the process is gone */
     uint64_t dies_after_ns;    /* from the start; 0: it lives */

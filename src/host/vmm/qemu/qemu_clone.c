@@ -24,8 +24,9 @@
 
 #define MEMORY_FIRST (UINT64_C(512) << 20)
 
-/* What the smallest VM has. The rest comes by hot-plug, so one template serves all sizes. */
-#define BASE_MIB 128
+/* What the smallest clone has: what a VM has by default, so that most need not grow. The rest comes
+ * by hot-plug, so one template serves all sizes. */
+#define BASE_MIB 256
 /* Room for growth costs QEMU 96 KiB a GiB, used or not, and each possible vCPU the guest 200 KiB.
  * So almost all VMs are clones of one template with room enough for them, and those that need more
  * are clones of another that has room for all that this host can give. */
@@ -111,10 +112,9 @@ static bool fits(struct qemu *q)
 {
     const struct vm_doc *d = &q->doc, *t = &q->tpl_doc;
 
-    if (d->memory_mib < t->memory_mib || d->memory_mib > t->max_memory_mib ||
-        d->max_memory_mib > t->max_memory_mib)
-        snprintf(q->cold_why, sizeof(q->cold_why), "templates are for VMs of %u to %u MiB",
-                 t->memory_mib, t->max_memory_mib);
+    if (d->memory_mib > t->max_memory_mib || d->max_memory_mib > t->max_memory_mib)
+        snprintf(q->cold_why, sizeof(q->cold_why), "templates are for VMs of up to %u MiB",
+                 t->max_memory_mib);
     else if (d->max_cpus > t->max_cpus)
         snprintf(q->cold_why, sizeof(q->cold_why), "templates are for VMs of up to %u vCPUs",
                  t->max_cpus);

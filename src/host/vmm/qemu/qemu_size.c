@@ -34,7 +34,7 @@ uint64_t qemu_memory_bytes(const struct qemu *q)
 
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 {
-    uint32_t more = mib - base_doc(q)->memory_mib;
+    uint32_t base = base_doc(q)->memory_mib, more = mib > base ? mib - base : 0;
 
     return (uint64_t)((more + QEMU_GROW_MIB - 1) / QEMU_GROW_MIB * QEMU_GROW_MIB) << 20;
 }
@@ -174,7 +174,9 @@ int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     uint64_t bytes;
 
-    if (request_memory(ctx, q, q->doc.memory_mib, &bytes, err) < 0)
+    /* One that asked for less keeps what its template has. */
+    if (qemu_grow_bytes(q, q->doc.memory_mib) > 0 &&
+        request_memory(ctx, q, q->doc.memory_mib, &bytes, err) < 0)
         return -1;
     return change_cpus(ctx, q, q->doc.cpus, err);
 }

@@ -69,7 +69,7 @@ static void name(struct fixture *f, const char *part)
 static bool build(struct fixture *f, char key[TEMPLATE_KEY_SIZE])
 {
     AUTO(template_info_release) struct template_info info = { 0 };
-    struct ctx patient = ctx_root(f->ctx->loop); /* 128 MiB are hashed */
+    struct ctx patient = ctx_root(f->ctx->loop); /* 256 MiB are hashed */
     struct err err = ERR_INIT;
     bool made;
 
@@ -115,8 +115,8 @@ TEST_FIBER(a_template_is_built_once)
     open_fixture(ctx, &f);
     ASSERT(build(&f, first));
     ASSERT_OK(template_verify(f.templates, first, &info, &err), err);
-    ASSERT_EQ(info.memory_mib, 128);
-    ASSERT_EQ(info.ram.size, 128u << 20);
+    ASSERT_EQ(info.memory_mib, 256);
+    ASSERT_EQ(info.ram.size, 256u << 20);
     ASSERT_EQ(info.state.size, strlen("devices"));
     ASSERT(!build(&f, second));
     ASSERT_STR(first, second);
