@@ -339,11 +339,12 @@ static int guest_start(struct ctx *ctx, struct process *p, struct guest_process 
                                   .want_stdin = h->io_wants(p->io, 0),
                                   .want_stdout = h->io_wants(p->io, 1),
                                   .want_stderr = h->io_wants(p->io, 2) };
-    int r = 0;
+    int r;
 
     if (box_enter(b, "start a process", err) < 0)
         return -1;
-    if (process_is_init(p))
+    r = vm_await_clock(ctx, b->vm, err);
+    if (r == 0 && process_is_init(p))
         r = b->guest->ops->start_container(ctx, b->guest, p->container_id, err);
     if (r == 0)
         r = b->guest->ops->exec(ctx, b->guest, &e, ret, err);

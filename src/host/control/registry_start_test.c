@@ -126,6 +126,77 @@ TEST_VIRTUAL(the_timeline_shows_the_overlaps)
     rig_close(&r, ctx);
 }
 
+/* --- what the guest is asked --- */
+
+static struct {
+    struct sbuf all;
+    uint64_t clock_ns; /* how long the first setting of the clock takes */
+    uint64_t start_at;
+} asked;
+
+static const char *name_of(const struct bridge_request *q)
+{
+    if (q->type != BRIDGE_MODIFY_SETTINGS)
+        return bridge_message_name(q->type);
+    return q->modify.resource == BRIDGE_RES_CLOCK                 ? "clock"
+           : q->modify.resource == BRIDGE_RES_MAPPED_VIRTUAL_DISK ? "disk"
+           : q->modify.resource == BRIDGE_RES_MAPPED_DIRECTORY    ? "share"
+           : q->modify.resource == BRIDGE_RES_COMBINED_LAYERS     ? "layers"
+                                                                  : "other";
+}
+
+static struct fake_answer note_question(void *arg, const struct bridge_request *q)
+{
+    struct rig *r = arg;
+    bool clock = q->type == BRIDGE_MODIFY_SETTINGS && q->modify.resource == BRIDGE_RES_CLOCK;
+
+    sbuf_addf(&asked.all, "%s%s", asked.all.len ? " " : "", name_of(q));
+    if (q->type == BRIDGE_START)
+        asked.start_at = loop_now(r->loop);
+
+    struct fake_answer a = { .how = FAKE_ANSWER, .delay_ns = clock ? asked.clock_ns : 0 };
+
+    if (clock)
+        asked.clock_ns = 0;
+    return a;
+}
+
+/* Each costs a guest that is emulated its time. One more must be worth it. */
+TEST_VIRTUAL(a_start_asks_the_guest_for_these_things_and_no_more)
+{
+    struct rig r = { .guest_opts = { .decide_request = note_question, .process_ns = NS_PER_S } };
+
+    asked.clock_ns = 0;
+    r.guest_opts.decide_arg = &r;
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
+    rig_delete(&r, ctx, "a", ""); /* the VM goes with it: the guest is not asked */
+    ASSERT_STR(asked.all.data, "NegotiateProtocol disk share layers Create Start "
+                               "ExecuteProcess GetProperties WaitForProcess");
+    sbuf_release(&asked.all);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_clones_clock_is_set_beside_its_start_and_before_it_runs_anything)
+{
+    struct rig r = { .guest_opts = { .decide_request = note_question }, .vmm_opts.clone = true };
+    uint64_t began = loop_now(ctx->loop);
+
+    asked.clock_ns = 3 * NS_PER_S;
+    r.guest_opts.decide_arg = &r;
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    ASSERT(loop_now(ctx->loop) - began < NS_PER_S);
+    rig_start(&r, ctx, "a", "");
+    ASSERT(asked.start_at - began >= 3 * NS_PER_S);
+    ASSERT_HAS(asked.all.data, "clock share layers Create"); /* under way since the bridge is */
+    ASSERT_HAS(asked.all.data, "Create clock Start");        /* that took too long: once more */
+    sbuf_release(&asked.all);
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_scratch_disk_that_fails_late_ends_the_vm)
 {
     struct rig r = { .host.scratch_fails = true };

@@ -35,6 +35,7 @@ struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest)
     waitq_init(&vm->gone_q);
     waitq_init(&vm->reap_q);
     waitq_init(&vm->calls_q);
+    latch_init(&vm->clock_set);
     vmm->on_stage = stage_told;
     vmm->on_stage_arg = vm;
     return vm;
@@ -135,23 +136,46 @@ int vm_create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct e
 
 /* A clone knows when its VMM was started, not how long its restore took. What is set is late by
  * the way there: on a machine that is busy just then it is set again. */
-static void set_clock(struct ctx *ctx, struct vm *vm)
+static void clock_main(void *arg)
 {
-    struct ctx limited = ctx_with_timeout(ctx, VM_CLOCK_LIMIT);
-    struct vmm_info info = { 0 };
+    struct vm *vm = arg;
+    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
+    int span = timeline_begin(vm->vmm->timeline, TRACK_HOST, "set clock", loop_now(vm->loop));
     struct err err = ERR_INIT;
     uint64_t took = UINT64_MAX;
 
-    vm->vmm->ops->info(vm->vmm, &info);
-    for (int i = 0; info.clone && took > VM_CLOCK_GOOD && i < VM_CLOCK_TRIES; i++) {
+    for (int i = 0; took > VM_CLOCK_GOOD && i < VM_CLOCK_TRIES; i++) {
         uint64_t began = loop_now(vm->loop);
 
         if (vm->guest->ops->set_clock(&limited, vm->guest, loop_wall(vm->loop), &err) < 0) {
-            log_warn(ctx, "the clone's clock may be behind", F_ERR(&err));
-            return;
+            if (!vm->killed && !vm->gone)
+                log_warn(&own, "the clone's clock may be behind", F_ERR(&err));
+            break;
         }
         took = loop_now(vm->loop) - began;
     }
+    timeline_end(vm->vmm->timeline, span, loop_now(vm->loop));
+    latch_set(&vm->clock_set);
+    vm_call_end(vm);
+}
+
+/* Beside everything else: only a program that runs can see it, and vm_await_clock holds it back. */
+static void set_clock(struct vm *vm)
+{
+    struct vmm_info info = { 0 };
+
+    vm->vmm->ops->info(vm->vmm, &info);
+    if (!info.clone) {
+        latch_set(&vm->clock_set);
+        return;
+    }
+    vm->calls++;
+    fiber_go(vm->loop, clock_main, vm, "vm.set-clock %s", vm->id);
+}
+
+int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    return latch_wait(ctx, &vm->clock_set, "the guest's clock to be set", err);
 }
 
 /* The way up. Everything after start is also watched by the reaper. */
@@ -176,7 +200,7 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
     timeline_end(t, span, loop_now(vm->loop));
     if (r < 0)
         return err_wrap(err, "connect to the agent");
-    set_clock(ctx, vm);
+    set_clock(vm);
     if (vm->killed || vm->gone)
         return err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
     return 0;

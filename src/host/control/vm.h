@@ -68,6 +68,10 @@ bool vm_gone_by_oom(const struct vm *vm);
 int vm_call_begin(struct vm *vm, const char *what, struct err *err);
 void vm_call_end(struct vm *vm);
 
+/* Before a program runs in it: a clone's clock is behind until then. Waits until ctx ends; the
+ * caller is inside a call (vm_call_begin). */
+int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err);
+
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);
 const char *vm_state_name(enum vm_state s);

@@ -74,7 +74,8 @@ int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_p
         return err_set(err, ERR_INVALID, "exec: a terminal has no separate stderr");
     if (vm_call_begin(vm, "exec", err) < 0)
         return -1;
-    if (vm->guest->ops->exec(ctx, vm->guest, &g, &process, err) < 0) {
+    if (vm_await_clock(ctx, vm, err) < 0 ||
+        vm->guest->ops->exec(ctx, vm->guest, &g, &process, err) < 0) {
         vm_call_end(vm);
         return err_wrap(err, "exec %s in the VM", e->argv[0]);
     }

@@ -66,6 +66,7 @@ struct vm {
 
     size_t calls; /* fibers inside the VM or its guest on our behalf */
     struct waitq calls_q;
+    struct latch clock_set; /* or given up: whoever runs a program waits for it */
     bool shutting_down;
     uint64_t grace_ns;
 
