@@ -6,6 +6,8 @@
 #include <string.h>
 #include <unistd.h>
 
+#define SPARSE_BLOCK 65536
+
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
     0xd807aa98, 0x12835b01, 0x243185be, 0x550c7dc3, 0x72be5d74, 0x80deb1fe, 0x9bdc06a7, 0xc19bf174,
@@ -109,6 +111,30 @@ int sha256_file(const char *path, char out[SHA256_HEX_SIZE])
         sha256_add(&s, buf, (size_t)n);
     if (n < 0)
         return (int)n;
+    sha256_hex(&s, out);
+    return 0;
+}
+
+int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE])
+{
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+    AUTO_FREE uint8_t *buf = mem_alloc(SPARSE_BLOCK);
+    uint64_t at = 0;
+    struct sha256 s;
+    ssize_t n;
+
+    if (fd < 0)
+        return -errno;
+    sha256_init(&s);
+    for (; (n = fd_read_full(fd, buf, SPARSE_BLOCK)) > 0; at += (uint64_t)n) {
+        if (buf[0] == 0 && memcmp(buf, buf + 1, (size_t)n - 1) == 0)
+            continue;
+        sha256_add(&s, &at, sizeof(at));
+        sha256_add(&s, buf, (size_t)n);
+    }
+    if (n < 0)
+        return (int)n;
+    sha256_add(&s, &at, sizeof(at));
     sha256_hex(&s, out);
     return 0;
 }

@@ -1,5 +1,5 @@
 /* sha256.h - SHA-256 (FIPS 180-4): the image against its manifest, names of sockets. Only
- * sha256_file touches anything but memory. */
+ * those of files touch anything but memory. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -19,3 +19,6 @@ void sha256_hex(struct sha256 *s, char out[SHA256_HEX_SIZE]); /* ends it */
 
 /* Of a whole file, lower case. Blocks while reading. 0 or -errno. */
 int sha256_file(const char *path, char out[SHA256_HEX_SIZE]);
+/* The same for one that is mostly zero, a VM's memory: of each 64 KiB that are not all zero, with
+ * their place, and of the length. Where the file has holes makes no difference. */
+int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE]);

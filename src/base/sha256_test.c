@@ -2,6 +2,7 @@
 #include "base/sha256.h"
 #include "harness/tap.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -75,4 +76,40 @@ TEST(files_are_read_whole)
     ASSERT_STR(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     ASSERT_EQ(unlink(path), 0);
     ASSERT_EQ(sha256_file(path, hex), -ENOENT);
+}
+
+static void put(const char *path, const void *data, size_t len, off_t at, off_t size)
+{
+    int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+
+    ASSERT(fd >= 0 && ftruncate(fd, size) == 0);
+    ASSERT_EQ(pwrite(fd, data, len, at), (ssize_t)len);
+    ASSERT_EQ(close(fd), 0);
+}
+
+TEST(a_sparse_files_sum_knows_what_where_and_how_long_but_no_holes)
+{
+    AUTO_FREE char *zeros = mem_zalloc(1 << 20);
+    char path[] = "/tmp/lcow-sha256-XXXXXX", sum[6][SHA256_HEX_SIZE];
+
+    ASSERT(close(mkstemp(path)) == 0);
+    put(path, "x", 1, 300000, 1 << 20);
+    ASSERT_EQ(sha256_sparse_file(path, sum[0]), 0);
+    put(path, zeros, 200000, 0, 1 << 20); /* a hole is filled: the same */
+    ASSERT_EQ(sha256_sparse_file(path, sum[1]), 0);
+    ASSERT_STR(sum[0], sum[1]);
+    put(path, zeros, 1, 300000, (1 << 20) + 1);
+    put(path, "x", 1, 300001, 1 << 20); /* elsewhere */
+    ASSERT_EQ(sha256_sparse_file(path, sum[2]), 0);
+    put(path, "y", 1, 300001, 1 << 20); /* something else */
+    ASSERT_EQ(sha256_sparse_file(path, sum[3]), 0);
+    put(path, "y", 1, 300001, 2 << 20); /* longer */
+    ASSERT_EQ(sha256_sparse_file(path, sum[4]), 0);
+    put(path, "y", 1, 300001 + 65536, 2 << 20); /* twice */
+    ASSERT_EQ(sha256_sparse_file(path, sum[5]), 0);
+    for (int i = 2; i < 6; i++)
+        for (int k = 0; k < i; k++)
+            ASSERT(strcmp(sum[i], sum[k]) != 0);
+    ASSERT_EQ(unlink(path), 0);
+    ASSERT_EQ(sha256_sparse_file(path, sum[0]), -ENOENT);
 }

@@ -288,7 +288,7 @@ static int check_sum(int fd, const char *want, const char *name, struct err *err
 {
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", fd);
     char hex[SHA256_HEX_SIZE];
-    int r = sha256_file(path, hex);
+    int r = sha256_sparse_file(path, hex);
 
     if (r < 0)
         return err_sys(err, -r, "read %s", name);

@@ -153,7 +153,7 @@ static int settle(int fd, const char *name, struct template_file *ret, struct er
 
     if (fsync(fd) < 0)
         return err_sys(err, errno, "write %s to the disk", name);
-    int r = sha256_file(path, ret->sha256);
+    int r = sha256_sparse_file(path, ret->sha256);
     if (r < 0)
         return err_sys(err, -r, "read %s", name);
     if (fstat(fd, &st) < 0)

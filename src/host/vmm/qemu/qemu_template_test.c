@@ -215,9 +215,9 @@ TEST_FIBER(one_template_serves_all_sizes_up_to_eight_gib)
     ASSERT(build(&f, key));
     cold_why(&f, 128, why);
     ASSERT_STR(why, "");
-    cold_why(&f, 128 + 8192, why);
+    cold_why(&f, 256 + 8192, why);
     ASSERT_STR(why, "");
-    cold_why(&f, 128 + 8193, why);
+    cold_why(&f, 256 + 8193, why);
     ASSERT_HAS(why, "no template yet"); /* another, with more room */
     ASSERT_EQ(dir_remove(f.root), 0);
 }
