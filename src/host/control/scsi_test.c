@@ -248,14 +248,14 @@ TEST_VIRTUAL(a_disk_that_the_guest_does_not_let_go_of_is_taken_from_it)
     struct fixture f;
     uint64_t before;
 
-    start(ctx, &f);
+    start(&root, &f);
     for (unsigned i = 0; i < ARRAY_LEN(steps); i++) {
-        uint64_t id = reserve(ctx, &f, f.a, 0), part = reserve(ctx, &f, f.a, 1);
+        uint64_t id = reserve(&root, &f, f.a, 0), part = reserve(&root, &f, f.a, 1);
         AUTO_FREE char *path = str_format("/run/mounts/scsi/0_%u_0", i);
         AUTO_FREE char *path1 = str_format("/run/mounts/scsi/0_%u_1", i);
 
-        map(ctx, &f, id, path);
-        map(ctx, &f, part, path1);
+        map(&root, &f, id, path);
+        map(&root, &f, part, path1);
         f.rig.faults[steps[i]] = RIG_HANG;
         before = loop_now(ctx->loop);
         unmap(&root, &f, id);
