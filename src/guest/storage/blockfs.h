@@ -1,10 +1,16 @@
 /* blockfs.h - which file system a device holds. Leaf code; blocks while it is read. */
 #pragma once
+#include <stdbool.h>
 #include <stddef.h>
+#include <stdint.h>
 
 /* "ext4" (also for ext2 and ext3, which its driver mounts), "xfs", "erofs", "squashfs", or NULL if
  * it is none of these. Static text. */
 const char *blockfs_detect(const void *head, size_t len);
 #define BLOCKFS_HEAD_BYTES 4096
+/* How many bytes of the device it takes, by its own account; 0 if that is none of the above. */
+uint64_t blockfs_size(const void *head, size_t len);
 /* The same of a device or file. 0, or -errno; *ret may be NULL. */
 int blockfs_of(const char *path, const char **ret);
+/* Whether its first MiB is zeros, or all of it if it is smaller. 0, or -errno. */
+int blockfs_is_empty(const char *path, bool *ret);

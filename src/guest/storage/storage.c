@@ -87,6 +87,7 @@ static void block_free(void *arg)
     free(b->work.b);
     free(b->work.c);
     free(b->work.d);
+    free(b->work.made);
     free(b);
 }
 
@@ -97,9 +98,8 @@ static int block_run(void *arg, struct err *err)
     return b->fn(&b->work, err);
 }
 
-int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
-                  const struct storage_work *in, const char *why, const char **ret_found,
-                  struct err *err)
+static int run(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+               const struct storage_work *in, const char *why, struct block **ret, struct err *err)
 {
     struct block *b = mem_new(struct block);
     void *arg = b;
@@ -111,9 +111,33 @@ int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err 
     b->work.c = str_dup(in->c);
     b->work.d = str_dup(in->d);
     int r = offload_run(ctx, block_run, &arg, block_free, why, err);
+    *ret = arg;
+    return r;
+}
+
+int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                  const struct storage_work *in, const char *why, const char **ret_found,
+                  struct err *err)
+{
+    struct block *b = NULL;
+    int r = run(ctx, fn, in, why, &b, err);
+
     if (r == 0 && ret_found)
-        *ret_found = ((struct block *)arg)->work.found;
-    block_free(arg);
+        *ret_found = b->work.found;
+    block_free(b);
+    return r;
+}
+
+int storage_block_made(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                       const struct storage_work *in, const char *why, char **ret_made,
+                       struct err *err)
+{
+    struct block *b = NULL;
+    int r = run(ctx, fn, in, why, &b, err);
+
+    if (r == 0)
+        *ret_made = TAKE_PTR(b->work.made);
+    block_free(b);
     return r;
 }
 

@@ -1,4 +1,3 @@
-#include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -7,16 +6,19 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
+#include "guest/storage/mkext4.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include "guest/storage/scsi.h"
 #include "guest/storage/storage_priv.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/random.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define SYS "/sys"
@@ -24,6 +26,8 @@
 #define APPEAR_NS (20 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define SCAN_AFTER_NS (500 * NS_PER_MS)
+/* The kernel reads the table before it tells of the disk; this is for one that is slow to. */
+#define PARTITION_NS (3 * NS_PER_S)
 #define MKFS_NS (120 * NS_PER_S)
 
 static const char *const disk_modules[] = { "virtio_scsi", "sd_mod", NULL };
@@ -33,8 +37,10 @@ static int check(const struct storage_disk *d, struct err *err)
     if (d->controller >= SCSI_CONTROLLERS)
         return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", d->controller,
                        SCSI_CONTROLLERS);
-    if (d->encrypted)
-        return err_set(err, ERR_UNIMPLEMENTED, "encrypted disks are not supported by this guest");
+    if (d->encrypted && (d->read_only || d->verity))
+        return err_set(err, ERR_INVALID, "an encrypted disk is made anew: it is not read-only");
+    if (d->verity && !d->read_only)
+        return err_set(err, ERR_INVALID, "dm-verity is for read-only disks");
     return d->mount_path[0] ? path_check_run(d->mount_path, "MountPath", err) : 0;
 }
 
@@ -47,13 +53,20 @@ static int scan(struct storage_work *w, struct err *err)
     return r < 0 ? err_sys(err, -r, "scan SCSI host %u", w->host) : 0;
 }
 
-/* The device's node exists and its driver answers. */
-static bool look(const struct storage_disk *d, unsigned *host, bool *has_host, char **ret_node)
-{
-    AUTO_FREE char *name = NULL;
+/* How far it has come. */
+struct sight {
+    unsigned host;
+    bool has_host, has_disk; /* which may lack the partition that was asked for */
+};
 
-    *has_host = scsi_host(SYS, d->controller, host) == 0;
-    if (!*has_host || scsi_block(SYS, *host, d->lun, d->partition, &name) < 0)
+/* The device's node exists and its driver answers. */
+static bool look(const struct storage_disk *d, struct sight *at, char **ret_node)
+{
+    AUTO_FREE char *disk = NULL, *name = NULL;
+
+    at->has_host = scsi_host(SYS, d->controller, &at->host) == 0;
+    at->has_disk = at->has_host && scsi_block(SYS, at->host, d->lun, 0, &disk) == 0;
+    if (!at->has_disk || scsi_block(SYS, at->host, d->lun, d->partition, &name) < 0)
         return false;
     AUTO_FREE char *node = str_format("/dev/%s", name);
     if (access(node, F_OK) < 0)
@@ -70,12 +83,12 @@ static int probe(struct storage_work *w, struct err *err)
 }
 
 /* There and open to us: a node appears before its disk is ready. 1: not yet. */
-static int try_disk(struct ctx *ctx, const struct storage_disk *d, unsigned *host, bool *has_host,
+static int try_disk(struct ctx *ctx, const struct storage_disk *d, struct sight *at,
                     char **ret_node, struct err *err)
 {
     AUTO_FREE char *node = NULL;
 
-    if (!look(d, host, has_host, &node))
+    if (!look(d, at, &node))
         return 1;
     const struct storage_work w = { .a = node };
     if (storage_block(ctx, probe, &w, "disk to be opened", NULL, err) < 0)
@@ -90,24 +103,26 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
                 struct err *err)
 {
     struct ctx bounded = ctx_with_timeout(ctx, APPEAR_NS);
-    uint64_t waited = 0;
-    unsigned host = 0;
-    bool has_host = false;
+    struct sight at = { 0 };
+    uint64_t waited = 0, without = 0; /* all in all; and with the disk but not the partition */
     int r;
 
     if (storage_load(ctx, s, disk_modules, err) < 0)
         return -1;
-    while ((r = try_disk(&bounded, d, &host, &has_host, ret_node, err)) > 0) {
+    while ((r = try_disk(&bounded, d, &at, ret_node, err)) > 0) {
         struct err ignored = ERR_INIT;
-        const struct storage_work w = { .host = host, .lun = d->lun };
+        const struct storage_work w = { .host = at.host, .lun = d->lun };
 
-        if (has_host && waited == SCAN_AFTER_NS)
+        if (at.has_host && !at.has_disk && waited == SCAN_AFTER_NS)
             (void)storage_block(&bounded, scan, &w, "SCSI scan", NULL, &ignored);
+        if (at.has_disk && d->partition && (without += LOOK_NS) > PARTITION_NS)
+            return err_set(err, ERR_INVALID, "disk %u:%u has no partition %llu", d->controller,
+                           d->lun, (unsigned long long)d->partition);
         if (fiber_sleep(&bounded, LOOK_NS, err) < 0) {
             if (err->code != ERR_DEADLINE)
                 return -1;
             return err_set(err, ERR_UNAVAILABLE, "disk %u:%u%s did not appear", d->controller,
-                           d->lun, has_host ? "" : " and its controller");
+                           d->lun, at.has_host ? "" : " and its controller");
         }
         waited += LOOK_NS;
     }
@@ -123,22 +138,59 @@ static int detect(struct storage_work *w, struct err *err)
     return r < 0 ? err_sys(err, -r, "read %s", w->a) : 0;
 }
 
-/* busybox's: ext2, which ext4's driver mounts as its own. Disks come formatted by the host, this is
- * for those that do not (docs/decisions/guest-mkfs.md). */
+static int format(struct storage_work *w, struct err *err)
+{
+    AUTO_FD int fd = open(w->a, O_RDWR | O_EXCL | O_CLOEXEC); /* not while it is mounted */
+    uint64_t bytes = 0;
+    uint8_t uuid[16];
+
+    if (fd < 0 || ioctl(fd, BLKGETSIZE64, &bytes) < 0)
+        return err_sys(err, errno, "open %s", w->a);
+    if (getrandom(uuid, sizeof(uuid), 0) != (ssize_t)sizeof(uuid))
+        return err_sys(err, errno, "make a UUID");
+    uuid[6] = (uuid[6] & 0x0f) | 0x40; /* version 4: random */
+    uuid[8] = (uuid[8] & 0x3f) | 0x80;
+    if (mkext4(fd, bytes, uuid, err) < 0)
+        return err_wrap(err, "format %s", w->a);
+    return 0;
+}
+
 static int make_ext4(struct ctx *ctx, const char *node, struct err *err)
 {
-    const char *const argv[] = { "mke2fs", "-F", node, NULL };
+    const struct storage_work w = { .a = (char *)node };
     struct ctx bounded = ctx_with_timeout(ctx, MKFS_NS);
-    AUTO(child_free) struct child *child = NULL;
-    int status = 0;
 
     log_info(ctx, "make a file system", F_STR("device", node));
-    if (child_spawn(&bounded, &(struct child_opts){ .argv = argv }, &child, err) < 0 ||
-        child_wait(&bounded, child, &status, err) < 0)
-        return err_wrap(err, "mke2fs %s", node);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
-        return err_set(err, ERR_INTERNAL, "mke2fs %s failed with status 0x%x", node, status);
-    return 0;
+    return storage_block(&bounded, format, &w, "disk to be formatted", NULL, err);
+}
+
+static int is_empty(struct storage_work *w, struct err *err)
+{
+    bool empty = false;
+    int r = blockfs_is_empty(w->a, &empty);
+
+    w->found = empty ? "" : NULL;
+    return r < 0 ? err_sys(err, -r, "read %s", w->a) : 0;
+}
+
+/* Nothing that somebody may want to keep is written over, unlike the original. What is encrypted
+ * with a new key reads as noise. */
+static int make_type(struct ctx *ctx, const struct storage_disk *d, const char *node,
+                     const char *type, struct err *err)
+{
+    const struct storage_work w = { .a = (char *)node };
+    const char *empty = NULL;
+
+    if (strcmp(type, "ext4") != 0)
+        return err_set(err, ERR_INVALID, "cannot make a file system of type \"%.32s\", only ext4",
+                       type);
+    if (!d->encrypted && storage_block(ctx, is_empty, &w, "disk to be read", &empty, err) < 0)
+        return -1;
+    if (!d->encrypted && !empty)
+        return err_set(err, ERR_INVALID,
+                       "disk %u:%u (%s) is to hold ext4, and holds something else: not formatted",
+                       d->controller, d->lun, node);
+    return make_ext4(ctx, node, err);
 }
 
 /* The type to mount with; *ret is borrowed from d or static. */
@@ -151,25 +203,24 @@ static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char
 
     if (storage_block(ctx, detect, &w, "disk to be read", &found, err) < 0)
         return -1;
-    if (!wanted && !found)
+    if (!wanted && !found && !d->ensure_filesystem)
         return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds no file system that is known",
                        d->controller, d->lun, node);
-    *ret = wanted ? d->filesystem : found;
+    *ret = wanted ? d->filesystem : found ? found : "ext4";
     if (!d->ensure_filesystem || (found && strcmp(found, *ret) == 0))
         return 0;
     if (d->read_only)
         return err_set(err, ERR_INVALID, "disk %u:%u is read-only and holds no %s", d->controller,
                        d->lun, *ret);
-    if (strcmp(*ret, "ext4") != 0)
-        return err_set(err, ERR_INVALID, "cannot make a file system of type \"%.32s\"", *ret);
-    return make_ext4(ctx, node, err);
+    return make_type(ctx, d, node, *ret, err);
 }
 
-/* Neither a journal nor a log is replayed on a disk that others may be reading too. */
+/* Neither a journal nor a log is replayed on a disk that others may be reading too. Inode tables
+ * that were never written need not be: they are not read before they are used. */
 static const char *mount_data(const char *type, bool read_only)
 {
     if (!read_only)
-        return "";
+        return strcmp(type, "ext4") == 0 ? "noinit_itable" : "";
     return strcmp(type, "ext4") == 0 ? "noload" : strcmp(type, "xfs") == 0 ? "norecovery" : "";
 }
 
@@ -259,9 +310,14 @@ int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_di
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, d->mount_path, err);
     if (!held)
         return -1;
-    if (find(ctx, s, d, &node, err) < 0)
+    if (find(ctx, s, d, &node, err) < 0 || storage_dm_add(ctx, s, d, &node, err) < 0)
         return -1;
     int r = d->block_device ? add_link(d, node, err) : add_mount(ctx, s, d, node, err);
+    if (r < 0 && (d->verity || d->encrypted)) {
+        struct err ignored = ERR_INIT;
+
+        (void)storage_dm_remove(ctx, d, &ignored); /* a removal does so again */
+    }
     if (r == 0)
         log_info(ctx, "disk mounted", F_U("controller", d->controller), F_U("lun", d->lun),
                  F_STR("device", node), F_STR("uvm-path", d->mount_path));
@@ -291,11 +347,12 @@ int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, d->mount_path, err);
     if (!held)
         return -1;
-    if (!d->block_device)
-        return storage_block(ctx, unmount_disk, &w, "disk to be unmounted", NULL, err);
-    if (unlink(d->mount_path) < 0 && errno != ENOENT)
+    if (!d->block_device &&
+        storage_block(ctx, unmount_disk, &w, "disk to be unmounted", NULL, err) < 0)
+        return -1;
+    if (d->block_device && unlink(d->mount_path) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", d->mount_path);
-    return 0;
+    return storage_dm_remove(ctx, d, err);
 }
 
 static int forget(struct storage_work *w, struct err *err)

@@ -26,6 +26,7 @@ struct storage_work {
     unsigned host, lun;
     bool yes;
     const char *found; /* out: static text */
+    char *made;        /* out: owned */
     int (*load_module)(const char *name, struct err *err);
 };
 
@@ -33,5 +34,15 @@ struct storage_work {
 int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
                   const struct storage_work *in, const char *why, const char **ret_found,
                   struct err *err);
+/* The same; *ret_made is the caller's to free. */
+int storage_block_made(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                       const struct storage_work *in, const char *why, char **ret_made,
+                       struct err *err);
 /* Module after module; NULL ends the list. What is built in is fine. */
 int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, struct err *err);
+
+/* storage_dm.c - puts dm-verity or dm-crypt before the disk if that was asked for: *node, which is
+ * owned, becomes the new device's. remove takes back whichever there is. */
+int storage_dm_add(struct ctx *ctx, struct storage *s, const struct storage_disk *d, char **node,
+                   struct err *err);
+int storage_dm_remove(struct ctx *ctx, const struct storage_disk *d, struct err *err);

@@ -32,7 +32,7 @@ struct scsi_disk {
     bool read_only;
 };
 struct scsi_mount {
-    uint64_t partition; /* 0: the whole disk; one that does not exist is ERR_NOT_FOUND in map */
+    uint64_t partition; /* 0: the whole disk; one that does not exist fails map */
     bool read_only;     /* a read-only disk is mounted so anyway */
     /* No mount: the path is that of a link to the device's node. */
     bool block_device;
