@@ -12,5 +12,5 @@ struct err;
  * its copies of params. A failure leaves nothing behind. */
 int dm_create(const char *name, const char *target, const char *params, uint64_t sectors,
               bool read_only, bool secret, char **ret_node, struct err *err);
-/* No such device, or no device mapper at all, is fine. */
+/* No such device, or no device mapper at all, is fine. EBUSY while somebody has it open. */
 int dm_remove(const char *name, struct err *err);

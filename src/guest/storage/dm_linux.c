@@ -9,12 +9,8 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/sysmacros.h>
-#include <time.h>
 
 #define CONTROL "/dev/mapper/control"
-/* A device that was just let go of is busy for a moment: whoever was told of it is looking. */
-#define BUSY_TRIES 200
-#define BUSY_PAUSE_NS (10 * 1000 * 1000)
 
 /* What goes to the kernel, and room for what comes back. */
 struct message {
@@ -88,16 +84,9 @@ int dm_create(const char *name, const char *target, const char *params, uint64_t
 int dm_remove(const char *name, struct err *err)
 {
     AUTO_FD int fd = open(CONTROL, O_RDWR | O_CLOEXEC);
-    const struct timespec pause = { .tv_nsec = BUSY_PAUSE_NS };
-    int r = 0;
 
     if (fd < 0)
         return errno == ENOENT || errno == ENODEV ? 0 : err_sys(err, errno, "open %s", CONTROL);
-    for (int i = 0; i < BUSY_TRIES; i++) {
-        r = remove_device(fd, name);
-        if (r != -EBUSY)
-            break;
-        (void)nanosleep(&pause, NULL); /* in a thread of its own */
-    }
+    int r = remove_device(fd, name);
     return r < 0 && r != -ENXIO ? err_sys(err, -r, "remove device %s", name) : 0;
 }

@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/rand.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
 #include "guest/storage/mkext4.h"
@@ -17,7 +18,6 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/random.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -146,8 +146,7 @@ static int format(struct storage_work *w, struct err *err)
 
     if (fd < 0 || ioctl(fd, BLKGETSIZE64, &bytes) < 0)
         return err_sys(err, errno, "open %s", w->a);
-    if (getrandom(uuid, sizeof(uuid), 0) != (ssize_t)sizeof(uuid))
-        return err_sys(err, errno, "make a UUID");
+    rand_bytes(uuid, sizeof(uuid));
     uuid[6] = (uuid[6] & 0x0f) | 0x40; /* version 4: random */
     uuid[8] = (uuid[8] & 0x3f) | 0x80;
     if (mkext4(fd, bytes, uuid, err) < 0)

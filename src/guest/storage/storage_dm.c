@@ -1,7 +1,11 @@
 /* storage_dm.c - what stands between a disk and its file system: dm-verity or dm-crypt. */
+#include "base/clock.h"
+#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/log.h"
+#include "base/rand.h"
 #include "base/str.h"
 #include "guest/storage/dm.h"
 #include "guest/storage/storage_priv.h"
@@ -14,11 +18,13 @@
 #include <string.h>
 #include <strings.h>
 #include <sys/ioctl.h>
-#include <sys/random.h>
 
 #define SECTOR 512
 #define CRYPT_SECTORS 8 /* of 512 bytes in one that is encrypted at a time */
-#define KEY_BYTES 64    /* AES-256 twice, for XTS */
+/* What was just let go of is busy for a moment: whoever was told of it is looking. */
+#define BUSY_NS (5 * NS_PER_S)
+#define BUSY_PAUSE_NS (10 * NS_PER_MS)
+#define KEY_BYTES 64 /* AES-256 twice, for XTS */
 
 /* Ciphers and hashes come by the kernel's own call of modprobe. */
 static const char *const verity_modules[] = { "dm_mod", "dm_verity", NULL };
@@ -55,8 +61,7 @@ static int crypt_params(const char *node, char *out, size_t size, struct err *er
     uint8_t key[KEY_BYTES];
     char hex[2 * KEY_BYTES + 1];
 
-    if (getrandom(key, sizeof(key), 0) != (ssize_t)sizeof(key))
-        return err_sys(err, errno, "make a key");
+    rand_bytes(key, sizeof(key));
     for (size_t i = 0; i < sizeof(key); i++)
         snprintf(hex + 2 * i, 3, "%02x", key[i]);
     int n = snprintf(out, size, "aes-xts-plain64 %s 0 %s 0 1 sector_size:%d", hex, node,
@@ -118,5 +123,15 @@ int storage_dm_remove(struct ctx *ctx, const struct storage_disk *d, struct err 
     AUTO_FREE char *verity = name_of(d, "verity"), *crypt = name_of(d, "crypt");
     const struct storage_work w = { .a = verity, .b = crypt };
 
-    return storage_block(ctx, unmake, &w, "device to be removed", NULL, err);
+    struct ctx bounded = ctx_with_timeout(ctx, BUSY_NS);
+    int r;
+
+    while ((r = storage_block(&bounded, unmake, &w, "device to be removed", NULL, err)) < 0 &&
+           err->sys == EBUSY) {
+        struct err late = ERR_INIT;
+
+        if (fiber_sleep(&bounded, BUSY_PAUSE_NS, &late) < 0)
+            break; /* err says what is busy */
+    }
+    return r;
 }
