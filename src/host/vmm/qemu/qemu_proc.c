@@ -77,8 +77,8 @@ static void on_io_error(struct qemu_proc *p, const struct qmp_message *m)
     (void)js_bool(m->data, "nospace", &full, &ignored);
     if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
         log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", node),
-                 F_STR("during", operation), F_STR("reason", reason),
-                 F_BOOL("full", full), F_U("lost", p->io_errors.lost));
+                 F_STR("during", operation), F_STR("reason", reason), F_BOOL("full", full),
+                 F_U("lost", p->io_errors.lost));
 }
 
 static void on_event(void *arg, const struct qmp_message *m)
