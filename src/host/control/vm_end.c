@@ -100,6 +100,16 @@ static void fill_exit(struct vm *vm)
         snprintf(e->why, sizeof(e->why), "%s", vm->failed ? vm->failure : "the VMM ended");
 }
 
+/* A panic is told there and nowhere else. */
+static void tell_last_words(struct vm *vm, const struct ctx *ctx)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    vm->vmm->ops->console_tail(vm->vmm, VM_LAST_WORDS, &out);
+    if (out.len > 0)
+        log_warn(ctx, "the VM's last words", F_STR("console", out.data));
+}
+
 static void reaped(struct vm *vm, const struct ctx *ctx)
 {
     fill_exit(vm);
@@ -107,6 +117,8 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
     LOG_AT(ctx, vm->exit.requested ? LOG_INFO : LOG_ERROR, "vm exited", F_U("code", vm->exit.code),
            F_BOOL("requested", vm->exit.requested), F_STR("stage", vm_stage_name(vm->exit.stage)),
            F_STR("why", vm->exit.why));
+    if (!vm->exit.requested)
+        tell_last_words(vm, ctx);
     if (vm->on_exit)
         vm->on_exit(vm->on_exit_arg, &vm->exit);
     vm->reap = REAP_DONE;

@@ -18,6 +18,7 @@
 #define VM_QUIET_LIMIT (10 * NS_PER_S) /* until those who were woken have left */
 #define VM_QUIT_LIMIT (5 * NS_PER_S)   /* shutdown: the VMM's own orderly end */
 #define VM_STACKS_LIMIT (5 * NS_PER_S)
+#define VM_LAST_WORDS 2048 /* bytes of its console, told when it ends unasked */
 #define VM_RELEASE_TRIES 6
 #define VM_RELEASE_LIMIT (5 * NS_PER_S)    /* for one try */
 #define VM_RELEASE_PAUSE (100 * NS_PER_MS) /* before the second; doubles */

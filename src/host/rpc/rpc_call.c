@@ -156,6 +156,7 @@ static void call_main(void *arg)
     if (r == 0)
         err_clear(&err); /* a handler may have tried something that failed */
     list_remove(&call->node);
+    rpc_watch_end(s, call);
     answer(call, SLICE(payload), &err);
     tell(call, &err);
     call_free(call);
@@ -206,6 +207,7 @@ void rpc_call_start(struct rpc_conn *c, const struct rpc_entry *entry,
     c->refs++;
     c->n_calls++;
     s->n_calls++;
+    rpc_watch_begin(s, call);
     rpc_fiber_begin(s);
     fiber_go(s->loop, call_main, call, "rpc %s", method->name);
 }

@@ -26,6 +26,8 @@ struct rpc_server {
     uint64_t refused;
     struct log_rate refused_log;
     struct waitq changed; /* a connection, call or fiber ended, or a queue went empty */
+    unsigned watched;     /* calls that are to end soon */
+    struct waitq watch_q; /* there are some, or none any more */
 };
 void rpc_server_unref(struct rpc_server *s);
 /* What every fiber of the server does first and last. */
@@ -87,11 +89,15 @@ struct rpc_call {
     char
         operation[RPC_OPERATION_MAX]; /* its identifier: what leads from any ctx made of it to us */
     uint64_t since_ns;
-    uint8_t *body; /* owns; request borrows from it */
+    bool told_slow; /* the watchdog has */
+    uint8_t *body;  /* owns; request borrows from it */
     struct ttrpc_request request;
     size_t mem; /* accounted for */
     struct rpc_stream stream;
 };
+/* For the watchdog. Never wait. */
+void rpc_watch_begin(struct rpc_server *s, const struct rpc_call *call);
+void rpc_watch_end(struct rpc_server *s, const struct rpc_call *call);
 /* Starts the fiber. Takes body, whose length is accounted for already. */
 void rpc_call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                     const struct rpc_method *method, const struct ttrpc_header *h, uint8_t *body,

@@ -26,6 +26,7 @@ struct rpc_server *rpc_server_new(struct loop *loop)
     cancel_init(&s->life, NULL);
     cancel_init(&s->accepting, &s->life);
     waitq_init(&s->changed);
+    waitq_init(&s->watch_q);
     s->refused_log.burst = REFUSED_LOG_BURST;
     return s;
 }

@@ -42,6 +42,7 @@ struct rpc_method {
     rpc_stream_fn *stream;
     unsigned streams; /* enum rpc_streams, for the latter */
     size_t req_size, resp_size;
+    bool patient; /* may take as long as it likes: the watchdog does not tell of it */
 };
 /* The handler with its own types:
  *     int fn(struct ctx *, Self *, const Req *, Resp *, struct err *)
@@ -50,6 +51,14 @@ struct rpc_method {
 #define RPC_UNARY(method, fn, Self, Req, Resp)                                                     \
     {                                                                                              \
         .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp),                      \
+        .unary = (rpc_unary_fn *)(1 ? (fn)                                                         \
+                                    : (int (*)(struct ctx *, Self *, const Req *, Resp *,          \
+                                               struct err *))NULL)                                 \
+    }
+/* The same for one that waits for something to happen. */
+#define RPC_UNARY_PATIENT(method, fn, Self, Req, Resp)                                             \
+    {                                                                                              \
+        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp), .patient = true,     \
         .unary = (rpc_unary_fn *)(1 ? (fn)                                                         \
                                     : (int (*)(struct ctx *, Self *, const Req *, Resp *,          \
                                                struct err *))NULL)                                 \
@@ -75,6 +84,8 @@ struct rpc_server *rpc_server_new(struct loop *loop);
  * if the table names a method that the descriptor has not, or other messages. */
 void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_service *service,
                     void *self);
+/* From now on a request that is not answered after limit_ns is told in the log, once. */
+void rpc_server_watch(struct rpc_server *s, uint64_t limit_ns);
 /* Accepts connections from fd, which it takes: a listening socket. Peers of another user or group
  * than our own are dropped. */
 void rpc_server_listen(struct rpc_server *s, int fd);

@@ -119,7 +119,7 @@ static int fake_pause(struct ctx *ctx, struct fake *f, const PauseRequest *req, 
 static const struct rpc_method fake_methods[] = {
     RPC_UNARY("Connect", fake_connect, struct fake, ConnectRequest, ConnectResponse),
     RPC_UNARY("Kill", fake_kill, struct fake, KillRequest, Empty),
-    RPC_UNARY("Wait", fake_wait, struct fake, WaitRequest, WaitResponse),
+    RPC_UNARY_PATIENT("Wait", fake_wait, struct fake, WaitRequest, WaitResponse),
     RPC_UNARY("State", fake_state, struct fake, StateRequest, StateResponse),
     RPC_UNARY("Pids", fake_pids, struct fake, PidsRequest, PidsResponse),
     RPC_UNARY("Pause", fake_pause, struct fake, PauseRequest, Empty),

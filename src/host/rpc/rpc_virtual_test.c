@@ -1,7 +1,10 @@
 /* Deadlines, cancellation and shutdown on virtual time, frames over streams in memory: the way the
  * simulation runs the whole service. */
+#include "base/fd.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_test.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 static int wait_call(struct ctx *ctx, struct rpc_client *c, const char *method, struct err *err)
 {
@@ -287,4 +290,32 @@ TEST(any_schedule_gives_the_same_answers)
             tap_fail(__FILE__, __LINE__, "seed %d hangs", (int)seed);
         loop_free(loop);
     }
+}
+
+/* Wait may take for ever; Pause (which waits here, too) is to end soon. */
+TEST_VIRTUAL(a_request_that_takes_too_long_is_told_once_and_a_patient_one_never)
+{
+    struct fake f = { .stuck = true };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    struct ctx long_ctx = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    char text[2048] = "";
+
+    log_init(fd, LOG_INFO, LOG_LOGFMT);
+    rpc_server_watch(s, 30 * NS_PER_S);
+    peer_request(&long_ctx, peer, 1, TASK_V2, "Wait", "c1", 0);
+    peer_request(&long_ctx, peer, 3, TASK_V2, "Pause", "c1", 0);
+    ASSERT_OK(fiber_sleep(&long_ctx, 29 * NS_PER_S, &err), err);
+    ASSERT_EQ(pread(fd, text, sizeof(text) - 1, 0), 0);
+    ASSERT_OK(fiber_sleep(&long_ctx, 300 * NS_PER_S, &err), err);
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT_HAS(text, "level=warn msg=\"request not answered yet\" operation=Pause age=30");
+    ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
+    latch_set(&f.exited);
+    peer_expect(&long_ctx, peer, 1, 0, "");
+    peer_expect(&long_ctx, peer, 3, 0, "");
+    end_server(ctx, s);
 }

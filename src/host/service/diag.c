@@ -181,7 +181,7 @@ static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleReques
 }
 
 static const struct rpc_method methods[] = {
-    RPC_UNARY("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
+    RPC_UNARY_PATIENT("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
               Diag__ExecProcessResponse),
     RPC_UNARY("DiagStacks", stacks, struct service, Diag__StacksRequest, Diag__StacksResponse),
     RPC_UNARY("DiagTasks", tasks, struct service, Diag__TasksRequest, Diag__TasksResponse),

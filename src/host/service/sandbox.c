@@ -218,7 +218,7 @@ static const struct rpc_method methods[] = {
     RPC_UNARY("StartSandbox", start, struct service, StartSandboxRequest, StartSandboxResponse),
     RPC_UNARY("Platform", platform, struct service, PlatformRequest, PlatformResponse),
     RPC_UNARY("StopSandbox", stop, struct service, StopSandboxRequest, StopSandboxResponse),
-    RPC_UNARY("WaitSandbox", wait, struct service, WaitSandboxRequest, WaitSandboxResponse),
+    RPC_UNARY_PATIENT("WaitSandbox", wait, struct service, WaitSandboxRequest, WaitSandboxResponse),
     RPC_UNARY("SandboxStatus", status, struct service, SandboxStatusRequest, SandboxStatusResponse),
     RPC_UNARY("PingSandbox", ping, struct service, PingRequest, PingResponse),
     RPC_UNARY("ShutdownSandbox", shut_down, struct service, ShutdownSandboxRequest,

@@ -18,7 +18,7 @@ static const struct rpc_method task_methods[] = {
     RPC_UNARY("ResizePty", task_resize, struct service, ResizePtyRequest, Empty),
     RPC_UNARY("CloseIO", task_close_io, struct service, CloseIORequest, Empty),
     RPC_UNARY("Update", task_update, struct service, UpdateTaskRequest, Empty),
-    RPC_UNARY("Wait", task_wait, struct service, WaitRequest, WaitResponse),
+    RPC_UNARY_PATIENT("Wait", task_wait, struct service, WaitRequest, WaitResponse),
     RPC_UNARY("Stats", task_stats, struct service, StatsRequest, StatsResponse),
     RPC_UNARY("Connect", task_connect, struct service, ConnectRequest, ConnectResponse),
     RPC_UNARY("Shutdown", task_shutdown, struct service, ShutdownRequest, Empty),

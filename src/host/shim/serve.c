@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "host/control/config.h"
+#include "host/control/diag.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
 #include "host/own/cgroup.h"
@@ -31,6 +32,7 @@
 #define FLUSH_LIMIT (5 * NS_PER_S)
 #define ANSWER_LIMIT (2 * NS_PER_S)
 #define STOP_LIMIT (1 * NS_PER_S)
+#define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is told in the log */
 
 struct shim {
     struct loop *loop;
@@ -71,16 +73,32 @@ static void on_term(void *arg, const struct signalfd_siginfo *info)
     stop(arg, "a signal asked for it");
 }
 
+static void log_lines(const char *msg, char *text)
+{
+    for (char *save = NULL, *line = strtok_r(text, "\n", &save); line;
+         line = strtok_r(NULL, "\n", &save))
+        log_write(NULL, LOG_WARN, msg, (const struct log_field[]){ F_STR("state", line), {} });
+}
+
+/* The guest's part waits for the guest, a few seconds at most. */
+static void dump_main(void *arg)
+{
+    struct shim *s = arg;
+    struct ctx ctx = ctx_root(s->loop);
+    AUTO_FREE char *host = NULL, *guest = NULL;
+
+    diag_stacks(&ctx, s->registry, &host, &guest);
+    log_lines("fiber", host);
+    log_lines("fiber of the guest", guest);
+}
+
 static void on_usr1(void *arg, const struct signalfd_siginfo *info)
 {
     struct shim *s = arg;
-    AUTO(sbuf_release) struct sbuf out = { 0 };
 
     (void)info;
-    loop_dump(s->loop, &out);
-    for (char *save = NULL, *line = strtok_r(out.data, "\n", &save); line;
-         line = strtok_r(NULL, "\n", &save))
-        log_write(NULL, LOG_WARN, "fiber", (const struct log_field[]){ F_STR("state", line), {} });
+    if (s->registry && !s->leaving)
+        fiber_go(s->loop, dump_main, s, "dump");
 }
 
 static int catch_signals(struct shim *s, struct err *err)
@@ -291,6 +309,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
         .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
     s->server = rpc_server_new(s->loop);
     service_add_to(s->service, s->server);
+    rpc_server_watch(s->server, SLOW_LIMIT);
     s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
                                                .service = s->service,
                                                .leave = stop,
