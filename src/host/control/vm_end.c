@@ -4,6 +4,7 @@
 #include "base/fsm.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
 #include <stdio.h>
