@@ -32,7 +32,7 @@ static const struct rule rules[] = {
     { { "scratch disk" },
       { "boot: scratch disk", "the VM's scratch disk could not be made or attached",
         "look at scratch_dir (lcow config show): is it writable, and is there room?" } },
-    { { "Kernel panic" },
+    { { "kernel", "panic" },
       { "guest kernel", "the guest's kernel gave up",
         "its last words are in lcow logs; more memory for the VM helps if it ran out" } },
     { { "boot stopped before the VMM ran" },

@@ -13,6 +13,8 @@ TEST(each_failure_has_its_stage_and_a_remedy)
           "boot: acceleration" },
         { "vm exited: the host's OOM killer ended QEMU", "VM: memory on the host" },
         { "vm exited: QEMU was killed by signal 9", "VM" },
+        { "vm exited: the guest kernel rebooted, as it does after a panic; see its console",
+          "guest kernel" },
         { "request failed: boot the VM: boot stopped at stage 'kernel': deadline exceeded",
           "boot: guest kernel" },
         { "request failed: boot the VM: boot stopped at stage 'init': deadline", "boot: agent" },

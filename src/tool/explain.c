@@ -81,20 +81,15 @@ static char *words_of(const struct line *l)
 /* The newest error that a rule fits; else the newest error. */
 static void find_trouble(struct facts *f)
 {
-    bool panic = false; /* the console is told behind the exit */
-
     for (size_t i = f->lines.n; i-- > 0;) {
         const struct line *l = &f->lines.v[i];
-        const char *console = json_string_value(json_object_get(l->doc, "console"));
         AUTO_FREE char *words = words_of(l);
-
-        panic = panic || (console && strstr(console, "Kernel panic"));
 
         /* That a thing is gone is told to those who remove it twice; it is no failure. */
         if (!str_eq(l->level, "error") || strstr(words, ": no container "))
             continue;
 
-        const struct diagnosis *d = diagnose(panic ? "Kernel panic" : words);
+        const struct diagnosis *d = diagnose(words);
 
         if (d) {
             f->trouble = l;
