@@ -182,7 +182,7 @@ static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleReques
 
 static const struct rpc_method methods[] = {
     RPC_UNARY_PATIENT("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
-              Diag__ExecProcessResponse),
+                      Diag__ExecProcessResponse),
     RPC_UNARY("DiagStacks", stacks, struct service, Diag__StacksRequest, Diag__StacksResponse),
     RPC_UNARY("DiagTasks", tasks, struct service, Diag__TasksRequest, Diag__TasksResponse),
     RPC_UNARY("DiagShare", share, struct service, Diag__ShareRequest, Diag__ShareResponse),
