@@ -389,7 +389,8 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
 
     ASSERT_EQ(unshare(CLONE_NEWNS), 0); /* nobody else sees these mounts */
     AUTO_FREE char *make = str_format(
-        "cd %s && mount --make-rprivate / && for i in 1 2; do mkdir $i && truncate -s 1M $i.img && "
+        "PATH=$PATH:/usr/sbin:/sbin; cd %s && mount --make-rprivate / && for i in 1 2; do mkdir $i "
+        "&& truncate -s 1M $i.img && "
         "mke2fs -q -F $i.img && mount -n -o loop,ro $i.img $i; done && mkdir up work plain",
         p.dir);
     sh(make);
