@@ -316,21 +316,32 @@ static void pods_limits(const struct spec *s, struct spec_limits *l)
         l->cpu_quota = (int64_t)quota;
 }
 
-int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
+int spec_limits_update(const json_t *resources, struct spec_limits *l, struct err *err)
 {
-    const json_t *resources = js_get(part(s, "linux"), "resources"), *memory = NULL, *cpu = NULL;
-    struct spec_limits l = { 0 };
-    int64_t limit = 0;
+    const json_t *memory = NULL, *cpu = NULL;
+    struct spec_limits now = *l;
+    int64_t limit = (int64_t)now.memory_bytes;
 
     if (js_obj(resources, "memory", &memory, err) < 0 || js_obj(resources, "cpu", &cpu, err) < 0)
-        return err_wrap(err, "OCI spec: linux.resources");
+        return -1;
     if (memory && js_i64(memory, "limit", &limit, err) < 0)
-        return err_wrap(err, "OCI spec: linux.resources.memory");
-    if (cpu && (js_u64(cpu, "period", &l.cpu_period, err) < 0 ||
-                js_i64(cpu, "quota", &l.cpu_quota, err) < 0 ||
-                js_u64(cpu, "shares", &l.cpu_shares, err) < 0))
-        return err_wrap(err, "OCI spec: linux.resources.cpu");
-    l.memory_bytes = limit > 0 ? (uint64_t)limit : 0; /* -1: unlimited */
+        return err_wrap(err, "linux.resources.memory");
+    if (cpu && (js_u64(cpu, "period", &now.cpu_period, err) < 0 ||
+                js_i64(cpu, "quota", &now.cpu_quota, err) < 0 ||
+                js_u64(cpu, "shares", &now.cpu_shares, err) < 0))
+        return err_wrap(err, "linux.resources.cpu");
+    now.memory_bytes = limit > 0 ? (uint64_t)limit : 0; /* -1: unlimited */
+    *l = now;
+    return 0;
+}
+
+int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
+{
+    const json_t *resources = js_get(part(s, "linux"), "resources");
+    struct spec_limits l = { 0 };
+
+    if (spec_limits_update(resources, &l, err) < 0)
+        return err_wrap(err, "OCI spec");
     pods_limits(s, &l);
     *ret = l;
     return 0;

@@ -50,6 +50,8 @@ struct spec_limits {
     uint64_t cpu_shares;
 };
 int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err);
+/* The same from LinuxResources of an update: what they do not say stays; -1 takes a limit away. */
+int spec_limits_update(const json_t *resources, struct spec_limits *l, struct err *err);
 
 /* An OCI process as in Exec: checked (args not empty, cwd absolute). Caller frees with
  * json_decref(). `terminal` overrides. */

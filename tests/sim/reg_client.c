@@ -121,6 +121,18 @@ static int wait_one(struct step *t)
 }
 
 /* Never waits, whatever hangs. */
+/* The VM grows, shrinks, or cannot. */
+static int update(struct step *t, struct container *c)
+{
+    struct world *w = &t->s->w;
+    const char *text = world_chance(w, 300)   ? "{}"
+                       : world_chance(w, 500) ? "{\"memory\":{\"limit\":402653184}}"
+                                              : "{\"memory\":{\"limit\":1048576},\"cpu\":{"
+                                                "\"quota\":200000}}";
+
+    return container_update(t->ctx, c, text, strlen(text), t->err);
+}
+
 static int look(struct step *t)
 {
     uint64_t before = loop_now(t->s->w.loop);
@@ -194,7 +206,7 @@ static int act(struct step *t, enum action a)
     case ACT_STATS:
         return stats(t);
     case ACT_UPDATE:
-        return c ? container_update(t->ctx, c, "{}", 2, t->err) : -1;
+        return c ? update(t, c) : -1;
     case ACT_LOOK:
         return look(t);
     case ACT_CLOSE_STDIN:

@@ -216,6 +216,7 @@ static struct fake_step maybe_fail(struct world *w, unsigned of_thousand)
 static void plan_devices(struct world *w, bool rare)
 {
     w->vmm_opts.scsi_add = maybe_fail(w, rare ? 50 : 200);
+    w->vmm_opts.set_memory = maybe_fail(w, rare ? 50 : 200);
     w->vmm_opts.share_add = maybe_fail(w, rare ? 50 : 300);
     w->vmm_opts.share_remove = maybe_fail(w, rare ? 50 : 300);
     if (world_chance(w, rare ? 20 : 100)) /* QMP does not answer */
@@ -298,7 +299,7 @@ void world_calm(struct world *w)
     if (w->vmm) {
         struct fake_vmm_opts *o = fake_vmm_tune(w->vmm);
 
-        o->scsi_add = o->share_add = (struct fake_step){ 0 };
+        o->scsi_add = o->share_add = o->set_memory = (struct fake_step){ 0 };
         o->scsi_remove = o->share_remove = (struct fake_step){ 0 };
     }
 }

@@ -44,6 +44,12 @@ static int put_limit(const char *dir, const char *file, const char *text, struct
     return r < 0 ? err_sys(err, -r, "write %s to %s/%s", text, dir, file) : 0;
 }
 
+/* 0 is nothing, less is no limit. Caller frees. */
+static char *text_of(int64_t limit)
+{
+    return limit > 0 ? str_format("%ld", limit) : str_dup("max");
+}
+
 static int apply_memory(const char *dir, const json_t *resources, struct err *err)
 {
     const json_t *memory = NULL, *pids = NULL;
@@ -55,10 +61,10 @@ static int apply_memory(const char *dir, const json_t *resources, struct err *er
         return -1;
     if (pids && js_i64(pids, "limit", &max, err) < 0)
         return -1;
-    AUTO_FREE char *limit_text = str_format("%ld", limit), *max_text = str_format("%ld", max);
-    if (limit > 0 && put_limit(dir, "memory.max", limit_text, err) < 0)
+    AUTO_FREE char *limit_text = text_of(limit), *max_text = text_of(max);
+    if (limit != 0 && put_limit(dir, "memory.max", limit_text, err) < 0)
         return -1;
-    return max > 0 ? put_limit(dir, "pids.max", max_text, err) : 0;
+    return max != 0 ? put_limit(dir, "pids.max", max_text, err) : 0;
 }
 
 static int apply_cpu(const char *dir, const json_t *resources, struct err *err)
@@ -80,8 +86,9 @@ static int apply_cpu(const char *dir, const json_t *resources, struct err *err)
         if (put_limit(dir, "cpu.weight", weight, err) < 0)
             return -1;
     }
-    AUTO_FREE char *max = str_format("%ld %lu", quota, period ? period : 100000);
-    return quota > 0 ? put_limit(dir, "cpu.max", max, err) : 0;
+    AUTO_FREE char *quota_text = text_of(quota),
+                   *max = str_format("%s %lu", quota_text, period ? period : 100000);
+    return quota != 0 ? put_limit(dir, "cpu.max", max, err) : 0;
 }
 
 /* What the parent has, so that containers can be limited. */
@@ -109,6 +116,13 @@ int cg_make_pod(const char *dir, const json_t *resources, struct err *err)
         (void)rmdir(dir); /* just made, empty */
         return err_wrap(err, "pod's resources");
     }
+    return 0;
+}
+
+int cg_update_pod(const char *dir, const json_t *resources, struct err *err)
+{
+    if (apply_memory(dir, resources, err) < 0 || apply_cpu(dir, resources, err) < 0)
+        return err_wrap(err, "pod's resources");
     return 0;
 }
 

@@ -13,6 +13,8 @@ char *cg_dir(const char *cgroups_path);
 /* Makes a pod's cgroup and applies the limits of OCI LinuxResources that a pod can have (memory,
  * cpu, pids). ERR_EXISTS if it is there. */
 int cg_make_pod(const char *dir, const json_t *resources, struct err *err);
+/* The same limits anew: what is not said stays, -1 takes one away. */
+int cg_update_pod(const char *dir, const json_t *resources, struct err *err);
 /* With all cgroups below; missing is fine. -EBUSY while processes are in it. */
 int cg_remove(const char *dir);
 /* The pids in it and below, at most max. Caller frees *ret. A missing one has none. */

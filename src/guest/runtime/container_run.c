@@ -213,6 +213,9 @@ int container_update(struct ctx *ctx, struct containers *cs, const char *id,
     jsw_init(&w, JSW_PLAIN);
     jsw_value(&w, NULL, resources);
     AUTO_FREE char *text = jsw_take(&w, NULL);
+    /* A pod's first container speaks for the pod. */
+    if (c->kind == SPEC_SANDBOX && cg_update_pod(c->pod->cgroup, resources, err) < 0)
+        return err_wrap(err, "update container %s", id);
     if (crun_update(ctx, cs->crun, id, text, err) < 0)
         return err_wrap(err, "update container %s", id);
     return 0;

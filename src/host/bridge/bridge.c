@@ -344,6 +344,7 @@ static const struct guest_ops bridge_ops = {
     .update_container = bridge_update_container,
     .freeze_container = bridge_freeze_container,
     .wait_oom = bridge_wait_oom,
+    .limit_pods = bridge_limit_pods,
     .set_clock = bridge_set_clock,
     .mount_disk = bridge_mount_disk,
     .unmount_disk = bridge_unmount_disk,

@@ -119,6 +119,14 @@ int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, boo
     return ret;
 }
 
+int bridge_limit_pods(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    struct bridge_request r = { 0 };
+
+    return modify(ctx, g, BRIDGE_NULL_ID, BRIDGE_UPDATE, BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT, &r,
+                  err);
+}
+
 int bridge_set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err)
 {
     struct bridge_request r = { .modify.clock.wall_ns = wall_ns };

@@ -147,6 +147,7 @@ int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *contai
                             struct err *err);
 int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
                     struct err *err);
+int bridge_limit_pods(struct ctx *ctx, struct guest *g, struct err *err);
 int bridge_set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
 int bridge_mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
                       struct err *err);

@@ -92,6 +92,7 @@ static int modify(struct fake *g, const struct bridge_request *r, struct err *er
         break;
     case BRIDGE_RES_SCSI_DEVICE:
     case BRIDGE_RES_VPCI_DEVICE: /* the host pulls it without a word */
+    case BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT:
         break;
     case BRIDGE_RES_CLOCK:
         g->facts.clocks++;

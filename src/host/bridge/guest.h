@@ -137,6 +137,8 @@ struct guest_ops {
     /* resources: OCI LinuxResources as JSON text. */
     int (*update_container)(struct ctx *ctx, struct guest *g, const char *container,
                             const char *resources, struct err *err);
+    /* The VM's memory has changed: what all pods together may use follows it. */
+    int (*limit_pods)(struct ctx *ctx, struct guest *g, struct err *err);
     /* lcow's own requests; a guest that does not know them answers ERR_UNIMPLEMENTED. freeze
      * returns when all processes are frozen (or thawed); wait_oom returns when the kernel killed
      * somebody in the container (*ret_oom) or the container is gone; set_clock steps the clock. */

@@ -388,38 +388,6 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
     return 0;
 }
 
-int container_update(struct ctx *ctx, struct container *given, const char *resources_json,
-                     size_t len, struct err *err)
-{
-    AUTO(container_unref) struct container *c = container_ref(given);
-    AUTO(json_decref) json_t *resources = NULL;
-    AUTO(gate_leave) struct gate *held = NULL;
-    struct box *b;
-    int r;
-
-    if (!resources_json || js_parse(resources_json, len, SPEC_MAX_BYTES, &resources, err) < 0 ||
-        !json_is_object(resources))
-        return err_set(err, ERR_INVALID, "update of container %s: no Linux resources in JSON",
-                       c->id);
-    held = gate_enter(&c->gate, ctx, "container.update", err);
-    if (!held)
-        return -1;
-    if (!c->listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
-    if (c->state != CONTAINER_CREATED && c->state != CONTAINER_RUNNING &&
-        c->state != CONTAINER_PAUSED)
-        return refuse(c, "update", err);
-
-    AUTO_FREE char *text = str_ndup(resources_json, len);
-
-    b = c->r->box; /* only now: at the gate it may have become another */
-    if (box_enter(b, "update a container", err) < 0)
-        return -1;
-    r = b->guest->ops->update_container(ctx, b->guest, c->id, text, err);
-    box_leave(b);
-    return r < 0 ? err_wrap(err, "update container %s", c->id) : 0;
-}
-
 /* --- metrics --- */
 
 /* {"LCOWMetrics":{…}} into the text of what is inside. */

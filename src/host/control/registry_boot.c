@@ -184,7 +184,8 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .initrd = initrd,
         .memory_mib = b->size.memory_mib,
         .cpus = b->size.cpus,
-        .max_cpus = b->size.cpus,
+        .max_memory_mib = c->max_memory_mib,
+        .max_cpus = c->max_cpus > b->size.cpus ? c->max_cpus : b->size.cpus,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = c->allow_emulation,
         .uid_base = c->vm_uid_base,
@@ -356,6 +357,7 @@ static void begin(struct registry *r, const struct spec *spec, const struct sizi
     b->cgroup_path = str_dup(spec_cgroups_path(spec));
     b->oom_score_adj = spec_oom_score_adj(spec, &b->set_oom_score_adj);
     list_init(&b->volumes);
+    gate_init(&b->size_gate, "vm.size");
     group_init(&b->fibers);
     latch_init(&b->scratch_made);
     latch_init(&b->first_start);
@@ -408,8 +410,10 @@ int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
             return -1;
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
-    if (!r->box)
+    if (!r->box) {
         begin(r, spec, &size);
+        r->box->least = (struct sizing){ options->memory_mib, options->cpus };
+    }
     return await(ctx, r, NEED_PREPARED, err);
 }
 

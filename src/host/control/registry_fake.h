@@ -21,6 +21,7 @@ struct fake_host {
     bool io_stuck; /* nobody reads */
     bool rootfs_fails, anchor_fails, io_fails, scratch_fails;
     uint64_t rootfs_ns;
+    uint64_t cpu_quota, cpu_shares; /* of QEMU */
     /* Before each operation that may wait: may sleep, may fail it. May be NULL. */
     int (*step)(void *arg, struct ctx *ctx, const char *op, struct err *err);
     void *step_arg;
@@ -197,6 +198,14 @@ static inline int fake_cgroup_make(const char *path, struct ledger *ledger, stru
                                    struct err *err)
 {
     *ret = NULL;
+    return 0;
+}
+
+static inline int fake_cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period,
+                                      uint64_t shares, struct err *err)
+{
+    fake_host_now->cpu_quota = quota;
+    fake_host_now->cpu_shares = shares;
     return 0;
 }
 
@@ -385,6 +394,7 @@ static const struct registry_host fake_host_ops = {
     .scratch_remove = fake_scratch_remove,
     .scratch_free = fake_scratch_free,
     .cgroup_make = fake_cgroup_make,
+    .cgroup_set_cpu = fake_cgroup_set_cpu,
     .anchor_spawn = fake_anchor_spawn,
     .anchor_pid = fake_anchor_pid,
     .anchor_wait = fake_anchor_wait,

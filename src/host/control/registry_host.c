@@ -28,6 +28,7 @@ const struct registry_host registry_host_linux = {
     .scratch_free = scratch_free,
     .cgroup_make = cgroup_make,
     .cgroup_join = cgroup_join,
+    .cgroup_set_cpu = cgroup_set_cpu,
     .cgroup_remove = cgroup_remove,
     .cgroup_free = cgroup_free,
     .oom_score_adj_set = oom_score_adj_set,

@@ -52,6 +52,8 @@ struct registry_host {
     int (*cgroup_make)(const char *path, struct ledger *ledger, struct cgroup **ret,
                        struct err *err);
     int (*cgroup_join)(struct cgroup *c, pid_t pid, struct err *err);
+    int (*cgroup_set_cpu)(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
+                          struct err *err);
     int (*cgroup_remove)(struct cgroup *c, struct err *err);
     void (*cgroup_free)(struct cgroup *c);
     int (*oom_score_adj_set)(const struct ctx *ctx, pid_t pid, int adj,

@@ -136,8 +136,9 @@ struct container {
     bool hidden;            /* a sandbox's own: clients do not see it, nothing of it is told */
     bool asked_to_end;      /* by a sandbox that is being stopped */
     bool shares_empty_dirs; /* they are the host's, not the VM's */
-    bool own_pids;          /* a pid namespace of its own: its end ends them all */
-    struct process *init;   /* NULL until create got that far */
+    struct spec_limits limits;
+    bool own_pids;        /* a pid namespace of its own: its end ends them all */
+    struct process *init; /* NULL until create got that far */
     struct list execs;
     size_t n_execs;
     unsigned kill_round;
@@ -281,7 +282,9 @@ struct box {
     int oom_score_adj;
     char *scratch_path;  /* in the guest */
     struct list volumes; /* of its pods (container_volumes.c) */
-    struct sizing size;
+    struct sizing size;  /* as it was asked for last */
+    struct sizing least; /* by annotation; 0: nothing */
+    struct gate size_gate;
     struct group fibers; /* that use vm */
     struct cancel life;  /* of those that end with it */
     struct cancel dead;  /* fired when the VMM has ended */

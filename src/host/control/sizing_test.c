@@ -78,3 +78,72 @@ TEST(annotations_win_if_they_are_allowed)
     ASSERT_EQ(o.memory_mib, 0);
     ASSERT(!o.shared_rootfs);
 }
+
+static struct sizing_all all_of(const struct sizing_pod *pods, size_t n, uint32_t least_mib)
+{
+    AUTO(config_release) struct config c;
+    struct sizing_all all;
+
+    config_init(&c);
+    c.memory_mib = 256;
+    c.overhead_mib = 128;
+    c.cpus = 1;
+    c.max_cpus = 8;
+    sizing_of_pods(&c, &(struct sizing){ .memory_mib = least_mib }, pods, n, &all);
+    return all;
+}
+
+TEST(a_vm_is_as_large_as_all_limits_in_it_together)
+{
+    const uint64_t mib = 1 << 20;
+    struct sizing_pod pods[2] = {
+        { .own = { .memory_bytes = 512 * mib, .cpu_quota = 150000, .cpu_period = 100000 } },
+        { .own = { .memory_bytes = 256 * mib, .cpu_quota = 50000 } },
+    };
+    struct sizing_all one = all_of(pods, 1, 0), two = all_of(pods, 2, 0);
+
+    ASSERT_EQ(one.memory_mib, 640);
+    ASSERT_EQ(one.cpus, 2);
+    ASSERT_EQ(one.cpu_quota, 150000);
+    ASSERT_EQ(two.memory_mib, 896);
+    ASSERT_EQ(two.cpus, 2);
+    ASSERT_EQ(two.cpu_quota, 200000);
+    ASSERT_EQ(all_of(pods, 1, 1024).memory_mib, 1024);
+}
+
+TEST(containers_count_where_their_pod_says_less)
+{
+    const struct spec_limits half = { .memory_bytes = 300 << 20, .cpu_quota = 250000 };
+    const struct spec_limits open = { 0 };
+    struct sizing_pod pod = { .own = { .memory_bytes = 100 << 20 } };
+
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 228);
+    sizing_add(&pod, &half);
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 428);
+    ASSERT_EQ(all_of(&pod, 1, 0).cpus, 3);
+    ASSERT_EQ(all_of(&pod, 1, 0).cpu_quota, 0); /* the pod itself has none */
+    sizing_add(&pod, &open);
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 428);
+}
+
+TEST(without_limits_it_has_what_it_was_made_with)
+{
+    const struct spec_limits small = { .memory_bytes = 10 << 20, .cpu_quota = 1000 };
+    struct sizing_pod pod = { .memory_bytes = 0 };
+
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 256);
+    ASSERT_EQ(all_of(&pod, 1, 0).cpus, 1);
+    sizing_add(&pod, &small); /* all of its containers are limited */
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 138);
+    pod.memory_open = true;
+    ASSERT_EQ(all_of(&pod, 1, 0).memory_mib, 256);
+}
+
+TEST(absurd_limits_do_not_wrap_around)
+{
+    struct sizing_pod pods[2] = { { .own = { .memory_bytes = UINT64_MAX, .cpu_quota = INT64_MAX } },
+                                  { .own = { .memory_bytes = UINT64_MAX, .cpu_quota = 1 } } };
+
+    ASSERT(all_of(pods, 2, 0).memory_mib > 1 << 30);
+    ASSERT_EQ(all_of(pods, 2, 0).cpus, 8);
+}

@@ -31,6 +31,8 @@ struct cgroup {
     char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
     size_t n_procs;
     char *oom_file; /* NULL: unknown */
+    char *cpu_dir;  /* NULL: there is no such controller */
+    bool v2;
 };
 
 /* --- making --- */
@@ -164,6 +166,10 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
         return -1;
     if (h->v2 || cgroup_has_controller(h, "memory"))
         c->oom_file = str_format("%s/%s", dir, h->v2 ? "memory.events" : "memory.oom_control");
+    if (h->v2 || cgroup_has_controller(h, "cpu")) {
+        c->cpu_dir = TAKE_PTR(dir);
+        c->v2 = h->v2;
+    }
     return 0;
 }
 
@@ -226,6 +232,43 @@ int cgroup_join_self(struct cgroup *c, struct err *err)
     return join(c, "0", 1, err);
 }
 
+static int put_cpu(const struct cgroup *c, const char *file, const char *text, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/%s", c->cpu_dir, file);
+    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
+
+    if (n < 0 && errno == ENOENT)
+        return 0; /* v2 without the controller */
+    return n < 0 ? err_sys(err, errno, "write %s to %s", text, path) : 0;
+}
+
+/* The kernel's own conversion of shares (2 … 262144) to weights (1 … 10000). */
+static uint64_t weight_of(uint64_t shares)
+{
+    shares = shares < 2 ? 2 : shares > 262144 ? 262144 : shares;
+    return 1 + (shares - 2) * 9999 / 262142;
+}
+
+int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
+                   struct err *err)
+{
+    if (!c || !c->cpu_dir)
+        return 0;
+    AUTO_FREE char *limit = quota ? str_format("%" PRIu64, quota) : str_dup(c->v2 ? "max" : "-1"),
+                   *both = str_format("%s %" PRIu64, limit, period),
+                   *alone = str_format("%" PRIu64, period),
+                   *weight = str_format("%" PRIu64, c->v2 ? weight_of(shares) : shares);
+
+    if (shares && put_cpu(c, c->v2 ? "cpu.weight" : "cpu.shares", weight, err) < 0)
+        return -1;
+    if (c->v2)
+        return put_cpu(c, "cpu.max", both, err);
+    return put_cpu(c, "cpu.cfs_period_us", alone, err) < 0
+               ? -1
+               : put_cpu(c, "cpu.cfs_quota_us", limit, err);
+}
+
 uint64_t cgroup_oom_kills(const struct cgroup *c)
 {
     AUTO_FREE char *text = NULL;
@@ -268,5 +311,6 @@ void cgroup_free(struct cgroup *c)
         free(c->made[i].path);
     free(c->made);
     free(c->oom_file);
+    free(c->cpu_dir);
     free(c);
 }

@@ -22,6 +22,11 @@ int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, st
  * calls only, and it needs the host's file system. */
 int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);
 int cgroup_join_self(struct cgroup *c, struct err *err);
+/* What its processes may use of the host's CPUs: quota in period, both in microseconds, 0 takes the
+ * limit away; shares as in v1 (2 … 262144), 0 leaves them. NULL, or a host without that controller:
+ * nothing is done. */
+int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
+                   struct err *err);
 /* Times the kernel's OOM killer struck in it; 0 if unknown. */
 uint64_t cgroup_oom_kills(const struct cgroup *c);
 /* Removes what we made, if it is empty; retried by the caller (ERR_STATE while a process ends),

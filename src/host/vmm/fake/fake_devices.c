@@ -125,6 +125,23 @@ int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
     return 0;
 }
 
+int fake_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    if (mib < f->least_mib || mib > f->most_mib)
+        return err_set(err, ERR_RANGE, "memory of %u MiB: this VM can have %u to %u", mib,
+                       f->least_mib, f->most_mib);
+    return begin(ctx, f, &f->opts.set_memory, "set_memory", err);
+}
+
+int fake_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err)
+{
+    struct fake *f = fake_of(v);
+
+    return begin(ctx, f, &f->opts.set_cpus, "set_cpus", err);
+}
+
 int fake_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err)
 {
     struct fake *f = fake_of(v);

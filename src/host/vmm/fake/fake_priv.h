@@ -40,7 +40,8 @@ struct fake {
     size_t n_ports, ports_cap;
     char violation[128];
 
-    uint64_t disks[FAKE_SLOTS]; /* inode on each slot, 0: free */
+    uint32_t least_mib, most_mib; /* of memory */
+    uint64_t disks[FAKE_SLOTS];   /* inode on each slot, 0: free */
     bool disks_read_only[FAKE_SLOTS];
     struct strv shares, share_names; /* there now; ever used */
     struct strv nics;
@@ -70,6 +71,8 @@ int fake_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, stru
 int fake_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int fake_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+int fake_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
+int fake_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
 int fake_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int fake_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 int fake_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,

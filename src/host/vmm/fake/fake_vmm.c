@@ -174,7 +174,8 @@ static int fake_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc,
     struct fake_step part = f->opts.create;
     int r = 0;
 
-    (void)doc;
+    f->least_mib = doc->memory_mib;
+    f->most_mib = doc->max_memory_mib > doc->memory_mib ? doc->max_memory_mib : doc->memory_mib;
     say(f, "create");
     if (f->terminated)
         return err_set(err, ERR_UNAVAILABLE, "create: the VMM was terminated");
@@ -483,6 +484,8 @@ static const struct vmm_ops fake_ops = {
     .share_add = fake_share_add,
     .share_remove = fake_share_remove,
     .nic_add = fake_nic_add,
+    .set_memory = fake_set_memory,
+    .set_cpus = fake_set_cpus,
     .nic_remove = fake_nic_remove,
     .pci_add = fake_pci_add,
     .pci_remove = fake_pci_remove,

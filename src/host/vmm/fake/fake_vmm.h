@@ -37,7 +37,7 @@ struct fake_vmm_opts {
     const char *dir; /* made by create, gone after release; copied. NULL: no files, no ledger */
     struct fake_step create, start, quit, stats, release;
     struct fake_step scsi_add, scsi_remove, share_add, share_remove, nic_add, nic_remove, pci_add,
-        pci_remove;
+        pci_remove, set_memory, set_cpus;
     unsigned release_failures; /* the first so many fail, each half-way */
     bool start_fails_early;    /* before the process exists, else behind it */
     bool clone;                /* it says that it is one */

@@ -68,6 +68,17 @@ static uint32_t cpus_max(void)
     return n < CPUS_MIN ? CPUS_MIN : n > CPUS_MAX ? CPUS_MAX : (uint32_t)n;
 }
 
+/* Nobody can have more than this host. */
+void qemu_cap_doc(struct vm_doc *doc)
+{
+    uint32_t mib = BASE_MIB + grow_mib(), cpus = cpus_max();
+
+    if (doc->max_memory_mib > mib)
+        doc->max_memory_mib = mib > doc->memory_mib ? mib : 0;
+    if (doc->max_cpus > cpus)
+        doc->max_cpus = cpus > doc->cpus ? cpus : doc->cpus;
+}
+
 /* The document of the template that could become this VM. */
 static void fill_tpl_doc(struct qemu *q)
 {

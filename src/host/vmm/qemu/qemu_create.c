@@ -44,6 +44,7 @@ static char *run_root_of(const char *run_dir)
 static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
 {
     q->doc = *doc;
+    qemu_cap_doc(&q->doc);
     q->doc.id = keep(q, doc->id);
     q->doc.run_dir = keep(q, doc->run_dir);
     q->doc.vmm_path = NULL;

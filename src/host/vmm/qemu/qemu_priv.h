@@ -159,6 +159,8 @@ void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 
 /* qemu_clone.c - the way from a template to a VM. look: whether there is one, at create; never
  * fails, cold_why tells. identity: the lines of the key, caller frees. */
+/* What it can grow to, on this host. */
+void qemu_cap_doc(struct vm_doc *doc);
 void qemu_template_look(struct qemu *q);
 char *qemu_template_identity(struct qemu *q);
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
@@ -170,6 +172,8 @@ int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err);
 
 /* qemu_size.c */
 int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
+/* DEVICE_DELETED came. */
+void qemu_cpu_deleted(struct qemu *q, const char *device);
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
 /* What the guest has now. */
 uint64_t qemu_memory_bytes(const struct qemu *q);

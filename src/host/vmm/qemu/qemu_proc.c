@@ -99,6 +99,7 @@ static void on_event(void *arg, const struct qmp_message *m)
             qemu_disk_deleted(p->vm, text);
             qemu_nic_deleted(p->vm, text);
             qemu_pci_deleted(p->vm, text);
+            qemu_cpu_deleted(p->vm, text);
         }
     } else if (str_eq(m->event, "MIGRATION")) {
         (void)js_str(m->data, "status", &text, &ignored);

@@ -10,7 +10,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define GROWN_NS (10 * NS_PER_S) /* the guest adds it block by block */
+#define GROWN_NS (30 * NS_PER_S) /* the guest adds it block by block */
+#define CPU_NS (30 * NS_PER_S)   /* it moves what runs there */
 
 /* What it was started with. */
 static const struct vm_doc *base_doc(const struct qemu *q)
@@ -126,9 +127,36 @@ static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
     return qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err);
 }
 
+void qemu_cpu_deleted(struct qemu *q, const char *device)
+{
+    char id[24];
+
+    snprintf(id, sizeof(id), "cpu-%u", q->n_cpus - 1);
+    if (!str_eq(device, id))
+        return;
+    q->n_cpus--;
+    waitq_wake_all(&q->stage_q);
+}
+
 static void id_args(struct jsw *w, const void *arg)
 {
     jsw_str(w, "id", arg);
+}
+
+/* A request: the guest lets go of it when it has moved its work. */
+static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CPU_NS);
+    uint32_t before = q->n_cpus;
+    char id[24];
+
+    snprintf(id, sizeof(id), "cpu-%u", before - 1);
+    if (qmp_client_call(&limited, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0)
+        return -1;
+    while (q->n_cpus == before && !qemu_is_gone(q))
+        if (waitq_wait(&limited, &q->stage_q, "the guest to let go of a vCPU", err) < 0)
+            return err_wrap(err, "the guest keeps %u vCPUs", before);
+    return 0;
 }
 
 static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct err *err)
@@ -145,15 +173,9 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
             return -1;
         q->n_cpus++;
     }
-    while (q->n_cpus > cpus) {
-        char id[24];
-
-        /* A request: the guest lets go of it when it has moved its work. */
-        snprintf(id, sizeof(id), "cpu-%u", q->n_cpus - 1);
-        if (qmp_client_call(ctx, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0)
+    while (q->n_cpus > cpus)
+        if (remove_cpu(ctx, q, err) < 0)
             return -1;
-        q->n_cpus--;
-    }
     return 0;
 }
 

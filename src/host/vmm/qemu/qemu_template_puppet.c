@@ -98,6 +98,10 @@ static void answer(const char *line)
         snprintf(text, sizeof(text), "\"id\": \"grow0\", \"size\": %llu",
                  strtoull(value + 8, NULL, 10));
         event("MEMORY_DEVICE_SIZE_CHANGE", text);
+    } else if (strstr(line, "\"device_del\"") && strstr(line, "\"id\":\"cpu-1\"")) {
+        cpus--;
+        reply(line, "{}");
+        event("DEVICE_DELETED", "\"device\": \"cpu-1\", \"path\": \"/x\"");
     } else {
         reply(line, "{}");
     }

@@ -229,9 +229,9 @@ TEST_FIBER(a_vm_that_no_template_fits_starts_cold_and_says_so)
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
-    f.doc.max_cpus = 64;
+    f.doc.cpus = f.doc.max_cpus = 64;
     start_cold(&f, "wide", "vCPUs", false);
-    f.doc.max_cpus = 1;
+    f.doc.cpus = f.doc.max_cpus = 1;
     f.doc.scsi_controllers = 4;
     start_cold(&f, "many", "SCSI", false);
     ASSERT_EQ(dir_remove(f.root), 0);

@@ -1,0 +1,213 @@
+/* container_update.c - new limits for a container that runs: its own in the guest, and what the VM
+ * and QEMU's cgroup on the host need for them.
+ *
+ * A VM may be shared: it is as large as all limits in it together, never as large as the last one
+ * that came (weak spot 24). It grows before the guest is told, and shrinks after it. A pod's update
+ * that the VM cannot follow fails; with a container's own, which holds in the guest, only growing
+ * must succeed. */
+#include "base/json.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/control/config.h"
+#include "host/control/registry_priv.h"
+#include "host/vmm/vmm.h"
+#include <stdlib.h>
+
+/* --- what all of them need --- */
+
+static bool counts(const struct container *c)
+{
+    return c->state != CONTAINER_STOPPED && c->state != CONTAINER_INVALID;
+}
+
+/* With these limits for one of them. */
+static const struct spec_limits *limits_of(const struct container *c, const struct container *one,
+                                           const struct spec_limits *changed)
+{
+    return c == one ? changed : &c->limits;
+}
+
+static void need(struct container *one, const struct spec_limits *changed, struct sizing_all *ret)
+{
+    struct registry *r = one->r;
+    AUTO_FREE struct sizing_pod *pods = mem_zalloc((r->n_containers + 1) * sizeof(*pods));
+    size_t n = 0;
+
+    LIST_EACH (&r->containers, pos) {
+        struct container *pod = LIST_ENTRY(pos, struct container, node);
+
+        if (pod->kind == SPEC_WORKLOAD || !counts(pod))
+            continue;
+        pods[n].own = *limits_of(pod, one, changed);
+        LIST_EACH (&r->containers, other) {
+            struct container *c = LIST_ENTRY(other, struct container, node);
+
+            if (c->kind == SPEC_WORKLOAD && counts(c) && str_eq(c->pod_id, pod->pod_id))
+                sizing_add(&pods[n], limits_of(c, one, changed));
+        }
+        n++;
+    }
+    sizing_of_pods(r->o.config, &r->box->least, pods, n, ret);
+}
+
+/* --- the VM --- */
+
+static int set_memory(struct ctx *ctx, struct box *b, uint32_t mib, struct err *err)
+{
+    const struct vmm_ops *ops = b->vmm->ops;
+    struct err ignored = ERR_INIT;
+    int r;
+
+    if (mib == b->size.memory_mib)
+        return 0;
+    if (!ops->set_memory)
+        return vmm_unsupported("set_memory", err);
+    r = ops->set_memory(ctx, b->vmm, mib, err);
+    if (r < 0 && err->code == ERR_RANGE)
+        return -1; /* nothing has changed */
+    b->size.memory_mib = mib;
+    if (b->guest->ops->limit_pods(ctx, b->guest, &ignored) < 0)
+        log_warn(ctx, "what pods may use does not follow the VM's memory", F_ERR(&ignored));
+    return r;
+}
+
+static int set_cpus(struct ctx *ctx, struct box *b, uint32_t cpus, struct err *err)
+{
+    const struct vmm_ops *ops = b->vmm->ops;
+
+    if (cpus == b->size.cpus)
+        return 0;
+    if (!ops->set_cpus)
+        return vmm_unsupported("set_cpus", err);
+    if (ops->set_cpus(ctx, b->vmm, cpus, err) < 0)
+        return -1;
+    b->size.cpus = cpus;
+    return 0;
+}
+
+static int resize(struct ctx *ctx, struct box *b, uint32_t mib, uint32_t cpus, struct err *err)
+{
+    if (mib == b->size.memory_mib && cpus == b->size.cpus)
+        return 0;
+    if (box_enter(b, "resize the VM", err) < 0)
+        return -1;
+
+    int r = set_memory(ctx, b, mib, err);
+
+    if (r == 0)
+        r = set_cpus(ctx, b, cpus, err);
+    box_leave(b);
+    return r < 0 ? err_wrap(err, "resize the VM") : 0;
+}
+
+static uint32_t larger(uint32_t a, uint32_t b)
+{
+    return a > b ? a : b;
+}
+
+static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *wanted,
+                struct sizing_all *all, struct err *err)
+{
+    struct box *b = c->r->box;
+    uint32_t most = c->r->o.config->max_memory_mib;
+
+    if (all->memory_mib > most && wanted->memory_bytes > c->limits.memory_bytes)
+        return err_set(err, ERR_RANGE,
+                       "the VM would need %llu MiB, and max_memory_mib = %u; raise that key",
+                       (unsigned long long)all->memory_mib, most);
+    if (all->memory_mib > most)
+        all->memory_mib = larger(most, b->size.memory_mib); /* as when it was made */
+    return resize(ctx, b, larger((uint32_t)all->memory_mib, b->size.memory_mib),
+                  larger(all->cpus, b->size.cpus), err);
+}
+
+static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all *all,
+                  struct err *err)
+{
+    struct err why = ERR_INIT;
+
+    if (resize(ctx, c->r->box, (uint32_t)all->memory_mib, all->cpus, &why) == 0)
+        return 0;
+    if (c->kind == SPEC_SANDBOX) {
+        *err = why;
+        return -1;
+    }
+    log_warn(ctx, "the VM stays larger than its containers' limits", F_ERR(&why));
+    return 0;
+}
+
+/* --- the update --- */
+
+static int tell_guest(struct ctx *ctx, struct container *c, const char *resources, struct err *err)
+{
+    struct box *b = c->r->box;
+    int r;
+
+    if (box_enter(b, "update a container", err) < 0)
+        return -1;
+    r = b->guest->ops->update_container(ctx, b->guest, c->id, resources, err);
+    box_leave(b);
+    return r;
+}
+
+/* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
+static int limit_qemu(struct container *c, const struct sizing_all *all, struct err *err)
+{
+    const struct registry_host *h = c->r->host;
+
+    if (c->kind == SPEC_WORKLOAD || !h->cgroup_set_cpu)
+        return 0;
+    if (h->cgroup_set_cpu(c->r->box->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares,
+                          err) < 0)
+        return err_wrap(err, "limit the VM's processor time on the host");
+    return 0;
+}
+
+static int apply(struct ctx *ctx, struct container *c, const json_t *resources, const char *text,
+                 struct err *err)
+{
+    struct spec_limits wanted = c->limits;
+    struct sizing_all all;
+
+    if (spec_limits_update(resources, &wanted, err) < 0)
+        return -1;
+
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->r->box->size_gate, ctx, "vm.size", err);
+
+    if (!held)
+        return -1;
+    need(c, &wanted, &all);
+    if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, text, err) < 0)
+        return -1;
+    c->limits = wanted;
+    return limit_qemu(c, &all, err) < 0 ? -1 : shrink(ctx, c, &all, err);
+}
+
+int container_update(struct ctx *ctx, struct container *given, const char *resources_json,
+                     size_t len, struct err *err)
+{
+    AUTO(container_unref) struct container *c = container_ref(given);
+    AUTO(json_decref) json_t *resources = NULL;
+    AUTO(gate_leave) struct gate *held = NULL;
+
+    if (!resources_json || js_parse(resources_json, len, SPEC_MAX_BYTES, &resources, err) < 0 ||
+        !json_is_object(resources))
+        return err_set(err, ERR_INVALID, "update of container %s: no Linux resources in JSON",
+                       c->id);
+    held = gate_enter(&c->gate, ctx, "container.update", err);
+    if (!held)
+        return -1;
+    if (!c->listed)
+        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
+    if (c->state != CONTAINER_CREATED && c->state != CONTAINER_RUNNING &&
+        c->state != CONTAINER_PAUSED)
+        return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->id,
+                       fsm_state_name(&container_fsm, c->state));
+
+    AUTO_FREE char *text = str_ndup(resources_json, len);
+
+    /* The box is looked for only now: at the gate it may have become another. */
+    return apply(ctx, c, resources, text, err) < 0 ? err_wrap(err, "update container %s", c->id)
+                                                   : 0;
+}

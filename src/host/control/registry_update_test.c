@@ -1,0 +1,117 @@
+/* Updates over the fake VMM and a scripted guest: the VM follows the limits in it. */
+#include "host/control/registry_rig.h"
+
+#define POD(type)                                                                                  \
+    ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
+    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
+
+static int update(struct rig *r, struct ctx *ctx, const char *id, const char *resources,
+                  struct err *err)
+{
+    err_clear(err);
+    return container_update(ctx, rig_find(r, id), resources, strlen(resources), err);
+}
+
+static void open_with_pod(struct rig *r, struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    rig_open(r, ctx);
+    r->config.max_memory_mib = 2048;
+    r->config.max_cpus = 4;
+    rig_write_spec(r, "pod", POD("sandbox"));
+    rig_write_spec(r, "w", POD("container"));
+    ASSERT_OK(rig_try_create(r, ctx, "pod", &err), err);
+    rig_start(r, ctx, "pod", "");
+    ASSERT_OK(rig_try_create(r, ctx, "w", &err), err);
+}
+
+static void close_pod(struct rig *r, struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(registry_close(ctx, r->registry, &err), err);
+    rig_close(r, ctx);
+}
+
+TEST_VIRTUAL(a_pods_update_resizes_the_vm_and_limits_qemu)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT_OK(update(&r, ctx, "pod",
+                     "{\"memory\":{\"limit\":536870912},\"cpu\":{\"quota\":150000,\"period\":"
+                     "100000,\"shares\":512}}",
+                     &err),
+              err);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 640);
+    ASSERT_EQ(r.registry->box->size.cpus, 2);
+    ASSERT_EQ(r.host.cpu_quota, 150000);
+    ASSERT_EQ(r.host.cpu_shares, 512);
+    ASSERT_EQ(r.guest.updates, 1);
+    ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 384);
+    ASSERT_EQ(r.registry->box->size.cpus, 2); /* what is not said stays */
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_container_that_needs_more_makes_the_vm_grow)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_OK(update(&r, ctx, "w",
+                     "{\"memory\":{\"limit\":1073741824},\"cpu\":{\"quota\":300000,\"period\":"
+                     "100000}}",
+                     &err),
+              err);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 1152);
+    ASSERT_EQ(r.registry->box->size.cpus, 3);
+    ASSERT_EQ(r.host.cpu_quota, 0); /* the pod's cgroup is the pod's */
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":4294967296}}", &err), err, ERR_RANGE);
+    ASSERT_HAS(err.msg, "max_memory_mib = 2048");
+    ASSERT_EQ(r.guest.updates, 0);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":\"x\"}}", &err), err, ERR_INVALID);
+    ASSERT_EQ(r.guest.updates, 0);
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_pod_smaller_than_its_vm_began_is_told_a_container_is_not)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_FAIL(update(&r, ctx, "pod", "{\"memory\":{\"limit\":16777216}}", &err), err, ERR_RANGE);
+    ASSERT_HAS(err.msg, "this VM can have 256 to 2048");
+    ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":8388608}}", &err), err);
+    ASSERT_EQ(r.guest.updates, 2); /* in the guest both hold */
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_it)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    r.vmm_opts.set_memory.how = FAKE_FAIL;
+    open_with_pod(&r, ctx);
+    ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
+    ASSERT_HAS(err.msg, "update container w: resize the VM");
+    ASSERT_EQ(r.guest.updates, 0);
+    ASSERT_EQ(rig_find(&r, "w")->limits.memory_bytes, 0);
+    close_pod(&r, ctx);
+}
