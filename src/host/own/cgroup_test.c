@@ -208,6 +208,28 @@ TEST(in_v2_controllers_are_enabled_above_and_kills_are_counted)
     ASSERT_EQ(access(place_path(&m.place, "cg/own/part/a/b"), F_OK), 0);
 }
 
+TEST(in_v2_processor_time_is_limited_and_weighed)
+{
+    MADE_UP(m, "33 31 0:30 / @/cg rw - cgroup2 cgroup2 rw\n", "0::/\n");
+    AUTO(cgroup_free) struct cgroup *c = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(dir_make(place_path(&m.place, "cg/a"), 0755), 0);
+    file_write(place_path(&m.place, "cg/a/cgroup.procs"), "", 0, 0600);
+    ASSERT_OK(cgroup_make_on(&m.host, "/a", NULL, &c, &err), err);
+    ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err); /* no such controller */
+    file_write(place_path(&m.place, "cg/a/cpu.max"), "", 0, 0600);
+    file_write(place_path(&m.place, "cg/a/cpu.weight"), "", 0, 0600);
+    ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err);
+    expect_file(place_path(&m.place, "cg/a/cpu.max"), "150000 100000");
+    expect_file(place_path(&m.place, "cg/a/cpu.weight"), "39");
+    file_write(place_path(&m.place, "cg/a/cpu.max"), "", 0, 0600);
+    ASSERT_OK(cgroup_set_cpu(c, 0, 100000, 0, &err), err);
+    expect_file(place_path(&m.place, "cg/a/cpu.max"), "max 100000");
+    expect_file(place_path(&m.place, "cg/a/cpu.weight"), "39"); /* not said: left */
+    ASSERT_OK(cgroup_set_cpu(NULL, 1, 1, 1, &err), err);
+}
+
 TEST(without_a_path_there_is_no_cgroup)
 {
     struct cgroup *c = (struct cgroup *)1;

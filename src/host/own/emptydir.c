@@ -18,14 +18,6 @@ struct job {
     struct emptydir found;
 };
 
-void emptydir_release(struct emptydir *e)
-{
-    for (size_t i = 0; i < e->n; i++)
-        free(e->dirs[i].path);
-    free(e->dirs);
-    *e = (struct emptydir){ 0 };
-}
-
 static void job_free(void *arg)
 {
     struct job *j = arg;

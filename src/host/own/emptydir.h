@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <stdlib.h>
 
 struct ctx;
 struct err;
@@ -37,4 +38,10 @@ struct emptydir {
  * that is none of these: has_files, too. Caller releases. */
 int emptydir_look(struct ctx *ctx, const char *dir, const char *path, struct emptydir *ret,
                   struct err *err);
-void emptydir_release(struct emptydir *e);
+static inline void emptydir_release(struct emptydir *e)
+{
+    for (size_t i = 0; i < e->n; i++)
+        free(e->dirs[i].path);
+    free(e->dirs);
+    *e = (struct emptydir){ 0 };
+}
