@@ -15,6 +15,7 @@ from shimcall import text
 
 RESOURCES = "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources"
 MIB = 1 << 20
+CGROUP = "--mount=type=cgroup,src=cgroup,dst=/sys/fs/cgroup,options=ro"
 
 
 def update(t, task, namespace=None, **resources):
@@ -56,7 +57,8 @@ def host_cpu(pid):
 @test("Update of a container by containerd's Task service: VM grows and shrinks, CPUs come and go, "
       "limits hold in guest and host", runc=False, smoke=True)
 def standalone(t):
-    t.detach("--memory-limit=134217728", "c1", *FOREVER)
+    t.detach("--memory-limit=134217728", CGROUP,
+             "--mount=type=tmpfs,src=tmpfs,dst=/memory,options=size=500m", "c1", *FOREVER)
 
     def see(script):
         r = t.exec("c1", "sh", "-c", script)
@@ -76,7 +78,7 @@ def standalone(t):
     quota, share = host_cpu(qemu)
     t.equal(quota, 150000)
     t.check(share in (512, 20), f"shares or weight: {share}")
-    see("head -c 300000000 /dev/zero >/dev/shm/much && rm /dev/shm/much")  # it is really there
+    see("head -c 300000000 /dev/zero >/memory/much && rm /memory/much")  # it is really there
 
     update(t, "c1", memory={"limit": 200 * MIB}, cpu={"quota": 50000, "period": 100000})
     t.equal(see("cat /sys/fs/cgroup/memory.max"), f"{200 * MIB}\n")
@@ -90,7 +92,7 @@ def standalone(t):
 @test("Update that cannot be is refused by its reason and changes nothing", runc=False)
 def too_much(t):
     t.config(max_memory_mib=512)
-    t.detach("--memory-limit=134217728", "c1", *FOREVER)
+    t.detach("--memory-limit=134217728", CGROUP, "c1", *FOREVER)
     refused(t, r"max_memory_mib = 512; raise that key", "c1", memory={"limit": 600 * MIB})
     refused(t, r"(?i)limit", "c1", memory={"limit": "much"})
     r = t.exec("c1", "cat", "/sys/fs/cgroup/memory.max")

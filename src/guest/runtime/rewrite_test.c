@@ -168,6 +168,47 @@ TEST(a_privileged_container_gets_all_devices)
     ASSERT_HAS(got, "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"}]}");
 }
 
+TEST(volumes_of_the_pod_are_to_be_made_as_the_host_says)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/v\","
+                      "\"source\":\"sandbox://empty-dir/x/sub\",\"lcow.volume\":{\"At\":"
+                      "\"sandbox://empty-dir/x\",\"Tmpfs\":true,\"Bytes\":4096,\"Dirs\":["
+                      "{\"Path\":\"\",\"Mode\":1535,\"Gid\":7},{\"Path\":\"sub\"}]}}]}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "{\"destination\":\"/v\",\"source\":"
+                    "\"/run/gcs/pods/p1/p1/sandboxMounts/empty-dir/x/sub\"}");
+    ASSERT_EQ(r.todo.n_volumes, 1);
+    ASSERT_STR(r.todo.volumes[0].at, "/run/gcs/pods/p1/p1/sandboxMounts/empty-dir/x");
+    ASSERT(r.todo.volumes[0].tmpfs && r.todo.volumes[0].bytes == 4096);
+    ASSERT_EQ(r.todo.volumes[0].dirs[0].gid, 7);
+}
+
+TEST(a_disk_of_the_vm_is_the_device_that_was_asked_for)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{\"devices\":[{\"path\":\"/dev/xvdb\","
+                      "\"type\":\"b\",\"major\":7,\"minor\":0,\"uid\":1000,\"fileMode\":432,"
+                      "\"lcow.link\":\"/run/dev/d3\",\"lcow.readonly\":true},"
+                      "{\"path\":\"/dev/gone\",\"type\":\"c\",\"lcow.optional\":true},"
+                      "{\"path\":\"/dev/fifo\",\"type\":\"p\"}]}}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "\"devices\":[{\"path\":\"/dev/xvdb\",\"type\":\"b\",\"major\":8,"
+                    "\"minor\":16,\"uid\":1000,\"fileMode\":432,\"gid\":6},"
+                    "{\"path\":\"/dev/fifo\",\"type\":\"p\"}]");
+    ASSERT_HAS(got, "{\"allow\":true,\"type\":\"b\",\"major\":8,\"minor\":16,\"access\":\"rm\"}");
+}
+
 TEST(the_pods_logs_appear_where_an_annotation_wants_them)
 {
     AUTO(rig_release) struct rig r = { 0 };
@@ -202,6 +243,12 @@ TEST(what_makes_no_sense_is_refused_and_named)
         { MOUNT("hugepages://2M,uid=0/x", "/a"), "SIZE/NAME", ERR_INVALID },
         { MOUNT("hugepages://2M/../../x", "/a"), "leaves", ERR_INVALID },
         { MOUNT("uvm://a", "/a"), "absolute", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/a\",\"source\":"
+          "\"sandbox://a\",\"lcow.volume\":{\"At\":\"/etc\"}}]}",
+          "not the pod's", ERR_INVALID },
+        { "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/a\",\"source\":"
+          "\"sandbox://a\",\"lcow.volume\":{\"At\":\"sandbox://../..\"}}]}",
+          "leaves", ERR_INVALID },
         { MOUNT("/run/none", "blockdev:///dev/x"), "/run/none", ERR_NOT_FOUND },
         { ANNOTATION("io.microsoft.lcow.shm.size-kb", "big"), "not a size", ERR_INVALID },
         { ANNOTATION("io.microsoft.lcow.rlimitcore", "7"), "SOFT;HARD", ERR_INVALID },
