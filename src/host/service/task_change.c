@@ -5,6 +5,8 @@
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
 
+#define CPU_GROUP "io.microsoft.virtualmachine.cpugroup.id"
+
 /* Whoever listens: what we say of the freezer is what the guest did. */
 #define FREEZE_LIMIT (60 * NS_PER_S)
 
@@ -80,6 +82,12 @@ int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req
     if (!str_eq(pb_any_type(req->resources), "LinuxResources"))
         return err_set(err, ERR_INVALID, "update of container %s with \"%s\": only LinuxResources",
                        req->id, req->resources->type_url);
+    for (size_t i = 0; i < req->n_annotations; i++)
+        if (str_eq(req->annotations[i]->key, CPU_GROUP))
+            return err_set(err, ERR_INVALID,
+                           "update of container %s: annotation " CPU_GROUP
+                           " is not supported: the host has no groups of CPUs",
+                           req->id);
     return container_update(&named, c, (const char *)req->resources->value.data,
                             req->resources->value.len, err);
 }
