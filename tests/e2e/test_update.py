@@ -78,7 +78,7 @@ def standalone(t):
     quota, share = host_cpu(qemu)
     t.equal(quota, 150000)
     t.check(share in (512, 20), f"shares or weight: {share}")
-    see("head -c 300000000 /dev/zero >/memory/much && rm /memory/much")  # it is really there
+    see("dd if=/dev/zero of=/memory/much bs=1M count=250 && rm /memory/much")  # it is really there
 
     update(t, "c1", memory={"limit": 200 * MIB}, cpu={"quota": 50000, "period": 100000})
     t.equal(see("cat /sys/fs/cgroup/memory.max"), f"{200 * MIB}\n")

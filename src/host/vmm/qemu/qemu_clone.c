@@ -68,10 +68,11 @@ static uint32_t cpus_max(void)
     return n < CPUS_MIN ? CPUS_MIN : n > CPUS_MAX ? CPUS_MAX : (uint32_t)n;
 }
 
-/* Nobody can have more than this host. */
+/* Room for growth is what the template has that fits its first size. */
 void qemu_cap_doc(struct vm_doc *doc)
 {
-    uint32_t mib = BASE_MIB + grow_mib(), cpus = cpus_max();
+    const struct vm_doc now = { .memory_mib = doc->memory_mib };
+    uint32_t mib = BASE_MIB + grow_mib(&now), cpus = cpus_max();
 
     if (doc->max_memory_mib > mib)
         doc->max_memory_mib = mib > doc->memory_mib ? mib : 0;
