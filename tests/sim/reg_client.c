@@ -124,11 +124,10 @@ static int wait_one(struct step *t)
 /* The VM grows, shrinks, or cannot. */
 static int update(struct step *t, struct container *c)
 {
-    struct world *w = &t->s->w;
-    const char *text = world_chance(w, 300)   ? "{}"
-                       : world_chance(w, 500) ? "{\"memory\":{\"limit\":402653184}}"
-                                              : "{\"memory\":{\"limit\":1048576},\"cpu\":{"
-                                                "\"quota\":200000}}";
+    static const char *const texts[] = { "{}", "{\"memory\":{\"limit\":402653184}}",
+                                         "{\"memory\":{\"limit\":1048576},\"cpu\":{\"quota\":"
+                                         "200000}}" };
+    const char *text = texts[loop_now(t->s->w.loop) / 7 % ARRAY_LEN(texts)];
 
     return container_update(t->ctx, c, text, strlen(text), t->err);
 }

@@ -216,7 +216,7 @@ static struct fake_step maybe_fail(struct world *w, unsigned of_thousand)
 static void plan_devices(struct world *w, bool rare)
 {
     w->vmm_opts.scsi_add = maybe_fail(w, rare ? 50 : 200);
-    w->vmm_opts.set_memory = maybe_fail(w, rare ? 50 : 200);
+    w->vmm_opts.set_memory = w->vmm_opts.scsi_add; /* no other luck than before */
     w->vmm_opts.share_add = maybe_fail(w, rare ? 50 : 300);
     w->vmm_opts.share_remove = maybe_fail(w, rare ? 50 : 300);
     if (world_chance(w, rare ? 20 : 100)) /* QMP does not answer */
