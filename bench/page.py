@@ -33,7 +33,6 @@ def marks(results):
         unit = f" {mark.unit}" if mark.unit else ""
         out.append(f"| {mark.what} | {sign} {short(mark.limit)}{unit} | {short(measured)}{unit} | "
                    f"{verdict} |")
-    out.append("\nA parked fiber (≤ 6 KiB) is not measured here.")
     return out
 
 

@@ -8,6 +8,8 @@ import procfs
 from shims import SETTLE
 from stats import summary, timed
 
+MARK = 20  # pods for which there is a mark
+
 
 def kib(t):
     """All that the pods cost: shims, QEMUs, and the processes that containerd sees."""
@@ -22,17 +24,21 @@ def remove(t, names):
 
 
 def density(t, limit_kib, most):
-    """Pods with one idle container each, until they take limit_kib: how many, and MiB each."""
-    used, names = 0, []
+    """Pods with one idle container each, until they take limit_kib: how many, and MiB each; at 20,
+    where those are reached, and at the end. What they share is shared by more of them then."""
+    used, names, result = 0, [], {}
     while used < limit_kib and len(names) < most:
         names.append(f"d{len(names)}")
         t.detach(names[-1], "sleep", "100000")
         if len(names) % 5 == 0 or len(names) == 1:
             used = kib(t)
+        if len(names) == MARK:
+            time.sleep(SETTLE)
+            result["pod20_mib"] = summary([kib(t) / MARK / 1024])
     time.sleep(SETTLE)
     each = kib(t) / len(names)
     remove(t, names)
-    return {"pods": len(names), "pod_mib": summary([each / 1024]), "fit_2gib": int((2 << 20) / each)}
+    return {**result, "pods": len(names), "pod_mib": summary([each / 1024]), "fit_2gib": int((2 << 20) / each)}
 
 
 def parallel(t, count):

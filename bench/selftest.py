@@ -1,14 +1,18 @@
 #!/usr/bin/env -S python3 -B
 """The benchmark's own arithmetic and documents, without measuring anything. TAP."""
 
+import argparse
 import contextlib
+import importlib.machinery
+import importlib.util
 import io
 import os
 import re
 import sys
 import xml.dom.minidom
 
-sys.path.insert(0, os.path.dirname(os.path.realpath(__file__)))
+HERE = os.path.dirname(os.path.realpath(__file__))
+sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
 import page  # noqa: E402
@@ -33,6 +37,7 @@ def sample(lcow=2.0, runc=4.0, n=20):
              for peer, v in (("lcow", lcow), ("runc", runc), ("runc 1.6", runc))}
     peers["vm"] = {r[0]: values(lcow) for r in rows.VM_ROWS if r[0] != "runc_itself_ms"}
     peers["vm"]["stages_ms"] = {"spawned": values(1), "negotiated": values(2)}
+    peers["lcow clone"] = {"pod20_mib": values(lcow)}
     peers["lcow"].update(pods=10, fit_2gib=50)
     return {"made": "2026-11-15T23:00:00", "commit": "0123456789abcdef", "dirty": False,
             "quick": False, "seconds": 1, "troubles": ["a thing that failed"],
@@ -106,6 +111,26 @@ def the_page_says_what_and_where():
     for part in ("A processor", "0123456789ab", "lcow 0.1.0", "**missed**", "fit into 2 GiB",
                  "Not measured: a thing that failed", "| spawned |", "p99"):
         assert part in text, part
+
+
+@test
+def a_part_that_fails_leaves_the_others_alone():
+    loader = importlib.machinery.SourceFileLoader("bench_run", os.path.join(HERE, "run"))
+    bench = importlib.util.module_from_spec(importlib.util.spec_from_loader("bench_run", loader))
+    loader.exec_module(bench)
+    done = []
+    run = bench.Run(argparse.Namespace(only=["bad", "good", "worse"], quick=True),
+                    {"bad": lambda run, vm: 1 / 0, "good": lambda run, vm: done.append(vm),
+                     "worse": lambda run, vm: sys.exit("no")})
+    with contextlib.redirect_stderr(io.StringIO()):
+        for name in run.parts:
+            run.part(name, "vm")
+        run.began -= 60 * bench.MINUTES + 1
+        run.part("good", "late")
+    assert done == ["vm"], done
+    told = " ".join(run.troubles)
+    assert "bad: ZeroDivisionError" in told and "worse: SystemExit: no" in told, told
+    assert "good: 13 minutes" in told, told
 
 
 def main():

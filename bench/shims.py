@@ -128,6 +128,20 @@ def execs(t, client, runs):
                                    for _ in range(max(5, runs // 5)))}
 
 
+def parked_fibers(client, shim, count):
+    """Each Task.Wait is a fiber that waits, with its request and its answer's place."""
+    other = Client(client.t, client.container)
+    before = procfs.pss_kib(shim)
+    for i in range(count):
+        shimcall.send(other.socket, 2 * i + 1, other.service, "Wait", text(1, other.container),
+                      other.t.tag)
+    client.call("State", text(1, client.container))
+    time.sleep(1)
+    more = procfs.pss_kib(shim) - before
+    other.socket.close()
+    return {"fiber_kib": summary([more / count])}
+
+
 def growth_by_execs(client, shim, count):
     before = procfs.pss_kib(shim)
     for i in range(count):
@@ -237,6 +251,8 @@ def measure(t, n):
     result |= calls(client, n["calls"])
     result |= execs(t, client, n["exec"])
     result |= stdio(t, client, n["stdio"])
+    if not t.is_runc:
+        result |= parked_fibers(client, shim, n["fibers"])
     result |= growth_by_execs(client, shim, n["growth"])
     result |= growth_by_containers(t, shim, n["growth"])
     client.socket.close()

@@ -5,7 +5,6 @@ import json
 import os
 import re
 import subprocess
-import sys
 
 import packages
 from stats import summary, timed
@@ -60,8 +59,8 @@ class Vms:
                               env=self.env(template), timeout=LIMIT, check=False, text=True,
                               errors="replace")
         if done.returncode != 0:
-            sys.exit(f"bench: error: lcow boot {' '.join(args)[:200]} ended with "
-                     f"{done.returncode}:\n{done.stderr[-2000:]}")
+            raise RuntimeError(f"lcow boot {' '.join(args)[:100]} ended with {done.returncode}: "
+                               + " ".join(done.stderr.split())[-600:])
         with open(path, encoding="utf-8") as text:
             return json.load(text), done.stdout
 
