@@ -35,8 +35,9 @@ address = "{dir}/c.sock"
 [ttrpc]
 address = "{dir}/c.sock.ttrpc"
 [debug]
-level = "debug"
+level = "{level}"
 """
+LEVEL = "debug"  # of its log, and so of the shims'
 
 
 class Containerd:
@@ -50,7 +51,7 @@ class Containerd:
         os.mkdir(directory)
         number = 3 if version.startswith("2") else 2
         with open(self.config_path, "w") as f:
-            f.write(CONFIG.format(format=number, dir=directory, disabled=", ".join(
+            f.write(CONFIG.format(format=number, dir=directory, level=LEVEL, disabled=", ".join(
                 f'"{p}"' for p in DISABLED[number] if p not in enable)) + more)
 
     def bundle(self, namespace, container=""):

@@ -16,8 +16,7 @@ import time
 from harness import BOOT_SECONDS, CACHE, LCOW, Skip, compile_c, flat, test
 
 CLONES = 16
-CROWD = int(os.environ.get("LCOW_TEST_CROWD", "50"))  # fewer, to try the test itself
-ROOM = CROWD * 2 // 5
+POD_MIB = 45  # what a clone may cost
 SHARED = os.path.join(CACHE, "templates")  # kept from run to run; a key says what fits
 CLOCK_NS = 50 * 10**6
 BUILD_SECONDS = 150
@@ -293,7 +292,7 @@ def grows(t):
     result, out = result_of(
         t, "sh", "-c", "i=0; while [ $i -lt 3000 ]; do sleep 1000 & i=$((i+1)); done; "
         "ls /proc | grep -c '^[0-9]'; nproc; sed -n 's/MemTotal: *//p' /proc/meminfo; "
-        "cat /sys/fs/cgroup/pods/memory.max", opts=("--memory", "8320", "--cpus", "3"),
+        "cat /sys/fs/cgroup/pods/memory.max", opts=("--memory", "8448", "--cpus", "3"),
         seconds=200)
     t.check(result["clone"], "no clone", result)
     processes, cpus, total, limit = out.split("\n")[:4]
@@ -343,15 +342,15 @@ def memory_cgroup(t, limit):
     raise Skip("no memory cgroup can be made here")
 
 
-@test("50 clones in a memory cgroup for 20: each runs, or says why not", deadline=900, full=True)
-def crowded(t):
+def crowd(t, clones, room, seconds):
+    """So many at once where only some have room; each stays for so many seconds."""
     use_templates(t)
-    procs = memory_cgroup(t, ROOM * 45 << 20)
+    procs = memory_cgroup(t, room * POD_MIB << 20)
     t.config(boot_timeout_s=120)
     each = []
-    for _ in range(CROWD):
+    for _ in range(clones):
         join = ("sh", "-c", f'echo $$ > {procs}; exec "$@"', "sh")
-        each.append(t.start_boot("sh", "-c", "echo alive; sleep 60", wrap=join))
+        each.append(t.start_boot("sh", "-c", f"echo alive; sleep {seconds}", wrap=join))
     ran, refused = 0, 0
     for p in each:
         r = p.wait(700)
@@ -367,6 +366,56 @@ def crowded(t):
     t.note(f"{ran} ran, {refused} did not")
     t.check(ran > 0, "not one of them ran")
     t.equal(t.lcow("gc").code, 0)
+
+
+@test("10 clones in a memory cgroup for 4: each runs, or says why not", deadline=600)
+def crowded_a_little(t):
+    crowd(t, 10, 4, 20)
+
+
+@test("50 clones in a memory cgroup for 20: each runs, or says why not", deadline=900, full=True)
+def crowded(t):
+    crowd(t, 50, 20, 60)
+
+
+@test("a clone whose QEMU is killed at any moment is a cold start or an error", deadline=500)
+def qemu_killed(t):
+    use_templates(t)
+    after = []
+    for moment in (0.0, 0.02, 0.05, 0.1, 0.2):
+        p = t.start_boot("sh", "-c", "echo alive", opts=("--log-level", "warn"))
+        pid = p.await_vmm()
+        time.sleep(moment)  # which step that is differs; every one must end well
+        try:
+            os.kill(pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # it was quicker
+        r = p.wait()
+        t.check(r.code in (0, 125), "neither run nor refused", r)
+        if r.code == 0:
+            t.equal(r.out, "alive\n", r)
+        else:
+            t.match("qemu|VM|agent|guest", flat(r.err), r)
+        t.check(r.err.count("going on with a cold start") <= 1, "more than one attempt", r)
+        after.append("error" if r.code else "cold" if "cold start" in r.err else "done before")
+    t.note(", ".join(after))
+
+
+@test("templates that nobody uses are removed by prune")
+def pruned(t):
+    directory, path = own_templates(t)
+    r = t.lcow("template", "prune")
+    t.equal((r.code, r.out), (0, ""), r)
+    old = time.time() - 15 * 86400
+    os.utime(path, (old, old))
+    result, _ = result_of(t, "true")  # a use
+    t.check(result["clone"], "no clone", result)
+    r = t.lcow("template", "prune", "--json")
+    t.equal((r.code, json.loads(r.out)), (0, []), r)
+    os.utime(path, (old, old))
+    r = t.lcow("template", "prune")
+    t.equal((r.code, r.out.strip()), (0, os.path.basename(path)), r)
+    t.equal(os.listdir(directory), [])
 
 
 @test("two builders at once build one template")
