@@ -9,6 +9,7 @@
 #include "host/shim/publisher.h"
 #include "host/shim/watch.h"
 #include "svc_priv.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 #define CLIENTS_LIMIT (4 * 3600 * NS_PER_S)
@@ -308,6 +309,8 @@ static void plan(struct svc *s)
     s->slow_events = has(s, SVC_EVENTS_SLOW) && !s->restarts;
     s->loses_events = s->fault == SVC_EVENTS_LOST;
     s->terminates = s->fault == SVC_TERM;
+    s->pods = s->fault != SVC_ALONE && world_chance(&s->w, 350);
+    snprintf(s->bundle, sizeof(s->bundle), "%s%s", s->w.dir, s->pods ? "/pod" : "");
     if (s->fault == SVC_ALONE) { /* nothing ends by itself */
         s->w.guest_opts.process_ns = s->w.guest_opts.container_ns = TIME_BOUND;
         s->w.guest_opts.oom_ns = 0;
@@ -335,12 +338,16 @@ static void check_forgotten(struct svc *s)
 static void close_all(struct svc *s)
 {
     struct ctx root = ctx_root(s->w.loop);
-    const struct svc_ask bye = { .act = SVC_SHUTDOWN, .id = "a" };
+    struct svc_ask bye = { .act = SVC_SHUTDOWN, .id = "a" };
     struct err err = ERR_INIT;
 
+    if (s->pods)
+        bye = (struct svc_ask){ .act = SVC_SB_SHUTDOWN, .id = "s" };
     check_forgotten(s);
     if (!s->leaving)
         svc_clean_up(s);
+    if (!s->leaving && s->pods)
+        svc_sandbox_close(s);
     if (s->leaving)
         return;
 
@@ -384,6 +391,8 @@ static void main_fiber(void *arg)
     struct err err = ERR_INIT;
 
     group_init(&callers);
+    if (s->pods)
+        svc_sandbox_open(s);
     if (s->fault == SVC_ALONE)
         group_go(&callers, s->w.loop, svc_alone_main, s, "alone");
     for (unsigned i = 1 + world_below(&s->w, SVC_CLIENTS_MAX); i > 0 && s->fault != SVC_ALONE;

@@ -39,6 +39,15 @@ static const struct {
     [SVC_RESIZE] = { OK | BIT(ERR_NOT_FOUND) },
     [SVC_CHECKPOINT] = { BIT(ERR_UNIMPLEMENTED) | BIT(ERR_NOT_FOUND), true, true },
     [SVC_SHUTDOWN] = { OK, true, true },
+    [SVC_SB_CREATE] = { OK | BIT(ERR_EXISTS) },
+    [SVC_SB_START] = { OK | BIT(ERR_STATE) | BIT(ERR_UNAVAILABLE), .finishes = true },
+    [SVC_SB_STOP] = { OK, .finishes = true },
+    [SVC_SB_WAIT] = { OK, false, true },
+    [SVC_SB_STATUS] = { OK, true, true },
+    [SVC_SB_PLATFORM] = { OK, true, true },
+    [SVC_SB_PING] = { OK | BIT(ERR_STATE) | BIT(ERR_UNAVAILABLE) },
+    [SVC_SB_METRICS] = { OK | BIT(ERR_STATE) | BIT(ERR_UNAVAILABLE) },
+    [SVC_SB_SHUTDOWN] = { OK, .finishes = true },
 };
 
 /* VM, guest and host do what they are asked. */
@@ -55,8 +64,10 @@ uint64_t svc_bound(const struct svc *s, const struct svc_ask *a)
 
     if (rules[a->act].quick)
         return 0;
-    if (a->act == SVC_WAIT)
+    if (a->act == SVC_WAIT || a->act == SVC_SB_WAIT)
         return left == UINT64_MAX ? UINT64_MAX : left;
+    if (a->act == SVC_SB_PING && !wills)
+        return 6 * NS_PER_S; /* bounded, whatever the guest does */
     if (a->act == SVC_KILL)
         most = wills ? NS_PER_S : 26 * NS_PER_S;
     else if (wills)
@@ -73,14 +84,19 @@ static void check_code(struct svc *s, const struct svc_call *call)
 
     if (a->bad)
         legal = BIT(a->bad);
-    else if (!rules[a->act].stable && (!willing(s) || s->w.faults & WORLD_DEATH))
-        legal |= TROUBLE;
+    else if (!rules[a->act].stable && (!willing(s) || s->w.faults & WORLD_DEATH || s->pods))
+        legal |= TROUBLE; /* a pod that ends takes its containers along */
+    if (s->pods && a->act == SVC_CREATE && !a->bad)
+        legal |= BIT(ERR_STATE); /* it is not ready, or not any more */
+    /* Not made: its Create was lost on the way, or failed. */
+    if (s->pods && a->act >= SVC_SB_CREATE && !a->bad)
+        legal |= BIT(ERR_NOT_FOUND);
     if (!a->bad && !rules[a->act].stable && s->w.faults & (WORLD_REFUSING | WORLD_HOSTILE))
         legal |= BIT(ERR_UNKNOWN); /* the guest's own word for it */
     if (a->timeout_ns && !rules[a->act].quick && !rules[a->act].finishes)
         legal |= BIT(ERR_DEADLINE);
-    if (s->leaving)
-        legal |= BIT(ERR_UNAVAILABLE);
+    if (s->leaving) /* its VM goes under it */
+        legal |= BIT(ERR_UNAVAILABLE) | (rules[a->act].stable ? 0 : BIT(ERR_STATE));
     if (call->code < 32 && legal & BIT(call->code))
         return;
     world_broken(&s->w, "%s %s/%s is answered with code %u: %s", svc_method(a->act), a->id, a->exec,
@@ -126,7 +142,7 @@ static void check_state(struct svc *s, struct svc_call *call)
 
     if (!r)
         return;
-    if (!str_eq(r->id, a->id) || !str_eq(r->exec_id, a->exec) || !str_eq(r->bundle, s->w.dir) ||
+    if (!str_eq(r->id, a->id) || !str_eq(r->exec_id, a->exec) || !str_eq(r->bundle, s->bundle) ||
         !str_eq(r->stdout, a->exec[0] ? "/xout" : "/out"))
         world_broken(&s->w, "State of %s/%s is that of another: %s/%s %s %s", a->id, a->exec, r->id,
                      r->exec_id, r->bundle, r->stdout);
@@ -231,7 +247,9 @@ void svc_check_answer(struct svc *s, struct svc_call *call)
             check_undone(s, &call->ask);
         return;
     }
-    if (checks[call->ask.act])
+    if (call->ask.act >= SVC_SB_CREATE)
+        svc_sandbox_answer(s, call);
+    else if (checks[call->ask.act])
         checks[call->ask.act](s, call);
     else
         svc_laws_done(s, &call->ask, 0);

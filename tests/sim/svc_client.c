@@ -6,7 +6,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define CLEAN_ROUNDS 40
 #define CLEAN_WAIT (150 * NS_PER_S)
 
 struct svc_conn *svc_conn_get(struct svc *s, unsigned number)
@@ -173,6 +172,11 @@ static struct svc_ask make_ask(struct svc *s)
     return a;
 }
 
+static bool is_wait(const struct svc_ask *a)
+{
+    return a->act == SVC_WAIT || a->act == SVC_SB_WAIT;
+}
+
 /* Nobody knows when it will be answered; it stays asked. */
 static void wait_for_a_while(struct svc *s, struct svc_conn *c, const struct svc_ask *ask)
 {
@@ -181,7 +185,7 @@ static void wait_for_a_while(struct svc *s, struct svc_conn *c, const struct svc
     struct svc_call *call;
     struct err err = ERR_INIT;
 
-    world_say(&s->w, "Wait %s/%s", ask->id, ask->exec);
+    world_say(&s->w, "%s %s/%s", svc_method(ask->act), ask->id, ask->exec);
     s->w.result->figures[SVC_FIG_CALLS]++;
     call = svc_conn_send(&root, c, ask);
     if (call)
@@ -206,7 +210,7 @@ static void ask_and_hang_up(struct svc *s, unsigned number, struct svc_conn *c,
 
     struct svc_conn *again = svc_conn_get(s, number);
 
-    if (again && ask->act == SVC_WAIT && ask->timeout_ns == 0)
+    if (again && is_wait(ask) && ask->timeout_ns == 0)
         wait_for_a_while(s, again, ask);
     else if (again)
         (void)svc_do(s, again, ask, NULL);
@@ -234,7 +238,7 @@ static void do_step(struct svc_client *me, struct svc_conn *c)
 {
     struct svc *s = me->s;
     struct ctx root = ctx_root(s->w.loop);
-    struct svc_ask ask = make_ask(s);
+    struct svc_ask ask = s->pods && world_chance(&s->w, 250) ? svc_sandbox_ask(s) : make_ask(s);
 
     if (c->vandal && world_chance(&s->w, 300) && !svc_conn_vandalise(&root, c)) {
         svc_conn_hang_up(c);
@@ -242,7 +246,7 @@ static void do_step(struct svc_client *me, struct svc_conn *c)
     }
     if (s->hangs_up && world_chance(&s->w, 200)) {
         ask_and_hang_up(s, me->number, c, &ask);
-    } else if (ask.act == SVC_WAIT && ask.timeout_ns == 0) {
+    } else if (is_wait(&ask) && ask.timeout_ns == 0) {
         wait_for_a_while(s, c, &ask);
     } else {
         (void)svc_do(s, c, &ask, NULL);
@@ -308,7 +312,7 @@ void svc_clean_up(struct svc *s)
         unsigned round = 0;
         bool gone = false;
 
-        for (; round < CLEAN_ROUNDS && !gone && !s->left && !s->w.result->broken[0]; round++) {
+        for (; round < SVC_CLEAN_ROUNDS && !gone && !s->left && !s->w.result->broken[0]; round++) {
             struct svc_conn *c = svc_conn_get(s, 0);
 
             gone = c && delete_one(s, c, id) == 0;

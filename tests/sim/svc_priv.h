@@ -14,6 +14,7 @@
 #define SVC_CONNS 2
 #define SVC_CONTAINERS 2
 #define SVC_EXECS 2
+#define SVC_CLEAN_ROUNDS 40
 
 struct svc;
 
@@ -37,6 +38,15 @@ enum svc_act {
     SVC_RESIZE,
     SVC_CHECKPOINT,
     SVC_SHUTDOWN,
+    SVC_SB_CREATE, /* from here on of the Sandbox service */
+    SVC_SB_START,
+    SVC_SB_STOP,
+    SVC_SB_WAIT,
+    SVC_SB_STATUS,
+    SVC_SB_PLATFORM,
+    SVC_SB_PING,
+    SVC_SB_METRICS,
+    SVC_SB_SHUTDOWN,
     SVC_ACT_COUNT
 };
 const char *svc_method(enum svc_act a);
@@ -47,6 +57,7 @@ struct svc_ask {
     char id[8], exec[8];
     uint32_t signo;
     bool all;
+    uint32_t grace_s;   /* of StopSandbox */
     int64_t timeout_ns; /* as it goes over the wire; 0: none */
     uint32_t bad;       /* something is wrong with it: the code it must get */
 };
@@ -112,6 +123,13 @@ int svc_do(struct svc *s, struct svc_conn *c, const struct svc_ask *ask,
 struct svc_conn *svc_conn_get(struct svc *s, unsigned number);
 /* Deletes all there is by requests alone. */
 void svc_clean_up(struct svc *s);
+
+/* --- svc_sandbox.c --- */
+struct svc_ask svc_sandbox_ask(struct svc *s);
+/* At the beginning and at the end of a schedule with a pod. */
+void svc_sandbox_open(struct svc *s);
+void svc_sandbox_close(struct svc *s);
+void svc_sandbox_answer(struct svc *s, struct svc_call *call);
 
 /* --- svc_alone.c --- */
 void svc_alone_main(void *arg); /* struct svc */
@@ -185,6 +203,12 @@ struct svc {
     bool down;         /* containerd is not there */
     bool closing;      /* no client begins anything new */
     unsigned shutdowns;
+    bool pods;      /* the containers are those of a sandbox made on purpose */
+    unsigned stops; /* it was asked to end */
+    uint32_t sandbox_pid, sandbox_status;
+    bool sandbox_ended; /* WaitSandbox said so, first at sandbox_ended_ns */
+    uint64_t sandbox_ended_ns;
+    char bundle[272];
     bool clock_was_set;
     unsigned clocks_due; /* steps of the clock that a guest must have been told */
 };

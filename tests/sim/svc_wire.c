@@ -1,5 +1,6 @@
 /* svc_wire.c - ttrpc as a client speaks it, by hand: what the product's own client would do is not
  * to be taken for granted here. */
+#include "api/sandbox.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/loop.h"
 #include "base/stream.h"
@@ -16,10 +17,13 @@
 #define PROCESS_TYPE "types.containerd.io/opencontainers/runtime-spec/1/Process"
 #define RESOURCES_TYPE "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources"
 
-static const char *const methods[] = { "Create",     "Start",   "Exec",   "Kill",    "Wait",
-                                       "Delete",     "State",   "Pids",   "Connect", "Pause",
-                                       "Resume",     "Stats",   "Update", "CloseIO", "ResizePty",
-                                       "Checkpoint", "Shutdown" };
+static const char *const methods[] = {
+    "Create",         "Start",          "Exec",        "Kill",          "Wait",     "Delete",
+    "State",          "Pids",           "Connect",     "Pause",         "Resume",   "Stats",
+    "Update",         "CloseIO",        "ResizePty",   "Checkpoint",    "Shutdown", "CreateSandbox",
+    "StartSandbox",   "StopSandbox",    "WaitSandbox", "SandboxStatus", "Platform", "PingSandbox",
+    "SandboxMetrics", "ShutdownSandbox"
+};
 _Static_assert(ARRAY_LEN(methods) == SVC_ACT_COUNT, "a method for each act");
 
 const char *svc_method(enum svc_act a)
@@ -161,8 +165,8 @@ void svc_conn_hang_up(struct svc_conn *c)
 static void pack(struct svc *s, const struct svc_ask *a, struct sbuf *out)
 {
     static const char process[] = "{\"args\":[\"sh\"],\"cwd\":\"/\"}";
-    const ProtobufCMethodDescriptor *m =
-        protobuf_c_service_descriptor_get_method_by_name(&task__descriptor, methods[a->act]);
+    const ProtobufCMethodDescriptor *m = protobuf_c_service_descriptor_get_method_by_name(
+        a->act >= SVC_SB_CREATE ? &sandbox__descriptor : &task__descriptor, methods[a->act]);
     AUTO(pb_free) void *msg = pb_new(m->input);
     const ProtobufCFieldDescriptor *exec =
         protobuf_c_message_descriptor_get_field_by_name(m->input, "exec_id");
@@ -173,7 +177,7 @@ static void pack(struct svc *s, const struct svc_ask *a, struct sbuf *out)
     if (a->act == SVC_CREATE) {
         CreateTaskRequest *r = msg;
 
-        pb_set_str(&r->bundle, a->bad == ERR_INVALID ? "nowhere" : s->w.dir);
+        pb_set_str(&r->bundle, a->bad == ERR_INVALID ? "nowhere" : s->bundle);
         pb_set_str(&r->stdin, world_chance(&s->w, 300) ? "/in" : "");
         pb_set_str(&r->stdout, "/out");
     } else if (a->act == SVC_EXEC) {
@@ -195,6 +199,10 @@ static void pack(struct svc *s, const struct svc_ask *a, struct sbuf *out)
         ((CloseIORequest *)msg)->stdin = true;
     } else if (a->act == SVC_RESIZE) {
         ((ResizePtyRequest *)msg)->width = 80;
+    } else if (a->act == SVC_SB_CREATE) { /* as CRI: there is no config.json */
+        pb_set_str(&((CreateSandboxRequest *)msg)->bundle_path, "/sim/none");
+    } else if (a->act == SVC_SB_STOP) {
+        ((StopSandboxRequest *)msg)->timeout_secs = a->grace_s;
     }
     (void)pb_pack(msg, out); /* all texts are ours */
 }
@@ -204,6 +212,9 @@ static void make_frame(struct svc *s, struct svc_call *call, struct sbuf *frame)
     static const char room[TTRPC_HEADER_BYTES];
     AUTO(sbuf_release) struct sbuf payload = { 0 }, metadata = { 0 };
     const char *service = world_chance(&s->w, 500) ? SERVICE_TASK_V2 : SERVICE_TASK_V3;
+
+    if (call->ask.act >= SVC_SB_CREATE)
+        service = SERVICE_SANDBOX;
 
     pack(s, &call->ask, &payload);
     svc_laws_asked(s, &call->ask);
@@ -255,8 +266,10 @@ struct svc_call *svc_conn_send(struct ctx *ctx, struct svc_conn *c, const struct
     waitq_init(&call->q);
     list_append(&c->calls, &call->node);
     make_frame(c->s, call, &frame);
-    if (ask->act == SVC_SHUTDOWN)
+    if (ask->act == SVC_SHUTDOWN || ask->act == SVC_SB_SHUTDOWN)
         c->s->shutdowns++;
+    if ((ask->act == SVC_SB_STOP && !ask->bad) || ask->act == SVC_SB_SHUTDOWN)
+        c->s->stops++;
     call->sent_ns = loop_now(c->s->w.loop);
     if (write_frame(&limited, c, &frame, &err) < 0) {
         if (err.code == ERR_DEADLINE)

@@ -360,14 +360,23 @@ void world_close(struct world *w)
     loop_free(w->loop);
 }
 
+/* dir/config.json is a container for itself, dir/pod/config.json one of pod s. */
 int world_prepare(const char *dir)
 {
-    static const char text[] = "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
-                               "\"linux\":{\"namespaces\":[{\"type\":\"pid\"}]},\"mounts\":["
-                               "{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/tmp\","
-                               "\"options\":[\"ro\"]},{\"destination\":\"/disk\",\"type\":"
-                               "\"virtual-disk\",\"source\":\"/disk.img\",\"options\":[\"ro\"]}]}";
-    AUTO_FREE char *spec = str_format("%s/config.json", dir);
+    static const char text[] =
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
+        "\"linux\":{\"namespaces\":[{\"type\":\"pid\"}]},\"mounts\":["
+        "{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/tmp\","
+        "\"options\":[\"ro\"]},{\"destination\":\"/disk\",\"type\":"
+        "\"virtual-disk\",\"source\":\"/disk.img\",\"options\":[\"ro\"]}]%s}";
+    static const char member[] = ",\"annotations\":{\"io.kubernetes.cri.sandbox-id\":\"s\","
+                                 "\"io.kubernetes.cri.container-type\":\"container\"}";
+    AUTO_FREE char *spec = str_format("%s/config.json", dir), *pod = str_format("%s/pod", dir),
+                   *pod_spec = str_format("%s/config.json", pod), *alone = str_format(text, ""),
+                   *joined = str_format(text, member);
+    int r = file_write(spec, alone, strlen(alone), 0600);
 
-    return file_write(spec, text, sizeof(text) - 1, 0600);
+    if (r == 0)
+        r = dir_make(pod, 0700);
+    return r < 0 ? r : file_write(pod_spec, joined, strlen(joined), 0600);
 }

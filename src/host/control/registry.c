@@ -15,6 +15,11 @@
 
 #define EXIT_LOST 255u
 
+uint64_t registry_create_limit(const struct registry *r)
+{
+    return CREATE_LIMIT + (r->host->turn_take ? BOX_TURN_LIMIT : 0);
+}
+
 struct registry *registry_new(const struct registry_opts *o)
 {
     struct registry *r = mem_new(struct registry);
@@ -163,8 +168,7 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
                        fsm_state_name(&sandbox_fsm, r->sandbox->state), rc->id);
 
     AUTO(container_unref) struct container *c = registry_add(r, rc->id, rc->bundle);
-    struct ctx limited =
-        ctx_with_timeout(ctx, CREATE_LIMIT + (r->host->turn_take ? BOX_TURN_LIMIT : 0));
+    struct ctx limited = ctx_with_timeout(ctx, registry_create_limit(r));
     struct ctx own = ctx_with_id(&limited, "cid", c->id);
 
     /* Nobody else is in there, but a delete may come. */

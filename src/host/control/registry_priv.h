@@ -344,6 +344,8 @@ int box_drop_note(struct box *b, struct err *err);
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);
 bool box_alive(const struct box *b);
+/* For a create, or a sandbox's start: with the wait for a turn. */
+uint64_t registry_create_limit(const struct registry *r);
 int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
 /* A new one, in the list. Caller unrefs. */
 struct container *registry_add(struct registry *r, const char *id, const char *bundle);

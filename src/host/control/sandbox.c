@@ -197,15 +197,16 @@ static int check_start(struct sandbox *s, struct err *err)
 static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
 {
     const struct registry_create rc = { .id = s->id, .bundle = s->bundle };
+    struct ctx limited = ctx_with_timeout(ctx, registry_create_limit(s->r));
     AUTO(spec_free) struct spec *spec = spec_copy(s->spec);
     AUTO(container_unref) struct container *c = registry_add(s->r, s->id, s->bundle);
     int r;
 
     c->hidden = true;
     {
-        AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "sandbox.create", err);
+        AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &limited, "sandbox.create", err);
 
-        if (!held || container_create(ctx, c, &rc, spec, err) < 0) {
+        if (!held || container_create(&limited, c, &rc, spec, err) < 0) {
             registry_undo(s->r, c, err);
             if (c->listed) /* not all could be taken back: stop goes on with it */
                 s->pod = container_ref(c);
@@ -213,7 +214,7 @@ static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
         }
     }
     s->pod = container_ref(c);
-    r = container_start(ctx, c, "", &s->pid, err);
+    r = container_start(&limited, c, "", &s->pid, err);
     if (r == 0 && s->asked)
         r = err_set(err, ERR_UNAVAILABLE, "sandbox %s is being stopped", s->id);
     return r;
