@@ -23,7 +23,7 @@
 
 #define SYS "/sys"
 /* A disk that the host has attached shows up within some ms; emulation on a busy host is slow. */
-#define APPEAR_NS (20 * NS_PER_S)
+#define APPEAR_NS (60 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define SCAN_AFTER_NS (500 * NS_PER_MS)
 /* The kernel reads the table before it tells of the disk; this is for one that is slow to. */

@@ -4,11 +4,13 @@
 #include "base/loop.h"
 #include "base/timeline.h"
 #include "host/bridge/guest.h"
+#include "host/control/network.h"
 #include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
 #include "host/control/vpci.h"
+#include <stdio.h>
 #include <unistd.h>
 
 static const char *status_name(enum process_status status)
@@ -32,6 +34,30 @@ static void put_process(struct jsw *w, const struct process *p)
     }
 }
 
+/* Of a pod, which hang on its first container. */
+static void put_interfaces(struct jsw *w, const struct network *n)
+{
+    jsw_arr(w, "interfaces");
+    for (size_t i = 0; i < network_count(n); i++) {
+        struct network_iface f;
+        char mac[18];
+
+        network_iface(n, i, &f);
+        snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", f.mac[0], f.mac[1], f.mac[2],
+                 f.mac[3], f.mac[4], f.mac[5]);
+        jsw_obj(w, NULL);
+        jsw_str(w, "name", f.name);
+        jsw_str(w, "mac", mac);
+        jsw_u64(w, "mtu", f.mtu);
+        jsw_arr(w, "addresses");
+        for (const char *const *a = f.addresses; a && *a; a++)
+            jsw_str(w, NULL, *a);
+        jsw_end_arr(w);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+}
+
 static void put_container(struct jsw *w, const struct container *c)
 {
     jsw_obj(w, NULL);
@@ -39,6 +65,8 @@ static void put_container(struct jsw *w, const struct container *c)
     jsw_str(w, "pod", c->pod_id);
     jsw_str(w, "bundle", c->bundle);
     jsw_u64(w, "pid", c->pid);
+    if (c->network && network_state(c->network) == NETWORK_ATTACHED)
+        put_interfaces(w, c->network);
     if (c->init)
         put_process(w, c->init);
     else

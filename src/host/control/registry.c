@@ -175,6 +175,11 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &own, "container.create", err);
 
     if (!held || container_create(&own, c, rc, NULL, err) < 0) {
+        /* A boot that failed took the guest away under us: that is what to tell. */
+        if (r->box && r->box->boot_err.code != ERR_NONE && err->code == ERR_UNAVAILABLE) {
+            *err = r->box->boot_err;
+            err_wrap(err, "boot the VM");
+        }
         registry_undo(r, c, err);
         return err_wrap(err, "create container %s", rc->id);
     }
