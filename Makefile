@@ -45,7 +45,7 @@ programs: $(MESON_GCC)/build.ninja ## build/bin
 image: programs ## build/image: kernel, initrd, manifest
 	@image/build build/image build/bin/gcs
 
-demo: image ## containers under a private containerd 2.1: what happens, where the time goes, what stays
+demo: image ## a pod by the CRI under a private containerd 2.1: what happens, where the time goes, what stays
 	@scripts/demo
 
 check: deps ## every test; ends with "N passed, N failed"
