@@ -106,6 +106,25 @@ def end(vm, c):
     return code
 
 
+MEMFDS = "ls -l /proc/[0-9]*/%s 2>/dev/null | grep -o 'memfd:.*'"
+SEALED = "memfd:crun (deleted)\n"
+
+
+@test("guest: crun never copies itself: create and execs run from one sealed file in memory")
+def no_copy(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = Place("box")
+        create(vm, c, "sleep", "1000")
+        # What waits for the start is still crun; a copy of its own would have another name.
+        t.equal(vm.shell(MEMFDS % "exe"), SEALED)
+        c.pid, c.io = start(vm, c)
+        for _ in range(10):
+            t.equal(vm.run(c.name, "true"), (0, b"", b""))
+            t.equal(vm.shell(MEMFDS % "fd"), SEALED, "held by the agent, and by nobody else")
+        end(vm, c)
+
+
 @test("guest: execs have streams, codes, users, limits and directories of their own")
 def execs(t):
     with share_and_scratch(t) as vm:

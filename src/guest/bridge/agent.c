@@ -27,9 +27,12 @@
 #include <signal.h>
 #include <stdio.h>
 #include <string.h>
+#include <sys/klog.h>
 #include <sys/sysinfo.h>
 
-#define KMSG_PRIORITY 4 /* warnings and worse, as the real guest */
+#define KMSG_PRIORITY 4      /* warnings and worse, as the real guest */
+#define KLOG_CONSOLE_LEVEL 8 /* syslog(2) */
+#define KLOG_WARNINGS 5      /* and worse are printed */
 #define ENTROPY_MAX (64 * 1024)
 #define ENTROPY_NS (10 * NS_PER_S)
 
@@ -251,6 +254,9 @@ static void be_template(void *arg)
     if (nets_prepare(&ctx, a->nets, &err) < 0)
         log_warn(&ctx, "no network namespace made ahead, going on", F_ERR(&err));
     watch_hotplug(&ctx, a);
+    /* Each character on the console costs an emulated machine several exits; that a clone's kernel
+     * has found a disk is not worth that. */
+    (void)klogctl(KLOG_CONSOLE_LEVEL, NULL, KLOG_WARNINGS);
     (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* only larger without */
     fprintf(stderr, "lcow: stage ready\n");
 }

@@ -11,11 +11,11 @@
  * of it is thrown away and translated again, and translating, not running, is what emulation costs.
  * Measured with QEMU 10.0 and Debian's 6.1 on one vCPU: 16 MiB hold 28 600 blocks. A boot to "true"
  * needs fewer (0.72 s of CPU with 16 MiB, 0.70 with 64, 1.02 with 12); a container's start and end
- * needed 71 500, which became 228 000 with 16 MiB (docs/decisions/0011). vCPUs share it. */
+ * need 65 000, which become 102 000 with 32 MiB (docs/decisions/0011). vCPUs share it. */
 static unsigned tb_size_mib(const struct vm_doc *doc, const struct qemu_host *host)
 {
     if (host->form == QEMU_CLONE)
-        return host->vcpus <= 2 ? 32 : 64;
+        return host->vcpus <= 2 ? 40 : 64;
     return doc->max_cpus == 1 ? 32 : 64;
 }
 
