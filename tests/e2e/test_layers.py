@@ -26,8 +26,8 @@ def prepare(t, mib=MIB + 96):
     image = os.path.join(t.work, "blockfile.img")
     with open(image, "wb") as f:
         f.truncate(mib << 20)
-    subprocess.run(["/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1", image],
-                   check=True)
+    subprocess.run(["/usr/sbin/mke2fs", "-q", "-F", "-t", "ext4", "-E", "lazy_itable_init=1",
+                    image], check=True)
     t.at_end(lambda: unmount_layers(t))
     return {"enable": (BLOCKFILE,), "more": f"""
 [plugins."{BLOCKFILE}"]
