@@ -254,3 +254,21 @@ TEST(a_device_that_was_asked_for_is_not_one_of_all)
     ASSERT(!d.asked);
     ASSERT_FAIL(document_device(s, json_array_get(list, 3), &d, &err), err, ERR_INVALID);
 }
+
+TEST(pci_devices_are_told_as_the_original_tells_them)
+{
+    AUTO(strv_release) struct strv places = { 0 };
+    struct document_opts o = standalone;
+
+    strv_add(&places, "0000:00:10.0/00.0");
+    o.devices = &places;
+    o.network_namespace = "n";
+    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+    const json_t *list = dig(doc, "OciSpecification.windows.devices");
+    ASSERT_EQ(json_array_size(list), 1);
+    ASSERT_STR(json_string_value(dig(json_array_get(list, 0), "id")), "0000:00:10.0/00.0");
+    ASSERT_STR(json_string_value(dig(json_array_get(list, 0), "idType")), "vpci-instance-id");
+    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.windows.network.networkNamespace")),
+               "n");
+    ASSERT(dig(doc, "OciSpecification.windows.layerFolders") == NULL);
+}

@@ -37,7 +37,7 @@ TEMPLATE = "off"  # or the directory of the one that VMs are cloned from; run se
 COLD_ON = "1.7"   # so that both ways are gone: on this one each VM boots on its own
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
-                         "rootfs": "vm", "template": "vm", "scratch_dir": "host",
+                         "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
                          "scratch_mib": "host"})
 
 DECLARED = []

@@ -47,10 +47,12 @@ int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *er
 {
     json_t *devices = js_get(js_get(spec_json(spec), "windows"), "devices"), *item;
     json_t *os = js_get(spec_json(spec), "linux");
-    const struct lists lists = { list_of(os, "devices"),
-                                 list_of(js_get(os, "resources"), "devices") };
+    struct lists lists;
     size_t i;
 
+    if (json_array_size(devices) == 0)
+        return 0;
+    lists = (struct lists){ list_of(os, "devices"), list_of(js_get(os, "resources"), "devices") };
     json_array_foreach(devices, i, item)
     {
         const char *id = json_string_value(js_get(item, "id"));
@@ -61,7 +63,9 @@ int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *er
                            "windows.devices[%zu] has no id, or its idType \"%.64s\""
                            " is not vpci-instance-id, vpci or gpu",
                            i, type ? type : "");
-        int r = env->each_node ? env->each_node(env->arg, id, add_node, (void *)&lists) : -ENOSYS;
+        int r = env->each_node ? env->each_node(env->arg, id, add_node, &lists) : -ENOSYS;
+        if (r == -ENXIO)
+            return err_set(err, ERR_NOT_FOUND, "the VM has no PCI device \"%.64s\"", id);
         if (r < 0)
             return err_sys(err, -r, "PCI device \"%.64s\" in the VM", id);
     }

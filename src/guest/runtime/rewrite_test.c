@@ -29,6 +29,17 @@ static void each_device(void *arg, void (*fn)(void *, const char *, const struct
     fn(fn_arg, "/dev/kvm", &(struct rewrite_device){ 'c', 10, 232, 0, 0 });
 }
 
+static int each_node(void *arg, const char *place,
+                     void (*fn)(void *, const char *, const struct rewrite_device *), void *fn_arg)
+{
+    if (strcmp(place, "0000:00:10.0/00.0") != 0)
+        return -ENXIO;
+    fn(fn_arg, "/dev/nvme0", &(struct rewrite_device){ 'c', 246, 0, 0, 0 });
+    fn(fn_arg, "/dev/nvme0n1", &(struct rewrite_device){ 'b', 259, 1, 0, 6 });
+    fn(fn_arg, "/dev/../etc", &(struct rewrite_device){ 'b', 259, 2, 0, 6 });
+    return 0;
+}
+
 struct rig {
     struct spec *spec;
     struct rewrite_todo todo;
@@ -51,6 +62,7 @@ static int rewrite(struct rig *r, enum spec_kind kind, const char *text, struct 
         .find_device = find_device,
         .read_link = read_link,
         .each_device = each_device,
+        .each_node = each_node,
     };
     ASSERT_OK(spec_parse(text, strlen(text), &r->spec, err), *err);
     return rewrite_spec(r->spec, &r->env, &r->todo, err);
@@ -313,5 +325,43 @@ TEST(crun_is_told_a_version_that_it_knows)
         AUTO_FREE char *got = text_of(&r);
         ASSERT_HAS(got, "{\"ociVersion\":\"1.0.2\",");
         ASSERT_HAS(got, "\"netDevices\""); /* what is new in it stays: crun leaves it out */
+    }
+}
+
+#define WITH_DEVICE(id, type)                                                                      \
+    "{\"ociVersion\":\"1.0.2\"," PROCESS "," ROOT ",\"linux\":{},\"windows\":{\"devices\":[{"      \
+    "\"id\":\"" id "\",\"idType\":\"" type "\"}]}}"
+
+TEST(pci_devices_bring_their_nodes)
+{
+    AUTO(rig_release) struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:10.0/00.0", "vpci"), &err), err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got,
+               "\"devices\":[{\"path\":\"/dev/nvme0\",\"type\":\"c\",\"major\":246,\"minor\":0,"
+               "\"uid\":0,\"gid\":0,\"fileMode\":432},{\"path\":\"/dev/nvme0n1\",\"type\":"
+               "\"b\",\"major\":259,\"minor\":1,\"uid\":0,\"gid\":6,\"fileMode\":432}]");
+    ASSERT_HAS(got,
+               "{\"allow\":true,\"type\":\"b\",\"major\":259,\"minor\":1,\"access\":\"rwm\"}]");
+    ASSERT(!strstr(got, "windows"));
+}
+
+TEST(pci_devices_that_are_none_are_named)
+{
+    struct err err = ERR_INIT;
+
+    {
+        AUTO(rig_release) struct rig r = { 0 };
+        ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:11.0/00.0", "vpci"), &err), err,
+                    ERR_NOT_FOUND);
+        ASSERT_HAS(err.msg, "0000:00:11.0/00.0");
+    }
+    {
+        AUTO(rig_release) struct rig r = { 0 };
+        ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:10.0/00.0", "usb"), &err), err,
+                    ERR_INVALID);
+        ASSERT_HAS(err.msg, "usb");
     }
 }

@@ -58,6 +58,21 @@ static void put_interfaces(struct jsw *w, const struct network *n)
     jsw_end_arr(w);
 }
 
+/* What it holds of the VM: shares by their names, devices by their addresses. */
+static void put_holdings(struct jsw *w, const struct container *c)
+{
+    const struct box *b = c->r->box;
+
+    jsw_arr(w, "shares");
+    for (size_t i = 0; b && b->plan9 && i < c->n_shares; i++)
+        jsw_str(w, NULL, plan9_name(b->plan9, c->shares[i]));
+    jsw_end_arr(w);
+    jsw_arr(w, "devices");
+    for (size_t i = 0; b && b->vpci && i < c->n_devices; i++)
+        jsw_str(w, NULL, vpci_address(b->vpci, c->devices[i]));
+    jsw_end_arr(w);
+}
+
 static void put_container(struct jsw *w, const struct container *c)
 {
     jsw_obj(w, NULL);
@@ -81,6 +96,7 @@ static void put_container(struct jsw *w, const struct container *c)
         jsw_end_obj(w);
     }
     jsw_end_arr(w);
+    put_holdings(w, c);
     jsw_end_obj(w);
 }
 

@@ -310,6 +310,16 @@ int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err)
     return 0;
 }
 
+const char *plan9_name(const struct plan9 *c, uint64_t id)
+{
+    LIST_EACH (&c->holders, at) {
+        const struct holder *h = LIST_ENTRY(at, struct holder, node);
+        if (h->id == id)
+            return h->share->name;
+    }
+    return "";
+}
+
 size_t plan9_used(const struct plan9 *c)
 {
     size_t n = 0;

@@ -33,6 +33,8 @@ int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *sh
 /* *ret_path: in the guest, /run/mounts/plan9/<name>. Caller frees. */
 int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, struct err *err);
 int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err);
+/* Of a reservation, for people: the name of its share, "" if it is not known. Borrowed. */
+const char *plan9_name(const struct plan9 *c, uint64_t id);
 size_t plan9_used(const struct plan9 *c);
 /* An object for each share, into the array that is open (inspect.h). Never waits. */
 void plan9_describe(const struct plan9 *c, struct jsw *w);

@@ -246,6 +246,16 @@ int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err)
     return 0;
 }
 
+const char *vpci_address(const struct vpci *c, uint64_t id)
+{
+    LIST_EACH (&c->holders, at) {
+        const struct holder *h = LIST_ENTRY(at, struct holder, node);
+        if (h->id == id)
+            return h->device->address;
+    }
+    return "";
+}
+
 size_t vpci_used(const struct vpci *c)
 {
     size_t n = 0;

@@ -31,6 +31,8 @@ int vpci_reserve(struct ctx *ctx, struct vpci *c, const char *address, uint64_t 
 int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, struct err *err);
 /* Of a reservation, added or not. After a failure it can be repeated. */
 int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err);
+/* Of a reservation, for people; "" if it is not known. Borrowed. */
+const char *vpci_address(const struct vpci *c, uint64_t id);
 /* That the VM has, or may have. */
 size_t vpci_used(const struct vpci *c);
 /* An object for each, into the array that is open (inspect.h). Never waits. */

@@ -228,8 +228,10 @@ TEST_VIRTUAL(inspect_names_devices_and_how_many_hold_them)
     AUTO_FREE char *text = jsw_take(&w, NULL);
     ASSERT_STR(text, "[{\"device\":\"" NIC "\",\"place\":\"0000:00:10.0/01.0\","
                      "\"state\":\"Ready\",\"holders\":2}]");
+    ASSERT_STR(vpci_address(f.c, two), NIC);
     drop(ctx, &f, one);
     drop(ctx, &f, two);
+    ASSERT_STR(vpci_address(f.c, two), "");
     finish(ctx, &f);
 }
 

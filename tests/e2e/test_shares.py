@@ -1,0 +1,287 @@
+"""Host directories in a VM whose root means no good: `lcow exec --vm` is root in there, beside all
+containers, and has the one 9p device of the VM mounted below RAW."""
+
+import json
+import os
+import shutil
+import signal
+import stat
+import subprocess
+import threading
+
+import members
+from e2e import test
+from shimcall import number, text
+
+HERE = os.path.dirname(os.path.realpath(__file__))
+RAW = "/run/mounts/9p"  # of the guest, storage_share.c
+FOREVER = ("sleep", "100000")
+REFUSED_READ_ONLY = {"EROFS", "EPERM", "EACCES", "EOPNOTSUPP", "ENXIO"}
+
+
+# ---------------------------------------------------------------- places
+
+def probe(t):
+    """share_probe in a directory of its own, to be shared."""
+    folder = os.path.join(t.work, "tools")
+    if not os.path.isdir(folder):
+        os.mkdir(folder)
+        subprocess.run(["gcc", "-static", "-Os", "-Wall", "-Wextra", "-Werror", "-o",
+                        f"{folder}/share_probe", f"{HERE}/share_probe.c"], check=True)
+    return folder
+
+
+def folder(t, name, **files):
+    path = os.path.join(t.work, name)
+    os.makedirs(f"{path}/d")
+    for file, content in {"f": f"{name}\n", **files}.items():
+        with open(os.path.join(path, file), "w") as f:
+            f.write(content)
+    os.symlink("f", f"{path}/l")
+    try:
+        os.setxattr(f"{path}/f", "user.mark", b"here")
+    except OSError:
+        pass  # a tmpfs of an older kernel has none
+    return path
+
+
+def facts(path):
+    """All that a guest could have changed."""
+    found = {}
+    for where, dirs, files in os.walk(path):
+        for name in [".", *dirs, *files]:
+            full = os.path.join(where, name)
+            st = os.lstat(full)
+            content = open(full, "rb").read() if stat.S_ISREG(st.st_mode) else b""
+            found[os.path.relpath(full, path)] = (
+                st.st_mode, st.st_uid, st.st_gid, st.st_size, st.st_mtime_ns, st.st_nlink,
+                content, tuple(os.listxattr(full, follow_symlinks=False)))
+    return found
+
+
+def bind(source, target, how):
+    return f"--mount=type=bind,src={source},dst={target},options=rbind:{how}"
+
+
+def vm(t, container, *command, **how):
+    return t.lcow("exec", "--vm", container, "--", *command, **how)
+
+
+def shares(t, container):
+    """host path -> what inspect says of it"""
+    return {s["host_path"]: s for s in json.loads(t.lcow("inspect", container).out)["vm"]["shares"]}
+
+
+def run_probe(t, container, *args):
+    r = vm(t, container, "/mnt/tools/share_probe", *args)
+    t.equal(r.code, 0, r)
+    return dict(line.split() for line in r.out.splitlines())
+
+
+def start(t, name, *options):
+    """A container, and the probe in its VM."""
+    t.detach(*options, name, *FOREVER)
+    r = t.lcow("share", name, probe(t), "/mnt/tools")
+    t.equal(r.code, 0, r)
+
+
+# ---------------------------------------------------------------- reading only
+
+@test("nothing that root in the VM does changes a share that is read-only", runc=False)
+def read_only(t):
+    path = folder(t, "precious")
+    before = facts(path)
+    start(t, "c1", bind(path, "/s", "ro"), bind(probe(t), "/tools", "ro"))
+    share = shares(t, "c1")[path]
+    t.equal((share["read_only"], share["state"], share["holders"]), (True, "Added", 1))
+    raw = f"{RAW}/{share['name']}"
+    t.equal(vm(t, "c1", "cat", f"{raw}/f").out, "precious\n")
+    # Its own locks are off: what refuses now is the host's kernel.
+    vm(t, "c1", "mount", "-o", "remount,rw", RAW)
+    vm(t, "c1", "mount", "-o", "remount,rw,bind", share["path"])
+    for where in (raw, share["path"]):
+        for operation, result in run_probe(t, "c1", "write", where).items():
+            t.check(result in REFUSED_READ_ONLY, f"{operation} in {where}: {result}")
+    r = t.exec("c1", "/tools/share_probe", "write", "/s")
+    t.equal(r.code, 0, r)
+    for operation, result in (line.split() for line in r.out.splitlines()):
+        t.check(result in REFUSED_READ_ONLY, f"{operation} in the container: {result}")
+    t.equal(facts(path), before, "what the host has")
+
+
+# ---------------------------------------------------------------- ways out
+
+def swap(path, other, stop):
+    """path is a directory and a link to other, in turns."""
+    away = f"{path}.away"
+    while not stop.is_set():
+        os.rename(path, away)
+        os.symlink(other, path)
+        os.unlink(path)
+        os.rename(away, path)
+
+
+@test("links, .., renames and nodes lead out of no share", runc=False)
+def ways_out(t):
+    secret, kept, open_ = folder(t, "secret"), folder(t, "kept"), folder(t, "open")
+    os.symlink(f"{secret}/f", f"{open_}/absolute")
+    os.symlink("../secret/f", f"{open_}/relative")
+    os.mkdir(f"{open_}/swap")
+    t.write("open/swap/f", "inside\n")
+    os.mknod(f"{open_}/zero", stat.S_IFCHR | 0o666, os.makedev(1, 5))
+    shutil.copy(f"{probe(t)}/share_probe", f"{open_}/program")
+    os.chmod(f"{open_}/program", 0o6755)
+    start(t, "c1", bind(open_, "/s", "rw"), bind(kept, "/k", "ro"))
+    known = shares(t, "c1")
+    a, b = (f"{RAW}/{known[p]['name']}" for p in (kept, open_))
+    before = facts(kept)
+
+    # Links are resolved where they are read, and there is nothing there.
+    for name in ("absolute", "relative"):
+        t.check(vm(t, "c1", "cat", f"{b}/{name}").code != 0, f"{name} was followed")
+        t.check(t.exec("c1", "cat", f"/s/{name}").code != 0, f"{name} was followed")
+    vm(t, "c1", "ln", "-s", f"{secret}/f", f"{b}/mine")
+    t.equal(os.readlink(f"{open_}/mine"), f"{secret}/f")
+    t.check(vm(t, "c1", "cat", f"{b}/mine").code != 0, "its own link was followed")
+    # Above a share are the shares of this VM, and above them is the VM.
+    names = set(vm(t, "c1", "ls", f"{b}/..").out.split())
+    t.equal(names, {s["name"] for s in known.values()} | {shares(t, "c1")[probe(t)]["name"]})
+    # Two shares are two mounts, even of one file system.
+    for operation, result in run_probe(t, "c1", "cross", a, b).items():
+        t.check(result in ("EXDEV", "EROFS"), f"{operation} from one share to another: {result}")
+    t.equal(facts(kept), before, "what is read-only")
+    # Nodes and set-uid files of the host are names and bytes.
+    r = t.exec("c1", "sh", "-c", "head -c 1 /s/zero")
+    t.check(r.code != 0, "a device on a share was opened", r)
+    options = t.exec("c1", "sh", "-c", "grep ' /s ' /proc/mounts").out
+    t.check("nosuid" in options and "nodev" in options, f"mount options: {options}")
+    # A directory that becomes a link while it is read.
+    stop = threading.Event()
+    swapper = threading.Thread(target=swap, args=(f"{open_}/swap", secret, stop))
+    swapper.start()
+    try:
+        r = vm(t, "c1", "/mnt/tools/share_probe", "race", f"{b}/swap/f", "400")
+    finally:
+        stop.set()
+        swapper.join(30)
+    t.equal(r.code, 0, r)
+    t.check(r.out.split()[1:] in ([], ["inside"]), f"it saw something else: {r.out}")
+    t.check(int(r.out.split()[0]) < 400, "nothing was swapped")
+
+
+# ---------------------------------------------------------------- changes on the host
+
+@test("a share's directory is removed, replaced by a link, or unmounted under its VM", runc=False)
+def under_the_vm(t):
+    gone, moved, secret = folder(t, "gone"), folder(t, "moved"), folder(t, "secret")
+    fs = os.path.join(t.work, "fs")
+    os.mkdir(fs)
+    subprocess.run(["mount", "-t", "tmpfs", "none", fs], check=True)
+    mounted = [True]
+    t.at_end(lambda: mounted[0] and subprocess.run(["umount", "-l", fs]))
+    t.write("fs/f", "on a file system\n")
+    start(t, "c1", bind(gone, "/gone", "rw"), bind(moved, "/moved", "rw"), bind(fs, "/fs", "rw"))
+    t.equal(t.exec("c1", "cat", "/gone/f", "/moved/f", "/fs/f").out,
+            "gone\nmoved\non a file system\n")
+
+    subprocess.run(["rm", "-r", gone], check=True)
+    t.check(t.exec("c1", "cat", "/gone/f").code != 0, "a file that is gone")
+    t.check(t.exec("c1", "touch", "/gone/new").code != 0, "a directory that is gone")
+    os.rename(moved, f"{moved}.away")
+    os.symlink(secret, moved)
+    t.equal(t.exec("c1", "cat", "/moved/f").out, "moved\n")
+    t.equal(t.exec("c1", "sh", "-c", "echo new > /moved/n; cat /moved/n").out, "new\n")
+    t.check(not os.path.exists(f"{secret}/n") and os.path.exists(f"{moved}.away/n"), "where it went")
+    subprocess.run(["umount", fs], check=True)  # the share is a mount of its own
+    mounted[0] = False
+    t.equal(t.exec("c1", "cat", "/fs/f").out, "on a file system\n")
+
+    before = facts(secret)
+    t.must("tasks", "rm", "-f", "c1")
+    t.equal(facts(secret), before, "what the link leads to")
+    t.check(os.path.exists(f"{moved}.away/f"), "what was shared")
+
+
+# ---------------------------------------------------------------- single files, and their end
+
+def member(shim, name, *mounts):
+    document = shim.document()
+    document["mounts"] += [{"destination": to, "type": "bind", "source": source,
+                            "options": ["bind", how]} for source, to, how in mounts]
+    m = members.Member(shim, name, document)
+    m.call("Create", text(2, m.bundle), shim.rootfs())
+    m.call("Start")
+    return m
+
+
+def end(m):
+    m.call("Kill", number(3, signal.SIGKILL), number(4, 1))
+    m.call("Wait")
+    m.call("Delete")
+
+
+@test("two files of one directory: each container sees its own; a share that is held is detached, "
+      "and that is told", images=(), runc=False)
+def files(t):
+    path = folder(t, "both", one="first\n", two="second\n")
+    shim = members.pod(t)
+    c1 = member(shim, "c1", (f"{path}/one", "/file", "ro"), (path, "/d", "ro"))
+    c2 = member(shim, "c2", (f"{path}/two", "/file", "rw"), (path, "/d", "ro"))
+    r = t.lcow("share", "p1", probe(t), "/mnt/tools")
+    t.equal(r.code, 0, r)
+    t.equal(c1.exec("cat", "/file"), (0, b"first\n"))
+    t.equal(c2.exec("cat", "/file"), (0, b"second\n"))
+    known = shares(t, "p1")
+    t.equal(known[path]["holders"], 2, "one directory, two holders")
+    doc = json.loads(t.lcow("inspect", "p1").out)
+    t.equal([c["id"] for c in doc["containers"] if known[path]["name"] in c["shares"]],
+            ["c1", "c2"])
+    for name in ("one", "two"):
+        at = f"{RAW}/{known[f'{path}/{name}']['name']}"
+        t.equal(vm(t, "p1", "ls", "-A", at).out, f"{name}\n")
+        t.check(vm(t, "p1", "cat", f"{at}/f").code != 0, "another file of the directory")
+    t.equal(c2.exec("sh", "-c", "echo changed > /file")[0], 0)
+    t.equal(open(f"{path}/two").read(), "changed\n")
+    t.check(c1.exec("sh", "-c", "echo changed > /file")[0] != 0, "it is read-only")
+
+    # Somebody in the VM keeps the file open: it is taken away all the same, and told.
+    number_ = known[f"{path}/two"]["name"]
+    holder = t.start("exec", "--vm", "p1", "--", "/mnt/tools/share_probe", "hold",
+                          f"{RAW}/{number_}/two", stdin=subprocess.PIPE)
+    holder.await_output("held")
+    end(c2)
+    left = shares(t, "p1")
+    t.check(f"{path}/two" not in left, "its share is gone")
+    t.equal(left[path]["holders"], 1, "the other container's")
+    t.check(vm(t, "p1", "ls", f"{RAW}/{number_}").code != 0, "its name is gone")
+    log = open(os.path.join(t.work, "c", "p1.log"), errors="replace").read
+    t.until(lambda: "still uses a share that was taken away" in log() or
+            "still uses a share that was taken away" in t.containerd.log, "it is told", 30)
+    t.equal(c1.exec("cat", "/file", "/d/two"), (0, b"first\nchanged\n"))
+    holder.popen.stdin.close()
+    t.match("held\nchanged", holder.wait().out)
+    # Names are never used again.
+    c3 = member(shim, "c3", (f"{path}/two", "/file", "ro"))
+    t.check(int(shares(t, "p1")[f"{path}/two"]["name"]) > int(number_), "a new name")
+    end(c3)
+    end(c1)
+
+
+# ---------------------------------------------------------------- what it cannot do
+
+@test("limits of virtio-9p are as the manual says: no fifos, sockets, nodes; unlinked files",
+      runc=False)
+def limits(t):
+    path = folder(t, "open")
+    start(t, "c1", bind(path, "/s", "rw"), bind(probe(t), "/tools", "ro"))
+    r = t.exec("c1", "/tools/share_probe", "limits", "/s")
+    t.equal(r.code, 0, r)
+    said = dict(line.split() for line in r.out.splitlines())
+    t.equal(said.pop("truncate-unlinked"), "ENOENT")
+    t.equal(said.pop("chmod-unlinked"), "ENOENT")
+    t.equal(set(said), {"fifo", "socket", "device"})
+    for operation, result in said.items():
+        t.check(result in ("ENXIO", "EPERM", "EOPNOTSUPP"), f"{operation}: {result}")
+    t.check(not any(os.path.lexists(f"{path}/{n}") for n in ("fifo", "socket", "null")), "made")
+    docs = open(os.path.join(HERE, "../../docs/limits.md")).read()
+    t.match(r"(?s)virtio-9p: no sockets and FIFOs.*unlinked", docs)
