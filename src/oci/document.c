@@ -105,6 +105,12 @@ void document_mount_set(json_t *mount, const char *guest_path)
     json_array_insert_new(options, 0, json_string("rbind"));
 }
 
+void document_mount_nodev(json_t *mount)
+{
+    json_array_append_new(js_get(mount, "options"),
+                          json_string("nodev")); /* the last word counts */
+}
+
 /* --- devices --- */
 
 static bool names(const json_t *rule, const char *type, json_int_t major, json_int_t minor)

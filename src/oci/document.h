@@ -47,6 +47,9 @@ struct document_mount {
 int document_mount(const json_t *mount, struct document_mount *ret, struct err *err);
 /* What the guest is to bind instead, once the host's part is done. */
 void document_mount_set(json_t *mount, const char *guest_path);
+/* Behind that: a node on it is a name and no device. crun forgets what the guest's own mount of it
+ * forbids. */
+void document_mount_nodev(json_t *mount);
 
 /* One entry of linux.devices, which names a device of the host. */
 struct document_device {

@@ -59,7 +59,7 @@ static void try_writing(void)
     tell("utimes", utimensat(AT_FDCWD, "f", times, 0));
     tell("truncate", truncate("f", 0));
     tell("setxattr", setxattr("f", "user.lcow", "x", 1, 0));
-    tell("setxattr-security", setxattr("f", "security.capability", "x", 1, 0));
+    tell("setxattr-security", setxattr("f", "security.lcow", "x", 1, 0));
     tell("removexattr", removexattr("f", "user.mark"));
 }
 
@@ -76,13 +76,34 @@ static void try_crossing(const char *a, const char *b)
     tell("exchange", renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_EXCHANGE));
 }
 
-static void try_limits(void)
+static void try_fifo(void)
+{
+    char text[4] = "";
+    int made = mkfifo("fifo", 0644), fd;
+
+    tell("fifo", made);
+    fd = open("fifo", O_RDWR | O_NONBLOCK);
+    tell("fifo-open", fd);
+    tell("fifo-use", fd >= 0 && write(fd, "abc", 3) == 3 && read(fd, text, 3) == 3 ? 0 : -1);
+    tell("fifo-chmod", chmod("fifo", 0600));
+}
+
+static void try_socket(void)
 {
     struct sockaddr_un sa = { .sun_family = AF_UNIX, .sun_path = "socket" };
-    int s = socket(AF_UNIX, SOCK_STREAM, 0), fd = open("gone", O_CREAT | O_RDWR, 0644);
+    int s = socket(AF_UNIX, SOCK_STREAM, 0), c = socket(AF_UNIX, SOCK_STREAM, 0);
 
-    tell("fifo", mkfifo("fifo", 0644));
     tell("socket", bind(s, (struct sockaddr *)&sa, sizeof(sa)));
+    tell("socket-listen", listen(s, 1));
+    tell("socket-connect", connect(c, (struct sockaddr *)&sa, sizeof(sa)));
+}
+
+static void try_limits(void)
+{
+    int fd = open("gone", O_CREAT | O_RDWR, 0644);
+
+    try_fifo();
+    try_socket();
     tell("device", mknod("null", S_IFCHR | 0666, makedev(1, 3)));
     if (fd < 0 || write(fd, "data", 4) != 4 || unlink("gone") < 0)
         tell("prepare", -1);

@@ -1,5 +1,5 @@
-/* dev.c - disks and shares under several callers: no slot is lost, nobody ever sees a wrong file.
- */
+/* dev.c - disks, shares and PCI devices under several callers: no slot is lost, nobody ever sees a
+ * wrong file, no device is there twice. */
 #include "dev.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -11,6 +11,7 @@
 #include "host/bridge/guest.h"
 #include "host/control/plan9.h"
 #include "host/control/scsi.h"
+#include "host/control/vpci.h"
 #include "host/vmm/fake/fake_vmm.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -20,7 +21,7 @@
 
 #define FILES 6
 #define CLIENTS_MAX 6
-#define HELD 4 /* by each, of either kind */
+#define HELD 4 /* by each, of every kind */
 #define STEPS_MAX 20
 #define MOUNTS 256
 #define END_LIMIT (100 * NS_PER_S)
@@ -44,6 +45,7 @@ struct dev {
     struct guest guest;
     struct scsi *scsi;
     struct plan9 *plan9;
+    struct vpci *vpci;
     int files[FILES];
     uint64_t inodes[FILES];
     struct mount mounts[MOUNTS];
@@ -202,6 +204,15 @@ static int unmount_share(struct ctx *ctx, struct guest *g, const struct guest_sh
     return unmount(ctx, CONTAINER_OF(g, struct dev, guest), s->mount_path, err);
 }
 
+static int add_device(struct ctx *ctx, struct guest *g, const char *place, struct err *err)
+{
+    struct dev *d = CONTAINER_OF(g, struct dev, guest);
+    int ret;
+
+    (void)effect(ctx, d, &ret, err);
+    return ret;
+}
+
 static bool connected(const struct guest *g)
 {
     return !gone((struct dev *)CONTAINER_OF(g, struct dev, guest));
@@ -212,27 +223,43 @@ static const struct guest_ops guest_ops = { .connected = connected,
                                             .unmount_disk = unmount_disk,
                                             .eject_disk = eject_disk,
                                             .mount_share = mount_share,
-                                            .unmount_share = unmount_share };
+                                            .unmount_share = unmount_share,
+                                            .add_device = add_device };
 
 /* --- callers --- */
 
+enum kind { DISK, SHARE, DEVICE, KINDS };
+static const char *const kind_names[] = { "disk", "share", "device" };
+
 struct held {
+    enum kind kind;
     uint64_t id;
-    unsigned file;
-    bool share, failed;
+    unsigned file; /* of a device: the last part of its address */
+    bool failed;
     char *path; /* NULL: not mapped */
 };
+
+static void address_of(const struct held *h, char ret[static 16])
+{
+    snprintf(ret, 16, "0000:03:00.%u", h->file % 8);
+}
 
 /* What is mapped is mounted, and it is the right file. */
 static void check_held(struct dev *d, const struct held *h)
 {
     const struct mount *m = h->path ? find(d, h->path) : NULL;
+    char address[16];
 
     if (!h->path || gone(d))
         return;
+    address_of(h, address);
+    if (h->kind == DEVICE && !fake_vmm_has_device(d->vmm, address))
+        broken(d, "%s was added and is not in the VM", address);
+    if (h->kind == DEVICE)
+        return;
     if (!m)
         broken(d, "%s is mapped and not mounted", h->path);
-    else if (!h->share && m->inode != d->inodes[h->file])
+    else if (h->kind == DISK && m->inode != d->inodes[h->file])
         broken(d, "%s is another file", h->path);
 }
 
@@ -242,7 +269,12 @@ static int reserve(struct ctx *ctx, struct dev *d, struct held *h, struct err *e
 
     h->file = (unsigned)rng_below(&d->rng, FILES);
     h->failed = false;
-    if (h->share) {
+    if (h->kind == DEVICE) {
+        char address[16];
+
+        address_of(h, address);
+        r = vpci_reserve(ctx, d->vpci, address, &h->id, err);
+    } else if (h->kind == SHARE) {
         const struct plan9_share s = { .host_path = "/x",
                                        .tree_fd = d->files[h->file],
                                        .read_only = chance(d, 50),
@@ -265,8 +297,9 @@ static int reserve(struct ctx *ctx, struct dev *d, struct held *h, struct err *e
 static int map(struct ctx *ctx, struct dev *d, struct held *h, struct err *err)
 {
     char *path = NULL;
-    int r = h->share ? plan9_map(ctx, d->plan9, h->id, &path, err)
-                     : scsi_map(ctx, d->scsi, h->id, &path, err);
+    int r = h->kind == DEVICE  ? vpci_add(ctx, d->vpci, h->id, &path, err)
+            : h->kind == SHARE ? plan9_map(ctx, d->plan9, h->id, &path, err)
+                               : scsi_map(ctx, d->scsi, h->id, &path, err);
 
     if (r < 0) {
         h->failed = true;
@@ -288,7 +321,9 @@ static int unmap(struct ctx *ctx, struct dev *d, struct held *h, struct err *err
 
     free(TAKE_PTR(h->path));
     h->failed = true; /* no map after a release that failed */
-    r = h->share ? plan9_unmap(ctx, d->plan9, h->id, err) : scsi_unmap(ctx, d->scsi, h->id, err);
+    r = h->kind == DEVICE  ? vpci_remove(ctx, d->vpci, h->id, err)
+        : h->kind == SHARE ? plan9_unmap(ctx, d->plan9, h->id, err)
+                           : scsi_unmap(ctx, d->scsi, h->id, err);
     if (r == 0)
         h->id = 0;
     return r;
@@ -306,7 +341,7 @@ static void step(struct dev *d, struct held *h)
             : what[0] == 'm' ? map(&ctx, d, h, &err)
                              : unmap(&ctx, d, h, &err);
 
-    say(d, "%s of %s %u: %s", what, h->share ? "share" : "disk", h->file, r < 0 ? err.msg : "ok");
+    say(d, "%s of %s %u: %s", what, kind_names[h->kind], h->file, r < 0 ? err.msg : "ok");
     d->result->figures[DEV_FIG_CALLS]++;
     d->result->figures[DEV_FIG_FAILED] += r < 0;
     if (r < 0 && d->fault == DEV_NONE && err.code != ERR_STATE && err.code != ERR_EXHAUSTED)
@@ -321,14 +356,15 @@ static void give_back(struct dev *d, struct held *h)
 
     check_held(d, h);
     if (h->id && unmap(&ctx, d, h, &err) < 0)
-        broken(d, "%s %u cannot be given back: %s", h->share ? "share" : "disk", h->file, err.msg);
+        broken(d, "%s %u cannot be given back: %s", kind_names[h->kind], h->file, err.msg);
     free(TAKE_PTR(h->path));
 }
 
 static void set_vmm_faults(struct dev *d)
 {
     struct fake_vmm_opts *o = fake_vmm_tune(d->vmm);
-    struct fake_step *steps[] = { &o->scsi_add, &o->scsi_remove, &o->share_add, &o->share_remove };
+    struct fake_step *steps[] = { &o->scsi_add,     &o->scsi_remove, &o->share_add,
+                                  &o->share_remove, &o->pci_add,     &o->pci_remove };
 
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         steps[i]->how = has(d, DEV_VMM) && chance(d, 20)    ? FAKE_FAIL
@@ -342,12 +378,12 @@ static void client_main(void *arg)
 {
     struct dev *d = arg;
     struct ctx root = ctx_root(d->loop);
-    struct held held[2 * HELD] = { 0 };
+    struct held held[KINDS * HELD] = { 0 };
     unsigned steps = 1 + (unsigned)rng_below(&d->rng, STEPS_MAX);
     struct err err = ERR_INIT;
 
-    for (int i = 0; i < HELD; i++)
-        held[i].share = true;
+    for (unsigned i = 0; i < ARRAY_LEN(held); i++)
+        held[i].kind = (enum kind)(i % KINDS);
     for (unsigned n = 0; n < steps; n++) {
         struct held *h = &held[rng_below(&d->rng, ARRAY_LEN(held))];
 
@@ -372,14 +408,15 @@ static void check_end(struct dev *d)
     fake_vmm_facts(d->vmm, &facts);
     if (facts.violation[0])
         broken(d, "VMM: %s", facts.violation);
-    if (scsi_used_slots(d->scsi) || plan9_used(d->plan9))
-        broken(d, "%zu slots and %zu shares are lost", scsi_used_slots(d->scsi),
-               plan9_used(d->plan9));
+    if (scsi_used_slots(d->scsi) || plan9_used(d->plan9) || vpci_used(d->vpci))
+        broken(d, "%zu slots, %zu shares and %zu devices are lost", scsi_used_slots(d->scsi),
+               plan9_used(d->plan9), vpci_used(d->vpci));
     for (int i = 0; i < MOUNTS && !facts.gone; i++)
         if (d->mounts[i].path[0])
             broken(d, "left in the guest: %s", d->mounts[i].path);
-    if (!facts.gone && (facts.disks || facts.shares))
-        broken(d, "left in the VM: %u disks, %u shares", facts.disks, facts.shares);
+    if (!facts.gone && (facts.disks || facts.shares || facts.devices))
+        broken(d, "left in the VM: %u disks, %u shares, %u devices", facts.disks, facts.shares,
+               facts.devices);
 }
 
 static void main_fiber(void *arg)
@@ -395,6 +432,7 @@ static void main_fiber(void *arg)
         broken(d, "no VM: %s", err.msg);
     d->scsi = scsi_new(d->vmm, &d->guest, 1);
     d->plan9 = plan9_new(d->vmm, &d->guest);
+    d->vpci = vpci_new(d->vmm, &d->guest);
     for (uint64_t n = 1 + rng_below(&d->rng, CLIENTS_MAX); n > 0; n--)
         group_go(&d->clients, d->loop, client_main, d, "client %u", (unsigned)n);
     (void)fiber_sleep(&root, 1000 * NS_PER_S, &err);
@@ -404,6 +442,7 @@ static void main_fiber(void *arg)
     check_end(d);
     scsi_free(d->scsi);
     plan9_free(d->plan9);
+    vpci_free(d->vpci);
     d->vmm->ops->terminate(d->vmm);
     (void)d->vmm->ops->wait(&root, d->vmm, &x, &err);
     if (d->vmm->ops->release(&root, d->vmm, &err) < 0)

@@ -218,6 +218,8 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
         device_set_link(m->json, path, m->read_only);
     else
         document_mount_set(m->json, path);
+    if (m->kind == MOUNT_SHARE)
+        document_mount_nodev(m->json);
     return 0;
 }
 

@@ -234,6 +234,11 @@ bool fake_vmm_has_share(struct vmm *v, const char *name)
     return find(&fake_of(v)->shares, name) < fake_of(v)->shares.n;
 }
 
+bool fake_vmm_has_device(struct vmm *v, const char *address)
+{
+    return find(&fake_of(v)->pci_addresses, address) < fake_of(v)->pci_addresses.n;
+}
+
 struct fake_vmm_opts *fake_vmm_tune(struct vmm *v)
 {
     return &fake_of(v)->opts;

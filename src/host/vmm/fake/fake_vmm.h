@@ -76,6 +76,7 @@ void fake_vmm_facts(struct vmm *v, struct fake_facts *ret);
 /* Inode of the image on this slot, 0 if there is none. */
 uint64_t fake_vmm_disk(struct vmm *v, struct scsi_slot slot);
 bool fake_vmm_has_share(struct vmm *v, const char *name);
+bool fake_vmm_has_device(struct vmm *v, const char *address);
 /* To change how it behaves while it runs. Borrowed. */
 struct fake_vmm_opts *fake_vmm_tune(struct vmm *v);
 /* Is everything that exists in dir on record? Then a crash now would leave nothing behind that
