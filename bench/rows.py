@@ -135,7 +135,8 @@ MARKS = [
     Mark("start to address printed, CPU", 5, "ms", _median("lcow", "start_cpu_ms")),
     Mark("a parked fiber, with its call", 6, "KiB", _median("lcow", "fiber_kib")),
     Mark("a pod by clone, with 20 of them", 45, "MiB", _median("lcow clone", "pod20_mib"),
-         why="16 MiB of it are QEMU's translated code, which KVM does not need"),
+         why="under emulation up to 40 MiB of it are translated code, which KVM does not need. "
+             "With 16 it is 43 MiB, but each start translates twice (docs/decisions/0011)"),
     Mark("Task.State, part of runc's median", 0.5, "", _state,
          why="one read, one write: what is left is two switches between processes, which cost the "
              "same in both; a quieter machine shows less"),
