@@ -38,7 +38,8 @@ def density(t, limit_kib, most):
     time.sleep(SETTLE)
     each = kib(t) / len(names)
     remove(t, names)
-    return {**result, "pods": len(names), "pod_mib": summary([each / 1024]), "fit_2gib": int((2 << 20) / each)}
+    return {**result, "pods": len(names), "pod_mib": summary([each / 1024]),
+            "fit_2gib": int((2 << 20) / each)}
 
 
 def parallel(t, count):
