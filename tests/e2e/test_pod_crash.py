@@ -212,6 +212,6 @@ def four(t):
     many_pods(t, 4)
 
 
-@pod_test("20 pods side by side, removed in random order", deadline=1800, full=True)
+@pod_test("20 pods side by side, removed in random order", deadline=1800)
 def twenty(t):
     many_pods(t, 20)
