@@ -24,7 +24,8 @@
 #define HELD 4 /* by each, of every kind */
 #define STEPS_MAX 20
 #define MOUNTS 256
-#define END_LIMIT (100 * NS_PER_S)
+#define END_LIMIT (200 * NS_PER_S)
+#define FILLERS_MAX 240 /* disks of somebody else's, so that there is more than one controller */
 
 const char *const dev_fault_names[] = { "none",      "guest", "vmm",       "hang",
                                         "cancelled", "death", "everything" };
@@ -48,6 +49,8 @@ struct dev {
     struct vpci *vpci;
     int files[FILES];
     uint64_t inodes[FILES];
+    uint64_t fillers[FILLERS_MAX];
+    unsigned n_fillers;
     struct mount mounts[MOUNTS];
     struct group clients;
 };
@@ -284,8 +287,9 @@ static int reserve(struct ctx *ctx, struct dev *d, struct held *h, struct err *e
     } else {
         const struct scsi_disk disk = { .host_path = "/x",
                                         .fd = d->files[h->file],
-                                        .read_only = true };
-        const struct scsi_mount mount = { .partition = rng_below(&d->rng, 2), .read_only = true };
+                                        .read_only = chance(d, 70) };
+        const struct scsi_mount mount = { .partition = rng_below(&d->rng, 2),
+                                          .read_only = disk.read_only };
 
         r = scsi_reserve(ctx, d->scsi, &disk, &mount, &h->id, err);
     }
@@ -332,8 +336,10 @@ static int unmap(struct ctx *ctx, struct dev *d, struct held *h, struct err *err
 static void step(struct dev *d, struct held *h)
 {
     struct ctx root = ctx_root(d->loop);
-    uint64_t limit =
-        has(d, DEV_CANCELLED) && chance(d, 40) ? rng_below(&d->rng, 30 * NS_PER_MS) : 10 * NS_PER_S;
+    /* Some wait longer than the guest may take: then the disk is taken from it. */
+    uint64_t limit = has(d, DEV_CANCELLED) && chance(d, 40) ? rng_below(&d->rng, 30 * NS_PER_MS)
+                     : has(d, DEV_HANG) && chance(d, 30)    ? 3 * SCSI_GUEST_S * NS_PER_S
+                                                            : 10 * NS_PER_S;
     struct ctx ctx = ctx_with_timeout(&root, limit);
     struct err err = ERR_INIT;
     const char *what = h->id == 0 ? "reserve" : !h->failed && chance(d, 60) ? "map" : "unmap";
@@ -401,6 +407,54 @@ static void client_main(void *arg)
 
 /* --- the schedule --- */
 
+static void fill(struct ctx *ctx, struct dev *d)
+{
+    unsigned n = chance(d, 25) ? (unsigned)rng_below(&d->rng, FILLERS_MAX) : 0;
+    struct err err = ERR_INIT;
+
+    for (; d->n_fillers < n; d->n_fillers++) {
+        AUTO_FD int fd = memfd_create("filler", MFD_CLOEXEC);
+        const struct scsi_disk disk = { .host_path = "/filler", .fd = fd, .read_only = true };
+
+        if (scsi_reserve(ctx, d->scsi, &disk, &(struct scsi_mount){ 0 }, &d->fillers[d->n_fillers],
+                         &err) < 0)
+            broken(d, "no slot for %u disks: %s", n, err.msg);
+    }
+}
+
+static void empty(struct ctx *ctx, struct dev *d)
+{
+    struct err err = ERR_INIT;
+
+    while (d->n_fillers > 0)
+        if (scsi_unmap(ctx, d->scsi, d->fillers[--d->n_fillers], &err) < 0)
+            broken(d, "a disk that was never attached cannot be given back: %s", err.msg);
+}
+
+/* What a guest that did not answer may still have: only on slots that are lost, and as many. */
+static void check_left(struct dev *d)
+{
+    bool seen[SCSI_DISKS_MAX] = { 0 };
+    size_t n = 0;
+
+    for (int i = 0; i < MOUNTS; i++) {
+        const char *path = d->mounts[i].path;
+        unsigned controller, lun;
+
+        if (!path[0])
+            continue;
+        if (sscanf(path, "/run/mounts/scsi/%u_%u_", &controller, &lun) != 2) {
+            broken(d, "left in the guest: %s", path);
+            continue;
+        }
+        n += !seen[controller * SCSI_LUNS + lun];
+        seen[controller * SCSI_LUNS + lun] = true;
+    }
+    if (n > scsi_lost_slots(d->scsi))
+        broken(d, "left in the guest: %zu disks, and %zu slots are lost", n,
+               scsi_lost_slots(d->scsi));
+}
+
 static void check_end(struct dev *d)
 {
     struct fake_facts facts;
@@ -411,9 +465,10 @@ static void check_end(struct dev *d)
     if (scsi_used_slots(d->scsi) || plan9_used(d->plan9) || vpci_used(d->vpci))
         broken(d, "%zu slots, %zu shares and %zu devices are lost", scsi_used_slots(d->scsi),
                plan9_used(d->plan9), vpci_used(d->vpci));
-    for (int i = 0; i < MOUNTS && !facts.gone; i++)
-        if (d->mounts[i].path[0])
-            broken(d, "left in the guest: %s", d->mounts[i].path);
+    if (!facts.gone)
+        check_left(d);
+    if (scsi_lost_slots(d->scsi) > 0 && d->fault != DEV_HANG && d->fault != DEV_EVERYTHING)
+        broken(d, "a slot is lost though the guest answers");
     if (!facts.gone && (facts.disks || facts.shares || facts.devices))
         broken(d, "left in the VM: %u disks, %u shares, %u devices", facts.disks, facts.shares,
                facts.devices);
@@ -430,15 +485,17 @@ static void main_fiber(void *arg)
     if (d->vmm->ops->create(&root, d->vmm, &doc, &err) < 0 ||
         d->vmm->ops->start(&root, d->vmm, &err) < 0)
         broken(d, "no VM: %s", err.msg);
-    d->scsi = scsi_new(d->vmm, &d->guest, 1);
+    d->scsi = scsi_new(d->vmm, &d->guest, SCSI_CONTROLLERS_MAX);
     d->plan9 = plan9_new(d->vmm, &d->guest);
     d->vpci = vpci_new(d->vmm, &d->guest);
+    fill(&root, d);
     for (uint64_t n = 1 + rng_below(&d->rng, CLIENTS_MAX); n > 0; n--)
         group_go(&d->clients, d->loop, client_main, d, "client %u", (unsigned)n);
     (void)fiber_sleep(&root, 1000 * NS_PER_S, &err);
     d->calm = true;
     set_vmm_faults(d);
     (void)group_wait(&root, &d->clients, "clients", &err);
+    empty(&root, d);
     check_end(d);
     scsi_free(d->scsi);
     plan9_free(d->plan9);

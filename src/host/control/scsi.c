@@ -39,6 +39,8 @@ const struct fsm scsi_disk_fsm = {
     .n_edges = ARRAY_LEN(edges),
 };
 
+#define LOOK_NS (2 * NS_PER_S)
+
 /* --- one disk: attach, eject, remove --- */
 
 static void disk_free(struct disk *d)
@@ -58,7 +60,6 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
         return err_wrap(err, "%s", d->host_path);
     int r = vmm->ops->scsi_add ? vmm->ops->scsi_add(ctx, vmm, d->slot, d->fd, d->read_only, err)
                                : vmm_unsupported("scsi_add", err);
-    fd_close(TAKE_FD(d->fd)); /* the VMM has its own, or never will */
     fsm_step(&scsi_disk_fsm, &d->state, r < 0 ? DISK_EV_ATTACH_FAILED : DISK_EV_ATTACHED);
     if (r < 0)
         return err_wrap(err, "attach %s as disk %u:%u", d->host_path, d->slot.controller,
@@ -96,6 +97,18 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
     return 0;
 }
 
+/* QEMU reads zeros where the file ended before; nobody would know. */
+static void look_if_cut(struct ctx *ctx, const struct disk *d)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LOOK_NS);
+    uint64_t bytes = d->bytes;
+
+    if (scsi_image_bytes(&limited, d->fd, &bytes) == 0 && bytes < d->bytes)
+        log_warn(ctx, "the image of a disk was cut while the VM had it: the rest was read as zeros",
+                 F_STR("host-path", d->host_path), F_U("controller", d->slot.controller),
+                 F_U("lun", d->slot.lun), F_U("bytes-before", d->bytes), F_U("bytes", bytes));
+}
+
 static int disk_remove(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct err *err)
 {
     int r = vmm->ops->scsi_remove ? vmm->ops->scsi_remove(ctx, vmm, d->slot, err) : 0;
@@ -104,6 +117,7 @@ static int disk_remove(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
         return err_wrap(err, "detach disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_REMOVED);
+    look_if_cut(ctx, d);
     log_info(ctx, "disk detached", F_STR("host-path", d->host_path),
              F_U("controller", d->slot.controller), F_U("lun", d->slot.lun));
     return 0;
@@ -208,7 +222,7 @@ static const struct disk *find_other(const struct scsi *c, dev_t dev, ino_t ino,
     return NULL;
 }
 
-static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, dev_t dev, ino_t ino,
+static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, const struct disk *file,
                              struct err *err)
 {
     unsigned slot = 0;
@@ -230,8 +244,9 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, dev_t de
     }
     struct disk *d = mem_new(struct disk);
     *d = (struct disk){ .slot = { (uint8_t)(slot / SCSI_LUNS), (uint8_t)(slot % SCSI_LUNS) },
-                        .dev = dev,
-                        .ino = ino,
+                        .dev = file->dev,
+                        .ino = file->ino,
+                        .bytes = file->bytes,
                         .host_path = str_dup(o->host_path),
                         .fd = fd,
                         .read_only = o->read_only };
@@ -257,14 +272,15 @@ static struct mount *take_mount(struct disk *d, const struct scsi_mount *o, stru
     return m;
 }
 
-static int identify(const struct scsi_disk *disk, dev_t *ret_dev, ino_t *ret_ino, struct err *err)
+static int identify(const struct scsi_disk *disk, struct disk *ret, struct err *err)
 {
     struct stat st;
 
     if (fstat(disk->fd, &st) < 0)
         return err_sys(err, errno, "look at %s", disk->host_path);
-    *ret_dev = S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
-    *ret_ino = S_ISBLK(st.st_mode) ? 0 : st.st_ino;
+    ret->dev = S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
+    ret->ino = S_ISBLK(st.st_mode) ? 0 : st.st_ino;
+    ret->bytes = S_ISBLK(st.st_mode) ? 0 : (uint64_t)st.st_size;
     return 0;
 }
 
@@ -272,24 +288,27 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
                  const struct scsi_mount *mount, uint64_t *ret_id, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.reserve", err);
-    dev_t dev = 0;
-    ino_t ino = 0;
+    struct disk file = { 0 }; /* what it would be */
 
-    if (!held || identify(disk, &dev, &ino, err) < 0)
+    if (!held || identify(disk, &file, err) < 0)
         return -1;
     if (scsi_mount_check(disk, mount, err) < 0)
         return err_wrap(err, "disk %s", disk->host_path);
-    struct disk *d = find_disk(c, dev, ino, mount->partition);
-    const struct disk *other = d ? d : find_other(c, dev, ino, disk->read_only);
+    struct disk *d = find_disk(c, file.dev, file.ino, mount->partition);
+    const struct disk *other = d ? d : find_other(c, file.dev, file.ino, disk->read_only);
     if (other && other->read_only != disk->read_only)
         return err_set(err, ERR_STATE, "%s is disk %u:%u already, %s: it cannot be both",
                        disk->host_path, other->slot.controller, other->slot.lun,
                        other->read_only ? "read-only" : "writable");
+    if (d && file.bytes < d->bytes)
+        return err_set(err, ERR_STATE, "%s was cut from %llu to %llu bytes while the VM has it",
+                       disk->host_path, (unsigned long long)d->bytes,
+                       (unsigned long long)file.bytes);
     if (other && !d)
         return err_set(err, ERR_STATE, "%s is still disk %u:%u, which is being released",
                        disk->host_path, other->slot.controller, other->slot.lun);
     if (!d)
-        d = new_disk(c, disk, dev, ino, err);
+        d = new_disk(c, disk, &file, err);
     if (!d)
         return -1;
     struct scsi_mount wanted = *mount;

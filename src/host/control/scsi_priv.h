@@ -64,7 +64,8 @@ struct disk {
     dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
     ino_t ino;
     char *host_path;
-    int fd; /* until it is attached */
+    int fd;
+    uint64_t bytes; /* of the file when it was reserved; 0 for a device */
     bool read_only;
     struct list mounts;
 };
@@ -86,6 +87,10 @@ struct scsi {
     struct list reservations;
     uint64_t last_id;
 };
+
+/* scsi_image.c - how long the file is now; in a thread, since its file system may not answer. 0, or
+ * -1 if nobody knows. */
+int scsi_image_bytes(struct ctx *ctx, int fd, uint64_t *ret);
 
 /* scsi_mount.c */
 struct mount *scsi_mount_new(struct scsi_slot slot, const struct scsi_mount *m);

@@ -5,9 +5,9 @@
 #include "host/control/plan9.h"
 #include "host/control/scsi.h"
 
-#define STEPS 2000
-#define FILES 12
-#define HELD 96
+#define STEPS 4000
+#define FILES 200 /* more than one controller takes */
+#define HELD 240
 
 struct held {
     uint64_t id;
@@ -113,7 +113,7 @@ static void run(struct ctx *ctx, uint64_t seed)
 
     rng_seed(&w->rng, seed);
     files_rig_start(ctx, &w->rig);
-    w->scsi = scsi_new(w->rig.vmm, &w->rig.guest, 1);
+    w->scsi = scsi_new(w->rig.vmm, &w->rig.guest, SCSI_CONTROLLERS_MAX);
     w->plan9 = plan9_new(w->rig.vmm, &w->rig.guest);
     for (unsigned i = 0; i < FILES; i++) {
         w->files[i] = rig_file();
@@ -146,7 +146,7 @@ static void run(struct ctx *ctx, uint64_t seed)
     free(w);
 }
 
-TEST_VIRTUAL(two_thousand_steps_with_faults_lose_nothing)
+TEST_VIRTUAL(four_thousand_steps_with_faults_lose_nothing)
 {
     for (uint64_t seed = 1; seed <= 10; seed++)
         run(ctx, seed);
