@@ -110,7 +110,7 @@ static bool effect(struct ctx *ctx, struct dev *d, int *ret, struct err *err)
     uint64_t ns = chance(d, 50) ? 0 : rng_below(&d->rng, 20 * NS_PER_MS);
 
     *ret = 0;
-    if (has(d, DEV_HANG) && chance(d, 10))
+    if (has(d, DEV_HANG) && chance(d, 20))
         ns = 60 * NS_PER_S;
     if (fiber_sleep(ctx, ns, err) < 0) {
         *ret = -1;
@@ -163,6 +163,9 @@ static int unmount(struct ctx *ctx, struct dev *d, const char *path, struct err 
     struct mount *m;
     int ret;
 
+    /* It never lets go. */
+    if (has(d, DEV_HANG) && chance(d, 30) && fiber_sleep(ctx, 200 * NS_PER_S, err) < 0)
+        return -1;
     if (effect(ctx, d, &ret, err) && (m = find(d, path)))
         m->path[0] = '\0';
     return ret;
@@ -287,7 +290,7 @@ static int reserve(struct ctx *ctx, struct dev *d, struct held *h, struct err *e
     } else {
         const struct scsi_disk disk = { .host_path = "/x",
                                         .fd = d->files[h->file],
-                                        .read_only = chance(d, 70) };
+                                        .read_only = chance(d, 50) };
         const struct scsi_mount mount = { .partition = rng_below(&d->rng, 2),
                                           .read_only = disk.read_only };
 
@@ -338,7 +341,7 @@ static void step(struct dev *d, struct held *h)
     struct ctx root = ctx_root(d->loop);
     /* Some wait longer than the guest may take: then the disk is taken from it. */
     uint64_t limit = has(d, DEV_CANCELLED) && chance(d, 40) ? rng_below(&d->rng, 30 * NS_PER_MS)
-                     : has(d, DEV_HANG) && chance(d, 30)    ? 3 * SCSI_GUEST_S * NS_PER_S
+                     : has(d, DEV_HANG) && chance(d, 60)    ? 3 * SCSI_GUEST_S * NS_PER_S
                                                             : 10 * NS_PER_S;
     struct ctx ctx = ctx_with_timeout(&root, limit);
     struct err err = ERR_INIT;

@@ -62,7 +62,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
                 "dd if=/dev/zero bs=64k count=256 2>/dev/null | tr '\\0' x | "
                 "dd of=$d bs=64k conv=fsync 2>/dev/null && echo wrote || echo failed",
                 "failed\n");
-    expect_log(&r, log, "disk I/O error on the host", "full=true");
+    expect_log(&r, log, "disk I/O error on the host", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
     vm_rig_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
     disks_unmap(&r, id);

@@ -16,6 +16,7 @@ enum effect {
     TAKES_ROOTFS,
     RESTRICTS_SHARES,
     TAKES_EMPTY_DIR,
+    ENCRYPTS_SCRATCH,
     REFUSED,          /* if there is a value */
     REFUSED_IF_TRUE,  /* or if it is no truth value at all */
     REFUSED_IF_FALSE, /* the same */
@@ -36,13 +37,14 @@ static const struct annotation {
     { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
+    { VM "storage.scratch.encrypted", ENCRYPTS_SCRATCH,
+      "true: what the VM's containers write is encrypted with a key that only the VM has" },
     { "io.microsoft.network.ncproxy", REFUSED, "" },
     { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
     { VM "kerneldrivers", REFUSED, "" },
     { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
     { VM "cpugroup.id", REFUSED, "groups of host CPUs" },
     { VM "resource-partition-id", REFUSED, "partitions of the host" },
-    { VM "storage.scratch.encrypted", REFUSED_IF_TRUE, "an encrypted scratch disk" },
     { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, "a verified root file system of the VM" },
     { VM "fullyphysicallybacked", REFUSED_IF_TRUE, "memory that is never overcommitted" },
     { VM "computetopology.memory.allowovercommit", REFUSED_IF_FALSE,
@@ -158,6 +160,8 @@ static int take(const struct config *c, const struct annotation *a, const char *
         return either(a->name, text, "scratch", "shared", &o->shared_rootfs, err);
     case TAKES_EMPTY_DIR:
         return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
+    case ENCRYPTS_SCRATCH:
+        return truth(a->name, text, &o->encrypted_scratch, err);
     case RESTRICTS_SHARES:
         return restrict_shares(a, text, said, o, err);
     case REFUSED:
@@ -271,7 +275,7 @@ void options_print_markdown(struct sbuf *out)
               "others are refused:\n\n- `io.lcow.device/NAME`: a PCI address, `0000:03:00.0`; "
               "`0000:03:00.0/2` is its virtual function 2\n");
     rows(out, "These concern a container's own files and are always taken:", RESTRICTS_SHARES,
-         TAKES_EMPTY_DIR);
+         ENCRYPTS_SCRATCH);
     rows(out,
          "These ask for something that lcow does not give; a container with one of them is "
          "refused:",

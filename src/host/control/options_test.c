@@ -163,7 +163,6 @@ TEST(what_is_not_given_is_refused)
         { VM "lcow.securitypolicy", "cGFja2FnZQ==", "" },
         { VM "cpugroup.id", "1", "" },
         { VM "resource-partition-id", "1", "" },
-        { VM "storage.scratch.encrypted", "true", "false" },
         { VM "lcow.dmverity-mode", "true", "0" },
         { VM "fullyphysicallybacked", "True", "f" },
         { VM "computetopology.memory.allowovercommit", "false", "true" },
@@ -178,6 +177,14 @@ TEST(what_is_not_given_is_refused)
         (void)taken("", no);
     }
     refused("\"" VM "storage.scratch.encrypted\":\"perhaps\"", ERR_INVALID, "true or false");
+}
+
+TEST(an_encrypted_scratch_disk_is_always_taken)
+{
+    struct options yes = taken("", "\"" VM "storage.scratch.encrypted\":\"true\"");
+    struct options no = taken("*", "\"" VM "storage.scratch.encrypted\":\"false\"");
+
+    ASSERT(yes.encrypted_scratch && !no.encrypted_scratch);
 }
 
 TEST(others_change_nothing)

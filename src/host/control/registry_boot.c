@@ -116,7 +116,10 @@ static void scratch_main(void *arg)
 
 static int attach_scratch(struct ctx *ctx, struct box *b, struct err *err)
 {
-    const struct scsi_mount mount = { .filesystem = "ext4" };
+    /* With a key of the guest's own what the host has formatted means nothing. */
+    const struct scsi_mount mount = { .filesystem = "ext4",
+                                      .encrypted = b->encrypted_scratch,
+                                      .ensure_filesystem = b->encrypted_scratch };
     uint64_t id;
 
     if (latch_wait(ctx, &b->scratch_made, "the scratch disk to be made", err) < 0)
@@ -346,9 +349,12 @@ static char *kernel_of(const char *image_dir)
     return str_dup(release);
 }
 
-static void begin(struct registry *r, const struct spec *spec, const struct sizing *size)
+static void begin(struct registry *r, const struct spec *spec, const struct sizing *size,
+                  const struct options *options)
 {
     struct box *b = mem_new(struct box);
+
+    b->encrypted_scratch = options->encrypted_scratch;
 
     b->refs = 1;
     b->r = r;
@@ -411,8 +417,12 @@ int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
     if (!r->box) {
-        begin(r, spec, &size);
+        begin(r, spec, &size, options);
         r->box->least = (struct sizing){ options->memory_mib, options->cpus };
+    } else if (options->encrypted_scratch && !r->box->encrypted_scratch) {
+        return err_set(err, ERR_STATE,
+                       "an encrypted scratch disk is asked for, and the VM runs with one that is "
+                       "not: the pod's first container (its sandbox) must ask for it");
     }
     return await(ctx, r, NEED_PREPARED, err);
 }

@@ -279,6 +279,7 @@ struct box {
     char *kernel;             /* its release; "" if the image does not say */
     char *cgroup_path;
     bool set_oom_score_adj;
+    bool encrypted_scratch;
     int oom_score_adj;
     char *scratch_path;  /* in the guest */
     struct list volumes; /* of its pods (container_volumes.c) */

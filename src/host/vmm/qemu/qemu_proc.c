@@ -64,20 +64,19 @@ static void read_errors(void *arg)
 }
 
 /* The guest saw it too, and goes on (werror=report). How often it writes to a full disk is its own
- * decision. "disk-0-7" is controller 0, LUN 7. */
+ * decision. "disk-0-7" is controller 0, LUN 7. ("nospace" is true only for a VM that is stopped by
+ * it.) */
 static void on_io_error(struct qemu_proc *p, const struct qmp_message *m)
 {
     const char *reason = "", *node = "", *operation = "";
     struct err ignored = ERR_INIT;
-    bool full = false;
 
     (void)js_str(m->data, "reason", &reason, &ignored);
     (void)js_str(m->data, "node-name", &node, &ignored);
     (void)js_str(m->data, "operation", &operation, &ignored);
-    (void)js_bool(m->data, "nospace", &full, &ignored);
     if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
         log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", node),
-                 F_STR("during", operation), F_STR("reason", reason), F_BOOL("full", full),
+                 F_STR("during", operation), F_STR("reason", reason),
                  F_U("lost", p->io_errors.lost));
 }
 
