@@ -17,7 +17,7 @@ struct options {
     uint32_t memory_mib, cpus; /* 0: not said */
     bool shared_rootfs;
     bool shared_empty_dirs;
-    bool encrypted_scratch; /* of the VM: the first container's word counts */
+    bool encrypted_scratch;  /* of the VM: the first container's word counts */
     bool no_writable_shares; /* nothing of the host is writable in the container; checked */
 };
 /* ERR_INVALID: a value that makes no sense, or two that contradict each other. ERR_UNIMPLEMENTED:
