@@ -119,8 +119,6 @@ def pods(t):
     t.until(lambda: total() > 600, "the VM has what its pod may use", 60)
     t.check(host_cpu(t.qemu_pid())[1] in (2048, 79), str(host_cpu(t.qemu_pid())))
     t.equal(c.sh("cat /sys/fs/cgroup/memory.max"), f"{400 * MIB}\n")
-    refused(t, r"this VM can have \d+ to|the guest has come to", pod.id, "k8s.io",
-            memory={"limit": 1 * MIB}) if t.version == "1.7" else None
     t.equal(c.state, cri.RUNNING)
 
 
