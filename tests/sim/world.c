@@ -233,6 +233,7 @@ void world_plan(struct world *w, unsigned faults, bool rare)
     w->guest_opts.exit_code = WORLD_CODE;
     w->guest_opts.output_bytes = rng_below(&w->rng, 3000);
     w->guest_opts.oom_ns = world_chance(w, 200) ? world_some_ns(w, 10 * NS_PER_S) + 1 : 0;
+    w->guest_opts.oom_late = w->guest_opts.oom_ns % 2;
     if (faults & WORLD_BOOT) {
         w->vmm_opts.start = maybe_fail(w, rare ? 50 : 400);
         w->guest_opts.agent_hangs = world_chance(w, rare ? 20 : 200);

@@ -147,6 +147,12 @@ static int wait_oom(struct ctx *ctx, struct fake *g, const char *id, struct brid
             resp->properties = "{\"OutOfMemory\":true}";
             return 0;
         }
+        if (will && c->stopped && g->opts.oom_late) {
+            c->oom_told = true;
+            (void)fiber_sleep(ctx, 3 * NS_PER_S, &err); /* or the power goes */
+            resp->properties = "{\"OutOfMemory\":true}";
+            return 0;
+        }
         if (!c || c->stopped) {
             resp->properties = "{}";
             return 0;
