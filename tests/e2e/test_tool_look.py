@@ -9,6 +9,7 @@ import socket
 import tarfile
 import xml.etree.ElementTree as xml
 
+import packages
 import terminal
 from e2e import test
 
@@ -220,6 +221,9 @@ def metrics(t):
     for line in text.splitlines():
         t.match(r'^(# (HELP|TYPE) \w+ .+|\w+\{namespace="[^"]+",sandbox="[^"]+"\} [-+.e\d]+)$', line)
     t.equal(json.loads(t.lcow("metrics", "--json").out)[0]["lcow_containers"], 1)
+    with open(os.path.join(packages.TOP, "docs/metrics.md")) as page:
+        t.equal(re.findall(r"(?m)^\| `(\w+)` \| (\w+) \|", page.read()),
+                re.findall(r"(?m)^# TYPE (\w+) (\w+)$", text))
 
     path = os.path.join(t.work, "metrics.sock")
     server = t.start("metrics", "--listen", f"unix:{path}")
