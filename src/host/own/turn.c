@@ -60,14 +60,18 @@ static bool take_turn(struct turn *t, bool wait, struct err *err)
     uint32_t last = 0;
     unsigned next, i = 0;
 
-    (void)pread(t->fd, &last, sizeof(last), 0); /* a new file is empty; any start will do */
+    if (pread(t->fd, &last, sizeof(last), 0) != sizeof(last))
+        last = 0; /* a new file is empty; any start will do */
     next = (last % t->n + 1) % t->n;
     while (i < t->n && err->code == ERR_NONE && !lock(t, (next + i) % t->n, false, err))
         i++;
     if (err->code != ERR_NONE || (i == t->n && !(wait && lock(t, next, true, err))))
         return false;
     last = (next + i) % t->n;
-    (void)pwrite(t->fd, &last, sizeof(last), 0); /* only makes the queue less fair */
+
+    ssize_t written = pwrite(t->fd, &last, sizeof(last), 0);
+
+    (void)written; /* if it was not, the queue is less fair: no more */
     return true;
 }
 
