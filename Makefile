@@ -35,8 +35,9 @@ $(MESON_GCC)/build.ninja $(MESON_CLANG)/build.ninja $(MESON_ASAN)/build.ninja $(
 build:
 	@mkdir -p build
 
+# NINJA_TARGETS: for those who want no tests built.
 programs: $(MESON_GCC)/build.ninja ## build/bin
-	@ninja --quiet -C $(MESON_GCC)
+	@ninja --quiet -C $(MESON_GCC) $(NINJA_TARGETS)
 	@mkdir -p build/bin
 	@for p in lcow/lcow gcs/gcs shim/containerd-shim-lcow-v2; do \
 		cmp -s $(MESON_GCC)/cmd/$$p build/bin/$${p#*/} || \

@@ -75,3 +75,13 @@ apt_suites() {
     *) echo "$1" ;;
     esac
 }
+
+# apt_pin_backports WORLD RELEASE: Debian 12 has QEMU 7.2. Only QEMU and its firmware are taken from
+# backports; the world's source list must name them.
+apt_pin_backports() {
+    cat >"$LCOW_CACHE/apt/$1/pins" <<END
+Package: src:qemu src:seabios
+Pin: release n=$2-backports
+Pin-Priority: 900
+END
+}
