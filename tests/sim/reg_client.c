@@ -125,8 +125,8 @@ static int wait_one(struct step *t)
 static int update(struct step *t, struct container *c)
 {
     static const char *const texts[] = { "{}", "{\"memory\":{\"limit\":402653184}}",
-                                         "{\"memory\":{\"limit\":1048576},\"cpu\":{\"quota\":"
-                                         "200000}}" };
+                                         ("{\"memory\":{\"limit\":1048576},\"cpu\":{\"quota\":"
+                                          "200000}}") };
     const char *text = texts[loop_now(t->s->w.loop) / 7 % ARRAY_LEN(texts)];
 
     return container_update(t->ctx, c, text, strlen(text), t->err);
