@@ -120,7 +120,6 @@ static int wait_one(struct step *t)
     return 0;
 }
 
-/* Never waits, whatever hangs. */
 /* The VM grows, shrinks, or cannot. */
 static int update(struct step *t, struct container *c)
 {
