@@ -84,21 +84,16 @@ static int find_container(struct ctx *ctx, struct tool *t, const char *word,
     if (!s->doc)
         return err_set(err, ERR_UNAVAILABLE, "%s/%s: %s", s->ns, s->id, s->why.msg);
 
-    const json_t *list = json_object_get(s->doc, "containers");
+    const json_t *c = shims_container(s, container ? container : s->id);
+    int64_t pid = json_integer_value(json_object_get(c, "guest_pid"));
 
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *c = json_array_get(list, i);
-        int64_t pid = json_integer_value(json_object_get(c, "guest_pid"));
-
-        if (!str_eq(json_string_value(json_object_get(c, "id")), container ? container : s->id))
-            continue;
-        if (pid <= 0 || json_object_get(c, "exited_ns"))
-            return err_set(err, ERR_STATE, "container %s does not run", word);
-        *ret_pid = str_format("%" PRId64, pid);
-        return shim_connect(ctx, s, ret_client, err);
-    }
-    return err_set(err, ERR_NOT_FOUND, "%s is a VM without a container of that name; see: lcow ps",
-                   word);
+    if (!c)
+        return err_set(err, ERR_NOT_FOUND,
+                       "%s is a VM without a container of that name; see: lcow ps", word);
+    if (pid <= 0 || json_object_get(c, "exited_ns"))
+        return err_set(err, ERR_STATE, "container %s does not run", word);
+    *ret_pid = str_format("%" PRId64, pid);
+    return shim_connect(ctx, s, ret_client, err);
 }
 
 /* ---- our own tar */

@@ -1,6 +1,6 @@
-/* exec.c - `lcow exec --vm`: a command in a running VM, outside its containers, by way of its shim.
- * Works although crun, the container or containerd does not. stdio goes through FIFOs in a
- * directory of our own, as containerd's does. */
+/* exec.c - `lcow exec`: a command in a container, or (--vm) in its VM, outside the containers, by
+ * way of its shim. The latter works although crun, the container or containerd does not. stdio goes
+ * through FIFOs in a directory of our own, as containerd's does. */
 #include "tool/exec.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
@@ -11,6 +11,7 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_client.h"
+#include "tool/exec_task.h"
 #include "tool/shims.h"
 #include "tool/term.h"
 #include "tool/tool.h"
@@ -29,29 +30,32 @@
 #define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
 
 struct exec_opts {
-    bool vm, terminal;
+    bool vm, terminal, interactive;
     const char *cwd;
 };
 
 #define AT(f) offsetof(struct exec_opts, f)
 static const struct args_opt opts_table[] = {
-    { "vm", 0, ARGS_FLAG, NULL, AT(vm),
-      "in the VM itself; required: `ctr task exec` and "
-      "`crictl exec` reach containers" },
+    { "vm", 0, ARGS_FLAG, NULL, AT(vm), "in the VM itself, outside its containers" },
     { "terminal", 't', ARGS_FLAG, NULL, AT(terminal), "give CMD a terminal" },
-    { "cwd", 'C', ARGS_STR, "DIR", AT(cwd), "CMD's working directory in the VM" },
+    { "interactive", 'i', ARGS_FLAG, NULL, AT(interactive),
+      "for those who are used to it: stdin is always handed on" },
+    { "cwd", 'C', ARGS_STR, "DIR", AT(cwd), "CMD's working directory" },
 };
 static const struct args_example examples[] = {
+    { "lcow exec -it 77b01 -- sh", "a shell in a container" },
     { "lcow exec --vm 4f2a9 -- dmesg", "the guest kernel's own words" },
     { "lcow exec --vm -t 4f2a9 -- sh", "a shell in the VM" },
 };
 static const struct args_cmd cmd = {
     .name = "exec",
-    .summary = "Run CMD in a running VM.",
-    .synopsis = "--vm [options] ID -- CMD...",
-    .text = "It does not need crun or the containers of the VM to work, only its agent.\n"
-            "\n"
-            "Exit code: CMD's own; 125 if lcow failed; 2 if this command line is wrong.",
+    .summary = "Run CMD in a container, or in its VM.",
+    .synopsis = "[--vm] [options] ID -- CMD...",
+    .text =
+        "With --vm it does not need crun or the containers of the VM to work, only its agent. In a "
+        "container CMD has the environment and user of the container's own process.\n"
+        "\n"
+        "Exit code: CMD's own; 125 if lcow failed; 2 if this command line is wrong.",
     .opts = opts_table,
     .n_opts = ARRAY_LEN(opts_table),
     .takes_command = true,
@@ -120,6 +124,19 @@ static int open_all(struct exec *x, bool terminal, struct err *err)
                : 0;
 }
 
+static int tell_once(struct ctx *ctx, struct exec *x, const Lcow__ExecControlRequest *req,
+                     struct err *err)
+{
+    const struct exec_task *task = x->what->task;
+
+    if (!task)
+        return rpc_client_call(ctx, x->client, "lcow.v1.Shim", "ExecControl", req,
+                               &lcow__exec_control_response__descriptor, NULL, err);
+    return req->close_stdin
+               ? exec_task_close_stdin(ctx, task, err)
+               : exec_task_resize(ctx, task, (uint16_t)req->rows, (uint16_t)req->cols, err);
+}
+
 /* Tells the shim of a news about the command, which it may not have started yet. */
 static void control(struct exec *x, const Lcow__ExecControlRequest *req)
 {
@@ -127,8 +144,7 @@ static void control(struct exec *x, const Lcow__ExecControlRequest *req)
         struct ctx limited = ctx_with_timeout(&x->in_ctx, CONTROL_LIMIT);
         struct err err = ERR_INIT;
 
-        if (rpc_client_call(&limited, x->client, "lcow.v1.Shim", "ExecControl", req,
-                            &lcow__exec_control_response__descriptor, NULL, &err) == 0 ||
+        if (tell_once(&limited, x, req, &err) == 0 ||
             (err.code != ERR_NOT_FOUND && err.code != ERR_STATE) ||
             fiber_sleep(&x->in_ctx, CONTROL_PAUSE, &err) < 0)
             return;
@@ -209,6 +225,9 @@ static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
     Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
     AUTO(pb_free) Diag__ExecProcessResponse *resp = NULL;
 
+    if (x->what->task)
+        return exec_task_run(ctx, x->what->task, x->path[0], x->path[1],
+                             x->path[2] ? x->path[2] : "", ret_code, err);
     req.args = (const char **)x->what->argv;
     for (size_t i = 0; x->what->argv[i]; i++)
         req.n_args++;
@@ -273,28 +292,85 @@ int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
     return r;
 }
 
-static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
+/* ---- the command line */
+
+/* The shim of word's container, and what is to run there. */
+static int find_task(struct ctx *ctx, struct tool *t, const char *word, const struct exec_opts *o,
+                     char *const *argv, struct rpc_client **ret_client, char **ret_container,
+                     char **ret_process, struct err *err)
+{
+    AUTO(shims_release) struct shims shims = { 0 };
+    const struct shim *s;
+    const char *container;
+
+    if (shims_list(t->config.run_root, &shims, err) < 0)
+        return -1;
+    shims_ask(ctx, &shims);
+    if (shims_find(&shims, word, &s, &container, err) < 0)
+        return -1;
+
+    const json_t *found = shims_container(s, container ? container : s->id);
+    const char *bundle = json_string_value(json_object_get(found, "bundle"));
+
+    if (!found || !bundle)
+        return err_set(err, ERR_NOT_FOUND,
+                       "%s has no container of that name: give a container's ID, or --vm", word);
+    *ret_container = str_dup(container ? container : s->id);
+    if (exec_task_process(bundle, argv, o->cwd, o->terminal, ret_process, err) < 0)
+        return -1;
+    return shim_connect(ctx, s, ret_client, err);
+}
+
+static int exec_in_container(struct ctx *ctx, struct tool *t, const char *word,
+                             const struct exec_opts *o, char *const *argv, int *ret_code,
+                             struct err *err)
 {
     AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    AUTO_FREE char *container = NULL, *process = NULL;
+    uint32_t random;
+
+    if (find_task(ctx, t, word, o, argv, &client, &container, &process, err) < 0)
+        return -1;
+    loop_rand(t->loop, &random, sizeof(random));
+
+    AUTO_FREE char *id = str_format("lcow-%08x", random);
+    const struct exec_task task = { .client = client,
+                                    .container = container,
+                                    .exec_id = id,
+                                    .process = process,
+                                    .terminal = o->terminal };
+    const struct tool_exec what = { .task = &task, .terminal = o->terminal, .fds = { 0, 1, 2 } };
+
+    return tool_exec_in_vm(ctx, t, client, &what, ret_code, err);
+}
+
+static int exec_in_vm(struct ctx *ctx, struct tool *t, const char *word, const struct exec_opts *o,
+                      char *const *argv, int *ret_code, struct err *err)
+{
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+    const struct tool_exec what = {
+        .argv = argv, .cwd = o->cwd, .terminal = o->terminal, .fds = { 0, 1, 2 }
+    };
+
+    if (tool_shim_of(ctx, t, word, &client, err) < 0)
+        return -1;
+    return tool_exec_in_vm(ctx, t, client, &what, ret_code, err);
+}
+
+static int exec_run(struct ctx *ctx, struct tool *t, char **argv)
+{
     struct exec_opts o = { 0 };
     struct args_rest rest;
     struct err err = ERR_INIT;
-    int code;
+    int code, r;
 
     if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
         return code;
-    if (!o.vm || rest.n < 2)
-        return tool_fail(TOOL_USAGE, "exec needs --vm, an ID and a command: lcow exec --vm ID -- "
-                                     "CMD");
-
-    const struct tool_exec what = {
-        .argv = rest.argv + 1, .cwd = o.cwd, .terminal = o.terminal, .fds = { 0, 1, 2 }
-    };
-
-    if (tool_shim_of(ctx, t, rest.argv[0], &client, &err) < 0 ||
-        tool_exec_in_vm(ctx, t, client, &what, &code, &err) < 0)
-        return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
-    return code;
+    if (rest.n < 2)
+        return tool_fail(TOOL_USAGE, "exec needs an ID and a command: lcow exec ID -- CMD");
+    r = (o.vm ? exec_in_vm : exec_in_container)(ctx, t, rest.argv[0], &o, rest.argv + 1, &code,
+                                                &err);
+    return r < 0 ? tool_fail(TOOL_BOOT_FAILED, "%s", err.msg) : code;
 }
 
 const struct tool_command exec_command = { .cmd = &cmd, .run = exec_run };

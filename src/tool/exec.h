@@ -1,17 +1,20 @@
-/* exec.h - a command in a running VM, with descriptors of ours as its stdio. */
+/* exec.h - a command in a running VM or one of its containers, with descriptors of ours as its
+ * stdio. */
 #pragma once
 #include <stdbool.h>
 
 struct ctx;
 struct err;
+struct exec_task;
 struct rpc_client;
 struct tool;
 
 struct tool_exec {
-    char *const *argv; /* NULL-terminated */
-    const char *cwd;   /* NULL: / */
-    bool terminal;     /* of the VM's, with ours in raw mode meanwhile */
-    int fds[3];        /* borrowed */
+    const struct exec_task *task; /* in a container; NULL: in the VM, and then: */
+    char *const *argv;            /* NULL-terminated */
+    const char *cwd;              /* NULL: / */
+    bool terminal;                /* of the VM's, with ours in raw mode meanwhile */
+    int fds[3];                   /* borrowed */
 };
 /* Waits until it has ended and its output is written. SIGINT and SIGTERM end it. Once a process. */
 int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,

@@ -137,6 +137,19 @@ void shims_ask(struct ctx *ctx, struct shims *s)
     (void)group_wait(&root, &group, "the shims' answers", &ignored);
 }
 
+const json_t *shims_container(const struct shim *s, const char *id)
+{
+    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
+
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *c = json_array_get(list, i);
+
+        if (str_eq(json_string_value(json_object_get(c, "id")), id))
+            return c;
+    }
+    return NULL;
+}
+
 /* ---- one of them by its name */
 
 struct search {

@@ -39,6 +39,8 @@ static inline void shims_release_auto(struct shims *s)
 int shims_find(const struct shims *s, const char *word, const struct shim **ret,
                const char **ret_container, struct err *err);
 
+/* What the shim said of one of its containers; NULL: nothing. Borrowed. */
+const json_t *shims_container(const struct shim *s, const char *id);
 /* A connection. An answer that it is no shim of ours, or stopped, names it. Caller frees. */
 int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret, struct err *err);
 

@@ -4,6 +4,7 @@ import json
 import os
 import signal
 
+import terminal
 from e2e import test
 
 FOREVER = ("sleep", "100000")
@@ -56,7 +57,33 @@ def vm_exec(t):
     t.match("crun", t.lcow("exec", "--vm", "c1", "--", "ls", "/bin", "/usr/bin").out)
     big = t.lcow("exec", "--vm", "c1", "--", "seq", "1", "100000")
     t.equal(big.out, "".join(f"{i}\n" for i in range(1, 100001)))
-    t.equal(t.lcow("exec", "c1", "true").code, 2)
+    t.equal(t.lcow("exec", "--vm", "c1").code, 2)
+
+
+@test("lcow exec: in a container, with its environment; on a terminal; nothing stays", runc=False)
+def container_exec(t):
+    t.detach("--env=COLOUR=green", "c1", *FOREVER)
+    r = t.lcow("exec", "c1", "--", "sh", "-c", "cat; echo $COLOUR >&2; cd /; exit 7",
+               stdin=b"through containerd's door\n")
+    t.equal((r.out, r.err, r.code), ("through containerd's door\n", "green\n", 7))
+    t.equal(t.lcow("exec", "-C", "/tmp", "c1", "--", "pwd").out, "/tmp\n")
+    r = t.lcow("exec", "c1", "--", "/no/such/command")
+    t.equal(r.code, 125)
+    t.match("/no/such/command", " ".join(r.err.split()))
+    t.equal(t.lcow("exec", "c2", "--", "true").code, 125)
+
+    live = terminal.Terminal(t, "exec", "-it", "c1", "--", "sh", rows=33, cols=99)
+    live.expect("# ")
+    live.send("stty size; tty; exit 5\n")
+    live.expect("33 99")
+    live.expect("/dev/pts/")
+    t.equal(live.wait(60), 5)
+
+    killed = t.start("exec", "c1", "--", "sh", "-c", "echo up; exec sleep 10000")
+    killed.await_output("up")
+    killed.signal(signal.SIGTERM)
+    t.equal(killed.wait(60).code, 125)
+    t.until(lambda: t.lcow("tasks", "c1").out == "c1\n", "no exec is left")
 
 
 @test("lcow exec --vm works although crun is broken in the guest", runc=False)
