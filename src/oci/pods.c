@@ -143,9 +143,12 @@ static bool tmpfs_size(const json_t *mount, uint64_t *ret)
         if (digits[n] && (!unit || digits[n + 1]))
             return false;
         digits[n] = '\0';
-        if (str_to_u64(digits, UINT64_MAX >> 40, ret) < 0)
+
+        unsigned shift = unit ? 10 * (unsigned)(unit - units + 1) : 0;
+
+        if (str_to_u64(digits, (uint64_t)INT64_MAX >> shift, ret) < 0)
             return false;
-        *ret <<= unit ? 10 * (unit - units + 1) : 0;
+        *ret <<= shift;
         return *ret > 0;
     }
     return false;

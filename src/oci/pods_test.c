@@ -149,6 +149,8 @@ TEST(shared_memory_has_the_size_that_was_said)
         shm_size("\"type\":\"tmpfs\",\"options\":[\"mode=1777\",\"size=32768k\"]", NULL, &err),
         32 << 20);
     ASSERT_EQ(shm_size("\"type\":\"tmpfs\",\"options\":[\"size=1G\"]", NULL, &err), 1 << 30);
+    ASSERT_EQ(shm_size("\"type\":\"tmpfs\",\"options\":[\"size=134217728\"]", NULL, &err),
+              128 << 20);
     ASSERT_EQ(shm_size("\"type\":\"tmpfs\",\"options\":[\"size=50%\"]", NULL, &err), 64 << 20);
     ASSERT_EQ(shm_size(bind, "1024", &err), 1 << 20);
     ASSERT_EQ(shm_size(bind, "much", &err), 0);

@@ -132,7 +132,13 @@ int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_
         if (!v)
             v = decide(ctx, c, dir, &found);
         *ret_local = v->local;
-        if (v->local)
+        /* Never another directory of it instead. */
+        if (v->local && found.elsewhere)
+            r = err_set(err, ERR_STATE,
+                        "the emptyDir %s lives in the VM, and this is not found in it on the host: "
+                        "has somebody put files there?",
+                        dir);
+        else if (v->local)
             r = write(&found, v->key, mount, err);
     }
     emptydir_release(&found);

@@ -6,6 +6,7 @@
 
 #define MIB (UINT64_C(1) << 20)
 #define DEFAULT_PERIOD_US 100000 /* the kernel's */
+#define QUOTA_MIN_US 1000        /* the same; less is refused */
 
 static uint64_t at_most(uint64_t value, uint64_t max)
 {
@@ -96,7 +97,7 @@ void sizing_of_pods(const struct config *c, const struct sizing *least,
         .memory_mib = larger(bytes / MIB + (bytes % MIB != 0) + c->overhead_mib,
                              larger(CONFIG_MEMORY_MIB_MIN, least->memory_mib)),
         .cpus = (uint32_t)at_most(larger((cpu + 999) / 1000, least->cpus), c->max_cpus),
-        .cpu_quota = open ? 0 : quota * (DEFAULT_PERIOD_US / 1000),
+        .cpu_quota = open ? 0 : larger(quota * (DEFAULT_PERIOD_US / 1000), QUOTA_MIN_US),
         .cpu_period = DEFAULT_PERIOD_US,
         .cpu_shares = shares,
     };

@@ -55,9 +55,9 @@ static int find_name(struct job *j, struct err *err)
 }
 
 /* Whoever mounted it, or made it part of something, holds it exclusively. */
-static int check_unused(const struct job *j, struct err *err)
+static int check_unused(const struct job *j, const char *again, struct err *err)
 {
-    AUTO_FD int fd = open(j->path, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
+    AUTO_FD int fd = open(again, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0 && errno == EBUSY)
         return err_set(err, ERR_STATE,
@@ -91,19 +91,20 @@ static int open_in_thread(void *arg, struct err *err)
 
     if (!j->path && find_name(j, err) < 0)
         return -1;
-    /* Looked at first: to open a device may do something. */
-    if (stat(j->path, &st) < 0)
+    /* Looked at first, since to open a device may do something; then opened by what was looked at,
+     * whatever has the name by then. */
+    AUTO_FD int seen = open(j->path, O_PATH | O_CLOEXEC);
+    if (seen < 0)
         return err_sys(err, errno, "open %s", j->path);
-    if (check_kind(j, &st, err) < 0 || (S_ISBLK(st.st_mode) && check_unused(j, err) < 0))
+    if (fstat(seen, &st) < 0)
+        return err_sys(err, errno, "look at %s", j->path);
+    AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
+    if (check_kind(j, &st, err) < 0 || (S_ISBLK(st.st_mode) && check_unused(j, again, err) < 0))
         return -1;
     AUTO_FD int fd =
-        open(j->path, (j->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        open(again, (j->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return err_sys(err, errno, "open %s", j->path);
-    if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at %s", j->path);
-    if (check_kind(j, &st, err) < 0)
-        return -1;
     if (j->major && (major(st.st_rdev) != j->major || minor(st.st_rdev) != j->minor))
         return err_set(err, ERR_NOT_FOUND, "%s is not block device %u:%u any more", j->path,
                        j->major, j->minor);

@@ -116,7 +116,7 @@ static int look_in_thread(void *arg, struct err *err)
             e->at = i;
             return 0;
         }
-    e->has_files = true;
+    e->has_files = e->elsewhere = true;
     return 0;
 }
 

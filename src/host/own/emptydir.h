@@ -31,6 +31,7 @@ struct emptydir {
     } * dirs;
     size_t n, cap;
     size_t at;      /* the one that was asked for */
+    bool elsewhere; /* that was not found: at says nothing */
     bool has_files; /* or too much to look at: somebody else than the kubelet has been here */
 };
 

@@ -46,6 +46,9 @@ static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_
     const struct vm_doc *d = base_doc(q);
     uint32_t most = d->max_memory_mib > d->memory_mib ? d->max_memory_mib : d->memory_mib;
 
+    /* A clone that is asked for less keeps what its template has. */
+    if (q->form == QEMU_CLONE && mib < d->memory_mib)
+        mib = d->memory_mib;
     if (mib < d->memory_mib || mib > most)
         return err_set(err, ERR_RANGE, "memory of %u MiB: this VM can have %u to %u", mib,
                        d->memory_mib, most);
@@ -151,8 +154,13 @@ static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
     char id[24];
 
     snprintf(id, sizeof(id), "cpu-%u", before - 1);
-    if (qmp_client_call(&limited, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0)
-        return -1;
+    if (qmp_client_call(&limited, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0) {
+        if (err->code != ERR_NOT_FOUND)
+            return -1;
+        err_clear(err);
+        q->n_cpus = before - 1; /* the guest let go of it when we had given up */
+        return 0;
+    }
     while (q->n_cpus == before && !qemu_is_gone(q))
         if (waitq_wait(&limited, &q->stage_q, "the guest to let go of a vCPU", err) < 0)
             return err_wrap(err, "the guest keeps %u vCPUs", before);
