@@ -1,7 +1,8 @@
 /* cp.c - `lcow cp`: files between the host and a container, as a tar stream through the VM. The
  * VM's own static tools work inside the container's root (gcs in-root), so the container needs
  * none. What comes from a guest is unpacked by tar into a new directory, and moved from there: a
- * stream that tries to leave it is tar's business to refuse, as for any archive of a stranger. */
+ * stream that tries to leave it is tar's business to refuse, as for any archive of a stranger. No
+ * set-uid bit and no device of a guest's is made on the host. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -12,6 +13,7 @@
 #include "tool/tool.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <ftw.h>
 #include <inttypes.h>
 #include <libgen.h>
 #include <stdio.h>
@@ -189,7 +191,9 @@ static int receive(struct ctx *ctx, struct tool *t, struct rpc_client *client, c
                    const char *from, const char *dir, struct err *err)
 {
     AUTO_FD int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    const char *const local[] = { "tar", "-C", dir, "-xf", "-", "--no-same-owner", NULL };
+    const char *const local[] = {
+        "tar", "-C", dir, "-xf", "-", "--no-same-owner", "--no-same-permissions", NULL
+    };
     char *const remote[] = {
         "sh", "-c", (char *)script_out, "cp", (char *)pid, (char *)from, NULL
     };
@@ -203,6 +207,11 @@ static int receive(struct ctx *ctx, struct tool *t, struct rpc_client *client, c
     fd_close(tar.ours);
     child_free(tar.child);
     return r;
+}
+
+static int is_node(const char *path, const struct stat *st, int type, struct FTW *at)
+{
+    return type == FTW_NS || S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode);
 }
 
 static int copy_out(struct ctx *ctx, struct tool *t, struct rpc_client *client, const char *pid,
@@ -220,6 +229,8 @@ static int copy_out(struct ctx *ctx, struct tool *t, struct rpc_client *client, 
     AUTO_FREE char *arrived = str_format("%s/%s", dir, name);
 
     r = receive(ctx, t, client, pid, from, dir, err);
+    if (r == 0 && access(arrived, F_OK) == 0 && nftw(arrived, is_node, 16, FTW_PHYS) != 0)
+        r = err_set(err, ERR_INVALID, "%s is or has a device: not copied", from);
     if (r == 0 && rename(arrived, target) < 0)
         r = err_sys(err, errno, "put it at %s", target);
     (void)dir_remove(dir);

@@ -13,6 +13,9 @@
 #include <string.h>
 #include <unistd.h>
 
+/* Nobody tells of a shim that was killed, or of a reader that has gone. */
+#define LOOK_AGAIN NS_PER_S
+
 struct logs_opts {
     bool follow, kernel, agent, shim, container, json;
     uint32_t lines;
@@ -204,8 +207,14 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
             return -1;
         if (over || fd_ready_now(STDOUT_FILENO, 0) & (POLLERR | POLLHUP))
             return 0;
-        if (loop_wait_fd(ctx, fd, POLLIN, "more to tell", err) < 0)
-            return -1;
+
+        struct ctx limited = ctx_with_timeout(ctx, LOOK_AGAIN);
+
+        if (loop_wait_fd(&limited, fd, POLLIN, "more to tell", err) < 0) {
+            if (err->code != ERR_DEADLINE || ctx_check(ctx, err) < 0)
+                return -1;
+            err_clear(err);
+        }
         while (read(fd, news, sizeof(news)) > 0)
             ;
     }

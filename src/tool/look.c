@@ -9,6 +9,7 @@
 #include "tool/tool.h"
 #include <limits.h>
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
@@ -60,13 +61,26 @@ static const struct args_cmd stacks_cmd = {
     .n_examples = ARRAY_LEN(stacks_examples),
 };
 
+/* The guest's own words, line by line. */
+static void put_safely(struct sbuf *out, const char *text)
+{
+    AUTO_FREE char *copy = str_dup(text);
+
+    for (char *rest = copy, *line; (line = strsep(&rest, "\n"));) {
+        AUTO_FREE char *safe = str_printable(line);
+
+        sbuf_addf(out, "%s\n", safe);
+    }
+}
+
 static void put_stacks(const Diag__StacksResponse *resp, bool json, struct sbuf *out)
 {
     AUTO(jsw_release) struct jsw w;
 
     jsw_init(&w, JSW_PLAIN);
     if (!json) {
-        sbuf_addf(out, "shim\n%s\nguest\n%s\n", resp->stacks, resp->guest_stacks);
+        sbuf_addf(out, "shim\n%s\nguest\n", resp->stacks);
+        put_safely(out, resp->guest_stacks);
         return;
     }
     jsw_obj(&w, NULL);

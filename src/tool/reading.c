@@ -164,13 +164,14 @@ static int64_t parse_time(const char *text)
 {
     struct tm tm = { 0 };
     const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
-    double fraction = 0;
+    int64_t ns = 0;
 
     if (!rest)
         return 0;
-    if (*rest == '.')
-        fraction = strtod(rest, NULL);
-    return (int64_t)timegm(&tm) * 1000000 + (int64_t)(fraction * 1e6);
+    if (*rest++ == '.')
+        for (int64_t unit = NS_PER_S / 10; unit > 0 && *rest >= '0' && *rest <= '9'; unit /= 10)
+            ns += (*rest++ - '0') * unit;
+    return (int64_t)timegm(&tm) * (int64_t)NS_PER_S + ns;
 }
 
 static enum line_source source_of(const json_t *doc)
@@ -212,7 +213,7 @@ static void add_line(struct readings *r, const struct reading *x, const char *te
     const char *at = string_of(doc, "at");
 
     line.time = at[0] ? at : string_of(doc, "time");
-    line.at_us = parse_time(line.time);
+    line.at_ns = parse_time(line.time);
     line.level = string_of(doc, "level");
     line.text =
         string_of(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
@@ -283,8 +284,8 @@ static int by_time(const void *a, const void *b)
 {
     const struct line *x = a, *y = b;
 
-    if (x->at_us != y->at_us)
-        return x->at_us < y->at_us ? -1 : 1;
+    if (x->at_ns != y->at_ns)
+        return x->at_ns < y->at_ns ? -1 : 1;
     return x->order < y->order ? -1 : x->order > y->order;
 }
 

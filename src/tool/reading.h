@@ -16,7 +16,7 @@ const char *line_source_name(enum line_source s);
 
 struct line {
     enum line_source source;
-    int64_t at_us;    /* wall clock, since 1970 */
+    int64_t at_ns;    /* wall clock, since 1970 */
     const char *time; /* as it stands in doc; borrowed, as the others */
     const char *level, *text;
     const char *ns, *id; /* whose */

@@ -77,8 +77,9 @@ def explain_life(t):
 
     qemu, shim = t.qemu_pid(), t.shim_pid()
     os.kill(qemu, signal.SIGSTOP)
-    t.match(rf"QEMU is stopped.*kill -CONT {qemu}", " ".join(explain(t, "c1")[0].split()))
-    t.match("Linux version", t.lcow("console", "c1").out + "Linux version")
+    t.until(lambda: re.search(rf"QEMU is stopped.*kill -CONT {qemu}",
+                              " ".join(explain(t, "c1")[0].split())), "QEMU is said to be stopped")
+    t.equal(t.lcow("console", "c1").code, 0)
     t.equal(t.lcow("logs", "c1").code, 0)
     os.kill(qemu, signal.SIGCONT)
     os.kill(shim, signal.SIGSTOP)
@@ -174,7 +175,8 @@ def timeline(t):
 def top(t):
     t.match("no sandbox runs", t.lcow("top", "--once").out)
     t.detach("c1", *FOREVER)
-    row = json.loads(t.lcow("top", "--json").out)[0]
+    row = t.until(lambda: [r for r in json.loads(t.lcow("top", "--json").out)
+                           if "guest_memory_bytes" in r], "the guest answers in time")[0]
     t.check(row["vmm_pss_bytes"] > 10 << 20 and row["shim_pss_bytes"] > 100 << 10, "memory", row)
     t.check(0 < row["guest_memory_bytes"] < row["vmm_pss_bytes"], "the guest's", row)
     once = t.lcow("top", "--once").out
@@ -199,6 +201,12 @@ def top(t):
         os.kill(t.qemu_pid(), signal.SIGCONT)
 
 
+def listens(path):
+    """A socket has its name a moment before somebody listens on it."""
+    with socket.socket(socket.AF_UNIX) as s:
+        return s.connect_ex(path) == 0
+
+
 def scrape(path):
     with socket.socket(socket.AF_UNIX) as s:
         s.settimeout(30)
@@ -213,7 +221,11 @@ def scrape(path):
 @test("lcow metrics: printed, and served on a socket of its own", runc=False)
 def metrics(t):
     t.detach("c1", *FOREVER)
-    text = t.lcow("metrics").out
+
+    def look():
+        said = t.lcow("metrics").out
+        return re.search(r"(?m)^lcow_guest_up\{.* 1$", said) and said
+    text = t.until(look, "the guest answers in time")
     for name, value in (("lcow_shim_up", "1"), ("lcow_vm_running", "1"), ("lcow_containers", "1"),
                         ("lcow_vm_emulated", "1"), ("lcow_guest_up", "1"),
                         ("lcow_stdio_lost_bytes_total", "0")):
@@ -227,7 +239,7 @@ def metrics(t):
 
     path = os.path.join(t.work, "metrics.sock")
     server = t.start("metrics", "--listen", f"unix:{path}")
-    t.until(lambda: os.path.exists(path), "it listens")
+    t.until(lambda: listens(path), "it listens")
     t.equal(os.stat(path).st_mode & 0o777, 0o600)
     t.match(r"(?s)^HTTP/1.1 200 OK\r\n.*lcow_vm_running\{", scrape(path))
     t.match("lcow_vm_running", scrape(path))

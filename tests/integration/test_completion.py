@@ -22,7 +22,7 @@ def offers(t, *words):
 @test("bash completes commands, sub-commands, options, files")
 def bash(t):
     t.write("a.conf", "")
-    t.equal(offers(t, "lcow", "con"), ["config"])
+    t.equal(offers(t, "lcow", "conf"), ["config"])
     t.equal(offers(t, "lcow", "config", "sh"), ["show"])
     t.equal(offers(t, "lcow", "config", "show", "--or"), ["--origin"])
     t.equal(offers(t, "lcow", "--config", "x", "config", "con"), ["containerd"])

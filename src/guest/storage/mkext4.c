@@ -118,6 +118,7 @@ static int lay_out(struct fs *fs, uint64_t bytes, struct err *err)
         group_blocks(fs, fs->groups - 1) < overhead(fs, fs->groups - 1) + LAST_GROUP_MIN) {
         fs->groups--;
         fs->blocks = fs->groups * GROUP_BLOCKS;
+        fs->gdt_blocks = (fs->groups * 32 + BLOCK - 1) / BLOCK; /* as the kernel counts them */
     }
     return 0;
 }

@@ -229,13 +229,13 @@ TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
     const struct scsi_slot third = { 3, 5 }, first = { 1, 0 };
 
     start(ctx, &f, "plain");
-    ASSERT_OK(add_at(&f, third, 5 * NS_PER_S, &err), err);
-    ASSERT_OK(add_at(&f, first, 5 * NS_PER_S, &err), err);
+    ASSERT_OK(add_at(&f, third, AMPLE, &err), err);
+    ASSERT_OK(add_at(&f, first, AMPLE, &err), err);
     ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 4, 0 }, NS_PER_S, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "a VM has 4 controllers of 64");
     err_clear(&err);
-    ASSERT_OK(take_at(&f, third, 5 * NS_PER_S, &err), err);
-    ASSERT_OK(take_at(&f, first, 5 * NS_PER_S, &err), err);
+    ASSERT_OK(take_at(&f, third, AMPLE, &err), err);
+    ASSERT_OK(take_at(&f, first, AMPLE, &err), err);
     finish(&f);
 }
 
@@ -247,12 +247,12 @@ TEST_FIBER(a_controller_that_is_refused_or_whose_answer_is_lost_is_asked_for_aga
         struct err err = ERR_INIT;
 
         start(ctx, &f, lost ? "lost.controller" : "error.controller");
-        ASSERT_FAIL(add_at(&f, slot, 300 * NS_PER_MS, &err), err,
+        ASSERT_FAIL(add_at(&f, slot, lost ? ENOUGH : AMPLE, &err), err,
                     lost ? ERR_DEADLINE : ERR_UNKNOWN);
         ASSERT_HAS(err.msg, "add SCSI controller 1");
         err_clear(&err);
-        ASSERT_OK(add_at(&f, slot, 5 * NS_PER_S, &err), err);
-        ASSERT_OK(take_at(&f, slot, 5 * NS_PER_S, &err), err);
+        ASSERT_OK(add_at(&f, slot, AMPLE, &err), err);
+        ASSERT_OK(take_at(&f, slot, AMPLE, &err), err);
         finish(&f);
     }
 }
