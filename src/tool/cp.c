@@ -45,7 +45,7 @@ static const struct args_cmd cmd = {
 /* "$1": the container's first process. Names never become part of a script. */
 static const char script_out[] =
     "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
-    " at tar -C \"$(dirname \"$2\")\" -cf - \"$(basename \"$2\")\"";
+    " at tar -C \"$(dirname \"$2\")\" -cf - \"./$(basename \"$2\")\"";
 static const char script_in[] =
     "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
     " if at test -d \"$2\"; then dir=$2; name=$3;"

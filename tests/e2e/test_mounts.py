@@ -87,7 +87,7 @@ def virtual_disk(t):
     subprocess.run(["e2fsck", "-fn", path], check=True, capture_output=True)
 
 
-@test("virtual-disk as a device: read and written raw; two containers of a pod share it",
+@test("virtual-disk as a device: read and written raw",
       runc=False)
 def raw_disk(t):
     path = t.write("raw.img", b"head" + bytes(MIB - 4))

@@ -1,6 +1,7 @@
 """lcow's questions to sandboxes that run, hang, or have failed: logs, events, explain, timeline,
 console, tasks, top, metrics, overhead, report, cp."""
 
+import glob
 import json
 import os
 import re
@@ -58,6 +59,8 @@ def logs(t):
 @test("lcow events -f tells of sandboxes as they come and go", runc=False)
 def events(t):
     follower = t.start("events", "-f", "--json")
+    t.until(lambda: any("inotify" in os.readlink(f) for f in
+                        glob.glob(f"/proc/{follower.pid}/fd/*")), "it watches")
     t.run("--rm", "c1", "sh", "-c", "exit 3")
     follower.await_output('"delete"')
     follower.signal(signal.SIGTERM)

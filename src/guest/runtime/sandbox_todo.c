@@ -9,9 +9,12 @@
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include <errno.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 /* Copies of all it sees: the work may outlive its caller. */
@@ -64,6 +67,25 @@ static int make_volume_dir(const char *path, const struct volume_dir *d, bool fr
     return 0;
 }
 
+/* Containers write there: a link in the place of a directory could lead the next one's mount out of
+ * the volume, to the VM's own files. */
+static int check_links(const char *volume, const char *below, struct err *err)
+{
+    AUTO_FD int top = open(volume, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct open_how how = { .flags = O_PATH | O_CLOEXEC,
+                            .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH };
+
+    if (top < 0)
+        return err_sys(err, errno, "open %s", volume);
+
+    AUTO_FD int fd = (int)syscall(SYS_openat2, top, below, &how, sizeof(how));
+
+    if (fd < 0 && (errno == ELOOP || errno == EXDEV))
+        return err_set(err, ERR_PERMISSION,
+                       "%s in the volume is a symbolic link: a container has put it there", below);
+    return 0; /* one that is not there is made */
+}
+
 static int make_volume(const struct volume *v, struct err *err)
 {
     bool fresh = access(v->at, F_OK) < 0;
@@ -79,7 +101,8 @@ static int make_volume(const struct volume *v, struct err *err)
 
         if (!v->dirs[i].path[0])
             path = str_dup(v->at);
-        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0)
+        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
+                 check_links(v->at, v->dirs[i].path, err) < 0)
             return -1;
         if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
             return -1;

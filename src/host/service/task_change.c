@@ -9,6 +9,7 @@
 
 /* Whoever listens: what we say of the freezer is what the guest did. */
 #define FREEZE_LIMIT (60 * NS_PER_S)
+#define UPDATE_LIMIT (120 * NS_PER_S) /* VM, guest and host cgroup agree only at its end */
 
 int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *req, Empty *resp,
                struct err *err)
@@ -71,7 +72,7 @@ int task_close_io(struct ctx *ctx, struct service *s, const CloseIORequest *req,
 int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req, Empty *resp,
                 struct err *err)
 {
-    struct ctx named = ctx_with_id(ctx, "cid", req->id);
+    struct ctx own = service_own_ctx(ctx, UPDATE_LIMIT), named = ctx_with_id(&own, "cid", req->id);
     struct container *c = service_container(s, req->id, err);
 
     (void)resp;

@@ -148,9 +148,14 @@ static int make_iommu(struct ctx *ctx, struct qemu *q, struct err *err)
     if (q->has_iommu)
         return 0;
     if (pci_open_iommu(dev_of(q), &fd, err) < 0 ||
-        qmp_client_call_fd(ctx, q->proc->qmp, "getfd", fd, iommu_fd_args, NULL, NULL, err) < 0 ||
-        qmp_client_call(ctx, q->proc->qmp, "object-add", iommu_args, NULL, NULL, err) < 0)
+        qmp_client_call_fd(ctx, q->proc->qmp, "getfd", fd, iommu_fd_args, NULL, NULL, err) < 0)
         return -1;
+    if (qmp_client_call(ctx, q->proc->qmp, "object-add", iommu_args, NULL, NULL, err) < 0) {
+        /* Asked for before; its answer was lost. */
+        if (err->code != ERR_UNKNOWN || !strstr(err->msg, "duplicate"))
+            return -1;
+        err_clear(err);
+    }
     q->has_iommu = true; /* for all that come, until the VM ends */
     return 0;
 }
