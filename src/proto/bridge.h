@@ -250,6 +250,7 @@ struct bridge_layers { /* CombinedLayers */
     struct bridge_layer *layers;
     size_t n_layers;
     const char *scratch_path;
+    uint64_t scratch_quota; /* lcow's own: bytes; 0: none */
 };
 
 struct bridge_ip {
@@ -443,6 +444,7 @@ struct bridge_properties {
     size_t n_processes;
     const json_t *metrics; /* LCOWMetrics; NULL: none */
     bool out_of_memory;    /* OutOfMemory; left out if false */
+    uint64_t scratch;      /* lcow's own, with Statistics: bytes in use; 0: not known, left out */
     struct bridge_mem *mem;
 };
 /* As much of the process list as fits into a response of BRIDGE_MAX_RESPONSE. Caller frees. */

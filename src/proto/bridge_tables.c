@@ -169,7 +169,8 @@ SCHEMA_STATIC(layer, LAYER, F(BF_STR, "Id", LAYER, id, BF_OMIT),
 SCHEMA_STATIC(layers, LAYERS, F(BF_STR, "ContainerID", LAYERS, container_id, BF_OMIT),
               F(BF_STR, "ContainerRootPath", LAYERS, root_path, BF_OMIT),
               F_ARRAY("Layers", LAYERS, layers, n_layers, layer),
-              F(BF_STR, "ScratchPath", LAYERS, scratch_path, BF_OMIT));
+              F(BF_STR, "ScratchPath", LAYERS, scratch_path, BF_OMIT),
+              F(BF_U64, "ScratchQuotaBytes", LAYERS, scratch_quota, BF_OMIT));
 
 #define IP struct bridge_ip
 #define ROUTE struct bridge_route
@@ -286,7 +287,8 @@ SCHEMA_STATIC(process, PROCESS, F(BF_U32, "ProcessId", PROCESS, pid, BF_ALWAYS))
 SCHEMA(bridge_properties_schema, PROPS,
        F_ARRAY("ProcessList", PROPS, processes, n_processes, process),
        F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT),
-       F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT));
+       F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT),
+       F(BF_U64, "ScratchBytes", PROPS, scratch, BF_OMIT));
 
 /* --- the messages --------------------------------------------------------------------------------
  */

@@ -246,6 +246,7 @@ static int inspect_run(struct ctx *ctx, struct tool *t, char **argv)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
     if (!s->doc)
         return tool_fail(TOOL_FAILED, "%s/%s: %s", s->ns, s->id, s->why.msg);
+    shims_measure(ctx, &shims, s);
 
     AUTO_FREE char *text = json_dumps(s->doc, JSON_INDENT(2) | JSON_ENCODE_ANY);
 

@@ -11,6 +11,7 @@
 #include <string.h>
 
 #define ASK_LIMIT (2 * NS_PER_S)
+#define MEASURE_LIMIT (10 * NS_PER_S) /* the shim waits half of it for its guest */
 #define CONNECT_LIMIT (2 * NS_PER_S)
 #define NOTE_MAX_BYTES 4096u
 #define DOC_MAX_BYTES (8u << 20)
@@ -85,13 +86,14 @@ int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret,
     return 0;
 }
 
-static int ask(struct ctx *ctx, struct shim *s, struct err *err)
+static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(ctx, ASK_LIMIT);
+    struct ctx limited = ctx_with_timeout(ctx, ask_guest ? MEASURE_LIMIT : ASK_LIMIT);
     Lcow__InspectRequest req = LCOW__INSPECT_REQUEST__INIT;
     AUTO(rpc_client_free) struct rpc_client *client = NULL;
     AUTO(pb_free) Lcow__InspectResponse *resp = NULL;
 
+    req.ask_guest = ask_guest;
     if (shim_connect(&limited, s, &client, err) < 0)
         return -1;
     if (rpc_client_call(&limited, client, SERVICE, "Inspect", &req,
@@ -105,7 +107,7 @@ static int ask(struct ctx *ctx, struct shim *s, struct err *err)
                            (int)s->pid);
         return -1;
     }
-    return js_parse(resp->json, strlen(resp->json), DOC_MAX_BYTES, &s->doc, err);
+    return js_parse(resp->json, strlen(resp->json), DOC_MAX_BYTES, ret, err);
 }
 
 struct asking {
@@ -117,7 +119,7 @@ static void ask_main(void *arg)
 {
     struct asking *a = arg;
 
-    (void)ask(a->ctx, a->shim, &a->shim->why);
+    (void)ask(a->ctx, a->shim, false, &a->shim->doc, &a->shim->why);
 }
 
 void shims_ask(struct ctx *ctx, struct shims *s)
@@ -148,6 +150,18 @@ const json_t *shims_container(const struct shim *s, const char *id)
             return c;
     }
     return NULL;
+}
+
+void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s)
+{
+    struct shim *own = &shims->v[s - shims->v];
+    struct err ignored = ERR_INIT;
+    json_t *doc = NULL;
+
+    if (ask(ctx, own, true, &doc, &ignored) < 0)
+        return;
+    json_decref(own->doc);
+    own->doc = doc;
 }
 
 /* ---- one of them by its name */

@@ -27,6 +27,9 @@ struct shims {
 int shims_list(const char *run_root, struct shims *ret, struct err *err);
 /* Asks all at once for their documents; a failure is told in each one's why. */
 void shims_ask(struct ctx *ctx, struct shims *s);
+/* Asks one of them again, which asks its guest before. A failure leaves the document as it is; what
+ * was found in that one is gone otherwise. */
+void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s);
 void shims_release(struct shims *s);
 static inline void shims_release_auto(struct shims *s)
 {

@@ -38,7 +38,7 @@ COLD_ON = "1.7"   # so that both ways are gone: on this one each VM boots on its
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
                          "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
-                         "scratch_mib": "host"})
+                         "scratch_mib": "host", "scratch_quota_mib": "host"})
 
 DECLARED = []
 

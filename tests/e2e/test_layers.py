@@ -215,3 +215,34 @@ def exchanged(t):
             os.remove(path)
     os.rename(path + ".kept", path)
     t.equal(t.must("tasks", "start", "c1").code, 0)
+
+
+def scratch_bytes(t, sandbox):
+    """{container: bytes}, as soon as the guest has answered for all of them."""
+    def look():
+        doc = json.loads(t.lcow("inspect", sandbox).out)
+        used = {c["id"]: c["scratch_bytes"] for c in doc["containers"]}
+        return used if None not in used.values() else None
+    return t.until(look, "the use of the scratch disk to be known")
+
+
+@e2e.test("a container beyond its quota leaves the scratch disk to the others", runc=False,
+          versions=("2.1",))
+def quota(t):
+    t.config(scratch_quota_mib=32)
+    for name, what in (("c1", "sandbox"), ("c2", "container")):
+        t.detach(f"--label={GROUP}=c1", f"--label={KIND}={what}", name, *FOREVER)
+    r = t.exec("c1", "dd", "if=/dev/zero", "of=/big", "bs=1M", "count=48")
+    t.check(r.code != 0 and "quota exceeded" in r.err, "more than the quota is refused", r)
+    r = t.exec("c2", "dd", "if=/dev/zero", "of=/big", "bs=1M", "count=16", "conv=fsync")
+    t.equal(r.code, 0, r)
+    used = scratch_bytes(t, "c1")
+    t.check(30 << 20 <= used["c1"] <= 32 << 20, f"nearly all of it is in use: {used}")
+    t.check(16 << 20 <= used["c2"] <= 20 << 20, f"one does not count for the other: {used}")
+    t.equal(t.exec("c1", "sh", "-c", "rm /big && echo more > /small && cat /small").out, "more\n")
+    t.until(lambda: scratch_bytes(t, "c1")["c1"] < 4 << 20, "what was removed is given back")
+    end(t, "c2")
+    # No VM is started: it could not hold the limit.
+    r = t.run("--rm", "--label=io.microsoft.virtualmachine.storage.scratch.encrypted=true", "c3",
+              "true")
+    t.check(r.code != 0 and "keeps no quotas" in r.err, "refused with an encrypted disk", r)

@@ -237,8 +237,9 @@ static void take_stages(struct ctx *ctx, struct agent *a)
 /* What most containers need is loaded and made once, in the template. */
 static void be_template(void *arg)
 {
-    static const char *const modules[] = { "virtio_mem", "virtio_scsi", "sd_mod",       "ext4",
-                                           "overlay",    "9p",          "9pnet_virtio", "veth" };
+    static const char *const modules[] = { "virtio_mem", "virtio_scsi",  "sd_mod",
+                                           "ext4",       "quota_v2",     "overlay",
+                                           "9p",         "9pnet_virtio", "veth" };
     struct agent *a = arg;
     struct ctx ctx = ctx_root(a->loop);
 

@@ -1,10 +1,15 @@
 /* handlers_container.c - messages about containers and the processes in them. */
+#include "base/clock.h"
+#include "base/ctx.h"
 #include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "guest/bridge/handlers_priv.h"
+#include "guest/storage/storage.h"
 #include <stdlib.h>
 #include <string.h>
+
+#define SCRATCH_LIMIT (2 * NS_PER_S)
 
 /* A container's own errors; the text of crun is what the host shows. */
 static int fail_container(struct err *err)
@@ -146,6 +151,17 @@ static int read_metrics(struct handlers *h, const char *id, json_t **ret, struct
     return js_parse(text, strlen(text), BRIDGE_MAX_RESPONSE, ret, err);
 }
 
+/* A disk that hangs must not hold up the rest of the answer. */
+static uint64_t read_scratch(struct ctx *ctx, struct handlers *h, const char *id)
+{
+    struct ctx limited = ctx_with_timeout(ctx, SCRATCH_LIMIT);
+    AUTO_FREE char *path = container_scratch(h->containers, id);
+    struct err ignored = ERR_INIT;
+    uint64_t bytes = 0;
+
+    return storage_used(&limited, path, &bytes, &ignored) == 0 ? bytes : 0;
+}
+
 static bool asks(const struct bridge_query *q, const char *type)
 {
     for (const char *const *t = q->types; *t; t++)
@@ -172,6 +188,8 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
     if (r == 0 && asks(q, BRIDGE_PROPERTY_STATISTICS))
         r = read_metrics(h, id, &metrics, err);
     p.metrics = metrics;
+    if (metrics)
+        p.scratch = read_scratch(ctx, h, id);
     if (r == 0) {
         call->text = bridge_properties_encode(&p);
         call->resp.properties = call->text;

@@ -51,6 +51,7 @@ static int layers(struct ctx *ctx, struct handlers *h, const struct bridge_modif
     const struct storage_layers l = {
         .root_path = m->layers.root_path,
         .scratch_path = m->layers.scratch_path,
+        .scratch_quota = m->layers.scratch_quota,
         .layers = (const char *const *)paths.v,
     };
     if (m->action == BRIDGE_ADD)

@@ -347,3 +347,11 @@ int container_stats(struct containers *cs, const char *id, char **ret_json, stru
 
     return c ? metrics_read(c->cgroup, ret_json, err) : -1;
 }
+
+char *container_scratch(struct containers *cs, const char *id)
+{
+    struct err ignored = ERR_INIT;
+    AUTO(container_unref) struct container *c = container_get(cs, id, &ignored);
+
+    return str_dup(c ? c->scratch : "");
+}

@@ -100,6 +100,8 @@ int container_shutdown(struct containers *cs, const char *id, bool forced, struc
 int container_pids(struct containers *cs, const char *id, uint32_t **ret, size_t *ret_n,
                    struct err *err);
 int container_stats(struct containers *cs, const char *id, char **ret_json, struct err *err);
+/* Where it writes on the scratch disk, or "". Caller frees. */
+char *container_scratch(struct containers *cs, const char *id);
 /* Until the kernel killed somebody in it for want of memory that was not told before (true), or it
  * has stopped. As with container_wait, *ret_held goes to container_oom_answered(). */
 int container_wait_oom(struct ctx *ctx, struct containers *cs, const char *id, bool *ret_oom,

@@ -141,6 +141,19 @@ int storage_block_made(struct ctx *ctx, int (*fn)(struct storage_work *w, struct
     return r;
 }
 
+int storage_block_bytes(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                        const struct storage_work *in, const char *why, uint64_t *ret_bytes,
+                        struct err *err)
+{
+    struct block *b = NULL;
+    int r = run(ctx, fn, in, why, &b, err);
+
+    if (r == 0)
+        *ret_bytes = b->work.bytes;
+    block_free(b);
+    return r;
+}
+
 static int load_one(struct storage_work *w, struct err *err)
 {
     return w->load_module(w->a, err);

@@ -49,9 +49,11 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
  * us: the host pulls it. */
 int storage_add_device(struct ctx *ctx, struct storage *s, const char *place, struct err *err);
 
-/* layers: topmost first, NULL-terminated. scratch_path "": read-only. */
+/* layers: topmost first, NULL-terminated. scratch_path "": read-only. scratch_quota: bytes that may
+ * be written there; 0: as many as there are. ERR_UNIMPLEMENTED: the disk keeps no quotas. */
 struct storage_layers {
     const char *root_path, *scratch_path;
+    uint64_t scratch_quota;
     const char *const *layers;
 };
 int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
@@ -60,6 +62,8 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
  * undone too, and what combine made on the scratch disk is removed. */
 int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
                       bool keep_bundle, struct err *err);
+/* Bytes that a container's scratch directory takes. ERR_NOT_FOUND: its disk does not count. */
+int storage_used(struct ctx *ctx, const char *scratch_path, uint64_t *ret, struct err *err);
 /* Removes a directory with all that is in it, but nothing that is mounted there (ERR_STATE). Below
  * /run only. "" is fine. */
 int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err);

@@ -264,7 +264,8 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
         return -1;
     if (!path_name_ok(type))
         return err_set(err, ERR_INVALID, "no file system \"%.32s\"", type);
-    const char *const modules[] = { type, NULL };
+    /* The kernel cannot load by itself what an ext4 with quotas needs. */
+    const char *const modules[] = { type, strcmp(type, "ext4") == 0 ? "quota_v2" : NULL, NULL };
     if (storage_load(ctx, s, modules, err) < 0)
         return -1;
     const struct storage_work w = {

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
+#include "guest/storage/quota.h"
 #include "guest/storage/storage_priv.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -137,16 +138,35 @@ static int drop_scratch(const char *scratch, const char *bundle, struct err *err
     return 0;
 }
 
-static int make_scratch(const char *scratch, const char *bundle, struct err *err)
+/* Without a limit it is only to be known how much it is: no reason to fail. */
+static int begin_quota(const struct storage_work *w, struct err *err)
 {
+    struct err ignored = ERR_INIT;
+
+    if (make_dir(w->b, err) < 0)
+        return -1;
+    if (quota_begin(w->b, w->project, w->bytes, w->bytes ? err : &ignored) == 0 || !w->bytes)
+        return 0;
+    if (err->code != ERR_UNIMPLEMENTED)
+        return err_wrap(err, "quota of the scratch directory");
+    return err_set(err, ERR_UNIMPLEMENTED,
+                   "a limit for the scratch directory (scratch_quota_mib) is asked for, and the "
+                   "scratch disk keeps no quotas; an encrypted one does not");
+}
+
+static int make_scratch(const struct storage_work *w, const char *bundle, struct err *err)
+{
+    const char *scratch = w->b;
     AUTO_FREE char *upper = str_format("%s/upper", scratch), *work = str_format("%s/work", scratch);
 
+    if (begin_quota(w, err) < 0) /* first: what is made below inherits it */
+        return -1;
     if (binds_bundle(scratch, bundle) && bind_bundle(scratch, bundle, err) < 0)
         return -1;
     return make_dir(upper, err) < 0 || make_dir(work, err) < 0 ? -1 : 0;
 }
 
-/* a: root, b: scratch or "", c: layers. */
+/* a: root, b: scratch or "", c: layers, bytes: quota. */
 static int combine(struct storage_work *w, struct err *err)
 {
     AUTO_FREE char *bundle = path_parent(w->a), *upper = str_format("%s/upper", w->b);
@@ -155,7 +175,7 @@ static int combine(struct storage_work *w, struct err *err)
 
     if (mnt_is_mounted(w->a))
         return err_set(err, ERR_EXISTS, "something is mounted on %s already", w->a);
-    if ((w->b[0] && make_scratch(w->b, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
+    if ((w->b[0] && make_scratch(w, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
         mount_overlay(w->c, w->b, w->a, err) < 0) {
         (void)rmdir(w->a);
         if (fresh)
@@ -182,6 +202,8 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
         .a = (char *)l->root_path,
         .b = (char *)l->scratch_path,
         .c = layers.data,
+        .project = ++s->last_project,
+        .bytes = l->scratch_quota,
     };
     if (storage_block(ctx, combine, &w, "layers to be combined", NULL, err) < 0)
         return -1;
@@ -217,4 +239,20 @@ int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_l
     if (!held)
         return -1;
     return storage_block(ctx, uncombine, &w, "layers to be separated", NULL, err);
+}
+
+static int read_used(struct storage_work *w, struct err *err)
+{
+    return quota_used(w->a, &w->bytes, err);
+}
+
+int storage_used(struct ctx *ctx, const char *scratch_path, uint64_t *ret, struct err *err)
+{
+    const struct storage_work w = { .a = (char *)scratch_path };
+
+    if (!scratch_path[0])
+        return err_set(err, ERR_NOT_FOUND, "no scratch directory");
+    if (path_check_run(scratch_path, "ScratchPath", err) < 0)
+        return -1;
+    return storage_block_bytes(ctx, read_used, &w, "quota to be read", ret, err);
 }

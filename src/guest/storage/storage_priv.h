@@ -11,6 +11,7 @@ struct storage {
     bool share_mounted;
     struct list holds; /* of paths, in the order in which they were asked for */
     struct waitq holds_q;
+    uint32_t last_project; /* of quotas: one for each scratch directory, none is used twice */
 };
 
 /* One path that a call works on. Waits for those that came before. NULL with err: ctx ended. */
@@ -24,7 +25,9 @@ struct storage_work {
     char *a, *b, *c, *d;
     unsigned long flags;
     unsigned host, lun;
+    uint32_t project;
     bool yes;
+    uint64_t bytes;    /* in or out */
     const char *found; /* out: static text */
     char *made;        /* out: owned */
     int (*load_module)(const char *name, struct err *err);
@@ -38,6 +41,10 @@ int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err 
 int storage_block_made(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
                        const struct storage_work *in, const char *why, char **ret_made,
                        struct err *err);
+/* The same; *ret_bytes is what fn left there. */
+int storage_block_bytes(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
+                        const struct storage_work *in, const char *why, uint64_t *ret_bytes,
+                        struct err *err);
 /* Module after module; NULL ends the list. What is built in is fine. */
 int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, struct err *err);
 

@@ -228,7 +228,8 @@ static int layers_call(struct ctx *ctx, struct guest *g, const struct guest_laye
                                                    .root_path = l->root_path,
                                                    .layers = layers,
                                                    .n_layers = n,
-                                                   .scratch_path = l->scratch_path } };
+                                                   .scratch_path = l->scratch_path,
+                                                   .scratch_quota = l->scratch_quota } };
 
     return modify(ctx, g, BRIDGE_NULL_ID, action, BRIDGE_RES_COMBINED_LAYERS, &r, err);
 }

@@ -92,7 +92,7 @@ static int do_unmount_share(struct ctx *ctx, struct guest *g, struct err *err)
 
 static const char *const two[] = { "/top", "/bottom", NULL };
 static const struct guest_layers layers = {
-    .container = "c1", .root_path = "/r", .scratch_path = "/s", .layers = two
+    .container = "c1", .root_path = "/r", .scratch_path = "/s", .scratch_quota = 7, .layers = two
 };
 
 static int do_combine(struct ctx *ctx, struct guest *g, struct err *err)
@@ -108,7 +108,7 @@ static int do_uncombine(struct ctx *ctx, struct guest *g, struct err *err)
 static const struct {
     int (*call)(struct ctx *ctx, struct guest *g, struct err *err);
     uint32_t type;
-    const char *parts[5]; /* of what is sent */
+    const char *parts[6]; /* of what is sent */
     bool removes;
 } calls[] = {
     { do_create,
@@ -149,7 +149,8 @@ static const struct {
       true },
     { do_combine,
       BRIDGE_MODIFY_SETTINGS,
-      { GUEST_NULL_ID, "CombinedLayers", "Add", "\"/top\"", "\"/bottom\"" },
+      { GUEST_NULL_ID, "CombinedLayers", "Add", "\"/top\"", "\"/bottom\"",
+        "\"ScratchQuotaBytes\":7" },
       false },
     { do_uncombine,
       BRIDGE_MODIFY_SETTINGS,

@@ -331,7 +331,7 @@ static int answer(struct ctx *ctx, struct fake *g, const struct bridge_request *
         if (r->query.types[0] && str_eq(r->query.types[0], BRIDGE_PROPERTY_OUT_OF_MEMORY))
             return fake_container_answer(ctx, g, r, resp, err);
         if (r->query.types[0] && str_eq(r->query.types[0], BRIDGE_PROPERTY_STATISTICS)) {
-            resp->properties = "{\"LCOWMetrics\":{\"pids\":{\"current\":1}}}";
+            resp->properties = "{\"LCOWMetrics\":{\"pids\":{\"current\":1}},\"ScratchBytes\":4096}";
             return 0;
         }
         resp->properties = "{\"ProcessList\":[{\"ProcessId\":1}]}";

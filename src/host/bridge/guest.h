@@ -55,9 +55,10 @@ struct guest_share {
     const char *name, *mount_path;
     bool read_only;
 };
-/* layers: topmost first. scratch NULL: read-only. */
+/* layers: topmost first. scratch NULL: read-only. scratch_quota: bytes; 0: none. */
 struct guest_layers {
     const char *container, *root_path, *scratch_path;
+    uint64_t scratch_quota;
     const char *const *layers; /* NULL-terminated */
 };
 

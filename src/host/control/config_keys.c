@@ -81,6 +81,9 @@ const struct config_key config_keys[] = {
       "What VMs are started from (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk. It takes what is written to it." },
+    { "host", "scratch_quota_mib", KEY_U32, "0", 0, SCRATCH_MIB_MAX, FIELD(scratch_quota_mib),
+      "What one container may write to the scratch disk, so that it cannot take\n"
+      "it all; a pod's emptyDirs count as its sandbox's. 0: no limit." },
     { "host", "parallel_starts", KEY_U32, "0", 0, 4096, FIELD(parallel_starts),
       "VMs that may start at one time; others wait for their turn. 0: two for\n"
       "each processor." },

@@ -37,6 +37,7 @@ TEST(defaults_are_complete)
     ASSERT_STR(c.run_root, "/run/lcow");
     ASSERT_STR(c.scratch_dir, "/var/lib/lcow");
     ASSERT_EQ(c.scratch_mib, 10240);
+    ASSERT_EQ(c.scratch_quota_mib, 0);
     ASSERT(c.use_template && !c.shared_rootfs);
     ASSERT_STR(c.template_dir, "/var/lib/lcow/templates");
     ASSERT_STR(c.qemu, "qemu-system-x86_64");
@@ -55,6 +56,7 @@ TEST(every_key_is_read)
                     "  cpus = 4\nboot_timeout_s: 9\nqemu = /opt/qemu\nimage_dir = /img\n"
                     "\r\n[host]\nrun_root = /tmp/r\nvm_uid_base = 70000\nvm_uid_count = 7\n"
                     "log_level = debug\nscratch_dir = /big\nscratch_mib = 2048\n"
+                    "scratch_quota_mib = 64\n"
                     "template_dir = /t\n[vm]\nrootfs = shared\ntemplate = off",
                     &err),
               err);
@@ -66,6 +68,7 @@ TEST(every_key_is_read)
     ASSERT(c.shared_rootfs && !c.use_template);
     ASSERT_STR(c.template_dir, "/t");
     ASSERT_EQ(c.scratch_mib, 2048);
+    ASSERT_EQ(c.scratch_quota_mib, 64);
     ASSERT_STR(c.qemu, "/opt/qemu");
     ASSERT_STR(c.image_dir, "/img");
     ASSERT_STR(c.run_root, "/tmp/r");

@@ -390,21 +390,24 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
 
 /* --- metrics --- */
 
-/* {"LCOWMetrics":{…}} into the text of what is inside. */
-static int take_metrics(const char *properties, char **ret, struct err *err)
+/* {"LCOWMetrics":{…},"ScratchBytes":n} into the text of the first, and the number. */
+static int take_metrics(const char *properties, uint64_t *ret_scratch, char **ret, struct err *err)
 {
     AUTO(json_decref) json_t *root = NULL;
     const json_t *metrics = NULL;
+    uint64_t scratch = 0;
     struct jsw w;
 
     if (js_parse(properties, strlen(properties), STATS_MAX_BYTES, &root, err) < 0 ||
-        js_obj(root, "LCOWMetrics", &metrics, err) < 0)
+        js_obj(root, "LCOWMetrics", &metrics, err) < 0 ||
+        js_u64(root, "ScratchBytes", &scratch, err) < 0)
         return -1;
     if (!metrics)
         return err_set(err, ERR_NOT_FOUND, "the guest has no metrics");
     jsw_init(&w, JSW_PLAIN);
     jsw_value(&w, NULL, metrics);
     *ret = jsw_take(&w, NULL);
+    *ret_scratch = scratch;
     return 0;
 }
 
@@ -420,7 +423,7 @@ static int ask_metrics(struct ctx *ctx, struct container *c, char **ret, struct 
         return -1;
     r = b->guest->ops->get_properties(ctx, b->guest, c->id, STATS_QUERY, &properties, err);
     box_leave(b);
-    return r < 0 ? -1 : take_metrics(properties, ret, err);
+    return r < 0 ? -1 : take_metrics(properties, &c->scratch_bytes, ret, err);
 }
 
 int container_stats(struct ctx *ctx, struct container *given, char **ret_json, struct err *err)

@@ -248,6 +248,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
     c->shares_empty_dirs = options.shared_empty_dirs;
+    c->scratch_quota_mib = options.scratch_quota_mib;
     if (spec_limits(spec, &c->limits, err) < 0)
         return -1;
     if (spec_terminal(spec) != rc->terminal)

@@ -99,6 +99,7 @@ static int combine(struct ctx *ctx, struct container *c, struct err *err)
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
+                                    .scratch_quota = (uint64_t)c->scratch_quota_mib << 20,
                                     .layers = (const char *const *)c->layers.v };
 
     if (box_enter(b, "combine the root file system", err) < 0)

@@ -13,6 +13,8 @@
 #include <stdio.h>
 #include <unistd.h>
 
+#define MEASURE_LIMIT (5 * NS_PER_S) /* less than lcow(1) waits */
+
 static const char *status_name(enum process_status status)
 {
     static const char *const names[] = { "unknown", "created", "running", "stopped", "paused" };
@@ -97,6 +99,10 @@ static void put_container(struct jsw *w, const struct container *c)
     }
     jsw_end_arr(w);
     put_holdings(w, c);
+    if (c->scratch_bytes)
+        jsw_u64(w, "scratch_bytes", c->scratch_bytes);
+    else
+        jsw_null(w, "scratch_bytes");
     jsw_end_obj(w);
 }
 
@@ -163,6 +169,25 @@ static void put_counters(struct jsw *w, const struct registry *r)
     jsw_u64(w, "events_pending", events_pending(r->o.events));
     jsw_u64(w, "events_dropped", events_dropped(r->o.events));
     jsw_end_obj(w);
+}
+
+void registry_measure(struct ctx *ctx, struct registry *r)
+{
+    struct ctx limited = ctx_with_timeout(ctx, MEASURE_LIMIT);
+    AUTO_FREE struct container **all = NULL;
+    size_t n = 0, cap = 0;
+
+    LIST_EACH (&r->containers, at) { /* others come and go while we wait */
+        all = mem_grow(all, n, &cap, sizeof(struct container *));
+        all[n++] = container_ref(LIST_ENTRY(at, struct container, node));
+    }
+    for (size_t i = 0; i < n; i++) {
+        AUTO_FREE char *ignored = NULL;
+        struct err none = ERR_INIT; /* it stays as it was known */
+
+        (void)container_stats(&limited, all[i], &ignored, &none);
+        container_unref(all[i]);
+    }
 }
 
 char *registry_inspect(struct registry *r)

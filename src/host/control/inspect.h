@@ -1,5 +1,6 @@
 /* inspect.h - all that a shim knows, as one JSON document for lcow(1). From fields alone: it never
- * waits, so it answers while the VM, the guest or a client is stuck.
+ * waits, so it answers while the VM, the guest or a client is stuck. What the guest alone knows is
+ * as it was when registry_measure() or Stats asked last, or null.
  *
  *     { "version", "namespace", "sandbox", "pid", "now_ns",
  *       "vm": null | { "state", "stage", "backend", "vmm_version", "kernel", "emulated", "pid",
@@ -7,12 +8,17 @@
  * "end_ns" }], "disks": [{ "slot", "path", "read_only", "state", "holders", "mounts": [{
  * "partition", "path", "state", "holders" }] }], "shares": [{ "name", "host_path", "path",
  * "read_only", "state", "holders" }] }, "containers": [{ "id", "pod", "bundle", "state", "pid",
- * "exit_status", "exited_ns", "execs": [{ "id", "state", "exit_status", "exited_ns" }] }] }
+ * "exit_status", "exited_ns", "execs": [{ "id", "state", "exit_status", "exited_ns" }],
+ * "scratch_bytes" }] }
  *
  * Times are wall time in ns; those of "boot" count from the first of them. */
 #pragma once
 
+struct ctx;
 struct registry;
 
+/* Asks the guest what its containers take of the scratch disk. May wait, five seconds at most; a
+ * guest that does not answer leaves what was known. */
+void registry_measure(struct ctx *ctx, struct registry *r);
 /* Caller frees. */
 char *registry_inspect(struct registry *r);

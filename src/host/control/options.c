@@ -2,17 +2,20 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "host/control/config.h"
+#include "host/own/scratch.h"
 #include "oci/document.h"
 #include <string.h>
 
 #define VM "io.microsoft.virtualmachine."
 #define SHARES_NAME VM "fileshares.disablewritable"
+#define ENCRYPTED_NAME VM "storage.scratch.encrypted"
 #define BLANKS " \t,"
 
 enum effect {
     TAKES_MEMORY,
     TAKES_MEMORY_EVEN, /* rounded up to an even number */
     TAKES_CPUS,
+    TAKES_SCRATCH_QUOTA,
     TAKES_ROOTFS,
     RESTRICTS_SHARES,
     TAKES_EMPTY_DIR,
@@ -33,11 +36,13 @@ static const struct annotation {
     { "io.lcow.memory_mib", TAKES_MEMORY, "memory of the VM in MiB" },
     { "io.lcow.cpus", TAKES_CPUS, "virtual CPUs of the VM" },
     { "io.lcow.rootfs", TAKES_ROOTFS, "`scratch` or `shared`, as the key `rootfs`" },
+    { "io.lcow.scratch_quota_mib", TAKES_SCRATCH_QUOTA,
+      "what the container may write to the scratch disk, as the key `scratch_quota_mib`" },
     { "io.lcow.empty_dir", TAKES_EMPTY_DIR, "`guest` or `shared`, as the key `empty_dir`" },
     { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
-    { VM "storage.scratch.encrypted", ENCRYPTS_SCRATCH,
+    { ENCRYPTED_NAME, ENCRYPTS_SCRATCH,
       "true: what the VM's containers write is encrypted with a key that only the VM has" },
     { "io.microsoft.network.ncproxy", REFUSED, "" },
     { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
@@ -156,6 +161,8 @@ static int take(const struct config *c, const struct annotation *a, const char *
         return r;
     case TAKES_CPUS:
         return number(a->name, text, 1, c->max_cpus, &o->cpus, err);
+    case TAKES_SCRATCH_QUOTA:
+        return number(a->name, text, 0, SCRATCH_MIB_MAX, &o->scratch_quota_mib, err);
     case TAKES_ROOTFS:
         return either(a->name, text, "scratch", "shared", &o->shared_rootfs, err);
     case TAKES_EMPTY_DIR:
@@ -197,7 +204,8 @@ static int check_mounts(const struct spec *s, struct err *err)
 
 int options_read(const struct config *c, const struct spec *s, struct options *ret, struct err *err)
 {
-    struct options o = { .shared_rootfs = c->shared_rootfs,
+    struct options o = { .scratch_quota_mib = c->scratch_quota_mib,
+                         .shared_rootfs = c->shared_rootfs,
                          .shared_empty_dirs = c->shared_empty_dirs };
     bool said = false;
 
@@ -212,6 +220,11 @@ int options_read(const struct config *c, const struct spec *s, struct options *r
         return err_set(err, ERR_INVALID,
                        "a root file system that is shared is writable, which " SHARES_NAME
                        " forbids");
+    if (o.encrypted_scratch && o.scratch_quota_mib)
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "an encrypted scratch disk keeps no quotas: with annotation " ENCRYPTED_NAME
+                       " scratch_quota_mib must be 0, and is %u",
+                       o.scratch_quota_mib);
     if (o.no_writable_shares && check_mounts(s, err) < 0)
         return -1;
     *ret = o;

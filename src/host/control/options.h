@@ -14,7 +14,8 @@ struct sbuf;
 struct spec;
 
 struct options {
-    uint32_t memory_mib, cpus; /* 0: not said */
+    uint32_t memory_mib, cpus;  /* 0: not said */
+    uint32_t scratch_quota_mib; /* 0: none */
     bool shared_rootfs;
     bool shared_empty_dirs;
     bool encrypted_scratch;  /* of the VM: the first container's word counts */

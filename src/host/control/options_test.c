@@ -187,6 +187,17 @@ TEST(an_encrypted_scratch_disk_is_always_taken)
     ASSERT(yes.encrypted_scratch && !no.encrypted_scratch);
 }
 
+TEST(scratch_quota_mib)
+{
+    static const char text[] = "\"io.lcow.scratch_quota_mib\":\"32\"";
+
+    ASSERT_EQ(taken("io.lcow.scratch_quota_mib", text).scratch_quota_mib, 32);
+    ASSERT_EQ(taken(NULL, text).scratch_quota_mib, 0); /* not in the list that is the default */
+    refused("\"io.lcow.scratch_quota_mib\":\"much\"", ERR_INVALID, "from 0 to");
+    refused("\"io.lcow.scratch_quota_mib\":\"32\",\"" VM "storage.scratch.encrypted\":\"true\"",
+            ERR_UNIMPLEMENTED, "keeps no quotas");
+}
+
 TEST(others_change_nothing)
 {
     struct options o =

@@ -146,6 +146,8 @@ struct container {
     struct waitq changed;
     uint32_t pid;
     char *last_stats;
+    uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
+    uint32_t scratch_quota_mib;
 
     /* What is to be taken back, in reverse order. */
     bool writes_host; /* a share or disk of it is: what the guest holds back must be written */

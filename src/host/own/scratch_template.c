@@ -5,7 +5,8 @@
  * ever recovered, and each write would cost twice. assume_storage_prezeroed: a new sparse file is
  * zeros; without it either mke2fs writes the inode tables or the guest's kernel does, later, in
  * the background (160 MiB for 10 GiB). The built-in defaults of mke2fs are used, not the host's
- * /etc/mke2fs.conf: a guest kernel must be able to mount it. */
+ * /etc/mke2fs.conf: a guest kernel must be able to mount it. Quotas of projects: each container's
+ * directory is one, and what it takes is known and can be limited. */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -27,7 +28,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#define FORMAT_VERSION 1 /* in the name: another layout is another file */
+#define FORMAT_VERSION 2 /* in the name: another layout is another file */
 #define FORMAT_NS (60 * NS_PER_S)
 #define DROP_NS (5 * NS_PER_S)
 
@@ -182,9 +183,11 @@ static int format(struct ctx *ctx, const char *file, const char *dir, struct err
                                  "-m",
                                  "0",
                                  "-O",
-                                 "^has_journal,^metadata_csum,uninit_bg,^resize_inode,^orphan_file",
+                                 "^has_journal,^metadata_csum,uninit_bg,^resize_inode,^orphan_file,"
+                                 "quota,project",
                                  "-E",
-                                 "assume_storage_prezeroed=1,nodiscard,root_owner=0:0",
+                                 "assume_storage_prezeroed=1,nodiscard,root_owner=0:0,"
+                                 "quotatype=prjquota",
                                  file,
                                  NULL };
     struct ctx limited = ctx_with_timeout(ctx, FORMAT_NS);

@@ -114,7 +114,7 @@ TEST_FIBER(it_is_formatted_once_per_size_and_a_disk_does_not_change_the_template
     struct stat one, two;
 
     start(&f);
-    AUTO_FREE char *template = str_format("%s/scratch/ext4-v1-256mib.img", f.dir);
+    AUTO_FREE char *template = str_format("%s/scratch/ext4-v2-256mib.img", f.dir);
     struct scratch *a = make(ctx, &f, "a");
     ASSERT_EQ(stat(template, &one), 0);
     ASSERT_EQ(pwrite(scratch_fd(a), "spoilt", 6, 1024), 6);

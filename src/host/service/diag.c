@@ -159,10 +159,13 @@ static int pid(struct ctx *ctx, struct service *s, const Diag__PidRequest *req,
 static int inspect(struct ctx *ctx, struct service *s, const Lcow__InspectRequest *req,
                    Lcow__InspectResponse *resp, struct err *err)
 {
+    (void)err;
+    s->calls++;
+    if (req->ask_guest)
+        registry_measure(ctx, s->opts.registry);
+
     AUTO_FREE char *json = registry_inspect(s->opts.registry);
 
-    (void)ctx, (void)req, (void)err;
-    s->calls++;
     pb_set_str(&resp->json, json);
     return 0;
 }

@@ -257,18 +257,52 @@ TEST_VIRTUAL(a_running_command_is_told_by_the_name_of_its_stdin)
     desk_close(&d, ctx);
 }
 
-static json_t *inspected(struct desk *d, struct ctx *ctx)
+static json_t *inspected_by(struct desk *d, struct ctx *ctx, bool ask_guest)
 {
     Lcow__InspectRequest req = LCOW__INSPECT_REQUEST__INIT;
     AUTO(pb_free) Lcow__InspectResponse *resp = NULL;
     struct err err = ERR_INIT;
     json_t *json = NULL;
 
+    req.ask_guest = ask_guest;
     ASSERT_OK(rpc_client_call(ctx, d->client, SERVICE_LCOW, "Inspect", &req,
                               &lcow__inspect_response__descriptor, (void **)&resp, &err),
               err);
     ASSERT_OK(js_parse(resp->json, strlen(resp->json), 1 << 20, &json, &err), err);
     return json;
+}
+
+static json_t *inspected(struct desk *d, struct ctx *ctx)
+{
+    return inspected_by(d, ctx, false);
+}
+
+/* What a container takes of the scratch disk, as inspect has it. */
+static json_int_t scratch_bytes(struct desk *d, struct ctx *ctx, bool ask_guest)
+{
+    AUTO(json_decref) json_t *doc = inspected_by(d, ctx, ask_guest);
+    const json_t *c = json_array_get(json_object_get(doc, "containers"), 0);
+    const json_t *bytes = json_object_get(c, "scratch_bytes");
+
+    ASSERT(bytes != NULL);
+    return json_is_null(bytes) ? -1 : json_integer_value(bytes);
+}
+
+TEST_VIRTUAL(inspect_asks_the_guest_only_if_it_is_to)
+{
+    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    desk_create(&d, ctx, "c1");
+    desk_start(&d, ctx, "c1", "");
+    ASSERT_EQ(scratch_bytes(&d, ctx, false), -1);
+    ASSERT_EQ(scratch_bytes(&d, ctx, true), 4096);
+    ASSERT_EQ(scratch_bytes(&d, ctx, false), 4096); /* as it was known */
+    desk_kill(&d, ctx, "c1", "", 9, true, &err);
+    (void)desk_wait(&d, ctx, "c1", "");
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
 }
 
 TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)

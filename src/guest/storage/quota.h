@@ -1,0 +1,14 @@
+/* quota.h - what a directory takes of its ext4. All below it counts as one project of the file
+ * system's quotas, which the directory's own inode names: nothing is to be remembered. Leaf code;
+ * blocks on the disk. */
+#pragma once
+#include <stdint.h>
+
+struct err;
+
+/* A directory that is empty, or had this before. project: used if it has none yet. limit: bytes it
+ * may hold, and as many files as an ext4 of that size has; 0: it is only counted.
+ * ERR_UNIMPLEMENTED: the file system keeps no quotas of projects. */
+int quota_begin(const char *dir, uint32_t project, uint64_t limit, struct err *err);
+/* Bytes in use. ERR_NOT_FOUND: it is not counted. */
+int quota_used(const char *dir, uint64_t *ret, struct err *err);
