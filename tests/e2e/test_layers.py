@@ -18,6 +18,7 @@ BLOCKFILE = "io.containerd.snapshotter.v1.blockfile"
 GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
 DEADLINE = 900  # images of hundreds of MiB, on a machine that does other things too
 FOREVER = ("sleep", "100000")
+ENCRYPTED = "io.microsoft.virtualmachine.storage.scratch.encrypted"
 MIB = 256  # written and read back; under emulation some 70 MB/s
 
 
@@ -243,6 +244,20 @@ def quota(t):
     t.until(lambda: scratch_bytes(t, "c1")["c1"] < 4 << 20, "what was removed is given back")
     end(t, "c2")
     # No VM is started: it could not hold the limit.
-    r = t.run("--rm", "--label=io.microsoft.virtualmachine.storage.scratch.encrypted=true", "c3",
-              "true")
+    r = t.run("--rm", f"--label={ENCRYPTED}=true", "c3", "true")
     t.check(r.code != 0 and "keeps no quotas" in r.err, "refused with an encrypted disk", r)
+
+
+@e2e.test("an encrypted scratch disk keeps no quotas: its use is unknown, a limit is refused",
+          runc=False, versions=("2.1",))
+def encrypted(t):
+    t.config(allow_annotations="io.lcow.scratch_quota_mib")
+    t.detach(f"--label={GROUP}=c1", f"--label={KIND}=sandbox", f"--label={ENCRYPTED}=true", "c1",
+             *FOREVER)
+    t.equal(t.exec("c1", "sh", "-c", "echo x > /mine && cat /mine").out, "x\n")
+    t.equal([c["scratch_bytes"] for c in json.loads(t.lcow("inspect", "c1").out)["containers"]],
+            [None])
+    r = t.run("--rm", f"--label={GROUP}=c1", f"--label={KIND}=container",
+              "--label=io.lcow.scratch_quota_mib=32", "c2", "true")
+    t.check(r.code != 0 and "scratch_quota_mib" in r.err, "the guest refuses", r)
+    t.equal(t.run("--rm", f"--label={GROUP}=c1", f"--label={KIND}=container", "c3", "true").code, 0)
