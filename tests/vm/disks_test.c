@@ -98,6 +98,20 @@ static void unpack(struct disks_rig *r, const char *type)
     disks_host(r, line);
 }
 
+/* Two snapshots of one base, as device-mapper makes them: one UUID, both in use. */
+static void twins(struct disks_rig *r)
+{
+    disks_host(r, "cp xfs.img twin.img");
+    uint64_t a = disks_reserve(r, "xfs.img", false, (struct scsi_mount){ 0 });
+    uint64_t b = disks_reserve(r, "twin.img", false, (struct scsi_mount){ 0 });
+    AUTO_FREE char *first = disks_map(r, a), *second = disks_map(r, b);
+
+    disks_guest(r, first, "echo first > $d/who; cat $d/hello", "a file system\n");
+    disks_guest(r, second, "cat $d/who $d/hello 2>/dev/null", "a file system\n");
+    disks_unmap(r, a);
+    disks_unmap(r, b);
+}
+
 static void file_systems(struct disks_rig *r)
 {
     static const char *const types[] = { "xfs", "erofs", "squashfs" };
@@ -116,6 +130,7 @@ static void file_systems(struct disks_rig *r)
                "written\n");
     disks_look(r, "xfs.img", false, (struct scsi_mount){ .read_only = true },
                "cat $d/new; echo x 2>/dev/null > $d/hello || echo refused", "written\nrefused\n");
+    twins(r);
     uint64_t wrong =
         disks_reserve(r, "erofs.img", true, (struct scsi_mount){ .filesystem = "squashfs" });
     disks_map_fails(r, wrong, "squashfs");

@@ -219,9 +219,11 @@ static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char
  * that were never written need not be: they are not read before they are used. */
 static const char *mount_data(const char *type, bool read_only)
 {
-    if (!read_only)
-        return strcmp(type, "ext4") == 0 ? "noinit_itable" : "";
-    return strcmp(type, "ext4") == 0 ? "noload" : strcmp(type, "xfs") == 0 ? "norecovery" : "";
+    if (strcmp(type, "ext4") == 0)
+        return read_only ? "noload" : "noinit_itable";
+    if (strcmp(type, "xfs") == 0) /* snapshots of one base have its UUID, all of them */
+        return read_only ? "norecovery,nouuid" : "nouuid";
+    return "";
 }
 
 static unsigned long propagation(const char *word)
