@@ -52,6 +52,7 @@ void fake_container_stopped(struct fake *g, const char *id)
 
 static void drop(struct fake_container *c)
 {
+    waitq_wake_all(&c->changed); /* those who wait look again, and it is gone */
     list_remove(&c->node);
     free(c->id);
     free(c);

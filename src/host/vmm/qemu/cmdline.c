@@ -19,6 +19,16 @@ static unsigned tb_size_mib(const struct vm_doc *doc, const struct qemu_host *ho
     return doc->max_cpus == 1 ? 32 : 64;
 }
 
+/* One vCPU is emulated by one thread, and so are those that it may get later: with a thread for
+ * each, QEMU 10 aborts when one is added and the code cache has no free region for it. It is
+ * cheaper, too: nothing has to be atomic. */
+static const char *tcg_threads(const struct vm_doc *doc, const struct qemu_host *host)
+{
+    unsigned cpus = host->form == QEMU_CLONE ? host->vcpus : doc->cpus;
+
+    return cpus == 1 ? "single" : "multi";
+}
+
 static int check_number(const char *what, uint64_t value, uint64_t min, uint64_t max,
                         struct err *err)
 {
@@ -154,7 +164,7 @@ static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
     strv_add(out, "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
     strv_add(out, "-accel");
     if (host->emulated)
-        strv_addf(out, "tcg,tb-size=%u", tb_size_mib(doc, host));
+        strv_addf(out, "tcg,thread=%s,tb-size=%u", tcg_threads(doc, host), tb_size_mib(doc, host));
     else
         strv_add(out, "kvm");
     strv_add(out, "-cpu");

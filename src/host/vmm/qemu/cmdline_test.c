@@ -63,7 +63,7 @@ TEST(template_and_clone_are_as_recorded)
     doc.max_memory_mib = 128 + 32768;
     doc.max_cpus = 4;
     golden("template", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_TEMPLATE });
-    golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE });
+    golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE, .vcpus = 1 });
 }
 
 TEST(four_vcpus_under_emulation_are_as_recorded)

@@ -187,6 +187,25 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
     return 0;
 }
 
+/* QEMU 10 dies of two things under emulation (see tcg_threads): a vCPU more, if each has a thread
+ * and the code cache is full; and a vCPU less, if one thread has them all. What a clone gets at its
+ * start is no danger: its cache is empty. */
+static int check_emulated(struct qemu *q, uint32_t cpus, bool *ret_keep, struct err *err)
+{
+    bool one_thread = q->doc.cpus == 1;
+
+    *ret_keep = one_thread && cpus < q->n_cpus;
+    if (*ret_keep)
+        log_info(&q->life, "an emulated VM keeps its vCPUs", F_U("cpus", q->n_cpus),
+                 F_U("asked", cpus));
+    if (!one_thread && cpus > q->n_cpus)
+        return err_set(err, ERR_STATE,
+                       "an emulated VM that began with %u vCPUs cannot get more: QEMU would abort; "
+                       "give them at the start",
+                       q->doc.cpus);
+    return 0;
+}
+
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err)
 {
     struct qemu *q = qemu_of(v);
@@ -194,6 +213,13 @@ int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err
 
     if (qemu_check_runs(q, "set the vCPUs", err) < 0)
         return -1;
+
+    bool keep = false;
+
+    if (q->accel.emulated && cpus >= base_doc(q)->cpus && check_emulated(q, cpus, &keep, err) < 0)
+        return err_wrap(err, "set the vCPUs to %u", cpus);
+    if (keep)
+        return 0;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = change_cpus(&inner, q, cpus, err);
     qemu_op_end(&op);
