@@ -298,6 +298,16 @@ def copy(t):
     t.equal(t.lcow("cp", os.path.join(t.work, "big"), "c1:/data/other").code, 0)
     t.equal(t.exec("c1", "ls", "-A", "/data").out.split(), ["deep", "f", "other"])
 
+    # What a hostile guest would like to have on the host.
+    t.equal(t.exec("c1", "sh", "-c", "mkdir /bad && mknod /bad/disk b 7 0 && echo >/data/suid &&"
+                   " chmod 6755 /data/suid").code, 0)
+    t.equal(t.lcow("cp", "c1:/data/suid", t.work).code, 0)
+    t.equal(os.stat(os.path.join(t.work, "suid")).st_mode & 0o6000, 0)
+    r = t.lcow("cp", "c1:/bad", t.work)
+    t.equal(r.code, 1)
+    t.match("has a device: not copied", " ".join(r.err.split()))
+    t.check(not os.path.exists(os.path.join(t.work, "bad")), "nothing of it")
+
     t.equal(t.lcow("cp", "c1:/no/such", t.work).code, 1)
     t.equal(t.lcow("cp", "c1:relative", t.work).code, 2)
     t.equal(t.lcow("cp", "a", "b").code, 2)
