@@ -125,7 +125,7 @@ static int open_rootfs(struct fixture *f)
 static int scratch_image_copy(struct fixture *f, int to)
 {
     AUTO_FD int from =
-        open(place_path(&f->rig.place, "state/scratch/ext4-v1-1024mib.img"), O_RDONLY | O_CLOEXEC);
+        open(place_path(&f->rig.place, "state/scratch/ext4-v2-1024mib.img"), O_RDONLY | O_CLOEXEC);
     struct stat st;
 
     if (from < 0 || fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
