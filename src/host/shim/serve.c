@@ -21,6 +21,7 @@
 #include "host/shim/watch.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,6 +190,8 @@ static bool on_event(void *arg, const struct event *e)
     bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
 
     note_event(e);
+    if (e->kind == EVENT_START)
+        malloc_trim(0); /* what a create needed goes back: from now on the shim only waits */
     if (init_exit) {
         struct group_note n = s->note;
         struct err err = ERR_INIT;
