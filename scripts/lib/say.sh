@@ -2,7 +2,8 @@
 # say.sh - progress and errors of the project's shell scripts. Source it; set $SAY_NAME first.
 #
 # A phase is one line: what is being done, then how long it took. Whatever the commands of a
-# phase print goes to a log file, whose tail is shown when the phase fails.
+# phase print goes to a log file; when the phase fails, its end is shown, and before that the lines
+# that speak of an error: a parallel make says them long before it ends.
 
 say() { printf '%s: %s\n' "$SAY_NAME" "$*"; }
 
@@ -19,6 +20,7 @@ say_phase() {
     shift 2
     if ! "$@" >>"$log" 2>&1; then
         printf '%s: %s: failed; the last lines of %s:\n' "$SAY_NAME" "$message" "$log" >&2
+        head -n -15 "$log" | grep -iE '\b(error|fatal|failed)\b|\*\*\*' | tail -n 10 | sed 's/^/    /' >&2
         tail -n 15 "$log" | sed 's/^/    /' >&2
         return 1
     fi
