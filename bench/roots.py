@@ -1,4 +1,4 @@
-#!/usr/bin/env -S python3 -B
+#!/usr/bin/python3 -B
 """Root file systems of each kind of snapshotter in a VM: how long a container takes to start, how
 fast ten thousand small files and a large one are read, and much is written and read back; beside
 the raw disk below. Prints one line for each.

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S python3 -B
+#!/usr/bin/python3 -B
 """The benchmark's own arithmetic and documents, without measuring anything. TAP."""
 
 import argparse

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S python3 -B
+#!/usr/bin/python3 -B
 """Boots an image under emulation, with boot_probe.c in place of the agent. TAP on standard output.
 
 Shows that the kernel starts by PVH in 128 MiB, that each module loads in the order the image gives,

@@ -1,4 +1,4 @@
-#!/usr/bin/env -S python3 -B
+#!/usr/bin/python3 -B
 """Tests of the image build: the same bytes for the same input, a true manifest, damage noticed.
 
 Needs a filled cache to be quick: build an image first. TAP on standard output.

@@ -5,6 +5,9 @@
 # phase print goes to a log file; when the phase fails, its end is shown, and before that the lines
 # that speak of an error: a parallel make says them long before it ends.
 
+# Whatever the caller has: QEMU in its jail reads what is built here, and is not root.
+umask 022
+
 say() { printf '%s: %s\n' "$SAY_NAME" "$*"; }
 
 # say_fail MESSAGE [WHAT-TO-DO-NEXT]: ends the script.
@@ -18,7 +21,7 @@ say_fail() {
 say_phase() {
     local log=$1 message=$2 start=${EPOCHREALTIME/[.,]/} took
     shift 2
-    if ! "$@" >>"$log" 2>&1; then
+    if ! "$@" 8>&2 >>"$log" 2>&1; then
         printf '%s: %s: failed; the last lines of %s:\n' "$SAY_NAME" "$message" "$log" >&2
         head -n -15 "$log" | grep -iE '\b(error|fatal|failed)\b|\*\*\*' | tail -n 10 | sed 's/^/    /' >&2
         tail -n 15 "$log" | sed 's/^/    /' >&2
@@ -26,4 +29,18 @@ say_phase() {
     fi
     took=$(((${EPOCHREALTIME/[.,]/} - start) / 100000))
     say "$message ($((took / 10)).$((took % 10)) s)"
+}
+
+# say_retry COMMAND...: a step that needs the network; within a phase. A mirror that is being updated,
+# or that does not answer, is no defect of ours: after a pause once more, and again after a longer one.
+SAY_PAUSES=${SAY_PAUSES:-5 30}
+say_retry() {
+    local pause
+    for pause in $SAY_PAUSES; do
+        ! "$@" || return 0
+        say "no success; once more in $pause s"
+        say "no success; once more in $pause s" >&8 # where the phase was called from
+        sleep "$pause"
+    done
+    "$@"
 }

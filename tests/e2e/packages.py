@@ -4,6 +4,8 @@
     packages.program("2.1", "ctr")   # a path
 """
 
+import contextlib
+import fcntl
 import os
 import subprocess
 
@@ -33,6 +35,15 @@ def search_path(version):
                      os.path.join(folder("runc"), "usr/sbin"),
                      os.path.join(folder("erofs-utils"), "usr/bin"),
                      "/usr/sbin", "/usr/bin", "/sbin", "/bin"])
+
+
+@contextlib.contextmanager
+def alone():
+    """Several runs may share a cache: one at a time puts things there."""
+    os.makedirs(CACHE, exist_ok=True)
+    with open(folder("lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
 
 
 def fetch(versions=tuple(SUITES)):

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """What the TAP harness makes of tap_specimen's tests: tap_test.py PROGRAM. Prints TAP itself."""
 import os
 import re

@@ -52,6 +52,7 @@ def die_with_parent(signo):
 def enter(keep=()):
     """For good: the process that calls this lives in its cell until it ends. What is below one of
     the emptied directories and in keep (a build tree in /tmp, say) stays visible."""
+    os.umask(0o022)  # whatever the caller has
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
     held = {path: os.open(path, os.O_PATH) for path in map(os.path.realpath, keep)

@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """Turns the anchor's program into a C array: anchor_embed.py PROGRAM OUTPUT."""
 import sys
 

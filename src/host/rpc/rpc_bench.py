@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """What the server costs: the round trip of an empty unary call over a unix socket, the processor
 time of one, the memory of an idle connection that was used. Prints JSON.
 

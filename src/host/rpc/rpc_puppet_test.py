@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """The server and the client against a peer that shares no code with them: frames and messages are
 put together here by hand, as in appendix B of containerd-contract.md. Prints TAP.
 

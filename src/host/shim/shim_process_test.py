@@ -1,4 +1,4 @@
-#!/usr/bin/env python3
+#!/usr/bin/python3
 """start, serve and delete as processes, called as containerd calls them. Prints TAP.
 
     shim_process_test.py CONTAINERD-SHIM-LCOW-V2
