@@ -49,9 +49,9 @@ struct facts {
     char *ns, *id;
     const struct shim *shim; /* NULL: it is gone */
     struct lines lines;
-    const struct line *trouble; /* the one that was diagnosed; NULL: nothing went wrong */
-    struct diagnosis diagnosis;
-    char now[200]; /* what is wrong at this moment; "" */
+    const struct line *trouble; /* the one that was diagnosed; NULL: no line tells of it */
+    struct diagnosis diagnosis; /* .stage NULL: nothing went wrong */
+    char now[200];              /* what is wrong at this moment; "" */
     size_t ledger[LEDGER_KIND_COUNT], n_ledger;
 };
 
@@ -78,28 +78,36 @@ static char *words_of(const struct line *l)
     return sbuf_take(&out);
 }
 
-/* The newest error that a rule fits; else the newest error. */
+/* What a line tells of a failure; NULL: nothing. */
+static const struct diagnosis *diagnosis_of(const struct line *l)
+{
+    AUTO_FREE char *words = words_of(l);
+    const struct diagnosis *d = diagnose(words);
+
+    if (!str_eq(l->level, "error") && !(d && d->warned && str_eq(l->level, "warn")))
+        return NULL;
+    if (d)
+        return d->kind == DIAGNOSIS_ASKED ? NULL : d;
+    /* Kernels call much an error that is none. */
+    return l->source == LINE_SHIM
+               ? diagnose_operation(json_string_value(json_object_get(l->doc, "operation")))
+               : NULL;
+}
+
+/* The newest cause; if none is known, the newest of what followed from it. */
 static void find_trouble(struct facts *f)
 {
     for (size_t i = f->lines.n; i-- > 0;) {
         const struct line *l = &f->lines.v[i];
-        AUTO_FREE char *words = words_of(l);
+        const struct diagnosis *d = diagnosis_of(l);
+        bool cause = d && d->kind == DIAGNOSIS_CAUSE;
 
-        /* That a thing is gone is told to those who remove it twice; it is no failure. */
-        if (!str_eq(l->level, "error") || strstr(words, ": no container "))
+        if (!d || (f->trouble && !cause))
             continue;
-
-        const struct diagnosis *d = diagnose(words);
-
-        if (d) {
-            f->trouble = l;
-            f->diagnosis = *d;
+        f->trouble = l;
+        f->diagnosis = *d;
+        if (cause)
             return;
-        }
-        if (!f->trouble) {
-            f->trouble = l;
-            f->diagnosis = diagnosis_unknown;
-        }
     }
 }
 
@@ -134,6 +142,28 @@ static void find_present(struct facts *f)
         snprintf(f->now, sizeof(f->now),
                  "the guest owes an answer for %" PRIu64 " s; lcow stacks tells to what",
                  oldest / NS_PER_S);
+}
+
+static bool is_said(const struct lines *lines, const char *text)
+{
+    for (size_t i = lines->n; i-- > 0;)
+        if (lines->v[i].source == LINE_SHIM && str_eq(lines->v[i].text, text))
+            return true;
+    return false;
+}
+
+/* A shim that is killed cannot say so. */
+static void find_killed(struct facts *f, const struct readings *r)
+{
+    if (f->shim || readings_alive(r) || is_said(&f->lines, "leaving"))
+        return;
+    f->trouble = NULL;
+    f->diagnosis = (struct diagnosis){
+        .stage = "shim",
+        .meaning = "the shim ended without a word: somebody killed it, or it crashed",
+        .remedy = "see the host's kernel log (OOM killer, segfault) and containerd's log; the "
+                  "pod's controller starts it again, lcow gc takes back what is left",
+    };
 }
 
 static int count_record(void *arg, const struct ledger_record *r)
@@ -189,6 +219,7 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
     }
     read_ledger(f, t->config.run_root);
     find_trouble(f);
+    find_killed(f, &r);
     if (f->shim)
         find_present(f);
     return 0;
@@ -320,7 +351,7 @@ static void put_facts(const struct facts *f, struct sbuf *out)
     sbuf_addc(out, '\n');
     if (f->now[0])
         put_pair("now", f->now, out);
-    if (f->trouble) {
+    if (f->diagnosis.stage) {
         put_pair("stage", f->diagnosis.stage, out);
         put_pair("meaning", f->diagnosis.meaning, out);
         put_pair("remedy", f->diagnosis.remedy, out);
@@ -353,8 +384,8 @@ static void facts_as_json(const struct facts *f, struct jsw *w)
         jsw_null(w, "state");
     jsw_str(w, "now", f->now[0] ? f->now : NULL);
     jsw_u64(w, "ledger_records", f->n_ledger);
-    if (f->trouble) {
-        AUTO_FREE char *words = words_of(f->trouble);
+    if (f->diagnosis.stage) {
+        AUTO_FREE char *words = f->trouble ? words_of(f->trouble) : NULL;
 
         jsw_obj(w, "failure");
         jsw_str(w, "text", words);

@@ -134,6 +134,27 @@ class Test(harness.Test):
         self.match(pattern, r.err, r)
         return r
 
+    def explains(self, sandbox, stage, seconds=20):
+        """lcow explain names that stage for a failure that was provoked, and a remedy. sandbox may
+        be None: that of the newest journal. The shim may be gone; before it is, its journal may lack
+        the last line for a moment."""
+        if self.is_runc:
+            return
+        if sandbox is None:
+            sandbox = max((f for f in os.scandir(f"{self.run_root}/.journal")
+                           if not f.name.endswith("@1")), key=lambda f: f.stat().st_mtime).name
+            sandbox = sandbox.replace("@", "/", 1)
+
+        def look():
+            r = self.lcow("explain", "--json", sandbox)
+            failure = json.loads(r.out)["failure"] if r.code == 0 else None
+            return failure and failure["stage"] == stage and failure
+        try:
+            failure = self.until(look, f"explain tells stage {stage}", seconds)
+        except Failure as e:
+            raise Failure(f"{e}\n{self.lcow('explain', sandbox)}") from None
+        self.check(failure["remedy"] and failure["meaning"], "a remedy", failure)
+
     def run_args(self, *args, image=None):
         """Options, then the container's id, then the command: ctr wants the image before the id.
         An option that takes a value is written --name=value here."""

@@ -16,12 +16,14 @@ def no_command(t):
     r = t.fails(*t.run_args("--rm", "c1", "/no/such/program"), pattern="/no/such/program")
     t.match("no such file|not found", r.err, r)
     t.equal(t.tasks(), {})
+    t.explains("c1", "container: start")
 
 
 @test("a command that cannot be run: an error at once that says why")
 def no_permission(t):
     t.fails(*t.run_args("--rm", "c1", "/etc/passwd"), pattern="permission denied")
     t.equal(t.tasks(), {})
+    t.explains("c1", "container: start")
 
 
 @test("exec of a command that is not there does the container no harm", smoke=True)
@@ -31,6 +33,7 @@ def exec_no_command(t):
     t.check(r.code != 0, "it worked", r)
     t.match("no such file|not found", r.err, r)
     t.equal(t.exec("c1", "echo", "well").out, "well\n")
+    t.explains("c1", "container: start")
 
 
 @test("an image without layers: a clear error", images=("nothing",))
@@ -95,6 +98,7 @@ def incomplete_specs(t):
     for part in ("process", "root", "linux"):
         path = spec(t, lambda d, p=part: d.pop(p))
         t.fails("run", "--rm", "--runtime", t.runtime, "--config", path, "c1", pattern=part)
+        t.explains("c1", "container: bundle")
         t.equal(t.tasks(), {})
         t.ctr("containers", "rm", "c1")
 
@@ -103,6 +107,7 @@ def incomplete_specs(t):
 def no_source(t):
     t.fails(*t.run_args("--rm", "--mount=type=bind,src=/no/such/path,dst=/mnt,options=rbind:ro",
                         "c1", "true"), pattern="/no/such/path")
+    t.explains("c1", "container: mounts")
 
 
 @test("a working directory that is not there is made or refused, not forgotten")
@@ -174,6 +179,7 @@ def unknown_user(t):
 def no_emulation(t):
     t.config(allow_emulation=False)
     t.fails(*t.run_args("--rm", "c1", "true"), pattern="allow_emulation")
+    t.explains("c1", "boot: acceleration")
 
 
 @test("a broken configuration: an error that names file and line", runc=False)

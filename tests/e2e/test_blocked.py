@@ -81,6 +81,7 @@ def dead_path(t):
     t.check(isinstance(create.error, shimcall.Status), f"Create: {create.answer} {create.error}")
     t.equal(shim.code("State", text(1, "c2")), NOT_FOUND)
     t.equal(shim.call("State", text(1, "p1"))[4], 2)
+    t.explains("p1", "storage: shares")
 
 
 @test("QEMU is stopped: queries answer at once, Kill ends the VM, everyone gets an answer",
@@ -111,3 +112,4 @@ def stopped_qemu(t):
         t.check(call.join(10), f"{name} does not end with its VM")
         t.check(isinstance(call.error, shimcall.Status), f"{name}: {call.answer} {call.error}")
     t.equal(shim.call("Delete", p1)[2], 137)
+    t.explains("p1", "guest")

@@ -51,6 +51,7 @@ def shim_dies(t):
         t.gone(process)
     t.until(lambda: "delete" in t.topics(e, "c1"), "its end was told", 10)
     t.equal(t.topics(e, "c1")[-2:], ["exit", "delete"])
+    t.explains("c1", "shim")
     t.must("containers", "rm", "c1")
     t.equal(t.run("--rm", "c1", "echo", "again").out, "again\n")
 
@@ -78,6 +79,7 @@ def qemu_dies(t):
     t.until(lambda: t.topics(e, "c1").count("exit") == 2, "both exits were told", 10)
     t.note(f"exit events after {(time.monotonic() - at) * 1000:.0f} ms, as seen through ctr")
     t.equal((p.wait(20).code, x.wait(20).code), (137, 137))
+    t.explains("c1", "VM")
     t.must("containers", "rm", "c1")
 
 
@@ -90,6 +92,7 @@ def qemu_dies_at_boot(t):
     r = p.wait(30)
     t.check(r.code != 0, "run succeeded", r)
     t.match("qemu|vm", r.err, r)
+    t.explains("c1", "VM")
 
 
 @test("the shim dies while QEMU boots: run fails and nothing is left", runc=False)
@@ -124,6 +127,7 @@ def qemu_hangs(t):
         t.ctr("tasks", "rm", "-f", "c1", seconds=90)
         t.equal(t.tasks(), {})
         t.gone(pid)
+        t.explains("c1", "guest")
     finally:
         try:
             os.kill(pid, signal.SIGCONT)

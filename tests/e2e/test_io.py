@@ -122,9 +122,11 @@ def dead_logger(t):
 def no_logger(t):
     t.fails(*t.run_args("-d", "--log-uri=binary:///no/such/program", "c1", "true"),
             pattern="/no/such/program")
+    t.explains("c1", "container: output")
     t.ctr("containers", "rm", "c1")
     t.fails(*t.run_args("-d", f"--log-uri={logger(t, before='exit 9')}", "c2", "true"),
             pattern="logger")
+    t.explains("c2", "container: output")
 
 
 # ---------------------------------------------------------------- streams, without a client between

@@ -112,6 +112,7 @@ def physical_disk(t):
         r = t.run("--rm", option, "c2", "true")
     t.check(r.code != 0, "a device that is mounted on the host was given to a VM")
     t.match(rf"mount {device} on /disk: {device} is in use on the host: unmount it", r.err, r)
+    t.explains("c2", "container: mounts")
 
 
 @test("mounts that cannot be are refused by their names, with the remedy", runc=False)
@@ -134,6 +135,8 @@ def refused(t):
         r = t.run("--rm", f"--mount={text}", f"c{number}", "true")
         t.check(r.code != 0, f"{text} was not refused", r)
         t.match(words, r.err, r)
+        t.explains(f"c{number}", "storage: disks" if "file system" == words[-11:] else
+                   "container: mounts")
     t.equal(t.run("--rm", "good", "echo", "well").out, "well\n")
 
 

@@ -120,9 +120,11 @@ def loopback_only(t):
       smoke=True, runc=False)
 def net_host(t):
     t.fails(*t.run_args("--rm", "--net-host", "c1", "true"), pattern="--net-host")
+    t.explains("c1", "container: spec")
     for kind in ("pid", "ipc"):
         t.fails(*t.run_args("--rm", f"--with-ns={kind}:/proc/1/ns/{kind}", f"c-{kind}", "true"),
                 pattern=f"{kind} namespace /proc/1/ns/{kind} cannot be joined")
+        t.explains(f"c-{kind}", "container: spec")
     t.equal(t.qemu_pids(), [])
     t.equal(t.tasks(), {})
 

@@ -31,6 +31,7 @@ def annotations(t):
     t.equal(nproc(t), "2")
     t.fails(*t.run_args("--rm", "--annotation=io.lcow.cpus=many", "c2", "true"),
             pattern="io.lcow.cpus is .many.: it must be from 1 to")
+    t.explains("c2", "container: annotations")
     t.fails(*t.run_args(
         "--rm", "--annotation=io.microsoft.virtualmachine.lcow.securitypolicy=cGFja2FnZQ==",
         "c3", "true"), pattern="securitypolicy.*not supported")
@@ -39,6 +40,7 @@ def annotations(t):
     mount = f"--mount=type=bind,src={shared},dst=/s,options=rbind:rw"
     no = "--annotation=io.microsoft.virtualmachine.fileshares.disablewritable=true"
     t.fails(*t.run_args("--rm", no, mount, "c4", "true"), pattern="writable.*forbids")
+    t.explains("c4", "container: mounts")
     r = t.run("--rm", no, mount.replace("rbind:rw", "rbind:ro"), "c5", "ls", "/s")
     t.equal(r.code, 0, r)
 

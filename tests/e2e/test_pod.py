@@ -155,6 +155,7 @@ def again(t):
         c.start().await_exit(attempt)
         c.remove()
     t.fails(lambda: pod.run("bad", "/no/such/program"), "no such file|not found")
+    t.explains(pod.id, "container: start")
     t.equal(pod.state, cri.READY)
     t.equal(sorted(c.metadata.name for c in t.cri.ListContainers(filter={
         "state": {"state": cri.EXITED}}).containers), ["bad", "init"])
@@ -195,6 +196,7 @@ def oom_killed(t):
         "resources": {"memory_limit_in_bytes": 32 << 20}})
     status = victim.await_exit(137)
     t.until(lambda: victim.status().reason == "OOMKilled", f"reason is OOMKilled: {status}", 10)
+    t.explains(pod.id, "container: memory")
     t.equal(pod.state, cri.READY)
     t.equal(pod.run("c3", "echo", "well").await_exit(0).reason, "Completed")
 

@@ -31,6 +31,7 @@ def qemu_killed(t):
     t.equal((a.status().exit_code, a.status().reason), (137, "Error"), a.status())
     t.equal(b.status().exit_code, 3, "what had ended before")
     t.fails(lambda: a.exec("true"), "(?i)not running|exited|state|not found")
+    t.explains(pod.id, "VM")
     pod.stop()
     pod.remove()
     t.note(f"{time.monotonic() - begin:.1f} s until it was removed")
@@ -45,6 +46,7 @@ def shim_killed(t):
     await_dead(t, pod, a)
     t.check(a.status().exit_code != 0, "exit 0", a.status())
     t.until(lambda: not t.qemu_pids(), "its VM has gone", 20)
+    t.explains(pod.id, "shim")
     t.equal(t.remove_pods(), [])
 
 
@@ -65,6 +67,7 @@ def host_oom(t):
         pass  # it has no VM any more
     await_dead(t, pod, c, seconds=60)
     t.equal((c.status().exit_code, c.status().reason), (137, "OOMKilled"), c.status())
+    t.explains(pod.id, "VM: memory on the host")
     t.equal(t.remove_pods(), [])
 
 

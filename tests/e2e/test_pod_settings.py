@@ -220,6 +220,7 @@ def host_namespaces(t):
         begin = time.monotonic()
         t.fails(lambda: t.pod(f"p-{kind}", namespaces={kind: cri.NODE}), f"(?i){words}")
         t.check(time.monotonic() - begin < 30, "it was refused late")
+        t.explains(None, "container: spec")
     t.equal(t.qemu_pids(), [])
 
 
@@ -228,6 +229,7 @@ def user_namespaces(t):
     ids = [{"host_id": 100000, "container_id": 0, "length": 65536}]
     t.fails(lambda: t.pod("p1", namespaces={
         "userns_options": {"mode": cri.POD, "uids": ids, "gids": ids}}), "(?i)user namespace")
+    t.explains(None, "container: spec")
     t.equal(t.qemu_pids(), [])
 
 

@@ -182,6 +182,7 @@ def broken_spec(t):
     e = create_fails(t, lambda shim: shim.spec(b'{"process": '))
     if not t.is_runc:
         t.match("config.json|spec", e.message)
+    t.explains("c1", "container: bundle")
 
 
 @test("a spec without process, root or linux: an error that names it", images=(), runc=False,
@@ -212,6 +213,7 @@ def many_mounts(t):
     e = create_fails(t, grow)
     t.match("mounts|too many", e.message)
     t.check(time.monotonic() - at < 60, "that took too long")
+    t.explains("c1", "container: bundle")
 
 
 @test("stdout that is no FIFO, a directory, or not there", images=(), runc=False)
@@ -223,6 +225,7 @@ def bad_stdout(t):
     for path in (t.work, os.path.join(t.work, "not/there"), socket, "/dev/null", "relative"):
         t.check(creates(shim, text(6, path)) != 0, f"{path} was taken")
         t.equal(shim.code("State", text(1, "c1")), NOT_FOUND)
+        t.explains("c1", "container: output")
 
 
 @test("ids with a slash, dots, blanks or 64 KiB are refused", images=(), runc=False)
@@ -231,6 +234,7 @@ def bad_ids(t):
     shim.start()
     for name in ("a/b", "..", "a b", "x" * 65536, "../../etc", "\x01"):
         t.equal(creates(shim, name=name), INVALID, name[:30])
+    t.explains("c1", "request")
 
 
 @test("garbage on the socket harms only its own connection", images=())

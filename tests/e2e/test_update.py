@@ -95,7 +95,9 @@ def too_much(t):
     t.config(max_memory_mib=512)
     t.detach("--memory-limit=134217728", CGROUP, "c1", *FOREVER)
     refused(t, r"max_memory_mib = 512; raise that key", "c1", memory={"limit": 600 * MIB})
+    t.explains("c1", "container: update")
     refused(t, r"(?i)limit", "c1", memory={"limit": "much"})
+    t.explains("c1", "container: update")
     r = t.exec("c1", "cat", "/sys/fs/cgroup/memory.max")
     t.equal(r.out, "134217728\n", r)
 
