@@ -205,6 +205,13 @@ static const struct seen {
     { "storage: layers", "tests/e2e/test_layers.py: exchanged",
       "request failed: Create: create container c1: root file system: /x/snapshots/3 is a fifo, "
       "not the image file of a layer" },
+    { "storage: layers", "tests/e2e/test_layers.py: exchanged",
+      "request failed: Create: create container c1: root file system: "
+      "/x/io.containerd.snapshotter.v1.blockfile/snapshots/2 is a device where the image file of a "
+      "layer is expected" },
+    { "storage: root file system", "src/host/own/rootfs_test.c: what_is_not_supported_says_so",
+      "request failed: Create: create container c1: root file system: mounts of type \"zfs\" are "
+      "not supported; use the overlayfs, native, blockfile or erofs snapshotter" },
     { "storage: root file system", "tests/e2e/test_layers.py: exchanged",
       "request failed: Create: create container c1: root file system: open /x/snapshots/3: No "
       "such file or directory" },

@@ -30,22 +30,22 @@ static const struct args_opt logs_table[] = {
     { "agent", 0, ARGS_FLAG, NULL, AT(agent), "what the agent in the VM said" },
     { "kernel", 0, ARGS_FLAG, NULL, AT(kernel), "what the guest's kernel said" },
     { "container", 0, ARGS_FLAG, NULL, AT(container),
-      "ID is a container: only lines that name it, and its events" },
+      "what containers wrote, and what befell them" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "one JSON object a line" },
 };
 static const struct args_example logs_examples[] = {
     { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
     { "lcow logs -f --kernel 4f2a9", "the guest kernel's, as they come" },
-    { "lcow logs --container 77b01", "what befell one container" },
+    { "lcow logs -f --container 77b01", "one container's output, and what befell it" },
 };
 static const struct args_cmd logs_cmd = {
     .name = "logs",
-    .summary = "Print what shim, agent and guest kernel said.",
+    .summary = "Print what shim, agent, guest kernel and containers said.",
     .synopsis = "[options] ID",
     .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
             "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
-            "32 sandboxes that ended with an error. A container's own output is containerd's: see "
-            "crictl logs.\n"
+            "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
+            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.\n"
             "\n"
             "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
     .opts = logs_table,
@@ -59,21 +59,24 @@ static const struct args_cmd logs_cmd = {
 
 struct printing {
     bool wanted[LINE_SOURCE_COUNT];
-    const char *container; /* NULL: any */
+    bool named;            /* and all that name a container: */
+    const char *container; /* this one; NULL: any */
     bool json, colour, whose;
 };
 
-static bool is_wanted(const struct printing *p, const struct line *l)
+static bool names(const struct line *l, const char *container)
 {
-    if (!p->wanted[l->source])
-        return false;
-    if (!p->container)
-        return true;
-
     const char *cid = json_string_value(json_object_get(l->doc, "cid"));
     const char *fields = json_string_value(json_object_get(l->doc, "fields"));
 
-    return str_eq(cid, p->container) || (fields && strstr(fields, p->container));
+    if (!container)
+        return cid && cid[0];
+    return str_eq(cid, container) || (fields && strstr(fields, container));
+}
+
+static bool is_wanted(const struct printing *p, const struct line *l)
+{
+    return p->wanted[l->source] || (p->named && names(l, p->container));
 }
 
 static bool is_told_already(const char *key)
@@ -123,7 +126,8 @@ static const char *colour_of(const struct line *l)
     static const char *const colours[LINE_SOURCE_COUNT] = { [LINE_SHIM] = "\033[36m",
                                                             [LINE_AGENT] = "\033[32m",
                                                             [LINE_KERNEL] = "\033[33m",
-                                                            [LINE_EVENT] = "\033[35m" };
+                                                            [LINE_EVENT] = "\033[35m",
+                                                            [LINE_OUTPUT] = "\033[34m" };
 
     return str_eq(l->level, "error") ? "\033[31m" : colours[l->source];
 }
@@ -142,6 +146,11 @@ static void put_line(const struct printing *p, const struct line *l, struct sbuf
               p->colour ? "\033[0m" : "");
     if (p->whose)
         sbuf_addf(out, "%s/%.13s ", l->ns, l->id);
+    if (l->source == LINE_OUTPUT) {
+        sbuf_addf(out, "%.20s: %s\n", json_string_value(json_object_get(l->doc, "container")),
+                  l->text);
+        return;
+    }
     if (l->source == LINE_EVENT) {
         put_words(out, json_string_value(json_object_get(l->doc, "event")));
     } else {
@@ -222,7 +231,7 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
 
 /* ---- logs */
 
-/* The journal that word means; a container's is its sandbox's. */
+/* The journal that word means; a container's is its sandbox's. *ret_container: NULL: all of it. */
 static int choose(struct ctx *ctx, struct tool *t, const char *word, struct readings *r,
                   char **ret_container, struct err *err)
 {
@@ -236,7 +245,7 @@ static int choose(struct ctx *ctx, struct tool *t, const char *word, struct read
         if (shims_find(&shims, word, &s, &container, &ignored) == 0) {
             AUTO_FREE char *whole = str_format("%s/%s", s->ns, s->id);
 
-            *ret_container = str_dup(container ? container : s->id);
+            *ret_container = container ? str_dup(container) : NULL;
             return readings_add(r, whole, err);
         }
         if (ignored.code == ERR_INVALID) {
@@ -244,7 +253,7 @@ static int choose(struct ctx *ctx, struct tool *t, const char *word, struct read
             return -1;
         }
     }
-    *ret_container = str_dup(word);
+    *ret_container = NULL;
     return readings_add(r, word, err);
 }
 
@@ -264,6 +273,15 @@ int tool_journal(struct ctx *ctx, struct tool *t, const char *word, struct sbuf 
     return 0;
 }
 
+static void print_untold(const struct readings *r, const char *container)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    readings_untold(r, container, &out);
+    if (out.len > 0)
+        tool_print(STDERR_FILENO, out.data);
+}
+
 static int logs_run(struct ctx *ctx, struct tool *t, char **argv)
 {
     AUTO(readings_release) struct readings r = { 0 };
@@ -278,20 +296,26 @@ static int logs_run(struct ctx *ctx, struct tool *t, char **argv)
     if (rest.n != 1)
         return tool_fail(TOOL_USAGE, "logs needs one ID; see: lcow ps");
 
-    bool any = o.shim || o.agent || o.kernel;
+    bool any = o.shim || o.agent || o.kernel || o.container;
     struct printing p = { .wanted = { [LINE_SHIM] = !any || o.shim,
                                       [LINE_AGENT] = !any || o.agent,
                                       [LINE_KERNEL] = !any || o.kernel,
-                                      [LINE_EVENT] = !any },
+                                      [LINE_EVENT] = !any,
+                                      [LINE_OUTPUT] = !any },
+                          .named = o.container,
                           .json = o.json,
                           .colour = tool_is_terminal(STDOUT_FILENO) };
 
     readings_init(&r, t->config.run_root);
     if (choose(ctx, t, rest.argv[0], &r, &container, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
+    p.container = container;
+    r.with_output = !any || o.container;
+    if (print_more(&r, &p, o.lines, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
     if (o.container)
-        p.container = container;
-    if (print_more(&r, &p, o.lines, &err) < 0 || (o.follow && follow(ctx, &r, &p, false, &err) < 0))
+        print_untold(&r, container);
+    if (o.follow && follow(ctx, &r, &p, false, &err) < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
     return TOOL_OK;
 }

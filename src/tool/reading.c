@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/own/journal.h"
+#include "tool/output.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -22,11 +23,13 @@ struct reading {
     int fd; /* held: what it says last can be read although it was removed; -1: none yet */
     off_t at;
     struct sbuf part; /* of a line whose end is not there yet */
+    struct outputs *outputs;
 };
 
 const char *line_source_name(enum line_source s)
 {
-    static const char *const names[LINE_SOURCE_COUNT] = { "shim", "agent", "kernel", "event" };
+    static const char *const names[LINE_SOURCE_COUNT] = { "shim", "agent", "kernel", "event",
+                                                          "output" };
 
     return names[s];
 }
@@ -49,6 +52,7 @@ static void reading_free(struct reading *x)
     free(x->path);
     fd_close(x->fd);
     sbuf_release(&x->part);
+    outputs_free(x->outputs);
     free(x);
 }
 
@@ -69,6 +73,7 @@ static void keep(struct readings *r, const struct journal_entry *e)
     x->path = str_dup(e->path);
     x->fd = -1;
     x->alive = e->alive;
+    x->outputs = outputs_new();
     r->v = mem_grow(r->v, r->n, &r->cap, sizeof(*r->v));
     r->v[r->n++] = x;
 }
@@ -130,7 +135,7 @@ int readings_add(struct readings *r, const char *word, struct err *err)
 
 void readings_init(struct readings *r, const char *run_root)
 {
-    *r = (struct readings){ .run_root = str_dup(run_root) };
+    *r = (struct readings){ .run_root = str_dup(run_root), .watch_fd = -1 };
 }
 
 void readings_release(struct readings *r)
@@ -159,8 +164,18 @@ bool readings_alive(const struct readings *r)
 
 /* ---- one line */
 
-/* "2026-11-16T02:41:24.123456789Z" */
-static int64_t parse_time(const char *text)
+/* "+01:00" */
+static int64_t parse_offset(const char *text)
+{
+    unsigned hours, minutes;
+    char sign;
+
+    if (sscanf(text, "%c%2u:%2u", &sign, &hours, &minutes) != 3 || (sign != '+' && sign != '-'))
+        return 0;
+    return (sign == '+' ? 1 : -1) * (int64_t)(hours * 3600 + minutes * 60);
+}
+
+int64_t line_time(const char *text)
 {
     struct tm tm = { 0 };
     const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
@@ -168,10 +183,10 @@ static int64_t parse_time(const char *text)
 
     if (!rest)
         return 0;
-    if (*rest++ == '.')
-        for (int64_t unit = NS_PER_S / 10; unit > 0 && *rest >= '0' && *rest <= '9'; unit /= 10)
-            ns += (*rest++ - '0') * unit;
-    return (int64_t)timegm(&tm) * (int64_t)NS_PER_S + ns;
+    if (*rest == '.')
+        for (int64_t unit = NS_PER_S / 10; *++rest >= '0' && *rest <= '9'; unit /= 10)
+            ns += (*rest - '0') * unit;
+    return ((int64_t)timegm(&tm) - parse_offset(rest)) * (int64_t)NS_PER_S + ns;
 }
 
 static enum line_source source_of(const json_t *doc)
@@ -200,6 +215,12 @@ void lines_release(struct lines *l)
     *l = (struct lines){ 0 };
 }
 
+void lines_add(struct lines *l, const struct line *line)
+{
+    l->v = mem_grow(l->v, l->n, &l->cap, sizeof(*l->v));
+    l->v[l->n++] = *line;
+}
+
 static void add_line(struct readings *r, const struct reading *x, const char *text, size_t len,
                      struct lines *out)
 {
@@ -213,13 +234,14 @@ static void add_line(struct readings *r, const struct reading *x, const char *te
     const char *at = string_of(doc, "at");
 
     line.time = at[0] ? at : string_of(doc, "time");
-    line.at_ns = parse_time(line.time);
+    line.at_ns = line_time(line.time);
     line.level = string_of(doc, "level");
     line.text =
         string_of(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
     line.doc = TAKE_PTR(doc);
-    out->v = mem_grow(out->v, out->n, &out->cap, sizeof(*out->v));
-    out->v[out->n++] = line;
+    if (line.source == LINE_SHIM && str_eq(line.text, "output"))
+        outputs_note(x->outputs, &line);
+    lines_add(out, &line);
 }
 
 /* ---- what is new */
@@ -297,13 +319,15 @@ int readings_more(struct readings *r, struct lines *ret, struct err *err)
             lines_release(ret);
             return -1;
         }
+        if (r->with_output)
+            outputs_more(r->v[i]->outputs, r, r->v[i]->ns, r->v[i]->id, r->watch_fd, ret);
     }
     if (ret->n > 0)
         qsort(ret->v, ret->n, sizeof(*ret->v), by_time);
     return 0;
 }
 
-int readings_watch(const struct readings *r, int *ret_fd, struct err *err)
+int readings_watch(struct readings *r, int *ret_fd, struct err *err)
 {
     AUTO_FREE char *dir = str_format("%s/.journal", r->run_root);
     AUTO_FD int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
@@ -313,6 +337,12 @@ int readings_watch(const struct readings *r, int *ret_fd, struct err *err)
     (void)dir_make(dir, 0700); /* the first shim would */
     if (inotify_add_watch(fd, dir, IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_DELETE) < 0)
         return err_sys(err, errno, "watch %s", dir);
-    *ret_fd = TAKE_FD(fd);
+    *ret_fd = r->watch_fd = TAKE_FD(fd);
     return 0;
+}
+
+void readings_untold(const struct readings *r, const char *cid, struct sbuf *out)
+{
+    for (size_t i = 0; i < r->n; i++)
+        outputs_untold(r->v[i]->outputs, cid, out);
 }

@@ -10,8 +10,9 @@
 
 struct ctx;
 struct err;
+struct sbuf;
 
-enum line_source { LINE_SHIM, LINE_AGENT, LINE_KERNEL, LINE_EVENT, LINE_SOURCE_COUNT };
+enum line_source { LINE_SHIM, LINE_AGENT, LINE_KERNEL, LINE_EVENT, LINE_OUTPUT, LINE_SOURCE_COUNT };
 const char *line_source_name(enum line_source s);
 
 struct line {
@@ -28,6 +29,9 @@ struct lines {
     size_t n, cap;
 };
 void lines_release(struct lines *l);
+void lines_add(struct lines *l, const struct line *line); /* takes its doc */
+/* Nanoseconds since 1970 of "2026-11-16T02:41:24.123456789Z", or with an offset; 0: it is none. */
+int64_t line_time(const char *text);
 static inline void lines_release_auto(struct lines *l)
 {
     lines_release(l);
@@ -39,6 +43,8 @@ struct readings {
     struct reading **v;
     size_t n, cap;
     uint64_t order;
+    bool with_output; /* of containers, too */
+    int watch_fd;     /* borrowed; -1: none */
 };
 void readings_init(struct readings *r, const char *run_root);
 void readings_release(struct readings *r);
@@ -56,5 +62,7 @@ const char *readings_id(const struct readings *r);
 bool readings_alive(const struct readings *r);
 /* All that came since the last call, sorted. Caller releases. */
 int readings_more(struct readings *r, struct lines *ret, struct err *err);
-/* An inotify descriptor that is readable when there may be more. Caller closes. */
-int readings_watch(const struct readings *r, int *ret_fd, struct err *err);
+/* An inotify descriptor that is readable when there may be more. Caller closes, after release. */
+int readings_watch(struct readings *r, int *ret_fd, struct err *err);
+/* A sentence for each container (cid; NULL: all) whose output nobody keeps. */
+void readings_untold(const struct readings *r, const char *cid, struct sbuf *out);

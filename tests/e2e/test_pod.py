@@ -1,11 +1,13 @@
 """A pod's life through the CRI."""
 
+import json
 import os
 import threading
 import time
 
 import archives
 import cri
+import terminal
 from pod import FOREVER, pod_test
 
 
@@ -95,6 +97,26 @@ def exec_sync(t):
     t.equal(c.state, cri.RUNNING)
 
 
+def tool_shows(t, pod, c):
+    """`lcow logs` has what a container wrote among what else happened, in the order of time. What
+    follows it, on a terminal."""
+    if t.is_runc:
+        return None
+    lines = [json.loads(line) for line in t.lcow("logs", "--json", pod.id).out.splitlines()]
+    times = [line.get("at") or line["time"] for line in lines]
+    t.equal(times, sorted(times))
+    mine = [line for line in lines if line.get("source") == "output"]
+    t.equal([line["text"] for line in mine], ["x" * 40000] + [str(i) for i in range(1, 5001)])
+    t.equal({(line["cid"], line["container"], line["stream"]) for line in mine},
+            {(c.id, "c1", "stdout")})
+    t.check(any(line["msg"] == "vm started" for line in lines if "msg" in line), "the shim's")
+    only = t.lcow("logs", "-n", "1", "--container", c.id)
+    t.match(r"^\d\d:\d\d:\d\d\.\d{3} output c1: 5000\n$", only.out)
+    live = terminal.Terminal(t, "logs", "-f", "--container", pod.id)
+    live.expect(r"\x1b\[34moutput\x1b\[0m c1: 5000\r\n")
+    return live
+
+
 @pod_test("logs: long lines in parts, many lines, both streams, rotation", both=True)
 def logs(t):
     pod = t.pod("p1")
@@ -106,12 +128,17 @@ def logs(t):
     for when, stream, tag, _ in c.lines():
         t.match(r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d+(Z|[+-]\d\d:\d\d)$", when)
         t.check(stream in ("stdout", "stderr") and tag in "PF", "what line is that", when)
+    live = tool_shows(t, pod, c)
     os.rename(c.log_path, c.log_path + ".1")
     t.cri.ReopenContainerLog(container_id=c.id)
     c.sh("touch /go")
     c.await_exit(0)
     t.equal(c.err, "after\n")
     t.check("no end" not in c.out, "the part that was in the old log is in the new one", c.out)
+    if live:
+        live.expect(r"\x1b\[34moutput\x1b\[0m c1: after\r\n")
+        live.send("\x03")
+        live.wait(60)
 
 
 @pod_test("stop: the program's own end within the grace period, a kill behind it", smoke=True)

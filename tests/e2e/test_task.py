@@ -198,6 +198,9 @@ def log_file(t):
         words = sorted(f.read().split())
     if not t.is_runc:  # whose output may come after the exit
         t.equal(words, ["err", "out"])
+        said = t.lcow("logs", "--container", "c1")
+        t.check("output c1: out\n" in said.out and "output c1: err\n" in said.out, "lcow logs", said)
+        t.equal(said.err, "")
 
 
 @test("output to nowhere by --null-io")

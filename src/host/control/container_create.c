@@ -227,6 +227,19 @@ static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
     return r < 0 ? -1 : files_open(ctx, c, spec, rc, shared, f, err);
 }
 
+/* For `lcow logs`: we keep no output, but whoever does can be found by this. */
+static void note_output(struct ctx *ctx, const struct container *c, const struct spec *spec)
+{
+    log_note(ctx, "output",
+             (const struct log_field[]){
+                 F_STR("pod-id", c->pod_id),
+                 F_STR("name", spec_annotation(spec, "io.kubernetes.cri.container-name")),
+                 F_STR("log-directory",
+                       spec_annotation(spec, "io.kubernetes.cri.sandbox-log-directory")),
+                 F_STR("stdout", c->init->out),
+                 {} });
+}
+
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct spec *given, struct err *err)
 {
@@ -264,5 +277,6 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
     fsm_step(&process_fsm, &c->init->state, PROCESS_EV_CREATED);
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
+    note_output(ctx, c, spec);
     return 0;
 }

@@ -133,6 +133,8 @@ static void put_annotations(struct jsw *w, const Cri__PodSandboxConfig *c)
         jsw_str(w, CRI "sandbox-namespace", c->metadata->namespace_);
         jsw_str(w, CRI "sandbox-uid", c->metadata->uid);
     }
+    if (c->log_directory[0])
+        jsw_str(w, CRI "sandbox-log-directory", c->log_directory);
     jsw_end_obj(w);
 }
 

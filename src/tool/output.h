@@ -1,0 +1,26 @@
+/* output.h - what the containers of one sandbox wrote, as lines beside those of its journal. A shim
+ * keeps none of it: it is in the log file that the CRI keeps, or in the file of a file:// URI. What
+ * goes into a FIFO is its reader's alone.
+ *
+ * Where it goes is told by the journal's notes, one for each container. Reads files only.
+ * Life: outputs_new -> note … -> more … -> free. */
+#pragma once
+#include <stddef.h>
+#include <stdint.h>
+
+struct line;
+struct lines;
+struct outputs;
+struct readings;
+struct sbuf;
+
+struct outputs *outputs_new(void);
+void outputs_free(struct outputs *o);
+/* note: a line of the shim, "output". */
+void outputs_note(struct outputs *o, const struct line *note);
+/* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor
+ * that shall tell of more, or -1. */
+void outputs_more(struct outputs *o, struct readings *r, const char *ns, const char *id,
+                  int watch_fd, struct lines *out);
+/* Whose output nobody keeps: a sentence for each of cid's (NULL: all). */
+void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out);
