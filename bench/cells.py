@@ -21,6 +21,16 @@ SECONDS = 400  # for one measurement, whatever it does
 daemon.LEVEL = "info"  # as in use: with "debug" each shim writes lines for every call
 
 
+class Steps(dict):
+    """Results of several steps of one measurement: what fails is told, what was found is kept."""
+
+    def attempt(self, name, step, *args):
+        try:
+            self.update(step(*args))
+        except Exception as e:  # whatever it is, the other steps go on
+            self.setdefault("troubles", []).append(f"{name}: {type(e).__name__}: {e}")
+
+
 def prepare(versions):
     """What all cells need, before the first."""
     packages.fetch(versions)
@@ -66,6 +76,8 @@ def run(runtime, version, measure, *args, **keys):
         result = ours.recv() if ours.poll(SECONDS) else f"{what}: not done after {SECONDS} s"
     except EOFError:
         result = f"{what}: the measurement died"
+    for i, trouble in enumerate(result.get("troubles", ()) if isinstance(result, dict) else ()):
+        result["troubles"][i] = f"{what}, {trouble}"
     process.join(120)
     if process.is_alive():
         process.kill()

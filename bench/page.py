@@ -1,6 +1,8 @@
 """docs/performance.md, made from build/bench.json: machine, versions, commit, all figures, marks."""
 
-from rows import MARKS, ROWS, VM_ROWS, ours, ratio_text, short, spread, value
+import record
+from rows import (MARKS, ROOT_ROWS, ROOTS, ROWS, VM_ROWS, ours, ratio_text, short, spread, steps,
+                  value)
 
 HEAD = """# Performance
 
@@ -19,7 +21,8 @@ def facts(result):
             f"load before the run {m['load']:.1f}\n"
             f"- VMs: QEMU {m['qemu']}, {m['accel']}{' (emulation)' if m['emulated'] else ''}, "
             f"guest kernel {m['guest_kernel']}\n"
-            f"- peers: {', '.join(f'{name} {text}' for name, text in v.items())}\n")
+            f"- peers: {', '.join(f'{name} {text}' for name, text in v.items())}\n"
+            + "".join(f"- measured apart: {line}\n" for line in record.origins(result)))
 
 
 def marks(results):
@@ -28,8 +31,8 @@ def marks(results):
         measured, met = mark.judge(results)
         sign = "≤" if mark.most else "≥"
         verdict = "not measured" if met is None else "met" if met else "**missed**"
-        if met is False:
-            verdict += f": {mark.why}" if mark.why else ""
+        why = mark.reason(results)
+        verdict += f": {why}" if why else ""
         unit = f" {mark.unit}" if mark.unit else ""
         out.append(f"| {mark.what} | {sign} {short(mark.limit)}{unit} | {short(measured)}{unit} | "
                    f"{verdict} |")
@@ -72,17 +75,36 @@ def by_themselves(results):
         found = value(results, "vm", key) or value(results, "host", key)
         if found:
             out.append(f"| {what} | {unit} | {spread(found)} |")
-    stages = value(results, "vm", "stages_ms")
-    if stages:
-        out += ["\nStages of a cold start, ms after its begin:\n", "| stage | at |", "|---|---|"]
-        out += [f"| {name} | {spread(s)} |" for name, s in stages.items()]
+    cold, clone = (value(results, "vm", key) or {} for key in ("stages_ms", "clone_stages_ms"))
+    if cold:
+        out += ["\nStages of a start, ms after its begin (`lcow boot --repeat`):\n",
+                "| stage | cold | clone |", "|---|---|---|"]
+        out += [f"| {name} | {spread(s)} | {spread(clone.get(name))} |" for name, s in cold.items()]
+        out += [f"\nBy stage, cold: {steps(results, 'stages_ms')}; clone: "
+                f"{steps(results, 'clone_stages_ms')}."]
+    return out
+
+
+def root_kinds(results):
+    if not any(peer in results for peer, _ in ROOTS):
+        return []
+    out = ["\n## Root file systems\n",
+           "A tree of 10 000 small files and one of 64 MiB in the image's layer, read with the guest's "
+           "cache empty; 256 MiB written with fsync, and read back with the cache empty, by one program "
+           "that also sums up what it reads. *no lcow*: the same kernel in a VM that QEMU starts with "
+           "one virtio-9p device (the same mount options and msize) and two virtio-scsi disks.\n",
+           "| kind | " + " | ".join(f"{what}, {unit}" for _, what, unit in ROOT_ROWS) + " |",
+           "|---|" + "---|" * len(ROOT_ROWS)]
+    for peer, what in ROOTS:
+        found = " | ".join(spread(value(results, peer, key)) for key, *_ in ROOT_ROWS)
+        out.append(f"| {what} | {found} |")
     return out
 
 
 def write(result):
     results = result["results"]
     lines = marks(results) + ["\n![the same as a picture](../bench/report.svg)"] + \
-        peers(results) + by_themselves(results)
+        peers(results) + root_kinds(results) + by_themselves(results)
     for trouble in result["troubles"]:
         lines.append(f"\nNot measured: {trouble}")
     return HEAD + facts(result) + "\n".join(lines) + "\n"

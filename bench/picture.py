@@ -3,10 +3,11 @@ or dark theme, and is checked: no text leaves the picture or lies on another."""
 
 from html import escape
 
-from rows import ROWS, ours, short, value
+from rows import ROOT_ROWS, ROOTS, ROWS, ours, short, value
 
 WIDTH, LEFT, BAR, RIGHT = 760, 290, 340, 20
 ROW, HEAD, FOOT, SIZE = 34, 74, 46, 12
+THIN, GAP = 15, 30  # a bar of the root file systems; the space above a group of them
 GLYPH = 0.62  # of the font's size: an upper bound for the mean width in sans-serif
 
 STYLE = """
@@ -41,6 +42,20 @@ class Picture:
         self.text(LEFT + max(wide, s["p90"] * scale if s["n"] > 1 else 0) + 6, y + 10,
                   short(s["median"]), "small", 11)
 
+    def group(self, y, what, unit, bars):
+        """Root file systems side by side; where it ends."""
+        longest = max(max(s["median"], s["p90"]) for *_, s in bars)
+        self.parts.append(f'<path class="axis" d="M20 {y - 4}H{WIDTH - RIGHT}"/>')
+        self.text(20, y + 12, f"root file systems: {what}")
+        self.text(LEFT, y + 12, f"{unit}, more is better", "small", 11)
+        y += GAP - 10
+        for peer, name, s in bars:
+            self.text(34, y + 10, name, "small", 11)
+            self.bar(y, s, BAR / longest if longest > 0 else 0,
+                     "runc" if peer.startswith("raw") else "lcow")
+            y += THIN
+        return y + 10
+
     def check(self):
         """Every text is inside, and none touches another."""
         troubles = []
@@ -60,11 +75,21 @@ class Picture:
                 + "\n".join(self.parts) + "\n</svg>\n")
 
 
+def root_groups(results):
+    """[(what, unit, [(peer, its name, summary)])] of all but how long a start takes."""
+    found = [(what, unit, [(peer, name, value(results, peer, key)) for peer, name in ROOTS
+                           if value(results, peer, key)])
+             for key, what, unit in ROOT_ROWS if unit != "ms"]
+    return [group for group in found if group[2]]
+
+
 def draw(result):
     """(svg, what is wrong with it)"""
     results = result["results"]
     shown = [r for r in ROWS if ours(results, r[0])]
-    p = Picture(HEAD + ROW * len(shown) + FOOT)
+    groups = root_groups(results)
+    high = sum(GAP + THIN * len(bars) for *_, bars in groups)
+    p = Picture(HEAD + ROW * len(shown) + high + FOOT)
     p.text(20, 28, "lcow beside runc, one run on one machine", "title", 16)
     p.parts.append(f'<rect class="runc" x="20" y="41" width="11" height="11" rx="2"/>'
                    f'<rect class="lcow" x="110" y="41" width="11" height="11" rx="2"/>')
@@ -83,6 +108,8 @@ def draw(result):
             if s:
                 p.bar(y + 13 * n, s, scale, peer)
         y += ROW
+    for what, unit, bars in groups:
+        y = p.group(y, what, unit, bars)
     machine = result["machine"]
     how = "; ctr run and pods by clones" if "lcow clone" in results else ""
     p.text(20, y + 16, f"{machine['cpu'][:50]}, VMs by {machine['accel']}{how}", "small", 11)

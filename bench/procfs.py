@@ -4,9 +4,27 @@ import os
 import re
 
 
-def pss_kib(pid):
+def rollup_kib(pid):
+    """{name: KiB} of all its mappings together: Pss, Pss_Anon, Pss_File, …"""
     with open(f"/proc/{pid}/smaps_rollup", encoding="ascii") as f:
-        return int(re.search(r"^Pss:\s+(\d+)", f.read(), re.MULTILINE).group(1))
+        return {name: int(kib) for name, kib in re.findall(r"^(\w+):\s+(\d+) kB", f.read(),
+                                                           re.MULTILINE)}
+
+
+def pss_kib(pid):
+    return rollup_kib(pid)["Pss"]
+
+
+def private_kib(pid, name):
+    """What a process has written to in its private mappings of files whose path ends so."""
+    total, ours = 0, False
+    with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as f:
+        for line in f:
+            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
+                ours = line.rstrip().removesuffix(" (deleted)").endswith(name)
+            elif ours and line.startswith("Anonymous:"):
+                total += int(line.split()[1])
+    return total
 
 
 def switches(pid):

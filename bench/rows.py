@@ -1,7 +1,8 @@
 """What the table, the picture and the page show: one list of rows, and the marks of design.md §10.
 
 Peers in the results: "lcow" (cold starts), "lcow clone" and "runc" under containerd 2.1, "runc 1.7",
-"runc 1.6", "vm" (lcow boot), "host" (runc itself), "9p" (raw)."""
+"runc 1.6", "vm" (lcow boot), "host" (runc itself), "9p" (raw); of root file systems the kinds of
+snapshotters, "raw 9p", "raw ext4" and "raw disk"."""
 
 from stats import ratio
 
@@ -30,6 +31,8 @@ ROWS = [
     ("disk_write_mb_s", "root file system, write and fsync", "MB/s", False),
     ("cri_pod_ms", "a pod and a container, by the CRI", "ms", True),
     ("parallel_ms", "many pods at once, until all run", "ms", True),
+    ("parallel_each_ms", "one of them, until it runs", "ms", True),
+    ("parallel_cpu_ms", "all of them, CPU of the machine", "ms", True),
     ("pod20_mib", "a pod's PSS, with 20 of them", "MiB", True),
     ("pod_mib", "a pod's PSS, with as many as fit", "MiB", True),
 ]
@@ -38,12 +41,33 @@ VM_ROWS = [
     ("cold_ms", "cold start until the agent answers", "ms"),
     ("clone_ms", "clone until the agent answers", "ms"),
     ("own_ms", "our own part of a cold start", "ms"),
+    ("clone_own_ms", "our own part of a clone's start", "ms"),
     ("bridge_us", "bridge, round trip", "us"),
     ("gcs_rss_kib", "agent, both roles, RSS", "KiB"),
     ("gcs_pss_kib", "agent, both roles, PSS", "KiB"),
+    ("gcs_anon_kib", "agent, both roles, own memory", "KiB"),
     ("gcs_wakeups_s", "agent's wake-ups when idle", "/s"),
     ("crun_in_guest_ms", "crun run true, in the guest", "ms"),
+    ("runc_in_guest_ms", "runc run true, in the guest", "ms"),
     ("runc_itself_ms", "runc run true, on the host", "ms"),
+]
+
+# Root file systems: the peers, and what is measured of each.
+ROOTS = [
+    ("overlayfs", "overlayfs (share)"),
+    ("native", "native (share)"),
+    ("blockfile", "blockfile (disk)"),
+    ("erofs", "erofs (disk per layer)"),
+    ("raw 9p", "virtio-9p, no lcow"),
+    ("raw ext4", "ext4 on a disk, no lcow"),
+    ("raw disk", "raw disk, no lcow"),
+]
+ROOT_ROWS = [
+    ("root_files_s", "small files", "files/s"),
+    ("root_read_mb_s", "read", "MB/s"),
+    ("root_write_mb_s", "write", "MB/s"),
+    ("root_back_mb_s", "read back", "MB/s"),
+    ("root_start_ms", "start", "ms"),
 ]
 
 
@@ -83,11 +107,13 @@ def ratio_text(ours, theirs):
 # ---------------------------------------------------------------- marks
 
 class Mark:
-    """One line of design.md §10. look(results) -> the measured number or None."""
+    """One line of design.md §10, or of what an issue must show. look(results) -> the measured
+    number or None. why(results) -> what it is made of, as measured, and what would do it: shown
+    while the mark is missed."""
 
-    def __init__(self, what, limit, unit, look, most=True, why=""):
+    def __init__(self, what, limit, unit, look, most=True, why=None):
         self.what, self.limit, self.unit, self.look, self.most = what, limit, unit, look, most
-        self.why = why  # a reason, shown while the mark is missed
+        self.why = why
 
     def judge(self, results):
         """(measured, met), or (None, None)."""
@@ -96,22 +122,32 @@ class Mark:
             return None, None
         return found, found <= self.limit if self.most else found >= self.limit
 
+    def reason(self, results):
+        return self.why(results) if self.why and self.judge(results)[1] is False else ""
+
+
+def median(results, peer, key):
+    found = value(results, peer, key)
+    return found["median"] if found else None
+
 
 def _median(peer, key):
+    return lambda results: median(results, peer, key)
+
+
+def words(text, results, *places):
+    """text with the medians of (peer, key)… in it; without those that were not measured it says
+    nothing rather than something wrong."""
+    found = [median(results, *place) for place in places]
+    return text.format(*map(short, found)) if None not in found else ""
+
+
+def _ratio(ours, theirs):
+    """Of the medians of two (peer, key)."""
     def look(results):
-        found = value(results, peer, key)
-        return found["median"] if found else None
+        r = ratio(value(results, *ours), value(results, *theirs))
+        return r[0] if r else None
     return look
-
-
-def _state(results):
-    r = ratio(value(results, "lcow", "state_us"), value(results, "runc", "state_us"))
-    return r[0] if r else None
-
-
-def _clone(results):
-    r = ratio(value(results, "vm", "cold_ms"), value(results, "vm", "clone_ms"))
-    return r[0] if r else None
 
 
 def _stdio(results):
@@ -124,28 +160,96 @@ def _idle(results):
     return sum(b["median"] for b in both) if all(both) else None
 
 
+def steps(results, key):
+    """"a 12, b 34": how long each stage took, from the times at which they were reached."""
+    stages = value(results, "vm", key)
+    if not stages:
+        return ""
+    took, before = [], 0
+    for name, s in stages.items():
+        if name != "gone":
+            took.append(f"{name} {short(s['median'] - before)}")
+            before = s["median"]
+    return ", ".join(took)
+
+
+def _why_shim(results):
+    return words("own memory {} KiB, pages of program and libraries {} KiB, which more shims would "
+                 "share", results, ("lcow", "pss_anon_kib"), ("lcow", "pss_file_kib"))
+
+
+def _why_container(results):
+    return words("{} KiB of it are the anchor's", results, ("lcow", "anchor_kib"))
+
+
+def _why_agent(results):
+    return words("{} KiB are its own memory, the rest pages of its program ({} KiB with the C library "
+                 "in it), which the VM's initramfs holds in any case; a smaller program would do it",
+                 results, ("vm", "gcs_anon_kib"), ("vm", "gcs_program_kib"))
+
+
+def _why_state(results):
+    text = words("the same client's exchange with a process that only sends a ready answer takes "
+                 "{} us, lcow {}, runc {}", results, ("lcow", "echo_us"), ("lcow", "state_us"),
+                 ("runc", "state_us"))
+    floor, mine, theirs = (median(results, *place) for place in
+                           (("lcow", "echo_us"), ("lcow", "state_us"), ("runc", "state_us")))
+    if text and floor > theirs / 2:
+        text += "; that floor alone is more than half of runc's: nothing in the shim would do it"
+    elif text and theirs > floor:
+        text += f"; beyond that floor it is {short(max(mine - floor, 0) / (theirs - floor))} of runc's"
+    return text
+
+
+def _why_own(results):
+    return f"ms by stage of a cold start: {steps(results, 'stages_ms')}; all but kernel, init and " \
+           "agent is ours"
+
+
+def _why_clone(results):
+    return f"ms by stage, cold: {steps(results, 'stages_ms')}; clone: " \
+           f"{steps(results, 'clone_stages_ms')}"
+
+
+def _why_stdio(results):
+    return words("out {}, in {}; the same programs through one pipe that does not leave the "
+                 "container: {} MB/s", results, ("lcow", "stdout_mb_s"), ("lcow", "stdin_mb_s"),
+                 ("lcow", "pipe_mb_s"))
+
+
+def _why_pod(results):
+    return words("QEMU {} MiB, of which guest memory that is no longer the template's {}, shim and "
+                 "anchor {}; under emulation translated code is in QEMU's, which KVM does not need "
+                 "(docs/decisions/0011)", results, ("lcow clone", "pod20_qemu_mib"),
+                 ("lcow clone", "pod20_guest_mib"), ("lcow clone", "pod20_rest_mib"))
+
+
+def _why_run(results):
+    return words("until the agent answers {} ms, and crun alone takes {} ms in the guest where runc "
+                 "takes {} on the host; without emulation (KVM) it is not measured here", results,
+                 ("vm", "clone_ms"), ("vm", "crun_in_guest_ms"), ("host", "runc_itself_ms"))
+
+
 MARKS = [
-    Mark("shim, PSS, idle with one container", 1536, "KiB", _median("lcow", "pss_kib")),
+    Mark("shim, PSS, idle with one container", 1536, "KiB", _median("lcow", "pss_kib"),
+         why=_why_shim),
     Mark("more per container, with its anchor", 96, "KiB",
-         _median("lcow", "pss_per_container_kib")),
+         _median("lcow", "pss_per_container_kib"), why=_why_container),
     Mark("more per exec", 32, "KiB", _median("lcow", "pss_per_exec_kib")),
-    Mark("agent, RSS, both roles", 1024, "KiB", _median("vm", "gcs_rss_kib"),
-         why="both roles map one program, and the kernel maps 16 pages at each fault: RSS "
-             "counts that twice. Their own memory is 0.2 MB; a smaller C library would do it"),
+    Mark("a parked fiber", 6, "KiB", _median("lcow", "parked_kib")),
+    Mark("a call that waits: fiber and request", 6, "KiB", _median("lcow", "fiber_kib")),
+    Mark("agent, RSS, both roles", 1024, "KiB", _median("vm", "gcs_rss_kib"), why=_why_agent),
     Mark("start to address printed, CPU", 5, "ms", _median("lcow", "start_cpu_ms")),
-    Mark("a parked fiber, with its call", 6, "KiB", _median("lcow", "fiber_kib")),
+    Mark("Task.State, part of runc's median", 0.5, "",
+         _ratio(("lcow", "state_us"), ("runc", "state_us")), why=_why_state),
+    Mark("own cost of a sandbox start", 40, "ms", _median("vm", "own_ms"), why=_why_own),
+    Mark("template start, times faster than cold", 10, "",
+         _ratio(("vm", "cold_ms"), ("vm", "clone_ms")), most=False, why=_why_clone),
+    Mark("ctr run by clone, times runc's", 4, "",
+         _ratio(("lcow clone", "run_ms"), ("runc", "run_ms")), why=_why_run),
     Mark("a pod by clone, with 20 of them", 45, "MiB", _median("lcow clone", "pod20_mib"),
-         why="under emulation up to 40 MiB of it are translated code, which KVM does not need. "
-             "With 16 it is 43 MiB, but each start translates twice (docs/decisions/0011)"),
-    Mark("Task.State, part of runc's median", 0.5, "", _state,
-         why="one read, one write: what is left is two switches between processes, which cost the "
-             "same in both; a quieter machine shows less"),
-    Mark("own cost of a sandbox start", 40, "ms", _median("vm", "own_ms"),
-         why="see the timeline (`lcow boot --timeline`); a busy machine adds its own"),
-    Mark("template start, times faster than cold", 10, "", _clone, most=False,
-         why="restoring devices and the agent's first connection decide, not the kernel's boot"),
-    Mark("stdio, the slower direction", 100, "MB/s", _stdio, most=False,
-         why="under emulation the guest's copies decide; `dd` and `cat` are among them"),
+         why=_why_pod),
+    Mark("stdio, the slower direction", 100, "MB/s", _stdio, most=False, why=_why_stdio),
     Mark("VMM killed to exit event", 100, "ms", _median("lcow", "exit_ms")),
     Mark("wake-ups per second, shim and agent", 0, "/s", _idle),
 ]

@@ -17,6 +17,7 @@ sys.dont_write_bytecode = True
 
 import page  # noqa: E402
 import picture  # noqa: E402
+import record  # noqa: E402
 import rows  # noqa: E402
 import stats  # noqa: E402
 import table  # noqa: E402
@@ -35,16 +36,24 @@ def sample(lcow=2.0, runc=4.0, n=20):
         return stats.summary([middle * (1 + i / 100) for i in range(n)])
     peers = {peer: {r[0]: values(v) for r in rows.ROWS}
              for peer, v in (("lcow", lcow), ("runc", runc), ("runc 1.6", runc))}
+    peers["lcow"].update({k: values(lcow) for k in ("parked_kib", "echo_us", "pss_anon_kib",
+                                                    "pss_file_kib", "anchor_kib", "pipe_mb_s")})
     peers["vm"] = {r[0]: values(lcow) for r in rows.VM_ROWS if r[0] != "runc_itself_ms"}
-    peers["vm"]["stages_ms"] = {"spawned": values(1), "negotiated": values(2)}
-    peers["lcow clone"] = {"pod20_mib": values(lcow)}
+    peers["vm"].update(stages_ms={"spawned": values(1), "negotiated": values(2)},
+                       clone_stages_ms={"spawned": values(1), "negotiated": values(2)},
+                       gcs_program_kib=values(lcow))
+    peers["host"] = {"runc_itself_ms": values(runc)}
+    peers["lcow clone"] = {key: values(lcow) for key in ("pod20_mib", "pod20_qemu_mib", "run_ms",
+                                                         "pod20_guest_mib", "pod20_rest_mib")}
+    peers.update({peer: {r[0]: values(lcow) for r in rows.ROOT_ROWS} for peer, _ in rows.ROOTS})
     peers["lcow"].update(pods=10, fit_2gib=50)
-    return {"made": "2026-11-15T23:00:00", "commit": "0123456789abcdef", "dirty": False,
-            "quick": False, "seconds": 1, "troubles": ["a thing that failed"],
-            "machine": {"cpu": "A processor", "cpus": 2, "memory_mib": 1024, "kernel": "6.1",
+    facts = {"made": "2026-11-15T23:00:00", "commit": "0123456789abcdef", "dirty": False,
+             "quick": False}
+    parts = {"all": {**facts, "seconds": 1, "results": peers, "troubles": ["a thing that failed"]}}
+    more = {"machine": {"cpu": "A processor", "cpus": 2, "memory_mib": 1024, "kernel": "6.1",
                         "load": 0.1, "qemu": "10.0", "accel": "tcg", "emulated": True,
-                        "guest_kernel": "6.1"},
-            "versions": {"lcow": "0.1.0"}, "results": peers}
+                        "guest_kernel": "6.1"}, "versions": {"lcow": "0.1.0"}}
+    return record.whole({**facts, **more}, parts)
 
 
 @test
@@ -82,6 +91,8 @@ def marks_are_met_and_missed():
             continue  # not proportional to the sample
         assert mark.judge(good["results"])[1] is True, mark.what
         assert mark.judge(bad["results"])[1] is False, mark.what
+        why = mark.reason(bad["results"])
+        assert (why or not mark.why) and "–" not in why, mark.what
     assert rows.MARKS[0].judge({}) == (None, None)
 
 
@@ -109,8 +120,26 @@ def overlaps_and_texts_outside_are_found():
 def the_page_says_what_and_where():
     text = page.write(sample(lcow=5000, runc=1))
     for part in ("A processor", "0123456789ab", "lcow 0.1.0", "**missed**", "fit into 2 GiB",
-                 "Not measured: a thing that failed", "| spawned |", "p99"):
+                 "Not measured: a thing that failed", "| spawned |", "p99", "| erofs (disk per layer)",
+                 "| raw disk, no lcow |"):
         assert part in text, part
+
+
+@test
+def a_part_measured_again_replaces_what_it_had_and_says_when():
+    old, new = sample(), sample()
+    old["parts"]["more"] = {**old["parts"]["all"], "results": {"lcow": {"x": 1, "y": 1}}}
+    part = {**new["parts"].pop("all"), "made": "2026-11-16T01:02:03", "commit": "fedcba9876543210",
+            "quick": True, "results": {"lcow": {"x": 2}}, "troubles": []}
+    new["parts"]["more"] = part
+    old["machine"]["accel"] = "?"
+    both = record.merge(old, new)
+    lcow = both["results"]["lcow"]
+    assert lcow["x"] == 2 and "y" not in lcow and "pss_kib" in lcow
+    assert both["machine"]["accel"] == "tcg" and both["troubles"] == ["a thing that failed"]
+    told = "\n".join(record.origins(both))
+    assert told == "more: 2026-11-16 01:02 UTC, commit fedcba987654, a quick run", told
+    assert record.origins(sample()) == [] and told in page.write(both)
 
 
 @test
@@ -123,14 +152,17 @@ def a_part_that_fails_leaves_the_others_alone():
                     {"bad": lambda run, vm: 1 / 0, "good": lambda run, vm: done.append(vm),
                      "worse": lambda run, vm: sys.exit("no")})
     with contextlib.redirect_stderr(io.StringIO()):
-        for name in run.parts:
+        for name in run.wanted:
             run.part(name, "vm")
+        run.keep("lcow", {"a": 1, "troubles": ["half of it"]})
         run.began -= 60 * bench.MINUTES + 1
-        run.part("good", "late")
+        run.part("late", "late")
     assert done == ["vm"], done
-    told = " ".join(run.troubles)
+    results, troubles = record.gather(run.parts)
+    assert results == {"lcow": {"a": 1}} and "half of it" in troubles, (results, troubles)
+    told = " ".join(troubles)
     assert "bad: ZeroDivisionError" in told and "worse: SystemExit: no" in told, told
-    assert "good: 13 minutes" in told, told
+    assert "late: 13 minutes" in told, told
 
 
 def main():

@@ -5,10 +5,12 @@ import json
 import os
 import resource
 import signal
+import socket
+import struct
 import threading
 import time
 
-import cells  # noqa: F401  (finds the e2e modules)
+import cells  # first: it finds the e2e modules
 import harness
 import procfs
 import shimcall
@@ -104,17 +106,44 @@ def runs_of_ctr(t, runs):
 
 def idle(shim):
     time.sleep(SETTLE)
-    memory = procfs.pss_kib(shim)
+    memory = procfs.rollup_kib(shim)
     before = procfs.switches(shim)
     time.sleep(IDLE)
-    return {"pss_kib": summary([memory]),
+    return {"pss_kib": summary([memory["Pss"]]),
+            "pss_anon_kib": summary([memory["Pss_Anon"]]),
+            "pss_file_kib": summary([memory["Pss_File"]]),
             "wakeups_s": summary([(procfs.switches(shim) - before) / IDLE])}
 
 
 def calls(client, count):
     """Stats asks the guest and is slower, so fewer of them."""
-    return {f"{method.lower()}_us": summary(client.times_us(method, n))
-            for method, n in (("State", count), ("Connect", count), ("Stats", count // 4))}
+    found = {f"{method.lower()}_us": summary(client.times_us(method, n))
+             for method, n in (("State", count), ("Connect", count), ("Stats", count // 4))}
+    return {**found, "echo_us": summary(echo_us(client, count))}
+
+
+def echo_us(client, count):
+    """The floor under a call: the same client and the same request, to a process that sends one
+    ready answer and does nothing else."""
+    ours, theirs = socket.socketpair()
+    body = text(2, text(1, client.container) + text(2, "x" * 60))  # about as long as State's
+    answer = struct.pack(">IIBB", len(body), 1, shimcall.RESPONSE, 0) + body
+    pid = os.fork()
+    if pid == 0:
+        ours.close()
+        while theirs.recv(1 << 16):
+            theirs.sendall(answer)
+        os._exit(0)
+    theirs.close()
+
+    def one():
+        shimcall.send(ours, 1, client.service, "State", text(1, client.container), client.t.tag)
+        shimcall.receive(ours)
+    try:
+        return [timed(one) * 1000 for _ in range(count)]
+    finally:
+        ours.close()
+        os.waitpid(pid, 0)
 
 
 def execs(t, client, runs):
@@ -161,16 +190,18 @@ def growth_by_containers(t, shim, count):
         t.detach(*group("c1", "container"), f"m{i}", "sleep", "100000")
     time.sleep(1)
     more = procfs.pss_kib(shim) - before
+    anchors = 0
     if not t.is_runc:
-        more += sum(procfs.pss_kib(pid) for name, (pid, _) in t.tasks().items() if name != "c1")
+        anchors = sum(procfs.pss_kib(pid) for name, (pid, _) in t.tasks().items() if name != "c1")
     for i in range(count):
         t.ctr("tasks", "rm", "-f", f"m{i}")
-    return {"pss_per_container_kib": summary([more / count])}
+    return {"pss_per_container_kib": summary([(more + anchors) / count]),
+            "anchor_kib": summary([anchors / count])}
 
 
 def stdio(t, client, runs):
     """MB/s between the container and a FIFO, without containerd in between."""
-    out, into = [], []
+    out, into, alone = [], [], []
     path = os.path.join(t.work, "bulk")
     for i in range(runs):
         os.mkfifo(path)
@@ -186,7 +217,19 @@ def stdio(t, client, runs):
         client.wait(f"i{i}")
         into.append(writer.rate(t))
         os.unlink(path)
-    return {"stdout_mb_s": summary(out), "stdin_mb_s": summary(into)}
+        alone.append(BULK / pipe_us(t))
+    return {"stdout_mb_s": summary(out), "stdin_mb_s": summary(into),
+            "pipe_mb_s": summary(alone)}
+
+
+def pipe_us(t):
+    """The same bytes by the same programs through one pipe that does not leave the container."""
+    r = t.exec("c1", "sh", "-c", "read a x </proc/uptime; dd if=/dev/zero bs=256k "
+               f"count={BULK >> 18} 2>/dev/null | cat >/dev/null; read b x </proc/uptime; "
+               "echo $a $b")
+    t.equal(r.code, 0, r)
+    begin, end = map(float, r.out.split())
+    return max(end - begin, 0.01) * 1e6
 
 
 class Flow(threading.Thread):
@@ -244,28 +287,32 @@ def exits(t, runs):
 
 def measure(t, n):
     """Everything, in one cell. n: the repetitions (run's N)."""
-    result = runs_of_ctr(t, n["run"])
+    found = cells.Steps()
+    found.attempt("ctr run", runs_of_ctr, t, n["run"])
     t.detach(*group("c1", "sandbox"), "c1", "sleep", "100000")
     shim, client = t.shim_pid(), Client(t, "c1")
-    result |= idle(shim)
-    result |= calls(client, n["calls"])
-    result |= execs(t, client, n["exec"])
-    result |= stdio(t, client, n["stdio"])
+    found.attempt("idle", idle, shim)
+    found.attempt("calls", calls, client, n["calls"])
+    found.attempt("execs", execs, t, client, n["exec"])
+    found.attempt("stdio", stdio, t, client, n["stdio"])
     if not t.is_runc:
-        result |= parked_fibers(client, shim, n["fibers"])
-    result |= growth_by_execs(client, shim, n["growth"])
-    result |= growth_by_containers(t, shim, n["growth"])
+        found.attempt("calls that wait", parked_fibers, client, shim, n["fibers"])
+    found.attempt("growth by execs", growth_by_execs, client, shim, n["growth"])
+    found.attempt("growth by containers", growth_by_containers, t, shim, n["growth"])
     client.socket.close()
-    result |= exits(t, n["exit"])
-    return result | starts(t, n["start"])
+    found.attempt("exits", exits, t, n["exit"])
+    found.attempt("start", starts, t, n["start"])
+    return found
 
 
 def measure_small(t, n):
     """A peer of an older containerd: what its shim costs and how fast it answers."""
-    result = runs_of_ctr(t, n["run"])
+    found = cells.Steps()
+    found.attempt("ctr run", runs_of_ctr, t, n["run"])
     t.detach("c1", "sleep", "100000")
     shim, client = t.shim_pid(), Client(t, "c1")
-    result |= idle(shim)
-    result |= calls(client, n["calls"])
+    found.attempt("idle", idle, shim)
+    found.attempt("calls", calls, client, n["calls"])
     client.socket.close()
-    return result | starts(t, n["start"])
+    found.attempt("start", starts, t, n["start"])
+    return found

@@ -17,20 +17,18 @@ DISK = 320 << 20   # larger than the VM's memory, so that reading is not from it
 RAW_SECONDS = 120
 
 RAW_INIT = r"""#!/bin/sh
-mount -t proc proc /proc; mount -t devtmpfs dev /dev
-for m in virtio virtio_ring virtio_pci_modern_dev virtio_pci_legacy_dev virtio_pci netfs 9pnet \
-    9pnet_virtio fscache 9p; do
-    insmod /lib/modules/$(uname -r)/$m.ko 2>/dev/null
-done
-mkdir -p /mnt
+mount -t proc proc /proc; mount -t devtmpfs dev /dev; mount -t sysfs sys /sys
+for m in virtio_pci 9pnet_virtio 9p virtio_scsi sd_mod ext4; do modprobe $m; done
+mkdir -p /mnt /disk
 mount -t 9p -o trans=virtio,version=9p2000.L,cache=mmap,access=client,msize=512000 bench /mnt ||
     echo "raw: no mount"
-for i in $(seq COUNT); do
-    echo "raw-read: $(READ)"
-    echo "raw-write: $(WRITE)"
-done
+WORK
 poweroff -f
 """
+SHARE_WORK = r"""for i in $(seq COUNT); do
+    echo "raw-read: $(READ)"
+    echo "raw-write: $(WRITE)"
+done"""
 
 # busybox' dd tells no time, and /proc/uptime ticks in 10 ms: each of them four times.
 TIMED = ("read a x </proc/uptime; for n in 1 2 3 4; do COMMAND 2>/dev/null || exit 1; done; "
@@ -84,38 +82,46 @@ def measure(t, runs):
     return {key: summary(values) for key, values in found.items()}
 
 
-def raw_init(runs):
-    text = RAW_INIT.replace("COUNT", str(runs)).replace("READ", read_from("/mnt/file"))
-    return text.replace("WRITE", write_to("/mnt/new", FILE))
-
-
-def raw_9p(work, image, qemu, runs):
-    """The same kernel, the same mount options, nothing else. A string: why not."""
-    directory = os.path.join(work, "raw")
-    os.mkdir(directory)
-    make_file(directory)
+def raw_vm(work, image, qemu, commands, directory, disks=(), programs=()):
+    """A VM without lcow around it: the same kernel, the same devices and mount options, nothing
+    else. Runs the shell's commands with directory by 9p on /mnt; what it printed."""
     archive = cpio.Archive()
-    archive.file("bench-init", raw_init(runs).encode(), 0o755)
+    archive.file("bench-init", RAW_INIT.replace("WORK", commands).encode(), 0o755)
+    for path in programs:
+        with open(path, "rb") as f:
+            archive.file(os.path.basename(path), f.read(), 0o755)
     initrd, serial = os.path.join(work, "raw.cpio"), os.path.join(work, "raw.log")
     with open(initrd, "wb") as out:
         with open(os.path.join(image, "initrd.cpio"), "rb") as f:
             out.write(f.read())
         archive.write(out)
     argv = [qemu, "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
-            "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel", "tcg,tb-size=32",
+            "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off", "-accel", "tcg,tb-size=40",
             "-cpu", "max,-la57,-erms,-fsrm", "-m", "256M", "-kernel",
             os.path.join(image, "vmlinux"), "-initrd", initrd, "-append",
             "quiet console=ttyS0 panic=-1 no_timer_check mitigations=off nokaslr "
             "rdinit=/bench-init", "-serial", f"file:{serial}",
             "-fsdev", f"local,id=f,path={directory},security_model=none",
-            "-device", "virtio-9p-pci,fsdev=f,mount_tag=bench"]
-    try:
-        subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=RAW_SECONDS,
-                       check=True, text=True)
-    except (subprocess.SubprocessError, OSError) as e:
-        return f"raw virtio-9p: {e} {getattr(e, 'stderr', '') or ''}"[:300]
+            "-device", "virtio-9p-pci,fsdev=f,mount_tag=bench", "-device", "virtio-scsi-pci,id=s"]
+    for n, path in enumerate(disks):
+        argv += ["-blockdev", f"driver=raw,node-name=d{n},discard=unmap,file.driver=file,"
+                 f"file.filename={path},file.discard=unmap",
+                 "-device", f"scsi-hd,bus=s.0,channel=0,scsi-id=0,lun={n},drive=d{n},"
+                 "rotation_rate=1"]
+    subprocess.run(argv, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, timeout=RAW_SECONDS,
+                   check=True, text=True)
     with open(serial, encoding="utf-8", errors="replace") as f:
-        text = f.read()
+        return f.read()
+
+
+def raw_9p(work, image, qemu, runs):
+    """A string: why there are no figures."""
+    directory = os.path.join(work, "raw")
+    os.mkdir(directory)
+    make_file(directory)
+    commands = SHARE_WORK.replace("COUNT", str(runs)).replace("READ", read_from("/mnt/file"))
+    text = raw_vm(work, image, qemu, commands.replace("WRITE", write_to("/mnt/new", FILE)),
+                  directory)
     read, write = rate(text, FILE, "raw-read: "), rate(text, FILE, "raw-write: ")
     if not read or not write:
         return f"raw virtio-9p printed no figures: {text[-300:]!r}"

@@ -1,6 +1,7 @@
 """The results on a terminal, in 80 columns."""
 
-from rows import MARKS, ROWS, VM_ROWS, ours, ratio_text, short, value
+import record
+from rows import MARKS, ROOT_ROWS, ROOTS, ROWS, VM_ROWS, ours, ratio_text, short, value
 
 WIDTH = 80
 
@@ -25,6 +26,7 @@ def show(result):
         if found:
             print(f"{what[:35]:<35}{unit:>6} {short(found['median']):>8}  "
                   f"{short(found['p10'])}–{short(found['p90'])}")
+    show_roots(results)
     print("\nmarks")
     for mark in MARKS:
         measured, met = mark.judge(results)
@@ -32,5 +34,18 @@ def show(result):
         sign = "≤" if mark.most else "≥"
         print(f"  {mark.what[:40]:<40} {short(measured):>8} {sign} {short(mark.limit):<6}"
               f"{mark.unit:<5} {verdict}")
+    for line in record.origins(result):
+        print(f"\n{line}"[:WIDTH])
     for trouble in result["troubles"]:
         print(f"\nnot measured: {trouble}"[:400])
+
+
+def show_roots(results):
+    if not any(peer in results for peer, _ in ROOTS):
+        return
+    print(f"\n{'root file systems, medians':<27}" + "".join(f"{what:>10}"
+                                                           for _, what, _ in ROOT_ROWS))
+    print(f"{'':<27}" + "".join(f"{unit:>10}" for *_, unit in ROOT_ROWS))
+    for peer, what in ROOTS:
+        found = [value(results, peer, key) for key, *_ in ROOT_ROWS]
+        print(f"{what:<27}" + "".join(f"{short(s and s['median']):>10}" for s in found))

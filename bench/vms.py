@@ -5,35 +5,54 @@ import json
 import os
 import re
 import subprocess
+import tarfile
 
 import packages
 from stats import summary, timed
 
 LIMIT = 300  # seconds for any one step
 
-# Prints "pid VmRSS Pss switches" for each process of the agent.
+# Prints "pid VmRSS Pss switches RssAnon" for each process of the agent.
 GUEST_PS = r"""
 look() {
     for p in /proc/[0-9]*; do
         case $(readlink $p/exe) in */gcs) ;; *) continue;; esac
         awk '/^VmRSS:/ { r = $2 } /^Pss:/ { s = $2 } /ctxt_switches/ { c += $2 }
-             END { print p, r, s, c }' p=${p#/proc/} $p/status $p/smaps_rollup
+             /^RssAnon:/ { a = $2 } END { print p, r, s, c, a }' p=${p#/proc/} $p/status $p/smaps_rollup
     done
 }
 """
-GUEST_IDLE = GUEST_PS + "sleep 3; look; sleep 10; look"
+GUEST_IDLE = GUEST_PS + "sleep 3; look; sleep 10; look; stat -L -c %s /proc/1/exe"
 
-GUEST_CRUN = r"""
+# Both by the same bundle. The VM's root is its initramfs, which cannot be pivoted away from: crun
+# sees that by itself.
+GUEST_RUNTIMES = r"""
+tar x -C /
 mkdir -p /run/b/rootfs/bin /run/b/rootfs/proc /run/b/rootfs/dev /run/b/rootfs/sys
 cp /bin/busybox /run/b/rootfs/bin/true
 cd /run/b
 crun spec
 sed -i 's/"terminal": true/"terminal": false/; s/"sh"/"\/bin\/true"/' config.json
 for i in $(seq COUNT); do
-    t0=$(cut -d' ' -f1 /proc/uptime); crun run x$i </dev/null || exit 1
-    crun run y$i </dev/null; crun run z$i </dev/null; t1=$(cut -d' ' -f1 /proc/uptime)
-    echo $t0 $t1
+    for tool in "crun run" "runc run --no-pivot"; do
+        read t0 x </proc/uptime
+        for n in x y z; do $tool $n$i </dev/null || exit 1; done
+        read t1 x </proc/uptime
+        echo ${tool%% *} $t0 $t1
+    done
 done"""
+
+
+def runc_archive(work):
+    """A tar of Debian's runc and the libraries it needs, for a VM that has neither."""
+    path = os.path.join(work, "runc.tar")
+    runc = os.path.join(packages.folder("runc"), "usr/sbin/runc")
+    needs = subprocess.run(["ldd", runc], capture_output=True, text=True, check=True).stdout
+    with tarfile.open(path, "w", dereference=True) as tar:
+        tar.add(runc, "bin/runc")
+        for library in re.findall(r"(/\S+) \(0x", needs):
+            tar.add(library, library.lstrip("/"))
+    return path
 
 
 class Vms:
@@ -51,13 +70,13 @@ class Vms:
                        f"template_dir = {self.templates}\n")
         return {**os.environ, "LCOW_CONFIG": path}
 
-    def boot(self, *args, template="off"):
-        """One lcow boot; (its JSON, what the guest printed)."""
+    def boot(self, *args, template="off", stdin=None):
+        """One lcow boot; (its JSON, what the guest printed). stdin: a file's path."""
         path = os.path.join(self.work, "result.json")
-        done = subprocess.run([self.lcow, "boot", f"--json={path}", *args],
-                              stdin=subprocess.DEVNULL, capture_output=True,
-                              env=self.env(template), timeout=LIMIT, check=False, text=True,
-                              errors="replace")
+        with open(stdin or os.devnull, "rb") as given:
+            done = subprocess.run([self.lcow, "boot", f"--json={path}", *args], stdin=given,
+                                  capture_output=True, env=self.env(template), timeout=LIMIT,
+                                  check=False, text=True, errors="replace")
         if done.returncode != 0:
             raise RuntimeError(f"lcow boot {' '.join(args)[:100]} ended with {done.returncode}: "
                                + " ".join(done.stderr.split())[-600:])
@@ -66,24 +85,32 @@ class Vms:
 
     # ------------------------------------------------------------ parts
 
-    def stages(self, boots):
-        found, _ = self.boot("--repeat", str(boots))
-        names = [s["name"] for s in found[0]["stages"]]
-        result = {name: summary(at(run, name) for run in found) for name in names}
-        result["gone"] = summary(run["duration_ms"] for run in found)
-        own = summary(at(run, "spawned") + at(run, "negotiated") - at(run, "agent")
-                      for run in found)
+    def boots(self, count):
+        """lcow boot --repeat: so many cold ones, then as many clones of a template that is built in
+        between. (results, facts); a trouble among the results if there were no clones."""
+        found, _ = self.boot("--repeat", str(count), template="auto")
+        cold, cloned = ([run for run in found if bool(run["clone"]) == kind]
+                        for kind in (False, True))
+        stages = stages_of(cold)
+        result = {"stages_ms": stages, "cold_ms": stages["negotiated"], "own_ms": own(cold)}
         facts = {k: found[0][k] for k in ("emulated", "accel", "qemu_version", "kernel",
                                           "memory_mib", "cpus")}
-        return {"stages_ms": result, "cold_ms": result["negotiated"], "own_ms": own}, facts
+        if not cloned:
+            why = self.no_clones() or found[-1].get("cold_why") or "none was made"
+            return {**result, "troubles": [f"clones: {why}"]}, facts
+        stages = stages_of(cloned)
+        return {**result, "clone_stages_ms": stages, "clone_ms": stages["negotiated"],
+                "clone_own_ms": own(cloned)}, facts
 
     def agent(self):
         """Memory and wake-ups of the agent in an idle VM."""
         _, out = self.boot("--", "sh", "-c", GUEST_IDLE)
-        rows = [[int(word) for word in line.split()] for line in out.splitlines()]
+        *rows, (size,) = [[int(word) for word in line.split()] for line in out.splitlines()]
         before, after = rows[:len(rows) // 2], rows[len(rows) // 2:]
         woken = sum(r[3] for r in after) - sum(r[3] for r in before)
         return {"gcs_rss_kib": summary([sum(r[1] for r in after)]),
+                "gcs_anon_kib": summary([sum(r[4] for r in after)]),
+                "gcs_program_kib": summary([size / 1024]),
                 "gcs_pss_kib": summary([sum(r[2] for r in after)]),
                 "gcs_wakeups_s": summary([woken / 10])}
 
@@ -95,18 +122,19 @@ class Vms:
                               "p99": found["p99_us"], "min": found["min_us"],
                               "max": found["p99_us"]}}
 
-    def crun(self, count):
-        """crun run in the VM, three at a time since its clock ticks in 10 ms."""
-        _, out = self.boot("--memory", "512", "--", "sh", "-c",
-                           GUEST_CRUN.replace("COUNT", str(count)))
-        pairs = [tuple(map(float, line.split())) for line in out.splitlines()
-                 if re.fullmatch(r"[\d.]+ [\d.]+", line)]
-        return {"crun_in_guest_ms": summary((b - a) * 1000 / 3 for a, b in pairs)}
+    def runtimes(self, count):
+        """crun and runc in the VM, three runs at a time since its clock ticks in 10 ms."""
+        _, out = self.boot("--cold", "--memory", "512", "--", "sh", "-c",
+                           GUEST_RUNTIMES.replace("COUNT", str(count)), stdin=runc_archive(self.work))
+        found = {}
+        for name, begin, end in re.findall(r"^(\w+) ([\d.]+) ([\d.]+)$", out, re.MULTILINE):
+            found.setdefault(name, []).append((float(end) - float(begin)) * 1000 / 3)
+        return {f"{name}_in_guest_ms": summary(times) for name, times in found.items()}
 
     # ------------------------------------------------------------ templates
 
-    def can_clone(self):
-        """Builds the template; why not, or None."""
+    def no_clones(self):
+        """Builds the template if there is none; why that cannot be done, or None."""
         done = subprocess.run([self.lcow, "template", "build"], env=self.env("auto"),
                               stdin=subprocess.DEVNULL, capture_output=True, text=True,
                               timeout=LIMIT, check=False)
@@ -114,13 +142,19 @@ class Vms:
             return " ".join((done.stderr or done.stdout).split())[:300]
         return None
 
-    def clones(self, boots):
-        """A string: why there were none."""
-        found = [self.boot("--", "true", template="auto")[0] for _ in range(boots)]
-        cloned = [run for run in found if run["clone"]]
-        if not cloned:
-            return f"clones: {found[-1].get('cold_why') or 'none was made'}"
-        return {"clone_ms": summary(at(run, "negotiated") for run in cloned)}
+
+def stages_of(runs):
+    """{stage: ms after the begin}, in their order; those that every run has."""
+    names = [s["name"] for s in runs[0]["stages"]
+             if all(any(o["name"] == s["name"] for o in run["stages"]) for run in runs)]
+    found = {name: summary(at(run, name) for run in runs) for name in names}
+    return {**found, "gone": summary(run["duration_ms"] for run in runs)}
+
+
+def own(runs):
+    """What is neither QEMU's start nor the guest's kernel: before QEMU runs, and from the agent's
+    first connection on."""
+    return summary(at(run, "spawned") + at(run, "negotiated") - at(run, "agent") for run in runs)
 
 
 def at(run, name):
