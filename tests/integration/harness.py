@@ -12,6 +12,7 @@ import json
 import math
 import os
 import re
+import resource
 import shutil
 import signal
 import subprocess
@@ -457,10 +458,16 @@ def _run_body(t, case):
         signal.setitimer(signal.ITIMER_REAL, 0)
 
 
+def _processor():
+    """Seconds that this worker and what it has reaped (VMs and orphans included) have used."""
+    return sum(sum(resource.getrusage(who)[:2])
+               for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+
+
 def run_case(case):
-    """{ok, skip, seconds, detail}"""
+    """{ok, skip, seconds, cpu, detail}"""
     import traceback
-    start, t, why, skip = time.monotonic(), Test(case), None, None
+    start, used, t, why, skip = time.monotonic(), _processor(), Test(case), None, None
     before = leaks.snapshot(t.scope)
     try:
         try:
@@ -477,4 +484,4 @@ def run_case(case):
     t.wipe()
     detail = "\n".join(filter(None, [why, *left, *t.notes]))
     return {"ok": why is None and not left, "skip": skip, "detail": detail,
-            "seconds": time.monotonic() - start}
+            "seconds": time.monotonic() - start, "cpu": _processor() - used}

@@ -39,7 +39,7 @@ struct vpci;
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
 #define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
 #define BOX_CLOCK_LIMIT (10 * NS_PER_S)
-#define BOX_TURN_LIMIT (300 * NS_PER_S) /* to wait for one; then it goes without */
+#define BOX_TURN_LIMIT (180 * NS_PER_S) /* to wait for one; then it goes without */
 #define BOX_TURN_HOLD (30 * NS_PER_S)   /* at most, for a container to start */
 #define BOX_TURN_WORTH NS_PER_MS        /* less is not worth showing */
 #define BOX_END_LIMIT (120 * NS_PER_S)

@@ -1,6 +1,8 @@
 #include "host/own/turn.h"
+#include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/fiber.h"
 #include "base/offload.h"
 #include "base/str.h"
 
@@ -11,6 +13,7 @@
 #include <unistd.h>
 
 #define QUEUE_BYTE (INT64_C(1) << 30) /* behind all turns */
+#define LOOK_NS (20 * NS_PER_MS)      /* of the first in the queue: nobody else looks */
 
 struct turn {
     int fd; /* holds the locks */
@@ -53,39 +56,29 @@ static void leave_queue(struct turn *t)
     (void)fcntl(t->fd, F_OFD_SETLK, &none); /* giving back cannot fail */
 }
 
-/* Whoever is first in the queue takes a free turn or waits for the oldest: turns are given in a
- * circle, so that is the next one. The file says which was the last. */
-static bool take_turn(struct turn *t, bool wait, struct err *err)
+static bool take_free(struct turn *t, struct err *err)
 {
-    uint32_t last = 0;
-    unsigned next, i = 0;
-
-    if (pread(t->fd, &last, sizeof(last), 0) != sizeof(last))
-        last = 0; /* a new file is empty; any start will do */
-    next = (last % t->n + 1) % t->n;
-    while (i < t->n && err->code == ERR_NONE && !lock(t, (next + i) % t->n, false, err))
-        i++;
-    if (err->code != ERR_NONE || (i == t->n && !(wait && lock(t, next, true, err))))
-        return false;
-    last = (next + i) % t->n;
-
-    ssize_t written = pwrite(t->fd, &last, sizeof(last), 0);
-
-    (void)written; /* if it was not, the queue is less fair: no more */
-    return true;
+    for (unsigned i = 0; i < t->n && err->code == ERR_NONE; i++)
+        if (lock(t, i, false, err))
+            return true;
+    return false;
 }
 
-static bool take(struct turn *t, bool wait, struct err *err)
+static int enter_queue(void *arg, struct err *err)
 {
-    bool taken = lock(t, QUEUE_BYTE, wait, err) && take_turn(t, wait, err);
-
-    leave_queue(t);
-    return taken;
+    return lock(arg, QUEUE_BYTE, true, err) ? 0 : -1;
 }
 
-static int take_waiting(void *arg, struct err *err)
+/* Only one lock can be waited for, and its holder may hang for ever while the others come and go:
+ * so whoever is first in the queue looks at all of them, again and again. */
+static int wait_turn(struct ctx *ctx, void **arg, struct err *err)
 {
-    return take(arg, true, err) ? 0 : -1;
+    if (offload_run(ctx, enter_queue, arg, give_any, "the queue of those who start", err) < 0)
+        return -1;
+    while (!take_free(*arg, err))
+        if (err->code != ERR_NONE || fiber_sleep(ctx, LOOK_NS, err) < 0)
+            return -1;
+    return 0;
 }
 
 int turn_take(struct ctx *ctx, const char *path, unsigned n, struct turn **ret, struct err *err)
@@ -101,10 +94,10 @@ int turn_take(struct ctx *ctx, const char *path, unsigned n, struct turn **ret, 
 
     *t = (struct turn){ .fd = fd, .path = str_dup(path), .n = n ? n : 1 };
     arg = t;
-    if (!take(t, false, err))
-        r = err->code != ERR_NONE
-                ? -1
-                : offload_run(ctx, take_waiting, &arg, give_any, "a turn to start", err);
+    if (!lock(t, QUEUE_BYTE, false, err) || !take_free(t, err))
+        r = err->code != ERR_NONE ? -1 : wait_turn(ctx, &arg, err);
+    if (r == 0)
+        leave_queue(arg);
     if (r < 0) {
         turn_give(arg);
         return err_wrap(err, "wait for one of %u turns to start a VM", n);

@@ -117,6 +117,64 @@ TEST_FIBER(whoever_gives_up_holds_up_nobody)
     unlink(path);
 }
 
+/* Whatever turns are given back, nobody has to wait for the one that is not. */
+TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
+{
+    char path[40];
+    struct turn *hangs = NULL, *other = NULL;
+    struct err err = ERR_INIT;
+    unsigned order = 0;
+
+    temp(path);
+    ASSERT_OK(turn_take(ctx, path, 2, &hangs, &err), err);
+    ASSERT_OK(turn_take(ctx, path, 2, &other, &err), err);
+    for (int i = 0; i < 3; i++) {
+        struct client c = { .ctx = ctx, .path = path, .order = &order };
+        struct group clients;
+
+        group_init(&clients);
+        group_go(&clients, ctx->loop, client_main, &c, "next");
+        ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
+        turn_give(other);
+        ASSERT_OK(group_wait(ctx, &clients, "the next", &err), err);
+        ASSERT_OK(c.ret, c.err);
+        other = c.turn;
+    }
+    turn_give(other);
+    turn_give(hangs);
+    unlink(path);
+}
+
+/* All turns are held for ever: each waits as long as itself wants to, not as long as those before.
+ */
+TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
+{
+    char path[40];
+    struct ctx little = ctx_with_timeout(ctx, 20 * NS_PER_MS);
+    struct turn *hangs = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+    unsigned order = 0;
+    struct client first = { .ctx = &little, .path = path, .order = &order };
+    struct client second = { .ctx = ctx, .path = path, .order = &order };
+    struct group clients;
+
+    temp(path);
+    ASSERT_OK(turn_take(ctx, path, 2, &hangs, &err), err);
+    ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
+    group_init(&clients);
+    group_go(&clients, ctx->loop, client_main, &first, "first");
+    ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
+    group_go(&clients, ctx->loop, client_main, &second, "second");
+    ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
+    turn_give(b);
+    ASSERT_OK(group_wait(ctx, &clients, "both", &err), err);
+    ASSERT_FAIL(first.ret, first.err, ERR_DEADLINE);
+    ASSERT_OK(second.ret, second.err);
+    turn_give(second.turn);
+    turn_give(hangs);
+    unlink(path);
+}
+
 TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
 {
     char path[40];
