@@ -24,8 +24,10 @@ PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 class Member:
     """A container of a pod whose shim is called by hand."""
 
-    def __init__(self, shim, name, document):
+    def __init__(self, shim, name, document, rootfs=None):
+        """rootfs: containerd's mount list, encoded; without one it is the shim's own."""
         self.shim, self.name, self.execs = shim, name, 0
+        self.rootfs = rootfs or shim.rootfs()
         self.capabilities = document.get("process", {}).get("capabilities")
         self.bundle = os.path.join(shim.t.work, "bundles", name)
         self.fifo = os.path.join(self.bundle, "out")
@@ -39,12 +41,26 @@ class Member:
     def call(self, method, *parts):
         return self.shim.call(method, text(1, self.name), *parts)
 
+    def create(self, *more):
+        return self.call("Create", text(2, self.bundle), self.rootfs, *more)
+
+    def start(self):
+        """Runs on, without output."""
+        self.create()
+        self.call("Start")
+        return self
+
+    def end(self):
+        self.call("Kill", number(3, 9))
+        self.call("Wait")
+        self.call("Delete")
+
     def run(self):
         """To its end; what it wrote and its exit code."""
         out = os.open(self.fifo, os.O_RDONLY | os.O_NONBLOCK)
         collector = Collector(out)
         try:
-            self.call("Create", text(2, self.bundle), self.shim.rootfs(), text(6, self.fifo))
+            self.create(text(6, self.fifo))
             self.call("Start")
             collector.start()
             code = self.call("Wait").get(1, 0)

@@ -185,14 +185,6 @@ for each in KINDS:
     declare(each)
 
 
-@layer_test("erofs: an image of 130 layers runs")
-def many(t):
-    unpack(t, "erofs", "layers")
-    r = t.run("--rm", "--snapshotter=erofs", "c1", "sh", "-c",
-              "ls layers | wc -l; cat layers/001 layers/129")
-    t.equal((r.code, r.out.split()), (0, ["129", "1", "129"]), r)
-
-
 @layer_test("blockfile: what is not the snapshot's own file is refused by its name")
 def exchanged(t):
     unpack(t, "blockfile", "static")

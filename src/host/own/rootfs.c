@@ -36,6 +36,8 @@ struct job {
     char *image;
     const char *filesystem;
     bool device;
+    /* disks: */
+    struct rootfs_typed typed;
 
     bool writable;
     struct rootfs out;
@@ -63,6 +65,7 @@ static void job_free(void *arg)
     free(j->upper);
     free(j->work);
     sbuf_release(&j->other);
+    rootfs_typed_release(&j->typed);
     free(j);
 }
 
@@ -102,8 +105,7 @@ static bool is_one_of(const char *word, size_t len, const char *const *list)
     return false;
 }
 
-/* Labels of SELinux, which the guest does not have. */
-static bool is_context(const char *o)
+bool rootfs_is_context(const char *o)
 {
     static const char *const words[] = { "context", "fscontext", "defcontext", "rootcontext",
                                          NULL };
@@ -132,7 +134,7 @@ static int add_overlay_option(struct job *j, const char *o, struct err *err)
     if (!is_one_of(o, len, passed))
         return err_set(err, ERR_INVALID, "overlay option \"%s\" is not known", o);
     sbuf_addf(&j->other, ",%s", o);
-    j->plain = j->plain && (str_eq(o, "index=off") || is_context(o));
+    j->plain = j->plain && (str_eq(o, "index=off") || rootfs_is_context(o));
     return 0;
 }
 
@@ -189,29 +191,45 @@ static int read_bind(struct job *j, const struct rootfs_mount *m, struct err *er
 }
 
 /* How the host would mount it does not matter, unless leaving it out would change what is seen. */
-static int read_disk(struct job *j, const struct rootfs_mount *m, struct err *err)
+bool rootfs_disk_option(const char *o, bool *writable, bool *device)
 {
     static const char *const ignored[] = { "rw",        "loop",     "direct-io",  "discard",
                                            "nodiscard", "nouuid",   "noatime",    "relatime",
                                            "async",     "defaults", "norecovery", "noload",
                                            NULL };
 
+    if (str_eq(o, "ro"))
+        *writable = false;
+    else if (str_eq(o, "loop"))
+        *device = false;
+    else
+        return is_one_of(o, strlen(o), ignored) || rootfs_is_context(o);
+    return true;
+}
+
+static int read_disk(struct job *j, const struct rootfs_mount *m, struct err *err)
+{
     if (!m->source || !*m->source)
         return err_set(err, ERR_INVALID, "mount of type %s without a source", m->type);
     j->image = str_dup(m->source);
     j->filesystem = rootfs_filesystem(m->type);
     j->writable = str_eq(j->filesystem, "ext4") || str_eq(j->filesystem, "xfs");
     j->device = true;
-    for (const char *const *o = m->options; o && *o; o++) {
-        if (str_eq(*o, "ro"))
-            j->writable = false;
-        else if (str_eq(*o, "loop"))
-            j->device = false;
-        else if (!is_one_of(*o, strlen(*o), ignored) && !is_context(*o))
+    for (const char *const *o = m->options; o && *o; o++)
+        if (!rootfs_disk_option(*o, &j->writable, &j->device))
             return err_set(err, ERR_INVALID, "option \"%s\" of %s %s is not supported", *o, m->type,
                            m->source);
-    }
     return 0;
+}
+
+/* There is no tree on the host that could be shared for writing. */
+static int read_typed(struct job *j, const struct rootfs_mount *m, size_t n, struct err *err)
+{
+    if (j->writable)
+        return err_set(err, ERR_INVALID,
+                       "rootfs = shared needs directories, and these are images; use the "
+                       "overlayfs or native snapshotter");
+    return rootfs_read_typed(m, n, &j->typed, err);
 }
 
 static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, const char *root_path,
@@ -225,11 +243,8 @@ static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, cons
         return 0;
     }
     const char *type = m->type ? m->type : "";
-    if (n > 1)
-        return err_set(err, ERR_INVALID,
-                       "a list of %zu mounts, the first of type \"%s\", is not supported; use a "
-                       "snapshotter that gives one mount (overlayfs, native, blockfile, erofs)",
-                       n, type);
+    if (rootfs_is_typed(m, n))
+        return read_typed(j, m, n, err);
     if (str_eq(type, "overlay"))
         return read_overlay(j, m, err);
     if (str_eq(type, "bind") || str_eq(type, "rbind")) {
@@ -357,6 +372,26 @@ static bool is_empty(const char *path)
     return empty;
 }
 
+/* What is in there was written by somebody who had the images mounted. */
+static int open_typed(struct job *j, struct err *err)
+{
+    const struct rootfs_typed *t = &j->typed;
+
+    if (t->upper && !is_empty(t->upper))
+        return err_set(err, ERR_STATE,
+                       "the upper directory %s is missing or has files, which cannot be seen in "
+                       "the VM above layers that are images",
+                       t->upper);
+    j->out.disks = mem_zalloc(t->images.n * sizeof(*j->out.disks));
+    for (size_t i = 0; i < t->images.n; i++) {
+        j->out.disks[i] = (struct rootfs_disk){ .fd = -1, .filesystem = t->filesystems[i] };
+        j->out.n_disks = i + 1;
+        if (rootfs_disk_open(t->images.v[i], false, &j->out.disks[i], err) < 0)
+            return err_wrap(err, "layer %zu of %zu from the top", i + 1, t->images.n);
+    }
+    return 0;
+}
+
 /* An upper directory with something in it cannot be a layer in the guest: its marks would not get
  * through the share. */
 static int open_layers(struct job *j, struct err *err)
@@ -374,6 +409,8 @@ static int open_in_thread(void *arg, struct err *err)
 
     if (j->image)
         return open_disk(j, err);
+    if (j->typed.images.n)
+        return open_typed(j, err);
     if ((j->dir ? open_dir(j, err) : open_layers(j, err)) < 0)
         return -1;
     if (j->writable || j->out.tree < 0)

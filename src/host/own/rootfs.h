@@ -13,6 +13,9 @@
  * overlay: if each lower directory is the root of a read-only mount of an image (erofs), nothing
  *          is in its upper directory and it is not to be written: the images, topmost first.
  *
+ * a list (containerd 2.2, if the runtime says that it takes it: ROOTFS_ALLOW_MOUNTS): the images
+ * that its overlay combines, likewise.
+ *
  * A file is never a symbolic link, and a device is taken only if it was named below /dev: whoever
  * can exchange a snapshot's file does not get a disk of the host. */
 #pragma once
@@ -22,6 +25,9 @@
 
 struct ctx;
 struct err;
+
+/* What containerd leaves to us (reference/containerd-contract.md §5.2). */
+#define ROOTFS_ALLOW_MOUNTS "mkdir/*,format/*,mkfs/*,erofs,loop"
 
 struct rootfs_mount {
     const char *type, *source;

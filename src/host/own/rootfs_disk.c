@@ -17,7 +17,6 @@
 #include <unistd.h>
 
 #define MOUNTINFO_MAX (16u << 20)
-#define IMAGES_MAX 200 /* a VM takes 255 disks beside its scratch; more are shared as one tree */
 #define LOOP_MAJOR 7
 #define PATH_BYTES 8192
 
@@ -198,7 +197,7 @@ int rootfs_find_images(const struct strv *dirs, struct rootfs *r, struct err *er
 {
     AUTO_FREE char *table = NULL;
     size_t len;
-    if (dirs->n > IMAGES_MAX)
+    if (dirs->n > ROOTFS_IMAGES_MAX)
         return 0;
 
     int found = file_read_all("/proc/thread-self/mountinfo", MOUNTINFO_MAX, &table, &len) == 0;

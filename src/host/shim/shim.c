@@ -5,6 +5,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "host/own/rootfs.h"
 #include "host/shim/shim_priv.h"
 #include <stdio.h>
 #include <unistd.h>
@@ -28,6 +29,7 @@ static int run_info(struct ctx *ctx, const struct shim_args *a, struct sbuf *out
     info_encode(&(struct info){ .version = LCOW_VERSION,
                                 .revision = "",
                                 .features = info_features,
+                                .allow_mounts = ROOTFS_ALLOW_MOUNTS,
                                 .options = in.data,
                                 .options_len = in.len },
                 out);

@@ -510,6 +510,9 @@ def info_and_version_are_told(w):
     info = decode(r.stdout)
     assert r.returncode == 0 and info[1] == b"io.containerd.lcow.v2" and info[3] == options, r
     assert json.loads(decode(info[4])[2])["linux"]["seccomp"]["enabled"] is True
+    allowed = decode(info[5])
+    assert allowed[1] == b"containerd.io/runtime-allow-mounts", allowed
+    assert allowed[2] == b"mkdir/*,format/*,mkfs/*,erofs,loop", allowed
 
 
 TESTS = [v for v in list(globals().values())

@@ -1,0 +1,215 @@
+"""Root file systems and mounts that no snapshotter or client here can be made to send: by the
+shim's Task service, in one pod."""
+
+import gzip
+import os
+import shutil
+import stat
+import subprocess
+
+import archives
+import cell
+import members
+import packages
+from e2e import test
+from harness import Skip
+from shimcall import INVALID, NOT_FOUND, Status, text
+
+MIB = 1 << 20
+UNKNOWN = 2   # the guest has few codes
+LAYERS = 200  # as many as become disks
+APPLETS = ("sh", "sleep", "cat", "dd", "grep", "head", "ls", "ln", "rm", "rmdir", "mkdir", "wc")
+EROFS = os.path.join(packages.folder("erofs-utils"), "usr/bin/mkfs.erofs")
+DISKS = os.path.join(packages.TOP, "tests/golden/disks")
+
+
+def mounts(*entries):
+    """containerd's list: (type, source, option…) each."""
+    return b"".join(text(3, text(1, kind) + text(2, source) + b"".join(text(4, o) for o in options))
+                    for kind, source, *options in entries)
+
+
+def fill(folder):
+    """A root in which a shell runs."""
+    for name in ("bin", "proc", "dev", "sys"):
+        os.makedirs(os.path.join(folder, name), exist_ok=True)
+    shutil.copy(archives.STATIC, os.path.join(folder, "bin/busybox"))
+    for name in APPLETS:
+        os.symlink("busybox", os.path.join(folder, "bin", name))
+    return folder
+
+
+def sparse(t, name, size):
+    path = t.write(name, b"")
+    os.truncate(path, size)
+    return path
+
+
+def ext4(t, name, folder):
+    path = sparse(t, name, 8 * MIB)
+    subprocess.run(["mke2fs", "-q", "-t", "ext4", "-d", folder, path], check=True)
+    return path
+
+
+def erofs(t, name, folder):
+    path = os.path.join(t.work, name)
+    subprocess.run([EROFS, "-T0", "--quiet", path, folder], check=True, stdout=subprocess.DEVNULL)
+    return path
+
+
+def loop(t, path):
+    r = subprocess.run(["losetup", "--find", "--show", path], capture_output=True, text=True)
+    if r.returncode != 0:
+        raise Skip(f"no loop devices here: {r.stderr.strip()}")
+    device = r.stdout.strip()
+    t.at_end(lambda: subprocess.run(["losetup", "--detach", device], check=True))
+    return device
+
+
+def xfs(t, name):
+    """The golden image, with a root put into it by the host's kernel."""
+    with gzip.open(os.path.join(DISKS, "xfs.img.gz")) as f:
+        path = t.write(name, f.read())
+    where = os.path.join(t.work, "mnt")
+    os.mkdir(where)
+    cell.mount(loop(t, path), where, "xfs")
+    try:
+        fill(where)
+    finally:
+        cell.umount(where)
+    return path
+
+
+class Pod:
+    def __init__(self, t):
+        self.t, self.shim = t, members.pod(t)
+
+    def document(self, *more, args=("sleep", "100000")):
+        d = self.shim.document()
+        d["process"]["args"] = list(args)
+        d["mounts"] += [{"destination": to, "type": kind, "source": source, "options": ["rbind"]}
+                        for kind, source, to in more]
+        return d
+
+    def member(self, name, rootfs, *more, **how):
+        return members.Member(self.shim, name, self.document(*more, **how), rootfs)
+
+    def sh(self, member, line):
+        code, out = member.exec("sh", "-c", line)
+        self.t.equal(code, 0, f"{line}: {out}")
+        return out.decode()
+
+    def refused(self, name, rootfs, code, *words, mount=()):
+        """Create names what is wrong, and nothing is left of it."""
+        m = self.member(name, rootfs, *mount)
+        try:
+            m.create()
+        except Status as e:
+            self.t.equal(e.code, code, e.message)
+            for word in words:
+                self.t.match(word, e.message)
+        else:
+            self.t.check(False, f"{name}: not refused")
+
+
+def shared_things(t, pod, a, b):
+    """Of a pod: a disk, and what only its VM has."""
+    pod.sh(a, "echo a >/shared/f; echo b >/memory/f; mkdir /data/sub; "
+              "printf word | dd of=/dev/xvda bs=1 seek=512 conv=fsync,notrunc 2>/dev/null")
+    t.equal(pod.sh(b, "cat /shared/f /memory/f; ls /data; "
+                      "dd if=/dev/xvda bs=1 skip=512 count=4 2>/dev/null"), "a\nb\nsub\nword")
+    for m in (a, b):
+        t.match(r"(?m)^\S+ /huge hugetlbfs \S*pagesize=2M", pod.sh(m, "cat /proc/mounts"))
+
+
+def sub_path(t, pod, a, rootfs, folder):
+    """A container puts a link where the kubelet's next mount goes."""
+    os.mkdir(os.path.join(folder, "sub"))
+    pod.sh(a, "rmdir /data/sub; ln -s /../../../.. /data/sub")
+    pod.refused("link", rootfs, UNKNOWN, "sub in the volume is a symbolic link",
+                mount=(("bind", os.path.join(folder, "sub"), "/sub"),))
+    pod.sh(a, "rm /data/sub; mkdir /data/sub; echo inside >/data/sub/f")
+    code, out = pod.member("again", rootfs, ("bind", os.path.join(folder, "sub"), "/sub"),
+                           args=("cat", "/sub/f")).run()
+    t.equal((code, out), (0, b"inside\n"))
+
+
+@test("roots by hand: an xfs image and a block device, with a raw disk, sandbox://, sandbox-tmp:// "
+      "and hugepages:// of two containers; a link in a subPath is refused", images=(), runc=False,
+      versions=("2.1",))
+def by_hand(t):
+    root, raw = fill(os.path.join(t.work, "root")), sparse(t, "raw.img", MIB)
+    folder = os.path.join(t.work, "pods/uid/volumes/kubernetes.io~empty-dir/data")
+    os.makedirs(folder)
+    device = loop(t, ext4(t, "root.img", root))
+    more = (("virtual-disk", raw, "blockdev:///dev/xvda"), ("bind", "sandbox://s", "/shared"),
+            ("bind", "sandbox-tmp://t", "/memory"), ("bind", "hugepages://2M/h", "/huge"),
+            ("bind", folder, "/data"))
+    pod = Pod(t)
+    a = pod.member("xfs", mounts(("xfs", xfs(t, "xfs.img"), "loop", "rw")), *more).start()
+    b = pod.member("device", mounts(("ext4", device, "discard")), *more).start()
+    t.match(r"(?m)^\S+ / xfs rw", pod.sh(a, "cat /proc/mounts; echo new >/new"))
+    t.match(r"(?m)^\S+ / ext4 rw", pod.sh(b, "cat /proc/mounts; echo new >/new"))
+    shared_things(t, pod, a, b)
+    sub_path(t, pod, a, mounts(("bind", root, "ro")), folder)
+    t.equal(os.listdir(folder), ["sub"], "on the host")
+    b.end()
+    t.equal(pod.sh(a, "dd if=/dev/xvda bs=1 skip=512 count=4 2>/dev/null"), "word")
+    a.end()
+    with open(raw, "rb") as f:
+        t.equal(f.read()[512:516], b"word")
+    r = subprocess.run(["debugfs", "-R", "cat /new", device], capture_output=True, check=True)
+    t.equal(r.stdout, b"new\n", "the device was written to")
+
+
+def typed(*layers, upper="mkfs/ext4"):
+    """As containerd 2.2's erofs snapshotter gives it, topmost first."""
+    n = len(layers)
+    return mounts((upper, "/none/rwlayer.img", "X-containerd.mkfs.fs=ext4",
+                   "X-containerd.mkfs.size=67108864", "rw", "loop"),
+                  *(("erofs", layer, "ro", "loop") for layer in layers),
+                  ("format/mkdir/overlay", "overlay",
+                   "X-containerd.mkdir.path={{ mount 0 }}/upper:0755",
+                   "X-containerd.mkdir.path={{ mount 0 }}/work:0755",
+                   "workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper",
+                   f"lowerdir={{{{ overlay 1 {n} }}}}"))
+
+
+def make_layers(t, n):
+    """Topmost first: each says its number, and the same file anew."""
+    made = [erofs(t, "layer.0", fill(os.path.join(t.work, "root")))]
+    for i in range(1, n):
+        t.write("one/top", f"{i}\n")
+        t.write(f"one/layers/{i}", "")
+        made.append(erofs(t, f"layer.{i}", os.path.join(t.work, "one")))
+        os.remove(os.path.join(t.work, f"one/layers/{i}"))
+    return made[::-1]
+
+
+@test(f"typed mounts of containerd 2.2: {LAYERS} layers as disks, in their order; layers that are "
+      "none are refused by their names; an image with nothing in it", images=(), runc=False,
+      versions=("2.1",), deadline=900)
+def typed_mounts(t):
+    os.makedirs(os.path.join(t.work, "one/layers"))
+    layers = make_layers(t, LAYERS)
+    pod = Pod(t)
+    for name, make, code, words in (
+            ("missing", lambda p: None, NOT_FOUND, "[Nn]o such file"),
+            ("folder", os.mkdir, INVALID, "is a directory, not the image"),
+            ("node", lambda p: os.mknod(p, 0o600 | stat.S_IFBLK, os.makedev(7, 0)), INVALID,
+             "is a device where the image"),
+            ("text", lambda p: t.write("text", "x" * 8192), INVALID, "file system")):
+        path = os.path.join(t.work, name)
+        make(path)
+        pod.refused(name, typed(layers[0], path, layers[-1]), code, path, words)
+    os.mkdir(os.path.join(t.work, "void"))
+    empty = pod.member("void", typed(erofs(t, "void.img", os.path.join(t.work, "void"))))
+    try:
+        empty.start()
+    except Status as e:
+        t.match("sleep", e.message)
+    else:
+        t.check(False, "a program that is not there runs")
+    code, out = pod.member("many", typed(*layers), args=(
+        "sh", "-c", "ls /layers | wc -l; cat /top; echo mine >/top; cat /top")).run()
+    t.equal((code, out.decode().split()), (0, [str(LAYERS - 1), str(LAYERS - 1), "mine"]))
