@@ -12,7 +12,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
-#include <sys/stat.h>
 
 static const char *const states[] = { "Reserved", "Attached", "Ejected", "Invalid", "Detached" };
 static const char *const events[] = { "be attached", "fail to be attached", "be ejected",
@@ -98,26 +97,33 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
 }
 
 /* QEMU reads zeros where the file ended before; nobody would know. */
-static void look_if_cut(struct ctx *ctx, const struct disk *d)
+static void look_if_cut(struct ctx *ctx, struct scsi *c, const struct disk *d)
 {
     struct ctx limited = ctx_with_timeout(ctx, LOOK_NS);
-    uint64_t bytes = d->bytes;
+    struct scsi_image now = { 0 };
+    struct err err = ERR_INIT;
 
-    if (scsi_image_bytes(&limited, d->fd, &bytes) == 0 && bytes < d->bytes)
+    if (c->silent)
+        return;
+    if (c->look(&limited, d->fd, &now, &err) < 0)
+        c->silent = err.code == ERR_DEADLINE; /* two hundred of these are not waited for */
+    else if (now.bytes < d->image.bytes)
         log_warn(ctx, "the image of a disk was cut while the VM had it: the rest was read as zeros",
                  F_STR("host-path", d->host_path), F_U("controller", d->slot.controller),
-                 F_U("lun", d->slot.lun), F_U("bytes-before", d->bytes), F_U("bytes", bytes));
+                 F_U("lun", d->slot.lun), F_U("bytes-before", d->image.bytes),
+                 F_U("bytes", now.bytes));
 }
 
-static int disk_remove(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct err *err)
+static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct err *err)
 {
+    struct vmm *vmm = c->vmm;
     int r = vmm->ops->scsi_remove ? vmm->ops->scsi_remove(ctx, vmm, d->slot, err) : 0;
 
     if (scsi_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "detach disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_REMOVED);
-    look_if_cut(ctx, d);
+    look_if_cut(ctx, c, d);
     log_info(ctx, "disk detached", F_STR("host-path", d->host_path),
              F_U("controller", d->slot.controller), F_U("lun", d->slot.lun));
     return 0;
@@ -132,7 +138,7 @@ static int disk_detach(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
     if (d->state == DISK_ATTACHED && disk_eject(ctx, d, c->guest, err) < 0)
         return -1;
     /* After a failed attach too: what the VMM could not undo then is undone now. */
-    if (d->state != DISK_DETACHED && disk_remove(ctx, d, c->vmm, err) < 0)
+    if (d->state != DISK_DETACHED && disk_remove(ctx, c, d, err) < 0)
         return -1;
     unsigned n = d->slot.controller * SCSI_LUNS + d->slot.lun;
     c->slots[n] = NULL;
@@ -148,6 +154,7 @@ struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controlle
 
     c->vmm = vmm;
     c->guest = guest;
+    c->look = scsi_image_look;
     if (n_controllers > SCSI_CONTROLLERS_MAX)
         n_controllers = SCSI_CONTROLLERS_MAX;
     c->n_slots = n_controllers * SCSI_LUNS;
@@ -200,7 +207,7 @@ static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t par
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
         struct disk *d = c->slots[i];
-        if (!d || d->dev != dev || d->ino != ino || d->leaving || d->deserted ||
+        if (!d || d->image.dev != dev || d->image.ino != ino || d->leaving || d->deserted ||
             (d->state != DISK_RESERVED && d->state != DISK_ATTACHED))
             continue;
         struct mount *m = find_mount(d, partition);
@@ -216,14 +223,14 @@ static const struct disk *find_other(const struct scsi *c, dev_t dev, ino_t ino,
 {
     for (unsigned i = 0; i < c->n_slots; i++) {
         const struct disk *d = c->slots[i];
-        if (d && d->dev == dev && d->ino == ino && !(d->read_only && read_only))
+        if (d && d->image.dev == dev && d->image.ino == ino && !(d->read_only && read_only))
             return d;
     }
     return NULL;
 }
 
-static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, const struct disk *file,
-                             struct err *err)
+static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o,
+                             const struct scsi_image *file, struct err *err)
 {
     unsigned slot = 0;
 
@@ -244,9 +251,7 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o, const st
     }
     struct disk *d = mem_new(struct disk);
     *d = (struct disk){ .slot = { (uint8_t)(slot / SCSI_LUNS), (uint8_t)(slot % SCSI_LUNS) },
-                        .dev = file->dev,
-                        .ino = file->ino,
-                        .bytes = file->bytes,
+                        .image = *file,
                         .host_path = str_dup(o->host_path),
                         .fd = fd,
                         .read_only = o->read_only };
@@ -272,25 +277,16 @@ static struct mount *take_mount(struct disk *d, const struct scsi_mount *o, stru
     return m;
 }
 
-static int identify(const struct scsi_disk *disk, struct disk *ret, struct err *err)
-{
-    struct stat st;
-
-    if (fstat(disk->fd, &st) < 0)
-        return err_sys(err, errno, "look at %s", disk->host_path);
-    ret->dev = S_ISBLK(st.st_mode) ? st.st_rdev : st.st_dev;
-    ret->ino = S_ISBLK(st.st_mode) ? 0 : st.st_ino;
-    ret->bytes = S_ISBLK(st.st_mode) ? 0 : (uint64_t)st.st_size;
-    return 0;
-}
-
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
                  const struct scsi_mount *mount, uint64_t *ret_id, struct err *err)
 {
-    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.reserve", err);
-    struct disk file = { 0 }; /* what it would be */
+    struct scsi_image file;
 
-    if (!held || identify(disk, &file, err) < 0)
+    /* Before the gate: one that does not answer holds up nobody else. */
+    if (c->look(ctx, disk->fd, &file, err) < 0)
+        return err_wrap(err, "disk %s", disk->host_path);
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.reserve", err);
+    if (!held)
         return -1;
     if (scsi_mount_check(disk, mount, err) < 0)
         return err_wrap(err, "disk %s", disk->host_path);
@@ -300,9 +296,9 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
         return err_set(err, ERR_STATE, "%s is disk %u:%u already, %s: it cannot be both",
                        disk->host_path, other->slot.controller, other->slot.lun,
                        other->read_only ? "read-only" : "writable");
-    if (d && file.bytes < d->bytes)
+    if (d && file.bytes < d->image.bytes)
         return err_set(err, ERR_STATE, "%s was cut from %llu to %llu bytes while the VM has it",
-                       disk->host_path, (unsigned long long)d->bytes,
+                       disk->host_path, (unsigned long long)d->image.bytes,
                        (unsigned long long)file.bytes);
     if (other && !d)
         return err_set(err, ERR_STATE, "%s is still disk %u:%u, which is being released",

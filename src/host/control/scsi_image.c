@@ -1,4 +1,4 @@
-/* scsi_image.c - looks at an image that a VM has had. */
+/* scsi_image.c - looks at an image that a VM gets, or has had. */
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -12,7 +12,7 @@
 
 struct look {
     int fd; /* a copy */
-    uint64_t bytes;
+    struct scsi_image image;
 };
 
 static void look_free(void *arg)
@@ -32,20 +32,21 @@ static int look(void *arg, struct err *err)
 
     if (fstat(l->fd, &st) < 0)
         return err_sys(err, errno, "look at the image");
-    l->bytes = S_ISBLK(st.st_mode) ? 0 : (uint64_t)st.st_size;
+    l->image = S_ISBLK(st.st_mode)
+                   ? (struct scsi_image){ .dev = st.st_rdev }
+                   : (struct scsi_image){ st.st_dev, st.st_ino, (uint64_t)st.st_size };
     return 0;
 }
 
-int scsi_image_bytes(struct ctx *ctx, int fd, uint64_t *ret)
+int scsi_image_look(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err)
 {
     struct look *l = mem_new(struct look);
     void *arg = l;
-    struct err ignored = ERR_INIT;
 
     l->fd = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    int r = offload_run(ctx, look, &arg, look_free, "scsi: look at an image", &ignored);
+    int r = offload_run(ctx, look, &arg, look_free, "scsi: look at an image", err);
     if (r == 0)
-        *ret = ((struct look *)arg)->bytes;
+        *ret = ((struct look *)arg)->image;
     look_free(arg);
     return r;
 }

@@ -55,17 +55,23 @@ struct mount {
     char *path;                   /* in the guest */
 };
 
+/* scsi_image.c - what a descriptor is; in a thread, since its file system may not answer. */
+struct scsi_image {
+    dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
+    ino_t ino;
+    uint64_t bytes; /* 0 for a device */
+};
+int scsi_image_look(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err);
+
 struct disk {
     unsigned state; /* enum disk_state */
     unsigned refs;  /* reservations */
     bool leaving;   /* a detach was tried */
     bool deserted;  /* its guest does not answer: it is not asked any more */
     struct scsi_slot slot;
-    dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
-    ino_t ino;
+    struct scsi_image image; /* when it was reserved */
     char *host_path;
     int fd;
-    uint64_t bytes; /* of the file when it was reserved; 0 for a device */
     bool read_only;
     struct list mounts;
 };
@@ -86,11 +92,10 @@ struct scsi {
     bool lost[SCSI_DISKS_MAX]; /* the guest may still have something there */
     struct list reservations;
     uint64_t last_id;
+    /* scsi_image_look(), unless a test has another. */
+    int (*look)(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err);
+    bool silent; /* an image did not answer when it was looked at: those that follow are not */
 };
-
-/* scsi_image.c - how long the file is now; in a thread, since its file system may not answer. 0, or
- * -1 if nobody knows. */
-int scsi_image_bytes(struct ctx *ctx, int fd, uint64_t *ret);
 
 /* scsi_mount.c */
 struct mount *scsi_mount_new(struct scsi_slot slot, const struct scsi_mount *m);

@@ -430,3 +430,80 @@ TEST_VIRTUAL(a_guest_or_vm_that_is_gone_counts_as_done)
     unmap(ctx, &f, three);
     finish(ctx, &f);
 }
+
+/* --- images whose file system does not answer --- */
+
+static unsigned looks;
+
+static int hung_look(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err)
+{
+    looks++;
+    return fiber_sleep(ctx, 1000 * NS_PER_S, err);
+}
+
+struct stuck {
+    struct fixture *f;
+    struct ctx *ctx;
+};
+
+static void reserve_stuck(void *arg)
+{
+    const struct stuck *s = arg;
+    struct ctx limited = ctx_with_timeout(s->ctx, 4 * NS_PER_S);
+    const struct scsi_disk d = { .host_path = "/nfs/x.img", .fd = s->f->b, .read_only = true };
+    const struct scsi_mount m = { .read_only = true };
+    struct err err = ERR_INIT;
+    uint64_t id;
+
+    ASSERT_FAIL(scsi_reserve(&limited, s->f->c, &d, &m, &id, &err), err, ERR_DEADLINE);
+    ASSERT_HAS(err.msg, "/nfs/x.img");
+}
+
+TEST_VIRTUAL(an_image_that_does_not_answer_holds_up_nobody_else)
+{
+    struct fixture f;
+    struct group group;
+    struct err err = ERR_INIT;
+
+    start(ctx, &f);
+    struct stuck s = { &f, ctx };
+    uint64_t id = reserve(ctx, &f, f.a, 0), began = loop_now(ctx->loop);
+
+    group_init(&group);
+    f.c->look = hung_look;
+    group_go(&group, ctx->loop, reserve_stuck, &s, "stuck");
+    ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
+    map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
+    ASSERT(loop_now(ctx->loop) - began < 2 * NS_PER_S);
+    ASSERT_OK(group_wait(ctx, &group, "stuck", &err), err);
+    f.c->look = scsi_image_look;
+    unmap(ctx, &f, id);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(images_that_do_not_answer_are_waited_for_once_not_one_by_one)
+{
+    struct fixture f;
+    uint64_t ids[20], began;
+    int fds[20];
+
+    start(ctx, &f);
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        AUTO_FREE char *path = str_format("/run/mounts/scsi/0_%zu_0", i);
+
+        fds[i] = rig_file();
+        ids[i] = reserve(ctx, &f, fds[i], 0);
+        map(ctx, &f, ids[i], path);
+    }
+    looks = 0;
+    f.c->look = hung_look;
+    fake_vmm_die(f.rig.vmm, FAKE_CRASHED);
+    began = loop_now(ctx->loop);
+    for (size_t i = 0; i < ARRAY_LEN(ids); i++) {
+        unmap(ctx, &f, ids[i]);
+        fd_close(fds[i]);
+    }
+    ASSERT_EQ(looks, 1);
+    ASSERT(loop_now(ctx->loop) - began < 5 * NS_PER_S);
+    finish(ctx, &f);
+}
