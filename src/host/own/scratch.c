@@ -244,6 +244,16 @@ static int is_name(const struct dirent *d)
     return d->d_name[0] != '.';
 }
 
+/* Says what became of it. */
+static void swept(struct sweep *w, const char *name, const char *path, int r)
+{
+    if (r < 0 && w->failed++ == 0)
+        err_sys(w->err, -r, "remove %s", path);
+    if (w->fn)
+        w->fn(w->arg, name, path,
+              r < 0 ? strerror(-r) : (w->dry_run ? "would be removed" : "removed"));
+}
+
 static void sweep_one(struct sweep *w, const char *name, const char *path)
 {
     AUTO_FD int lock = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
@@ -255,11 +265,32 @@ static void sweep_one(struct sweep *w, const char *name, const char *path)
         return; /* in use, or gone */
     if (r == 0 && !w->dry_run)
         r = dir_remove(path);
-    if (r < 0 && w->failed++ == 0)
-        err_sys(w->err, -r, "remove %s", path);
-    if (w->fn)
-        w->fn(w->arg, name, path,
-              r < 0 ? strerror(-r) : (w->dry_run ? "would be removed" : "removed"));
+    swept(w, name, path, r);
+}
+
+static int is_old(const struct dirent *d)
+{
+    return scratch_template_is_old(d->d_name);
+}
+
+static int sweep_templates(struct sweep *w, const char *dir, struct err *err)
+{
+    AUTO_FREE char *top = str_format("%s/scratch", dir);
+    struct dirent **names;
+    int n = scandir(top, &names, is_old, alphasort);
+
+    if (n < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "read %s", top);
+    for (int i = 0; i < n; i++) {
+        AUTO_FREE char *path = str_format("%s/%s", top, names[i]->d_name);
+        AUTO_FREE char *name = str_format("template/%s", names[i]->d_name);
+        bool failed = !w->dry_run && unlink(path) < 0 && errno != ENOENT;
+
+        swept(w, name, path, failed ? -errno : 0);
+        free(names[i]);
+    }
+    free(names);
+    return 0;
 }
 
 static int sweep_ns(struct sweep *w, const char *dir, const char *ns, struct err *err)
@@ -288,10 +319,13 @@ int scratch_sweep(const char *dir, bool dry_run,
     struct sweep w = { .dry_run = dry_run, .fn = fn, .arg = arg, .err = err };
     AUTO_FREE char *top = str_format("%s/sandboxes", dir);
     struct dirent **names;
-    int n = scandir(top, &names, is_name, alphasort), r = 0;
+    int r = sweep_templates(&w, dir, err);
+    int n = scandir(top, &names, is_name, alphasort);
 
+    if (n < 0 && errno == ENOENT)
+        return r < 0 || w.failed > 0 ? -1 : 0;
     if (n < 0)
-        return errno == ENOENT ? 0 : err_sys(err, errno, "read %s", top);
+        return err_sys(err, errno, "read %s", top);
     for (int i = 0; i < n; i++) {
         AUTO_FREE char *path = str_format("%s/%s", top, names[i]->d_name);
         if (r == 0)

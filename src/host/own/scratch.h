@@ -40,9 +40,10 @@ AUTO_DEFINE(struct scratch *, scratch_free);
 /* The namespace's directory, if nothing is in it: for whoever took back one by its record. */
 void scratch_drop_empty(const char *dir, const char *ns);
 
-/* Takes away the directories that nobody living has: what no ledger named any more. fn (may be
- * NULL) is told "namespace/id", the path and "removed", "would be removed" or what went wrong.
- * Blocks: for tools. A missing dir is fine. Goes on after a failure and fails at the end. */
+/* Takes away the directories that nobody living has: what no ledger named any more; and templates
+ * of an older lcow. fn (may be NULL) is told "namespace/id" (or "template/name"), the path and
+ * "removed", "would be removed" or what went wrong. Blocks: for tools. A missing dir is fine. Goes
+ * on after a failure and fails at the end. */
 int scratch_sweep(const char *dir, bool dry_run,
                   void (*fn)(void *arg, const char *name, const char *path, const char *result),
                   void *arg, struct err *err);

@@ -1,5 +1,6 @@
 /* scratch_priv.h - between scratch*.c. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ctx;
@@ -10,6 +11,8 @@ struct ledger;
  * reading; the fd, or -1. */
 int scratch_template(struct ctx *ctx, const char *dir, uint32_t size_mib, struct ledger *ledger,
                      struct err *err);
+/* A file's name: it is a template that only an older lcow made, and nobody looks for any more. */
+bool scratch_template_is_old(const char *name);
 /* scratch_copy.c: what is there, and no more; blocks. from_dir is for the message. */
 int scratch_copy(int from, int to, const char *to_dir, struct err *err);
 /* ENOSPC and EDQUOT name the directory that is full. */

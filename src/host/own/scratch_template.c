@@ -74,6 +74,14 @@ static int look(void *arg, struct err *err)
     return 0;
 }
 
+bool scratch_template_is_old(const char *name)
+{
+    int version = 0, end = 0;
+
+    return sscanf(name, "ext4-v%d-%*umib.img%n", &version, &end) == 1 && end > 0 && !name[end] &&
+           version < FORMAT_VERSION;
+}
+
 static int begin(void *arg, struct err *err)
 {
     struct job *j = arg;

@@ -207,11 +207,21 @@ TEST_FIBER(what_the_dead_left_is_swept)
     AUTO_FREE char *file = str_format("%s/scratch.img", dead);
     ASSERT_EQ(dir_make(dead, 0700), 0);
     ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
+    /* One of an older lcow, and names that are none. */
+    AUTO_FREE char *old = str_format("%s/scratch/ext4-v1-64mib.img", f.dir);
+    AUTO_FREE char *other = str_format("%s/scratch/ext4-v1-64mib.img.kept", f.dir);
+    AUTO_FREE char *later = str_format("%s/scratch/ext4-v9-64mib.img", f.dir);
+    ASSERT_EQ(file_write(old, "x", 1, 0600), 0);
+    ASSERT_EQ(file_write(other, "x", 1, 0600), 0);
+    ASSERT_EQ(file_write(later, "x", 1, 0600), 0);
 
     ASSERT_OK(scratch_sweep(f.dir, true, note_swept, &said, &err), err);
-    ASSERT_EQ(access(file, F_OK), 0);
+    ASSERT(access(file, F_OK) == 0 && access(old, F_OK) == 0);
     ASSERT_OK(scratch_sweep(f.dir, false, note_swept, &said, &err), err);
-    ASSERT_STR(said.data, "k8s.io/dead would be removed;k8s.io/dead removed;");
+    ASSERT_STR(said.data, "template/ext4-v1-64mib.img would be removed;"
+                          "k8s.io/dead would be removed;template/ext4-v1-64mib.img removed;"
+                          "k8s.io/dead removed;");
+    ASSERT(access(old, F_OK) < 0 && access(other, F_OK) == 0 && access(later, F_OK) == 0);
     ASSERT_EQ(access(dead, F_OK), -1);
     ASSERT_OK(scratch_sweep("/nowhere/at/all", false, NULL, NULL, &err), err);
     drop(ctx, s);
