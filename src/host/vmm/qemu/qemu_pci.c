@@ -211,7 +211,7 @@ static int check(struct qemu *q, const char *address, const char *id, struct err
         return err_set(err, ERR_EXISTS, "there is a device %s", id);
     struct qemu_pci *old = find_address(q, address);
     if (old && old->deserted)
-        return err_set(err, ERR_UNAVAILABLE,
+        return err_set(err, ERR_STATE,
                        "the guest has not let go of %s; end its VM to have it again", address);
     if (old)
         return err_set(err, ERR_EXISTS, "the VM has %s already", address);

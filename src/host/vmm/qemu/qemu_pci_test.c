@@ -189,7 +189,7 @@ TEST_FIBER(a_guest_that_does_not_let_go_keeps_the_device_and_is_told_of)
     start(ctx, &f, "deaf.device_del");
     ASSERT_OK(add(&f, "test:nvme", "a", 30 * NS_PER_S, &err), err);
     ASSERT_OK(take(&f, "a", 60 * NS_PER_S, &err), err); /* bounded, and then it is over */
-    ASSERT_FAIL(add(&f, "test:nvme", "b", 30 * NS_PER_S, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(add(&f, "test:nvme", "b", 30 * NS_PER_S, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "has not let go");
     /* Its port is not given away. It lets go behind that: the next call takes the rest. */
     ASSERT_OK(add(&f, "test:edu", "c", 30 * NS_PER_S, &err), err);
