@@ -240,6 +240,22 @@ static void note_output(struct ctx *ctx, const struct container *c, const struct
                  {} });
 }
 
+/* One volume must not be the host's for one container of a pod and the VM's for another. */
+static int take_empty_dirs(struct container *c, const struct options *o, struct err *err)
+{
+    const struct container *pod =
+        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
+
+    c->shares_empty_dirs = pod ? pod->shares_empty_dirs : o->shared_empty_dirs;
+    if (o->said_empty_dirs && o->shared_empty_dirs != c->shares_empty_dirs)
+        return err_set(err, ERR_INVALID,
+                       "annotation io.lcow.empty_dir is \"%s\", and \"%s\" in its pod %s: it holds "
+                       "for the whole pod, set it there",
+                       o->shared_empty_dirs ? "shared" : "guest",
+                       c->shares_empty_dirs ? "shared" : "guest", c->pod_id);
+    return 0;
+}
+
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct spec *given, struct err *err)
 {
@@ -260,7 +276,9 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         container_read_devices(c, spec, &devices, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
-    c->shares_empty_dirs = options.shared_empty_dirs;
+    if (take_empty_dirs(c, &options, err) < 0)
+        return -1;
+    c->no_writable_shares = options.no_writable_shares;
     c->scratch_quota_mib = options.scratch_quota_mib;
     if (spec_limits(spec, &c->limits, err) < 0)
         return -1;

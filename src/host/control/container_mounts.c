@@ -3,6 +3,7 @@
  * instead (container_volumes.c). Opened while the VM comes up, shared with it when it is there. */
 #include "base/fd.h"
 #include "base/str.h"
+#include "host/control/options.h"
 #include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
@@ -84,6 +85,11 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return err_wrap(err, "mount %s on %s", d.source, d.destination);
     if (local)
         return 0;
+    if (d.kind == DOCUMENT_MOUNT_HOST && !d.read_only && c->no_writable_shares)
+        return err_set(err, ERR_PERMISSION,
+                       "mount %.200s: it is writable and, though an emptyDir, on the host, which "
+                       "%s forbids",
+                       d.source, options_no_writable_shares);
     entry.read_only = d.read_only;
     entry.recursive = d.recursive;
     r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &entry, ret_drop, err)

@@ -56,17 +56,19 @@ static void need(struct container *one, const struct spec_limits *changed, struc
 static int set_memory(struct ctx *ctx, struct box *b, uint32_t mib, struct err *err)
 {
     const struct vmm_ops *ops = b->vmm->ops;
+    bool grows = mib > b->size.memory_mib;
     struct err ignored = ERR_INIT;
     int r;
 
-    if (mib == b->size.memory_mib)
-        return 0;
     if (!ops->set_memory)
         return vmm_unsupported("set_memory", err);
     r = ops->set_memory(ctx, b->vmm, mib, err);
     if (r < 0 && err->code == ERR_RANGE)
         return -1; /* nothing has changed */
-    b->size.memory_mib = mib;
+    b->memory_unsure = r < 0;
+    /* What did not come is asked for again; what was not given back is not taken for there. */
+    if (r == 0 || !grows)
+        b->size.memory_mib = mib;
     if (b->guest->ops->limit_pods(ctx, b->guest, &ignored) < 0)
         log_warn(ctx, "what pods may use does not follow the VM's memory", F_ERR(&ignored));
     return r;
@@ -76,26 +78,32 @@ static int set_cpus(struct ctx *ctx, struct box *b, uint32_t cpus, struct err *e
 {
     const struct vmm_ops *ops = b->vmm->ops;
 
-    if (cpus == b->size.cpus)
-        return 0;
     if (!ops->set_cpus)
         return vmm_unsupported("set_cpus", err);
-    if (ops->set_cpus(ctx, b->vmm, cpus, err) < 0)
-        return -1;
-    b->size.cpus = cpus;
-    return 0;
+
+    int r = ops->set_cpus(ctx, b->vmm, cpus, err);
+
+    b->cpus_unsure = r < 0 && err->code != ERR_RANGE;
+    if (r == 0)
+        b->size.cpus = cpus;
+    return r;
 }
 
-static int resize(struct ctx *ctx, struct box *b, uint32_t mib, uint32_t cpus, struct err *err)
+/* exactly: not only as much as there was asked for last, but what the VM really has. */
+static int resize(struct ctx *ctx, struct box *b, uint32_t mib, uint32_t cpus, bool exactly,
+                  struct err *err)
 {
-    if (mib == b->size.memory_mib && cpus == b->size.cpus)
+    bool memory = mib != b->size.memory_mib || (exactly && b->memory_unsure);
+    bool more = cpus != b->size.cpus || (exactly && b->cpus_unsure);
+
+    if (!memory && !more)
         return 0;
     if (box_enter(b, "resize the VM", err) < 0)
         return -1;
 
-    int r = set_memory(ctx, b, mib, err);
+    int r = memory ? set_memory(ctx, b, mib, err) : 0;
 
-    if (r == 0)
+    if (r == 0 && more)
         r = set_cpus(ctx, b, cpus, err);
     box_leave(b);
     return r < 0 ? err_wrap(err, "resize the VM") : 0;
@@ -119,7 +127,7 @@ static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *
     if (all->memory_mib > most)
         all->memory_mib = larger(most, b->size.memory_mib); /* as when it was made */
     return resize(ctx, b, larger((uint32_t)all->memory_mib, b->size.memory_mib),
-                  larger(all->cpus, b->size.cpus), err);
+                  larger(all->cpus, b->size.cpus), false, err);
 }
 
 static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all *all,
@@ -127,7 +135,7 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
 {
     struct err why = ERR_INIT;
 
-    if (resize(ctx, c->r->box, (uint32_t)all->memory_mib, all->cpus, &why) == 0)
+    if (resize(ctx, c->r->box, (uint32_t)all->memory_mib, all->cpus, true, &why) == 0)
         return 0;
     if (c->kind == SPEC_SANDBOX) {
         *err = why;

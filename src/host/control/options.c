@@ -4,12 +4,16 @@
 #include "host/control/config.h"
 #include "host/own/scratch.h"
 #include "oci/document.h"
+#include "oci/volume.h"
+#include <stdlib.h>
 #include <string.h>
 
 #define VM "io.microsoft.virtualmachine."
 #define SHARES_NAME VM "fileshares.disablewritable"
 #define ENCRYPTED_NAME VM "storage.scratch.encrypted"
 #define BLANKS " \t,"
+
+const char options_no_writable_shares[] = SHARES_NAME;
 
 enum effect {
     TAKES_MEMORY,
@@ -166,6 +170,7 @@ static int take(const struct config *c, const struct annotation *a, const char *
     case TAKES_ROOTFS:
         return either(a->name, text, "scratch", "shared", &o->shared_rootfs, err);
     case TAKES_EMPTY_DIR:
+        o->said_empty_dirs = true;
         return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
     case ENCRYPTS_SCRATCH:
         return truth(a->name, text, &o->encrypted_scratch, err);
@@ -184,7 +189,8 @@ static bool changes_vm(const struct annotation *a)
     return a->effect < RESTRICTS_SHARES;
 }
 
-/* Mounts that document_mount() does not take are refused by who makes them. */
+/* Mounts that document_mount() does not take are refused by who makes them, and emptyDirs that turn
+ * out to be the host's. */
 static int check_mounts(const struct spec *s, struct err *err)
 {
     json_t *mounts = js_get(spec_json(s), "mounts"), *m;
@@ -192,10 +198,12 @@ static int check_mounts(const struct spec *s, struct err *err)
 
     json_array_foreach(mounts, i, m)
     {
+        AUTO_FREE char *empty_dir = NULL;
         struct err ignored = ERR_INIT;
         struct document_mount d;
 
-        if (document_mount(m, &d, &ignored) == 0 && d.kind == DOCUMENT_MOUNT_HOST && !d.read_only)
+        if (document_mount(m, &d, &ignored) == 0 && d.kind == DOCUMENT_MOUNT_HOST && !d.read_only &&
+            !volume_is_empty_dir(d.source, &empty_dir))
             return err_set(err, ERR_PERMISSION,
                            "mount %.200s: it is writable, which " SHARES_NAME " forbids", d.source);
     }

@@ -17,10 +17,14 @@ struct options {
     uint32_t memory_mib, cpus;  /* 0: not said */
     uint32_t scratch_quota_mib; /* 0: none */
     bool shared_rootfs;
-    bool shared_empty_dirs;
-    bool encrypted_scratch;  /* of the VM: the first container's word counts */
-    bool no_writable_shares; /* nothing of the host is writable in the container; checked */
+    bool shared_empty_dirs; /* of a pod: its first container's word counts … */
+    bool said_empty_dirs;   /* … and no other may contradict it */
+    bool encrypted_scratch; /* of the VM: the first container's word counts */
+    /* Nothing of the host is writable in the container. Checked, but for emptyDirs: whether one is
+     * the host's is known when it has been looked at. */
+    bool no_writable_shares;
 };
+extern const char options_no_writable_shares[]; /* the annotation's name */
 /* ERR_INVALID: a value that makes no sense, or two that contradict each other. ERR_UNIMPLEMENTED:
  * something that we do not give. ERR_PERMISSION: a mount that is restricted away. */
 int options_read(const struct config *c, const struct spec *s, struct options *ret,

@@ -2,10 +2,15 @@
  * what a share, what stays in the VM; and that it is taken back. */
 #include "host/control/registry_rig.h"
 
-#define POD(type)                                                                                  \
+#define ANNOTATED(type, more)                                                                      \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
-    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
+    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"" more "}"
+#define POD(type) ANNOTATED(type, "")
+#define NO_WRITABLE ",\"io.microsoft.virtualmachine.fileshares.disablewritable\":\"true\""
 #define EMPTY "/k/pods/u/volumes/kubernetes.io~empty-dir/run"
+#define EMPTY_MOUNT                                                                                \
+    ",\"mounts\":[{\"destination\":\"/run\",\"type\":\"bind\",\"source\":\"" EMPTY                 \
+    "\",\"options\":[\"rbind\"]}]"
 
 static void write_linux(struct rig *r, const char *id, const char *linux_part)
 {
@@ -80,17 +85,56 @@ TEST_VIRTUAL(an_empty_dir_of_a_pod_is_no_share_unless_that_is_wanted)
     ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
     rig_start(&r, ctx, "pod", "");
     before = r.guest.shares;
-    rig_write_spec(&r, "w",
-                   POD("container") ",\"mounts\":[{\"destination\":\"/run\",\"type\":\"bind\","
-                                    "\"source\":\"" EMPTY "\",\"options\":[\"rbind\"]}]");
+    rig_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
     ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
     ASSERT_EQ(r.guest.shares, before + 1); /* its root */
     ASSERT(!rig_find(&r, "w")->writes_host);
     rig_delete(&r, ctx, "w", "");
 
-    r.config.shared_empty_dirs = true; /* the path is not there on this host */
+    r.config.shared_empty_dirs = true; /* the pod was made before: it counts for all in it */
+    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    ASSERT_EQ(r.guest.shares, before + 1);
+    rig_delete(&r, ctx, "w", "");
+    rig_write_spec(&r, "w",
+                   ANNOTATED("container", ",\"io.lcow.empty_dir\":\"shared\"") EMPTY_MOUNT);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "io.lcow.empty_dir is \"shared\", and \"guest\" in its pod pod");
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    rig_close(&r, ctx);
+}
+
+/* The path is not there on this host. */
+TEST_VIRTUAL(an_empty_dir_of_the_host_is_shared_if_the_pod_says_so)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "pod", ANNOTATED("sandbox", ",\"io.lcow.empty_dir\":\"shared\""));
+    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
+    rig_start(&r, ctx, "pod", "");
+    rig_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
     ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "mount " EMPTY " on /run");
+    rig_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
+    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "though an emptyDir, on the host");
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(an_empty_dir_in_the_vm_is_no_writable_share)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
+    rig_start(&r, ctx, "pod", "");
+    rig_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
+    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    ASSERT(!rig_find(&r, "w")->writes_host);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     rig_close(&r, ctx);
 }

@@ -133,9 +133,10 @@ struct container {
     struct gate gate;
     enum container_state state;
     bool listed;
-    bool hidden;            /* a sandbox's own: clients do not see it, nothing of it is told */
-    bool asked_to_end;      /* by a sandbox that is being stopped */
-    bool shares_empty_dirs; /* they are the host's, not the VM's */
+    bool hidden;             /* a sandbox's own: clients do not see it, nothing of it is told */
+    bool asked_to_end;       /* by a sandbox that is being stopped */
+    bool shares_empty_dirs;  /* they are the host's, not the VM's; of a pod: of all in it */
+    bool no_writable_shares; /* an annotation says so */
     struct spec_limits limits;
     bool own_pids;        /* a pid namespace of its own: its end ends them all */
     struct process *init; /* NULL until create got that far */
@@ -283,10 +284,11 @@ struct box {
     bool set_oom_score_adj;
     bool encrypted_scratch;
     int oom_score_adj;
-    char *scratch_path;  /* in the guest */
-    struct list volumes; /* of its pods (container_volumes.c) */
-    struct sizing size;  /* as it was asked for last */
-    struct sizing least; /* by annotation; 0: nothing */
+    char *scratch_path;              /* in the guest */
+    struct list volumes;             /* of its pods (container_volumes.c) */
+    struct sizing size;              /* as it was asked for last */
+    bool memory_unsure, cpus_unsure; /* a change failed half-way: the VM may have another size */
+    struct sizing least;             /* by annotation; 0: nothing */
     struct gate size_gate;
     struct group fibers; /* that use vm */
     struct cancel life;  /* of those that end with it */

@@ -113,5 +113,33 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     ASSERT_HAS(err.msg, "update container w: resize the VM");
     ASSERT_EQ(r.guest.updates, 0);
     ASSERT_EQ(rig_find(&r, "w")->limits.memory_bytes, 0);
+    /* Nor is it taken for grown: who repeats the update is not told that all is well. */
+    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
+    ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err), err);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 640);
+    close_pod(&r, ctx);
+}
+
+/* The guest may keep memory; but it is asked again, and a pod is told again. */
+TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
+{
+    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":536870912}}", &err), err);
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL;
+    for (int i = 0; i < 2; i++) {
+        ASSERT(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err) < 0);
+        ASSERT_HAS(err.msg, "resize the VM");
+    }
+    /* A container's own limits hold in the guest: no reason to fail. */
+    ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":134217728}}", &err), err);
+    fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
+    ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
+    ASSERT(!r.registry->box->memory_unsure);
+    ASSERT_EQ(r.registry->box->size.memory_mib, 384);
     close_pod(&r, ctx);
 }
