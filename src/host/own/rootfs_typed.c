@@ -245,8 +245,9 @@ static int read_overlay(const struct list *l, size_t at, unsigned does, struct r
             r = take_upper(l, text + strlen("upperdir="), t, err);
         else if (!known && !str_starts(text, "workdir=") && !rootfs_is_context(text) &&
                  !(does & MKDIR && str_starts(text, "X-containerd.mkdir.path=")))
-            r = err_set(err, ERR_INVALID, "overlay option \"%.200s\" is not supported in a list "
-                                          "of images",
+            r = err_set(err, ERR_INVALID,
+                        "overlay option \"%.200s\" is not supported in a list "
+                        "of images",
                         text);
         if (r < 0)
             return -1;
@@ -291,9 +292,10 @@ int rootfs_read_typed(const struct rootfs_mount *m, size_t n, struct rootfs_type
         if (read_entry(&l, i, ret, err) < 0)
             return err_wrap(err, "mount %zu of %zu", i, n);
     if (ret->images.n == 0)
-        return err_set(err, ERR_INVALID,
-                       "a list of %zu mounts, the last of type \"%.64s\", ends in no overlay: it is "
-                       "not supported",
-                       n, m[n - 1].type ? m[n - 1].type : "");
+        return err_set(
+            err, ERR_INVALID,
+            "a list of %zu mounts, the last of type \"%.64s\", ends in no overlay: it is "
+            "not supported",
+            n, m[n - 1].type ? m[n - 1].type : "");
     return 0;
 }
