@@ -103,5 +103,11 @@ void template_draft_abort(struct template_draft *d); /* repeatable */
 char *template_file_identity(int fd);
 /* The processor, from /proc/cpuinfo's text: what a saved CPU state depends on. Caller frees. */
 char *template_cpu_identity(const char *cpuinfo);
+/* What two identities differ in: "another kernel, another QEMU". NULL if it is none of kernel,
+ * initrd, QEMU and processor, but the VM's settings. Caller frees. */
+char *template_difference(const char *identity, const char *other);
+/* The newest template in the store that was made for another kernel, initrd, QEMU or processor:
+ * what it differs in, for those who say why it is not used; NULL if there is none. Caller frees. */
+char *template_outdated(const char *dir, const char *identity, char ret_key[TEMPLATE_KEY_SIZE]);
 /* Of the lines. */
 void template_key_of(const char *identity, char ret[TEMPLATE_KEY_SIZE]);

@@ -329,3 +329,28 @@ TEST(the_processor_is_what_its_first_block_says_without_its_speed)
 
     ASSERT_STR(a, "vendor_id\t: X\nmodel\t\t: 1\nflags\t\t: fpu vme\n");
 }
+
+TEST(two_identities_differ_in_what_is_named)
+{
+    static const char mine[] =
+        "kernel a\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n256M\n";
+    static const struct {
+        const char *other, *why;
+    } cases[] = {
+        { "kernel x\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n256M\n",
+          "another kernel" },
+        { "kernel a\ninitrd x\nqemu y\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n256M\n",
+          "another initrd, another QEMU" },
+        { "kernel a\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu vmx\n-m\n256M\n",
+          "another processor" },
+        { "kernel a\ninitrd b\nqemu c2\n-m\n256M\n", "another QEMU, another processor" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_FREE char *why = template_difference(mine, cases[i].other);
+        ASSERT_STR(why, cases[i].why);
+    }
+    AUTO_FREE char *size = template_difference(
+        mine, "kernel a\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n512M\n");
+    ASSERT(!size);
+}

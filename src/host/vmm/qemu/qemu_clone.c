@@ -137,6 +137,23 @@ static bool fits(struct qemu *q)
     return false;
 }
 
+/* There is none under our key. One that was good until kernel, QEMU or processor changed is named:
+ * it stays unused, and the next pods start from what is built now. */
+static void say_missing(struct qemu *q, const char *identity)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    AUTO_FREE char *why = template_outdated(q->doc.template_dir, identity, key);
+
+    if (!why) {
+        snprintf(q->cold_why, sizeof(q->cold_why), "there is no template yet");
+        return;
+    }
+    snprintf(q->cold_why, sizeof(q->cold_why), "there is no template yet: %.32s is of %.80s", key,
+             why);
+    log_warn(&q->life, "template outdated, another will be built", F_STR("template", key),
+             F_STR("reason", why));
+}
+
 void qemu_template_look(struct qemu *q)
 {
     struct err err = ERR_INIT;
@@ -155,7 +172,7 @@ void qemu_template_look(struct qemu *q)
     }
     q->want_template = true;
     if (err.code == ERR_NOT_FOUND) {
-        snprintf(q->cold_why, sizeof(q->cold_why), "there is no template yet");
+        say_missing(q, identity);
         return;
     }
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err.msg);
@@ -242,6 +259,22 @@ static void await_memory(struct ctx *ctx, struct qemu *q)
     timeline_end(q->vmm.timeline, span, loop_now(q->loop));
 }
 
+/* The key has QEMU's file in it, but a file's identity cannot be had everywhere. A saved state is
+ * for the QEMU that saved it: newer ones put in what this one does not know, and may not say so. */
+static int check_maker(struct qemu *q, struct err *err)
+{
+    struct err ignored = ERR_INIT;
+
+    if (str_eq(q->tpl.info.vmm_version, q->version))
+        return 0;
+    q->want_template = true;
+    if (template_remove(q->doc.template_dir, q->tpl_key, &ignored) == 0)
+        log_warn(&q->life, "template of another QEMU removed, it will be built again",
+                 F_STR("theirs", q->tpl.info.vmm_version), F_STR("ours", q->version));
+    return err_set(err, ERR_STATE, "it was saved by QEMU %s, this one is %s",
+                   q->tpl.info.vmm_version, q->version);
+}
+
 /* QEMU itself refused what the store believes to be good: the next one shall not try it again. */
 static void drop_unusable(struct ctx *ctx, struct qemu *q)
 {
@@ -260,6 +293,8 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, RESTORE_NS);
     struct timeline *t = q->vmm.timeline;
+    if (check_maker(q, err) < 0)
+        return err_wrap(err, "restore template %s", q->tpl_key);
     int span = timeline_begin(t, TRACK_VMM, "restore", loop_now(q->loop));
     int r = qemu_migration_prepare(&limited, q, err);
 

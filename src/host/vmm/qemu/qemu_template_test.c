@@ -237,6 +237,93 @@ TEST_FIBER(a_vm_that_no_template_fits_starts_cold_and_says_so)
     ASSERT_EQ(dir_remove(f.root), 0);
 }
 
+/* The template as it would be if that line of its identity, or its maker's version, were another:
+ * whole, honest, and in its place. */
+static void become_foreign(struct fixture *f, const char *key, const char *line,
+                           const char *version)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    struct err err = ERR_INIT;
+    char was[192], is[160];
+    size_t len;
+
+    ASSERT_OK(template_open(f->templates, key, &t, &err), err);
+    if (line) {
+        char *at = strstr(t.info.identity, line);
+        ASSERT(at);
+        at[strlen(line)] ^= 1; /* within the line: its value begins there */
+        template_key_of(t.info.identity, t.info.key);
+    }
+    if (version)
+        snprintf(t.info.vmm_version, sizeof(t.info.vmm_version), "%s", version);
+    AUTO_FREE char *header = template_header_format(&t.info, &len);
+    snprintf(was, sizeof(was), "%s/%s", f->templates, key);
+    snprintf(is, sizeof(is), "%s/%s", f->templates, t.info.key);
+    ASSERT_EQ(rename(was, is), 0);
+    snprintf(was, sizeof(was), "%s/header", is);
+    put(was, header, len);
+    template_close(&t);
+}
+
+TEST_FIBER(a_template_from_another_qemu_is_ignored_said_and_built_again)
+{
+    char key[TEMPLATE_KEY_SIZE], again[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    /* The program's file was another: its key is another. */
+    become_foreign(&f, key, "qemu ", "99.0.0");
+    cold_why(&f, 256, why);
+    ASSERT_HAS(why, "another QEMU");
+    ASSERT(!strstr(why, "processor"));
+    ASSERT(build(&f, again));
+    ASSERT_STR(again, key);
+    ASSERT_EQ(count(&f), 2); /* who has the other QEMU may still want it; prune removes it */
+    cold_why(&f, 256, why);
+    ASSERT_STR(why, "");
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+TEST_FIBER(a_template_with_our_key_from_a_newer_qemu_is_a_cold_start_and_removed)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    become_foreign(&f, key, NULL, "99.0.0");
+    start_cold(&f, "newer", "saved by QEMU 99.0.0, this one is 10.0.1", true);
+    ASSERT(build(&f, key));
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+TEST_FIBER(a_template_of_another_processor_is_not_used_and_said)
+{
+    static const char moved[] = "processor\t: 0\nvendor_id\t: Another\nmodel\t\t: 7\n\n";
+    char key[TEMPLATE_KEY_SIZE], cpuinfo[64];
+    struct qemu_test_env env = { cpuinfo, "/dev/zero" };
+    struct vmm *v = qemu_vmm_new_for_test(ctx->loop, &env);
+    struct vmm_info info;
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    /* As after a move of the disk, or of the VM that the host is, to another machine. */
+    snprintf(cpuinfo, sizeof(cpuinfo), "%s/cpuinfo", f.root);
+    put(cpuinfo, moved, strlen(moved));
+    name(&f, "moved");
+    ASSERT_OK(v->ops->create(ctx, v, &f.doc, &err), err);
+    v->ops->info(v, &info);
+    ASSERT_HAS(info.cold_why, "another processor");
+    ASSERT(!strstr(info.cold_why, "QEMU"));
+    ASSERT_OK(v->ops->release(ctx, v, &err), err);
+    v->ops->free(v);
+    ASSERT_EQ(count(&f), 1);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
 TEST_FIBER(memory_and_vcpus_are_added_within_their_bounds)
 {
     struct vmm *v = qemu_vmm_new(ctx->loop);
