@@ -27,6 +27,10 @@ void loop_free(struct loop *loop);
 size_t loop_run(struct loop *loop);
 void loop_stop(struct loop *loop);
 
+/* Gives back what is kept for what comes next: holes of the heap, stacks of ended fibers. For when
+ * little is to come. */
+void loop_trim(struct loop *loop);
+
 uint64_t loop_now(const struct loop *loop);  /* monotonic; virtual in the simulator */
 uint64_t loop_wall(const struct loop *loop); /* since 1970 */
 /* Virtual time only: somebody sets the host's clock, forward or back. */

@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <malloc.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -52,6 +53,12 @@ void loop_free(struct loop *loop)
     free(loop->ready);
     free(loop->heap);
     free(loop);
+}
+
+void loop_trim(struct loop *loop)
+{
+    fiber_free_spares(loop);
+    malloc_trim(0);
 }
 
 uint64_t loop_now(const struct loop *loop)

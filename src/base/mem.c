@@ -1,8 +1,11 @@
 #include "base/mem.h"
+#include <link.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
 
 static _Noreturn void out_of_memory(size_t size)
 {
@@ -68,6 +71,42 @@ void *mem_grow(void *array, size_t n, size_t *cap, size_t element_size)
 void mem_wipe(void *data, size_t size)
 {
     explicit_bzero(data, size);
+}
+
+struct constant_parts {
+    unsigned n;
+    struct {
+        void *begin;
+        size_t size;
+    } v[4];
+};
+
+static int find_constant_parts(struct dl_phdr_info *info, size_t size, void *arg)
+{
+    struct constant_parts *found = arg;
+
+    (void)size;
+    for (unsigned i = 0; i < info->dlpi_phnum && found->n < ARRAY_LEN(found->v); i++) {
+        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
+        uintptr_t end = info->dlpi_addr + p->p_vaddr + p->p_memsz;
+        uintptr_t begin = (info->dlpi_addr + p->p_vaddr) & ~((uintptr_t)getpagesize() - 1);
+
+        if (p->p_type != PT_LOAD || (p->p_flags & PF_W))
+            continue;
+        found->v[found->n].begin = (void *)begin;
+        found->v[found->n++].size = end - begin;
+    }
+    return 1; /* the program is the first; its libraries are others', too */
+}
+
+/* In two steps: what runs after the second is mapped again, 64 KiB around each place. */
+void mem_drop_program(void)
+{
+    struct constant_parts found = { 0 };
+
+    (void)dl_iterate_phdr(find_constant_parts, &found);
+    for (unsigned i = 0; i < found.n; i++)
+        (void)madvise(found.v[i].begin, found.v[i].size, MADV_DONTNEED); /* else it stays mapped */
 }
 
 void mem_free_auto(void *pointer_to_pointer)

@@ -1,5 +1,6 @@
 #include "base/mem.h"
 #include "harness/tap.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -96,4 +97,39 @@ TEST(take_ptr_gives_away)
 
     ASSERT(!p && q);
     free(q);
+}
+
+/* Of this process, in pages. */
+static long mapped_of_files(void)
+{
+    FILE *f = fopen("/proc/self/statm", "re");
+    long shared = -1;
+
+    if (!f || fscanf(f, "%*d %*d %ld", &shared) != 1)
+        shared = -1;
+    if (f)
+        fclose(f);
+    return shared;
+}
+
+static const char table[1 << 20] = { 1, 2, 3 };
+
+static int sum_of_table(void)
+{
+    const volatile char *p = table;
+    int sum = 0;
+
+    for (size_t i = 0; i < sizeof(table); i += 1024)
+        sum += p[i];
+    return sum + p[1] + p[2];
+}
+
+TEST(a_dropped_program_is_mapped_again_where_it_is_touched)
+{
+    int before = sum_of_table();
+    long mapped = mapped_of_files();
+
+    mem_drop_program();
+    ASSERT(mapped_of_files() < mapped - 128); /* half of the table, at 4 KiB */
+    ASSERT_EQ(sum_of_table(), before);
 }

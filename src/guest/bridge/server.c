@@ -11,13 +11,12 @@
 #include "base/stream.h"
 #include "guest/stdio/dial.h"
 #include <inttypes.h>
-#include <malloc.h>
 #include <stdlib.h>
 
 #define REDIAL_NS (100 * NS_PER_MS)
 /* The real host gives up on a call after this and kills the bridge. */
 #define CALL_NS (300 * NS_PER_S)
-#define TRIM_AFTER 256
+#define TRIM_NS (2 * NS_PER_S)
 #define REFUSALS_PER_S 20 /* log lines */
 #define CONNECTS_PER_S 2
 
@@ -46,7 +45,7 @@ struct server {
     struct list notes;
     bool flushing;
     struct log_rate refusals, connects; /* a host may do nonsense as fast as it likes */
-    unsigned since_trim;
+    bool trimming;
     struct server_stats stats;
 };
 
@@ -227,14 +226,30 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
     return w->entry->handle(ctx, w->server->opts.arg, call, err);
 }
 
-/* After many requests the heap is full of holes: give their pages back to the VM, but not after
- * each one. */
-static void maybe_trim(struct server *s)
+/* Once no request has come for a while, what they needed goes back to the VM. */
+static void trim_fiber(void *arg)
 {
-    if (++s->since_trim < TRIM_AFTER || s->stats.in_flight > 0)
+    struct server *s = arg;
+    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->stop);
+    struct err ignored = ERR_INIT;
+    uint64_t seen;
+
+    do {
+        seen = s->stats.requests;
+        if (fiber_sleep(&ctx, TRIM_NS, &ignored) < 0)
+            return;
+    } while (s->stats.requests != seen || s->stats.in_flight > 0);
+    s->trimming = false;
+    loop_trim(s->loop);
+    mem_drop_program();
+}
+
+static void trim_later(struct server *s)
+{
+    if (s->trimming)
         return;
-    s->since_trim = 0;
-    malloc_trim(0);
+    s->trimming = true;
+    group_go(&s->calls, s->loop, trim_fiber, s, "trim when idle");
 }
 
 static void work_free(struct work *w)
@@ -252,7 +267,7 @@ static void work_free(struct work *w)
     free(w->activity_id);
     free(w->payload);
     free(w);
-    maybe_trim(s);
+    trim_later(s);
 }
 
 static void work_fiber(void *arg)

@@ -8,7 +8,6 @@
 #include "guest/init/power.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <link.h>
 #include <malloc.h>
 #include <net/if.h>
 #include <signal.h>
@@ -18,7 +17,6 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
-#include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -151,23 +149,6 @@ static int end_vm(void)
     return 1; /* PID 1 ending panics the kernel, which also ends the VM */
 }
 
-/* Booting has mapped most of the program, and all that is left to do is to reap. What cannot be
- * written comes back from the file when it is touched. */
-static int drop_program(struct dl_phdr_info *info, size_t size, void *arg)
-{
-    (void)size;
-    (void)arg;
-    for (unsigned i = 0; i < info->dlpi_phnum; i++) {
-        const ElfW(Phdr) *p = &info->dlpi_phdr[i];
-        uintptr_t begin = (info->dlpi_addr + p->p_vaddr) & ~((uintptr_t)getpagesize() - 1);
-
-        if (p->p_type == PT_LOAD && !(p->p_flags & PF_W))
-            (void)madvise((void *)begin, info->dlpi_addr + p->p_vaddr + p->p_memsz - begin,
-                          MADV_DONTNEED); /* stays mapped: as before */
-    }
-    return 1; /* the program is the first, and alone */
-}
-
 int init_run(const char *exe, const char *const *args)
 {
     struct err err = ERR_INIT;
@@ -183,7 +164,7 @@ int init_run(const char *exe, const char *const *args)
     }
     console_say("stage agent");
     malloc_trim(0);
-    (void)dl_iterate_phdr(drop_program, NULL);
+    mem_drop_program(); /* booting has mapped most of it, and all that is left to do is to reap */
 
     int status = watch(&signals, agent);
     if (WIFSIGNALED(status))

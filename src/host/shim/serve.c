@@ -191,7 +191,7 @@ static bool on_event(void *arg, const struct event *e)
 
     note_event(e);
     if (e->kind == EVENT_START)
-        malloc_trim(0); /* what a create needed goes back: from now on the shim only waits */
+        loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */
     if (init_exit) {
         struct group_note n = s->note;
         struct err err = ERR_INIT;
@@ -421,6 +421,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     bool stats_v2 = true;
     int listener, r;
 
+    mallopt(M_ARENA_MAX, 1); /* threads are few and short; each would leave a heap of its own */
     s->loop = ctx->loop;
     s->args = a;
     s->backend = backend;
