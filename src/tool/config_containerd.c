@@ -1,19 +1,25 @@
-/* `lcow config containerd`: the stanza that the containerd found here needs. The names of plugins
- * and the version of the file changed with containerd 2.0 (reference/containerd-contract.md §4.9).
- */
+/* `lcow config containerd`: the stanza that the containerd found here needs, such that it can be
+ * appended to the file that is there. The names of plugins and the version of the file changed with
+ * containerd 2.0, which still reads a file of the older version, with the older names. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "tool/capture.h"
 #include "tool/config_tool.h"
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define SHIM_NAME "containerd-shim-lcow-v2"
+#define CONTAINERD_CONFIG "/etc/containerd/config.toml"
+#define CONTAINERD_CONFIG_MAX (1024 * 1024)
 #define VERSION_LIMIT (10 * NS_PER_S)
+#define OLD_PLUGIN "io.containerd.grpc.v1.cri"    /* in a file of version 2 */
+#define NEW_PLUGIN "io.containerd.cri.v1.runtime" /* of version 3 */
 
 struct containerd_opts {
     const char *containerd, *version;
@@ -26,15 +32,15 @@ static const struct args_opt table[] = {
       "ask nobody: print it for this version" },
 };
 static const struct args_example examples[] = {
-    { "lcow config containerd", "for the containerd of this machine" },
+    { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
     { "lcow config containerd --version 1.7", "for another one" },
 };
 static const struct args_cmd cmd = {
     .name = "config containerd",
     .summary = "Print what containerd's configuration needs, for the containerd found.",
     .synopsis = "[options]",
-    .text = "The stanza goes into /etc/containerd/config.toml, whose version = line it must agree "
-            "with; then containerd is restarted.\n"
+    .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
+            "there; then containerd is restarted.\n"
             "\n"
             "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
             "line or the configuration is wrong.",
@@ -86,25 +92,45 @@ static void options_lines(const struct stanza *s, const char *plugin, struct sbu
               off, plugin, off, s->config_path);
 }
 
+static void version_line(const struct stanza *s, unsigned version, struct sbuf *out)
+{
+    if (!s->has_file)
+        sbuf_addf(out, "version = %u\n", version);
+    else if (s->file_version == version)
+        sbuf_addf(out, "# That file says version = %u already.\n", version);
+    else
+        sbuf_addf(out, "# FIRST: that file must begin with this line: version = %u\n", version);
+}
+
 static void print_old(const struct stanza *s, struct sbuf *out)
 {
-    static const char plugin[] = "io.containerd.grpc.v1.cri";
+    bool is_1 = !at_least(s->containerd, 2, 0);
 
-    sbuf_addf(out, "version = 2\n\n[plugins.\"%s\".containerd.runtimes.lcow]\n", plugin);
+    version_line(s, 2, out);
+    if (is_1 && !s->has_runc)
+        sbuf_adds(out, "\n"
+                       "# containerd 1.x has no runc any more as soon as another runtime is named, "
+                       "and without\n"
+                       "# its default runtime no CRI. One is enough.\n"
+                       "[plugins.\"" OLD_PLUGIN "\".containerd.runtimes.runc]\n"
+                       "  runtime_type = \"io.containerd.runc.v2\"\n");
+    sbuf_adds(out, "\n[plugins.\"" OLD_PLUGIN "\".containerd.runtimes.lcow]\n");
     runtime_lines(s, out);
-    if (at_least(s->containerd, 1, 7))
+    if (!is_1)
+        sbuf_adds(out, "  sandboxer = \"podsandbox\"\n");
+    else if (at_least(s->containerd, 1, 7))
         sbuf_adds(out, "  # Pods as a pause container and its companions. \"shim\" is a trial in "
                        "1.7.\n"
                        "  sandbox_mode = \"podsandbox\"\n");
-    options_lines(s, plugin, out);
+    options_lines(s, OLD_PLUGIN, out);
 }
 
 static void print_new(const struct stanza *s, struct sbuf *out)
 {
-    static const char plugin[] = "io.containerd.cri.v1.runtime";
     bool options_with_shim = at_least(s->containerd, 2, 4);
 
-    sbuf_addf(out, "version = 3\n\n[plugins.\"%s\".containerd.runtimes.lcow]\n", plugin);
+    version_line(s, 3, out);
+    sbuf_adds(out, "\n[plugins.\"" NEW_PLUGIN "\".containerd.runtimes.lcow]\n");
     runtime_lines(s, out);
     sbuf_addf(out,
               "  # \"podsandbox\": a pod is a pause container and its companions.\n"
@@ -116,17 +142,38 @@ static void print_new(const struct stanza *s, struct sbuf *out)
                                   "file instead by\n"
                                   "  #   [plugins.\"io.containerd.shim.v1.manager\"]\n"
                                   "  #     env = [\"" CONFIG_ENV "=…\"]");
-    options_lines(s, plugin, out);
+    options_lines(s, NEW_PLUGIN, out);
 }
 
 void stanza_print(const struct stanza *s, struct sbuf *out)
 {
-    sbuf_addf(out, "# For containerd %u.%u: /etc/containerd/config.toml (lcow config containerd)\n",
+    sbuf_addf(out, "\n# For containerd %u.%u: " CONTAINERD_CONFIG " (lcow config containerd)\n",
               s->containerd.major, s->containerd.minor);
-    if (at_least(s->containerd, 2, 0))
+    if (at_least(s->containerd, 2, 0) && s->file_version != 2)
         print_new(s, out);
     else
         print_old(s, out);
+}
+
+void stanza_read(const char *toml, struct stanza *s)
+{
+    bool in_table = false;
+
+    s->has_file = false;
+    for (const char *line = toml; *line;) {
+        size_t n = strcspn(line, "\n");
+        AUTO_FREE char *copy = str_ndup(line, n);
+        const char *word = copy + strspn(copy, " \t");
+
+        copy[strcspn(copy, "#\r")] = '\0';
+        in_table = in_table || *word == '[';
+        s->has_file = s->has_file || *word;
+        if (*word == '[' && strstr(word, ".runtimes.runc]"))
+            s->has_runc = true;
+        if (!in_table)
+            (void)sscanf(word, "version = %u", &s->file_version); /* else it stays */
+        line += n + (line[n] == '\n');
+    }
 }
 
 /* NULL: in a directory where containerd finds it by its name. Caller frees. */
@@ -196,8 +243,9 @@ static int find_version(struct ctx *ctx, const struct containerd_opts *o,
 static int run(struct ctx *ctx, struct tool *t, char **argv)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
-    AUTO_FREE char *shim = NULL;
+    AUTO_FREE char *shim = NULL, *toml = NULL;
     struct containerd_opts opts = { 0 };
+    size_t len;
     const char *config = getenv(CONFIG_ENV);
     struct stanza s = { 0 };
     struct args_rest rest;
@@ -208,6 +256,8 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
     code = find_version(ctx, &opts, &s.containerd);
     if (code != TOOL_OK)
         return code;
+    if (!opts.version && file_read_all(CONTAINERD_CONFIG, CONTAINERD_CONFIG_MAX, &toml, &len) == 0)
+        stanza_read(toml, &s);
     shim = shim_elsewhere();
     s.shim_path = shim;
     s.config_path = t->globals.config   ? t->globals.config

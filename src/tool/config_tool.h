@@ -15,7 +15,12 @@ struct stanza {
     const char *config_path;          /* ours */
     bool config_exists;
     const char *allow_annotations; /* of our configuration */
+    /* Of the file that it will be appended to, by stanza_read(). */
+    bool has_file, has_runc;
+    unsigned file_version; /* 0: it tells none */
 };
+/* containerd's configuration as it is. Comments do not count. */
+void stanza_read(const char *toml, struct stanza *s);
 void stanza_print(const struct stanza *s, struct sbuf *out);
 
 /* What Kubernetes needs. */

@@ -46,6 +46,40 @@ TEST(containerd_2_has_version_3_and_other_names)
     ASSERT(!strstr(v24, "only without the options table"));
 }
 
+static char *stanza_for(unsigned major, unsigned minor, const char *toml)
+{
+    struct stanza s = { .config_exists = true };
+
+    stanza_read(toml, &s);
+    return stanza(major, minor, &s);
+}
+
+#define OLD_RUNTIMES "[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes."
+
+TEST(it_can_be_appended_to_the_file_that_is_there)
+{
+    AUTO_FREE char *none = stanza_for(1, 6, "# version = 2\n\n");
+    AUTO_FREE char *debian = stanza_for(1, 6, "version = 2\n[plugins]\n  [plugins.x]\n");
+    AUTO_FREE char *whole = stanza_for(1, 7, "version=2\n  " OLD_RUNTIMES "runc]\n");
+    AUTO_FREE char *first = stanza_for(1, 7, "root = \"/x\"\n[plugins.x]\nversion = 2\n");
+    AUTO_FREE char *newer = stanza_for(2, 1, "# of Debian\nversion = 2\n");
+    AUTO_FREE char *third = stanza_for(2, 1, "version = 3\n");
+
+    ASSERT_HAS(none, "\nversion = 2\n");
+    /* Appended, it would be a key of that file's last table. */
+    ASSERT(!strstr(debian, "\nversion = "));
+    ASSERT_HAS(debian, "\n# That file says version = 2 already.\n");
+    ASSERT_HAS(first, "\n# FIRST: that file must begin with this line: version = 2\n");
+    /* 1.x drops its own default. */
+    ASSERT_HAS(debian, "\n" OLD_RUNTIMES "runc]\n  runtime_type = \"io.containerd.runc.v2\"\n");
+    ASSERT(!strstr(whole, "runtimes.runc]"));
+    /* 2.x reads a file of version 2 with the names of that version. */
+    ASSERT_HAS(newer, "\n" OLD_RUNTIMES "lcow]\n");
+    ASSERT_HAS(newer, "\n  sandboxer = \"podsandbox\"\n");
+    ASSERT(!strstr(newer, "runtimes.runc]"));
+    ASSERT_HAS(third, "\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.lcow]\n");
+}
+
 TEST(what_is_not_there_is_not_named)
 {
     AUTO_FREE char *s = stanza(

@@ -203,7 +203,8 @@ static void check_containerd(struct ctx *ctx, struct doctor *d)
     else if (file_read_all("/etc/containerd/config.toml", 1024 * 1024, &config, &len) < 0 ||
              !doctor_containerd_has_runtime(config))
         doctor_say(
-            d, DOCTOR_WARNING, "add a runtime with runtime_type = \"io.containerd.lcow.v2\" there",
+            d, DOCTOR_WARNING,
+            "append what lcow config containerd prints, then restart containerd (ctr needs none)",
             "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
     else
         doctor_say(d, DOCTOR_OK, NULL,
