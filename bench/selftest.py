@@ -15,6 +15,7 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
+import compare  # noqa: E402
 import page  # noqa: E402
 import picture  # noqa: E402
 import record  # noqa: E402
@@ -123,6 +124,18 @@ def the_page_says_what_and_where():
                  "Not measured: a thing that failed", "| spawned |", "p99", "| erofs (disk per layer)",
                  "| raw disk, no lcow |"):
         assert part in text, part
+
+
+@test
+def the_comparison_has_a_place_for_its_figures_and_nothing_else_changes():
+    with open(os.path.join(HERE, "../docs/comparison.md"), encoding="utf-8") as f:
+        text = f.read()
+    new = compare.update(text, sample())
+    assert compare.update(new, sample()) == new
+    assert new.split(compare.BEGIN)[0] == text.split(compare.BEGIN)[0]
+    assert new.split(compare.END)[1] == text.split(compare.END)[1]
+    for part in ("runc, 1.6", "0123456789ab", "17 MB/s", "what is installed"):
+        assert part in new, part
 
 
 @test
