@@ -89,10 +89,20 @@ class Pod:
         d["process"]["args"] = list(args)
         d["mounts"] += [{"destination": to, "type": kind, "source": source, "options": ["rbind"]}
                         for kind, source, to in more]
+        d["mounts"].append({"destination": "/nowhere", "type": "tmpfs"})  # has no source
         return d
 
     def member(self, name, rootfs, *more, **how):
-        return members.Member(self.shim, name, self.document(*more, **how), rootfs)
+        m = members.Member(self.shim, name, self.document(*more, **how), rootfs)
+        self.t.at_end(self.drop, m)
+        return m
+
+    def drop(self, member):
+        """What a test that failed has left; else there is nothing."""
+        try:
+            member.end()
+        except Status:
+            pass
 
     def sh(self, member, line):
         code, out = member.exec("sh", "-c", line)
@@ -149,6 +159,7 @@ def by_hand(t):
     a = pod.member("xfs", mounts(("xfs", xfs(t, "xfs.img"), "loop", "rw")), *more).start()
     b = pod.member("device", mounts(("ext4", device, "discard")), *more).start()
     t.match(r"(?m)^\S+ / xfs rw", pod.sh(a, "cat /proc/mounts; echo new >/new"))
+    t.match(r"(?m)^\S+ /nowhere tmpfs rw", pod.sh(a, "cat /proc/mounts"))
     t.match(r"(?m)^\S+ / ext4 rw", pod.sh(b, "cat /proc/mounts; echo new >/new"))
     shared_things(t, pod, a, b)
     sub_path(t, pod, a, mounts(("bind", root, "ro")), folder)

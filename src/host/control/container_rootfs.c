@@ -1,5 +1,6 @@
 /* container_rootfs.c - a container's root file system: opened on the host while the VM comes up,
  * given to it, and combined with its scratch directory in the guest. */
+#include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/plan9.h"
@@ -7,25 +8,34 @@
 #include "host/control/scsi.h"
 #include <stdlib.h>
 
-int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, bool shared, struct root *f, struct err *err)
+static int open_mounts(struct ctx *ctx, struct container *c, const char *path, unsigned how,
+                       struct root *f, struct err *err)
 {
-    f->shared = shared;
-    if (c->hidden)
-        return c->r->host->pause_open(ctx, &f->fs.tree, err);
-
+    const struct registry_create *rc = f->rc;
     AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
-    const char *root = spec_root_path(spec);
-    AUTO_FREE char *path =
-        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
 
     for (size_t i = 0; i < rc->n_rootfs; i++)
         mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
                                            .source = rc->rootfs[i].source,
                                            .options = rc->rootfs[i].options };
-    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, shared, &f->fs, err) < 0)
+    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, how, &f->fs, err) < 0)
         return err_wrap(err, "root file system");
     return 0;
+}
+
+int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
+              const struct registry_create *rc, bool shared, struct root *f, struct err *err)
+{
+    f->shared = shared;
+    f->rc = rc;
+    if (c->hidden)
+        return c->r->host->pause_open(ctx, &f->fs.tree, err);
+
+    const char *root = spec_root_path(spec);
+    AUTO_FREE char *path =
+        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
+
+    return open_mounts(ctx, c, path, shared ? ROOTFS_WRITABLE : 0, f, err);
 }
 
 /* --- into the VM --- */
@@ -93,6 +103,44 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
     return 0;
 }
 
+static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
+{
+    for (; c->n_disks > 0; c->n_disks--) {
+        if (box_enter(c->r->box, "release a disk", err) < 0)
+            return -1;
+
+        int r = scsi_unmap(ctx, c->r->box->scsi, c->disks[c->n_disks - 1], err);
+
+        box_leave(c->r->box);
+        if (r < 0)
+            return -1;
+    }
+    strv_release(&c->layers);
+    return 0;
+}
+
+/* The VM has no slots left for them: what the host has mounted is shared instead, as with more
+ * layers than become disks. Nothing else of the container is in the VM yet. */
+static int share_instead(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    log_info(ctx, "no slots for all layers as disks: they are shared as one tree",
+             F_U("layers", f->fs.n_disks), F_ERR(err));
+    err_clear(err);
+    rootfs_release(&f->fs);
+    if (detach_disks(ctx, c, err) < 0 || open_mounts(ctx, c, NULL, ROOTFS_TREE, f, err) < 0)
+        return -1;
+    return share_tree(ctx, c, f, err);
+}
+
+static int give(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
+{
+    if (f->fs.tree >= 0)
+        return share_tree(ctx, c, f, err);
+    if (attach_disks(ctx, c, f, err) == 0)
+        return 0;
+    return err->code == ERR_EXHAUSTED && f->fs.has_tree ? share_instead(ctx, c, f, err) : -1;
+}
+
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
     struct box *b = c->r->box;
@@ -141,7 +189,7 @@ static bool is_whole(const struct root *f)
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
     int span = box_span_begin(c->r->box, "share rootfs");
-    int r = f->fs.tree >= 0 ? share_tree(ctx, c, f, err) : attach_disks(ctx, c, f, err);
+    int r = give(ctx, c, f, err);
 
     box_span_end(c->r->box, span);
     if (r < 0)

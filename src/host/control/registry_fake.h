@@ -77,16 +77,17 @@ static inline int fake_pause_open(struct ctx *ctx, int *ret_fd, struct err *err)
 
 /* A mount of type ext4 or erofs: disks, each a file of its own; the others: a directory. */
 static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
-                                   const char *root_path, bool writable, struct rootfs *ret,
+                                   const char *root_path, unsigned how, struct rootfs *ret,
                                    struct err *err)
 {
     bool ext4 = n > 0 && str_eq(mounts[0].type, "ext4");
 
     if (fake_pause_open(ctx, &ret->tree, err) < 0)
         return -1;
-    if (n == 0 || (!ext4 && !str_eq(mounts[0].type, "erofs")))
+    if (n == 0 || how & ROOTFS_TREE || (!ext4 && !str_eq(mounts[0].type, "erofs")))
         return 0;
     fd_close(TAKE_FD(ret->tree));
+    ret->has_tree = !ext4;
     ret->disks = mem_zalloc(n * sizeof(*ret->disks));
     for (size_t i = 0; i < n; i++)
         ret->disks[ret->n_disks++] =

@@ -33,7 +33,7 @@ struct registry_host {
     void (*turn_give)(struct turn *t);
 
     int (*rootfs_open)(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n,
-                       const char *root_path, bool writable, struct rootfs *ret, struct err *err);
+                       const char *root_path, unsigned how, struct rootfs *ret, struct err *err);
     int (*pause_open)(struct ctx *ctx, int *ret_fd, struct err *err);
     int (*tree_open)(struct ctx *ctx, const char *path, const struct tree_opts *opts,
                      struct tree *ret, struct err *err);

@@ -182,7 +182,8 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
  * root file system (container_rootfs.c): */
 struct root {
     struct rootfs fs;
-    bool shared; /* a directory that is written to, on the host */
+    const struct registry_create *rc; /* borrowed */
+    bool shared;                      /* a directory that is written to, on the host */
 
     /* of the fiber that combines: */
     struct ctx *ctx;

@@ -1,6 +1,9 @@
 /* registry_test.c - containers from create to delete: states, answers, events. */
 #include "harness/fsm_table.h"
 #include "host/control/registry_rig.h"
+#include "host/control/scsi.h"
+
+#include <sys/mman.h>
 
 TEST(tables_of_states_are_complete)
 {
@@ -461,6 +464,48 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     rig_create(&r, ctx, "other");
     rig_delete(&r, ctx, "two", "");
     ASSERT_EQ(r.guest.disks, 1);
+    rig_close(&r, ctx);
+}
+
+/* All slots of a VM but this many. */
+static void fill_slots(struct ctx *ctx, struct scsi *scsi, size_t free_slots, uint64_t *ids,
+                       bool give_back)
+{
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < SCSI_DISKS_MAX - 1 - free_slots; i++) {
+        AUTO_FD int fd = memfd_create("filler", MFD_CLOEXEC);
+        const struct scsi_disk disk = { .host_path = "/filler", .fd = fd, .read_only = true };
+        const struct scsi_mount mount = { .read_only = true };
+
+        if (give_back)
+            ASSERT_OK(scsi_unmap(ctx, scsi, ids[i], &err), err);
+        else
+            ASSERT_OK(scsi_reserve(ctx, scsi, &disk, &mount, &ids[i], &err), err);
+    }
+}
+
+TEST_VIRTUAL(layers_for_which_a_vm_has_no_slots_are_shared_as_one_tree)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+    static uint64_t ids[SCSI_DISKS_MAX];
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "other");
+    unsigned shares = r.guest.shares;
+    fill_slots(ctx, r.registry->box->scsi, 1, ids, false);
+    ASSERT_OK(create_of_disks(&r, ctx, "one", "erofs", &err), err);
+    ASSERT_EQ(r.guest.disks, 1); /* scratch; the layer that had a slot has given it back */
+    ASSERT_EQ(r.guest.shares, shares + 1);
+    ASSERT_EQ(r.guest.layers, 2);
+    rig_delete(&r, ctx, "one", "");
+    ASSERT_EQ(r.guest.shares, shares);
+    fill_slots(ctx, r.registry->box->scsi, 1, ids, true);
+    /* One that is written to has no such way out. */
+    fill_slots(ctx, r.registry->box->scsi, 0, ids, false);
+    ASSERT_FAIL(create_of_disks(&r, ctx, "two", "ext4", &err), err, ERR_EXHAUSTED);
+    fill_slots(ctx, r.registry->box->scsi, 0, ids, true);
     rig_close(&r, ctx);
 }
 

@@ -40,6 +40,7 @@ struct job {
     struct rootfs_typed typed;
 
     bool writable;
+    bool as_tree; /* though images are behind it */
     struct rootfs out;
 };
 
@@ -398,8 +399,9 @@ static int open_layers(struct job *j, struct err *err)
 {
     int found = 0;
 
-    if (!j->writable && j->plain && (!j->upper || is_empty(j->upper)))
+    if (!j->as_tree && !j->writable && j->plain && (!j->upper || is_empty(j->upper)))
         found = rootfs_find_images(&j->lower, &j->out, err);
+    j->out.has_tree = found == 1;
     return found == 0 ? open_overlay(j, err) : found == 1 ? 0 : -1;
 }
 
@@ -419,13 +421,14 @@ static int open_in_thread(void *arg, struct err *err)
 }
 
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                bool writable, struct rootfs *ret, struct err *err)
+                unsigned how, struct rootfs *ret, struct err *err)
 {
     struct job *j = mem_new(struct job);
     void *arg = j;
 
     j->out.tree = -1;
-    j->writable = writable;
+    j->writable = how & ROOTFS_WRITABLE;
+    j->as_tree = how & ROOTFS_TREE;
     j->plain = true;
     int r = read_list(j, mounts, n, root_path, err);
     if (r == 0)

@@ -45,6 +45,12 @@ struct rootfs {
     int tree;                  /* -1: disks */
     struct rootfs_disk *disks; /* either one that is writable, or read-only ones, topmost first */
     size_t n_disks;
+    bool has_tree; /* disks, and the host has them mounted: ROOTFS_TREE gives their tree instead */
+};
+
+enum {
+    ROOTFS_WRITABLE = 1, /* the tree is written to */
+    ROOTFS_TREE = 2,     /* no disks, where there is a choice */
 };
 
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:
@@ -52,6 +58,6 @@ struct rootfs {
  * and named. Options that overlay knows are passed on; id-mapped mounts (uidmap=, gidmap=) are
  * ERR_UNIMPLEMENTED, unknown types and options ERR_INVALID. Caller releases *ret. */
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
-                bool writable, struct rootfs *ret, struct err *err);
+                unsigned how, struct rootfs *ret, struct err *err);
 /* A zeroed one with tree -1 is fine. */
 void rootfs_release(struct rootfs *r);

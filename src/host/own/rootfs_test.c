@@ -407,6 +407,10 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     ASSERT_HAS(fs.disks[1].path, "/1.img");
     ASSERT(!fs.disks[0].writable && mode_of(&fs, 0) == O_RDONLY);
     ASSERT_STR(fs.disks[0].filesystem, "ext4");
+    ASSERT(fs.has_tree);
+    rootfs_release(&fs);
+    ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, ROOTFS_TREE, &fs, &err), err);
+    ASSERT(fs.n_disks == 0 && is_there(fs.tree, "lost+found"));
     rootfs_release(&fs);
 
     /* What is in the upper directory would be lost; what is no whole image is no disk. */
