@@ -2,11 +2,12 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define FILE_MAX (64 * 1024)
+#define FILES_MAX (16 * 1024) /* together; memory.stat, the largest, has 1.5 KiB */
 #define NS_PER_USEC 1000u
 
 /* A file with one number; "max" is the largest. */
@@ -60,24 +61,40 @@ static void put_cpu(struct jsw *w, const char *stat)
     jsw_end_obj(w);
 }
 
-/* What version 1 calls it -> what version 2's memory.stat calls it. */
+/* What version 1 calls it, twice -> what version 2's memory.stat calls it. */
 static const struct {
-    const char *to, *from;
+    const char *to, *total, *from;
 } memory_keys[] = {
-    { "cache", "file" },
-    { "rss", "anon" },
-    { "rss_huge", "anon_thp" },
-    { "mapped_file", "file_mapped" },
-    { "dirty", "file_dirty" },
-    { "writeback", "file_writeback" },
-    { "pg_fault", "pgfault" },
-    { "pg_maj_fault", "pgmajfault" },
-    { "inactive_anon", "inactive_anon" },
-    { "active_anon", "active_anon" },
-    { "inactive_file", "inactive_file" },
-    { "active_file", "active_file" },
-    { "unevictable", "unevictable" },
+    { "cache", "total_cache", "file" },
+    { "rss", "total_rss", "anon" },
+    { "rss_huge", "total_rss_huge", "anon_thp" },
+    { "mapped_file", "total_mapped_file", "file_mapped" },
+    { "dirty", "total_dirty", "file_dirty" },
+    { "writeback", "total_writeback", "file_writeback" },
+    { "pg_fault", "total_pg_fault", "pgfault" },
+    { "pg_maj_fault", "total_pg_maj_fault", "pgmajfault" },
+    { "inactive_anon", "total_inactive_anon", "inactive_anon" },
+    { "active_anon", "total_active_anon", "active_anon" },
+    { "inactive_file", "total_inactive_file", "inactive_file" },
+    { "active_file", "total_active_file", "active_file" },
+    { "unevictable", "total_unevictable", "unevictable" },
 };
+
+/* The values of memory_keys in one pass: the file has 50 lines, and an emulated CPU. */
+static void read_memory_keys(const char *text, uint64_t values[ARRAY_LEN(memory_keys)])
+{
+    for (const char *line = text; line && *line;) {
+        const char *space = strchr(line, ' '), *end = strchr(line, '\n');
+
+        for (size_t i = 0; space && i < ARRAY_LEN(memory_keys); i++) {
+            const char *key = memory_keys[i].from;
+            if (line[0] == key[0] && strncmp(line, key, (size_t)(space - line)) == 0 &&
+                key[space - line] == '\0')
+                values[i] = strtoull(space + 1, NULL, 10);
+        }
+        line = end ? end + 1 : NULL;
+    }
+}
 
 static void put_entry(struct jsw *w, const char *key, uint64_t limit, uint64_t usage, uint64_t max)
 {
@@ -91,17 +108,17 @@ static void put_entry(struct jsw *w, const char *key, uint64_t limit, uint64_t u
 static void put_memory(struct jsw *w, const struct metrics_files *f)
 {
     uint64_t limit = number(f->memory_max), swap_limit = number(f->swap_max);
+    uint64_t values[ARRAY_LEN(memory_keys)] = { 0 };
 
+    read_memory_keys(f->memory_stat, values);
     jsw_obj(w, "memory");
     for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++)
-        put(w, memory_keys[i].to, keyed(f->memory_stat, memory_keys[i].from));
+        put(w, memory_keys[i].to, values[i]);
     put(w, "hierarchical_memory_limit", limit);
     put(w, "hierarchical_swap_limit", swap_limit);
     /* Version 2 counts with children: the same numbers under both names. */
-    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++) {
-        AUTO_FREE char *key = str_format("total_%s", memory_keys[i].to);
-        put(w, key, keyed(f->memory_stat, memory_keys[i].from));
-    }
+    for (size_t i = 0; i < ARRAY_LEN(memory_keys); i++)
+        put(w, memory_keys[i].total, values[i]);
     put_entry(w, "usage", limit, number(f->memory_current), number(f->memory_peak));
     put_entry(w, "swap", swap_limit, number(f->swap_current), number(f->swap_peak));
     put_entry(w, "kernel", 0, keyed(f->memory_stat, "kernel_stack"), 0);
@@ -132,6 +149,22 @@ char *metrics_json(const struct metrics_files *f)
     return jsw_take(&w, NULL);
 }
 
+/* Puts the file's text at texts + *used, of FILES_MAX. Each file is one record, which one read
+ * yields. */
+static const char *read_file(int dir, const char *name, char *texts, size_t *used)
+{
+    AUTO_FD int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    size_t room = FILES_MAX - *used - 1;
+    ssize_t n = fd < 0 ? -1 : read(fd, texts + *used, room);
+    const char *text = texts + *used;
+
+    if (n < 0 || (size_t)n == room)
+        return NULL;
+    texts[*used + (size_t)n] = '\0';
+    *used += (size_t)n + 1;
+    return text;
+}
+
 int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
 {
     struct metrics_files f = { 0 };
@@ -150,19 +183,15 @@ int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
         { "pids.current", &f.pids_current },
         { "pids.max", &f.pids_max },
     };
-    char *texts[ARRAY_LEN(files)] = { 0 };
+    AUTO_FD int dir = open(cgroup_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-    if (access(cgroup_dir, F_OK) < 0)
+    if (dir < 0)
         return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
-    for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s", cgroup_dir, files[i].name);
-        size_t len;
-        /* A controller that the kernel lacks has no files: those numbers are left out. */
-        if (file_read_all(path, FILE_MAX, &texts[i], &len) == 0)
-            *files[i].to = texts[i];
-    }
-    *ret_json = metrics_json(&f);
+    AUTO_FREE char *texts = mem_alloc(FILES_MAX);
+    size_t used = 0;
+    /* A controller that the kernel lacks has no files: those numbers are left out. */
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
-        free(texts[i]);
+        *files[i].to = read_file(dir, files[i].name, texts, &used);
+    *ret_json = metrics_json(&f);
     return 0;
 }
