@@ -34,7 +34,8 @@ DEADLINE = 300  # for a whole test, unless it says otherwise
 RUNTIMES = {"lcow": "io.containerd.lcow.v2", "runc": "io.containerd.runc.v2"}
 LOGS = os.environ.get("E2E_LOGS", os.path.join(packages.TOP, "build/e2e"))
 TEMPLATE = "off"  # or the directory of the one that VMs are cloned from; run sets it
-COLD_ON = "1.7"   # so that both ways are gone: on this one each VM boots on its own
+COLD_ON = "1.7"   # so that both ways are gone: on this one VMs boot on their own,
+COLD_EACH = 3     # those of every third case; with --full all
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
                          "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
@@ -52,13 +53,14 @@ class Declared:
     def case(self, version, runtime):
         case = harness.Case(f"{version}: {self.name}", self.body, self.deadline, self.full)
         case.version, case.runtime, case.images = version, runtime, self.images
-        case.prepare = self.prepare
+        case.prepare, case.cold = self.prepare, False
         return case
 
 
 def test(name, deadline=DEADLINE, full=False, smoke=False, runc=True, images=("busybox",),
          versions=tuple(packages.SUITES), prepare=lambda t: {}):
-    """Declares a test. full: only with --full; smoke: also on the older containerds without it;
+    """Declares a test. full: only with --full; smoke: also on the older containerds without it, if
+    "one", because it is more about the guest than about containerd, on one of them, by turns;
     runc: true of runc's shim, too; images: those it needs, the first is what run() runs; versions:
     of containerd that it is about; prepare(t): what containerd is made with beyond the usual."""
     def declare(body):
@@ -80,7 +82,7 @@ class Test(harness.Test):
         self.containerd = None
         self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
                   log_level="debug")
-        if TEMPLATE == "off" or self.version == COLD_ON:
+        if TEMPLATE == "off" or case.cold:
             self.keys(template="off")
         else:
             self.keys(template="auto", template_dir=TEMPLATE)

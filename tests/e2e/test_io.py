@@ -89,7 +89,7 @@ def wrote(t, name):
         return f.read()
 
 
-@test("binary://: a log program gets both outputs to the end, and time to write them", smoke=True)
+@test("binary://: a log program gets both outputs to the end, and time to write them", smoke="one")
 def binary(t):
     data = random.Random(5).randbytes(3 << 20)
     path = t.write("data", data)

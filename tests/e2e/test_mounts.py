@@ -74,7 +74,7 @@ def mount(host_path, container_path, **how):
 # ---------------------------------------------------------------- disks
 
 @test("virtual-disk: an image is mounted, written to, and itself again afterwards", runc=False,
-      smoke=True)
+      smoke="one")
 def virtual_disk(t):
     path, other = image(t, "disk.img", there="from the image\n"), image(t, "ro.img", a="kept\n")
     r = t.run("--rm", f"--mount=type=virtual-disk,src={path},dst=/disk",
@@ -177,7 +177,7 @@ def pids(t):
 # ---------------------------------------------------------------- emptyDir
 
 @pod_test("emptyDir lives in the VM: socket and fifo between two containers, owner, mode and "
-          "fsGroup, nothing on the host", smoke=True, runc=False)
+          "fsGroup, nothing on the host", smoke="one", runc=False)
 def sockets(t):
     t.load("network")
     t.at_end(lambda: t.start_tool("-n", pods.NAMESPACE, "images", "rm",

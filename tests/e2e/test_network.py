@@ -61,7 +61,7 @@ def give_ctr(t, plugin):
     t.at_end(lambda: subprocess.run(["rm", "-rf", LEASES]))
 
 
-@test("run --cni on a bridge: name, addresses, MTU, routes; the gateway answers", smoke=True)
+@test("run --cni on a bridge: name, addresses, MTU, routes; the gateway answers", smoke="one")
 def on_a_bridge(t):
     give_ctr(t, bridge)
     r = t.run("--rm", "--cni", "c1", "sh", "-c",
@@ -105,7 +105,7 @@ def on_macvlan(t):
     t.match(rf"inet {re.escape(POD)}/24", r.out)
 
 
-@test("without --cni there is loopback, up, and nothing else", smoke=True)
+@test("without --cni there is loopback, up, and nothing else", smoke="one")
 def loopback_only(t):
     r = t.run("--rm", "c1", "sh", "-c",
               "ip -o link; ping -c 1 -W 5 127.0.0.1 >/dev/null && echo alive")
@@ -117,7 +117,7 @@ def loopback_only(t):
 
 
 @test("run --net-host and namespaces of the host are refused, and the message says why",
-      smoke=True, runc=False)
+      smoke="one", runc=False)
 def net_host(t):
     t.fails(*t.run_args("--rm", "--net-host", "c1", "true"), pattern="--net-host")
     t.explains("c1", "container: spec")

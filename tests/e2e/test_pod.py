@@ -28,7 +28,7 @@ def runs(t):
 
 
 @pod_test("two containers talk over localhost, share IPC and host name, not their processes",
-          smoke=True)
+          smoke="one")
 def two_containers(t):
     pod = t.pod("p1", hostname="pod-host")
     server = pod.run("server", "sh", "-c", "echo up; exec nc -l -p 8080 -e sh -c 'read x; echo "
@@ -141,7 +141,7 @@ def logs(t):
         live.wait(60)
 
 
-@pod_test("stop: the program's own end within the grace period, a kill behind it", smoke=True)
+@pod_test("stop: the program's own end within the grace period, a kill behind it", smoke="one")
 def stop_grace(t):
     pod = t.pod("p1")
     kind = pod.run("kind", "sh", "-c", "trap 'echo bye; exit 5' TERM; echo up; "

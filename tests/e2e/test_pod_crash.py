@@ -20,7 +20,7 @@ def await_dead(t, pod, *containers, seconds=20):
 
 
 @pod_test("QEMU killed: a non-zero exit at once, and the pod can be removed", runc=False,
-          smoke=True)
+          smoke="one")
 def qemu_killed(t):
     pod = t.pod("p1")
     a, b = pod.run("a", *FOREVER), pod.run("b", "sh", "-c", "exit 3")

@@ -7,7 +7,7 @@ import cni
 from pod import FOREVER, pod_test
 
 
-@pod_test("the interface in the pod is CNI's: addresses, MAC, MTU, default routes", smoke=True)
+@pod_test("the interface in the pod is CNI's: addresses, MAC, MTU, default routes", smoke="one")
 def interface(t):
     pod = t.pod("p1")
     c = pod.run("c1", *FOREVER)
@@ -23,7 +23,7 @@ def interface(t):
     c.sh(f"ping -c 1 -W 10 {cni.GATEWAY6}")
 
 
-@pod_test("pod to pod, both ways: TCP, UDP, 64 KiB packets, both families", smoke=True)
+@pod_test("pod to pod, both ways: TCP, UDP, 64 KiB packets, both families", smoke="one")
 def pod_to_pod(t):
     t.load("network")
     pods = [t.pod(name) for name in ("p1", "p2")]

@@ -93,7 +93,7 @@ def sysctls(t):
         t.equal(c.sh(f"cat /proc/sys/{key.replace('.', '/')}").split(), value.split(), key)
 
 
-@pod_test("DNS file, host aliases, environment, annotations and labels come back", smoke=True)
+@pod_test("DNS file, host aliases, environment, annotations and labels come back", smoke="one")
 def names(t):
     hosts = t.write("hosts", "127.0.0.1 localhost\n10.1.2.3 alias.example alias\n")
     pod = t.pod("p1", hostname="dns-pod", labels={"app": "x"}, annotations={"io.lcow.note": "y"},
@@ -114,7 +114,7 @@ def names(t):
 
 
 @pod_test("volumes: emptyDir of two containers, a config map that changes, a single file, "
-          "the termination message", smoke=True)
+          "the termination message", smoke="one")
 def volumes(t):
     empty = os.path.join(t.work, "pods/uid/volumes/kubernetes.io~empty-dir/shared")
     config = os.path.join(t.work, "pods/uid/volumes/kubernetes.io~configmap/conf")

@@ -58,7 +58,7 @@ def exec_much(t):
 
 
 @pod_test("attach: output as it comes, input to the program; with a terminal and its size",
-          smoke=True)
+          smoke="one")
 def attaches(t):
     pod = t.pod("p1")
     c = pod.run("plain", "sh", "-c", "while read x; do echo got $x; echo err >&2; done",
@@ -95,7 +95,7 @@ def stdin_once(t):
 
 
 @pod_test("port-forward: to a server on the pod's loopback, many bytes, several at a time; "
-          "a port nobody listens on", smoke=True)
+          "a port nobody listens on", smoke="one")
 def port_forward(t):
     t.load("network")
     pod = t.pod("p1")

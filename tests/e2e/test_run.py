@@ -36,13 +36,13 @@ def died_of_signal(t):
     t.equal(p.wait().code, 137)
 
 
-@test("stdout and stderr are told apart", smoke=True)
+@test("stdout and stderr are told apart", smoke="one")
 def two_streams(t):
     r = t.run("--rm", "c1", "sh", "-c", "echo out; echo err >&2")
     t.equal((r.out, r.err.strip()), ("out\n", "err"), r)
 
 
-@test("stdin reaches the program, and so does its end", smoke=True)
+@test("stdin reaches the program, and so does its end", smoke="one")
 def stdin(t):
     p = t.start_run("--rm", "c1", "cat", stdin=subprocess.PIPE)
     data = b"".join(b"line %d\n" % i for i in range(100000))
@@ -52,7 +52,7 @@ def stdin(t):
     t.check(r.out_bytes == data, f"{len(r.out_bytes)} bytes came back of {len(data)}")
 
 
-@test("run -t gives a terminal of the right size, which follows", smoke=True)
+@test("run -t gives a terminal of the right size, which follows", smoke="one")
 def terminal(t):
     tty = t.terminal(*t.run_args("--rm", "-t", "c1", "sh"), rows=33, cols=101)
     tty.expect("# ")
@@ -94,7 +94,7 @@ def image_user(t):
     t.equal((r.code, r.out), (0, "worker\n/home/worker\n1000\n"), r)
 
 
-@test("a file deleted in an upper layer stays deleted", smoke=True, images=("whiteouts",))
+@test("a file deleted in an upper layer stays deleted", smoke="one", images=("whiteouts",))
 def whiteouts(t):
     r = t.run("--rm", "c1", "sh", "-c", "ls data opaque; ls -d tree 2>&1 | grep -c 'No such'")
     t.equal((r.code, r.out), (0, "data:\nstays\n\nopaque:\nabove\n1\n"), r)

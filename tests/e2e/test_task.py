@@ -47,7 +47,7 @@ def exec_stdin(t):
     t.equal((r.code, r.out), (0, "ready\n1000000\n"), r)
 
 
-@test("exec -t gives a terminal", smoke=True)
+@test("exec -t gives a terminal", smoke="one")
 def exec_terminal(t):
     t.detach("c1", *FOREVER)
     tty = t.terminal(*t.exec_args("c1", "sh", opts=("-t",)), rows=30, cols=90)
@@ -68,7 +68,7 @@ def kill_exec(t):
     t.equal(t.status("c1"), "RUNNING")
 
 
-@test("a signal reaches the program, which may answer as it likes", smoke=True)
+@test("a signal reaches the program, which may answer as it likes", smoke="one")
 def handled_signal(t):
     p = t.start_run("--rm", "c1", "sh", "-c",
                     "trap 'exit 42' TERM; echo up; while :; do sleep 0.1; done")
@@ -90,7 +90,7 @@ def others_end(t):
     t.check(e.wait().code in (137, 1), "the exec ended otherwise")
 
 
-@test("pause stops the clock of the program, resume starts it again", smoke=True)
+@test("pause stops the clock of the program, resume starts it again", smoke="one")
 def pause(t):
     p = t.start_run("c1", "sh", "-c", "i=0; while :; do echo $i; i=$((i+1)); sleep 0.05; done")
     p.await_output("3")
@@ -174,7 +174,7 @@ def out_of_memory(t):
     t.equal(t.topics(e, "c1"), ["create", "start", "oom", "exit"])
 
 
-@test("removing a running task is refused and does it no harm", smoke=True)
+@test("removing a running task is refused and does it no harm", smoke="one")
 def remove_running(t):
     t.detach("c1", *FOREVER)
     t.fails("tasks", "rm", "c1", pattern="must be stopped|running|precondition")
@@ -189,7 +189,7 @@ def created_first(t):
     t.equal(r.out, "late\n", r)
 
 
-@test("output to a file by --log-uri file://", smoke=True)
+@test("output to a file by --log-uri file://", smoke="one")
 def log_file(t):
     log = os.path.join(t.work, "log")
     t.detach(f"--log-uri=file://{log}", "c1", "sh", "-c", "echo out; echo err >&2")

@@ -45,6 +45,11 @@ STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
 PERSISTENT = ("uids", "accel", "starts")
 
 
+def jobs():
+    """One test more than there are processors: most of them wait for something now and then."""
+    return min(len(os.sched_getaffinity(0)), 8) + 1
+
+
 def keep():
     """What the workers must see although their /tmp is empty."""
     paths = sorted({TOP, os.path.dirname(os.path.realpath(LCOW)), os.path.realpath(IMAGE)})
@@ -68,21 +73,24 @@ class Deadline(BaseException):
 
 
 TESTS = []
+TEMPLATE = "off"  # the directory of the template that clones are made of; set by the runner
 
 
-def test(name, deadline=DEADLINE, full=False):
-    """Declares a test. full: only with --full."""
+def test(name, deadline=DEADLINE, full=False, clone=False):
+    """Declares a test. full: only with --full. clone: it is not about booting, so that its VM may
+    be a clone of the template, a sixth of the work under emulation."""
     def declare(body):
         if any(t.name == name for t in TESTS):
             raise ValueError(f"two tests are called: {name}")
-        TESTS.append(Case(name, body, deadline, full))
+        TESTS.append(Case(name, body, deadline, full, clone))
         return body
     return declare
 
 
 class Case:
-    def __init__(self, name, body, deadline, full):
+    def __init__(self, name, body, deadline, full, clone=False):
         self.name, self.body, self.deadline, self.full = name, body, deadline, full
+        self.clone = clone
 
 
 # One frame of the line of progress, which the next one overwrites.
@@ -238,6 +246,8 @@ class Test:
         self._keys = {"run_root": self.run_root, "image_dir": IMAGE, "boot_timeout_s": BOOT_SECONDS,
                       "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST,
                       "template": "off", "template_dir": os.path.join(self.dir, "templates")}
+        if getattr(case, "clone", False) and TEMPLATE != "off":
+            self._keys.update(template="auto", template_dir=TEMPLATE)
 
     # ------------------------------------------------------------ surroundings
 

@@ -50,31 +50,31 @@ def configured(t):
     t.equal((r.code, r.out, r.err), (0, "", ""), r)
 
 
-@test("sh -c 'exit 7' exits with 7")
+@test("sh -c 'exit 7' exits with 7", clone=True)
 def exit_code(t):
     t.equal(t.boot("sh", "-c", "exit 7").code, 7)
 
 
-@test("a command that a signal ends exits with 128 and the signal's number")
+@test("a command that a signal ends exits with 128 and the signal's number", clone=True)
 def signal_death(t):
     t.equal(t.boot("sh", "-c", "kill -KILL $$").code, 137)
 
 
-@test("a command that is not there exits with 127 and is named")
+@test("a command that is not there exits with 127 and is named", clone=True)
 def not_found(t):
     r = t.boot("no-such-command", "x")
     t.equal(r.code, 127, r)
     t.match("no-such-command", r.err, r)
 
 
-@test("a command that cannot be run exits with 126 and is named")
+@test("a command that cannot be run exits with 126 and is named", clone=True)
 def not_executable(t):
     r = t.boot("/etc/passwd")
     t.equal(r.code, 126, r)
     t.match("/etc/passwd", r.err, r)
 
 
-@test("arguments arrive as they are")
+@test("arguments arrive as they are", clone=True)
 def arguments(t):
     words = ["a b", "", "ü€𝄞", "x\ny", '"', "'", "\\", "$HOME", "*", "-n", "{}<>&"]
     r = t.boot("sh", "-c", 'for w; do printf "[%s]" "$w"; done', "sh", *words)
@@ -82,13 +82,13 @@ def arguments(t):
     t.equal(r.out, "".join(f"[{w}]" for w in words), r)
 
 
-@test("echo hi | lcow boot -- cat prints hi")
+@test("echo hi | lcow boot -- cat prints hi", clone=True)
 def cat(t):
     r = t.boot("cat", stdin=b"hi\n")
     t.equal((r.code, r.out), (0, "hi\n"), r)
 
 
-@test("64 MiB go through cat unharmed")
+@test("64 MiB go through cat unharmed", clone=True)
 def much(t):
     data = os.urandom(64 << 20)
     r = t.boot("cat", stdin=data, seconds=120)
@@ -98,7 +98,7 @@ def much(t):
     t.note(f"64 MiB each way, boot included: {r.seconds:.1f} s")
 
 
-@test("stdout and stderr stay apart and whole")
+@test("stdout and stderr stay apart and whole", clone=True)
 def apart(t):
     r = t.boot("sh", "-c", "echo to-out; echo to-err >&2; head -c 100000 /dev/zero | tr '\\0' e >&2;"
                            "head -c 100000 /dev/zero | tr '\\0' o")
@@ -107,7 +107,7 @@ def apart(t):
     t.equal(r.err, "to-err\n" + "e" * 100000)
 
 
-@test("stdin may be /dev/null, a file, or closed")
+@test("stdin may be /dev/null, a file, or closed", clone=True)
 def stdins(t):
     path = t.write("input", b"from a file\n" * 1000)
     r = t.boot("wc", "-c", stdin=subprocess.DEVNULL)
@@ -119,7 +119,7 @@ def stdins(t):
     t.equal((r.code, r.out.strip()), (0, "0"), r)
 
 
-@test("a command that does not read its stdin is not held up by it")
+@test("a command that does not read its stdin is not held up by it", clone=True)
 def unread(t):
     with open("/dev/zero", "rb") as endless:
         r = t.boot("echo", "done", stdin=endless)
@@ -128,7 +128,7 @@ def unread(t):
     t.equal((r.code, r.out), (0, "later\n"), r)
 
 
-@test("a process left in the background does not hold up the end")
+@test("a process left in the background does not hold up the end", clone=True)
 def left_behind(t):
     p = t.start_boot("sh", "-c", "sleep 1000 & echo done")
     p.await_output("done")
@@ -136,7 +136,7 @@ def left_behind(t):
     t.equal((r.code, r.out), (0, "done\n"), r)
 
 
-@test("a reader that pauses for longer than lcow waits for anything loses nothing")
+@test("a reader that pauses for longer than lcow waits for anything loses nothing", clone=True)
 def pausing_reader(t):
     r, w = os.pipe()
     p = t.start_boot("seq", "1", "300000", stdout=w)
@@ -151,20 +151,20 @@ def pausing_reader(t):
             f"{len(data)} bytes, or other ones")
 
 
-@test("an open stdin that says nothing does not hold up the end")
+@test("an open stdin that says nothing does not hold up the end", clone=True)
 def idle_stdin(t):
     p = t.start_boot("echo", "done", stdin=subprocess.PIPE)
     r = p.wait()
     t.equal((r.code, r.out), (0, "done\n"), r)
 
 
-@test("the end of stdin reaches the command while its output goes on")
+@test("the end of stdin reaches the command while its output goes on", clone=True)
 def half_close(t):
     r = t.boot("sh", "-c", "wc -c; for i in 1 2 3; do sleep 0.2; echo $i; done", stdin=b"12345")
     t.equal((r.code, r.out.split()), (0, ["5", "1", "2", "3"]), r)
 
 
-@test("a slow reader gets all of it")
+@test("a slow reader gets all of it", clone=True)
 def slow_reader(t):
     p = t.start_boot("head", "-c", "3000000", "/dev/zero", stdout=subprocess.PIPE)
     total = 0
@@ -176,7 +176,7 @@ def slow_reader(t):
     t.equal(total, 3000000)
 
 
-@test("a reader that goes away ends the command, as in any pipeline")
+@test("a reader that goes away ends the command, as in any pipeline", clone=True)
 def closed_reader(t):
     p = t.start_boot("yes", stdout=subprocess.PIPE)
     t.equal(p.popen.stdout.read(10), b"y\ny\ny\ny\ny\n")
@@ -187,7 +187,7 @@ def closed_reader(t):
     t.check(time.monotonic() - closed < 10, "it took too long", r)
 
 
-@test("a full disk behind stdout is an error that is told")
+@test("a full disk behind stdout is an error that is told", clone=True)
 def full_output(t):
     with open("/dev/full", "wb") as full:
         r = t.boot("echo", "hi", stdout=full)
@@ -195,7 +195,7 @@ def full_output(t):
     t.match("stdout.*no space", flat(r.err), r)
 
 
-@test("what a command leaves behind in the VM does not keep lcow for ever")
+@test("what a command leaves behind in the VM does not keep lcow for ever", clone=True)
 def left_running(t):
     r = t.boot("sh", "-c", "sleep 1000 & echo hi", seconds=30)
     t.equal((r.code, r.out), (0, "hi\n"), r)
@@ -315,7 +315,7 @@ def random(t):
     t.check(seen[0].out != seen[1].out, "the same 32 bytes twice")
 
 
-@test("--keep leaves the VM running until SIGTERM")
+@test("--keep leaves the VM running until SIGTERM", clone=True)
 def keep(t):
     p = t.start_boot("echo", "hi", opts=("--keep",))
     said = p.await_text(r"kept VM \S+, pid (\d+), in (\S+);")
@@ -330,7 +330,7 @@ def keep(t):
     t.equal(r.out, "hi\n", r)
 
 
-@test("SIGUSR1 prints what every fiber waits for")
+@test("SIGUSR1 prints what every fiber waits for", clone=True)
 def fibers(t):
     p = t.start_boot("sleep", "1000", progress=True)
     p.await_stage("negotiated")
@@ -340,7 +340,7 @@ def fibers(t):
     t.equal(p.wait(10).code, 143)
 
 
-@test("two VMs at once do not disturb each other")
+@test("two VMs at once do not disturb each other", clone=True)
 def two(t):
     first = t.start_boot("sh", "-c", "cat; echo first", stdin=subprocess.PIPE)
     second = t.boot("echo", "second")

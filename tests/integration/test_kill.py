@@ -113,7 +113,7 @@ def very_early(t):
         t.check(r.code in (143, -signal.SIGTERM), f"after {ms} ms", r)
 
 
-@test("SIGTERM goes to the command, whose exit code counts")
+@test("SIGTERM goes to the command, whose exit code counts", clone=True)
 def forwarded(t):
     p = t.start_boot("sh", "-c", "trap 'echo told; exit 3' TERM; echo up; while :; do sleep 0.1; done")
     p.await_output("up")
@@ -122,7 +122,7 @@ def forwarded(t):
     t.equal((r.code, r.out), (3, "up\ntold\n"), r)
 
 
-@test("a second signal ends a VM whose command does not listen")
+@test("a second signal ends a VM whose command does not listen", clone=True)
 def second_signal(t):
     p = t.start_boot("sh", "-c", "trap '' TERM; echo up; while :; do sleep 0.1; done")
     p.await_output("up")

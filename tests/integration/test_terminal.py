@@ -11,7 +11,7 @@ from terminal import Terminal
 PROMPT = r"/ # "
 
 
-@test("without a command there is a shell with prompt, echo and exit code")
+@test("without a command there is a shell with prompt, echo and exit code", clone=True)
 def shell(t):
     tty = Terminal(t, "boot", "--allow-emulation")
     tty.expect(PROMPT)
@@ -23,7 +23,7 @@ def shell(t):
     t.equal(tty.wait(), 5)
 
 
-@test("stty size follows the window")
+@test("stty size follows the window", clone=True)
 def size(t):
     tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh", rows=33, cols=101)
     tty.expect(PROMPT)
@@ -39,7 +39,7 @@ def size(t):
     t.equal(tty.wait(), 0)
 
 
-@test("Ctrl-C reaches the foreground command, not the shell and not lcow")
+@test("Ctrl-C reaches the foreground command, not the shell and not lcow", clone=True)
 def interrupt(t):
     tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh")
     tty.expect(PROMPT)
@@ -53,7 +53,7 @@ def interrupt(t):
     t.equal(tty.wait(), 0)
 
 
-@test("with -t the command has a terminal and one output")
+@test("with -t the command has a terminal and one output", clone=True)
 def is_terminal(t):
     tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "sh", "-c",
                    "test -t 0 && test -t 1 && test -t 2 && echo all three; echo err >&2; exit 3")
@@ -62,7 +62,7 @@ def is_terminal(t):
     t.equal(tty.wait(), 3)
 
 
-@test("the terminal is restored when QEMU is killed under a shell")
+@test("the terminal is restored when QEMU is killed under a shell", clone=True)
 def killed(t):
     tty = Terminal(t, "boot", "--allow-emulation")
     tty.expect(PROMPT)
@@ -74,7 +74,7 @@ def killed(t):
     tty.expect("error")
 
 
-@test("the terminal is restored when lcow is told to end under a shell")
+@test("the terminal is restored when lcow is told to end under a shell", clone=True)
 def terminated(t):
     tty = Terminal(t, "boot", "--allow-emulation")
     tty.expect(PROMPT)
@@ -84,7 +84,7 @@ def terminated(t):
     t.equal(tty.wait(10), 143)
 
 
-@test("a long output on a terminal arrives whole")
+@test("a long output on a terminal arrives whole", clone=True)
 def long_output(t):
     tty = Terminal(t, "boot", "--allow-emulation", "-t", "--", "seq", "1", "20000")
     t.equal(tty.wait(40), 0)

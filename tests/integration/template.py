@@ -10,7 +10,6 @@ import subprocess
 import tempfile
 
 import harness
-import packages
 
 CONFIG = """[vm]
 allow_emulation = true
@@ -25,7 +24,7 @@ template_dir = {directory}
 def build():
     """The directory, or "off" if this machine cannot."""
     directory = os.environ.get("LCOW_E2E_TEMPLATE",
-                               os.path.join(packages.TOP, "build/e2e-template"))
+                               os.path.join(harness.TOP, "build/e2e-template"))
     if directory == "off":
         return "off"
     with tempfile.TemporaryDirectory(prefix="lcow-e2e-template.", dir="/tmp") as private:
