@@ -20,11 +20,14 @@ def kib(t):
 
 
 def made_of(t, count):
-    """MiB of each pod: QEMU, the guest's memory in it that is not the template's, and the rest."""
-    qemu = sum(procfs.pss_kib(pid) for pid in t.qemu_pids())
-    guest = sum(procfs.private_kib(pid, "/boot/ram") for pid in t.qemu_pids())
-    parts = {"pod20_qemu_mib": qemu, "pod20_guest_mib": guest, "pod20_rest_mib": kib(t) - qemu}
-    return {key: summary([each / count / 1024]) for key, each in parts.items()}
+    """MiB of each pod: QEMU and what is in it, and the rest."""
+    qemus = t.qemu_pids()
+    parts = {"qemu": sum(map(procfs.pss_kib, qemus))}
+    parts["rest"] = kib(t) - parts["qemu"]
+    for pid in qemus:
+        for key, each in procfs.qemu_kib(pid).items():
+            parts[key] = parts.get(key, 0) + each
+    return {f"pod20_{key}_mib": summary([each / count / 1024]) for key, each in parts.items()}
 
 
 def remove(t, names):

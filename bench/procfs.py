@@ -15,16 +15,24 @@ def pss_kib(pid):
     return rollup_kib(pid)["Pss"]
 
 
-def private_kib(pid, name):
-    """What a process has written to in its private mappings of files whose path ends so."""
-    total, ours = 0, False
+def qemu_kib(pid):
+    """What a QEMU's memory is made of: pages of the guest's memory that are its own, its share of
+    those that are the template's, and code that emulation has translated (what can be both written
+    and run)."""
+    found, where = {"own": 0, "template": 0, "code": 0}, None
     with open(f"/proc/{pid}/smaps", encoding="utf-8", errors="replace") as f:
         for line in f:
-            if re.match(r"[0-9a-f]+-[0-9a-f]+ ", line):
-                ours = line.rstrip().removesuffix(" (deleted)").endswith(name)
-            elif ours and line.startswith("Anonymous:"):
-                total += int(line.split()[1])
-    return total
+            begin = re.match(r"[0-9a-f]+-[0-9a-f]+ (\S{4}) ", line)
+            if begin:
+                name = line.rstrip().removesuffix(" (deleted)")
+                where = ("ram" if name.endswith("/boot/ram") else
+                         "code" if begin.group(1).startswith("rwx") else None)
+            elif where and line.startswith("Pss:"):
+                found["template" if where == "ram" else "code"] += int(line.split()[1])
+            elif where == "ram" and line.startswith("Anonymous:"):
+                found["own"] += int(line.split()[1])
+                found["template"] -= int(line.split()[1])
+    return found
 
 
 def switches(pid):

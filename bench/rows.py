@@ -218,10 +218,11 @@ def _why_stdio(results):
 
 
 def _why_pod(results):
-    return words("QEMU {} MiB, of which guest memory that is no longer the template's {}, shim and "
-                 "anchor {}; under emulation translated code is in QEMU's, which KVM does not need "
-                 "(docs/decisions/0011)", results, ("lcow clone", "pod20_qemu_mib"),
-                 ("lcow clone", "pod20_guest_mib"), ("lcow clone", "pod20_rest_mib"))
+    keys = ("qemu", "own", "template", "code", "rest")
+    return words("QEMU {} MiB, in which the guest's own pages are {}, its share of the template's {} and "
+                 "translated code {}; shim and anchor {}. Translated code is emulation's, which KVM "
+                 "does without (docs/decisions/0011)", results,
+                 *(("lcow clone", f"pod20_{key}_mib") for key in keys))
 
 
 def _why_run(results):

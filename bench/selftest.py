@@ -44,8 +44,9 @@ def sample(lcow=2.0, runc=4.0, n=20):
                        clone_stages_ms={"spawned": values(1), "negotiated": values(2)},
                        gcs_program_kib=values(lcow))
     peers["host"] = {"runc_itself_ms": values(runc)}
-    peers["lcow clone"] = {key: values(lcow) for key in ("pod20_mib", "pod20_qemu_mib", "run_ms",
-                                                         "pod20_guest_mib", "pod20_rest_mib")}
+    peers["lcow clone"] = {key: values(lcow) for key in (
+        "run_ms", "pod20_mib", "pod20_qemu_mib", "pod20_own_mib", "pod20_template_mib",
+        "pod20_code_mib", "pod20_rest_mib")}
     peers.update({peer: {r[0]: values(lcow) for r in rows.ROOT_ROWS} for peer, _ in rows.ROOTS})
     peers["lcow"].update(pods=10, fit_2gib=50)
     facts = {"made": "2026-11-15T23:00:00", "commit": "0123456789abcdef", "dirty": False,
