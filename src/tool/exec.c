@@ -278,6 +278,7 @@ int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
     struct ctx calling = ctx_with_cancel(ctx, &x->call_end);
     (void)loop_on_signal(t->loop, SIGINT, on_signal, x);
     (void)loop_on_signal(t->loop, SIGTERM, on_signal, x);
+    (void)loop_on_signal(t->loop, SIGHUP, on_signal, x);
     if (r == 0) {
         start_relays(ctx, x);
         if (what->terminal) {
@@ -306,7 +307,7 @@ static int find_task(struct ctx *ctx, struct tool *t, const char *word, const st
     if (shims_list(t->config.run_root, &shims, err) < 0)
         return -1;
     shims_ask(ctx, &shims);
-    if (shims_find(&shims, word, &s, &container, err) < 0)
+    if (shims_find(&shims, word, &s, &container, err) < 0 || shim_answers(s, err) < 0)
         return -1;
 
     const json_t *found = shims_container(s, container ? container : s->id);

@@ -12,7 +12,9 @@
 #define SERVICE "containerd.task.v2.Task"
 #define PROCESS_TYPE "types.containerd.io/opencontainers/runtime-spec/1/Process"
 #define SPEC_BYTES (8u << 20)
-#define END_LIMIT (30 * NS_PER_S) /* to take back what nobody waits for any more */
+#define START_LIMIT (30 * NS_PER_S) /* a guest that hangs shall be told of */
+#define HUNG_LIMIT (3 * NS_PER_S)   /* the same, of a guest that does not answer */
+#define END_LIMIT (30 * NS_PER_S)   /* to take back what nobody waits for any more */
 
 /* ---- what it is */
 
@@ -68,14 +70,15 @@ static int begin(struct ctx *ctx, const struct exec_task *t, const char *in, con
 static int start_and_wait(struct ctx *ctx, const struct exec_task *t, int *ret_code,
                           struct err *err)
 {
+    struct ctx starting = ctx_with_timeout(ctx, START_LIMIT);
     AUTO(pb_free) WaitResponse *resp = NULL;
     StartRequest start = START_REQUEST__INIT;
     WaitRequest wait = WAIT_REQUEST__INIT;
 
     start.id = wait.id = t->container;
     start.exec_id = wait.exec_id = t->exec_id;
-    if (rpc_client_call(ctx, t->client, SERVICE, "Start", &start, &start_response__descriptor, NULL,
-                        err) < 0 ||
+    if (rpc_client_call(&starting, t->client, SERVICE, "Start", &start, &start_response__descriptor,
+                        NULL, err) < 0 ||
         rpc_client_call(ctx, t->client, SERVICE, "Wait", &wait, &wait_response__descriptor,
                         (void **)&resp, err) < 0)
         return -1;
@@ -84,9 +87,9 @@ static int start_and_wait(struct ctx *ctx, const struct exec_task *t, int *ret_c
 }
 
 /* Whatever became of it. One that still runs is killed first; one that never began is just gone. */
-static void take_back(struct ctx *ctx, const struct exec_task *t, bool kill)
+static void take_back(struct ctx *ctx, const struct exec_task *t, bool kill, uint64_t limit)
 {
-    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, END_LIMIT);
+    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, limit);
     KillRequest signal_ = KILL_REQUEST__INIT;
     WaitRequest wait = WAIT_REQUEST__INIT;
     DeleteRequest gone = DELETE_REQUEST__INIT;
@@ -111,7 +114,7 @@ int exec_task_run(struct ctx *ctx, const struct exec_task *t, const char *in, co
     if (begin(ctx, t, in, out, err_path, err) < 0)
         return -1;
     r = start_and_wait(ctx, t, ret_code, err);
-    take_back(ctx, t, r < 0);
+    take_back(ctx, t, r < 0, r < 0 && err->code == ERR_DEADLINE ? HUNG_LIMIT : END_LIMIT);
     return r;
 }
 

@@ -28,7 +28,7 @@ int tool_shim_of(struct ctx *ctx, struct tool *t, const char *word, struct rpc_c
     if (shims_list(t->config.run_root, &shims, err) < 0)
         return -1;
     shims_ask(ctx, &shims); /* a container's id needs them all */
-    if (shims_find(&shims, word, &s, &container, err) < 0)
+    if (shims_find(&shims, word, &s, &container, err) < 0 || shim_answers(s, err) < 0)
         return -1;
     return shim_connect(ctx, s, ret, err);
 }

@@ -47,6 +47,10 @@ const json_t *shims_container(const struct shim *s, const char *id);
 /* A connection. An answer that it is no shim of ours, or stopped, names it. Caller frees. */
 int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret, struct err *err);
 
+/* Was it asked and did not answer? Then *err tells of it: a call without a limit would hang. One of
+ * another version may know other questions. */
+int shim_answers(const struct shim *s, struct err *err);
+
 struct tool;
 /* All of that in one step. Caller frees *ret. */
 int tool_shim_of(struct ctx *ctx, struct tool *t, const char *word, struct rpc_client **ret,

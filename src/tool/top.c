@@ -281,7 +281,17 @@ static void draw(const struct look *l, uint32_t seconds)
 struct live {
     const struct look *shown; /* NULL: nothing yet */
     uint32_t seconds;
+    struct cancel stop;
 };
+
+/* The terminal is to be given back as it was: nobody dies of these at once. */
+static void on_end(void *arg, const struct signalfd_siginfo *info)
+{
+    struct live *v = arg;
+
+    (void)info;
+    cancel_fire(&v->stop, ERR_CANCELLED, "a signal");
+}
 
 static void on_resize(void *arg, const struct signalfd_siginfo *info)
 {
@@ -338,21 +348,28 @@ static int watch(struct ctx *ctx, struct tool *t, struct live *live, struct err 
 
 static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struct err *err)
 {
-    int r = term_raw();
+    static const int ends[] = { SIGTERM, SIGINT, SIGHUP };
+    struct ctx until = ctx_with_cancel(ctx, &live->stop);
+    int r;
+
+    (void)loop_on_signal(t->loop, SIGWINCH, on_resize, live); /* else the next look draws anew */
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
+        (void)loop_on_signal(t->loop, ends[i], on_end, live);
+    r = term_raw();
 
     if (r < 0)
         return err_sys(err, -r, "the terminal");
     tool_print(STDOUT_FILENO, "\033[?1049h\033[?25l\033[2J");
-    r = watch(ctx, t, live, err);
+    r = watch(&until, t, live, err);
     tool_print(STDOUT_FILENO, "\033[?25h\033[?1049l");
     term_restore();
-    return r;
+    return live->stop.fired ? 0 : r;
 }
 
 static int top_run(struct ctx *ctx, struct tool *t, char **argv)
 {
     struct top_opts o = { .seconds = PAUSE_S };
-    struct live live = { 0 }; /* here, since its handler stays as long as the loop */
+    struct live live = { 0 }; /* here, since its handlers stay as long as the loop */
     struct args_rest rest;
     struct err err = ERR_INIT;
     int code;
@@ -366,8 +383,10 @@ static int top_run(struct ctx *ctx, struct tool *t, char **argv)
     if (!tool_is_terminal(STDOUT_FILENO) || !isatty(STDIN_FILENO))
         return tool_fail(TOOL_USAGE, "top needs a terminal; without one: lcow top --once");
     live.seconds = o.seconds;
-    (void)loop_on_signal(t->loop, SIGWINCH, on_resize, &live); /* else the next look draws anew */
-    if (live_screen(ctx, t, &live, &err) < 0)
+    cancel_init(&live.stop, ctx->cancel);
+    code = live_screen(ctx, t, &live, &err);
+    cancel_release(&live.stop);
+    if (code < 0)
         return tool_fail(TOOL_FAILED, "%s", err.msg);
     return TOOL_OK;
 }

@@ -3,7 +3,11 @@
 import json
 import os
 import signal
+import socket
+import struct
+import threading
 
+import shimcall
 import terminal
 from e2e import test
 
@@ -45,6 +49,10 @@ def two(t):
     r = t.lcow("inspect", "pod")
     t.equal(r.code, 1)
     t.match(r"matches \S+/pod-a, \S+/pod-b", " ".join(r.err.split()))
+    for words in (("logs", "pod"), ("explain", "pod"), ("exec", "--vm", "pod", "--", "true"),
+                  ("timeline", "pod"), ("report", "pod"), ("cp", "pod:/etc", t.work)):
+        r = t.lcow(*words)
+        t.check(r.code not in (0, None) and "matches" in r.err, f"{words}: {r}")
     t.equal(json.loads(t.lcow("inspect", f"{t.tag}/pod-b").out)["sandbox"], "pod-b")
 
 
@@ -92,6 +100,7 @@ def broken_crun(t):
     r = t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "rm -r /run/crun/* && echo gone")
     t.equal((r.out, r.code), ("gone\n", 0), r)
     t.check(t.exec("c1", "true").code != 0, "crun is broken")
+    t.explains("c1", "guest: runtime")
     t.equal(t.lcow("exec", "--vm", "c1", "--", "echo", "still here").out, "still here\n")
 
 
@@ -111,25 +120,120 @@ def share(t):
     t.match("not there", r.err)
 
 
-@test("lcow ps, inspect and stacks answer while QEMU is stopped; a stopped shim is told",
+# ---------------------------------------------------------------- what does not answer
+
+ALWAYS = (("ps",), ("inspect", "c1"), ("stacks", "c1"), ("console", "c1"), ("logs", "c1"),
+          ("explain", "c1"), ("tasks", "c1"), ("timeline", "c1"), ("events",), ("top", "--once"),
+          ("metrics",), ("overhead",), ("report", "-o", "r.tar", "c1"), ("gc", "--dry-run"),
+          ("config", "show"), ("completion", "bash"), ("template", "ls"))
+GUESTS = (("exec", "--vm", "c1", "--", "true"), ("exec", "c1", "--", "true"),
+          ("cp", "c1:/etc/passwd", "."), ("share", "c1", "/etc", "/mnt/etc"))
+
+
+def side_by_side(t, commands, seconds=100):
+    """{words: result}; each must end in time."""
+    running = {" ".join(words): t.start(*words) for words in commands}
+    return {words: p.wait(seconds) for words, p in running.items()}
+
+
+@test("lcow: each command answers while QEMU is stopped, or the guest's agent, as far as it can",
       runc=False)
 def stopped(t):
     t.detach("c1", *FOREVER)
     qemu, shim = t.qemu_pid(), t.shim_pid()
+    for words, r in side_by_side(t, ALWAYS).items():
+        t.equal(r.code, 0, f"{words}: {r}")
     os.kill(qemu, signal.SIGSTOP)
     try:
-        t.equal(json.loads(t.lcow("inspect", "c1").out)["vm"]["state"], "Running")
-        r = t.lcow("stacks", "c1", seconds=30)
-        t.equal(r.code, 0, r)
-        t.match("vm.watch c1", r.out)
-        t.match("the guest does not tell", r.out)
+        done = side_by_side(t, ALWAYS + GUESTS)
+        for words in map(" ".join, ALWAYS):
+            t.check(done[words].code in ((0, 1) if words == "overhead" else (0,)),
+                    f"{words}: {done[words]}")
+        t.match("(?s)vm.watch c1.*the guest does not tell", done["stacks c1"].out)
+        for words in map(" ".join, GUESTS):
+            t.check(done[words].code not in (0, None), f"{words}: {done[words]}")
     finally:
         os.kill(qemu, signal.SIGCONT)
     t.match("(?s)guest.*gcs", t.lcow("stacks", "c1").out)
+
+    agent = t.lcow("exec", "--vm", "c1", "--", "pidof", "gcs").out.split()[0]  # the one that serves
+    wedge = t.start("exec", "--vm", "c1", "--", "sh", "-c",
+                    f"echo up; kill -STOP {agent}; sleep 12; kill -CONT {agent}")
+    wedge.await_output("up")
+    for words, r in side_by_side(t, ALWAYS).items():
+        t.check(r.code in ((0, 1) if words == "overhead" else (0,)), f"{words}: {r}")
+    t.equal(wedge.wait(120).code, 0)
+    shim_stopped(t, shim)
+    other_version(t)
+    other_user(t)
+
+
+def shim_stopped(t, shim):
     os.kill(shim, signal.SIGSTOP)
     try:
-        r = t.lcow("ps", seconds=20)
-        t.equal(r.code, 1)
-        t.match(r"c1 .*no answer: it does not answer; is pid \d+ stopped", r.out)
+        done = side_by_side(t, ALWAYS + GUESTS)
     finally:
         os.kill(shim, signal.SIGCONT)
+    t.equal(done["ps"].code, 1)
+    t.match(r"c1 .*no answer: it does not answer; is pid \d+ stopped", done["ps"].out)
+    for words in ("logs c1", "explain c1", "events", "report -o r.tar c1", "gc --dry-run"):
+        t.equal(done[words].code, 0, f"{words}: {done[words]}")
+    for words in (*map(" ".join, GUESTS), "inspect c1", "stacks c1", "console c1", "tasks c1"):
+        t.check(done[words].code not in (0, None), f"{words}: {done[words]}")
+        t.check(done[words].err, f"{words} says nothing")
+
+
+class OtherVersion(threading.Thread):
+    """A shim that knows none of the questions, in place of c1's: ttrpc, status 12."""
+
+    def __init__(self, path):
+        super().__init__(daemon=True)
+        self.socket = socket.socket(socket.AF_UNIX)
+        self.socket.bind(path)
+        self.socket.listen(64)
+        self.start()
+
+    def run(self):
+        body = shimcall.text(1, shimcall.number(1, 12) + shimcall.text(2, "unknown service"))
+        while True:
+            try:
+                peer = self.socket.accept()[0]
+            except OSError:
+                return
+            with peer:
+                head = peer.recv(10, socket.MSG_WAITALL)
+                if len(head) == 10:
+                    peer.recv(struct.unpack(">I", head[:4])[0], socket.MSG_WAITALL)
+                    peer.sendall(struct.pack(">I", len(body)) + head[4:8] + b"\2\0" + body)
+                    peer.recv(1)
+
+
+def other_version(t):
+    note = os.path.join(t.run_root, t.tag, "c1", "shim")
+    with open(note) as f:
+        true = f.read()
+    path = os.path.join(t.work, "other.sock")
+    server = OtherVersion(path)
+    try:
+        with open(note, "w") as f:
+            f.write(json.dumps({**json.loads(true), "address": f"unix://{path}",
+                                "version": "0.0.7"}))
+        done = side_by_side(t, ALWAYS + GUESTS)
+    finally:
+        with open(note, "w") as f:
+            f.write(true)
+        server.socket.close()
+    t.equal(done["ps"].code, 1)
+    t.match("c1 .*no answer: it is of version 0.0.7", done["ps"].out)
+    t.match("does not answer: it is of version 0.0.7", " ".join(done["explain c1"].out.split()))
+    t.equal((done["logs c1"].code, done["explain c1"].code), (0, 0))
+    for words in (*map(" ".join, GUESTS), "stacks c1", "console c1", "tasks c1"):
+        t.check(done[words].code not in (0, None), f"{words}: {done[words]}")
+
+
+def other_user(t):
+    """Somebody who is not root is told so at once, and learns nothing."""
+    for words in (("ps",), ("explain", "c1"), ("logs", "c1"), ("exec", "--vm", "c1", "--", "id")):
+        r = t.lcow(*words, seconds=60, wrap=("setpriv", "--reuid=65534", "--regid=65534",
+                                             "--clear-groups"))
+        t.check(r.code not in (0, None) and "ermission denied" in r.err, f"{words}: {r}")

@@ -165,6 +165,15 @@ def timeline(t):
     t.equal(t.lcow("timeline", "--compare", "c1").code, 2)
 
 
+def to_nobody(t, *words):
+    """Its reader has gone before it begins."""
+    r, w = os.pipe()
+    os.close(r)
+    p = t.start(*words, stdout=w)
+    os.close(w)
+    return p
+
+
 @test("lcow top: once, as JSON, live on a terminal, and on one of 20 by 5", runc=False)
 def top(t):
     t.match("no sandbox runs", t.lcow("top", "--once").out)
@@ -186,6 +195,19 @@ def top(t):
     live.send("q")
     live.expect(r"\x1b\[\?1049l")
     t.equal(live.wait(), 0)
+    for signo in (signal.SIGTERM, signal.SIGHUP):
+        live = terminal.Terminal(t, "top")
+        live.expect("q ends it")
+        os.kill(live.pid, signo)
+        live.expect(r"\x1b\[\?25h\x1b\[\?1049l")
+        t.equal(live.wait(), 0)
+
+    ends = [to_nobody(t, *words) for words in (
+        ("ps",), ("inspect", "c1"), ("stacks", "c1"), ("explain", "c1"), ("logs", "c1"),
+        ("logs", "-f", "c1"), ("events", "-f"), ("metrics",), ("top", "--once"), ("--help",))]
+    for p in ends:
+        r = p.wait(60)
+        t.check(r.code in (0, 1, -signal.SIGPIPE) and not r.err, "a closed pipe", r)
 
     os.kill(t.qemu_pid(), signal.SIGSTOP)
     try:

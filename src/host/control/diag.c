@@ -11,8 +11,9 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define KILL_LIMIT (5 * NS_PER_S)  /* for the guest to end what nobody waits for any more */
-#define BIND_LIMIT (10 * NS_PER_S) /* mount(8) in the guest */
+#define KILL_LIMIT (5 * NS_PER_S)   /* for the guest to end what nobody waits for any more */
+#define START_LIMIT (30 * NS_PER_S) /* whoever looks into a guest shall learn that it hangs */
+#define BIND_LIMIT (10 * NS_PER_S)  /* mount(8) in the guest */
 #define GUEST_STACKS_LIMIT (5 * NS_PER_S)
 #define CONSOLE_MAX (64u << 10) /* more than a backend keeps */
 
@@ -69,10 +70,10 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
                                   .want_stdout = r->host->io_wants(io, 1),
                                   .want_stderr = r->host->io_wants(io, 2) };
     AUTO(vm_process_free) struct vm_process *p = NULL;
-    struct ctx draining;
+    struct ctx starting = ctx_with_timeout(ctx, START_LIMIT), draining;
     struct err lost = ERR_INIT;
 
-    if (vm_exec(ctx, b->vm, &exec, &p, err) < 0)
+    if (vm_exec(&starting, b->vm, &exec, &p, err) < 0)
         return -1;
     r->host->io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
                        vm_process_take_stream(p, 2));
