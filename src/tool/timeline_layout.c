@@ -175,6 +175,15 @@ static const char *const lane_names[TRACK_COUNT] = { "host", "QEMU", "kernel", "
 static const char *const lane_docs[TRACK_COUNT] = { "host: lcow", "QEMU: the VMM process",
                                                     "kernel: the guest's", "gcs: the guest agent" };
 
+/* Of a clone, kernel and agent have booted in its template: no lanes for them. */
+static bool has_lane(const struct view *v, unsigned track)
+{
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (v->t->spans[i].track == track)
+            return true;
+    return track == TRACK_HOST;
+}
+
 static void add_lane(const struct view *v, struct view_layout *l, unsigned track, uint64_t end,
                      double *y)
 {
@@ -242,7 +251,15 @@ static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, 
     *ret_n = l->n - *ret_first;
 }
 
-static void add_legend(struct view_layout *l, double *y)
+static bool has_moment(const struct view *v)
+{
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (v->t->spans[i].end != 0 && v->t->spans[i].end <= v->t->spans[i].start)
+            return true;
+    return false;
+}
+
+static void add_legend(const struct view *v, struct view_layout *l, double *y)
 {
     double x = MARGIN + 6;
     struct {
@@ -251,17 +268,23 @@ static void add_legend(struct view_layout *l, double *y)
     } rows[TRACK_COUNT + 2];
     size_t n = 0;
 
-    for (unsigned i = 0; i < TRACK_COUNT; i++, n++) {
-        rows[n].kind = VIEW_SWATCH;
-        rows[n].css = timeline_track_name(i);
-        rows[n].text = lane_docs[i];
+    for (unsigned i = 0; i < TRACK_COUNT; i++) {
+        if (has_lane(v, i)) {
+            rows[n].kind = VIEW_SWATCH;
+            rows[n].css = timeline_track_name(i);
+            rows[n++].text = lane_docs[i];
+        }
     }
-    rows[n].kind = VIEW_MARK;
-    rows[n].css = "key";
-    rows[n++].text = "a moment";
-    rows[n].kind = VIEW_LINE;
-    rows[n].css = NULL;
-    rows[n++].text = "a boot stage is reached";
+    if (has_moment(v)) {
+        rows[n].kind = VIEW_MARK;
+        rows[n].css = "key";
+        rows[n++].text = "a moment";
+    }
+    if (v->n_stages > 0) {
+        rows[n].kind = VIEW_LINE;
+        rows[n].css = NULL;
+        rows[n++].text = "a boot stage is reached";
+    }
 
     for (size_t i = 0; i < n; i++) {
         double tw = text_width(rows[i].text), need = BAR + GAP + tw + 3 * GAP;
@@ -299,7 +322,8 @@ void view_layout(const struct view *v, struct view_layout *ret)
     y += ROW;
     lanes = y;
     for (unsigned track = 0; track < TRACK_COUNT; track++)
-        add_lane(v, ret, track, end, &y);
+        if (has_lane(v, track))
+            add_lane(v, ret, track, end, &y);
     for (size_t i = first; i < first + n; i++) {
         if (ret->items[i].kind == VIEW_TICK)
             ret->items[i].h = y - ret->items[i].y;
@@ -307,7 +331,7 @@ void view_layout(const struct view *v, struct view_layout *ret)
     for (size_t i = 0; i < v->n_stages && i < 16; i++)
         add(ret, VIEW_LINE, to_x(v, v->stages[i].at, end), lanes, 0, y - lanes, NULL);
     y += 2 * GAP;
-    add_legend(ret, &y);
+    add_legend(v, ret, &y);
     if (v->t->lost > 0) {
         snprintf(lost, sizeof(lost), "%u more did not fit into the table", v->t->lost);
         add_text(ret, MARGIN + 6, y, "facts", lost);

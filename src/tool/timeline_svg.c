@@ -14,7 +14,8 @@ static const char style[] =
     "@media (prefers-color-scheme:dark){\n"
     "text{fill:#e6e9ee}text.axis{fill:#a2abb6}text.label{stroke:#1b1f26}\n"
     ".bg{fill:#14171c}.even{fill:#1a1e25}.odd{fill:#20252d}.tick{stroke:#343b45}\n"
-    ".stage{stroke:#ff8a7a}.key{fill:#a2abb6}}\n"
+    ".stage{stroke:#ff8a7a}.key{fill:#a2abb6}text.in{fill:#0d1117}\n"
+    ".host{fill:#6cace8}.vmm{fill:#b693e6}.kernel{fill:#e29d55}.guest{fill:#5fbf86}}\n"
     "</style>\n";
 
 static void add_escaped(struct sbuf *out, const char *s)

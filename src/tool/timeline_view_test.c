@@ -204,6 +204,20 @@ TEST(the_picture_has_units_lanes_legend_and_both_colour_schemes)
         ASSERT_HAS(svg.data, parts[i]);
 }
 
+TEST(a_clone_has_no_lanes_for_what_booted_in_its_template)
+{
+    struct timeline t = { 0 };
+    struct view v = { "clone", NULL, &t, T0, NULL, 0 };
+    AUTO(sbuf_release) struct sbuf svg = { 0 };
+
+    timeline_add(&t, TRACK_VMM, "restore", T0, T0 + 7 * MS);
+    check_layout(&v);
+    view_svg(&v, &svg);
+    ASSERT_HAS(svg.data, ">QEMU<");
+    ASSERT(!strstr(svg.data, ">kernel<") && !strstr(svg.data, "the guest agent"));
+    ASSERT(!strstr(svg.data, "a moment") && !strstr(svg.data, "a boot stage"));
+}
+
 TEST(the_text_tells_start_and_length)
 {
     struct timeline t = { 0 };

@@ -155,6 +155,16 @@ static int refuse(const struct container *c, const char *what, struct err *err)
                    fsm_state_name(&container_fsm, c->state), what);
 }
 
+/* Its end is the first instruction of the container's own program. */
+static int start_in_vm(struct ctx *ctx, struct container *c, struct err *err)
+{
+    int span = box_span_begin(c->r->box, "start container");
+    int r = process_start(ctx, c->init, err);
+
+    box_span_end(c->r->box, span);
+    return r;
+}
+
 static int start_init(struct ctx *ctx, struct container *c, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.start", err);
@@ -169,7 +179,7 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
         return -1;
     if (c->state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
         return refuse(c, "start", err);
-    return process_start(ctx, c->init, err);
+    return start_in_vm(ctx, c, err);
 }
 
 /* Without the gate: many may start at once, and a stuck one holds up nobody. */

@@ -104,14 +104,15 @@ static const struct timeline_span *span_of(const struct rig *r, const char *name
 
 TEST_VIRTUAL(the_timeline_shows_the_overlaps)
 {
-    static const char *const names[] = { "make scratch",    "anchor and stdio", "open files",
-                                         "attach scratch",  "share rootfs",     "combine layers",
-                                         "create container" };
+    static const char *const names[] = { "make scratch",     "anchor and stdio", "open files",
+                                         "attach scratch",   "share rootfs",     "combine layers",
+                                         "create container", "start container" };
     struct rig r = { .guest_opts.agent_ns = NS_PER_S };
     const struct timeline_span *wait;
 
     seen.scratch_ns = seen.rootfs_ns = 100 * NS_PER_MS;
     (void)create_takes(&r, ctx);
+    rig_start(&r, ctx, "a", "");
     wait = span_of(&r, "wait for agent");
     ASSERT(wait != NULL);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
