@@ -19,6 +19,7 @@ GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
 DEADLINE = 900  # images of hundreds of MiB, on a machine that does other things too
 FOREVER = ("sleep", "100000")
 ENCRYPTED = "io.microsoft.virtualmachine.storage.scratch.encrypted"
+SECRET = "a secret of the guest"
 MIB = 256  # written and read back; under emulation some 70 MB/s
 
 
@@ -212,6 +213,24 @@ def exchanged(t):
     t.equal(t.must("tasks", "start", "c1").code, 0)
 
 
+def look_for(t, word):
+    """In the scratch disk as the host has it: its bytes, and whether the word is among them."""
+    paths = [os.path.join(at, n) for at, _, names in os.walk(
+        os.path.join(t.env["TMPDIR"], "sandboxes")) for n in names]
+    t.equal(len(paths), 1, f"scratch disks: {paths}")
+    fd, end, size, found = os.open(paths[0], os.O_RDONLY), 0, 0, False
+    try:
+        while True:
+            begin = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, begin, os.SEEK_HOLE)
+            data = os.pread(fd, end - begin, begin)
+            size, found = size + len(data), found or word in data
+    except OSError:  # no data beyond: ENXIO
+        return size, found
+    finally:
+        os.close(fd)
+
+
 def scratch_bytes(t, sandbox):
     """{container: bytes}, as soon as the guest has answered for all of them."""
     def look():
@@ -248,7 +267,13 @@ def encrypted(t):
     t.config(allow_annotations="io.lcow.scratch_quota_mib")
     t.detach(f"--label={GROUP}=c1", f"--label={KIND}=sandbox", f"--label={ENCRYPTED}=true", "c1",
              *FOREVER)
-    t.equal(t.exec("c1", "sh", "-c", "echo x > /mine && cat /mine").out, "x\n")
+    t.equal(t.exec("c1", "sh", "-c", f"yes {SECRET} | head -n 40000 > /mine && head -n 1 /mine").out,
+            f"{SECRET}\n")
+    r = t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "sync; grep -c '^/dev/dm-.* ext4 ' /proc/mounts")
+    t.check(r.code == 0 and int(r.out) > 0, "a dm-crypt device is mounted", r)
+    size, found = look_for(t, SECRET.encode())
+    t.check(size > 40000 * len(SECRET), f"{size} bytes are on the host's disk")
+    t.check(not found, "what the guest wrote can be read on the host")
     t.equal([c["scratch_bytes"] for c in json.loads(t.lcow("inspect", "c1").out)["containers"]],
             [None])
     r = t.run("--rm", f"--label={GROUP}=c1", f"--label={KIND}=container",

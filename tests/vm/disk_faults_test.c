@@ -81,12 +81,16 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
     disks_start(ctx, &r);
     AUTO_FD int log = begin_log();
     disks_host(&r, "mkdir d && head -c 2000000 /dev/urandom > d/data && truncate -s 16M c.img && "
-                   "mke2fs -q -t ext4 -d d c.img");
+                   "mke2fs -q -t ext4 -d d c.img && cp c.img o.img");
+    uint64_t other = disks_reserve(&r, "o.img", true, (struct scsi_mount){ 0 });
+    AUTO_FREE char *other_path = disks_map(&r, other);
     uint64_t id = disks_reserve(&r, "c.img", true, (struct scsi_mount){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     ASSERT_EQ(truncate(place_path(&r.vm.place, "c.img"), 64 << 10), 0);
     disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM goes on", "the VM goes on\n");
+    disks_guest(&r, other_path, "wc -c < $d/data", "2000000\n"); /* first read now */
     disks_unmap(&r, id);
+    disks_unmap(&r, other);
     expect_log(&r, log, "the image of a disk was cut while the VM had it", "c.img");
     end_log();
     disks_finish(&r);
