@@ -13,7 +13,6 @@
 #include <string.h>
 
 #define SIGNAL_MAX 64
-#define STATS_MAX_BYTES (1u << 20)
 #define STATS_QUERY "{\"PropertyTypes\":[\"Statistics\"]}"
 
 static const char *const states[] = { "NotCreated", "Created", "Running",

@@ -53,9 +53,18 @@ static int machine_unplug(struct ctx *ctx, int netns, const char *iface, const c
     return 0;
 }
 
-static const struct network_host machine_host = {
-    .open = machine_open, .read = machine_read, .plug = machine_plug, .unplug = machine_unplug
-};
+static int machine_count(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,
+                         struct err *err)
+{
+    *ret = (struct net_counters){ .rx_bytes = 1000, .tx_packets = 3 };
+    return 0;
+}
+
+static const struct network_host machine_host = { .open = machine_open,
+                                                  .read = machine_read,
+                                                  .plug = machine_plug,
+                                                  .unplug = machine_unplug,
+                                                  .count = machine_count };
 static struct registry_host with_network;
 
 static void open_rig(struct rig *r, struct ctx *ctx)
@@ -223,6 +232,40 @@ TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
     ASSERT_EQ(rig_wait(&r, &root, "p", ""), 137);
     rig_delete(&r, &root, "p", "");
     ASSERT_EQ(machine.plugged, 0);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_time)
+{
+    struct rig r = { .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    const struct sandbox_create c = {
+        .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
+    };
+    struct sandbox_started s;
+    struct sandbox_stats v;
+    struct err err = ERR_INIT;
+    uint64_t begin;
+
+    open_rig(&r, ctx);
+    ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
+    ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
+    ASSERT_OK(sandbox_stats(&root, r.registry, "s", &v, &err), err);
+    ASSERT(v.guest);
+    ASSERT_EQ(v.pids, 1);
+    ASSERT_EQ(v.n_nics, 1);
+    ASSERT_STR(v.nics[0].name, "eth0");
+    ASSERT_EQ(v.nics[0].stats.rx_bytes, 1000);
+    ASSERT_EQ(v.nics[0].stats.tx_packets, 3);
+    sandbox_stats_release(&v);
+
+    refusal = (struct refusal){ BRIDGE_GET_PROPERTIES, -1, -1, 1000, FAKE_SILENT, 0 };
+    begin = loop_now(ctx->loop);
+    ASSERT_OK(sandbox_stats(&root, r.registry, "s", &v, &err), err);
+    ASSERT(!v.guest);
+    ASSERT_EQ(v.n_nics, 1);
+    ASSERT(loop_now(ctx->loop) - begin < 3 * NS_PER_S);
+    sandbox_stats_release(&v);
     rig_close(&r, ctx);
 }
 

@@ -46,6 +46,7 @@ struct vpci;
 #define BOX_DRIVERS_LIMIT (15 * NS_PER_S)
 #define BOX_CGROUP_TRIES 8
 #define BOX_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
+#define STATS_MAX_BYTES (1u << 20)        /* of what a guest tells of a container */
 #define REGISTRY_ID_MAX 128
 #define CONTAINER_EXEC_ID_MAX 79
 #define CONTAINER_EXECS_MAX 1024

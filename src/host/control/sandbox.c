@@ -1,6 +1,7 @@
 /* sandbox.c - create, start, queries. The end is in sandbox_end.c. */
 #include "host/control/sandbox.h"
 #include "base/fd.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/offload.h"
@@ -9,6 +10,7 @@
 #include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -320,16 +322,90 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
     return 0;
 }
 
+/* --- metrics --- */
+
+/* A guest that tells no numbers, or none in time, adds none. */
+static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandbox_stats *to)
+{
+    AUTO_FREE char *text = NULL;
+    AUTO(json_decref) json_t *root = NULL;
+    const json_t *pids = NULL, *oom = NULL;
+    uint64_t current = 0, kills = 0;
+    struct err ignored = ERR_INIT;
+
+    if (container_stats(ctx, c, &text, &ignored) < 0 ||
+        js_parse(text, strlen(text), STATS_MAX_BYTES, &root, &ignored) < 0 ||
+        js_obj(root, "pids", &pids, &ignored) < 0 ||
+        js_obj(root, "memory_oom_control", &oom, &ignored) < 0 ||
+        (pids && js_u64(pids, "current", &current, &ignored) < 0) ||
+        (oom && js_u64(oom, "oom_kill", &kills, &ignored) < 0))
+        return false;
+    to->pids += current;
+    to->oom_kills += kills;
+    return true;
+}
+
+static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats *to)
+{
+    struct ctx limited = ctx_with_timeout(ctx, SANDBOX_STATS_LIMIT);
+    AUTO_FREE struct container **all = NULL;
+    size_t n = 0, cap = 0;
+
+    LIST_EACH (&r->containers, at) { /* others come and go while we wait */
+        all = mem_grow(all, n, &cap, sizeof(struct container *));
+        all[n++] = container_ref(LIST_ENTRY(at, struct container, node));
+    }
+    to->guest = n > 0;
+    for (size_t i = 0; i < n; i++) {
+        to->guest = to->guest && add_guest_numbers(&limited, all[i], to);
+        container_unref(all[i]);
+    }
+}
+
+/* The network may go while its counters are read. */
+static void count_nics(struct ctx *ctx, const struct container *pod, struct sandbox_stats *to)
+{
+    struct err ignored = ERR_INIT;
+    struct network_iface iface;
+    size_t cap = 0;
+
+    for (size_t i = 0; pod->network && network_state(pod->network) == NETWORK_ATTACHED &&
+                       i < network_count(pod->network);
+         i++) {
+        struct sandbox_nic nic = { 0 };
+
+        network_iface(pod->network, i, &iface);
+        snprintf(nic.name, sizeof(nic.name), "%s", iface.name);
+        if (network_stats(ctx, pod->network, i, &nic.stats, &ignored) < 0)
+            continue;
+        to->nics = mem_grow(to->nics, to->n_nics, &cap, sizeof(*to->nics));
+        to->nics[to->n_nics++] = nic;
+    }
+}
+
 int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_stats *ret,
                   struct err *err)
 {
     struct sandbox *s = find_ready(r, id, "read its metrics", err);
     struct vmm_stats v = { 0 };
 
-    if (!s || vm_stats(ctx, r->box->vm, &v, err) < 0)
+    if (!s)
+        return -1;
+
+    AUTO(container_unref) struct container *pod = container_ref(s->pod);
+
+    if (vm_stats(ctx, r->box->vm, &v, err) < 0)
         return -1;
     *ret = (struct sandbox_stats){ v.cpu_ns, v.rss_bytes, v.memory_bytes };
+    count_nics(ctx, pod, ret);
+    ask_guest(ctx, r, ret);
     return 0;
+}
+
+void sandbox_stats_release(struct sandbox_stats *s)
+{
+    free(s->nics);
+    *s = (struct sandbox_stats){ 0 };
 }
 
 bool sandbox_alive(const struct registry *r)

@@ -7,6 +7,8 @@
  * Gate: create, start and shutdown, one at a time. stop enters none: it ends a start under way.
  * Queries never wait. Everything but create is ERR_NOT_FOUND for another id, or before create. */
 #pragma once
+#include "base/mem.h"
+#include "host/control/network.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -71,12 +73,26 @@ int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *
                  struct err *err);
 /* Asks the guest. ERR_STATE: it is not ready. */
 int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err *err);
-/* Of the whole VM, as the host sees it. */
+/* Of the whole VM, as the host sees it; what only the guest knows, if it answers in time. */
+struct sandbox_nic {
+    char name[16];
+    struct network_stats stats;
+};
 struct sandbox_stats {
     uint64_t cpu_ns, rss_bytes, memory_bytes; /* memory: what the guest was given */
+    bool guest;                               /* it has answered: */
+    uint64_t pids, oom_kills;                 /* of all containers */
+    struct sandbox_nic *nics;                 /* of the pod */
+    size_t n_nics;
 };
+/* Waits for the guest, bounded. Release *ret if 0. */
 int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_stats *ret,
                   struct err *err);
+void sandbox_stats_release(struct sandbox_stats *s);
+static inline void sandbox_stats_release_auto(struct sandbox_stats *s)
+{
+    sandbox_stats_release(s);
+}
 /* Stops it if need be and forgets its containers; the shim may leave then. Repeatable; fails only
  * if something could not be taken back. */
 int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err);

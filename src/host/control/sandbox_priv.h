@@ -10,6 +10,8 @@ struct container;
 struct spec;
 
 #define SANDBOX_STOP_LIMIT (100 * NS_PER_S) /* for all of it, beyond the grace of containers */
+#define SANDBOX_STATS_LIMIT                                                                        \
+    (2 * NS_PER_S) /* for the guest's part: whoever asks has others to ask */
 #define SANDBOX_PING_LIMIT (5 * NS_PER_S)
 
 enum sandbox_event {

@@ -173,7 +173,33 @@ static int shut_down(struct ctx *ctx, struct service *s, const ShutdownSandboxRe
     return 0;
 }
 
-/* The whole VM, as the host sees it, in the words of a container's numbers. */
+static void put_nic(struct jsw *w, const struct sandbox_nic *n)
+{
+    jsw_obj(w, NULL);
+    jsw_str(w, "name", n->name);
+    jsw_u64(w, "rx_bytes", n->stats.rx_bytes);
+    jsw_u64(w, "rx_packets", n->stats.rx_packets);
+    jsw_u64(w, "rx_errors", n->stats.rx_errors);
+    jsw_u64(w, "rx_dropped", n->stats.rx_dropped);
+    jsw_u64(w, "tx_bytes", n->stats.tx_bytes);
+    jsw_u64(w, "tx_packets", n->stats.tx_packets);
+    jsw_u64(w, "tx_errors", n->stats.tx_errors);
+    jsw_u64(w, "tx_dropped", n->stats.tx_dropped);
+    jsw_end_obj(w);
+}
+
+static void put_guest(struct jsw *w, const struct sandbox_stats *v)
+{
+    jsw_obj(w, "pids");
+    jsw_u64(w, "current", v->pids);
+    jsw_end_obj(w);
+    jsw_obj(w, "memory_oom_control");
+    jsw_u64(w, "oom_kill", v->oom_kills);
+    jsw_end_obj(w);
+}
+
+/* The whole VM, as the host sees it, in the words of a container's numbers; processes and their
+ * deaths by want of memory are the guest's to tell. */
 static char *numbers_of(const struct sandbox_stats *v)
 {
     struct jsw w;
@@ -192,6 +218,12 @@ static char *numbers_of(const struct sandbox_stats *v)
     jsw_u64(&w, "limit", v->memory_bytes);
     jsw_end_obj(&w);
     jsw_end_obj(&w);
+    if (v->guest)
+        put_guest(&w, v);
+    jsw_arr(&w, "network");
+    for (size_t i = 0; i < v->n_nics; i++)
+        put_nic(&w, &v->nics[i]);
+    jsw_end_arr(&w);
     jsw_end_obj(&w);
     return jsw_take(&w, NULL);
 }
@@ -199,7 +231,7 @@ static char *numbers_of(const struct sandbox_stats *v)
 static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsRequest *req,
                    SandboxMetricsResponse *resp, struct err *err)
 {
-    struct sandbox_stats v = { 0 };
+    AUTO(sandbox_stats_release) struct sandbox_stats v = { 0 };
 
     s->calls++;
     if (sandbox_stats(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)

@@ -233,6 +233,7 @@ TEST_VIRTUAL(metrics_are_those_of_the_whole_vm)
     ASSERT(pb_time(resp->metrics->timestamp) > 0);
     ASSERT_EQ(pb_any_unpack(resp->metrics->data, &cgroups2__metrics__descriptor, (void **)&m), 0);
     ASSERT(m->cpu && m->memory);
+    ASSERT_EQ(m->pids->current, 1); /* the guest's, of the pod alone */
     ASSERT_EQ(code_of(&d, &root, "PingSandbox", "s"), ERR_NONE);
     desk_close(&d, &root);
 }

@@ -194,6 +194,25 @@ static void io_to_v2(Cgroups2__IOStat *to, const Cgroups1__BlkIOStat *from)
         }
 }
 
+static void network_to_v2(Cgroups2__Metrics *to, const Cgroups1__Metrics *from)
+{
+    for (size_t i = 0; i < from->n_network; i++) {
+        const Cgroups1__NetworkStat *f = from->network[i];
+        Cgroups2__NetworkStat *n = pb_new(&cgroups2__network_stat__descriptor);
+
+        pb_set_str(&n->name, f->name);
+        n->rx_bytes = f->rx_bytes;
+        n->rx_packets = f->rx_packets;
+        n->rx_errors = f->rx_errors;
+        n->rx_dropped = f->rx_dropped;
+        n->tx_bytes = f->tx_bytes;
+        n->tx_packets = f->tx_packets;
+        n->tx_errors = f->tx_errors;
+        n->tx_dropped = f->tx_dropped;
+        pb_add(to->network, to->n_network, n);
+    }
+}
+
 static Cgroups2__Metrics *to_v2(const Cgroups1__Metrics *m)
 {
     Cgroups2__Metrics *v2 = pb_new(&cgroups2__metrics__descriptor);
@@ -213,6 +232,7 @@ static Cgroups2__Metrics *to_v2(const Cgroups1__Metrics *m)
     v2->cpu->throttled_usec = m->cpu->throttling->throttled_time / NS_PER_USEC;
     memory_to_v2(v2->memory, m->memory);
     io_to_v2(v2->io, m->blkio);
+    network_to_v2(v2, m);
     v2->memory_events->oom_kill = m->memory_oom_control->oom_kill;
     return v2;
 }

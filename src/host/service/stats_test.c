@@ -95,6 +95,24 @@ TEST(what_ctr_reads_without_asking_is_always_there)
     ASSERT(m2->pids && m2->cpu && m2->memory && m2->io && m2->memory_events);
 }
 
+TEST(traffic_is_told_by_interface)
+{
+    static const char text[] =
+        "{\"network\":[{\"name\":\"eth0\",\"rx_bytes\":7,\"tx_dropped\":2}]}";
+    AUTO(pb_free) Any *one = convert(text, false), *two = convert(text, true);
+    AUTO(pb_free) Cgroups1__Metrics *v1 = NULL;
+    AUTO(pb_free) Cgroups2__Metrics *v2 = NULL;
+
+    ASSERT_EQ(pb_any_unpack(one, &cgroups1__metrics__descriptor, (void **)&v1), 0);
+    ASSERT_EQ(pb_any_unpack(two, &cgroups2__metrics__descriptor, (void **)&v2), 0);
+    ASSERT_EQ(v1->n_network, 1);
+    ASSERT_EQ(v2->n_network, 1);
+    ASSERT_STR(v2->network[0]->name, "eth0");
+    ASSERT_EQ(v1->network[0]->rx_bytes, 7);
+    ASSERT_EQ(v2->network[0]->rx_bytes, 7);
+    ASSERT_EQ(v2->network[0]->tx_dropped, 2);
+}
+
 TEST(reads_and_writes_are_summed_by_device)
 {
     AUTO(pb_free)
