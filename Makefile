@@ -20,6 +20,7 @@ deps: ## Debian packages this needs (nothing happens when they are there)
 	@scripts/deps
 
 $(MESON_GCC)/build.ninja: | deps
+	@echo "programs: compiling, some minutes the first time"
 	@CC=gcc meson setup $(MESON_GCC) >build/setup-gcc.log 2>&1 || { cat build/setup-gcc.log; exit 1; }
 # Nobody runs what clang makes here; it is asked for its warnings, and soonest without optimizing.
 $(MESON_CLANG)/build.ninja: | deps
