@@ -182,6 +182,29 @@ def _why_container(results):
     return words("{} KiB of it are the anchor's", results, ("lcow", "anchor_kib"))
 
 
+def _why_exec(results):
+    return words("runc's shim grows by {} KiB for each", results, ("runc", "pss_per_exec_kib"))
+
+
+def _why_start(results):
+    return words("{} ms of the clock; runc's shim: {} ms, {} ms of CPU", results,
+                 ("lcow", "start_ms"), ("runc", "start_ms"), ("runc", "start_cpu_ms"))
+
+
+def _why_exit(results):
+    return words("of a program of runc, which is not a VM, it is told after {} ms", results,
+                 ("runc", "exit_ms"))
+
+
+def _why_idle(results):
+    return words("shim {}, agent {} /s", results, ("lcow", "wakeups_s"), ("vm", "gcs_wakeups_s"))
+
+
+def _why_fiber(results):
+    return words("a fiber alone takes {} KiB, with the call that waits in it {} KiB", results,
+                 ("lcow", "parked_kib"), ("lcow", "fiber_kib"))
+
+
 def _why_agent(results):
     return words("{} KiB are its own memory, the rest pages of its program ({} KiB with the C library "
                  "in it), which the VM's initramfs holds in any case; a smaller program would do it",
@@ -236,11 +259,13 @@ MARKS = [
          why=_why_shim),
     Mark("more per container, with its anchor", 96, "KiB",
          _median("lcow", "pss_per_container_kib"), why=_why_container),
-    Mark("more per exec", 32, "KiB", _median("lcow", "pss_per_exec_kib")),
-    Mark("a parked fiber", 6, "KiB", _median("lcow", "parked_kib")),
-    Mark("a call that waits: fiber and request", 6, "KiB", _median("lcow", "fiber_kib")),
+    Mark("more per exec", 32, "KiB", _median("lcow", "pss_per_exec_kib"), why=_why_exec),
+    Mark("a parked fiber", 6, "KiB", _median("lcow", "parked_kib"), why=_why_fiber),
+    Mark("a call that waits: fiber and request", 6, "KiB", _median("lcow", "fiber_kib"),
+         why=_why_fiber),
     Mark("agent, RSS, both roles", 1024, "KiB", _median("vm", "gcs_rss_kib"), why=_why_agent),
-    Mark("start to address printed, CPU", 5, "ms", _median("lcow", "start_cpu_ms")),
+    Mark("start to address printed, CPU", 5, "ms", _median("lcow", "start_cpu_ms"),
+         why=_why_start),
     Mark("Task.State, part of runc's median", 0.5, "",
          _ratio(("lcow", "state_us"), ("runc", "state_us")), why=_why_state),
     Mark("own cost of a sandbox start", 40, "ms", _median("vm", "own_ms"), why=_why_own),
@@ -251,6 +276,6 @@ MARKS = [
     Mark("a pod by clone, with 20 of them", 45, "MiB", _median("lcow clone", "pod20_mib"),
          why=_why_pod),
     Mark("stdio, the slower direction", 100, "MB/s", _stdio, most=False, why=_why_stdio),
-    Mark("VMM killed to exit event", 100, "ms", _median("lcow", "exit_ms")),
-    Mark("wake-ups per second, shim and agent", 0, "/s", _idle),
+    Mark("VMM killed to exit event", 100, "ms", _median("lcow", "exit_ms"), why=_why_exit),
+    Mark("wake-ups per second, shim and agent", 0, "/s", _idle, why=_why_idle),
 ]

@@ -12,13 +12,14 @@ from stats import summary, timed
 
 LIMIT = 300  # seconds for any one step
 
-# Prints "pid VmRSS Pss switches RssAnon" for each process of the agent.
+# Prints "pid Rss Pss switches Anonymous" for each process of the agent. Not by VmRSS, which the
+# kernel keeps only roughly.
 GUEST_PS = r"""
 look() {
     for p in /proc/[0-9]*; do
         case $(readlink $p/exe) in */gcs) ;; *) continue;; esac
-        awk '/^VmRSS:/ { r = $2 } /^Pss:/ { s = $2 } /ctxt_switches/ { c += $2 }
-             /^RssAnon:/ { a = $2 } END { print p, r, s, c, a }' p=${p#/proc/} $p/status $p/smaps_rollup
+        awk '/^Rss:/ { r = $2 } /^Pss:/ { s = $2 } /ctxt_switches/ { c += $2 }
+             /^Anonymous:/ { a = $2 } END { print p, r, s, c, a }' p=${p#/proc/} $p/status $p/smaps_rollup
     done
 }
 """
