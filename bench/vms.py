@@ -7,6 +7,8 @@ import re
 import subprocess
 import tarfile
 
+import cells  # noqa: F401  (finds the e2e modules)
+import harness
 import packages
 from stats import summary, timed
 
@@ -68,7 +70,8 @@ class Vms:
             conf.write(f"[vm]\nallow_emulation = true\nimage_dir = {self.image}\n"
                        f"template = {template}\n"
                        f"[host]\nrun_root = {self.work}/run\nscratch_dir = {self.work}\n"
-                       f"template_dir = {self.templates}\n")
+                       f"template_dir = {self.templates}\n"
+                       f"scratch_mib = {harness.SCRATCH_MIB}\n")
         return {**os.environ, "LCOW_CONFIG": path}
 
     def boot(self, *args, template="off", stdin=None):

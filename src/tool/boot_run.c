@@ -95,6 +95,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .allow_emulation = o->allow_emulation,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
+        .disk_mib = c->scratch_mib, /* or it would want a template of its own */
         .agent_log_level = s->tool->globals.log_level,
         .template_dir = c->use_template && !s->cold ? c->template_dir : NULL,
     };

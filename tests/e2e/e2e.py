@@ -80,8 +80,8 @@ class Test(harness.Test):
         self.is_runc = case.runtime == "runc"
         self.image = archives.name(case.images[0]) if case.images else None
         self.containerd = None
-        self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"], scratch_mib=512,
-                  log_level="debug")
+        self.keys(allow_emulation=True, scratch_dir=self.env["TMPDIR"],
+                  scratch_mib=harness.SCRATCH_MIB, log_level="debug")
         if TEMPLATE == "off" or case.cold:
             self.keys(template="off")
         else:

@@ -41,6 +41,9 @@ SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_tim
 STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
           "init": "the agent starts", "agent": "the agent is connected", "negotiated": "ready"}
 
+# A template has a disk of that size in it: VMs with another one are no clones of it.
+SCRATCH_MIB = 512
+
 # May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
 PERSISTENT = ("uids", "accel", "starts")
 
@@ -247,7 +250,7 @@ class Test:
                       "vm_uid_base": self.uid_base, "vm_uid_count": UIDS_PER_TEST,
                       "template": "off", "template_dir": os.path.join(self.dir, "templates")}
         if getattr(case, "clone", False) and TEMPLATE != "off":
-            self._keys.update(template="auto", template_dir=TEMPLATE)
+            self._keys.update(template="auto", template_dir=TEMPLATE, scratch_mib=SCRATCH_MIB)
 
     # ------------------------------------------------------------ surroundings
 

@@ -18,6 +18,7 @@ template = auto
 [host]
 run_root = {run_root}
 template_dir = {directory}
+scratch_mib = {scratch_mib}
 """
 
 
@@ -31,6 +32,7 @@ def build():
         path = os.path.join(private, "lcow.conf")
         with open(path, "w") as f:
             f.write(CONFIG.format(image=os.path.realpath(harness.IMAGE), directory=directory,
+                                  scratch_mib=harness.SCRATCH_MIB,
                                   run_root=os.path.join(private, "run")))
         r = subprocess.run([harness.LCOW, "template", "build"], capture_output=True, text=True,
                            env={**os.environ, "LCOW_CONFIG": path}, timeout=600)

@@ -22,6 +22,7 @@
 #include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
 #include "guest/runtime/standing.h"
+#include "guest/storage/scsi.h"
 #include "guest/storage/storage.h"
 #include "proto/link.h"
 #include <signal.h>
@@ -35,6 +36,8 @@
 #define KLOG_WARNINGS 5      /* and worse are printed */
 #define ENTROPY_MAX (64 * 1024)
 #define ENTROPY_NS (10 * NS_PER_S)
+#define DISK_NS (3 * NS_PER_S)
+#define DISK_LOOK_NS (20 * NS_PER_MS)
 
 struct agent {
     const struct agent_opts *opts;
@@ -234,6 +237,25 @@ static void take_stages(struct ctx *ctx, struct agent *a)
         stages_add(&a->stages, from_init.v[i].name, from_init.v[i].start_ns, from_init.v[i].end_ns);
 }
 
+static bool disk_found(void)
+{
+    AUTO_FREE char *name = NULL;
+    unsigned host;
+
+    return scsi_host("/sys", 0, &host) == 0 && scsi_block("/sys", host, 0, 0, &name) == 0;
+}
+
+/* The kernel looks at the disk beside everything else: what it has not done here every clone of us
+ * has to do. Nobody depends on it, and there may be no disk. */
+static void await_disk(struct ctx *ctx)
+{
+    struct ctx bounded = ctx_with_timeout(ctx, DISK_NS);
+    struct err ignored = ERR_INIT;
+
+    while (!disk_found() && fiber_sleep(&bounded, DISK_LOOK_NS, &ignored) == 0)
+        ;
+}
+
 /* What most containers need is loaded and made once, in the template. */
 static void be_template(void *arg)
 {
@@ -258,6 +280,7 @@ static void be_template(void *arg)
     /* Each character on the console costs an emulated machine several exits; that a clone's kernel
      * has found a disk is not worth that. */
     (void)klogctl(KLOG_CONSOLE_LEVEL, NULL, KLOG_WARNINGS);
+    await_disk(&ctx);
     (void)file_write("/proc/sys/vm/drop_caches", "3", 1, 0); /* only larger without */
     fprintf(stderr, "lcow: stage ready\n");
 }

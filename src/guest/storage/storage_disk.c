@@ -216,11 +216,12 @@ static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char
 }
 
 /* Neither a journal nor a log is replayed on a disk that others may be reading too. Inode tables
- * that were never written need not be: they are not read before they are used. */
+ * that were never written need not be: they are not read before they are used; nor need all bitmaps
+ * be read ahead, by a thread that is made for it. */
 static const char *mount_data(const char *type, bool read_only)
 {
     if (strcmp(type, "ext4") == 0)
-        return read_only ? "noload" : "noinit_itable";
+        return read_only ? "noload" : "noinit_itable,no_prefetch_block_bitmaps";
     if (strcmp(type, "xfs") == 0) /* snapshots of one base have its UUID, all of them */
         return read_only ? "norecovery,nouuid" : "nouuid";
     return "";

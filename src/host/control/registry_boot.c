@@ -195,6 +195,7 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .uid_count = c->vm_uid_count,
         .scsi_controllers = BOOT_CONTROLLERS,
         .pci_ports = config_pci_ports(c),
+        .disk_mib = c->scratch_mib, /* the scratch disk's place: the first that is taken */
         .agent_log_level = log_level_name(c->log_level),
         .template_dir = c->use_template ? c->template_dir : NULL,
         .ledger = b->ledger,

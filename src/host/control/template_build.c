@@ -35,6 +35,7 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
         .pci_ports = config_pci_ports(c),
+        .disk_mib = c->scratch_mib,
         .template_dir = c->template_dir,
     };
     return b->build(&limited, b->loop, &doc, b->wait, b->again, ret, ret_made, err);

@@ -36,7 +36,11 @@ struct vm_doc {
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
     uint32_t scsi_controllers;    /* present at boot, 0 … 4 */
     uint32_t pci_ports;           /* for pci_add; present at boot */
-    const char *agent_log_level;  /* for gcs; NULL: info */
+    /* An empty disk of this size is in slot 0:0 from the beginning, and the first scsi_add of an
+     * image of that size to that slot only fills it: the guest, or the template it is a clone of,
+     * has found the disk already. Until then nothing written to it is kept. 0: none. */
+    uint32_t disk_mib;
+    const char *agent_log_level; /* for gcs; NULL: info */
     /* Where saved VMs are kept. One that fits is cloned: what comes up is the same VM, sooner.
      * NULL: never. */
     const char *template_dir;

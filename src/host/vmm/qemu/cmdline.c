@@ -213,12 +213,27 @@ static void add_channels(const struct qemu_fds *fds, struct strv *out)
                   ",romfile=,guest_announce=off");
 }
 
+/* As qemu_scsi.c adds one, with nothing behind it yet. */
+static void add_disk(const struct vm_doc *doc, struct strv *out)
+{
+    strv_add(out, "-blockdev");
+    strv_addf(out, "driver=null-co,node-name=nothing,read-zeroes=on,size=%llu",
+              (unsigned long long)doc->disk_mib << 20);
+    strv_add(out, "-blockdev");
+    strv_add(out, "driver=raw,node-name=disk-0-0,file=nothing,read-only=off,discard=unmap");
+    strv_add(out, "-device");
+    strv_add(out, "scsi-hd,id=sd-0-0,bus=scsi0.0,channel=0,scsi-id=0,lun=0,drive=disk-0-0,"
+                  "serial=sd-0-0,rotation_rate=1,werror=report,rerror=report");
+}
+
 static void add_devices(const struct vm_doc *doc, struct strv *out)
 {
     for (unsigned i = 0; i < doc->scsi_controllers; i++) {
         strv_add(out, "-device");
         strv_addf(out, "virtio-scsi-pci,id=scsi%u", i);
     }
+    if (doc->scsi_controllers > 0 && doc->disk_mib > 0)
+        add_disk(doc, out);
     strv_add(out, "-fsdev");
     strv_add(out, "local,id=shares,path=" QEMU_JAIL_SHARES ",security_model=none,multidevs=remap");
     strv_add(out, "-device");

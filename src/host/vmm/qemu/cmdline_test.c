@@ -62,6 +62,7 @@ TEST(template_and_clone_are_as_recorded)
     doc.memory_mib = 128;
     doc.max_memory_mib = 128 + 32768;
     doc.max_cpus = 4;
+    doc.disk_mib = 10240;
     golden("template", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_TEMPLATE });
     golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE, .vcpus = 1 });
 }

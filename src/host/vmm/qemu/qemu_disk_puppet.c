@@ -15,7 +15,8 @@ enum { QMP = 3, CONSOLE = 4, LUNS = 64, CONTROLLERS = 4, FDSET_BASE = 1000 };
 enum { SLOTS = CONTROLLERS * LUNS };
 
 static int fdsets[SLOTS], held = -1;
-static bool nodes[SLOTS], devices[SLOTS], controllers[CONTROLLERS] = { true };
+static bool files[SLOTS], nodes[SLOTS], devices[SLOTS], controllers[CONTROLLERS] = { true };
+static bool spare; /* slot 0 has the disk of the command line, with nothing behind it */
 static char how[16], which[32];
 static unsigned answered_id;
 
@@ -64,6 +65,9 @@ static unsigned number_after(const char *line, const char *key)
 static unsigned slot_of(const char *line)
 {
     const char *at = strstr(line, "\"sd-") ? strstr(line, "\"sd-") : strstr(line, "\"disk-");
+
+    if (!at)
+        at = strstr(line, "\"file-");
     unsigned controller = 0, lun = 0, slot;
 
     if (strstr(line, "\"fdset-id\":"))
@@ -75,6 +79,27 @@ static unsigned slot_of(const char *line)
     if (slot >= SLOTS)
         choke("a slot out of range");
     return slot;
+}
+
+/* A file by itself, and how it gets below the disk of the command line. NULL when it was done. */
+static const char *perform_file(const char *cmd, unsigned s)
+{
+    if (!strcmp(cmd, "blockdev-add")) {
+        if (fdsets[s] < 0 || files[s] || !spare)
+            choke("a file without a descriptor, twice, or for no disk");
+        files[s] = true;
+    } else if (!strcmp(cmd, "blockdev-reopen")) {
+        if (!files[s] || !nodes[s] || !devices[s] || !spare || s != 0)
+            choke("nothing to put a file below");
+        spare = false;
+    } else if (!strcmp(cmd, "blockdev-del")) {
+        if (!files[s])
+            return "Failed to find node with node-name='file'";
+        if (nodes[s])
+            choke("a file is removed under its node");
+        files[s] = false;
+    }
+    return NULL;
 }
 
 /* NULL when it was done. */
@@ -101,10 +126,11 @@ static const char *perform(const char *cmd, unsigned s)
         if (devices[s])
             choke("a node is removed under its device");
         nodes[s] = false;
+        spare = spare && s != 0;
     } else if (!strcmp(cmd, "remove-fd")) {
         if (fdsets[s] < 0)
             return "File descriptor named 'fdset-id:1' not found";
-        if (nodes[s])
+        if (files[s] || (nodes[s] && !(spare && s == 0)))
             choke("a descriptor is removed under its node");
         close(fdsets[s]);
         fdsets[s] = -1;
@@ -133,7 +159,7 @@ static void quit(void)
 {
     agree();
     for (int i = 0; i < SLOTS; i++)
-        if (fdsets[i] >= 0 || nodes[i] || devices[i])
+        if (fdsets[i] >= 0 || files[i] || ((nodes[i] || devices[i]) && !(spare && i == 0)))
             exit(9);
     exit(0);
 }
@@ -169,7 +195,9 @@ static void handle(const char *line)
         refuse("DeviceNotFound", "Device 'sd' not found");
         return;
     }
-    const char *why = controller ? add_controller(line) : perform(cmd, s);
+    const char *why = controller                        ? add_controller(line)
+                      : strstr(line, "\"file-") != NULL ? perform_file(cmd, s)
+                                                        : perform(cmd, s);
     if (odd && !strcmp(how, "lost"))
         return;
     if (why)
@@ -213,9 +241,12 @@ int main(int argc, char **argv)
     char line[8192];
     size_t len = 0;
 
-    for (int i = 1; i < argc - 1; i++)
+    for (int i = 1; i < argc - 1; i++) {
         if (!strcmp(argv[i], "-name"))
             sscanf(argv[i + 1], "guest=%15[a-z].%31[^@,]", how, which);
+        if (!strncmp(argv[i + 1], "scsi-hd,id=sd-0-0,", 18))
+            spare = nodes[0] = devices[0] = true;
+    }
     for (int i = 0; i < SLOTS; i++)
         fdsets[i] = -1;
     say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "

@@ -35,7 +35,7 @@ struct fixture {
     int image;
 };
 
-static void start(struct ctx *ctx, struct fixture *f, const char *part)
+static void start_with(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib)
 {
     Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
     struct err err = ERR_INIT;
@@ -70,12 +70,18 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
                                 .allow_emulation = true,
                                 .uid_base = 61100,
                                 .uid_count = 4,
-                                .scsi_controllers = 1 };
+                                .scsi_controllers = 1,
+                                .disk_mib = disk_mib };
     f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
     ASSERT_OK(f->v->ops->create(ctx, f->v, &doc, &err), err);
     ASSERT_OK(f->v->ops->start(ctx, f->v, &err), err);
     f->image = open(f->initrd, O_RDWR | O_CLOEXEC);
     ASSERT(f->image >= 0);
+}
+
+static void start(struct ctx *ctx, struct fixture *f, const char *part)
+{
+    start_with(ctx, f, part, 0);
 }
 
 /* The puppet must have nothing left, and must not have choked. */
@@ -121,6 +127,65 @@ static int take_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, s
 static int take(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
 {
     return take_at(f, (struct scsi_slot){ 0, lun }, timeout, err);
+}
+
+/* A real QEMU takes these in tests/integration and by each clone in tests/e2e. */
+TEST_FIBER(an_image_of_the_right_size_fills_the_disk_of_boot)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_with(ctx, &f, "spare", 1);
+    ASSERT_EQ(ftruncate(f.image, 1 << 20), 0);
+    ASSERT_OK(add(&f, 1, AMPLE, &err), err); /* another slot is another disk */
+    ASSERT_OK(add(&f, 0, AMPLE, &err), err);
+    ASSERT_FAIL(add(&f, 0, AMPLE, &err), err, ERR_STATE);
+    for (uint8_t lun = 0; lun < 2; lun++)
+        ASSERT_OK(take(&f, lun, AMPLE, &err), err);
+    ASSERT_OK(add(&f, 0, AMPLE, &err), err); /* it was there once */
+    ASSERT_OK(take(&f, 0, AMPLE, &err), err);
+    finish(&f);
+}
+
+TEST_FIBER(an_image_of_another_size_takes_the_place_of_the_disk_of_boot)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_with(ctx, &f, "spare", 1);
+    ASSERT_OK(add(&f, 0, AMPLE, &err), err);
+    ASSERT_OK(take(&f, 0, AMPLE, &err), err);
+    finish(&f);
+}
+
+TEST_FIBER(a_disk_of_boot_that_is_not_filled_leaves_nothing)
+{
+    static const char *const steps[] = { "add-fd", "blockdev-add", "blockdev-reopen" };
+
+    /* A descriptor whose answer is lost is the business of all disks. */
+    for (size_t i = 0; i < 2 * ARRAY_LEN(steps) - 1; i++) {
+        bool lost = i >= ARRAY_LEN(steps);
+        AUTO_FREE char *part =
+            str_format("%s.%s", lost ? "lost" : "error", steps[lost ? i - 2 : i]);
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start_with(ctx, &f, part, 1);
+        ASSERT_EQ(ftruncate(f.image, 1 << 20), 0);
+        ASSERT_FAIL(add(&f, 0, lost ? ENOUGH : AMPLE, &err), err,
+                    lost ? ERR_DEADLINE : ERR_UNKNOWN);
+        ASSERT_OK(add(&f, 0, AMPLE, &err), err);
+        ASSERT_OK(take(&f, 0, AMPLE, &err), err);
+        finish(&f);
+    }
+}
+
+TEST_FIBER(a_disk_of_boot_that_nobody_fills_is_no_trouble)
+{
+    struct fixture f;
+
+    start_with(ctx, &f, "spare", 1);
+    finish(&f);
 }
 
 TEST_FIBER(a_disk_that_qemu_refuses_at_any_step_leaves_nothing)

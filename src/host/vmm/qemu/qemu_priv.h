@@ -86,6 +86,7 @@ struct qemu {
     struct list nics;  /* struct qemu_nic, of qemu_nic.c */
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
+    bool has_spare;         /* the disk of boot is there, and empty */
     struct list pcis;       /* struct qemu_pci, of qemu_pci.c */
     bool has_iommu;         /* QEMU has the object that vfio devices share */
 

@@ -343,5 +343,7 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
     if (r < 0)
         return err_wrap(err, "start %s", q->program);
     *ret = proc_new(q, child, &w);
+    q->has_spare =
+        (q->form == QEMU_COLD ? &q->doc : &q->tpl_doc)->scsi_controllers > 0 && q->doc.disk_mib > 0;
     return 0;
 }

@@ -1,6 +1,7 @@
 /* qemu_scsi.c - disks: the image's descriptor goes to QEMU over its monitor (add-fd), becomes a
- * block node, then a disk on a controller, which is added if need be. A step is noted before it is
- * asked for: an answer that was never read does not lose the thing. Undoing and removing are the
+ * block node, then a disk on a controller, which is added if need be; or it is put below the disk
+ * that was there from the beginning, of which the guest notices nothing. A step is noted before it
+ * is asked for: an answer that was never read does not lose the thing. Undoing and removing are the
  * same walk backwards, which can stop anywhere and be repeated. */
 #include "base/child.h"
 #include "base/clock.h"
@@ -30,7 +31,7 @@ struct qemu_disk {
     struct scsi_slot slot;
     bool inside;   /* an add or a remove works on it */
     bool attached; /* all of it is there */
-    bool has_fdset, has_node, has_device, read_only, is_block;
+    bool has_fdset, has_file, has_node, has_device, read_only, is_block;
     bool deleted; /* the event came */
     struct waitq deleted_q;
 };
@@ -55,21 +56,50 @@ static void fdset_args(struct jsw *w, const void *arg)
     jsw_u64(w, "fdset-id", fdset_id(arg));
 }
 
+static void put_node(struct jsw *w, const char *driver, const struct qemu_disk *d)
+{
+    jsw_str(w, "driver", driver);
+    jsw_bool(w, "read-only", d->read_only);
+    jsw_str(w, "discard", "unmap");
+}
+
+static void put_file(struct jsw *w, const struct qemu_disk *d)
+{
+    AUTO_FREE char *path = str_format("/dev/fdset/%llu", (unsigned long long)fdset_id(d));
+
+    put_node(w, d->is_block ? "host_device" : "file", d);
+    jsw_str(w, "filename", path);
+}
+
 static void node_args(struct jsw *w, const void *arg)
 {
     const struct qemu_disk *d = arg;
-    AUTO_FREE char *path = str_format("/dev/fdset/%llu", (unsigned long long)fdset_id(d));
 
-    jsw_str(w, "driver", "raw");
+    put_node(w, "raw", d);
     put_name(w, "node-name", "disk", d);
-    jsw_bool(w, "read-only", d->read_only);
-    jsw_str(w, "discard", "unmap");
     jsw_obj(w, "file");
-    jsw_str(w, "driver", d->is_block ? "host_device" : "file");
-    jsw_str(w, "filename", path);
-    jsw_bool(w, "read-only", d->read_only);
-    jsw_str(w, "discard", "unmap");
+    put_file(w, d);
     jsw_end_obj(w);
+}
+
+/* By itself, to be put below a node that is there. */
+static void file_args(struct jsw *w, const void *arg)
+{
+    put_file(w, arg);
+    put_name(w, "node-name", "file", arg);
+}
+
+static void reopen_args(struct jsw *w, const void *arg)
+{
+    const struct qemu_disk *d = arg;
+
+    jsw_arr(w, "options");
+    jsw_obj(w, NULL);
+    put_node(w, "raw", d);
+    put_name(w, "node-name", "disk", d);
+    put_name(w, "file", "file", d);
+    jsw_end_obj(w);
+    jsw_end_arr(w);
 }
 
 static void device_args(struct jsw *w, const void *arg)
@@ -101,6 +131,11 @@ static void node_name_args(struct jsw *w, const void *arg)
     put_name(w, "node-name", "disk", arg);
 }
 
+static void file_name_args(struct jsw *w, const void *arg)
+{
+    put_name(w, "node-name", "file", arg);
+}
+
 /* --- records --- */
 
 static struct qemu_disk *find_disk(struct qemu *q, struct scsi_slot slot)
@@ -124,6 +159,7 @@ void qemu_disks_forget(struct qemu *q)
     while (!list_empty(&q->disks))
         drop_disk(LIST_FIRST(&q->disks, struct qemu_disk, node));
     q->n_controllers = 0;
+    q->has_spare = false;
 }
 
 void qemu_disk_deleted(struct qemu *q, const char *device)
@@ -177,16 +213,26 @@ static int remove_device(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, s
     }
 }
 
+static int remove_node(struct ctx *ctx, struct qemu *q, struct qemu_disk *d,
+                       void (*args)(struct jsw *w, const void *arg), struct err *err)
+{
+    if (qmp_client_call(ctx, q->proc->qmp, "blockdev-del", args, d, NULL, err) < 0 &&
+        !(err->code == ERR_UNKNOWN && strstr(err->msg, "find node")))
+        return -1;
+    return 0;
+}
+
 static int walk_back(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, struct err *err)
 {
     if (d->has_device && remove_device(ctx, q, d, err) < 0)
         return -1;
     d->has_device = false;
-    if (d->has_node &&
-        qmp_client_call(ctx, q->proc->qmp, "blockdev-del", node_name_args, d, NULL, err) < 0 &&
-        !(err->code == ERR_UNKNOWN && strstr(err->msg, "find node")))
+    if (d->has_node && remove_node(ctx, q, d, node_name_args, err) < 0)
         return -1;
     d->has_node = false;
+    if (d->has_file && remove_node(ctx, q, d, file_name_args, err) < 0)
+        return -1;
+    d->has_file = false;
     /* QEMU refuses this only if there is no such set. */
     if (d->has_fdset &&
         qmp_client_call(ctx, q->proc->qmp, "remove-fd", fdset_args, d, NULL, err) < 0 &&
@@ -216,12 +262,40 @@ static int take_back(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, struc
 
 /* --- forwards --- */
 
+/* The guest has been told of a disk for writing, and of its size. */
+static bool fits_spare(const struct qemu *q, const struct qemu_disk *d, int image_fd)
+{
+    struct stat st;
+
+    return !d->read_only && !d->is_block && fstat(image_fd, &st) == 0 &&
+           (uint64_t)st.st_size == (uint64_t)q->doc.disk_mib << 20;
+}
+
+static int fill_spare(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, struct err *err)
+{
+    d->has_file = true;
+    if (qmp_client_call(ctx, q->proc->qmp, "blockdev-add", file_args, d, NULL, err) < 0)
+        return -1;
+    return qmp_client_call(ctx, q->proc->qmp, "blockdev-reopen", reopen_args, d, NULL, err);
+}
+
 static int walk_on(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, int image_fd,
                    struct err *err)
 {
+    bool spare = q->has_spare && d->slot.controller == 0 && d->slot.lun == 0;
+
+    if (spare) {
+        q->has_spare = false;
+        d->has_node = d->has_device = true;
+        spare = fits_spare(q, d, image_fd);
+        if (!spare && walk_back(ctx, q, d, err) < 0)
+            return -1;
+    }
     d->has_fdset = true;
     if (qmp_client_call_fd(ctx, q->proc->qmp, "add-fd", image_fd, fdset_args, d, NULL, err) < 0)
         return -1;
+    if (spare)
+        return fill_spare(ctx, q, d, err);
     d->has_node = true;
     if (qmp_client_call(ctx, q->proc->qmp, "blockdev-add", node_args, d, NULL, err) < 0)
         return -1;
