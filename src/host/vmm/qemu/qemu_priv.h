@@ -115,7 +115,7 @@ struct qemu {
     bool dialled;                       /* the guest has said its token */
     uint64_t grown_bytes;               /* by virtio-mem, as QEMU told last */
     bool ready;                         /* a template's agent waits for its token */
-    uint32_t n_cpus;                    /* now; 0: as the document says */
+    uint64_t cpu_ids;                   /* bit N: the vCPU "cpu-N" was added and is there */
     bool proving;
     struct qemu_proc *proc;
     struct console console;

@@ -80,11 +80,24 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
 
 /* --- vCPUs --- */
 
+_Static_assert(QEMU_CPUS_MAX <= 64, "a bit for each");
+
 struct cpu_slot {
     const json_t *props;
     const char *type;
     char id[24];
 };
+
+static uint32_t count_cpus(const struct qemu *q)
+{
+    return base_doc(q)->cpus + (uint32_t)__builtin_popcountll(q->cpu_ids);
+}
+
+static const char *cpu_name(unsigned number, char id[24])
+{
+    snprintf(id, 24, "cpu-%u", number);
+    return id;
+}
 
 static void cpu_args(struct jsw *w, const void *arg)
 {
@@ -126,19 +139,28 @@ static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
         return -1;
     if (!find_free(list.data, &s))
         return err_set(err, ERR_RANGE, "qemu has no vCPU left to add");
-    snprintf(s.id, sizeof(s.id), "cpu-%u", q->n_cpus);
-    return qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err);
+
+    unsigned number = base_doc(q)->cpus;
+
+    while (q->cpu_ids >> number & 1)
+        number++;
+    (void)cpu_name(number, s.id);
+    if (qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err) < 0)
+        return -1;
+    q->cpu_ids |= UINT64_C(1) << number;
+    return 0;
 }
 
+/* Perhaps long after we have given up to wait for it, when others have been added. */
 void qemu_cpu_deleted(struct qemu *q, const char *device)
 {
     char id[24];
 
-    snprintf(id, sizeof(id), "cpu-%u", q->n_cpus - 1);
-    if (!str_eq(device, id))
-        return;
-    q->n_cpus--;
-    waitq_wake_all(&q->stage_q);
+    for (unsigned i = 0; i < QEMU_CPUS_MAX; i++)
+        if (q->cpu_ids >> i & 1 && str_eq(device, cpu_name(i, id))) {
+            q->cpu_ids &= ~(UINT64_C(1) << i);
+            waitq_wake_all(&q->stage_q);
+        }
 }
 
 static void id_args(struct jsw *w, const void *arg)
@@ -150,20 +172,21 @@ static void id_args(struct jsw *w, const void *arg)
 static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CPU_NS);
-    uint32_t before = q->n_cpus;
+    unsigned number = 63 - (unsigned)__builtin_clzll(q->cpu_ids); /* the highest */
+    uint64_t bit = UINT64_C(1) << number;
     char id[24];
 
-    snprintf(id, sizeof(id), "cpu-%u", before - 1);
+    (void)cpu_name(number, id);
     if (qmp_client_call(&limited, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0) {
         if (err->code != ERR_NOT_FOUND)
             return -1;
         err_clear(err);
-        q->n_cpus = before - 1; /* the guest let go of it when we had given up */
+        q->cpu_ids &= ~bit; /* the guest let go of it when we had given up */
         return 0;
     }
-    while (q->n_cpus == before && !qemu_is_gone(q))
+    while (q->cpu_ids & bit && !qemu_is_gone(q))
         if (waitq_wait(&limited, &q->stage_q, "the guest to let go of a vCPU", err) < 0)
-            return err_wrap(err, "the guest keeps %u vCPUs", before);
+            return err_wrap(err, "the guest keeps %u vCPUs", count_cpus(q));
     return 0;
 }
 
@@ -174,14 +197,10 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
     if (cpus < d->cpus || cpus > d->max_cpus)
         return err_set(err, ERR_RANGE, "%u vCPUs: this VM can have %u to %u", cpus, d->cpus,
                        d->max_cpus);
-    if (q->n_cpus == 0)
-        q->n_cpus = d->cpus;
-    while (q->n_cpus < cpus) {
+    while (count_cpus(q) < cpus)
         if (add_cpu(ctx, q, err) < 0)
             return -1;
-        q->n_cpus++;
-    }
-    while (q->n_cpus > cpus)
+    while (count_cpus(q) > cpus && !qemu_is_gone(q))
         if (remove_cpu(ctx, q, err) < 0)
             return -1;
     return 0;
@@ -194,11 +213,11 @@ static int check_emulated(struct qemu *q, uint32_t cpus, bool *ret_keep, struct 
 {
     bool one_thread = q->doc.cpus == 1;
 
-    *ret_keep = one_thread && cpus < q->n_cpus;
+    *ret_keep = one_thread && cpus < count_cpus(q);
     if (*ret_keep)
-        log_info(&q->life, "an emulated VM keeps its vCPUs", F_U("cpus", q->n_cpus),
+        log_info(&q->life, "an emulated VM keeps its vCPUs", F_U("cpus", count_cpus(q)),
                  F_U("asked", cpus));
-    if (!one_thread && cpus > q->n_cpus)
+    if (!one_thread && cpus > count_cpus(q))
         return err_set(err, ERR_STATE,
                        "an emulated VM that began with %u vCPUs cannot get more: QEMU would abort; "
                        "give them at the start",

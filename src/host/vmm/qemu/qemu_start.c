@@ -153,7 +153,7 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     err_clear(err);
     q->proving = false;
     q->form = QEMU_COLD;
-    q->n_cpus = 0;
+    q->cpu_ids = 0;
     q->grown_bytes = 0;
     return start_once(ctx, q, err);
 }

@@ -10,7 +10,10 @@
 enum { QMP = 3, CONSOLE = 4, STATE = 9 };
 
 static char part[64];
-static unsigned cpus = 1;
+enum { SLOTS = 4, NONE = -1, BUILT_IN = -2 };
+static int cpus[SLOTS] = { BUILT_IN, NONE, NONE, NONE }; /* the number of the device in it */
+static bool late; /* a guest called so lets go of its first vCPU when the next is added */
+static int pending = NONE;
 static unsigned dies_at; /* a clone called "dies-at-3" is killed when the third command comes */
 
 static void say(int fd, const char *text)
@@ -45,16 +48,69 @@ static void reply(const char *line, const char *value)
 /* Highest first, as QEMU has them; those that are there have a path. */
 static void list_cpus(const char *line)
 {
-    char text[512] = "[";
+    char text[1024] = "[";
 
-    for (unsigned i = 3; i-- > 0;)
+    for (unsigned i = SLOTS; i-- > 0;)
         snprintf(
             text + strlen(text), sizeof(text) - strlen(text),
             "%s{\"type\": \"max-x86_64-cpu\", \"vcpus-count\": 1, %s\"props\": {\"socket-id\": "
             "%u, \"core-id\": 0, \"thread-id\": 0}}",
-            i == 2 ? "" : ", ", i < cpus ? "\"qom-path\": \"/machine\", " : "", i);
+            i == SLOTS - 1 ? "" : ", ", cpus[i] != NONE ? "\"qom-path\": \"/machine\", " : "", i);
     strcat(text, "]");
     reply(line, text);
+}
+
+static int number_after(const char *line, const char *what)
+{
+    const char *at = strstr(line, what);
+
+    return at ? atoi(at + strlen(what)) : NONE;
+}
+
+static int slot_of(int number)
+{
+    for (int i = 0; i < SLOTS; i++)
+        if (cpus[i] == number)
+            return i;
+    return NONE;
+}
+
+static void let_go(int slot)
+{
+    char text[64];
+
+    snprintf(text, sizeof(text), "\"device\": \"cpu-%d\", \"path\": \"/x\"", cpus[slot]);
+    cpus[slot] = NONE;
+    event("DEVICE_DELETED", text);
+}
+
+static void add_cpu(const char *line)
+{
+    int slot = number_after(line, "\"socket-id\":"), number = number_after(line, "\"id\":\"cpu-");
+    bool right =
+        slot >= 0 && slot < SLOTS && cpus[slot] == NONE && number >= 0 && slot_of(number) == NONE;
+
+    if (right)
+        cpus[slot] = number;
+    reply(line, right ? "{}" : "[]");
+    if (pending != NONE)
+        let_go(pending);
+    pending = NONE;
+}
+
+static void remove_cpu(const char *line)
+{
+    int slot = slot_of(number_after(line, "\"id\":\"cpu-"));
+
+    if (slot == NONE)
+        _exit(4); /* nobody asks for what is gone */
+    reply(line, "{}");
+    if (!late) {
+        let_go(slot);
+        return;
+    }
+    pending = slot;
+    late = false;
 }
 
 static void incoming(const char *line)
@@ -90,18 +146,14 @@ static void answer(const char *line)
     } else if (strstr(line, "query-hotpluggable-cpus")) {
         list_cpus(line);
     } else if (strstr(line, "\"device_add\"")) {
-        bool right = strstr(line, "\"socket-id\":1") && strstr(line, "\"id\":\"cpu-1\"");
-        cpus += right;
-        reply(line, right ? "{}" : "[]");
+        add_cpu(line);
     } else if (strstr(line, "\"qom-set\"") && value) {
         reply(line, "{}");
         snprintf(text, sizeof(text), "\"id\": \"grow0\", \"size\": %llu",
                  strtoull(value + 8, NULL, 10));
         event("MEMORY_DEVICE_SIZE_CHANGE", text);
-    } else if (strstr(line, "\"device_del\"") && strstr(line, "\"id\":\"cpu-1\"")) {
-        cpus--;
-        reply(line, "{}");
-        event("DEVICE_DELETED", "\"device\": \"cpu-1\", \"path\": \"/x\"");
+    } else if (strstr(line, "\"device_del\"")) {
+        remove_cpu(line);
     } else {
         reply(line, "{}");
     }
@@ -121,6 +173,7 @@ int main(int argc, char **argv)
         template = template || strstr(argv[i + 1], "mem-path=/proc/self/fd/");
         clone = clone || strcmp(argv[i], "-incoming") == 0;
     }
+    late = strcmp(part, "late") == 0;
     if (clone)
         sscanf(part, "dies-at-%u", &dies_at);
     say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "

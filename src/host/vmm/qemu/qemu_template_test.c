@@ -1,14 +1,18 @@
 /* Building a template and what becomes of a clone that fails, with a puppet in QEMU's place:
  * everything is real but the program in the jail. A clone that comes to life is in
  * tests/integration. */
+#include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "harness/tap.h"
 #include "host/own/template.h"
 #include "host/vmm/qemu/qemu.h"
+#include "host/vmm/qemu/qemu_priv.h"
 #include "host/vmm/vmm.h"
+#include "proto/qmp.h"
 
 #include <elf.h>
 #include <stdio.h>
@@ -321,6 +325,54 @@ TEST_FIBER(a_template_of_another_processor_is_not_used_and_said)
     ASSERT_OK(v->ops->release(ctx, v, &err), err);
     v->ops->free(v);
     ASSERT_EQ(count(&f), 1);
+    ASSERT_EQ(dir_remove(f.root), 0);
+}
+
+/* How many QEMU has; whatever event it sent before that has been heard then. */
+static unsigned real_cpus(struct ctx *ctx, struct vmm *v)
+{
+    AUTO(qmp_message_release) struct qmp_message list = { 0 };
+    struct err err = ERR_INIT;
+    unsigned n = 0;
+
+    ASSERT_OK(qmp_client_call(ctx, qemu_of(v)->proc->qmp, "query-hotpluggable-cpus", NULL, NULL,
+                              &list, &err),
+              err);
+    for (size_t i = 0; i < json_array_size(list.data); i++)
+        n += json_object_get(json_array_get(list.data, i), "qom-path") != NULL;
+    return n;
+}
+
+/* The guest lets go of one after we have given up, and after another has come. */
+TEST_FIBER(a_vcpu_that_goes_late_is_counted_and_the_others_keep_their_names)
+{
+    struct vmm *v = qemu_vmm_new(ctx->loop);
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    f.doc.template_dir = NULL;
+    f.doc.max_cpus = 4;
+    name(&f, "late");
+    ASSERT_OK(v->ops->create(ctx, v, &f.doc, &err), err);
+    ASSERT_OK(v->ops->start(ctx, v, &err), err);
+    qemu_of(v)->accel.emulated = false; /* an emulated one keeps its vCPUs */
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 3, &err), err);
+
+    struct ctx little = ctx_with_timeout(ctx, 200 * NS_PER_MS);
+
+    ASSERT_FAIL(v->ops->set_cpus(&little, v, 2, &err), err, ERR_DEADLINE);
+    err_clear(&err);
+    ASSERT_EQ(real_cpus(ctx, v), 3);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 4, &err), err);
+    ASSERT(real_cpus(ctx, v) >= 3); /* one has come; if the late one went since, there are 3 */
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 4, &err), err);
+    ASSERT_EQ(real_cpus(ctx, v), 4);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 3, &err), err);
+    ASSERT_EQ(real_cpus(ctx, v), 3);
+    ASSERT_OK(v->ops->set_cpus(ctx, v, 1, &err), err);
+    ASSERT_EQ(real_cpus(ctx, v), 1);
+    end(&f, v);
     ASSERT_EQ(dir_remove(f.root), 0);
 }
 
