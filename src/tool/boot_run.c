@@ -93,6 +93,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .max_cpus = o->cpus,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = o->allow_emulation,
+        .code_cache_mib = c->emulation_cache_mib,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
         .disk_mib = c->scratch_mib, /* or it would want a template of its own */

@@ -38,6 +38,7 @@ COLD_ON = "1.7"   # so that both ways are gone: on this one VMs boot on their ow
 COLD_EACH = 3     # those of every third case; with --full all
 
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
+                         "emulation_cache_mib": "vm",
                          "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
                          "scratch_mib": "host", "scratch_quota_mib": "host"})
 

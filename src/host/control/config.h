@@ -25,6 +25,7 @@ struct err;
 struct config {
     /* [vm] */
     bool allow_emulation;
+    uint32_t emulation_cache_mib; /* 0: as much as a start needs */
     uint32_t memory_mib, cpus, boot_timeout_s;
     uint32_t overhead_mib, max_memory_mib, max_cpus; /* of VMs sized by a container's limits */
     char *qemu;                                      /* path or a name in PATH */

@@ -7,6 +7,8 @@
 #include <ctype.h>
 #include <string.h>
 
+#define CODE_CACHE_MIN 8 /* MiB */
+
 /* Bounds the cache of translated code; what is used of it is the pod's memory. When it is full, all
  * of it is thrown away and translated again, and translating, not running, is what emulation costs.
  * Measured with QEMU 10.0 and Debian's 6.1 on one vCPU: 16 MiB hold 28 600 blocks. A boot to "true"
@@ -14,6 +16,8 @@
  * need 65 000, which become 102 000 with 32 MiB (docs/decisions/0011). vCPUs share it. */
 static unsigned tb_size_mib(const struct vm_doc *doc, const struct qemu_host *host)
 {
+    if (host->code_cache_mib > 0 && host->form != QEMU_TEMPLATE) /* whose clones may have others */
+        return host->code_cache_mib < CODE_CACHE_MIN ? CODE_CACHE_MIN : host->code_cache_mib;
     if (host->form == QEMU_CLONE)
         return host->vcpus <= 2 ? 40 : 64;
     return doc->max_cpus == 1 ? 32 : 64;

@@ -42,7 +42,8 @@ struct qemu_host {
     bool emulated;
     uint32_t tsc_khz; /* 0: unknown */
     enum qemu_form form;
-    uint32_t vcpus; /* of a clone: what it will have */
+    uint32_t vcpus;          /* of a clone: what it will have */
+    uint32_t code_cache_mib; /* as vm_doc's */
 };
 
 struct qemu_fds {

@@ -67,6 +67,22 @@ TEST(template_and_clone_are_as_recorded)
     golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE, .vcpus = 1 });
 }
 
+TEST(the_code_cache_is_as_configured_but_not_the_templates)
+{
+    struct vm_doc doc = doc_of(1);
+    struct qemu_host host = { .emulated = true, .form = QEMU_CLONE, .vcpus = 1 };
+
+    host.code_cache_mib = 20;
+    for (int form = QEMU_COLD; form <= QEMU_CLONE; form++) {
+        host.form = (enum qemu_form)form;
+        AUTO_FREE char *args = text_of(&doc, &host);
+        ASSERT_EQ(strstr(args, ",tb-size=20\n") != NULL, form != QEMU_TEMPLATE);
+    }
+    host.code_cache_mib = 1; /* QEMU would do nothing but translate */
+    AUTO_FREE char *args = text_of(&doc, &host);
+    ASSERT_HAS(args, ",tb-size=8\n");
+}
+
 TEST(four_vcpus_under_emulation_are_as_recorded)
 {
     struct vm_doc doc = doc_of(4);

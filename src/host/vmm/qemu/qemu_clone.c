@@ -39,7 +39,8 @@ struct qemu_host qemu_host_of(const struct qemu *q)
     return (struct qemu_host){ .emulated = q->accel.emulated,
                                .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0,
                                .form = q->form,
-                               .vcpus = q->doc.cpus };
+                               .vcpus = q->doc.cpus,
+                               .code_cache_mib = q->doc.code_cache_mib };
 }
 
 /* --- which one --- */
