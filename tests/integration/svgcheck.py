@@ -9,12 +9,13 @@
 
 prints them and, with a directory, renders both themes there as PNG (librsvg2-bin).
 
-Widths are bounds: no monospaced font in use is wider than 0.63 of its size. Only what our pictures are made of is
-known: rect, path, text, and a style sheet of classes with one block for dark readers.
+Widths are bounds: no monospaced font in use is wider than 0.63 of its size. Only what our pictures
+are made of is known: rect, path, text, and a style sheet of classes with one block for dark readers.
 """
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import xml.etree.ElementTree as xml
@@ -132,6 +133,8 @@ def troubles(svg):
 
 
 def render(svg, directory, name):
+    if not shutil.which("rsvg-convert"):
+        sys.exit("no rsvg-convert here: apt install librsvg2-bin")
     for theme, text in (("light", svg), ("dark", dark(svg))):
         out = os.path.join(directory, f"{name}.{theme}.png")
         subprocess.run(["rsvg-convert", "-z", "1.4", "-o", out], input=text, text=True, check=True)
