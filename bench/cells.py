@@ -63,15 +63,19 @@ def _work(connection, runtime, version, keys, measure, args):
         t.wipe()
 
 
-def run(runtime, version, measure, *args, **keys):
-    """measure(t, *args) in a cell; keys are those of lcow's configuration. Its result, or the
-    words of what failed as a string."""
+def begin(runtime, version, measure, *args, **keys):
+    """Starts measure(t, *args) in a cell; keys are those of lcow's configuration. For finish()."""
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
         target=_work, args=(theirs, runtime, version, keys, measure, args))
     process.start()
     theirs.close()
-    what = f"{measure.__name__} of {runtime} under containerd {version}"
+    return process, ours, f"{measure.__name__} of {runtime} under containerd {version}"
+
+
+def finish(begun):
+    """Its result, or the words of what failed as a string."""
+    process, ours, what = begun
     try:
         result = ours.recv() if ours.poll(SECONDS) else f"{what}: not done after {SECONDS} s"
     except EOFError:
@@ -83,3 +87,8 @@ def run(runtime, version, measure, *args, **keys):
         process.kill()
         process.join()
     return result
+
+
+def run(runtime, version, measure, *args, **keys):
+    """One after the other."""
+    return finish(begin(runtime, version, measure, *args, **keys))

@@ -20,6 +20,8 @@ from stats import summary, timed, timed_both
 BULK = 128 << 20
 SETTLE = 3   # seconds until a shim that was busy is idle
 IDLE = 10    # seconds over which wake-ups are counted
+TURNS = 20   # of calls
+PATIENCE = 180  # seconds for the other to be there and make its calls
 TYPE_PROCESS = "types.containerd.io/opencontainers/runtime-spec/1/Process"
 
 
@@ -98,9 +100,13 @@ def starts(t, runs):
     return {"start_ms": summary(wall), "start_cpu_ms": summary(cpu)}
 
 
+def one_run(t):
+    return timed_both(lambda: t.must(*t.run_args("--rm", "once", "true")))
+
+
 def runs_of_ctr(t, runs):
     """ctr run --rm true, from nothing to nothing."""
-    both = [timed_both(lambda: t.must(*t.run_args("--rm", "once", "true"))) for _ in range(runs)]
+    both = [one_run(t) for _ in range(runs)]
     return {"run_ms": summary(w for w, _ in both), "run_cpu_ms": summary(c for _, c in both)}
 
 
@@ -116,10 +122,44 @@ def idle(shim):
 
 
 def calls(client, count):
-    """Stats asks the guest and is slower, so fewer of them."""
-    found = {f"{method.lower()}_us": summary(client.times_us(method, n))
+    """Stats is slower, so fewer of them."""
+    return {key: summary(times) for key, times in times_of_calls(client, count).items()}
+
+
+def times_of_calls(client, count):
+    found = {f"{method.lower()}_us": client.times_us(method, n)
              for method, n in (("State", count), ("Connect", count), ("Stats", count // 4))}
-    return {**found, "echo_us": summary(echo_us(client, count))}
+    return {**found, "echo_us": echo_us(client, count)}
+
+
+def take_turns(times, step, turn, others):
+    """Each does it once, then the other does, so that what else the machine does is the same for
+    both. turn and others: semaphores of both."""
+    for _ in range(times):
+        if not turn.acquire(timeout=PATIENCE):
+            raise harness.Failure("the other shim did not take its turn")
+        try:
+            step()
+        finally:
+            others.release()
+
+
+def calls_in_turns(t, count, turn, others):
+    t.detach("c1", "sleep", "100000")
+    client, found = Client(t, "c1"), {}
+
+    def some():
+        for key, times in times_of_calls(client, count // TURNS).items():
+            found.setdefault(key, []).extend(times)
+    take_turns(TURNS, some, turn, others)
+    client.socket.close()
+    return {key: summary(times) for key, times in found.items()}
+
+
+def runs_in_turns(t, runs, turn, others):
+    both = []
+    take_turns(runs, lambda: both.append(one_run(t)), turn, others)
+    return {"run_ms": summary(w for w, _ in both), "run_cpu_ms": summary(c for _, c in both)}
 
 
 def echo_us(client, count):
@@ -302,11 +342,11 @@ def exits(t, runs):
 def measure(t, n):
     """Everything, in one cell. n: the repetitions (run's N)."""
     found = cells.Steps()
-    found.attempt("ctr run", runs_of_ctr, t, n["run"])
+    if not t.is_runc:  # whose runs are in turns with clones
+        found.attempt("ctr run", runs_of_ctr, t, n["run"])
     t.detach(*group("c1", "sandbox"), "c1", "sleep", "100000")
     shim, client = t.shim_pid(), Client(t, "c1")
     found.attempt("idle", idle, shim)
-    found.attempt("calls", calls, client, n["calls"])
     # What grows the shim comes in the order of its size, before anything else has.
     found.attempt("growth by execs", growth_by_execs, client, shim, n["growth"])
     found.attempt("growth by containers", growth_by_containers, t, shim, n["growth"])
