@@ -180,15 +180,18 @@ TEST_FIBER(a_clone_that_fails_is_a_cold_start)
  * memory, the list of vCPUs, one more of them. After that it is the guest that says something. */
 TEST_FIBER(a_clone_that_is_killed_at_any_command_is_a_cold_start)
 {
+    static const char *const at[] = { "",        "migrate-set-capabilities", "migrate-incoming",
+                                      "qom-set", "query-hotpluggable-cpus",  "device_add" };
     char key[TEMPLATE_KEY_SIZE], part[32];
     struct fixture f;
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
     f.doc.cpus = 2;
-    for (unsigned i = 1; i <= 6; i++) {
-        snprintf(part, sizeof(part), "dies-at-%u", i);
-        start_cold(&f, part, "", false);
+    f.doc.memory_mib = 400;
+    for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
+        snprintf(part, sizeof(part), "dies-at-%u", i + 1);
+        start_cold(&f, part, at[i], false);
     }
     ASSERT_EQ(dir_remove(f.root), 0);
 }
