@@ -25,6 +25,9 @@ def runs(t):
     t.equal(pod.state, cri.NOTREADY)
     pod.remove()
     t.equal(list(t.cri.ListPodSandbox().items), [])
+    if not t.is_runc:
+        t.until(lambda: not t.shim_pids(), "the shim has left", 20)
+        t.equal(os.listdir(f"{t.run_root}/.journal"), [], "no journal is kept of what was well")
 
 
 @pod_test("two containers talk over localhost, share IPC and host name, not their processes",

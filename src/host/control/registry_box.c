@@ -206,6 +206,7 @@ int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err)
     if (!b->vm_up) /* it may still wait for what it needs to boot */
         cancel_fire(&b->life, ERR_UNAVAILABLE, "the VM is ended");
     b->stopping = b->stopping || orderly;
+    b->stop_asked = true;
     /* Counted among those that use the VM: whoever takes it back at the same time frees it only
      * when we have let go. */
     b->refs++;
@@ -227,7 +228,7 @@ bool box_lost(struct box *b)
         return true;
     if (vm_wait_gone(&limited, b->vm, &killed, &err) == 0)
         return killed || b->r->closing; /* by whom does not matter */
-    if (!b->ending_asked)
+    if (!b->ending_asked && !b->stop_asked)
         log_error(&ctx, "the guest is lost but its VM runs; it is ended now");
     box_kill_vm(b);
     return b->r->closing;

@@ -296,6 +296,7 @@ struct box {
     struct cancel life;  /* of those that end with it */
     struct cancel dead;  /* fired when the VMM has ended */
     bool unwanted, ending_asked;
+    bool stop_asked;   /* by a client or by us: its end is no news */
     struct turn *turn; /* to start; until a container has */
     struct latch first_start;
     bool stopping; /* in an orderly way: a guest that leaves is not lost */

@@ -122,11 +122,29 @@ static int catch_signals(struct shim *s, struct err *err)
 
 /* ---- the journal */
 
+/* Whoever removes a thing or asks for it once more after its end is told that it is gone, as an
+ * error: no reason to keep the journal of a sandbox that was well. */
+static bool is_routine(const char *line, size_t len)
+{
+    static const char *const operations[] = { "State",  "Pids",  "Wait",    "Kill",
+                                              "Delete", "Stats", "CloseIO", "ResizePty" };
+
+    if (!memmem(line, len, "\"request failed\"", strlen("\"request failed\"")))
+        return false;
+    for (size_t i = 0; i < ARRAY_LEN(operations); i++) {
+        AUTO_FREE char *field = str_format("\"operation\":\"%s\"", operations[i]);
+
+        if (memmem(line, len, field, strlen(field)))
+            return true;
+    }
+    return false;
+}
+
 static void on_line(void *arg, enum log_level level, const char *line, size_t len)
 {
     struct shim *s = arg;
 
-    s->erred = s->erred || level >= LOG_ERROR;
+    s->erred = s->erred || (level >= LOG_ERROR && !is_routine(line, len));
     journal_add(s->journal, line, len);
 }
 
