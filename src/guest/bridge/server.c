@@ -46,6 +46,7 @@ struct server {
     bool flushing;
     struct log_rate refusals, connects; /* a host may do nonsense as fast as it likes */
     bool trimming;
+    uint64_t last_ns; /* a request was done */
     struct server_stats stats;
 };
 
@@ -232,13 +233,12 @@ static void trim_fiber(void *arg)
     struct server *s = arg;
     struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->stop);
     struct err ignored = ERR_INIT;
-    uint64_t seen;
+    uint64_t now;
 
-    do {
-        seen = s->stats.requests;
-        if (fiber_sleep(&ctx, TRIM_NS, &ignored) < 0)
+    /* Those under way come back here when they are done. */
+    while ((now = loop_now(s->loop)) < s->last_ns + TRIM_NS)
+        if (fiber_sleep(&ctx, s->last_ns + TRIM_NS - now, &ignored) < 0)
             return;
-    } while (s->stats.requests != seen || s->stats.in_flight > 0);
     s->trimming = false;
     loop_trim(s->loop);
     mem_drop_program();
@@ -246,6 +246,7 @@ static void trim_fiber(void *arg)
 
 static void trim_later(struct server *s)
 {
+    s->last_ns = loop_now(s->loop);
     if (s->trimming)
         return;
     s->trimming = true;
