@@ -61,12 +61,18 @@ apt_update() {
                 printf '%s [signed-by=%s] %s %s main\n' "$kind" "$APT_KEYRING" "$base" "$suite"
         done >"$dir/sources.list"
         # --error-on=any: a list that cannot be loaded or verified is a failure, not a warning.
-        apt_in "$world" apt-get update --error-on=any && return 0
+        rm -f "$dir/updated"
+        apt_in "$world" apt-get update --error-on=any && touch "$dir/updated" && return 0
     done
     echo "no usable Debian mirror for $* in this machine's apt configuration" \
         "(tried: ${mirrors:-none}); set LCOW_MIRROR and LCOW_SECURITY_MIRROR to name one" >&2
     return 1
 }
+
+# apt_is_recent WORLD: its lists were loaded within the last ten minutes. A download that fails all the
+# same takes that back with apt_distrust.
+apt_is_recent() { [ -n "$(find "$LCOW_CACHE/apt/$1/updated" -mmin -10 2>/dev/null)" ]; }
+apt_distrust() { rm -f "$LCOW_CACHE/apt/$1/updated"; }
 
 # apt_suites SUITE: SUITE and, for a stable release, its updates and security fixes.
 apt_suites() {
