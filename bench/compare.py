@@ -1,4 +1,4 @@
-"""The figures in docs/comparison.md: what stands between its two marks is replaced after each run."""
+"""The figures in docs/comparison.md: what is between its two marks is replaced after each run."""
 
 import lines
 import record

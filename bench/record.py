@@ -1,5 +1,5 @@
-"""What a run leaves (build/bench.json): each part with its own commit, time and troubles, so that one
-part can be measured again and put beside the others."""
+"""What a run leaves (build/bench.json): each part with its own commit, time and troubles, so that
+one part can be measured again and put beside the others."""
 
 FACTS = ("made", "commit", "dirty", "quick")  # of a part, and of the run that had most of them
 
