@@ -145,7 +145,7 @@ static void print_new(const struct stanza *s, struct sbuf *out)
     options_lines(s, NEW_PLUGIN, out);
 }
 
-void stanza_print(const struct stanza *s, struct sbuf *out)
+static void print_stanza(const struct stanza *s, struct sbuf *out)
 {
     sbuf_addf(out, "\n# For containerd %u.%u: " CONTAINERD_CONFIG " (lcow config containerd)\n",
               s->containerd.major, s->containerd.minor);
@@ -153,6 +153,27 @@ void stanza_print(const struct stanza *s, struct sbuf *out)
         print_new(s, out);
     else
         print_old(s, out);
+}
+
+/* Appended twice, the same table would be an error, and containerd would not start. */
+void stanza_print(const struct stanza *s, struct sbuf *out)
+{
+    AUTO(sbuf_release) struct sbuf stanza = { 0 };
+
+    if (!s->has_lcow) {
+        print_stanza(s, out);
+        return;
+    }
+    print_stanza(s, &stanza);
+    sbuf_adds(out,
+              "# " CONTAINERD_CONFIG " has a runtime lcow already; there is nothing to append. "
+              "It would be:\n");
+    for (const char *line = stanza.data; *line;) {
+        size_t n = strcspn(line, "\n");
+
+        sbuf_addf(out, "#%s%.*s\n", n > 0 ? " " : "", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
 }
 
 void stanza_read(const char *toml, struct stanza *s)
@@ -168,8 +189,10 @@ void stanza_read(const char *toml, struct stanza *s)
         copy[strcspn(copy, "#\r")] = '\0';
         in_table = in_table || *word == '[';
         s->has_file = s->has_file || *word;
-        if (*word == '[' && strstr(word, ".runtimes.runc]"))
-            s->has_runc = true;
+        if (*word == '[') {
+            s->has_runc = s->has_runc || strstr(word, ".runtimes.runc]");
+            s->has_lcow = s->has_lcow || strstr(word, ".runtimes.lcow]");
+        }
         if (!in_table)
             (void)sscanf(word, "version = %u", &s->file_version); /* else it stays */
         line += n + (line[n] == '\n');

@@ -16,7 +16,7 @@ struct stanza {
     bool config_exists;
     const char *allow_annotations; /* of our configuration */
     /* Of the file that it will be appended to, by stanza_read(). */
-    bool has_file, has_runc;
+    bool has_file, has_runc, has_lcow;
     unsigned file_version; /* 0: it tells none */
 };
 /* containerd's configuration as it is. Comments do not count. */

@@ -80,6 +80,15 @@ TEST(it_can_be_appended_to_the_file_that_is_there)
     ASSERT_HAS(third, "\n[plugins.\"io.containerd.cri.v1.runtime\".containerd.runtimes.lcow]\n");
 }
 
+TEST(appended_twice_it_does_no_harm)
+{
+    AUTO_FREE char *again = stanza_for(1, 6, "version = 2\n" OLD_RUNTIMES "lcow]\n");
+
+    ASSERT_HAS(again, "has a runtime lcow already");
+    for (const char *line = again; *line; line += strcspn(line, "\n") + 1)
+        ASSERT_EQ(*line, '#');
+}
+
 TEST(what_is_not_there_is_not_named)
 {
     AUTO_FREE char *s = stanza(
