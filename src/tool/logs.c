@@ -231,6 +231,14 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
 
 /* ---- logs */
 
+static void tell_outputs(struct readings *r, const struct shim *s)
+{
+    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        readings_tell(r, json_array_get(list, i));
+}
+
 /* The journal that word means; a container's is its sandbox's. *ret_container: NULL: all of it. */
 static int choose(struct ctx *ctx, struct tool *t, const char *word, struct readings *r,
                   char **ret_container, struct err *err)
@@ -246,7 +254,10 @@ static int choose(struct ctx *ctx, struct tool *t, const char *word, struct read
             AUTO_FREE char *whole = str_format("%s/%s", s->ns, s->id);
 
             *ret_container = container ? str_dup(container) : NULL;
-            return readings_add(r, whole, err);
+            if (readings_add(r, whole, err) < 0)
+                return -1;
+            tell_outputs(r, s);
+            return 0;
         }
         if (ignored.code == ERR_INVALID) {
             *err = ignored;

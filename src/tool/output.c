@@ -80,29 +80,60 @@ void outputs_free(struct outputs *o)
     free(o);
 }
 
-static const char *field(const struct line *l, const char *key)
+static const char *field(const json_t *doc, const char *key)
 {
-    const char *s = json_string_value(json_object_get(l->doc, key));
+    const char *s = json_string_value(json_object_get(doc, key));
 
     return s ? s : "";
 }
 
-void outputs_note(struct outputs *o, const struct line *note)
+static struct writer *find_writer(struct outputs *o, const char *cid)
 {
-    const char *dir = field(note, "log-directory"), *pod = field(note, "pod-id");
+    for (size_t i = 0; i < o->n_writers; i++)
+        if (str_eq(o->writers[i].cid, cid))
+            return &o->writers[i];
+    return NULL;
+}
+
+static void learn(struct outputs *o, const struct writer *w, const char *dir)
+{
+    struct writer *known = find_writer(o, w->cid);
 
     if (dir[0] == '/') {
         o->pods = mem_grow(o->pods, o->n_pods, &o->pods_cap, sizeof(*o->pods));
-        o->pods[o->n_pods++] = (struct pod){ str_dup(pod), str_dup(dir) };
+        o->pods[o->n_pods++] = (struct pod){ str_dup(w->pod), str_dup(dir) };
     }
-    if (!field(note, "stdout")[0])
+    if (known && known->since_ns == 0)
+        known->since_ns = w->since_ns;
+    if (known || !w->uri[0])
         return; /* it has none */
     o->writers = mem_grow(o->writers, o->n_writers, &o->writers_cap, sizeof(*o->writers));
-    o->writers[o->n_writers++] = (struct writer){ .cid = str_dup(field(note, "cid")),
-                                                  .pod = str_dup(pod),
-                                                  .name = str_dup(field(note, "name")),
-                                                  .uri = str_dup(field(note, "stdout")),
-                                                  .since_ns = note->at_ns };
+    o->writers[o->n_writers++] = (struct writer){ .cid = str_dup(w->cid),
+                                                  .pod = str_dup(w->pod),
+                                                  .name = str_dup(w->name),
+                                                  .uri = str_dup(w->uri),
+                                                  .since_ns = w->since_ns };
+}
+
+void outputs_note(struct outputs *o, const struct line *note)
+{
+    learn(o,
+          &(struct writer){ .cid = (char *)field(note->doc, "cid"),
+                            .pod = (char *)field(note->doc, "pod-id"),
+                            .name = (char *)field(note->doc, "name"),
+                            .uri = (char *)field(note->doc, "stdout"),
+                            .since_ns = note->at_ns },
+          field(note->doc, "log-directory"));
+}
+
+void outputs_tell(struct outputs *o, const json_t *container)
+{
+    learn(o,
+          &(struct writer){ .cid = (char *)field(container, "id"),
+                            .pod = (char *)field(container, "pod"),
+                            .name = (char *)field(container, "name"),
+                            .uri = (char *)field(container, "stdout") },
+          field(container, "log_directory"));
 }
 
 /* ---- which files */

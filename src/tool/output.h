@@ -2,9 +2,10 @@
  * keeps none of it: it is in the log file that the CRI keeps, or in the file of a file:// URI. What
  * goes into a FIFO is its reader's alone.
  *
- * Where it goes is told by the journal's notes, one for each container. Reads files only.
- * Life: outputs_new -> note … -> more … -> free. */
+ * Where it goes is told by the journal's notes, one for each container, and by a shim that answers.
+ * Reads files only. Life: outputs_new -> tell, note … -> more … -> free. */
 #pragma once
+#include "base/json.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -18,6 +19,8 @@ struct outputs *outputs_new(void);
 void outputs_free(struct outputs *o);
 /* note: a line of the shim, "output". */
 void outputs_note(struct outputs *o, const struct line *note);
+/* container: of a shim's document; its note may have left the journal, which is bounded. */
+void outputs_tell(struct outputs *o, const json_t *container);
 /* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor
  * that shall tell of more, or -1. */
 void outputs_more(struct outputs *o, struct readings *r, const char *ns, const char *id,

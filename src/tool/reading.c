@@ -341,6 +341,12 @@ int readings_watch(struct readings *r, int *ret_fd, struct err *err)
     return 0;
 }
 
+void readings_tell(struct readings *r, const json_t *container)
+{
+    if (r->n == 1)
+        outputs_tell(r->v[0]->outputs, container);
+}
+
 void readings_untold(const struct readings *r, const char *cid, struct sbuf *out)
 {
     for (size_t i = 0; i < r->n; i++)

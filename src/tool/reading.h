@@ -64,5 +64,8 @@ bool readings_alive(const struct readings *r);
 int readings_more(struct readings *r, struct lines *ret, struct err *err);
 /* An inotify descriptor that is readable when there may be more. Caller closes, after release. */
 int readings_watch(struct readings *r, int *ret_fd, struct err *err);
+/* What the shim's document says of one of its containers: its output is read, too. One that was
+ * added must be the only one. */
+void readings_tell(struct readings *r, const json_t *container);
 /* A sentence for each container (cid; NULL: all) whose output nobody keeps. */
 void readings_untold(const struct readings *r, const char *cid, struct sbuf *out);

@@ -1,5 +1,6 @@
 """A pod's life through the CRI."""
 
+import glob
 import json
 import os
 import threading
@@ -115,6 +116,9 @@ def tool_shows(t, pod, c):
     t.check(any(line["msg"] == "vm started" for line in lines if "msg" in line), "the shim's")
     only = t.lcow("logs", "-n", "1", "--container", c.id)
     t.match(r"^\d\d:\d\d:\d\d\.\d{3} output c1: 5000\n$", only.out)
+    for path in glob.glob(f"{t.run_root}/.journal/*"):  # grown too long: only the shim knows now
+        os.truncate(path, 0)
+    t.equal(t.lcow("logs", "-n", "1", "--container", c.id).out, only.out)
     live = terminal.Terminal(t, "logs", "-f", "--container", pod.id)
     live.expect(r"\x1b\[34moutput\x1b\[0m c1: 5000\r\n")
     return live

@@ -66,6 +66,8 @@ void container_unref(struct container *c)
         return;
     free(c->id);
     free(c->pod_id);
+    free(c->log_name);
+    free(c->log_dir);
     free(c->bundle);
     free(c->last_stats);
     free(c->shares);

@@ -227,17 +227,24 @@ static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
     return r < 0 ? -1 : files_open(ctx, c, spec, rc, shared, f, err);
 }
 
-/* For `lcow logs`: we keep no output, but whoever does can be found by this. */
-static void note_output(struct ctx *ctx, const struct container *c, const struct spec *spec)
+static char *annotation(const struct spec *spec, const char *key)
 {
+    const char *value = spec_annotation(spec, key);
+
+    return value && value[0] ? str_dup(value) : NULL;
+}
+
+/* For `lcow logs`: we keep no output, but whoever does can be found by this. */
+static void note_output(struct ctx *ctx, struct container *c, const struct spec *spec)
+{
+    c->log_name = annotation(spec, "io.kubernetes.cri.container-name");
+    c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
     log_note(ctx, "output",
-             (const struct log_field[]){
-                 F_STR("pod-id", c->pod_id),
-                 F_STR("name", spec_annotation(spec, "io.kubernetes.cri.container-name")),
-                 F_STR("log-directory",
-                       spec_annotation(spec, "io.kubernetes.cri.sandbox-log-directory")),
-                 F_STR("stdout", c->init->out),
-                 {} });
+             (const struct log_field[]){ F_STR("pod-id", c->pod_id),
+                                         F_STR("name", c->log_name),
+                                         F_STR("log-directory", c->log_dir),
+                                         F_STR("stdout", c->init->out),
+                                         {} });
 }
 
 /* One volume must not be the host's for one container of a pod and the VM's for another. */

@@ -130,6 +130,8 @@ struct container {
     unsigned refs;
     struct registry *r;
     char *id, *pod_id, *bundle;
+    char *log_name,
+        *log_dir; /* as the CRI calls it; where it keeps its pod's output; NULL: no CRI */
     enum spec_kind kind;
     struct gate gate;
     enum container_state state;
