@@ -130,7 +130,8 @@ static int attach_scratch(struct ctx *ctx, struct box *b, struct err *err)
     }
 
     const struct scsi_disk disk = { .host_path = "(scratch)",
-                                    .fd = b->r->host->scratch_fd(b->scratch) };
+                                    .fd = b->r->host->scratch_fd(b->scratch),
+                                    .first = true };
 
     if (box_enter(b, "attach the scratch disk", err) < 0)
         return -1;
@@ -196,7 +197,7 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .uid_count = c->vm_uid_count,
         .scsi_controllers = BOOT_CONTROLLERS,
         .pci_ports = config_pci_ports(c),
-        .disk_mib = c->scratch_mib, /* the scratch disk's place: the first that is taken */
+        .disk_mib = c->scratch_mib, /* in the scratch disk's place */
         .agent_log_level = log_level_name(c->log_level),
         .template_dir = c->use_template ? c->template_dir : NULL,
         .ledger = b->ledger,
@@ -265,6 +266,7 @@ static int boot_in_time(struct ctx *ctx, struct box *b, const char *run_dir, str
         return -1;
     watch(b);
     b->scsi = scsi_new(b->vmm, b->guest, SCSI_CONTROLLERS_MAX);
+    scsi_keep_first(b->scsi); /* a container's images may be there before the scratch disk is */
     b->plan9 = plan9_new(b->vmm, b->guest);
     b->vpci = vpci_new(b->vmm, b->guest);
     b->vm_up = true;

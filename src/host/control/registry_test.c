@@ -467,6 +467,24 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     rig_close(&r, ctx);
 }
 
+static int late_scratch(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    return str_eq(op, "scratch") ? fiber_sleep(ctx, 5 * NS_PER_S, err) : 0;
+}
+
+/* A clone's guest knows a disk in that place already, and would take another one for it. */
+TEST_VIRTUAL(the_scratch_disk_has_the_first_slot_even_if_it_comes_last)
+{
+    struct rig r = { .host.step = late_scratch };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    ASSERT_OK(create_of_disks(&r, ctx, "one", "ext4", &err), err);
+    ASSERT_STR(rig_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
+    ASSERT_STR(r.registry->box->scratch_path, "/run/mounts/scsi/0_0_0");
+    rig_close(&r, ctx);
+}
+
 /* All slots of a VM but this many. */
 static void fill_slots(struct ctx *ctx, struct scsi *scsi, size_t free_slots, uint64_t *ids,
                        bool give_back)

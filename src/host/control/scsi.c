@@ -163,6 +163,11 @@ struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controlle
     return c;
 }
 
+void scsi_keep_first(struct scsi *c)
+{
+    c->keeps_first = true;
+}
+
 static void forget(struct reservation *r)
 {
     list_remove(&r->node);
@@ -232,7 +237,7 @@ static const struct disk *find_other(const struct scsi *c, dev_t dev, ino_t ino,
 static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o,
                              const struct scsi_image *file, struct err *err)
 {
-    unsigned slot = 0;
+    unsigned slot = c->keeps_first && !o->first ? 1 : 0;
 
     while (slot < c->n_slots && (c->slots[slot] || c->lost[slot]))
         slot++;

@@ -30,6 +30,7 @@ struct scsi_disk {
     const char *host_path; /* for people and logs */
     int fd;                /* borrowed during reserve (dup'ed): what QEMU gets */
     bool read_only;
+    bool first; /* for the slot that scsi_keep_first() keeps */
 };
 struct scsi_mount {
     uint64_t partition; /* 0: the whole disk; one that does not exist fails map */
@@ -52,6 +53,8 @@ struct scsi_mount {
 /* Borrows vmm and guest, which must outlive it. Caller frees with scsi_free(). */
 struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controllers);
 void scsi_free(struct scsi *c);
+/* Slot 0:0 is for the disk that says so (struct vm_doc, disk_mib), whatever comes before it. */
+void scsi_keep_first(struct scsi *c);
 AUTO_DEFINE(struct scsi *, scsi_free);
 /* ERR_EXHAUSTED without a free slot; ERR_STATE if the file is already there in another way (once
  * writable, once not), or is writable and still being released; ERR_INVALID for options that do

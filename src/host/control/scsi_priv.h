@@ -88,6 +88,7 @@ struct scsi {
     struct guest *guest;
     struct gate gate;
     unsigned n_slots;
+    bool keeps_first;
     struct disk *slots[SCSI_DISKS_MAX];
     bool lost[SCSI_DISKS_MAX]; /* the guest may still have something there */
     struct list reservations;

@@ -32,7 +32,8 @@ struct qemu_disk {
     bool inside;   /* an add or a remove works on it */
     bool attached; /* all of it is there */
     bool has_fdset, has_file, has_node, has_device, read_only, is_block;
-    bool deleted; /* the event came */
+    uint64_t bytes; /* of a file */
+    bool deleted;   /* the event came */
     struct waitq deleted_q;
 };
 
@@ -263,12 +264,9 @@ static int take_back(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, struc
 /* --- forwards --- */
 
 /* The guest has been told of a disk for writing, and of its size. */
-static bool fits_spare(const struct qemu *q, const struct qemu_disk *d, int image_fd)
+static bool fits_spare(const struct qemu *q, const struct qemu_disk *d)
 {
-    struct stat st;
-
-    return !d->read_only && !d->is_block && fstat(image_fd, &st) == 0 &&
-           (uint64_t)st.st_size == (uint64_t)q->doc.disk_mib << 20;
+    return !d->read_only && !d->is_block && d->bytes == (uint64_t)q->doc.disk_mib << 20;
 }
 
 static int fill_spare(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, struct err *err)
@@ -287,7 +285,7 @@ static int walk_on(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, int ima
     if (spare) {
         q->has_spare = false;
         d->has_node = d->has_device = true;
-        spare = fits_spare(q, d, image_fd);
+        spare = fits_spare(q, d);
         if (!spare && walk_back(ctx, q, d, err) < 0)
             return -1;
     }
@@ -333,6 +331,7 @@ struct image {
     int given; /* ours, a copy */
     int fd;    /* out */
     bool read_only, is_block;
+    uint64_t bytes;
 };
 
 static void image_free(void *arg)
@@ -361,6 +360,7 @@ static int image_prepare(void *arg, struct err *err)
         return err_set(err, ERR_INVALID, "the image is not opened for %s",
                        i->read_only ? "reading alone" : "reading and writing");
     i->is_block = S_ISBLK(st.st_mode);
+    i->bytes = (uint64_t)st.st_size;
     if (i->is_block) {
         i->fd = jail_device(i->given, flags & O_ACCMODE);
         return i->fd < 0 ? err_sys(err, -i->fd, "open the device for qemu") : 0;
@@ -391,6 +391,7 @@ static int image_open(struct ctx *ctx, int image_fd, struct qemu_disk *d, int *r
     i = arg;
     if (r == 0) {
         d->is_block = i->is_block;
+        d->bytes = i->bytes;
         *ret_fd = TAKE_FD(i->fd);
     }
     image_free(i);
