@@ -581,10 +581,45 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     }
     AUTO(typed_release) struct typed t;
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
+    t.m[2].type = "format/erofs";
+    t.m[2].source = ""; /* which is text, too */
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "is no absolute path");
+    typed_release_auto(&t);
+    typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
     ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, &fs, &err), err, ERR_INVALID); /* mkfs only */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, &fs, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "ends in no overlay");
     ASSERT_EQ(unlink(t.bottom), 0);
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "layer 2 of 2 from the top");
+}
+
+static char *repeated(const char *begin, const char *word, size_t n)
+{
+    struct sbuf b = { 0 };
+
+    sbuf_adds(&b, begin);
+    while (n-- > 0)
+        sbuf_adds(&b, word);
+    return sbuf_take(&b);
+}
+
+/* As much as a request holds: a million times a million would be asked of the shim. */
+TEST_FIBER(a_typed_list_cannot_be_blown_up)
+{
+    PLACE(p);
+    struct err err = ERR_INIT;
+    struct rootfs fs = { .tree = -1 };
+    AUTO_FREE char *many = repeated("lowerdir=", "{{source 1}}", 5000);
+    AUTO_FREE char *size = repeated("/", "x", 60000), *huge = repeated("/", "x", 3 << 20);
+    AUTO(typed_release) struct typed t;
+
+    typed_init(&t, &p, many);
+    t.m[1].source = size;
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "its templates yield more than");
+    t.m[1].source = huge;
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "3145729 bytes of text");
 }

@@ -118,10 +118,6 @@ static char *expand(const struct list *l, size_t at, const char *text, struct er
     AUTO(sbuf_release) struct sbuf out = { 0 };
     const char *open, *close;
 
-    if (strlen(text) > TEXT_MAX) {
-        err_set(err, ERR_INVALID, "%zu bytes of text in a mount", strlen(text));
-        return NULL;
-    }
     for (; (open = strstr(text, "{{")); text = close + 2) {
         close = strstr(open, "}}");
         AUTO_FREE char *inner = close ? str_ndup(open + 2, (size_t)(close - open - 2)) : NULL;
@@ -129,6 +125,12 @@ static char *expand(const struct list *l, size_t at, const char *text, struct er
         sbuf_adds(&out, before);
         if (!inner || !fill_in(l, at, inner, &out)) {
             err_set(err, ERR_INVALID, "mount %zu: the template %.64s is not understood", at, open);
+            return NULL;
+        }
+        /* Sixty thousand bytes of templates may each name as many. */
+        if (out.len > TEXT_MAX) {
+            err_set(err, ERR_INVALID, "mount %zu: its templates yield more than %d bytes", at,
+                    TEXT_MAX);
             return NULL;
         }
     }
@@ -139,7 +141,12 @@ static char *expand(const struct list *l, size_t at, const char *text, struct er
 static char *maybe_expand(const struct list *l, size_t at, const char *text, unsigned does,
                           struct err *err)
 {
-    return does & FORMAT ? expand(l, at, text ? text : "", err) : str_dup(text ? text : "");
+    text = text ? text : "";
+    if (strlen(text) > TEXT_MAX) {
+        err_set(err, ERR_INVALID, "mount %zu: %zu bytes of text", at, strlen(text));
+        return NULL;
+    }
+    return does & FORMAT ? expand(l, at, text, err) : str_dup(text);
 }
 
 /* "#3" or "#3/upper". */
