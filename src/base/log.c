@@ -324,6 +324,13 @@ void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
     errno = saved;
 }
 
+void log_each_line(const struct ctx *ctx, enum log_level level, const char *msg, char *text)
+{
+    for (char *rest = text, *line; (line = strsep(&rest, "\n"));)
+        if (*line)
+            log_write(ctx, level, msg, (const struct log_field[]){ F_STR("state", line), {} });
+}
+
 void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields)
 {
     int saved = errno;

@@ -67,6 +67,8 @@ void log_init(int fd, enum log_level level, enum log_format format);
 bool log_on(enum log_level level);
 void log_write(const struct ctx *ctx, enum log_level level, const char *msg,
                const struct log_field *fields);
+/* Each line of a text as one of the log's, in its field "state". Takes the text apart. */
+void log_each_line(const struct ctx *ctx, enum log_level level, const char *msg, char *text);
 uint64_t log_dropped(void);
 
 /* A second reader: every line at `level` or above, as JSON with its newline, whatever the sink

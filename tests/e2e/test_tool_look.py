@@ -106,16 +106,18 @@ def explain_life(t):
     t.match(r"(?m)^remedy ", text)
 
 
-@test("lcow explain: the guest's kernel panicked; the dump of SIGUSR1 has both sides", runc=False)
+@test("lcow explain: the guest's kernel panicked; its dump, and that of SIGUSR1", runc=False)
 def explain_panic(t):
     t.detach("c1", *FOREVER)
     os.kill(t.shim_pid(), signal.SIGUSR1)
     t.until(lambda: "fiber of the guest" in t.lcow("logs", "--shim", "c1").out, "the guest's part")
-    t.match(r"warn  fiber .*vm.watch c1", t.lcow("logs", "--shim", "c1").out)
+    fibers = r"warn  fiber .*vm.watch c1"
+    t.match(fibers, t.lcow("logs", "--shim", "c1").out)
     t.lcow("exec", "--vm", "c1", "--", "sh", "-c", "echo c >/proc/sysrq-trigger")
     t.until(lambda: t.tasks()["c1"][1] == "STOPPED", "the exit")
     t.until(lambda: explain(t, "c1")[1]["failure"], "it knows of the failure")
     t.equal(explain(t, "c1")[1]["failure"]["stage"], "guest kernel")
+    t.equal(len(re.findall(fibers, t.lcow("logs", "--shim", "c1").out)), 2, "a dump of each")
 
 
 def failing(t, stage, *args, **how):

@@ -111,6 +111,15 @@ static void tell_last_words(struct vm *vm, const struct ctx *ctx)
         log_warn(ctx, "the VM's last words", F_STR("console", out.data));
 }
 
+/* What each of us was waiting for when it happened; the guest cannot be asked any more. */
+static void tell_fibers(struct vm *vm, const struct ctx *ctx)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    loop_dump(vm->loop, &out);
+    log_each_line(ctx, LOG_WARN, "fiber", out.data);
+}
+
 static void reaped(struct vm *vm, const struct ctx *ctx)
 {
     fill_exit(vm);
@@ -142,6 +151,8 @@ static int take_back(struct ctx *ctx, struct vm *vm, struct err *err)
 
     if (await_vmm(ctx, vm, err) < 0)
         return -1;
+    if (vm->vmm_exit.panicked)
+        tell_fibers(vm, ctx);
     vm->gone = true;
     waitq_wake_all(&vm->gone_q);
 

@@ -74,13 +74,6 @@ static void on_term(void *arg, const struct signalfd_siginfo *info)
     stop(arg, "a signal asked for it");
 }
 
-static void log_lines(const char *msg, char *text)
-{
-    for (char *save = NULL, *line = strtok_r(text, "\n", &save); line;
-         line = strtok_r(NULL, "\n", &save))
-        log_write(NULL, LOG_WARN, msg, (const struct log_field[]){ F_STR("state", line), {} });
-}
-
 /* The guest's part waits for the guest, a few seconds at most. */
 static void dump_main(void *arg)
 {
@@ -89,8 +82,8 @@ static void dump_main(void *arg)
     AUTO_FREE char *host = NULL, *guest = NULL;
 
     diag_stacks(&ctx, s->registry, &host, &guest);
-    log_lines("fiber", host);
-    log_lines("fiber of the guest", guest);
+    log_each_line(&ctx, LOG_WARN, "fiber", host);
+    log_each_line(&ctx, LOG_WARN, "fiber of the guest", guest);
 }
 
 static void on_usr1(void *arg, const struct signalfd_siginfo *info)

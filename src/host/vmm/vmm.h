@@ -71,6 +71,7 @@ struct vmm_exit {
     bool requested;   /* we asked for it: quit, terminate */
     bool powered_off; /* the guest shut down in an orderly way */
     bool oom;         /* the host's OOM killer */
+    bool panicked;    /* the guest's kernel */
     int status;       /* as from waitpid() */
     uint64_t at_wall_ns;
     char why[256]; /* for people; "" if requested */

@@ -95,8 +95,10 @@ static void say_exited(struct qemu_proc *p, struct vmm_exit *e, const char *word
         e->powered_off = true;
         snprintf(e->why, sizeof(e->why), "the guest powered off");
     } else if (code == 0 && (p->panicked || str_eq(p->shutdown_why, "guest-panic"))) {
+        e->panicked = true;
         snprintf(e->why, sizeof(e->why), "the guest kernel panicked");
     } else if (code == 0 && str_eq(p->shutdown_why, "guest-reset")) {
+        e->panicked = true;
         snprintf(e->why, sizeof(e->why),
                  "the guest kernel rebooted, as it does after a panic; see its console");
     } else if (*words) {
