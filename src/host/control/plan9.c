@@ -15,6 +15,7 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/stat.h>
+#include <sys/sysmacros.h>
 
 static const char *const share_states[] = { "Reserved", "Added", "Invalid", "Removed" };
 static const char *const share_events[] = { "be added", "fail to be added", "be removed",
@@ -254,6 +255,18 @@ static struct share *new_share(struct plan9 *c, const struct plan9_share *o, con
     return s;
 }
 
+/* Its number alone, which does not change: a file system that does not answer is not asked. */
+static int identify(int fd, struct stat *ret)
+{
+    struct statx x;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x) < 0)
+        return -1;
+    *ret =
+        (struct stat){ .st_dev = makedev(x.stx_dev_major, x.stx_dev_minor), .st_ino = x.stx_ino };
+    return 0;
+}
+
 int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *share,
                   uint64_t *ret_id, struct err *err)
 {
@@ -262,7 +275,7 @@ int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *sh
 
     if (!held)
         return -1;
-    if (fstat(share->tree_fd, &st) < 0)
+    if (identify(share->tree_fd, &st) < 0)
         return err_sys(err, errno, "look at %s", share->host_path);
     struct share *s = share->unique ? NULL : find_share(c, share, &st);
     if (!s)

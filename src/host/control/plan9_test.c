@@ -1,8 +1,17 @@
 #include "base/err.h"
+#include "base/str.h"
 #include "harness/fsm_table.h"
+#include "harness/place.h"
 #include "host/control/files_rig.h"
 #include "host/control/plan9.h"
 #include "host/control/plan9_priv.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 struct fixture {
     struct files_rig rig;
@@ -194,4 +203,33 @@ TEST_VIRTUAL(a_guest_or_vm_that_is_gone_counts_as_done)
     unmap(ctx, &f, two);
     memset(f.rig.paths, 0, sizeof(f.rig.paths)); /* went with the guest */
     finish(ctx, &f);
+}
+
+/* It answered when it was opened, and does not now: the shim has one thread, and this has a gate.
+ */
+TEST_VIRTUAL(a_file_system_that_does_not_answer_is_not_asked)
+{
+    struct fixture f;
+    PLACE(p);
+    AUTO_FD int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
+    AUTO_FREE char *options = str_format("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
+    AUTO_FREE char *dead = str_dup(place_path(&p, "dead"));
+
+    if (fuse < 0 || unshare(CLONE_NEWNS) < 0 ||
+        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        tap_skip("no FUSE here: %s", strerror(errno));
+    ASSERT_EQ(mkdir(dead, 0755), 0);
+    if (mount("dead", dead, "fuse", 0, options) < 0)
+        tap_skip("no FUSE here: %s", strerror(errno));
+    AUTO_FD int tree = open(dead, O_PATH | O_CLOEXEC);
+    ASSERT(tree >= 0);
+    alarm(30); /* nobody else would end this */
+    start(ctx, &f);
+    uint64_t one = reserve(ctx, &f, "/data", tree, true),
+             two = reserve(ctx, &f, "/data", tree, true);
+    unmap(ctx, &f, one);
+    unmap(ctx, &f, two);
+    finish(ctx, &f);
+    alarm(0);
+    ASSERT_EQ(umount2(dead, MNT_DETACH), 0);
 }
