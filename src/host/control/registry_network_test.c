@@ -269,6 +269,41 @@ TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_tim
     rig_close(&r, ctx);
 }
 
+static void create_worker(void *arg)
+{
+    struct rig *r = arg;
+    struct ctx root = ctx_root(r->loop);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rig_try_create(r, &root, "w", &err), err);
+}
+
+TEST_VIRTUAL(a_container_that_is_being_created_does_not_hide_the_others_numbers)
+{
+    struct rig r = { 0 };
+    struct ctx root = ctx_root(ctx->loop);
+    const struct sandbox_create c = { .id = "s", .bundle = "/none", .netns = "", .spec = "{}" };
+    struct sandbox_started s;
+    struct sandbox_stats v;
+    struct err err = ERR_INIT;
+
+    open_rig(&r, ctx);
+    ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
+    ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
+    write_spec(&r, "w", "", POD("container", "s"));
+    r.host.rootfs_ns = 2 * NS_PER_S;
+    group_go(&r.clients, ctx->loop, create_worker, &r, "create");
+    for (int i = 0; i < 2; i++) { /* before and after */
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
+        ASSERT_OK(sandbox_stats(&root, r.registry, "s", &v, &err), err);
+        ASSERT(v.guest);
+        ASSERT_EQ(v.pids, i + 1);
+        sandbox_stats_release(&v);
+        ASSERT_OK(fiber_sleep(ctx, 3 * NS_PER_S, &err), err);
+    }
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
 {
     struct rig r = { 0 };

@@ -345,6 +345,12 @@ static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandb
     return true;
 }
 
+/* One that is being made or taken back has none to tell. */
+static bool has_numbers(const struct container *c)
+{
+    return c->in_guest && c->state != CONTAINER_NOT_CREATED;
+}
+
 static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats *to)
 {
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_STATS_LIMIT);
@@ -357,7 +363,8 @@ static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats 
     }
     to->guest = n > 0;
     for (size_t i = 0; i < n; i++) {
-        to->guest = to->guest && add_guest_numbers(&limited, all[i], to);
+        to->guest = to->guest && (!has_numbers(all[i]) || add_guest_numbers(&limited, all[i], to) ||
+                                  !has_numbers(all[i]));
         container_unref(all[i]);
     }
 }
