@@ -587,6 +587,10 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     ASSERT_HAS(err.msg, "is no absolute path");
     typed_release_auto(&t);
     typed_init(&t, &p, "lowerdir={{ overlay 1 2 }}");
+    t.m[0] = (struct rootfs_mount){ "ext4", "/none/rwlayer.img", made + 2 }; /* may hold files */
+    ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "/none/rwlayer.img");
+    t.m[0] = (struct rootfs_mount){ "mkfs/ext4", "/none/rwlayer.img", made };
     ASSERT_FAIL(rootfs_open(ctx, t.m, 1, NULL, false, &fs, &err), err, ERR_INVALID); /* mkfs only */
     ASSERT_FAIL(rootfs_open(ctx, t.m, 3, NULL, false, &fs, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "ends in no overlay");

@@ -22,7 +22,7 @@ enum { FORMAT = 1, MKDIR = 2, MKFS = 4 };
 struct entry {
     const char *filesystem; /* NULL: a loop device, or the overlay */
     char *image;            /* NULL: the overlay */
-    bool writable;
+    bool writable, made;    /* made: for this container, by mkfs */
 };
 
 struct list {
@@ -179,6 +179,7 @@ static int read_image(struct list *l, size_t at, const char *type, unsigned does
     e->image = looped ? str_dup(looped->image) : TAKE_PTR(source);
     if (e->image[0] != '/')
         return err_set(err, ERR_INVALID, "mount %zu: \"%.200s\" is no absolute path", at, e->image);
+    e->made = does & MKFS || (looped && looped->made);
     if (str_eq(type, "loop"))
         return 0;
     e->filesystem = rootfs_filesystem(type);
@@ -223,8 +224,13 @@ static int take_upper(const struct list *l, char *path, struct rootfs_typed *t, 
     const char *rest = "";
     const struct entry *e = entry_of(l, path, &rest);
 
-    if (e && e->writable)
+    if (e && e->writable && e->made)
         return 0;
+    if (e && e->writable)
+        return err_set(err, ERR_STATE,
+                       "upperdir is in the image %.200s, which nobody makes (mkfs/): what it holds "
+                       "cannot be seen in the VM above layers that are images",
+                       e->image);
     if (e || path[0] != '/')
         return err_set(err, ERR_INVALID, "upperdir \"%.200s\" is in no writable image", path);
     free(t->upper);
