@@ -130,6 +130,12 @@ static bool find_free(const json_t *list, struct cpu_slot *ret)
     return false;
 }
 
+/* Whether QEMU may still do it: a command that nobody waits for any more is sent all the same. */
+static bool is_unanswered(const struct err *err)
+{
+    return err->code == ERR_DEADLINE || err->code == ERR_CANCELLED;
+}
+
 static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     AUTO(qmp_message_release) struct qmp_message list = { 0 };
@@ -145,10 +151,11 @@ static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
     while (q->cpu_ids >> number & 1)
         number++;
     (void)cpu_name(number, s.id);
-    if (qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err) < 0)
-        return -1;
-    q->cpu_ids |= UINT64_C(1) << number;
-    return 0;
+    q->cpu_ids |= UINT64_C(1) << number; /* before: whatever becomes of the answer */
+    int r = qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err);
+    if (r < 0 && !is_unanswered(err))
+        q->cpu_ids &= ~(UINT64_C(1) << number);
+    return r;
 }
 
 /* Perhaps long after we have given up to wait for it, when others have been added. */

@@ -13,6 +13,7 @@ static char part[64];
 enum { SLOTS = 4, NONE = -1, BUILT_IN = -2 };
 static int cpus[SLOTS] = { BUILT_IN, NONE, NONE, NONE }; /* the number of the device in it */
 static bool late; /* a guest called so lets go of its first vCPU when the next is added */
+static bool mute; /* the first vCPU that is added to a guest called so is not acknowledged */
 static int pending = NONE;
 static unsigned dies_at; /* a clone called "dies-at-3" is killed when the third command comes */
 
@@ -87,12 +88,13 @@ static void let_go(int slot)
 static void add_cpu(const char *line)
 {
     int slot = number_after(line, "\"socket-id\":"), number = number_after(line, "\"id\":\"cpu-");
-    bool right =
-        slot >= 0 && slot < SLOTS && cpus[slot] == NONE && number >= 0 && slot_of(number) == NONE;
 
-    if (right)
-        cpus[slot] = number;
-    reply(line, right ? "{}" : "[]");
+    if (slot < 0 || slot >= SLOTS || cpus[slot] != NONE || number < 0 || slot_of(number) != NONE)
+        _exit(5); /* no such slot, or one or a name that is taken */
+    cpus[slot] = number;
+    if (!mute)
+        reply(line, "{}");
+    mute = false;
     if (pending != NONE)
         let_go(pending);
     pending = NONE;
@@ -174,6 +176,7 @@ int main(int argc, char **argv)
         clone = clone || strcmp(argv[i], "-incoming") == 0;
     }
     late = strcmp(part, "late") == 0;
+    mute = strcmp(part, "mute") == 0;
     if (clone)
         sscanf(part, "dies-at-%u", &dies_at);
     say(QMP, "{\"QMP\": {\"version\": {\"qemu\": {\"micro\": 1, \"minor\": 0, \"major\": 10}, "
