@@ -65,6 +65,9 @@ def _work(connection, runtime, version, keys, measure, args):
 
 def begin(runtime, version, measure, *args, **keys):
     """Starts measure(t, *args) in a cell; keys are those of lcow's configuration. For finish()."""
+    if keys.get("template") == "auto" and "scratch_mib" in keys:
+        raise ValueError("a template has its disk's size: with another scratch_mib the first VM is no "
+                         "clone, and the shim builds a template beside what is measured")
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.get_context("fork").Process(
         target=_work, args=(theirs, runtime, version, keys, measure, args))

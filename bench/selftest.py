@@ -15,7 +15,9 @@ HERE = os.path.dirname(os.path.realpath(__file__))
 sys.path.insert(0, HERE)
 sys.dont_write_bytecode = True
 
+import cells  # noqa: E402
 import compare  # noqa: E402
+import lines  # noqa: E402
 import page  # noqa: E402
 import picture  # noqa: E402
 import record  # noqa: E402
@@ -75,12 +77,27 @@ def a_ratios_spread_is_the_worst_of_both():
 
 
 @test
+def lines_of_code_are_neither_blank_nor_comment():
+    text = '''/* one
+ * comment */
+#define ALL "mkdir/*,x" // a quoted one is none
+
+char c = '"'; /* "not quoted" */
+int code;  // it's
+/**/
+int last; /* to the end */
+'''
+    assert lines.code_lines(text, False) == 4, lines.code_lines(text, False)
+    assert lines.code_lines('"""What\n\nit is."""\n# so\n\nx = 1  # one\n', True) == 1
+
+
+@test
 def the_table_has_80_columns_and_all_rows():
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         table.show(sample())
-    lines = out.getvalue().splitlines()
-    assert all(len(line) <= 80 for line in lines), [l for l in lines if len(l) > 80]
+    shown = out.getvalue().splitlines()
+    assert all(len(line) <= 80 for line in shown), [l for l in shown if len(l) > 80]
     for what in [r[1] for r in rows.ROWS + rows.VM_ROWS if r[0] != "runc_itself_ms"]:
         assert len(what) <= 35 and what in out.getvalue(), what
 
@@ -154,6 +171,15 @@ def a_part_measured_again_replaces_what_it_had_and_says_when():
     told = "\n".join(record.origins(both))
     assert told == "more: 2026-11-16 01:02 UTC, commit fedcba987654, a quick run", told
     assert record.origins(sample()) == [] and told in page.write(both)
+
+
+@test
+def no_measurement_has_a_disk_that_its_template_has_not():
+    try:
+        cells.begin("lcow", "2.1", sample, template="auto", scratch_mib=2048)
+    except ValueError:
+        return
+    raise AssertionError("it was begun")
 
 
 @test
