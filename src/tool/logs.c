@@ -135,7 +135,8 @@ static const char *colour_of(const struct line *l)
 static void put_line(const struct printing *p, const struct line *l, struct sbuf *out)
 {
     if (p->json) {
-        AUTO_FREE char *text = json_dumps(l->doc, JSON_COMPACT);
+        /* ASCII: a terminal obeys U+009B, and the VM's last words are the guest's. */
+        AUTO_FREE char *text = json_dumps(l->doc, JSON_COMPACT | JSON_ENSURE_ASCII);
 
         sbuf_addf(out, "%s\n", text ? text : "{}");
         return;

@@ -153,7 +153,7 @@ static const char *plain_path(const struct writer *w)
 
 static bool is_cri(const struct outputs *o, const struct writer *w)
 {
-    return w->name[0] && !strchr(w->name, '/') && dir_of(o, w->pod);
+    return w->name[0] && w->name[0] != '.' && !strchr(w->name, '/') && dir_of(o, w->pod);
 }
 
 static bool is_known(const struct outputs *o, const char *path)
@@ -222,22 +222,29 @@ void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out)
 
 /* ---- lines */
 
+/* NULL: of a pod before this one, in the same directory. They are in no order: a shim tells of
+ * those that live before its journal tells of all. */
 static const struct writer *writer_at(const struct outputs *o, const struct output *x, int64_t at)
 {
-    for (size_t i = o->n_writers; i-- > 0;) {
+    const struct writer *found = NULL;
+
+    for (size_t i = 0; i < o->n_writers; i++) {
         const struct writer *w = &o->writers[i];
 
-        if (x->cid ? str_eq(w->cid, x->cid)
-                   : str_eq(w->pod, x->pod) && str_eq(w->name, x->name) && w->since_ns <= at)
+        if (x->cid && str_eq(w->cid, x->cid))
             return w;
+        if (!x->cid && str_eq(w->pod, x->pod) && str_eq(w->name, x->name) && w->since_ns <= at &&
+            (!found || w->since_ns >= found->since_ns))
+            found = w;
     }
-    return NULL; /* of a pod before this one, in the same directory */
+    return found;
 }
 
 static void put_line(struct readings *r, const struct writer *w, int64_t at, const char *stream,
                      const char *text, const char *ns, const char *id, struct lines *out)
 {
-    AUTO_FREE char *safe = str_printable(text);
+    AUTO_FREE char *safe = str_printable(text),
+                   *name = str_printable(w->name[0] ? w->name : w->cid);
     time_t s = (time_t)(at / (int64_t)NS_PER_S);
     char when[48];
     struct tm tm;
@@ -246,12 +253,11 @@ static void put_line(struct readings *r, const struct writer *w, int64_t at, con
     size_t n = strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
     snprintf(when + n, sizeof(when) - n, ".%09dZ", (int)(at % (int64_t)NS_PER_S));
 
-    json_t *doc =
-        json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "time", when, "source", "output", "cid", w->cid,
-                  "container", w->name[0] ? w->name : w->cid, "stream", stream, "text", safe);
+    json_t *doc = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "time", when, "source", "output",
+                            "cid", w->cid, "container", name, "stream", stream, "text", safe);
 
     if (!doc)
-        return; /* a name that is no UTF-8 */
+        return; /* an id that is no UTF-8 */
     lines_add(out, &(struct line){ .source = LINE_OUTPUT,
                                    .at_ns = at,
                                    .time = json_string_value(json_object_get(doc, "time")),
@@ -306,12 +312,21 @@ static void add_line(struct outputs *o, struct output *x, struct readings *r, co
                  "stdout", text, ns, id, out);
 }
 
+/* As far as it goes now: there may be one who writes faster than we read. */
 static void read_rest(struct outputs *o, struct output *x, struct readings *r, const char *ns,
                       const char *id, struct lines *out)
 {
+    struct stat st;
     ssize_t n;
 
-    while ((n = pread(x->fd, sbuf_room(&x->part, READ_BYTES), READ_BYTES, x->at)) > 0) {
+    if (fstat(x->fd, &st) < 0)
+        return;
+    if (st.st_size < x->at) { /* somebody has emptied it */
+        x->at = 0;
+        x->part.len = 0;
+    }
+    while (x->at < st.st_size &&
+           (n = pread(x->fd, sbuf_room(&x->part, READ_BYTES), READ_BYTES, x->at)) > 0) {
         const char *from, *nl;
 
         x->at += n;
@@ -335,14 +350,16 @@ static int open_at(struct output *x, bool tail)
     x->fd = open(x->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
     x->at = 0;
     x->part.len = 0;
-    if (x->fd < 0 || fstat(x->fd, &st) < 0 || !S_ISREG(st.st_mode))
+    if (x->fd < 0 || fstat(x->fd, &st) < 0 || !S_ISREG(st.st_mode)) {
+        fd_close(TAKE_FD(x->fd));
         return -1;
+    }
     if (tail && st.st_size > (off_t)TAIL_BYTES) {
-        char c = '\n';
+        char c = ' ';
 
         x->at = st.st_size - (off_t)TAIL_BYTES;
-        while (pread(x->fd, &c, 1, x->at++) == 1 && c != '\n') /* not from the midst of a line */
-            ;
+        while (c != '\n' && pread(x->fd, &c, 1, x->at) == 1) /* not from the midst of a line */
+            x->at++;
     }
     x->watched = false;
     return 0;

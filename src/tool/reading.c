@@ -181,7 +181,7 @@ int64_t line_time(const char *text)
     const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
     int64_t ns = 0;
 
-    if (!rest)
+    if (!rest || tm.tm_year < 1700 - 1900 || tm.tm_year > 2200 - 1900) /* else it would overflow */
         return 0;
     if (*rest == '.')
         for (int64_t unit = NS_PER_S / 10; *++rest >= '0' && *rest <= '9'; unit /= 10)

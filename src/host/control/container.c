@@ -68,6 +68,7 @@ void container_unref(struct container *c)
     free(c->pod_id);
     free(c->log_name);
     free(c->log_dir);
+    free(c->log_uri);
     free(c->bundle);
     free(c->last_stats);
     free(c->shares);

@@ -234,16 +234,22 @@ static char *annotation(const struct spec *spec, const char *key)
     return value && value[0] ? str_dup(value) : NULL;
 }
 
+static char *without_arguments(const char *uri)
+{
+    return uri ? str_ndup(uri, uri[0] == '/' ? strlen(uri) : strcspn(uri, "?#")) : NULL;
+}
+
 /* For `lcow logs`: we keep no output, but whoever does can be found by this. */
 static void note_output(struct ctx *ctx, struct container *c, const struct spec *spec)
 {
     c->log_name = annotation(spec, "io.kubernetes.cri.container-name");
     c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
+    c->log_uri = without_arguments(c->init->out);
     log_note(ctx, "output",
              (const struct log_field[]){ F_STR("pod-id", c->pod_id),
                                          F_STR("name", c->log_name),
                                          F_STR("log-directory", c->log_dir),
-                                         F_STR("stdout", c->init->out),
+                                         F_STR("stdout", c->log_uri),
                                          {} });
 }
 

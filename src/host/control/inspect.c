@@ -83,7 +83,7 @@ static void put_container(struct jsw *w, const struct container *c)
     jsw_str(w, "bundle", c->bundle);
     jsw_str(w, "name", c->log_name);
     jsw_str(w, "log_directory", c->log_dir);
-    jsw_str(w, "stdout", c->init ? c->init->out : NULL);
+    jsw_str(w, "stdout", c->log_uri);
     jsw_u64(w, "pid", c->pid);
     if (c->network && network_state(c->network) == NETWORK_ATTACHED)
         put_interfaces(w, c->network);

@@ -7,9 +7,9 @@
  * "memory_mib", "cpus", "started_ns", "oldest_call_ns", "boot": [{ "track", "name", "start_ns",
  * "end_ns" }], "disks": [{ "slot", "path", "read_only", "state", "holders", "mounts": [{
  * "partition", "path", "state", "holders" }] }], "shares": [{ "name", "host_path", "path",
- * "read_only", "state", "holders" }] }, "containers": [{ "id", "pod", "bundle", "state", "pid",
- * "exit_status", "exited_ns", "execs": [{ "id", "state", "exit_status", "exited_ns" }],
- * "scratch_bytes" }] }
+ * "read_only", "state", "holders" }] }, "containers": [{ "id", "pod", "bundle", "name",
+ * "log_directory", "stdout", "state", "pid", "exit_status", "exited_ns", "execs": [{ "id", "state",
+ * "exit_status", "exited_ns" }], "scratch_bytes" }] }
  *
  * Times are wall time in ns; those of "boot" count from the first of them. */
 #pragma once

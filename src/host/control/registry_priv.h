@@ -131,7 +131,8 @@ struct container {
     struct registry *r;
     char *id, *pod_id, *bundle;
     char *log_name,
-        *log_dir; /* as the CRI calls it; where it keeps its pod's output; NULL: no CRI */
+        *log_dir;  /* as the CRI calls it; where it keeps its pod's output; NULL: no CRI */
+    char *log_uri; /* its stdout, without what a log driver is told: that may be a secret */
     enum spec_kind kind;
     struct gate gate;
     enum container_state state;

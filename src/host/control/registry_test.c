@@ -1,5 +1,6 @@
 /* registry_test.c - containers from create to delete: states, answers, events. */
 #include "harness/fsm_table.h"
+#include "host/control/inspect.h"
 #include "host/control/registry_rig.h"
 #include "host/control/scsi.h"
 
@@ -464,6 +465,30 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     rig_create(&r, ctx, "other");
     rig_delete(&r, ctx, "two", "");
     ASSERT_EQ(r.guest.disks, 1);
+    rig_close(&r, ctx);
+}
+
+TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+    uint32_t pid;
+
+    rig_open(&r, ctx);
+    rig_write_spec(&r, "a", "");
+
+    AUTO_FREE char *bundle = str_format("%s/a", r.dir);
+    const struct registry_create c = { .id = "a",
+                                       .bundle = bundle,
+                                       .out = "binary:///bin/drain?token=hush" };
+
+    ASSERT_OK(registry_create(ctx, r.registry, &c, &pid, &err), err);
+
+    AUTO_FREE char *doc = registry_inspect(r.registry);
+
+    ASSERT_HAS(doc, "\"stdout\":\"binary:///bin/drain\"");
+    ASSERT(!strstr(doc, "hush"));
+    rig_delete(&r, ctx, "a", "");
     rig_close(&r, ctx);
 }
 
