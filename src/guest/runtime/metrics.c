@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
@@ -185,6 +186,8 @@ int metrics_read(const char *cgroup_dir, char **ret_json, struct err *err)
     };
     AUTO_FD int dir = open(cgroup_dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
+    if (dir < 0 && errno != ENOENT) /* no descriptors left, say: the container is there */
+        return err_sys(err, errno, "open cgroup %s", cgroup_dir);
     if (dir < 0)
         return err_set(err, ERR_NOT_FOUND, "cgroup %s is gone", cgroup_dir);
     AUTO_FREE char *texts = mem_alloc(FILES_MAX);

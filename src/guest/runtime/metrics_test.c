@@ -3,6 +3,7 @@
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <string.h>
+#include <sys/resource.h>
 
 TEST(every_field_is_translated_to_version_1)
 {
@@ -80,4 +81,14 @@ TEST(a_cgroup_is_read_by_its_directory)
     ASSERT_EQ(file_write(place_path(&p, "pids.current"), "3\n", 2, 0644), 0);
     ASSERT_OK(metrics_read(p.dir, &json, &err), err);
     ASSERT_HAS(json, "\"pids\":{\"current\":3}");
+
+    struct rlimit old, none = { 0 };
+    AUTO_FREE char *unread = NULL;
+
+    ASSERT_EQ(getrlimit(RLIMIT_NOFILE, &old), 0);
+    none.rlim_max = old.rlim_max;
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+    int r = metrics_read(p.dir, &unread, &err);
+    ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &old), 0);
+    ASSERT(r < 0 && err.code != ERR_NOT_FOUND && strstr(err.msg, "open cgroup"));
 }
