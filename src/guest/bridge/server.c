@@ -68,6 +68,8 @@ struct server *server_new(const struct server_opts *opts)
     s->opts = *opts;
     if (s->opts.max_in_flight == 0)
         s->opts.max_in_flight = SERVER_IN_FLIGHT;
+    if (s->opts.trim_ns == 0)
+        s->opts.trim_ns = TRIM_NS;
     group_init(&s->calls);
     waitq_init(&s->room);
     list_init(&s->notes);
@@ -236,10 +238,11 @@ static void trim_fiber(void *arg)
     uint64_t now;
 
     /* Those under way come back here when they are done. */
-    while ((now = loop_now(s->loop)) < s->last_ns + TRIM_NS)
-        if (fiber_sleep(&ctx, s->last_ns + TRIM_NS - now, &ignored) < 0)
+    while ((now = loop_now(s->loop)) < s->last_ns + s->opts.trim_ns)
+        if (fiber_sleep(&ctx, s->last_ns + s->opts.trim_ns - now, &ignored) < 0)
             return;
     s->trimming = false;
+    s->stats.trims++;
     loop_trim(s->loop);
     mem_drop_program();
 }

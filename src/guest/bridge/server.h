@@ -51,6 +51,7 @@ struct server_opts {
     size_t n_entries;
     void *arg;                       /* for the handlers */
     unsigned max_in_flight;          /* 0: SERVER_IN_FLIGHT */
+    uint64_t trim_ns;                /* without a request until memory goes back; 0: two seconds */
     void (*on_connected)(void *arg); /* may not wait; may be NULL */
     void (*on_negotiated)(void *arg);
     /* The bridge cannot be dialled; once until it can again. */
@@ -60,7 +61,8 @@ struct server_opts {
 struct server_stats {
     uint64_t connections, requests, answers, dropped; /* answers without a connection */
     unsigned in_flight, parked;
-    size_t notes; /* waiting for a connection */
+    size_t notes;   /* waiting for a connection */
+    unsigned trims; /* times that memory was given back */
 };
 
 /* Caller frees, after server_run() has returned. */

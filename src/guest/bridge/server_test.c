@@ -15,6 +15,8 @@
 
 #define BASE "{\"ContainerId\":\"x\",\"ActivityId\":\"" BRIDGE_NULL_ID "\"}"
 
+#define TRIM_SOON_NS (20 * NS_PER_MS)
+
 struct world {
     struct dial_pair *host;
     struct server *server;
@@ -108,6 +110,7 @@ static void world_start(struct world *w, struct ctx *ctx, unsigned max_in_flight
                                                   .n_entries = ARRAY_LEN(table),
                                                   .arg = w,
                                                   .max_in_flight = max_in_flight,
+                                                  .trim_ns = TRIM_SOON_NS,
                                                   .on_negotiated = on_negotiated,
                                                   .on_unreachable = on_unreachable });
     group_go(&w->run, ctx->loop, run_fiber, w, "server");
@@ -519,6 +522,35 @@ TEST_VIRTUAL(the_bridge_is_dialled_for_ever_ten_times_a_second)
     ASSERT(dial_pair_count(w.host) >= 49 && dial_pair_count(w.host) <= 51);
     ASSERT_EQ(w.unreachable, 1); /* told once */
     world_release(&w, ctx);
+}
+
+static void ask_and_await_trim(struct world *w, struct ctx *ctx, uint64_t id)
+{
+    struct err err = ERR_INIT;
+    unsigned before = stats(w).trims;
+
+    peer_send(ctx, w->s, BRIDGE_START, id, BASE);
+    ASSERT_EQ(peer_expect(ctx, w->s, BRIDGE_START, id), 0);
+    while (stats(w).trims == before)
+        ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
+}
+
+TEST_FIBER(memory_goes_back_once_after_requests_and_not_again_before_the_next)
+{
+    struct err err = ERR_INIT;
+    struct world w;
+
+    world_init(&w, ctx, 0);
+    peer_send(ctx, w.s, BRIDGE_DELETE_CONTAINER_STATE, 1, BASE); /* one that waits does not count */
+    ask_and_await_trim(&w, ctx, 2);
+    ASSERT_OK(fiber_sleep(ctx, 10 * TRIM_SOON_NS, &err), err);
+    unsigned n = stats(&w).trims;
+    ASSERT_OK(fiber_sleep(ctx, 10 * TRIM_SOON_NS, &err), err);
+    ASSERT_EQ(stats(&w).trims, n);
+    ask_and_await_trim(&w, ctx, 3);
+    let_go(&w, 1);
+    ASSERT_EQ(peer_expect(ctx, w.s, BRIDGE_DELETE_CONTAINER_STATE, 1), 0);
+    world_release(&w, ctx); /* before its time is over, perhaps */
 }
 
 /* --- notifications --- */
