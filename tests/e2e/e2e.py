@@ -137,7 +137,7 @@ class Test(harness.Test):
         self.match(pattern, r.err, r)
         return r
 
-    def explains(self, sandbox, stage, seconds=20):
+    def explains(self, sandbox, stage, seconds=60):
         """lcow explain names that stage for a failure that was provoked, and a remedy. sandbox may
         be None: that of the newest journal. The shim may be gone; before it is, its journal may lack
         the last line for a moment."""

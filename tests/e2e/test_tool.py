@@ -1,5 +1,6 @@
 """lcow's own questions to running shims: ps, inspect, exec --vm, share, stacks."""
 
+import contextlib
 import json
 import os
 import signal
@@ -138,7 +139,7 @@ def side_by_side(t, commands, seconds=100):
 
 
 @test("lcow: each command answers while QEMU is stopped, or the guest's agent, as far as it can",
-      runc=False)
+      deadline=600, runc=False)
 def stopped(t):
     t.detach("c1", *FOREVER)
     qemu, shim = t.qemu_pid(), t.shim_pid()
@@ -200,18 +201,23 @@ class OtherVersion(threading.Thread):
         self.socket.close()
 
     def run(self):
-        body = shimcall.text(1, shimcall.number(1, 12) + shimcall.text(2, "unknown service"))
         while True:
             try:
                 peer = self.socket.accept()[0]
             except OSError:
                 return
-            with peer:
-                head = peer.recv(10, socket.MSG_WAITALL)
-                if len(head) == 10:
-                    peer.recv(struct.unpack(">I", head[:4])[0], socket.MSG_WAITALL)
-                    peer.sendall(struct.pack(">I", len(body)) + head[4:8] + b"\2\0" + body)
-                    peer.recv(1)
+            # Each at once: one that is slow to hang up must not make the others wait.
+            threading.Thread(target=self.refuse, args=(peer,), daemon=True).start()
+
+    @staticmethod
+    def refuse(peer):
+        body = shimcall.text(1, shimcall.number(1, 12) + shimcall.text(2, "unknown service"))
+        with peer, contextlib.suppress(OSError):
+            head = peer.recv(10, socket.MSG_WAITALL)
+            if len(head) == 10:
+                peer.recv(struct.unpack(">I", head[:4])[0], socket.MSG_WAITALL)
+                peer.sendall(struct.pack(">I", len(body)) + head[4:8] + b"\2\0" + body)
+                peer.recv(1)
 
 
 def other_version(t):
