@@ -43,8 +43,7 @@ def sample(lcow=2.0, runc=4.0, n=20):
                                                     "pss_file_kib", "anchor_kib", "pipe_mb_s")})
     peers["vm"] = {r[0]: values(lcow) for r in rows.VM_ROWS if r[0] != "runc_itself_ms"}
     peers["vm"].update(stages_ms={"spawned": values(1), "negotiated": values(2)},
-                       clone_stages_ms={"spawned": values(1), "negotiated": values(2)},
-                       gcs_program_kib=values(lcow))
+                       clone_stages_ms={"spawned": values(1), "negotiated": values(2)})
     peers["host"] = {"runc_itself_ms": values(runc)}
     peers["lcow clone"] = {key: values(lcow) for key in (
         "run_ms", "pod20_mib", "pod20_qemu_mib", "pod20_own_mib", "pod20_template_mib",
