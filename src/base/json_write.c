@@ -16,7 +16,8 @@ static _Noreturn void misuse(const char *what)
     abort();
 }
 
-/* encoding/json: what cannot stand in JavaScript is escaped too (U+2028, U+2029). */
+/* encoding/json: what cannot stand in JavaScript is escaped too (U+2028, U+2029). Beyond it, if not
+ * html, C1: a terminal obeys U+009B, and lcow prints what guests said as JSON, too. */
 static void add_char(struct sbuf *b, bool html, uint32_t c, const char *s, size_t n)
 {
     if (c == '"' || c == '\\')
@@ -31,7 +32,8 @@ static void add_char(struct sbuf *b, bool html, uint32_t c, const char *s, size_
         sbuf_adds(b, "\\b");
     else if (c == '\f')
         sbuf_adds(b, "\\f");
-    else if (c < 0x20 || c == 0x2028 || c == 0x2029 || (html && (c == '<' || c == '>' || c == '&')))
+    else if (c < 0x20 || (!html && c >= 0x80 && c < 0xa0) || c == 0x2028 || c == 0x2029 ||
+             (html && (c == '<' || c == '>' || c == '&')))
         sbuf_addf(b, "\\u%04x", c);
     else
         sbuf_add(b, s, n);

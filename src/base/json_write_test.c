@@ -69,6 +69,9 @@ TEST(strings_are_escaped_as_go_does)
     jsw_init(&w, JSW_PLAIN);
     jsw_str(&w, NULL, "\"\\/\b\f\n\r\t\x01\x1f\x7f<>&é😀\xe2\x80\xa8\xe2\x80\xa9");
     check(&w, "\"\\\"\\\\/\\b\\f\\n\\r\\t\\u0001\\u001f\x7f<>&é😀\\u2028\\u2029\"");
+    jsw_init(&w, JSW_PLAIN);
+    jsw_str(&w, NULL, "\xc2\x9b[2J\xc2\xa0"); /* not as Go does: for terminals */
+    check(&w, "\"\\u009b[2J\xc2\xa0\"");
     jsw_init(&w, JSW_HTML);
     jsw_str(&w, NULL, "a<b>&c");
     check(&w, "\"a\\u003cb\\u003e\\u0026c\"");
