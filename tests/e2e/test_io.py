@@ -7,7 +7,7 @@ import select
 import time
 
 from e2e import test
-from members import Collector, Member, pod, pss_kib, told
+from members import Collector, Member, own_kib, pod, told
 from shimcall import number, text
 
 # Not a multiple of any page: what is lost, doubled or swapped shows in the sum.
@@ -23,7 +23,7 @@ def slow_reader(t, pieces, burst, pause):
         h.update(data)
     r, w = os.pipe()
     p = t.start_run("--rm", f"--mount=type=bind,src={path},dst=/data,options=bind:ro", "c1", "sh",
-                    "-c", f"cat /data >/copy; i=0; while [ $i -lt {pieces} ]; do cat /copy; "
+                    "-ec", f"cat /data >/copy; i=0; while [ $i -lt {pieces} ]; do cat /copy; "
                     "i=$((i+1)); done", stdout=w)
     os.close(w)
     got, pauses, taken, start = hashlib.sha256(), 0, [], time.monotonic()
@@ -36,17 +36,18 @@ def slow_reader(t, pieces, burst, pause):
                 pauses = size // burst
                 time.sleep(pause)
                 if size < pieces * PIECE - burst:  # behind that it may be over, and the shim gone
-                    taken.append(pss_kib(t.shim_pid()))
+                    taken.append(own_kib(t.shim_pid()))
                 if pauses % 8 == 0:
                     told(f"{size >> 20} MiB in {time.monotonic() - start:.0f} s, "
-                         f"shim's PSS {taken[-1]} KiB")
+                         f"the shim's own memory {taken[-1]} KiB")
     finally:
         os.close(r)
-    t.equal(p.wait().code, 0)
-    t.equal(size, pieces * PIECE)
+    r = p.wait()
+    t.equal(r.code, 0)
+    t.equal(size, pieces * PIECE, r.err)
     t.equal(got.hexdigest(), h.hexdigest())
     t.note(f"{size >> 20} MiB in {time.monotonic() - start:.0f} s with {len(taken)} pauses of "
-           f"{pause} s; shim's PSS: {taken[0]} KiB in the first, {max(taken)} at most")
+           f"{pause} s; the shim's own memory: {taken[0]} KiB in the first, {max(taken)} at most")
     t.check(max(taken) <= taken[0] + 128, f"the shim grew from {taken[0]} to {max(taken)} KiB",
             taken)
 

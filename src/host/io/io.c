@@ -17,6 +17,8 @@
 #define DISCARD_BYTES 4096
 #define REST_BYTES 4096
 #define REST_IDLE_NS (1 * NS_PER_S)
+#define READER_LOOK_NS (NS_PER_MS / 2)
+#define READER_LOOK_MAX_NS (16 * NS_PER_MS)
 
 static const char *const stream_names[] = { "stdin", "stdout", "stderr" };
 
@@ -334,6 +336,28 @@ bool io_wants(const struct io *io, int fd)
 
 /* --- the end --- */
 
+/* Clients of containerd 2.1 close their end when they hear of the exit, and what was left in the
+ * FIFO is gone. So a reader who reads may finish; one who does not may be waiting for the news. */
+static int await_reader(struct ctx *ctx, struct io *io, struct err *err)
+{
+    uint64_t pause = READER_LOOK_NS, left = io_linger_unread(io), moved = loop_now(io->loop);
+
+    while (left > 0 && loop_now(io->loop) - moved < REST_IDLE_NS) {
+        if (fiber_sleep(ctx, pause, err) < 0)
+            return err_wrap(err, "%s: output is not read to its end", io->id);
+
+        uint64_t now = io_linger_unread(io);
+
+        if (now != left)
+            moved = loop_now(io->loop);
+        pause = now != left                      ? READER_LOOK_NS
+                : pause < READER_LOOK_MAX_NS / 2 ? 2 * pause
+                                                 : READER_LOOK_MAX_NS;
+        left = now;
+    }
+    return 0;
+}
+
 int io_drain(struct ctx *ctx, struct io *io, struct err *err)
 {
     while (io->attached && io->outputs > 0)
@@ -342,7 +366,7 @@ int io_drain(struct ctx *ctx, struct io *io, struct err *err)
                 cancel_fire(&io->over, ERR_CANCELLED, "the process has ended");
             return err_wrap(err, "%s: output is not at its end", io->id);
         }
-    return 0;
+    return await_reader(ctx, io, err);
 }
 
 void io_close_stdin(struct io *io)

@@ -41,10 +41,10 @@ int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, stru
 void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err);
 /* Whether the process has to be given that stream. */
 bool io_wants(const struct io *io, int fd);
-/* The process has ended: until all output has reached its end and was written upstream. ctx over:
- * ERR_DEADLINE; what was not delivered goes on in the background until io_free. From then on a
- * stream that is silent for a second is closed, upstream too: somebody else (a grandchild) holds
- * it open. */
+/* The process has ended: until all output has reached its end and was written upstream, and as long
+ * as somebody is reading the rest out of a FIFO. ctx over: ERR_DEADLINE; what was not delivered
+ * goes on in the background until io_free. From then on a stream that is silent for a second is
+ * closed, upstream too: somebody else (a grandchild) holds it open. */
 int io_drain(struct ctx *ctx, struct io *io, struct err *err);
 /* No more input after what is in the FIFO. Before attach too. Idempotent. */
 void io_close_stdin(struct io *io);

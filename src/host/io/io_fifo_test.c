@@ -116,6 +116,57 @@ TEST_FIBER(what_is_left_when_all_is_closed_waits_for_a_reader)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
 }
 
+struct late_reader {
+    struct rig *r;
+    struct stream *out;
+    bool done;
+};
+
+static void read_late(void *arg)
+{
+    struct late_reader *l = arg;
+    struct err err = ERR_INIT;
+
+    for (uint64_t at = 0; at < 50000; at += 10000) {
+        ASSERT_OK(fiber_sleep(l->r->ctx, 20 * NS_PER_MS, &err), err);
+        rig_expect(l->r, l->out, at, at + 10000);
+    }
+    l->done = true;
+}
+
+TEST_FIBER(a_drain_ends_when_the_reader_has_it_all)
+{
+    RIG(r);
+    rig_fifos(&r, 2);
+    rig_open(&r);
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+    struct late_reader late = { .r = &r, .out = out };
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 50000); /* fits into the FIFO */
+    fiber_go(ctx->loop, read_late, &late, "reader");
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    ASSERT(late.done);
+}
+
+TEST_FIBER(a_drain_does_not_wait_for_a_reader_that_waits_for_the_exit)
+{
+    RIG(r);
+    rig_fifos(&r, 2);
+    rig_open(&r);
+    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+    struct rig_writer w;
+    struct err err = ERR_INIT;
+
+    rig_attach(&r);
+    rig_write(&r, &w, &r.guest[1], 50000);
+    ASSERT_OK(io_drain(ctx, r.io, &err), err);
+    rig_expect(&r, out, 0, 50000);
+    rig_get_end(&r, out);
+}
+
 TEST_FIBER(a_reader_killed_half_way_leaves_the_rest_to_the_next)
 {
     RIG(r);

@@ -97,6 +97,23 @@ static int linger(struct linger *l, struct err *err)
     return 0;
 }
 
+/* Until the first look there may be a reader. */
+uint64_t io_linger_unread(const struct io *io)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(io->lingers); i++)
+        if (io->lingers[i] && io->lingers[i]->read_end >= 0)
+            n += (uint64_t)unread(io->lingers[i]->read_end);
+    return n;
+}
+
+/* Each of the two outputs has one at most. */
+static void exchange(struct io *io, const struct linger *old, struct linger *new)
+{
+    io->lingers[io->lingers[0] == old ? 0 : 1] = new;
+}
+
 static void linger_fiber(void *arg)
 {
     struct linger *l = arg;
@@ -112,6 +129,7 @@ static void linger_fiber(void *arg)
     fd_close(l->read_end);
     fd_close(l->write_end);
     fd_close(l->watch);
+    exchange(l->io, l, NULL);
     io_unref(l->io);
     free(l);
 }
@@ -126,5 +144,6 @@ void io_linger(struct io *io, int read_end)
     struct linger *l = mem_new(struct linger);
 
     *l = (struct linger){ .io = io_ref(io), .read_end = read_end, .write_end = -1, .watch = -1 };
+    exchange(io, NULL, l);
     fiber_go(io->loop, linger_fiber, l, "io fifo %s", io->id);
 }

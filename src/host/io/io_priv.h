@@ -68,6 +68,7 @@ struct io {
     struct io_driver *drivers[2];
     unsigned outputs; /* relays and pumps that are not at their end */
     struct waitq outputs_q;
+    struct linger *lingers[2]; /* FIFOs of ended outputs that are not empty */
     uint64_t lost;
     bool attached, closed;
 };
@@ -110,3 +111,5 @@ void io_driver_drop(struct io_driver **slot);
 /* Takes the read end of a FIFO that nobody writes to any more: keeps what is in it until it was
  * read or io is freed. */
 void io_linger(struct io *io, int read_end);
+/* Bytes that a reader who is there has not taken. */
+uint64_t io_linger_unread(const struct io *io);
