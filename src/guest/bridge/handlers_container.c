@@ -217,8 +217,9 @@ int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct
 
     if (handlers_need_container(h, call, err) < 0)
         return -1;
-    if (container_delete(ctx, h->containers, call->req.container_id, err) < 0)
-        return handlers_fail_as(err,
-                                err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
-    return 0;
+    if (container_delete(ctx, h->containers, call->req.container_id, err) == 0)
+        return 0;
+    if (err->code == ERR_NOT_FOUND) /* its creation failed while we waited for that */
+        return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
+    return handlers_fail_as(err, err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
 }

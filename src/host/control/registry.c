@@ -138,10 +138,13 @@ void registry_undo(struct registry *r, struct container *c, struct err *err)
         return;
     }
     log_error(&own, "a failed create is not taken back; delete goes on with it", F_ERR(&lost));
-    /* Nothing of it runs, and whoever waits for its end (a containerd that lost the call and found
-     * the container) must not wait for ever. */
-    if (c->init)
+    /* Nothing of it runs, and whoever waits for its end or that of its output (a containerd that
+     * lost the call and found the container) must not wait for ever. */
+    if (c->init) {
+        if (c->init->io)
+            r->host->io_close(c->init->io);
         process_end(c->init, EXIT_LOST, false);
+    }
     err_wrap(err, "%s; and before that", lost.msg);
 }
 

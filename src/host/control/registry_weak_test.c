@@ -130,7 +130,8 @@ TEST_VIRTUAL(ws12_a_create_that_cannot_be_undone_now_is_deleted_later)
     ASSERT_EQ(container_state(rig_find(&r, "a")), CONTAINER_INVALID);
     ASSERT_EQ(r.guest.layers, 2);
     ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 255); /* nobody waits for what will never end */
+    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 255);  /* nobody waits for what will never end, */
+    ASSERT(rig_find(&r, "a")->init->io->closed); /* nor for its output */
     rig_delete(&r, ctx, "a", "");
     expect_gone(&r, ctx, "a");
     ASSERT_EQ(r.guest.layers, 1);
