@@ -137,9 +137,10 @@ def pod(t):
     return shim
 
 
-def pss_kib(pid):
+def own_kib(pid):
+    """Heap, stacks, written data. (PSS grows when another shim ends that shared the program.)"""
     with open(f"/proc/{pid}/smaps_rollup") as f:
-        return int(re.search(r"^Pss:\s+(\d+)", f.read(), re.M).group(1))
+        return int(re.search(r"^Anonymous:\s+(\d+)", f.read(), re.M).group(1))
 
 
 def told(line):

@@ -9,7 +9,7 @@ import time
 
 from e2e import test
 from harness import Failure, Skip
-from members import Collector, Member, pod, pss_kib, told
+from members import Collector, Member, own_kib, pod, told
 from shimcall import number, text
 
 CONTAINERS = max(1, int(os.environ.get("LCOW_SOAK", "150")))
@@ -67,13 +67,13 @@ def look_at_shim(pid, t):
         mounts = len(f.readlines())
     cgroups = sum(1 for top, dirs, _ in os.walk("/sys/fs/cgroup") for d in dirs if t.tag in
                   os.path.join(top, d))
-    return {"shim's PSS": pss_kib(pid), "shim's fds": len(os.listdir(f"/proc/{pid}/fd")),
+    return {"shim's memory": own_kib(pid), "shim's fds": len(os.listdir(f"/proc/{pid}/fd")),
             "shim's mounts": mounts, "host's cgroups": cgroups,
             "shim's files": sum(len(d) + len(f) for _, d, f in os.walk(t.run_root))}
 
 
 # How much more may be there at the end than after the first WARM. KiB for memory; 0: not one more.
-MAY_GROW = {"shim's PSS": 96, "agent's RSS": 96, "init's RSS": 32, "VM's slab": 2048}
+MAY_GROW = {"shim's memory": 96, "agent's RSS": 96, "init's RSS": 32, "VM's slab": 2048}
 
 
 def is_flat(t, samples):
