@@ -267,6 +267,7 @@ def stdio(t, client, runs):
         os.mkfifo(path)
         writer = Flow(path, reads=False)
         client.exec(f"i{i}", "sh", "-c", "cat >/dev/null", stdin=path)
+        writer.join(60)  # runc's shim closes the FIFO at once, whatever is still to come
         client.call("CloseIO", text(1, "c1"), text(2, f"i{i}"), number(3, 1))
         client.wait(f"i{i}")
         into.append(writer.rate(t))
