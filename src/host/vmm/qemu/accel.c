@@ -169,8 +169,7 @@ uint32_t accel_tsc_parse(const char *text)
     return refined ? refined : mhz_behind(text, "tsc: Detected ");
 }
 
-/* A host that does not trust its own TSC must not make a guest rely on it. */
-static bool host_trusts_tsc(void)
+bool accel_tsc_trusted(void)
 {
     static const char *const by_tsc[] = { "tsc", "kvm-clock", "hyperv_clocksource_tsc_page" };
     AUTO_FREE char *text = NULL;
@@ -188,7 +187,7 @@ static bool host_trusts_tsc(void)
 
 uint32_t accel_tsc_khz(const char *kmsg)
 {
-    if (!kmsg && !host_trusts_tsc())
+    if (!kmsg && !accel_tsc_trusted())
         return 0;
 
     uint32_t khz = kmsg ? 0 : tsc_from_cpuid(), found;

@@ -39,6 +39,8 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
 /* After the proof. Best effort: a lost answer is found again. */
 void accel_remember(const struct accel_env *env, bool works);
 
+/* A host that does not trust its own TSC must not make a guest rely on it. */
+bool accel_tsc_trusted(void);
 /* The host's TSC in kHz, 0 if unknown or not trusted by the host's own clock: from CPUID, else from
  * the kernel's log (kmsg, may be NULL: /dev/kmsg). */
 uint32_t accel_tsc_khz(const char *kmsg);

@@ -40,6 +40,7 @@ enum qemu_form {
 
 struct qemu_host {
     bool emulated;
+    bool tsc_trusted; /* by the host's own clock */
     uint32_t tsc_khz; /* 0: unknown */
     enum qemu_form form;
     uint32_t vcpus;          /* of a clone: what it will have */

@@ -51,7 +51,8 @@ TEST(one_vcpu_under_emulation_is_as_recorded)
 {
     struct vm_doc doc = doc_of(1);
 
-    golden("tcg-1cpu", &doc, &(struct qemu_host){ .emulated = true, .tsc_khz = 2299998 });
+    golden("tcg-1cpu", &doc,
+           &(struct qemu_host){ .emulated = true, .tsc_trusted = true, .tsc_khz = 2299998 });
 }
 
 /* A clone is its template but for where the memory comes from. */
@@ -63,8 +64,11 @@ TEST(template_and_clone_are_as_recorded)
     doc.max_memory_mib = 128 + 32768;
     doc.max_cpus = 4;
     doc.disk_mib = 10240;
-    golden("template", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_TEMPLATE });
-    golden("clone", &doc, &(struct qemu_host){ .emulated = true, .form = QEMU_CLONE, .vcpus = 1 });
+    struct qemu_host host = { .emulated = true, .tsc_trusted = true, .form = QEMU_TEMPLATE };
+    golden("template", &doc, &host);
+    host.form = QEMU_CLONE;
+    host.vcpus = 1;
+    golden("clone", &doc, &host);
 }
 
 TEST(the_code_cache_is_as_configured_but_not_the_templates)
@@ -100,7 +104,7 @@ TEST(hardware_virtualization_is_as_recorded)
 
     doc.max_cpus = 8;
     doc.scsi_controllers = 0;
-    golden("kvm", &doc, &(struct qemu_host){ .emulated = false, .tsc_khz = 2299998 });
+    golden("kvm", &doc, &(struct qemu_host){ .tsc_trusted = true, .tsc_khz = 2299998 });
 }
 
 TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
@@ -118,9 +122,14 @@ TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
 TEST(a_frequency_nobody_knows_is_left_to_the_kernel)
 {
     struct vm_doc doc = doc_of(1);
-    AUTO_FREE char *args = qemu_kernel_args(&doc, &(struct qemu_host){ .emulated = true });
+    struct qemu_host host = { .emulated = true };
+    AUTO_FREE char *doubted = qemu_kernel_args(&doc, &host);
 
-    ASSERT(!strstr(args, "tsc"));
+    ASSERT(!strstr(doubted, "tsc"));
+    host.tsc_trusted = true;
+    AUTO_FREE char *trusted = qemu_kernel_args(&doc, &host);
+    ASSERT_HAS(trusted, " tsc=reliable ");
+    ASSERT(!strstr(trusted, "tsc_early_khz"));
 }
 
 TEST(a_comma_in_the_id_does_not_become_an_option)

@@ -37,6 +37,7 @@
 struct qemu_host qemu_host_of(const struct qemu *q)
 {
     return (struct qemu_host){ .emulated = q->accel.emulated,
+                               .tsc_trusted = q->accel.emulated && accel_tsc_trusted(),
                                .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0,
                                .form = q->form,
                                .vcpus = q->doc.cpus,

@@ -1,6 +1,7 @@
 /* qlink.h - the host's end of the link: a network namespace that holds nothing but lo and a tap,
  * one listener in it, and the rule who may connect (design.md §2). The namespace has no name: it
- * lives as long as the tap, the listener or a connection does, and the kernel takes it back.
+ * lives as long as the listener, a connection or somebody's hold on the tap does, and the kernel
+ * takes it back with all that is in it.
  *
  * Life: new -> (listen, accept …) -> close -> join -> free. The guest is hostile: a connection
  * must say its preface within a deadline, few may be without one, and each opened port is given
@@ -33,7 +34,7 @@ struct qlink_opts {
 
 /* Waits (a thread makes the namespace). Copies opts. */
 int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err);
-/* For QEMU; borrows, -1 once dropped. Without our copy the tap ends with QEMU. */
+/* For QEMU; borrows, -1 once dropped. */
 int qlink_tap(const struct qlink *l);
 void qlink_drop_tap(struct qlink *l);
 /* Borrows; for tests that look into the namespace. */
