@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/gone.h"
 #include "host/control/network_priv.h"
 #include "host/own/ledger.h"
 #include "host/own/netlink.h"
@@ -15,17 +16,6 @@
 
 #define GUEST_LIMIT (5 * NS_PER_S) /* to give an interface back; the host's part needs its time */
 #define QUEUES 1
-
-/* A peer that is gone has nothing left to undo, unless it is ctx that has ended. */
-static int gone_is_done(int r, const struct ctx *ctx, struct err *err)
-{
-    struct err ended = ERR_INIT;
-
-    if (r == 0 || err->code != ERR_UNAVAILABLE || ctx_check(ctx, &ended) < 0)
-        return r;
-    err_clear(err);
-    return 0;
-}
 
 /* --- one interface, forwards --- */
 

@@ -8,6 +8,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/gone.h"
 #include "host/control/plan9_priv.h"
 #include "host/vmm/vmm.h"
 
@@ -101,17 +102,6 @@ static void share_free(struct share *s)
     free(s->host_path);
     free(s->path);
     free(s);
-}
-
-/* A peer that is gone has nothing left to undo, unless it is ctx that has ended. */
-static int gone_is_done(int r, struct ctx *ctx, struct err *err)
-{
-    struct err ended = ERR_INIT;
-
-    if (r == 0 || err->code != ERR_UNAVAILABLE || ctx_check(ctx, &ended) < 0)
-        return r;
-    err_clear(err);
-    return 0;
 }
 
 static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct err *err)

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/gone.h"
 #include "host/control/scsi_priv.h"
 
 #include <errno.h>
@@ -89,7 +90,7 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
         disk_desert(ctx, d, err);
         r = 0;
     }
-    if (scsi_gone_is_done(r, ctx, err) < 0)
+    if (gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "eject disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_EJECTED);
@@ -119,7 +120,7 @@ static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
     struct vmm *vmm = c->vmm;
     int r = vmm->ops->scsi_remove ? vmm->ops->scsi_remove(ctx, vmm, d->slot, err) : 0;
 
-    if (scsi_gone_is_done(r, ctx, err) < 0)
+    if (gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "detach disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_REMOVED);

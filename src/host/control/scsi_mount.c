@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/gone.h"
 #include "host/control/scsi_priv.h"
 
 #include <stdlib.h>
@@ -145,16 +146,6 @@ bool scsi_silent(struct ctx *ctx, const struct err *err)
     return err->code == ERR_DEADLINE && ctx_check(ctx, &ended) == 0;
 }
 
-int scsi_gone_is_done(int r, struct ctx *ctx, struct err *err)
-{
-    struct err ended = ERR_INIT;
-
-    if (r == 0 || err->code != ERR_UNAVAILABLE || ctx_check(ctx, &ended) < 0)
-        return r;
-    err_clear(err);
-    return 0;
-}
-
 static struct guest_disk words(const struct mount *m, struct scsi_slot slot)
 {
     return (struct guest_disk){ .controller = slot.controller,
@@ -202,7 +193,7 @@ int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, 
         return -1;
     /* After a failed mount too: its answer may have been lost. Not mounted is success. */
     struct ctx limited = ctx_with_timeout(ctx, SCSI_GUEST_S * NS_PER_S);
-    if (scsi_gone_is_done(guest->ops->unmount_disk(&limited, guest, &d, err), ctx, err) < 0)
+    if (gone_is_done(guest->ops->unmount_disk(&limited, guest, &d, err), ctx, err) < 0)
         return err_wrap(err, "unmount disk %u:%u partition %llu in the guest", slot.controller,
                         slot.lun, (unsigned long long)m->partition);
     fsm_step(&scsi_mount_fsm, &m->state, MOUNT_EV_UNMOUNTED);

@@ -111,6 +111,3 @@ int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, 
                        struct err *err);
 /* A call failed for want of an answer, and whoever asked still has time. */
 bool scsi_silent(struct ctx *ctx, const struct err *err);
-/* A peer that is gone has nothing left to undo: -1 with ERR_UNAVAILABLE becomes 0, unless it is
- * ctx that has ended. */
-int scsi_gone_is_done(int r, struct ctx *ctx, struct err *err);

@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/gone.h"
 #include "host/control/vpci_priv.h"
 #include "host/vmm/vmm.h"
 
@@ -99,17 +100,6 @@ static int bring(struct ctx *ctx, struct vpci *c, struct device *d, struct err *
     if (confirm(ctx, d, c->guest, err) < 0)
         return err_wrap(err, "find it in the guest");
     log_info(ctx, "PCI device added", F_STR("device", d->address), F_STR("uvm-path", d->place));
-    return 0;
-}
-
-/* A VM that is gone has nothing left to give back, unless it is ctx that has ended. */
-static int gone_is_done(int r, struct ctx *ctx, struct err *err)
-{
-    struct err ended = ERR_INIT;
-
-    if (r == 0 || err->code != ERR_UNAVAILABLE || ctx_check(ctx, &ended) < 0)
-        return r;
-    err_clear(err);
     return 0;
 }
 
