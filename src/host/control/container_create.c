@@ -3,9 +3,9 @@
  * next one fails. */
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/offload.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/control/bundle.h"
 #include "host/control/config.h"
 #include "host/control/registry_priv.h"
 #include "oci/document.h"
@@ -18,45 +18,20 @@
 
 /* --- the spec --- */
 
-struct load {
-    char *path, *text;
-    size_t len;
-};
-
-static void load_free(void *arg)
-{
-    struct load *l = arg;
-
-    if (!l)
-        return;
-    free(l->path);
-    free(l->text);
-    free(l);
-}
-
-static int load_file(void *arg, struct err *err)
-{
-    struct load *l = arg;
-    int r = file_read_all(l->path, SPEC_MAX_BYTES, &l->text, &l->len);
-
-    if (r == -EFBIG)
-        return err_set(err, ERR_INVALID, "%s is larger than %u MiB", l->path, SPEC_MAX_BYTES >> 20);
-    return r < 0 ? err_sys(err, -r, "read %s", l->path) : 0;
-}
-
 static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, struct err *err)
 {
-    struct load *l = mem_new(struct load);
-    void *arg = l;
-    int r;
+    AUTO_FREE char *text = NULL;
+    size_t len;
 
-    l->path = str_format("%s/config.json", bundle);
-    r = offload_run(ctx, load_file, &arg, load_free, "read the bundle", err);
-    l = arg;
-    if (r == 0 && spec_parse(l->text, l->len, ret, err) < 0)
-        r = err_wrap(err, "%s", l->path);
-    load_free(l);
-    return r;
+    if (bundle_read(ctx, bundle, "read the bundle", &text, &len, err) < 0) {
+        if (err->sys == EFBIG)
+            err_set(err, ERR_INVALID, "%s/config.json is larger than %u MiB", bundle,
+                    SPEC_MAX_BYTES >> 20);
+        return -1;
+    }
+    if (spec_parse(text, len, ret, err) < 0)
+        return err_wrap(err, "%s/config.json", bundle);
+    return 0;
 }
 
 /* --- the pod --- */

@@ -189,6 +189,20 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
     return 0;
 }
 
+int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
+                  const struct scsi_mount *mount, char **ret_path, struct err *err)
+{
+    struct scsi *scsi = c->r->box->scsi;
+    uint64_t id;
+
+    if (scsi_reserve(ctx, scsi, disk, mount, &id, err) < 0)
+        return -1;
+    c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
+    c->disks[c->n_disks++] = id;
+    c->writes_host = c->writes_host || !disk->read_only;
+    return scsi_map(ctx, scsi, id, ret_path, err);
+}
+
 static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_entry *m,
                        char **ret_path, struct err *err)
 {
@@ -196,15 +210,8 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
                                     .fd = m->disk,
                                     .read_only = m->read_only };
     const struct scsi_mount mount = { .read_only = m->read_only, .block_device = m->raw };
-    struct box *b = c->r->box;
-    uint64_t id;
 
-    if (scsi_reserve(ctx, b->scsi, &disk, &mount, &id, err) < 0)
-        return -1;
-    c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
-    c->disks[c->n_disks++] = id;
-    c->writes_host = c->writes_host || !m->read_only;
-    return scsi_map(ctx, b->scsi, id, ret_path, err);
+    return mounts_attach(ctx, c, &disk, &mount, ret_path, err);
 }
 
 static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)

@@ -79,15 +79,8 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs
     if (box_enter(b, "attach a disk of the root file system", err) < 0)
         return -1;
 
-    uint64_t id;
-    int r = scsi_reserve(&limited, b->scsi, &disk, &mount, &id, err);
+    int r = mounts_attach(&limited, c, &disk, &mount, &path, err);
 
-    if (r == 0) {
-        c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
-        c->disks[c->n_disks++] = id;
-        c->writes_host = c->writes_host || d->writable;
-        r = scsi_map(&limited, b->scsi, id, &path, err);
-    }
     box_leave(b);
     if (r == 0)
         strv_add(&c->layers, path);

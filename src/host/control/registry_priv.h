@@ -24,6 +24,8 @@
 struct network;
 struct plan9;
 struct scsi;
+struct scsi_disk;
+struct scsi_mount;
 struct vpci;
 
 /* Every wait that no caller bounds has its limit here. */
@@ -219,6 +221,10 @@ struct mounts {
 int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct mounts *m,
                 struct err *err);
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
+/* A disk of the VM that is the container's until container_release; the VM has been entered
+ * (box_enter). Caller frees *ret_path. */
+int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
+                  const struct scsi_mount *mount, char **ret_path, struct err *err);
 void mounts_release(struct mounts *m);
 /* container_volumes.c. *ret_local: it lives in the VM, and the mount says so now. */
 int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_t *mount,

@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/offload.h"
 #include "host/bridge/guest.h"
+#include "host/control/bundle.h"
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
@@ -66,53 +66,24 @@ struct ctx sandbox_ctx(const struct sandbox *s, struct ctx *root)
 
 /* --- create --- */
 
-struct load {
-    char *path, *text;
-    size_t len;
-};
-
-static void load_free(void *arg)
-{
-    struct load *l = arg;
-
-    if (!l)
-        return;
-    free(l->path);
-    free(l->text);
-    free(l);
-}
-
-static int load_file(void *arg, struct err *err)
-{
-    struct load *l = arg;
-    int r = file_read_all(l->path, SPEC_MAX_BYTES, &l->text, &l->len);
-
-    if (r == -ENOENT) { /* CRI puts none there */
-        l->text = str_dup("{}");
-        l->len = 2;
-        return 0;
-    }
-    return r < 0 ? err_sys(err, -r, "read %s", l->path) : 0;
-}
-
 static int load_spec(struct ctx *ctx, const struct sandbox_create *c, struct spec **ret,
                      struct err *err)
 {
-    struct load *l;
-    void *arg;
-    int r;
+    AUTO_FREE char *text = NULL;
+    size_t len;
 
     if (c->spec)
         return sandbox_spec_parse(c, c->spec, strlen(c->spec), ret, err);
-    l = mem_new(struct load);
-    l->path = str_format("%s/config.json", c->bundle);
-    arg = l;
-    r = offload_run(ctx, load_file, &arg, load_free, "read the sandbox's bundle", err);
-    l = arg;
-    if (r == 0 && sandbox_spec_parse(c, l->text, l->len, ret, err) < 0)
-        r = err_wrap(err, "%s", l->path);
-    load_free(l);
-    return r;
+    if (bundle_read(ctx, c->bundle, "read the sandbox's bundle", &text, &len, err) < 0) {
+        if (err->sys != ENOENT)
+            return -1;
+        err_clear(err); /* CRI puts none there */
+        text = str_dup("{}");
+        len = 2;
+    }
+    if (sandbox_spec_parse(c, text, len, ret, err) < 0)
+        return err_wrap(err, "%s/config.json", c->bundle);
+    return 0;
 }
 
 static void copy_words(struct strv *to, const char *const *from)
