@@ -116,7 +116,8 @@ static void tell(struct rpc_call *call, const struct err *err)
     else if (call->conn->cancel.fired)
         log_debug(&call->ctx, "request given up", F_NS("duration", duration), F_ERR(err));
     else
-        log_error(&call->ctx, "request failed", F_NS("duration", duration), F_ERR(err));
+        log_error(&call->ctx, "request failed", F_NS("duration", duration),
+                  F_STR("code", err_code_name(err->code)), F_ERR(err));
 }
 
 static void drop_messages(struct rpc_call *call)

@@ -401,7 +401,7 @@ TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
     ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Kill duration=");
-    ASSERT_HAS(text, "error=\"process already finished: not found\"");
+    ASSERT_HAS(text, "code=\"not found\" error=\"process already finished: not found\"");
     ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
     end_server(ctx, s);
 }

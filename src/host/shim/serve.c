@@ -16,6 +16,7 @@
 #include "host/service/service.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/group.h"
+#include "host/shim/notable.h"
 #include "host/shim/publisher.h"
 #include "host/shim/shim_priv.h"
 #include "host/shim/watch.h"
@@ -52,7 +53,7 @@ struct shim {
     const char *stop_why; /* static text */
     struct watch *watch;
     struct journal *journal; /* NULL: there is none */
-    bool erred;              /* an error was logged: the journal is worth keeping */
+    struct notable notable;  /* what it takes, and whether it is worth keeping */
 };
 
 static void stop(void *arg, const char *why)
@@ -115,30 +116,12 @@ static int catch_signals(struct shim *s, struct err *err)
 
 /* ---- the journal */
 
-/* Whoever removes a thing or asks for it once more after its end is told that it is gone, as an
- * error: no reason to keep the journal of a sandbox that was well. */
-static bool is_routine(const char *line, size_t len)
-{
-    static const char *const operations[] = { "State",  "Pids",  "Wait",    "Kill",
-                                              "Delete", "Stats", "CloseIO", "ResizePty" };
-
-    if (!memmem(line, len, "\"request failed\"", strlen("\"request failed\"")))
-        return false;
-    for (size_t i = 0; i < ARRAY_LEN(operations); i++) {
-        AUTO_FREE char *field = str_format("\"operation\":\"%s\"", operations[i]);
-
-        if (memmem(line, len, field, strlen(field)))
-            return true;
-    }
-    return false;
-}
-
 static void on_line(void *arg, enum log_level level, const char *line, size_t len)
 {
     struct shim *s = arg;
 
-    s->erred = s->erred || (level >= LOG_ERROR && !is_routine(line, len));
-    journal_add(s->journal, line, len);
+    if (notable_take(&s->notable, level, line, len, loop_now(s->loop)))
+        journal_add(s->journal, line, len);
 }
 
 static void begin_journal(struct shim *s)
@@ -155,7 +138,7 @@ static void begin_journal(struct shim *s)
 static void end_journal(struct shim *s)
 {
     log_tee(LOG_OFF, NULL, NULL);
-    journal_close(s->journal, s->erred);
+    journal_close(s->journal, s->notable.erred);
     s->journal = NULL;
 }
 
@@ -453,7 +436,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
         log_info(ctx, "leaving", F_STR("reason", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);
-        s->erred = s->erred || r < 0;
+        s->notable.erred = s->notable.erred || r < 0;
         end_journal(s);
         if (r < 0)
             return -1;

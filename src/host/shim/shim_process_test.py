@@ -23,6 +23,7 @@ import zlib
 
 PROGRAM = os.path.realpath(sys.argv[1])
 TASK = "containerd.task.v2.Task"
+INVALID, NOT_FOUND = 3, 5
 LIMIT = 60  # seconds for anything on a busy machine
 
 
@@ -361,6 +362,27 @@ def shutdown_ends_an_idle_shim(w):
     until(lambda: gone(pid), "it ends")
     assert os.listdir(w.sockets) == []
     assert w.delete("c1")[2] == 137
+
+
+def journals_of(calls, w):
+    """What is left for `lcow explain` by a shim that answered these calls, and left."""
+    address = w.start("c1")
+    pid = w.pid(address)
+    c = w.connect(address)
+    for method, payload, code in calls:
+        assert c.call(method, payload) == code, method
+    c.call("Shutdown", message(1, "c1"))
+    until(lambda: gone(pid), "it ends")
+    return os.listdir(os.path.join(w.run_root, ".journal"))
+
+
+def whoever_asks_after_the_end_leaves_no_journal(w):
+    assert journals_of([(m, message(1, "gone"), NOT_FOUND)
+                        for m in ("State", "Stats", "Kill", "Delete")], w) == []
+
+
+def a_failed_delete_leaves_a_journal(w):
+    assert journals_of([("Delete", b"\xff", INVALID)], w) == ["ns@c1"]
 
 
 def sigterm_is_an_orderly_end(w):
