@@ -63,6 +63,9 @@ void jsw_bool(struct jsw *w, const char *key, bool value);
 void jsw_null(struct jsw *w, const char *key);
 void jsw_raw(struct jsw *w, const char *key, const char *json); /* trusted JSON text */
 void jsw_value(struct jsw *w, const char *key, const json_t *value);
+/* A value alone, as text: in one line, or with so many blanks for each level. Not by jansson's
+ * json_dumps, which does not know the large numbers (see js_parse). Never NULL; caller frees. */
+char *js_text(const json_t *value, unsigned indent);
 /* The text; w is empty again. Caller frees. */
 char *jsw_take(struct jsw *w, size_t *ret_len);
 void jsw_release(struct jsw *w);

@@ -444,6 +444,34 @@ TEST(nul_stays_where_it_was_in_other_places)
                "[\"a\\u0000\",\"\\u0000a\",\"\\u0000\",18446744073709551615]");
 }
 
+TEST(a_value_as_text_has_large_numbers_as_they_came)
+{
+    static const char compact[] =
+        "{\"most\":18446744073709551615,\"less\":-9223372036854775809,\"a\":[1,[],{},\"x\"]}";
+    AUTO(json_decref) json_t *v = parse(compact);
+    AUTO_FREE char *line = js_text(v, 0), *lines = js_text(v, 2);
+
+    ASSERT_STR(line, compact);
+    ASSERT_STR(lines, "{\n"
+                      "  \"most\": 18446744073709551615,\n"
+                      "  \"less\": -9223372036854775809,\n"
+                      "  \"a\": [\n"
+                      "    1,\n"
+                      "    [],\n"
+                      "    {},\n"
+                      "    \"x\"\n"
+                      "  ]\n"
+                      "}");
+}
+
+TEST(a_value_as_text_gives_a_terminal_nothing_to_obey)
+{
+    AUTO(json_decref) json_t *v = parse("[\"\\u009b31m\\u001b\"]");
+    AUTO_FREE char *text = js_text(v, 0);
+
+    ASSERT_STR(text, "[\"\\u009b31m\\u001b\"]");
+}
+
 TEST(a_string_with_nul_is_no_c_string)
 {
     AUTO(json_decref) json_t *v = parse("{\"a\":\"/safe\\u0000/evil\",\"b\":\"\\u0000\"}");

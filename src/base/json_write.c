@@ -218,9 +218,21 @@ static void add_json_string(struct sbuf *b, bool html, const json_t *v)
     add_string(b, html, s, len);
 }
 
-static void add_value(struct sbuf *b, bool html, const json_t *v, unsigned depth);
+/* How a tree is written. */
+struct style {
+    bool html;
+    unsigned indent; /* blanks for each level; 0: all in one line */
+};
 
-static void add_object(struct sbuf *b, bool html, const json_t *v, unsigned depth)
+static void add_value(struct sbuf *b, const struct style *style, const json_t *v, unsigned depth);
+
+static void add_break(struct sbuf *b, const struct style *style, unsigned depth)
+{
+    if (style->indent)
+        sbuf_addf(b, "\n%*s", (int)(style->indent * depth), "");
+}
+
+static void add_object(struct sbuf *b, const struct style *style, const json_t *v, unsigned depth)
 {
     json_t *obj = (json_t *)(uintptr_t)v; /* jansson's iterator is not const */
     bool first = true;
@@ -232,33 +244,46 @@ static void add_object(struct sbuf *b, bool html, const json_t *v, unsigned dept
         if (!first)
             sbuf_addc(b, ',');
         first = false;
-        add_string(b, html, key, strlen(key));
-        sbuf_addc(b, ':');
-        add_value(b, html, json_object_iter_value(i), depth + 1);
+        add_break(b, style, depth + 1);
+        add_string(b, style->html, key, strlen(key));
+        sbuf_adds(b, style->indent ? ": " : ":");
+        add_value(b, style, json_object_iter_value(i), depth + 1);
     }
+    if (!first)
+        add_break(b, style, depth);
     sbuf_addc(b, '}');
 }
 
+static void add_array(struct sbuf *b, const struct style *style, const json_t *v, unsigned depth)
+{
+    size_t n = json_array_size(v);
+
+    sbuf_addc(b, '[');
+    for (size_t i = 0; i < n; i++) {
+        if (i)
+            sbuf_addc(b, ',');
+        add_break(b, style, depth + 1);
+        add_value(b, style, json_array_get(v, i), depth + 1);
+    }
+    if (n)
+        add_break(b, style, depth);
+    sbuf_addc(b, ']');
+}
+
 /* Recursion is bounded by what js_parse lets through. */
-static void add_value(struct sbuf *b, bool html, const json_t *v, unsigned depth)
+static void add_value(struct sbuf *b, const struct style *style, const json_t *v, unsigned depth)
 {
     if (depth > VALUE_MAX_DEPTH)
         misuse("value too deep");
     switch (v ? json_typeof(v) : JSON_NULL) {
     case JSON_OBJECT:
-        add_object(b, html, v, depth);
+        add_object(b, style, v, depth);
         break;
     case JSON_ARRAY:
-        sbuf_addc(b, '[');
-        for (size_t i = 0; i < json_array_size(v); i++) {
-            if (i)
-                sbuf_addc(b, ',');
-            add_value(b, html, json_array_get(v, i), depth + 1);
-        }
-        sbuf_addc(b, ']');
+        add_array(b, style, v, depth);
         break;
     case JSON_STRING:
-        add_json_string(b, html, v);
+        add_json_string(b, style->html, v);
         break;
     case JSON_INTEGER:
         sbuf_addf(b, "%" JSON_INTEGER_FORMAT, json_integer_value(v));
@@ -281,7 +306,15 @@ static void add_value(struct sbuf *b, bool html, const json_t *v, unsigned depth
 void jsw_value(struct jsw *w, const char *key, const json_t *value)
 {
     begin(w, key);
-    add_value(&w->out, w->html, value, 0);
+    add_value(&w->out, &(struct style){ .html = w->html }, value, 0);
+}
+
+char *js_text(const json_t *value, unsigned indent)
+{
+    struct sbuf out = { 0 };
+
+    add_value(&out, &(struct style){ .html = JSW_PLAIN, .indent = indent }, value, 0);
+    return sbuf_take(&out);
 }
 
 char *jsw_take(struct jsw *w, size_t *ret_len)

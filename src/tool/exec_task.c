@@ -42,8 +42,8 @@ int exec_task_process(const char *bundle, char *const *argv, const char *cwd, bo
     json_object_del(process, "consoleSize");
     if (cwd)
         json_object_set_new(process, "cwd", json_string(cwd));
-    *ret_json = json_dumps(process, JSON_COMPACT);
-    return *ret_json ? 0 : err_set(err, ERR_INVALID, "the command is no text");
+    *ret_json = js_text(process, 0);
+    return 0;
 }
 
 /* ---- the calls */

@@ -108,12 +108,12 @@ static void put_fields(struct sbuf *out, const struct line *l)
         AUTO_FREE char *dumped = NULL;
         const char *text = json_string_value(value);
 
-        if (is_told_already(key) || (text && !text[0]))
+        if (is_told_already(key) || (text && json_string_length(value) == 0))
             continue;
-        if (!text)
-            text = dumped = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        if (!text || !text[0]) /* a large number begins with NUL */
+            text = dumped = js_text(value, 0);
         sbuf_addf(out, " %s=", key);
-        put_words(out, text ? text : "");
+        put_words(out, text);
     }
     if (more) {
         sbuf_addc(out, ' ');
@@ -135,10 +135,9 @@ static const char *colour_of(const struct line *l)
 static void put_line(const struct printing *p, const struct line *l, struct sbuf *out)
 {
     if (p->json) {
-        /* ASCII: a terminal obeys U+009B, and the VM's last words are the guest's. */
-        AUTO_FREE char *text = json_dumps(l->doc, JSON_COMPACT | JSON_ENSURE_ASCII);
+        AUTO_FREE char *text = js_text(l->doc, 0);
 
-        sbuf_addf(out, "%s\n", text ? text : "{}");
+        sbuf_addf(out, "%s\n", text);
         return;
     }
     /* "02:41:24.123" of "2026-11-16T02:41:24.123456789Z" */

@@ -248,7 +248,7 @@ static int inspect_run(struct ctx *ctx, struct tool *t, char **argv)
         return tool_fail(TOOL_FAILED, "%s/%s: %s", s->ns, s->id, s->why.msg);
     shims_measure(ctx, &shims, s);
 
-    AUTO_FREE char *text = json_dumps(s->doc, JSON_INDENT(2) | JSON_ENCODE_ANY);
+    AUTO_FREE char *text = js_text(s->doc, 2);
 
     tool_print(STDOUT_FILENO, text);
     tool_print(STDOUT_FILENO, "\n");

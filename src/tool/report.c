@@ -105,7 +105,7 @@ static int state(struct ctx *ctx, struct report *r, struct sbuf *out, struct err
     if (!r->shim || !r->shim->doc)
         return err_set(err, ERR_UNAVAILABLE, "%s", r->shim ? r->shim->why.msg : "its shim is gone");
 
-    AUTO_FREE char *text = json_dumps(r->shim->doc, JSON_INDENT(2));
+    AUTO_FREE char *text = js_text(r->shim->doc, 2);
 
     sbuf_addf(out, "%s\n", text);
     return 0;

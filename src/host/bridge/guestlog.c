@@ -138,15 +138,14 @@ static void other_fields(const json_t *line, struct sbuf *out)
         if (out->len >= GUESTLOG_TEXT_MAX)
             return;
 
-        AUTO_FREE char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+        AUTO_FREE char *text = js_text(value, 0);
         size_t room = GUESTLOG_TEXT_MAX - out->len;
 
         if (out->len > 0)
             sbuf_addc(out, ' ');
         guestlog_escape(out, key, strlen(key), room);
         sbuf_addc(out, '=');
-        if (text)
-            guestlog_escape(out, text, strlen(text), room);
+        guestlog_escape(out, text, strlen(text), room);
     }
 }
 
