@@ -25,3 +25,19 @@ TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
     ASSERT_HAS(process, "\"args\":[\"id\",\"-u\"]");
     ASSERT_HAS(process, "\"cwd\":\"/tmp\"");
 }
+
+TEST(a_word_that_is_no_text_is_refused_not_left_out)
+{
+    PLACE(p);
+    AUTO_FREE char *process = NULL;
+    char *argv[] = { "rm", "\xff", "b", NULL };
+    struct err err = ERR_INIT;
+
+    put_spec(&p, "{\"process\":{}}");
+    ASSERT_FAIL(exec_task_process(p.dir, argv, NULL, false, &process, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "word 2 of the command");
+    err_clear(&err);
+    argv[1] = "a";
+    ASSERT_FAIL(exec_task_process(p.dir, argv, "\xff", false, &process, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "directory");
+}
