@@ -6,6 +6,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/loop.h"
 #include "host/rpc/rpc_client.h"
 #include "proto/pb.h"
 #include "tool/shims.h"
@@ -126,4 +127,35 @@ void cost_measure(struct ctx *ctx, const struct shim *shim, struct cost *ret)
     *ret = (struct cost){ 0 };
     host_side(shim, ret);
     (void)guest_side(&limited, shim, ret, &ignored);
+    ret->at = loop_now(ctx->loop);
+}
+
+struct measuring {
+    struct ctx *ctx;
+    const struct shim *shim;
+    struct cost *ret;
+};
+
+static void measure_main(void *arg)
+{
+    struct measuring *m = arg;
+
+    cost_measure(m->ctx, m->shim, m->ret);
+}
+
+void cost_measure_all(struct ctx *ctx, const struct shims *shims, struct cost *ret)
+{
+    AUTO_FREE struct measuring *m = mem_zalloc((shims->n + 1) * sizeof(*m));
+    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
+    struct err ignored = ERR_INIT;
+    struct group group;
+
+    group_init(&group);
+    for (size_t i = 0; i < shims->n; i++) {
+        const struct shim *s = &shims->v[i];
+
+        m[i] = (struct measuring){ ctx, s, &ret[i] };
+        group_go(&group, ctx->loop, measure_main, &m[i], "measure %s/%s", s->ns, s->id);
+    }
+    (void)group_wait(&root, &group, "the sandboxes' figures", &ignored);
 }

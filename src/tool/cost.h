@@ -7,6 +7,7 @@
 
 struct ctx;
 struct shim;
+struct shims;
 
 struct cost {
     uint64_t shim_pss, vmm_pss, anchors_pss; /* bytes */
@@ -15,10 +16,13 @@ struct cost {
     bool guest;                          /* what follows is known */
     uint64_t guest_memory, guest_cpu_ns; /* of the containers' cgroups */
     unsigned containers;
+    uint64_t at; /* when it was measured: the loop's clock */
 };
 
 /* shim was asked (shims_ask). Waits, at most two seconds. */
 void cost_measure(struct ctx *ctx, const struct shim *shim, struct cost *ret);
+/* All at once: one that hangs keeps nobody back. ret: one for each of shims, in their order. */
+void cost_measure_all(struct ctx *ctx, const struct shims *shims, struct cost *ret);
 static inline uint64_t cost_host_memory(const struct cost *c)
 {
     return c->shim_pss + c->vmm_pss + c->anchors_pss;

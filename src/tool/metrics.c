@@ -3,7 +3,6 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
-#include "base/fiber.h"
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_sock.h"
@@ -197,41 +196,19 @@ static const struct metric {
     { "lcow_events_dropped_total", "counter", "events given up", events_lost },
 };
 
-struct measuring {
-    struct ctx *ctx;
-    struct sample *sample;
-};
-
-static void measure_main(void *arg)
-{
-    struct measuring *m = arg;
-
-    cost_measure(m->ctx, m->sample->shim, &m->sample->cost);
-}
-
-/* All at once: guests that hang keep nobody back. */
 static int gather(struct ctx *ctx, struct tool *t, struct shims *shims, struct sample **ret,
                   struct err *err)
 {
-    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
-    struct err ignored = ERR_INIT;
-    struct group group;
-    struct sample *v;
-
     if (shims_list(t->config.run_root, shims, err) < 0)
         return -1;
     shims_ask(ctx, shims);
-    v = mem_zalloc((shims->n + 1) * sizeof(*v));
 
-    AUTO_FREE struct measuring *m = mem_zalloc((shims->n + 1) * sizeof(*m));
+    AUTO_FREE struct cost *costs = mem_zalloc((shims->n + 1) * sizeof(*costs));
+    struct sample *v = mem_zalloc((shims->n + 1) * sizeof(*v));
 
-    group_init(&group);
-    for (size_t i = 0; i < shims->n; i++) {
-        v[i].shim = &shims->v[i];
-        m[i] = (struct measuring){ ctx, &v[i] };
-        group_go(&group, ctx->loop, measure_main, &m[i], "measure %s", v[i].shim->id);
-    }
-    (void)group_wait(&root, &group, "the sandboxes' figures", &ignored);
+    cost_measure_all(ctx, shims, costs);
+    for (size_t i = 0; i < shims->n; i++)
+        v[i] = (struct sample){ &shims->v[i], costs[i] };
     *ret = v;
     return 0;
 }

@@ -58,8 +58,7 @@ struct row {
     char *name, *state;
     struct cost cost;
     uint64_t oldest_call;
-    uint64_t at; /* when it was measured */
-    double cpu;  /* of one processor, since the look before; < 0: not known yet */
+    double cpu; /* of one processor, since the look before; < 0: not known yet */
     bool answers;
     const struct shim *shim;
 };
@@ -78,19 +77,6 @@ static void look_release(struct look *l)
     free(l->v);
     shims_release(&l->shims);
     *l = (struct look){ 0 };
-}
-
-struct measuring {
-    struct ctx *ctx;
-    struct row *row;
-};
-
-static void measure_main(void *arg)
-{
-    struct measuring *m = arg;
-
-    cost_measure(m->ctx, m->row->shim, &m->row->cost);
-    m->row->at = loop_now(m->ctx->loop);
 }
 
 static const struct row *same_row(const struct look *l, const struct row *r)
@@ -113,13 +99,18 @@ static void describe(struct row *r, const struct shim *s)
     r->oldest_call = (uint64_t)json_integer_value(json_object_get(vm, "oldest_call_ns"));
 }
 
-/* All are measured at once: one that hangs keeps nobody back. */
+/* Of one processor, between two looks at the same sandbox. */
+static double cpu_between(const struct cost *old, const struct cost *now)
+{
+    if (now->at <= old->at || now->host_cpu_ns < old->host_cpu_ns)
+        return -1;
+    return (double)(now->host_cpu_ns - old->host_cpu_ns) / (double)(now->at - old->at);
+}
+
 static int look(struct ctx *ctx, struct tool *t, const struct look *before, struct look *ret,
                 struct err *err)
 {
     struct look l = { 0 };
-    struct err ignored = ERR_INIT;
-    struct group group;
 
     if (shims_list(t->config.run_root, &l.shims, err) < 0)
         return -1;
@@ -127,24 +118,19 @@ static int look(struct ctx *ctx, struct tool *t, const struct look *before, stru
     l.n = l.shims.n;
     l.v = mem_zalloc((l.n + 1) * sizeof(*l.v));
 
-    AUTO_FREE struct measuring *m = mem_zalloc((l.n + 1) * sizeof(*m));
+    AUTO_FREE struct cost *costs = mem_zalloc((l.n + 1) * sizeof(*costs));
     struct ctx root = ctx_root(ctx->loop); /* each has its limit */
 
-    group_init(&group);
+    cost_measure_all(&root, &l.shims, costs);
     for (size_t i = 0; i < l.n; i++) {
-        describe(&l.v[i], &l.shims.v[i]);
-        m[i] = (struct measuring){ &root, &l.v[i] };
-        group_go(&group, ctx->loop, measure_main, &m[i], "measure %s", l.v[i].name);
-    }
-    (void)group_wait(&root, &group, "the sandboxes' figures", &ignored);
-    for (size_t i = 0; i < l.n; i++) {
-        const struct row *old = before ? same_row(before, &l.v[i]) : NULL;
         struct row *r = &l.v[i];
 
-        r->cpu = -1;
-        if (old && r->at > old->at && r->cost.host_cpu_ns >= old->cost.host_cpu_ns)
-            r->cpu =
-                (double)(r->cost.host_cpu_ns - old->cost.host_cpu_ns) / (double)(r->at - old->at);
+        describe(r, &l.shims.v[i]);
+        r->cost = costs[i];
+
+        const struct row *old = before ? same_row(before, r) : NULL;
+
+        r->cpu = old ? cpu_between(&old->cost, &r->cost) : -1;
     }
     *ret = l;
     return 0;
