@@ -4,12 +4,8 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "harness/place.h"
-#include "harness/tap.h"
-#include "host/vmm/qemu/qemu.h"
-#include "host/vmm/vmm.h"
+#include "host/vmm/qemu/qemu_rig.h"
 
-#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>
@@ -20,62 +16,23 @@
 #include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define AMPLE (30 * NS_PER_S) /* for what succeeds, on a machine that has other things to do */
 #define ENOUGH NS_PER_S       /* for what never comes, once all before it has */
 
 struct fixture {
-    struct ctx *ctx;
-    struct place place;
-    char *run_dir, *kernel, *initrd, *cpuinfo, *id;
-    struct qemu_test_env env;
-    struct vmm *v;
+    struct rig rig;
     int image;
 };
 
 static void start_with(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib)
 {
-    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
-    struct err err = ERR_INIT;
-
-    if (geteuid() != 0)
-        tap_skip("jail and network namespace need root");
-    if (access("/dev/net/tun", R_OK | W_OK) < 0)
-        tap_skip("no /dev/net/tun here");
-    if (!getenv("QEMU_DISK_PUPPET"))
-        tap_skip("QEMU_DISK_PUPPET does not name the puppet");
-    *f = (struct fixture){ .ctx = ctx };
-    place_init(&f->place, "/tmp");
-    f->run_dir = str_format("%s/ns/vm", f->place.dir);
-    f->kernel = str_format("%s/kernel", f->place.dir);
-    f->initrd = str_format("%s/initrd", f->place.dir);
-    f->cpuinfo = str_format("%s/cpuinfo", f->place.dir);
-    f->id = str_format("%s@vm", part);
-    f->env = (struct qemu_test_env){ f->cpuinfo, "/dev/zero" };
-    memcpy(elf.e_ident, ELFMAG, SELFMAG);
-    elf.e_ident[EI_CLASS] = ELFCLASS64;
-    ASSERT_EQ(file_write(f->kernel, &elf, sizeof(elf), 0600), 0);
-    ASSERT_EQ(file_write(f->initrd, "070701", 6, 0600), 0);
-    ASSERT_EQ(file_write(f->cpuinfo, "flags\t: fpu\n", 12, 0600), 0);
-    const struct vm_doc doc = { .id = f->id,
-                                .run_dir = f->run_dir,
-                                .vmm_path = getenv("QEMU_DISK_PUPPET"),
-                                .kernel = f->kernel,
-                                .initrd = f->initrd,
-                                .memory_mib = 256,
-                                .cpus = 1,
-                                .max_cpus = 1,
-                                .allow_emulation = true,
-                                .uid_base = 61100,
-                                .uid_count = 4,
-                                .scsi_controllers = 1,
-                                .disk_mib = disk_mib };
-    f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
-    ASSERT_OK(f->v->ops->create(ctx, f->v, &doc, &err), err);
-    ASSERT_OK(f->v->ops->start(ctx, f->v, &err), err);
-    f->image = open(f->initrd, O_RDWR | O_CLOEXEC);
+    rig_prepare(ctx, &f->rig, part, "", 61100);
+    f->rig.doc.scsi_controllers = 1;
+    f->rig.doc.disk_mib = disk_mib;
+    rig_start(&f->rig);
+    f->image = open(f->rig.initrd, O_RDWR | O_CLOEXEC);
     ASSERT(f->image >= 0);
 }
 
@@ -84,32 +41,17 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
     start_with(ctx, f, part, 0);
 }
 
-/* The puppet must have nothing left, and must not have choked. */
 static void finish(struct fixture *f)
 {
-    struct vmm_exit e;
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(f->v->ops->quit(f->ctx, f->v, &err), err);
-    ASSERT_OK(f->v->ops->wait(f->ctx, f->v, &e, &err), err);
-    if (!WIFEXITED(e.status) || WEXITSTATUS(e.status) != 0)
-        tap_fail(__FILE__, __LINE__, "the puppet ended with status 0x%x: %s", e.status, e.why);
-    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
-    f->v->ops->free(f->v);
+    rig_quit(&f->rig);
     fd_close(f->image);
-    free(f->run_dir);
-    free(f->kernel);
-    free(f->initrd);
-    free(f->cpuinfo);
-    free(f->id);
-    place_release_auto(&f->place);
 }
 
 static int add_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
 
-    return f->v->ops->scsi_add(&limited, f->v, slot, f->image, false, err);
+    return f->rig.v->ops->scsi_add(&limited, f->rig.v, slot, f->image, false, err);
 }
 
 static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
@@ -119,9 +61,9 @@ static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err
 
 static int take_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
 
-    return f->v->ops->scsi_remove(&limited, f->v, slot, err);
+    return f->rig.v->ops->scsi_remove(&limited, f->rig.v, slot, err);
 }
 
 static int take(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
@@ -326,7 +268,7 @@ static char *in_jail(struct fixture *f, const char *path)
 {
     struct vmm_info info;
 
-    f->v->ops->info(f->v, &info);
+    f->rig.v->ops->info(f->rig.v, &info);
     return str_format("/proc/%d/root/shares/%s", info.pid, path);
 }
 
@@ -337,19 +279,19 @@ TEST_FIBER(a_share_is_seen_in_the_jail_alone_and_goes_with_all_below_it)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/dir", f.place.dir), *sub = str_format("%s/sub", dir);
+    AUTO_FREE char *dir = str_format("%s/dir", f.rig.place.dir), *sub = str_format("%s/sub", dir);
     AUTO_FREE char *file = str_format("%s/f", sub);
     ASSERT_EQ(dir_make(sub, 0755), 0);
     ASSERT_EQ(mount("below", sub, "tmpfs", 0, "size=64k"), 0);
     int made = file_write(file, "one", 3, 0644);
     AUTO_FD int tree = open_tree(AT_FDCWD, dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-    int added = f.v->ops->share_add(ctx, f.v, "5", tree, true, &err);
+    int added = f.rig.v->ops->share_add(ctx, f.rig.v, "5", tree, true, &err);
     AUTO_FREE char *seen = in_jail(&f, "5/sub/f"), *top = in_jail(&f, "5"), *new = in_jail(&f, "x");
     AUTO_FD int fd = open(seen, O_RDONLY | O_CLOEXEC);
     int wrote = open(seen, O_WRONLY | O_CLOEXEC), why = errno;
     int outside = mkdir(new, 0755), why_outside = errno;
     fd_close(TAKE_FD(tree));
-    int removed = f.v->ops->share_remove(ctx, f.v, "5", &err);
+    int removed = f.rig.v->ops->share_remove(ctx, f.rig.v, "5", &err);
     int left = access(top, F_OK), still = access(file, F_OK);
     int cleaned = umount2(sub, MNT_DETACH);
 
@@ -374,11 +316,11 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/host", f.place.dir), *file = str_format("%s/new", dir);
+    AUTO_FREE char *dir = str_format("%s/host", f.rig.place.dir), *file = str_format("%s/new", dir);
     ASSERT_EQ(mkdir(dir, 0755), 0);
     ASSERT_EQ(mount("host", dir, "tmpfs", 0, "size=64k"), 0);
     AUTO_FD int no_tree = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int r = f.v->ops->share_add(ctx, f.v, "6", no_tree, true, &err);
+    int r = f.rig.v->ops->share_add(ctx, f.rig.v, "6", no_tree, true, &err);
     int wrote = file_write(file, "x", 1, 0600);
 
     fd_close(TAKE_FD(no_tree));
@@ -388,7 +330,7 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     ASSERT_EQ(wrote, 0);
     AUTO_FREE char *top = in_jail(&f, "6");
     ASSERT_EQ(access(top, F_OK), -1);
-    ASSERT_OK(f.v->ops->share_remove(ctx, f.v, "6", &err), err);
+    ASSERT_OK(f.rig.v->ops->share_remove(ctx, f.rig.v, "6", &err), err);
     finish(&f);
 }
 
@@ -401,13 +343,14 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
     start(ctx, &f, "plain");
     for (unsigned i = 0; i < 400; i++) {
         AUTO_FREE char *name = str_format("%u", i);
-        AUTO_FD int tree = open_tree(AT_FDCWD, f.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        ASSERT_OK(f.v->ops->share_add(ctx, f.v, name, tree, true, &err), err);
+        AUTO_FD int tree =
+            open_tree(AT_FDCWD, f.rig.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        ASSERT_OK(f.rig.v->ops->share_add(ctx, f.rig.v, name, tree, true, &err), err);
     }
     for (unsigned i = 0; i < 400; i++) {
         AUTO_FREE char *name = str_format("%u", i), *seen = in_jail(&f, name);
         there += access(seen, F_OK) == 0;
-        ASSERT_OK(f.v->ops->share_remove(ctx, f.v, name, &err), err);
+        ASSERT_OK(f.rig.v->ops->share_remove(ctx, f.rig.v, name, &err), err);
     }
     ASSERT_EQ(there, 400);
     finish(&f);
@@ -417,7 +360,7 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
 static int loop_device(struct fixture *f, char *path, size_t size)
 {
     AUTO_FD int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-    AUTO_FD int file = open(f->initrd, O_RDWR | O_CLOEXEC);
+    AUTO_FD int file = open(f->rig.initrd, O_RDWR | O_CLOEXEC);
     struct loop_info64 info = { .lo_flags = LO_FLAGS_AUTOCLEAR };
     int n = control < 0 || ftruncate(file, 4096) < 0 ? -1 : ioctl(control, LOOP_CTL_GET_FREE);
 
@@ -438,7 +381,7 @@ static unsigned write_devices(struct fixture *f, int *ret_why)
     struct vmm_info info;
     unsigned found = 0;
 
-    f->v->ops->info(f->v, &info);
+    f->rig.v->ops->info(f->rig.v, &info);
     for (int i = 3; i < 64; i++) {
         AUTO_FREE char *path = str_format("/proc/%d/fd/%d", info.pid, i);
         struct stat st;
@@ -466,7 +409,8 @@ TEST_FIBER(a_device_to_be_read_cannot_be_opened_for_writing_by_the_vmm)
         tap_skip("no loop devices here");
     }
     AUTO_FD int device = open(path, O_RDONLY | O_CLOEXEC);
-    int added = f.v->ops->scsi_add(ctx, f.v, (struct scsi_slot){ 0, 1 }, device, true, &err);
+    int added =
+        f.rig.v->ops->scsi_add(ctx, f.rig.v, (struct scsi_slot){ 0, 1 }, device, true, &err);
     unsigned found = write_devices(&f, &why);
     int taken = take(&f, 1, AMPLE, &err);
 

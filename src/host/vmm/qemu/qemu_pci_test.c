@@ -4,31 +4,20 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "harness/place.h"
-#include "harness/tap.h"
-#include "host/vmm/qemu/qemu.h"
-#include "host/vmm/vmm.h"
+#include "host/vmm/qemu/qemu_rig.h"
 
-#include <elf.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 struct fixture {
-    struct ctx *ctx;
+    struct rig rig;
     struct ctx root; /* without the limit of a test: many of these are started in one */
-    struct place place;
-    char *run_dir, *kernel, *initrd, *cpuinfo, *id;
-    struct qemu_test_env env;
-    struct vmm *v;
     char *dev;
 };
 
 static void put(struct fixture *f, const char *name, const char *text)
 {
-    AUTO_FREE char *path = str_dup(place_path(&f->place, name));
+    AUTO_FREE char *path = str_dup(place_path(&f->rig.place, name));
     AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
 
     ASSERT_EQ(dir_make(parent, 0755), 0);
@@ -37,69 +26,22 @@ static void put(struct fixture *f, const char *name, const char *text)
 
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
 {
-    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
-    struct err err = ERR_INIT;
-
-    if (geteuid() != 0)
-        tap_skip("jail and network namespace need root");
-    if (access("/dev/net/tun", R_OK | W_OK) < 0)
-        tap_skip("no /dev/net/tun here");
-    if (!getenv("QEMU_PCI_PUPPET"))
-        tap_skip("QEMU_PCI_PUPPET does not name the puppet");
-    *f = (struct fixture){ .root = ctx_root(ctx->loop) };
-    ctx = f->ctx = &f->root;
-    place_init(&f->place, "/tmp");
-    f->run_dir = str_format("%s/ns/vm", f->place.dir);
-    f->kernel = str_format("%s/kernel", f->place.dir);
-    f->initrd = str_format("%s/initrd", f->place.dir);
-    f->cpuinfo = str_format("%s/cpuinfo", f->place.dir);
-    f->id = str_format("%s@vm", part);
-    f->dev = str_format("%s/dev", f->place.dir);
-    f->env = (struct qemu_test_env){ f->cpuinfo, "/dev/zero", f->place.dir, f->dev };
+    f->root = ctx_root(ctx->loop);
+    rig_prepare(&f->root, &f->rig, part, "", 61300);
+    f->dev = str_format("%s/dev", f->rig.place.dir);
+    f->rig.env.pci_sys = f->rig.place.dir;
+    f->rig.env.pci_dev = f->dev;
+    f->rig.doc.pci_ports = 2;
     put(f, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
     put(f, "dev/vfio/devices/vfio0", "");
     put(f, "dev/iommu", "");
-    memcpy(elf.e_ident, ELFMAG, SELFMAG);
-    elf.e_ident[EI_CLASS] = ELFCLASS64;
-    ASSERT_EQ(file_write(f->kernel, &elf, sizeof(elf), 0600), 0);
-    ASSERT_EQ(file_write(f->initrd, "070701", 6, 0600), 0);
-    ASSERT_EQ(file_write(f->cpuinfo, "flags\t: fpu\n", 12, 0600), 0);
-    const struct vm_doc doc = { .id = f->id,
-                                .run_dir = f->run_dir,
-                                .vmm_path = getenv("QEMU_PCI_PUPPET"),
-                                .kernel = f->kernel,
-                                .initrd = f->initrd,
-                                .memory_mib = 256,
-                                .cpus = 1,
-                                .max_cpus = 1,
-                                .allow_emulation = true,
-                                .uid_base = 61300,
-                                .uid_count = 4,
-                                .pci_ports = 2 };
-    f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
-    ASSERT_OK(f->v->ops->create(ctx, f->v, &doc, &err), err);
-    ASSERT_OK(f->v->ops->start(ctx, f->v, &err), err);
+    rig_start(&f->rig);
 }
 
-/* The puppet must have nothing left, and must not have choked. */
 static void finish(struct fixture *f)
 {
-    struct vmm_exit e;
-    struct err err = ERR_INIT;
-
-    ASSERT_OK(f->v->ops->quit(f->ctx, f->v, &err), err);
-    ASSERT_OK(f->v->ops->wait(f->ctx, f->v, &e, &err), err);
-    if (!WIFEXITED(e.status) || WEXITSTATUS(e.status) != 0)
-        tap_fail(__FILE__, __LINE__, "the puppet ended with status 0x%x: %s", e.status, e.why);
-    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
-    f->v->ops->free(f->v);
-    free(f->run_dir);
-    free(f->kernel);
-    free(f->initrd);
-    free(f->cpuinfo);
-    free(f->id);
+    rig_quit(&f->rig);
     free(f->dev);
-    place_release_auto(&f->place);
 }
 
 #define NIC "0000:03:00.0"
@@ -107,17 +49,17 @@ static void finish(struct fixture *f)
 static int add(struct fixture *f, const char *address, const char *id, uint64_t timeout,
                struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
     AUTO_FREE char *place = NULL;
 
-    return f->v->ops->pci_add(&limited, f->v, address, id, &place, err);
+    return f->rig.v->ops->pci_add(&limited, f->rig.v, address, id, &place, err);
 }
 
 static int take(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
 
-    return f->v->ops->pci_remove(&limited, f->v, id, err);
+    return f->rig.v->ops->pci_remove(&limited, f->rig.v, id, err);
 }
 
 /* What is asked for on the way to each kind of device. */
@@ -219,9 +161,9 @@ TEST_FIBER(a_function_of_the_host_comes_as_descriptors)
     size_t len;
 
     start(ctx, &f, "fine");
-    ASSERT_OK(f.v->ops->pci_add(f.ctx, f.v, NIC, "a", &place, &err), err);
+    ASSERT_OK(f.rig.v->ops->pci_add(f.rig.ctx, f.rig.v, NIC, "a", &place, &err), err);
     ASSERT_STR(place, "0000:00:10.0/00.0");
-    f.v->ops->info(f.v, &info);
+    f.rig.v->ops->info(f.rig.v, &info);
     AUTO_FREE char *path = str_format("/proc/%d/limits", info.pid);
     ASSERT_EQ(file_read_all(path, 1 << 16, &text, &len), 0);
     if (may_raise_limits())

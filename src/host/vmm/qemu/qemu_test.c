@@ -6,28 +6,21 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "harness/tap.h"
 #include "host/own/cgroup.h"
 #include "host/own/oom.h"
-#include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
+#include "host/vmm/qemu/qemu_rig.h"
 #include "proto/link.h"
 
-#include <elf.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 struct fixture {
-    struct ctx *ctx;
-    char *root, *run_dir, *kernel, *initrd, *cpuinfo, *id;
-    struct qemu_test_env env;
-    struct vmm *v;
-    struct vm_doc doc;
+    struct rig rig;
     struct timeline timeline;
     char stages[128];
     struct group calls;
@@ -48,44 +41,12 @@ static void put(const char *path, const void *data, size_t len)
 
 static void start_fixture(struct ctx *ctx, struct fixture *f, const char *part, const char *flags)
 {
-    char root[] = "/tmp/lcow-qemu-test.XXXXXX";
-    Elf64_Ehdr elf = { .e_machine = EM_X86_64, .e_phnum = 1 };
-    AUTO_FREE char *cpuinfo = str_format("flags\t: fpu %s\n", flags);
-
-    if (geteuid() != 0)
-        tap_skip("jail and network namespace need root");
-    if (access("/dev/net/tun", R_OK | W_OK) < 0)
-        tap_skip("no /dev/net/tun here");
-    if (!getenv("QEMU_PUPPET"))
-        tap_skip("QEMU_PUPPET does not name the puppet");
-    ASSERT(mkdtemp(root));
-    *f = (struct fixture){ .ctx = ctx, .root = str_dup(root) };
-    f->run_dir = str_format("%s/ns/vm", root);
-    f->kernel = str_format("%s/kernel", root);
-    f->initrd = str_format("%s/initrd", root);
-    f->cpuinfo = str_format("%s/cpuinfo", root);
-    f->id = str_format("%s@vm", part);
-    f->env = (struct qemu_test_env){ f->cpuinfo, "/dev/zero" };
-    memcpy(elf.e_ident, ELFMAG, SELFMAG);
-    elf.e_ident[EI_CLASS] = ELFCLASS64;
-    put(f->kernel, &elf, sizeof(elf));
-    put(f->initrd, "070701", 6);
-    put(f->cpuinfo, cpuinfo, strlen(cpuinfo));
-    f->v = qemu_vmm_new_for_test(ctx->loop, &f->env);
-    f->v->on_stage = on_stage;
-    f->v->on_stage_arg = f;
-    f->v->timeline = &f->timeline;
-    f->doc = (struct vm_doc){ .id = f->id,
-                              .run_dir = f->run_dir,
-                              .vmm_path = getenv("QEMU_PUPPET"),
-                              .kernel = f->kernel,
-                              .initrd = f->initrd,
-                              .memory_mib = 256,
-                              .cpus = 1,
-                              .max_cpus = 1,
-                              .allow_emulation = true,
-                              .uid_base = 61000,
-                              .uid_count = 4 };
+    *f = (struct fixture){ 0 };
+    rig_prepare(ctx, &f->rig, part, flags, 61000);
+    f->rig.v = qemu_vmm_new_for_test(ctx->loop, &f->rig.env);
+    f->rig.v->on_stage = on_stage;
+    f->rig.v->on_stage_arg = f;
+    f->rig.v->timeline = &f->timeline;
     group_init(&f->calls);
 }
 
@@ -93,7 +54,7 @@ static void create(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->v->ops->create(f->ctx, f->v, &f->doc, &err), err);
+    ASSERT_OK(f->rig.v->ops->create(f->rig.ctx, f->rig.v, &f->rig.doc, &err), err);
 }
 
 static void boot(struct fixture *f)
@@ -101,15 +62,15 @@ static void boot(struct fixture *f)
     struct err err = ERR_INIT;
 
     create(f);
-    ASSERT_OK(f->v->ops->start(f->ctx, f->v, &err), err);
+    ASSERT_OK(f->rig.v->ops->start(f->rig.ctx, f->rig.v, &err), err);
 }
 
 static void await_stage(struct fixture *f, enum vm_stage stage)
 {
     struct err err = ERR_INIT;
 
-    while (f->v->ops->stage(f->v) < stage)
-        ASSERT_OK(fiber_sleep(f->ctx, NS_PER_MS, &err), err);
+    while (f->rig.v->ops->stage(f->rig.v) < stage)
+        ASSERT_OK(fiber_sleep(f->rig.ctx, NS_PER_MS, &err), err);
 }
 
 static struct vmm_exit ended(struct fixture *f)
@@ -117,7 +78,7 @@ static struct vmm_exit ended(struct fixture *f)
     struct vmm_exit e;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->v->ops->wait(f->ctx, f->v, &e, &err), err);
+    ASSERT_OK(f->rig.v->ops->wait(f->rig.ctx, f->rig.v, &e, &err), err);
     return e;
 }
 
@@ -126,25 +87,18 @@ static void finish(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
-    ASSERT_OK(f->v->ops->release(f->ctx, f->v, &err), err);
-    ASSERT_OK(group_wait(f->ctx, &f->calls, "calls", &err), err);
-    f->v->ops->free(f->v);
-    ASSERT_EQ(access(f->run_dir, F_OK), -1);
-    ASSERT_EQ(dir_remove(f->root), 0);
-    free(f->root);
-    free(f->run_dir);
-    free(f->kernel);
-    free(f->initrd);
-    free(f->cpuinfo);
-    free(f->id);
+    ASSERT_OK(f->rig.v->ops->release(f->rig.ctx, f->rig.v, &err), err);
+    ASSERT_OK(f->rig.v->ops->release(f->rig.ctx, f->rig.v, &err), err);
+    ASSERT_OK(group_wait(f->rig.ctx, &f->calls, "calls", &err), err);
+    ASSERT_EQ(access(f->rig.run_dir, F_OK), -1);
+    rig_free(&f->rig);
 }
 
 static int pid_of(struct fixture *f)
 {
     struct vmm_info info;
 
-    f->v->ops->info(f->v, &info);
+    f->rig.v->ops->info(f->rig.v, &info);
     return info.pid;
 }
 
@@ -158,26 +112,26 @@ TEST_FIBER(a_vm_boots_pauses_and_quits)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    f.v->ops->info(f.v, &info);
+    f.rig.v->ops->info(f.rig.v, &info);
     ASSERT(info.pid > 0 && info.emulated);
     ASSERT_STR(info.version, "10.0.1");
     ASSERT_STR(info.backend, "qemu");
     await_stage(&f, VM_STAGE_INIT);
     ASSERT_STR(f.stages, "spawned kernel init ");
-    f.v->ops->console_tail(f.v, 100, &tail);
+    f.rig.v->ops->console_tail(f.rig.v, 100, &tail);
     ASSERT_HAS(tail.data, "?[31mred\n");
     sbuf_release(&tail);
-    ASSERT_OK(f.v->ops->pause(ctx, f.v, &err), err);
-    ASSERT_OK(f.v->ops->resume(ctx, f.v, &err), err);
-    ASSERT_OK(f.v->ops->stats(ctx, f.v, &stats, &err), err);
+    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
+    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err);
+    ASSERT_OK(f.rig.v->ops->stats(ctx, f.rig.v, &stats, &err), err);
     ASSERT(stats.rss_bytes > 0 && stats.pss_bytes > 0 && stats.pss_bytes <= stats.rss_bytes);
     ASSERT_EQ(stats.memory_bytes, 256 << 20);
-    ASSERT_FAIL(f.v->ops->release(ctx, f.v, &err), err, ERR_STATE);
-    ASSERT_OK(f.v->ops->quit(ctx, f.v, &err), err);
+    ASSERT_FAIL(f.rig.v->ops->release(ctx, f.rig.v, &err), err, ERR_STATE);
+    ASSERT_OK(f.rig.v->ops->quit(ctx, f.rig.v, &err), err);
     struct vmm_exit e = ended(&f);
     ASSERT(e.requested && !e.powered_off && e.status == 0);
     ASSERT_STR(e.why, "");
-    ASSERT_FAIL(f.v->ops->stats(ctx, f.v, &stats, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.rig.v->ops->stats(ctx, f.rig.v, &stats, &err), err, ERR_STATE);
     ASSERT_EQ(pid_of(&f), 0);
     ASSERT(f.timeline.n >= 3);
     finish(&f);
@@ -201,8 +155,8 @@ TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
 
     start_fixture(ctx, &f, "boots", "tsc");
     ASSERT_OK(cgroup_make(path, NULL, &c, &err), err);
-    f.doc.on_pid = join_cgroup;
-    f.doc.on_pid_arg = c;
+    f.rig.doc.on_pid = join_cgroup;
+    f.rig.doc.on_pid_arg = c;
     boot(&f);
     file = str_format("/proc/%d/cgroup", pid_of(&f));
     score_file = str_format("/proc/%d/oom_score_adj", pid_of(&f));
@@ -211,7 +165,7 @@ TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
     ASSERT_EQ(file_read_all(score_file, 64, &score, &len), 0);
     ASSERT_STR(score, "321\n");
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
-    f.v->ops->terminate(f.v);
+    f.rig.v->ops->terminate(f.rig.v);
     ended(&f);
     finish(&f);
     ASSERT_OK(cgroup_remove(c, &err), err);
@@ -230,9 +184,9 @@ TEST_FIBER(a_process_that_cannot_enter_does_not_run)
     struct err err = ERR_INIT;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    f.doc.on_pid = refuse_to_enter;
+    f.rig.doc.on_pid = refuse_to_enter;
     create(&f);
-    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_PERMISSION);
+    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_PERMISSION);
     ASSERT_HAS(err.msg, "no way in");
     finish(&f);
 }
@@ -245,7 +199,7 @@ TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    AUTO_FREE char *path = str_format("%s/ledger", f.run_dir), *text = NULL,
+    AUTO_FREE char *path = str_format("%s/ledger", f.rig.run_dir), *text = NULL,
                    *proc = str_format("/proc/%d/status", pid_of(&f)), *of = NULL;
     size_t len;
     ASSERT_EQ(file_read_all(path, 65536, &text, &len), 0);
@@ -257,8 +211,8 @@ TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
     ASSERT_HAS(of, "\nCapEff:\t000000000000001b\n");
     start_fixture(ctx, &g, "boots", "tsc"); /* other root, other locks: the same number */
     boot(&g);
-    f.v->ops->terminate(f.v);
-    g.v->ops->terminate(g.v);
+    f.rig.v->ops->terminate(f.rig.v);
+    g.rig.v->ops->terminate(g.rig.v);
     ASSERT(ended(&f).requested && ended(&g).requested);
     finish(&f);
     finish(&g);
@@ -273,14 +227,14 @@ TEST_FIBER(a_killed_qemu_is_told_truly_and_wakes_who_waits_for_the_guest)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    ASSERT_OK(f.v->ops->listen(f.v, PORT_BRIDGE, &l, &err), err);
+    ASSERT_OK(f.rig.v->ops->listen(f.rig.v, PORT_BRIDGE, &l, &err), err);
     ASSERT_EQ(kill(pid_of(&f), SIGKILL), 0);
-    ASSERT_FAIL(f.v->ops->accept(ctx, l, &s, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(f.rig.v->ops->accept(ctx, l, &s, &err), err, ERR_UNAVAILABLE);
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested && !e.powered_off && !e.oom);
     ASSERT_EQ(e.status, SIGKILL);
     ASSERT_STR(e.why, "qemu was killed by signal 9 (SIGKILL)");
-    ASSERT_FAIL(f.v->ops->pause(ctx, f.v, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.rig.v->ops->pause(ctx, f.rig.v, &err), err, ERR_STATE);
     finish(&f);
 }
 
@@ -291,8 +245,8 @@ TEST_FIBER(a_stopped_qemu_can_be_terminated)
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
     ASSERT_EQ(kill(pid_of(&f), SIGSTOP), 0);
-    f.v->ops->terminate(f.v);
-    f.v->ops->terminate(f.v);
+    f.rig.v->ops->terminate(f.rig.v);
+    f.rig.v->ops->terminate(f.rig.v);
     ASSERT(ended(&f).requested);
     finish(&f);
 }
@@ -330,7 +284,7 @@ TEST_FIBER(what_a_guest_or_qemu_can_cause_does_not_fill_the_log_nor_reach_a_term
     size_t len;
 
     start_fixture(ctx, &f, "flood", "tsc");
-    AUTO_FREE char *path = str_format("%s/log", f.root);
+    AUTO_FREE char *path = str_format("%s/log", f.rig.place.dir);
     AUTO_FD int log = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     log_init(log, LOG_WARN, LOG_LOGFMT);
     boot(&f);
@@ -354,12 +308,12 @@ static void fails_to_start(struct ctx *ctx, const char *part, uint64_t limit, en
 
     start_fixture(ctx, &f, part, "tsc");
     create(&f);
-    ASSERT_FAIL(f.v->ops->start(&limited, f.v, &err), err, code);
+    ASSERT_FAIL(f.rig.v->ops->start(&limited, f.rig.v, &err), err, code);
     ASSERT_HAS(err.msg, why);
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested);
     ASSERT_HAS(e.why, why);
-    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_STATE);
     finish(&f);
 }
 
@@ -397,9 +351,9 @@ static void start_fiber(void *arg)
     struct fixture *f = s->f;
 
     s->start = -2;
-    s->create = f->v->ops->create(f->ctx, f->v, &f->doc, &s->err);
+    s->create = f->rig.v->ops->create(f->rig.ctx, f->rig.v, &f->rig.doc, &s->err);
     if (s->create == 0)
-        s->start = f->v->ops->start(f->ctx, f->v, &s->err);
+        s->start = f->rig.v->ops->start(f->rig.ctx, f->rig.v, &s->err);
     s->done = true;
 }
 
@@ -414,14 +368,14 @@ TEST_FIBER(terminate_works_at_any_moment_of_create_and_start)
         start_fixture(ctx, &f, step % 2 ? "silent" : "boots", "tsc");
         group_go(&f.calls, ctx->loop, start_fiber, &s, "starting");
         ASSERT_OK(fiber_sleep(ctx, step * 700 * NS_PER_US, &err), err);
-        f.v->ops->terminate(f.v);
+        f.rig.v->ops->terminate(f.rig.v);
         ASSERT_OK(group_wait(ctx, &f.calls, "start", &err), err);
         ASSERT(s.done);
         if (s.create < 0 || s.start < 0) {
             ASSERT_EQ(s.err.code, ERR_UNAVAILABLE);
         }
         if (s.create < 0)
-            ASSERT_FAIL(f.v->ops->wait(ctx, f.v, &e, &err), err, ERR_STATE);
+            ASSERT_FAIL(f.rig.v->ops->wait(ctx, f.rig.v, &e, &err), err, ERR_STATE);
         else
             ASSERT(ended(&f).requested);
         finish(&f);
@@ -434,8 +388,8 @@ TEST_FIBER(a_terminated_vm_is_not_created_any_more)
     struct err err = ERR_INIT;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    f.v->ops->terminate(f.v);
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_UNAVAILABLE);
+    f.rig.v->ops->terminate(f.rig.v);
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_UNAVAILABLE);
     finish(&f);
 }
 
@@ -446,28 +400,28 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     struct vm_doc good;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    good = f.doc;
-    f.doc.kernel = "/nonexistent/vmlinux";
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_NOT_FOUND);
+    good = f.rig.doc;
+    f.rig.doc.kernel = "/nonexistent/vmlinux";
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "make image");
-    f.doc = good, f.doc.kernel = f.initrd;
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_DATA_LOSS);
-    f.doc = good, f.doc.initrd = f.kernel;
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_DATA_LOSS);
-    f.doc = good, f.doc.memory_mib = 1;
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_INVALID);
-    f.doc = good, f.doc.vmm_path = "/nonexistent/qemu";
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_NOT_FOUND);
+    f.rig.doc = good, f.rig.doc.kernel = f.rig.initrd;
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_DATA_LOSS);
+    f.rig.doc = good, f.rig.doc.initrd = f.rig.kernel;
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_DATA_LOSS);
+    f.rig.doc = good, f.rig.doc.memory_mib = 1;
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_INVALID);
+    f.rig.doc = good, f.rig.doc.vmm_path = "/nonexistent/qemu";
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "scripts/deps");
-    f.doc = good, f.doc.allow_emulation = false;
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_STATE);
+    f.rig.doc = good, f.rig.doc.allow_emulation = false;
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "--allow-emulation");
-    f.doc = good, f.doc.uid_count = 0;
-    ASSERT_FAIL(f.v->ops->create(ctx, f.v, &f.doc, &err), err, ERR_INVALID);
-    ASSERT_EQ(access(f.run_dir, F_OK), -1);
-    f.doc = good;
+    f.rig.doc = good, f.rig.doc.uid_count = 0;
+    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_INVALID);
+    ASSERT_EQ(access(f.rig.run_dir, F_OK), -1);
+    f.rig.doc = good;
     boot(&f);
-    f.v->ops->terminate(f.v);
+    f.rig.v->ops->terminate(f.rig.v);
     ended(&f);
     finish(&f);
 }
@@ -495,7 +449,7 @@ TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 
 static void assert_remembered(struct fixture *f, const char *word)
 {
-    AUTO_FREE char *path = str_format("%s/accel", f->root), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/accel", f->rig.place.dir), *text = NULL;
     size_t len;
 
     ASSERT_EQ(file_read_all(path, 256, &text, &len), 0);
@@ -507,11 +461,11 @@ TEST_FIBER(a_first_boot_with_kvm_proves_it)
     struct fixture f;
 
     start_fixture(ctx, &f, "boots", "vmx");
-    f.doc.allow_emulation = false;
+    f.rig.doc.allow_emulation = false;
     boot(&f);
-    ASSERT(f.v->ops->stage(f.v) >= VM_STAGE_KERNEL);
+    ASSERT(f.rig.v->ops->stage(f.rig.v) >= VM_STAGE_KERNEL);
     assert_remembered(&f, "kvm works");
-    f.v->ops->terminate(f.v);
+    f.rig.v->ops->terminate(f.rig.v);
     ended(&f);
     finish(&f);
 }
@@ -523,11 +477,11 @@ TEST_FIBER(a_kvm_that_fails_is_replaced_by_emulation_if_that_is_allowed)
 
     start_fixture(ctx, &f, "no-kvm", "vmx");
     boot(&f);
-    f.v->ops->info(f.v, &info);
+    f.rig.v->ops->info(f.rig.v, &info);
     ASSERT(info.emulated && info.pid > 0);
     assert_remembered(&f, "kvm broken");
     await_stage(&f, VM_STAGE_INIT);
-    f.v->ops->terminate(f.v);
+    f.rig.v->ops->terminate(f.rig.v);
     ASSERT(ended(&f).requested);
     finish(&f);
 }
@@ -538,9 +492,9 @@ TEST_FIBER(a_kvm_that_fails_is_an_error_if_emulation_is_not_allowed)
     struct err err = ERR_INIT;
 
     start_fixture(ctx, &f, "no-kvm", "svm");
-    f.doc.allow_emulation = false;
+    f.rig.doc.allow_emulation = false;
     create(&f);
-    ASSERT_FAIL(f.v->ops->start(ctx, f.v, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "--allow-emulation");
     ASSERT_HAS(err.msg, "cannot go on");
     ended(&f);
