@@ -7,14 +7,18 @@
 #include "base/json.h"
 #include "base/offload.h"
 #include "host/rpc/rpc_client.h"
+#include "host/rpc/rpc_sock.h"
 #include "host/service/service.h"
 #include "host/shim/bootstrap.h"
 #include "oci/spec.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
+#include <sys/pidfd.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -80,6 +84,44 @@ bool group_alive(struct ctx *ctx, const char *address)
     rpc_client_free(client);
     fiber_yield(ctx->loop); /* its reader ends: `start` and `delete` do not wait for others */
     return err.code != ERR_UNAVAILABLE;
+}
+
+int group_mark_leaving(const char *address)
+{
+    return chmod(group_path(address), S_IRUSR | S_IWUSR | S_ISVTX) < 0 ? -errno : 0;
+}
+
+bool group_is_leaving(const char *address)
+{
+    struct stat st;
+
+    return stat(group_path(address), &st) == 0 && S_ISSOCK(st.st_mode) && (st.st_mode & S_ISVTX);
+}
+
+int group_find_leaver(struct ctx *ctx, const char *address, struct group_leaver *ret,
+                      struct err *err)
+{
+    struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    AUTO_FD int fd = -1, pidfd = -1;
+    struct ucred peer;
+    socklen_t len = sizeof(peer);
+
+    *ret = (struct group_leaver){ -1, 0 };
+    if (rpc_sock_connect(&connecting, address, &fd, err) < 0) {
+        if (err->code != ERR_UNAVAILABLE)
+            return err_wrap(err, "ask which shim is leaving");
+        err_clear(err);
+        return 0; /* it died on its way */
+    }
+    if (getsockopt(fd, SOL_SOCKET, SO_PEERCRED, &peer, &len) < 0)
+        return err_sys(err, errno, "ask which shim is leaving %s", address);
+    pidfd = pidfd_open(peer.pid, 0);
+    if (pidfd < 0 && errno != ESRCH)
+        return err_sys(err, errno, "watch process %d, which is leaving", peer.pid);
+    /* A child between fork and exec may hold the listener of one that is dead. */
+    if (pidfd >= 0 && fd_ready_now(pidfd, POLLIN) == 0)
+        *ret = (struct group_leaver){ TAKE_FD(pidfd), peer.pid };
+    return 0;
 }
 
 struct group_lock {

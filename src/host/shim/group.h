@@ -24,6 +24,20 @@ AUTO_DEFINE(struct group_lock *, group_unlock);
 
 /* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
 bool group_alive(struct ctx *ctx, const char *address);
+
+/* A shim that has decided to leave says so at its address, where it can be seen of one that hangs,
+ * too: its socket gets the sticky bit. It keeps the address until all else is done, since whoever
+ * comes next must not begin beside it. */
+int group_mark_leaving(const char *address);
+bool group_is_leaving(const char *address);
+/* Who is: a pidfd, for the caller to close, that is ready when it has gone; -1: it has. Waits
+ * 100 ms at most. */
+struct group_leaver {
+    int pidfd, pid;
+};
+int group_find_leaver(struct ctx *ctx, const char *address, struct group_leaver *ret,
+                      struct err *err);
+
 /* The path of a "unix://" address; borrows. */
 const char *group_path(const char *address);
 

@@ -48,6 +48,7 @@ struct shim {
     struct publisher *publisher;
     struct group_note note; /* its group, address and run root */
     struct stat socket;     /* as it was when we began; st_ino 0: none */
+    int address_fd;         /* keeps the address connectable until the process ends */
     struct latch stop;
     bool leaving;
     const char *stop_why; /* static text */
@@ -56,14 +57,32 @@ struct shim {
     struct notable notable;  /* what it takes, and whether it is worth keeping */
 };
 
+/* Nobody should have removed it or put another in its place; if so, it is not ours to touch. */
+static bool has_socket(const struct shim *s)
+{
+    struct stat now;
+
+    return s->socket.st_ino != 0 && stat(group_path(s->note.address), &now) == 0 &&
+           now.st_ino == s->socket.st_ino && now.st_dev == s->socket.st_dev;
+}
+
+/* At once: a Create that comes before the end begins would be killed by it. `start` sends none
+ * here any more, it waits until we have gone. */
 static void stop(void *arg, const char *why)
 {
     struct shim *s = arg;
 
     if (!s->stop.set)
         s->stop_why = why;
-    if (s->service) /* at once: a Create that comes before the end begins would be killed by it */
+    if (s->service)
         service_refuse(s->service);
+    if (has_socket(s)) {
+        int r = group_mark_leaving(s->note.address);
+
+        if (r < 0)
+            log_warn(NULL, "not marked as leaving; a container that comes now is refused",
+                     F_I("errno", -r));
+    }
     latch_set(&s->stop);
 }
 
@@ -277,6 +296,9 @@ static int find_listener(struct shim *s, int *ret_fd, struct err *err)
     }
     if (stat(group_path(s->note.address), &s->socket) < 0)
         s->socket.st_ino = 0;
+    /* Once more, so that who connects is told our pid, and not that of `start`. */
+    (void)listen(*ret_fd, RPC_BACKLOG);
+    s->address_fd = fcntl(*ret_fd, F_DUPFD_CLOEXEC, SHIM_FD_READY + 1);
     return 0;
 }
 
@@ -317,13 +339,12 @@ static void begin(struct shim *s, int listener, bool stats_v2)
 
 /* ---- end */
 
-/* Only what we bound: a new daemon may have taken the place. */
+/* Only what we bound, and last of all: before, a new daemon must not begin. */
 static void remove_socket(struct ctx *ctx, struct shim *s)
 {
     struct ctx limit = ctx_with_timeout(ctx, STOP_LIMIT);
     AUTO(group_unlock) struct group_lock *lock = NULL;
     struct err err = ERR_INIT;
-    struct stat now;
 
     if (s->socket.st_ino == 0)
         return;
@@ -331,13 +352,12 @@ static void remove_socket(struct ctx *ctx, struct shim *s)
         log_warn(ctx, "socket left behind", F_ERR(&err));
         return;
     }
-    if (stat(group_path(s->note.address), &now) == 0 && now.st_ino == s->socket.st_ino &&
-        now.st_dev == s->socket.st_dev)
+    if (has_socket(s))
         (void)unlink(group_path(s->note.address));
 }
 
-/* The VM first, since its end makes events; then the events; then the address; then the
- * connections. Whatever does not let go in time is logged and left. */
+/* The VM first, since its end makes events; then the events; then the connections. Whatever does
+ * not let go in time is logged and left. The address stays. */
 static int end(struct ctx *ctx, struct shim *s, struct err *err)
 {
     struct ctx closing = ctx_with_timeout(ctx, CLOSE_LIMIT);
@@ -354,7 +374,6 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
 
     if (events_flush(&flushing, s->events, err) < 0)
         log_warn(ctx, "events lost at the end", F_U("events", events_pending(s->events)));
-    remove_socket(ctx, s);
 
     struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
 
@@ -421,6 +440,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     s->backend = backend;
     config_init(&s->config);
     latch_init(&s->stop);
+    s->address_fd = -1;
     r = set_up(ctx, s, &listener, &stats_v2, err);
     if (r < 0) {
         say_ready(err->msg);
@@ -438,9 +458,11 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         r = end(ctx, s, err);
         s->notable.erred = s->notable.erred || r < 0;
         end_journal(s);
+        remove_socket(ctx, s);
         if (r < 0)
             return -1;
     }
+    fd_close(s->address_fd);
     group_note_release(&s->note);
     config_release(&s->config);
     free(s);

@@ -68,6 +68,11 @@ def decode(data):
     return out
 
 
+def request(stream, method, payload):
+    body = message(1, TASK) + message(2, method) + message(3, payload)
+    return struct.pack(">IIBB", len(body), stream, 1, 0) + body
+
+
 class Connection:
     def __init__(self, path):
         self.s = socket.socket(socket.AF_UNIX)
@@ -87,8 +92,7 @@ class Connection:
     def call(self, method, payload=b""):
         """The answer's payload, or a number: the error's code."""
         self.id += 2
-        body = message(1, TASK) + message(2, method) + message(3, payload)
-        self.s.sendall(struct.pack(">IIBB", len(body), self.id, 1, 0) + body)
+        self.s.sendall(request(self.id, method, payload))
         size, stream, kind, _ = struct.unpack(">IIBB", self.read(10))
         assert (stream, kind) == (self.id, 2), (stream, kind)
         answer = decode(self.read(size))
@@ -383,6 +387,105 @@ def whoever_asks_after_the_end_leaves_no_journal(w):
 
 def a_failed_delete_leaves_a_journal(w):
     assert journals_of([("Delete", b"\xff", INVALID)], w) == ["ns@c1"]
+
+
+def hold_one_that_leaves(w, container="c1", sandbox=None):
+    """Its process, stopped between its decision to leave and its end."""
+    for _ in range(10):
+        address = w.start(container, sandbox)
+        pid, path = w.pid(address), address.removeprefix("unix://")
+        deaf = w.connect(address)
+        deaf.s.setblocking(False)
+        try:  # answers that are not taken hold it for a moment
+            for n in range(1, 20000, 2):
+                deaf.s.send(request(n, "State", message(1, "nobody")))
+        except BlockingIOError:
+            pass
+        w.connect(address).call("Shutdown")
+        until(lambda: leaves(path) or ended(pid), "it leaves")
+        if not ended(pid):
+            os.kill(pid, signal.SIGSTOP)
+            until(lambda: state_of(pid) in "TZ", "it is stopped")
+            if leaves(path) and state_of(pid) == "T":
+                return pid
+        until(lambda: not daemons(w.top), "it was faster than we")
+    raise AssertionError("it could not be stopped in time")
+
+
+def leaves(path):
+    try:
+        return bool(os.stat(path).st_mode & stat.S_ISVTX)
+    except FileNotFoundError:
+        return False
+
+
+def ended(pid):
+    return state_of(pid) == "Z"  # reaped or not: that is init's business
+
+
+def state_of(pid):
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            return f.read().rsplit(")", 1)[1].split()[0]
+    except FileNotFoundError:
+        return "Z"
+
+
+def start_waits_for_a_shim_that_leaves(w):
+    old = hold_one_that_leaves(w)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        new = pool.submit(lambda: (w.start("c1"), ended(old)))
+        time.sleep(0.5)
+        assert not new.done() and daemons(w.top) == [old], "none begins beside it"
+        os.kill(old, signal.SIGCONT)
+        address, was_gone = new.result()
+    assert was_gone, "both lived at once"
+    assert [w.pid(address)] == daemons(w.top)
+    assert not leaves(address.removeprefix("unix://"))
+    assert w.start("c2", "c1") == address and len(daemons(w.top)) == 1, "it can be joined"
+
+
+def a_shim_that_leaves_may_be_killed_while_start_waits(w):
+    old = hold_one_that_leaves(w)
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        new = pool.submit(w.start, "c1")
+        time.sleep(0.5)
+        assert not new.done()
+        os.kill(old, signal.SIGKILL)
+        assert [w.pid(new.result())] == daemons(w.top)
+
+
+def a_shim_killed_while_it_left_is_replaced(w):
+    old = hold_one_that_leaves(w)
+    os.kill(old, signal.SIGKILL)
+    until(lambda: ended(old), "it is dead")
+    assert leaves(w.path("c1")), "nobody has removed its socket"
+    assert [w.pid(w.start("c1"))] == daemons(w.top)
+
+
+def starts_and_deletes_beside_one_that_leaves(w):
+    old = hold_one_that_leaves(w, "p", "p")
+    with concurrent.futures.ThreadPoolExecutor(8) as pool:
+        starts = [pool.submit(w.start, f"c{i}", "p") for i in range(4)]
+        deletes = [pool.submit(w.delete, name) for name in ("p", "p")]
+        assert all(d.result()[2] == 137 for d in deletes), "they do not wait for it"
+        assert daemons(w.top) == [old] and not any(s.done() for s in starts)
+        os.kill(old, signal.SIGCONT)
+        found = {s.result() for s in starts}
+    assert found == {"unix://" + w.path("p")} and ended(old)
+    assert len(daemons(w.top)) == 1
+
+
+def a_shim_that_leaves_and_hangs_is_named(w):
+    old = hold_one_that_leaves(w)
+    p = w.popen("c1")
+    out = p.stdout.read().decode()
+    assert p.wait(LIMIT) == 1 and f"process {old}, is leaving" in out, out
+    assert daemons(w.top) == [old]
+    os.kill(old, signal.SIGCONT)
+    until(lambda: ended(old), "it goes on, and leaves")
+    assert os.listdir(w.sockets) == [], "nothing is left"
+    assert w.start("c1")
 
 
 def sigterm_is_an_orderly_end(w):

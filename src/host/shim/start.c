@@ -13,6 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <poll.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,6 +27,7 @@
 #define LOCK_LIMIT (20 * NS_PER_S)  /* another start of this group may be at it */
 #define READY_LIMIT (15 * NS_PER_S) /* the daemon reads a file or two */
 #define END_LIMIT (2 * NS_PER_S)
+#define LEAVE_LIMIT (10 * NS_PER_S) /* the group's last daemon ends its VM */
 #define MESSAGE_MAX 400
 #define OOM_SCORE_MAX 1000
 
@@ -216,15 +218,28 @@ static int launch_daemon(struct ctx *ctx, const struct launch *l, struct err *er
     return 0;
 }
 
-/* A listening socket at the group's address, or -1 in *ret_fd if a live daemon has it. */
-static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct err *err)
+/* A listening socket at the group's address; or -1 in *ret_fd if a live daemon has it, and then a
+ * pidfd in *ret_leaver if that one is leaving, else -1. */
+static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct group_leaver *ret_leaver,
+                 struct err *err)
 {
     *ret_fd = -1;
+    *ret_leaver = (struct group_leaver){ -1, 0 };
     if (rpc_sock_listen(address, ret_fd, err) == 0)
         return 0;
     if (err->sys != EADDRINUSE)
         return -1;
-    if (group_alive(ctx, address))
+    err_clear(err);
+
+    bool alive = !group_is_leaving(address) && group_alive(ctx, address);
+
+    /* It may have decided so since, whatever it answered. */
+    if (group_is_leaving(address)) {
+        if (group_find_leaver(ctx, address, ret_leaver, err) < 0)
+            return -1;
+        alive = ret_leaver->pidfd >= 0;
+    }
+    if (alive)
         return 0;
     /* Of a daemon that died: nobody else removes it. */
     if (unlink(group_path(address)) < 0 && errno != ENOENT)
@@ -242,15 +257,19 @@ static int make_socket_dir(const char *address, struct err *err)
     return r < 0 ? err_sys(err, -r, "make socket directory %s", dir) : 0;
 }
 
-static int start_group(struct ctx *ctx, struct launch *l, struct err *err)
+/* 1: the group has its daemon. 0: it has one that is leaving, and *ret_leaver is to be awaited. */
+static int find_or_launch(struct ctx *ctx, struct launch *l, struct group_leaver *ret_leaver,
+                          struct err *err)
 {
     struct ctx limit = ctx_with_timeout(ctx, LOCK_LIMIT);
     AUTO(group_unlock) struct group_lock *lock = NULL;
     AUTO_FD int listener = -1;
 
-    if (make_socket_dir(l->address, err) < 0 || group_lock(&limit, l->address, &lock, err) < 0 ||
-        claim(ctx, l->address, &listener, err) < 0)
+    if (group_lock(&limit, l->address, &lock, err) < 0 ||
+        claim(ctx, l->address, &listener, ret_leaver, err) < 0)
         return -1;
+    if (ret_leaver->pidfd >= 0)
+        return 0;
     if (listener >= 0) {
         l->listener = listener;
         if (launch_daemon(ctx, l, err) < 0) {
@@ -258,6 +277,36 @@ static int start_group(struct ctx *ctx, struct launch *l, struct err *err)
             return -1;
         }
     }
+    return 1;
+}
+
+/* Without the lock: the one that leaves needs it to remove its socket. */
+static int await_gone(struct ctx *ctx, struct group_leaver *l, struct err *err)
+{
+    AUTO_FD int pidfd = l->pidfd;
+
+    if (loop_wait_fd(ctx, pidfd, POLLIN, "the end of a shim that is leaving", err) == 0)
+        return 0;
+    return err_set(err, err->code,
+                   "the shim that served this sandbox before, process %d, is leaving, but has not "
+                   "gone in %d s: it is stopped, or its VM does not end; see what it does with "
+                   "lcow logs, end that process, then try again",
+                   l->pid, (int)(LEAVE_LIMIT / NS_PER_S));
+}
+
+static int start_group(struct ctx *ctx, struct launch *l, struct err *err)
+{
+    struct ctx limit = ctx_with_timeout(ctx, LEAVE_LIMIT);
+    struct group_leaver leaver;
+    int r;
+
+    if (make_socket_dir(l->address, err) < 0)
+        return -1;
+    while ((r = find_or_launch(ctx, l, &leaver, err)) == 0)
+        if (await_gone(&limit, &leaver, err) < 0)
+            return -1;
+    if (r < 0)
+        return -1;
     /* Its own bundle gets it, whoever started the daemon. */
     return group_write_address(".", l->address, err);
 }
