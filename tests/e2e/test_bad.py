@@ -1,6 +1,7 @@
 """Bad input through ctr: a clear error, soon, and nothing left."""
 
 import json
+import os
 import re
 
 import shimcall
@@ -108,6 +109,25 @@ def no_source(t):
     t.fails(*t.run_args("--rm", "--mount=type=bind,src=/no/such/path,dst=/mnt,options=rbind:ro",
                         "c1", "true"), pattern="/no/such/path")
     t.explains("c1", "container: mounts")
+
+
+@test("after a Create that failed the next with its id works at once, twenty times", deadline=300,
+      runc=False)
+def again_at_once(t):
+    source = os.path.join(t.work, "source")
+    t.must("containers", "create", "--runtime", t.runtime,
+           f"--mount=type=bind,src={source},dst=/mnt,options=rbind:ro", t.image, "c1", "true")
+    tasks = taskapi.Tasks(t)  # ctr takes its time, and so the shim has it, too
+    for _ in range(20):
+        try:
+            tasks.create("c1")
+            t.check(False, "a mount of nothing was made")
+        except taskapi.Error as e:
+            t.match(source, e.message)
+        os.mkdir(source)
+        tasks.create("c1")
+        tasks.delete("c1")
+        os.rmdir(source)
 
 
 @test("a working directory that is not there is made or refused, not forgotten")
