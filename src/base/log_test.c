@@ -160,6 +160,19 @@ TEST_VIRTUAL(the_time_is_the_loops)
     ASSERT_HAS(logged(), want);
 }
 
+TEST(a_text_of_many_lines_is_as_many_of_the_log)
+{
+    CAPTURE(LOG_WARN, LOG_LOGFMT);
+    char text[] = "first one\n\nsecond\n";
+
+    log_each_line(NULL, LOG_WARN, "fiber", text);
+    logged();
+    ASSERT_HAS(cap.text, "level=warn msg=fiber state=\"first one\"\n");
+    ASSERT_HAS(cap.text, "level=warn msg=fiber state=second\n");
+    ASSERT(strstr(cap.text, "second\n") + strlen("second\n") == cap.text + strlen(cap.text));
+    ASSERT(!strstr(cap.text, "state=\n") && !strstr(cap.text, "state=\"\""));
+}
+
 TEST(levels_below_the_limit_are_not_written)
 {
     CAPTURE(LOG_WARN, LOG_LOGFMT);

@@ -101,6 +101,16 @@ static void negotiate(void)
     answer(line);
 }
 
+/* Of the parts that end by themselves; NULL: it is none. */
+static const char *end_reason(const char *part)
+{
+    if (strcmp(part, "poweroff") == 0)
+        return "guest-shutdown";
+    if (strcmp(part, "reset") == 0)
+        return "guest-reset";
+    return strcmp(part, "panic") == 0 ? "guest-panic" : NULL;
+}
+
 int main(int argc, char **argv)
 {
     char part[64] = "";
@@ -134,9 +144,9 @@ int main(int argc, char **argv)
         greet("10", "0");
     if (strcmp(part, "mute-kvm") != 0 || !kvm)
         boot();
-    if (strcmp(part, "poweroff") == 0 || strcmp(part, "reset") == 0) {
+    if (end_reason(part)) {
         negotiate();
-        event_shutdown(part[0] == 'p' ? "guest-shutdown" : "guest-reset");
+        event_shutdown(end_reason(part));
         return 0;
     }
     if (strcmp(part, "flood") == 0) {

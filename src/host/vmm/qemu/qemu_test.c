@@ -258,13 +258,28 @@ TEST_FIBER(an_orderly_power_off_is_told_from_a_reboot)
     start_fixture(ctx, &f, "poweroff", "tsc");
     boot(&f);
     struct vmm_exit e = ended(&f);
-    ASSERT(e.powered_off && !e.requested);
+    ASSERT(e.powered_off && !e.requested && !e.panicked);
     finish(&f);
     start_fixture(ctx, &f, "reset", "tsc");
     boot(&f);
     e = ended(&f);
     ASSERT(!e.powered_off && !e.requested);
+    ASSERT(e.panicked); /* ours reboots for no other reason */
     ASSERT_HAS(e.why, "rebooted");
+    finish(&f);
+}
+
+TEST_FIBER(a_panic_that_is_told_is_one)
+{
+    struct fixture f;
+
+    start_fixture(ctx, &f, "panic", "tsc");
+    boot(&f);
+
+    struct vmm_exit e = ended(&f);
+
+    ASSERT(e.panicked && !e.powered_off && !e.requested);
+    ASSERT_STR(e.why, "the guest kernel panicked");
     finish(&f);
 }
 
