@@ -6,7 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
-#include "guest/bridge/handlers.h"
+#include "guest/bridge/handlers_priv.h"
 #include "guest/bridge/peer.h"
 #include "guest/runtime/process.h"
 #include "guest/stdio/dial_pair.h"
@@ -253,6 +253,57 @@ TEST_FIBER(an_unknown_container_has_one_code_for_all)
         ASSERT_EQ(ask(&w, ctx, types[i], "{" CONTAINER "}"), BRIDGE_HR_NO_CONTAINER);
     ASSERT_EQ(power_offs, 0);
     world_release(&w, ctx);
+}
+
+/* A create that fails, but not at once: no file system takes a name of that length, and it is a
+ * thread that is told so. */
+struct create {
+    struct handlers *h;
+    struct ctx *ctx;
+    int ret;
+    struct err err;
+};
+
+static void create_main(void *arg)
+{
+    struct create *c = arg;
+    static const char text[] =
+        "{\"ociVersion\":\"1.0.2\",\"linux\":{},\"root\":{\"path\":\"/run/none\"},"
+        "\"process\":{\"cwd\":\"/\",\"args\":[\"true\"]}}";
+    AUTO(json_decref) json_t *spec = json_loads(text, 0, NULL);
+    char bundle[400] = "/run/";
+    const struct container_config config = {
+        .id = "c7", .activity_id = "", .bundle_path = bundle, .scratch_path = "", .spec = spec
+    };
+
+    memset(bundle + strlen(bundle), 'x', 300);
+    c->ret = container_create(c->ctx, c->h->containers, &config, &c->err);
+}
+
+/* Whoever asks for the end of what is being made waits until it is made, or is not. */
+TEST_FIBER(a_container_whose_create_fails_meanwhile_is_none_for_its_delete)
+{
+    AUTO(containers_free)
+    struct containers *containers = containers_new(&(struct containers_opts){ .loop = ctx->loop });
+    struct handlers h = { .containers = containers };
+    struct create creating = { .h = &h, .ctx = ctx };
+    struct server_call call = { .req.container_id = "c7" };
+    struct ctx bounded = ctx_with_timeout(ctx, 30 * NS_PER_S);
+    struct group clients;
+    struct err err = ERR_INIT;
+
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    group_init(&clients);
+    group_go(&clients, ctx->loop, create_main, &creating, "create");
+    fiber_yield(ctx->loop);
+    ASSERT(containers_knows(containers, "c7")); /* it waits for its thread */
+
+    ASSERT_EQ(handlers_delete(&bounded, &h, &call, &err), -1);
+    ASSERT_EQ(bridge_hr(&err), BRIDGE_HR_NO_CONTAINER);
+    ASSERT(!containers_knows(containers, "c7"));
+    ASSERT_OK(group_wait(ctx, &clients, "the create", &err), err);
+    ASSERT_EQ(creating.ret, -1);
+    ASSERT_HAS(creating.err.msg, "File name too long");
 }
 
 TEST_FIBER(start_does_nothing_and_succeeds)
