@@ -6,6 +6,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -179,7 +180,8 @@ static int refuse_pid(void *arg, pid_t pid, struct err *err)
 
 TEST_FIBER(who_cannot_be_written_down_does_not_run)
 {
-    AUTO_FREE char *mark = str_format("/tmp/lcow-child-test-%d", (int)getpid());
+    PLACE(p);
+    const char *mark = place_path(&p, "mark");
     const char *argv[] = { "touch", mark, NULL };
     struct err err = ERR_INIT;
     pid_t pid = 0;

@@ -1,5 +1,6 @@
 #include "base/fd.h"
 #include "base/sha256.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -67,11 +68,11 @@ TEST(padding_is_right_around_the_block_size)
 
 TEST(files_are_read_whole)
 {
-    char path[] = "/tmp/lcow-sha-XXXXXX", hex[SHA256_HEX_SIZE];
-    AUTO_FD int fd = mkstemp(path);
+    PLACE(p);
+    const char *path = place_path(&p, "file");
+    char hex[SHA256_HEX_SIZE];
 
-    ASSERT(fd >= 0);
-    ASSERT_EQ(fd_write_full(fd, "abc", 3), 0);
+    ASSERT_EQ(file_write(path, "abc", 3, 0600), 0);
     ASSERT_EQ(sha256_file(path, hex), 0);
     ASSERT_STR(hex, "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     ASSERT_EQ(unlink(path), 0);
@@ -90,9 +91,10 @@ static void put(const char *path, const void *data, size_t len, off_t at, off_t 
 TEST(a_sparse_files_sum_knows_what_where_and_how_long_but_no_holes)
 {
     AUTO_FREE char *zeros = mem_zalloc(1 << 20);
-    char path[] = "/tmp/lcow-sha256-XXXXXX", sum[6][SHA256_HEX_SIZE];
+    PLACE(p);
+    const char *path = place_path(&p, "file");
+    char sum[6][SHA256_HEX_SIZE];
 
-    ASSERT(close(mkstemp(path)) == 0);
     put(path, "x", 1, 300000, 1 << 20);
     ASSERT_EQ(sha256_sparse_file(path, sum[0]), 0);
     put(path, zeros, 200000, 0, 1 << 20); /* a hole is filled: the same */

@@ -1,5 +1,6 @@
 #include "base/fd.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "tool/image.h"
 #include <stdlib.h>
@@ -19,11 +20,11 @@ static void put(const char *dir, const char *name, const char *text)
 
 TEST(a_whole_image_opens_and_verifies)
 {
-    char dir[] = "/tmp/lcow-image-XXXXXX";
+    PLACE(p);
+    const char *dir = p.dir;
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT(mkdtemp(dir));
     put(dir, "manifest.json", GOOD);
     put(dir, "vmlinux", "abc");
     put(dir, "initrd.cpio", "abc");
@@ -34,18 +35,18 @@ TEST(a_whole_image_opens_and_verifies)
     ASSERT_FAIL(image_verify(img, &err), err, ERR_DATA_LOSS);
     ASSERT_HAS(err.msg, "/initrd.cpio is not what the manifest says");
     ASSERT_HAS(err.msg, "make image");
-    ASSERT_EQ(dir_remove(dir), 0);
 }
 
 TEST(missing_and_cut_files_are_named_with_the_remedy)
 {
-    char dir[] = "/tmp/lcow-image-XXXXXX";
+    PLACE(p);
+    const char *dir = p.dir;
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT(mkdtemp(dir));
     ASSERT_FAIL(image_open(dir, &img, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "no guest image in /tmp/lcow-image-");
+    ASSERT_HAS(err.msg, "no guest image in ");
+    ASSERT_HAS(err.msg, dir);
     ASSERT_HAS(err.msg, "make image");
     put(dir, "manifest.json", GOOD);
     put(dir, "vmlinux", "ab");
@@ -54,7 +55,6 @@ TEST(missing_and_cut_files_are_named_with_the_remedy)
     put(dir, "vmlinux", "abc");
     ASSERT_FAIL(image_open(dir, &img, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/initrd.cpio: No such file");
-    ASSERT_EQ(dir_remove(dir), 0);
 }
 
 TEST(damaged_manifests_are_refused)

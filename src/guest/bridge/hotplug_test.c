@@ -1,6 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/bridge/hotplug.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <stdlib.h>
 #include <string.h>
@@ -36,9 +37,9 @@ static char first(const char *root, const char *name)
 
 TEST(a_vcpu_that_is_offline_is_brought_online)
 {
-    char root[] = "/tmp/hotplug-XXXXXX";
+    PLACE(p);
+    const char *root = p.dir;
 
-    ASSERT(mkdtemp(root) != NULL);
     put(root, "cpu0", NULL);
     put(root, "cpu1", "1\n");
     put(root, "cpu2", "0\n");
@@ -47,5 +48,4 @@ TEST(a_vcpu_that_is_offline_is_brought_online)
     ASSERT_EQ(first(root, "cpu2"), '1');
     ASSERT_EQ(first(root, "cpufreq"), '0');
     ASSERT_EQ(hotplug_online(root), 0);
-    ASSERT_EQ(dir_remove(root), 0);
 }

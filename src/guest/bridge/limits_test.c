@@ -1,6 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/bridge/limits.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <stdlib.h>
 #include <string.h>
@@ -24,9 +25,8 @@ static char *get(const char *root, const char *name)
 
 TEST(what_is_low_is_raised_and_nothing_is_lowered)
 {
-    char root[] = "/tmp/limits-XXXXXX";
-
-    ASSERT(mkdtemp(root) != NULL);
+    PLACE(p);
+    const char *root = p.dir;
     AUTO_FREE char *kernel = str_format("%s/kernel", root), *ipv4 = str_format("%s/net/ipv4", root),
                    *fs = str_format("%s/fs", root);
     ASSERT_EQ(dir_make(kernel, 0755), 0);
@@ -44,5 +44,4 @@ TEST(what_is_low_is_raised_and_nothing_is_lowered)
     ASSERT_STR(files, "9223372036854775807\n");
     ASSERT_STR(mem, "98304 131072 196608");
     ASSERT_STR(rmem, "4096 131072 6291456");
-    ASSERT_EQ(dir_remove(root), 0);
 }

@@ -1,6 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/init/modules.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -70,7 +71,7 @@ TEST(damaged_lines_are_refused)
 /* --- with files --- */
 
 struct world {
-    char dir[32];
+    struct place place;
     struct sbuf loaded;
     const char *fail;
     int failure;
@@ -90,19 +91,19 @@ static void world_init(struct world *w)
 {
     static const char *const files[] = { "crc32c_generic", "crc16", "jbd2", "ext4" };
 
-    *w = (struct world){ .dir = "/tmp/modules-test-XXXXXX" };
-    ASSERT(mkdtemp(w->dir));
-    AUTO_FREE char *list = str_format("%s/order", w->dir);
+    *w = (struct world){ 0 };
+    place_init(&w->place, "/tmp");
+    AUTO_FREE char *list = str_format("%s/order", w->place.dir);
     ASSERT_EQ(file_write(list, order, strlen(order), 0644), 0);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s.ko", w->dir, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s.ko", w->place.dir, files[i]);
         ASSERT_EQ(file_write(path, "x", 1, 0644), 0);
     }
 }
 
 static void world_release(struct world *w)
 {
-    (void)dir_remove(w->dir);
+    place_release_auto(&w->place);
     sbuf_release(&w->loaded);
 }
 
@@ -112,7 +113,7 @@ TEST(modules_are_inserted_in_order)
     struct world w;
 
     world_init(&w);
-    ASSERT_OK(modules_load_from(w.dir, "ext4", insert, &w, &err), err);
+    ASSERT_OK(modules_load_from(w.place.dir, "ext4", insert, &w, &err), err);
     ASSERT_STR(w.loaded.data, "crc32c_generic crc16 jbd2 ext4 ");
     world_release(&w);
 }
@@ -125,7 +126,7 @@ TEST(one_that_is_loaded_already_is_fine)
     world_init(&w);
     w.fail = "jbd2";
     w.failure = EEXIST;
-    ASSERT_OK(modules_load_from(w.dir, "ext4", insert, &w, &err), err);
+    ASSERT_OK(modules_load_from(w.place.dir, "ext4", insert, &w, &err), err);
     ASSERT_STR(w.loaded.data, "crc32c_generic crc16 ext4 ");
     world_release(&w);
 }
@@ -138,7 +139,7 @@ TEST(a_corrupt_one_is_named_with_its_errno)
     world_init(&w);
     w.fail = "crc16";
     w.failure = ENOEXEC;
-    ASSERT(modules_load_from(w.dir, "ext4", insert, &w, &err) < 0);
+    ASSERT(modules_load_from(w.place.dir, "ext4", insert, &w, &err) < 0);
     ASSERT_EQ(err.sys, ENOEXEC);
     ASSERT_HAS(err.msg, "/crc16.ko");
     ASSERT_HAS(err.msg, "ext4");
@@ -152,7 +153,7 @@ TEST(a_missing_file_is_named_with_its_errno)
     struct world w;
 
     world_init(&w);
-    ASSERT(modules_load_from(w.dir, "aesni_intel", insert, &w, &err) < 0);
+    ASSERT(modules_load_from(w.place.dir, "aesni_intel", insert, &w, &err) < 0);
     ASSERT_EQ(err.sys, ENOENT);
     ASSERT_HAS(err.msg, "/cryptd.ko");
     world_release(&w);

@@ -4,6 +4,7 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "guest/net/nets_priv.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "proto/link.h"
 
@@ -292,18 +293,18 @@ TEST_FIBER(a_port_is_reached_on_loopback_and_on_the_address)
     AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
     ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
+    PLACE(p);
+    const char *ready = place_path(&p, "ready");
     AUTO_FREE char *serve = str_format(
         "nsenter --net=%s timeout 20 python3 -c 'import socket\n"
         "a = [socket.create_server(x) for x in ((\"127.0.0.1\", 70), (\"10.1.0.2\", 71))]\n"
         "a.append(socket.create_server((\"::1\", 72), family=socket.AF_INET6))\n"
-        "open(\"/tmp/lcow-nets.%d\", \"w\")\n"
+        "open(\"%s\", \"w\")\n"
         "for s in a: s.accept()' &",
-        path, getpid());
-    AUTO_FREE char *ready = str_format("/tmp/lcow-nets.%d", getpid());
+        path, ready);
     ASSERT(system(serve) == 0);
     while (access(ready, F_OK) < 0)
         ASSERT_OK(fiber_sleep(ctx, 10 * NS_PER_MS, &err), err);
-    unlink(ready);
     for (int port = 70; port <= 72; port++) {
         ASSERT_OK(nets_connect(ctx, nets, "pod1", port == 72, (uint16_t)port, &fd, &err), err);
         fd_close(fd);

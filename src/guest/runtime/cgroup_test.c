@@ -1,6 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/runtime/cgroup.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include <stdlib.h>
 
@@ -37,10 +38,10 @@ static char *read_in(const char *dir, const char *name)
 
 TEST(the_groups_are_made_and_limited)
 {
-    char dir[] = "/tmp/cgroup-test-XXXXXX";
+    PLACE(p);
+    const char *dir = p.dir;
     struct err err = ERR_INIT;
 
-    ASSERT(mkdtemp(dir));
     AUTO_FREE char *pods = str_format("%s/pods", dir);
     ASSERT_EQ(dir_make(pods, 0755), 0);
     write_in(dir, "pods/cgroup.controllers", "cpu io memory pids\n");
@@ -53,7 +54,6 @@ TEST(the_groups_are_made_and_limited)
         ASSERT_STR(procs, "0");
         ASSERT_STR(on, "+cpu +io +memory +pids ");
     }
-    ASSERT_EQ(dir_remove(dir), 0);
 }
 
 TEST(commands_leave_32_mib_or_a_quarter)
@@ -64,10 +64,10 @@ TEST(commands_leave_32_mib_or_a_quarter)
 
 TEST(commands_get_what_is_available_and_keep_what_they_hold)
 {
-    char dir[] = "/tmp/cgroup-test-XXXXXX";
+    PLACE(p);
+    const char *dir = p.dir;
     struct err err = ERR_INIT;
 
-    ASSERT(mkdtemp(dir));
     AUTO_FREE char *commands = str_format("%s/commands", dir),
                    *info = str_format("%s/meminfo", dir);
     write_in(dir, "meminfo", "MemTotal: 131072 kB\nMemFree: 1 kB\nMemAvailable:    65536 kB\n");
@@ -80,7 +80,6 @@ TEST(commands_get_what_is_available_and_keep_what_they_hold)
     AUTO_FREE char *max = read_in(dir, "commands/memory.max"),
                    *wanted = str_format("%lu", (1 + 2 + 64 - 16) * MIB + 4096);
     ASSERT_STR(max, wanted);
-    ASSERT_EQ(dir_remove(dir), 0);
 }
 
 TEST(a_missing_hierarchy_is_named)

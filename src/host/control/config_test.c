@@ -1,5 +1,6 @@
 #include "base/fd.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/control/config.h"
 #include <stdlib.h>
@@ -159,12 +160,11 @@ TEST(what_is_printed_reads_back)
 
 TEST(drop_ins_win_in_the_order_of_their_names)
 {
-    char dir[] = "/tmp/lcow-config-XXXXXX";
+    PLACE(p);
     AUTO(config_release) struct config c;
     struct err err = ERR_INIT;
 
-    ASSERT(mkdtemp(dir) != NULL);
-    AUTO_FREE char *path = str_format("%s/l.conf", dir), *sub = str_format("%s.d", path);
+    AUTO_FREE char *path = str_format("%s/l.conf", p.dir), *sub = str_format("%s.d", path);
     AUTO_FREE char *a = str_format("%s/10.conf", sub), *b = str_format("%s/20.conf", sub);
     AUTO_FREE char *ignored = str_format("%s/30.conf.bak", sub);
 
@@ -182,21 +182,17 @@ TEST(drop_ins_win_in_the_order_of_their_names)
     ASSERT_EQ(file_write(a, "[vm]\ncpu=4\n", 11, 0600), 0);
     ASSERT_FAIL(config_load(&c, path, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "10.conf:2: unknown key cpu; did you mean cpus?");
-    ASSERT_EQ(dir_remove(dir), 0);
 }
 
 static void report_of(struct config *c, const char *text, struct config_report *report)
 {
-    char path[] = "/tmp/lcow-config-XXXXXX";
+    PLACE(p);
+    const char *path = place_path(&p, "l.conf");
     struct err err = ERR_INIT;
-    int fd = mkstemp(path);
 
-    ASSERT(fd >= 0);
-    fd_close(fd);
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
     config_init(c);
     ASSERT_OK(config_read_file(c, path, report, &err), err);
-    ASSERT_EQ(unlink(path), 0);
     ASSERT_STR(report->files.v[0], path);
 }
 

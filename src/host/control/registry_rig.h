@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/fake_guest.h"
@@ -35,7 +36,8 @@ struct rig {
     struct timeline timeline;
     struct vmm *vmm; /* the last one made */
     unsigned vms;
-    char dir[64];
+    struct place place;
+    const char *dir;     /* of place */
     const char *address; /* of the shim; NULL: none */
     struct group clients;
     struct fake_host host;
@@ -111,8 +113,8 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
 {
     r->loop = ctx->loop;
     fake_host_init(&r->host, ctx->loop);
-    strcpy(r->dir, "/tmp/registry.XXXXXX");
-    ASSERT(mkdtemp(r->dir) != NULL);
+    place_init(&r->place, "/tmp");
+    r->dir = r->place.dir;
     config_init(&r->config);
     free(r->config.run_root);
     r->config.run_root = str_format("%s/run", r->dir);

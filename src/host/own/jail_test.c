@@ -3,6 +3,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/jail.h"
 
@@ -41,7 +42,6 @@ static void probe(struct ctx *ctx)
     static const char *const devices[] = { "/dev/null", "/dev/urandom", NULL };
     const struct jail_file files[] = { { 40, "/boot/kernel" } };
     const struct jail_blob blobs[] = { { "/boot/blob", "secret", 6 } };
-    char at[] = "/tmp/lcow-jail-test.XXXXXX", image[] = "/tmp/lcow-jail-image.XXXXXX";
     struct err err = ERR_INIT;
     struct sbuf text = { 0 };
     int pipe_fds[2], status;
@@ -52,8 +52,10 @@ static void probe(struct ctx *ctx)
         tap_skip("a jail needs root");
     if (!program)
         tap_skip("JAIL_PROBE does not name the probe");
-    ASSERT(mkdtemp(at));
-    AUTO_FD int kernel = mkstemp(image);
+    PLACE(p);
+    AUTO_FREE char *at = str_format("%s/jail", p.dir);
+    ASSERT_EQ(mkdir(at, 0700), 0);
+    AUTO_FD int kernel = open(place_path(&p, "image"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_EQ(fd_write_full(kernel, "vmlinux", 7), 0);
     AUTO_FD int tree = jail_tree(kernel);
     ASSERT(tree >= 0);
@@ -104,7 +106,6 @@ static void probe(struct ctx *ctx)
     ASSERT_OK(child_wait(ctx, c, &status, &err), err);
     ASSERT_EQ(status, 0);
     said = sbuf_take(&text);
-    unlink(image);
     ASSERT_EQ(rmdir(at), 0); /* nothing of it is seen out here */
 }
 

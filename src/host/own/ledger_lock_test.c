@@ -3,27 +3,28 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/ledger_priv.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-static char root[] = "/tmp/lcow-ledger-lock.XXXXXX";
+static struct place root;
 
 /* A fresh directory; caller frees. */
 static char *fresh(void)
 {
     static unsigned n;
 
-    if (n == 0 && !mkdtemp(root))
-        abort();
-    return str_format("%s/%u", root, ++n);
+    if (n == 0)
+        place_init(&root, "/tmp");
+    return str_format("%s/%u", root.dir, ++n);
 }
 
 __attribute__((destructor)) static void clean(void)
 {
-    (void)dir_remove(root); /* best effort at exit */
+    place_release_auto(&root);
 }
 
 static void note(struct ledger *l, enum ledger_kind kind, const char *what)

@@ -1,6 +1,7 @@
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/list.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/ledger_priv.h"
 
@@ -16,26 +17,23 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static char root[64];
+static struct place root;
 
 /* A fresh directory; what a failed test leaves in it goes at the end of the program. */
 static const char *fresh(void)
 {
-    if (!root[0]) {
-        strcpy(root, "/tmp/lcow-ledger-test.XXXXXX");
-        if (!mkdtemp(root))
-            abort();
-    }
+    if (!root.dir[0])
+        place_init(&root, "/tmp");
     static char dir[96];
     static unsigned n;
-    snprintf(dir, sizeof(dir), "%s/%u", root, ++n);
+    snprintf(dir, sizeof(dir), "%s/%u", root.dir, ++n);
     return dir;
 }
 
 __attribute__((destructor)) static void clean(void)
 {
-    if (root[0])
-        (void)dir_remove(root); /* best effort at exit */
+    if (root.dir[0])
+        place_release_auto(&root);
 }
 
 /* --- seeing what a ledger says --- */

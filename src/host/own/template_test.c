@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/ledger.h"
 #include "host/own/template.h"
@@ -15,7 +16,8 @@
 
 #define RAM_BYTES 8192
 
-static char *root, *dir;
+static struct place root;
+static char *dir;
 
 static char *below(const char *name)
 {
@@ -24,25 +26,21 @@ static char *below(const char *name)
 
 static void open_store(void)
 {
-    char path[] = "/tmp/template-XXXXXX";
-
-    ASSERT(mkdtemp(path) != NULL);
-    root = str_dup(path);
-    dir = str_format("%s/templates", root);
+    place_init(&root, "/tmp");
+    dir = str_format("%s/templates", root.dir);
     ASSERT_EQ(dir_make(dir, 0700), 0);
 }
 
 static void close_store(void)
 {
-    ASSERT_EQ(dir_remove(root), 0);
-    free(root);
+    ASSERT_EQ(dir_remove(root.dir), 0);
     free(dir);
 }
 
 /* A whole one; its key. */
 static void make(char key[TEMPLATE_KEY_SIZE])
 {
-    AUTO_FREE char *run = str_format("%s/run/t", root);
+    AUTO_FREE char *run = str_format("%s/run/t", root.dir);
     AUTO(ledger_close) struct ledger *ledger = NULL;
     AUTO(template_info_release)
     struct template_info info = { .memory_mib = 128,
@@ -139,7 +137,7 @@ TEST(links_and_what_others_can_write_are_refused)
 
     open_store();
     make(key);
-    other = str_format("%s/elsewhere", root);
+    other = str_format("%s/elsewhere", root.dir);
     ASSERT_EQ(rename(path_of(key, "ram"), other), 0);
     ASSERT_EQ(symlink(other, path_of(key, "ram")), 0);
     refused(key, ERR_PERMISSION, "ram is a symbolic link");
@@ -150,7 +148,7 @@ TEST(links_and_what_others_can_write_are_refused)
     ASSERT_EQ(chmod(path_of(key, ""), 0777), 0);
     refused(key, ERR_PERMISSION, "can be written by others");
     make(key);
-    to = str_format("%s/moved", root);
+    to = str_format("%s/moved", root.dir);
     ASSERT_EQ(rename(path_of(key, ""), to), 0);
     AUTO_FREE char *place = below(key);
     ASSERT_EQ(symlink(to, place), 0);
@@ -258,7 +256,7 @@ TEST(a_disk_that_is_full_says_so_before_anything_is_begun)
     struct err err = ERR_INIT;
 
     open_store();
-    run = str_format("%s/run/t", root);
+    run = str_format("%s/run/t", root.dir);
     ASSERT_OK(ledger_create(run, &ledger, &err), err);
     ASSERT(template_draft_begin(dir, "0123456789abcdef0123456789abcdef", UINT64_C(1) << 60, ledger,
                                 &d, &err) < 0);

@@ -3,19 +3,13 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/turn.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
-
-static void temp(char path[40])
-{
-    strcpy(path, "/tmp/lcow-turn-test.XXXXXX");
-    AUTO_FD int fd = mkstemp(path);
-    ASSERT(fd >= 0);
-}
 
 struct client {
     struct ctx *ctx;
@@ -36,14 +30,14 @@ static void client_main(void *arg)
 
 TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
     struct client c = { .ctx = ctx, .path = path, .order = &order };
     struct group clients;
 
-    temp(path);
     ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
     group_init(&clients);
@@ -55,21 +49,20 @@ TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
     ASSERT_OK(c.ret, c.err);
     turn_give(b);
     turn_give(c.turn);
-    unlink(path);
 }
 
 /* Each gives its turn to the next: nobody is left behind, and never are more than two at it. */
 TEST_FIBER(many_take_turns_and_all_get_one)
 {
     enum { N = 12 };
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct client c[N];
     struct turn *first[2] = { NULL };
     struct err err = ERR_INIT;
     unsigned order = 0, given = 0;
     struct group clients;
 
-    temp(path);
     for (int i = 0; i < 2; i++)
         ASSERT_OK(turn_take(ctx, path, 2, &first[i], &err), err);
     group_init(&clients);
@@ -96,17 +89,16 @@ TEST_FIBER(many_take_turns_and_all_get_one)
     ASSERT_OK(group_wait(ctx, &clients, "all", &err), err);
     for (int i = 0; i < N; i++)
         ASSERT_OK(c[i].ret, c[i].err);
-    unlink(path);
 }
 
 TEST_FIBER(whoever_gives_up_holds_up_nobody)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct ctx limited = ctx_with_timeout(ctx, 20 * NS_PER_MS);
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
 
-    temp(path);
     ASSERT_OK(turn_take(ctx, path, 1, &a, &err), err);
     ASSERT_FAIL(turn_take(&limited, path, 1, &b, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "turn");
@@ -114,18 +106,17 @@ TEST_FIBER(whoever_gives_up_holds_up_nobody)
     turn_give(a);
     ASSERT_OK(turn_take(ctx, path, 1, &b, &err), err); /* its thread has let go, or does so now */
     turn_give(b);
-    unlink(path);
 }
 
 /* Whatever turns are given back, nobody has to wait for the one that is not. */
 TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct turn *hangs = NULL, *other = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
 
-    temp(path);
     ASSERT_OK(turn_take(ctx, path, 2, &hangs, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &other, &err), err);
     for (int i = 0; i < 3; i++) {
@@ -142,14 +133,14 @@ TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
     }
     turn_give(other);
     turn_give(hangs);
-    unlink(path);
 }
 
 /* All turns are held for ever: each waits as long as itself wants to, not as long as those before.
  */
 TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct ctx little = ctx_with_timeout(ctx, 20 * NS_PER_MS);
     struct turn *hangs = NULL, *b = NULL;
     struct err err = ERR_INIT;
@@ -158,7 +149,6 @@ TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
     struct client second = { .ctx = ctx, .path = path, .order = &order };
     struct group clients;
 
-    temp(path);
     ASSERT_OK(turn_take(ctx, path, 2, &hangs, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
     group_init(&clients);
@@ -172,19 +162,18 @@ TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
     ASSERT_OK(second.ret, second.err);
     turn_give(second.turn);
     turn_give(hangs);
-    unlink(path);
 }
 
 TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     pid_t pid;
     int ready[2], go[2];
     char byte;
 
-    temp(path);
     ASSERT_EQ(pipe(ready), 0);
     ASSERT_EQ(pipe(go), 0);
     pid = fork();
@@ -206,7 +195,6 @@ TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
     turn_give(b);
     close(ready[0]);
     close(ready[1]);
-    unlink(path);
 }
 
 TEST_FIBER(a_file_that_cannot_be_made_is_named)

@@ -1,5 +1,6 @@
 #include "base/fd.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/uid.h"
 
@@ -7,20 +8,13 @@
 #include <string.h>
 #include <unistd.h>
 
-static void temp(char path[40])
-{
-    strcpy(path, "/tmp/lcow-uid-test.XXXXXX");
-    AUTO_FD int fd = mkstemp(path);
-    ASSERT(fd >= 0);
-}
-
 TEST(every_holder_has_its_own_number_and_a_released_one_comes_back)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "uids");
     struct uid_slot a, b, c;
     struct err err = ERR_INIT;
 
-    temp(path);
     ASSERT_OK(uid_slot_take(path, 60000, 2, &a, &err), err);
     ASSERT_OK(uid_slot_take(path, 60000, 2, &b, &err), err);
     ASSERT_EQ(a.uid, 60000);
@@ -33,22 +27,20 @@ TEST(every_holder_has_its_own_number_and_a_released_one_comes_back)
     ASSERT_EQ(c.uid, 60000);
     uid_slot_release(&b);
     uid_slot_release(&c);
-    unlink(path);
 }
 
 TEST(ranges_that_overlap_do_not_share_a_number)
 {
-    char path[40];
+    PLACE(p);
+    const char *path = place_path(&p, "uids");
     struct uid_slot a, b;
     struct err err = ERR_INIT;
 
-    temp(path);
     ASSERT_OK(uid_slot_take(path, 60001, 1, &a, &err), err);
     ASSERT_OK(uid_slot_take(path, 60000, 2, &b, &err), err);
     ASSERT_EQ(b.uid, 60000);
     uid_slot_release(&a);
     uid_slot_release(&b);
-    unlink(path);
 }
 
 TEST(root_and_an_empty_range_are_refused)

@@ -3,6 +3,7 @@
 #include "api/forward.pb-c.h"
 #include "api/types.pb-c.h"
 #include "base/fd.h"
+#include "harness/place.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/rpc/rpc_test.h"
@@ -223,20 +224,12 @@ TEST_VIRTUAL(a_server_that_does_not_read_costs_a_call_its_deadline_only)
 
 /* --- sockets --- */
 
-static char *temp_dir(void)
-{
-    char *dir = str_dup("/tmp/lcow-rpc-test.XXXXXX");
-
-    ASSERT(mkdtemp(dir));
-    return dir;
-}
-
 TEST_FIBER(a_client_reaches_a_listening_server)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
-    AUTO_FREE char *dir = temp_dir(), *path = str_format("%s/s", dir),
-                   *address = str_format("unix://%s", path);
+    PLACE(p);
+    AUTO_FREE char *path = str_format("%s/s", p.dir), *address = str_format("unix://%s", path);
     struct shot shot = { .ctx = ctx, .result = 1 };
     struct err err = ERR_INIT;
     struct stat st;
@@ -258,7 +251,6 @@ TEST_FIBER(a_client_reaches_a_listening_server)
     ASSERT_FAIL(rpc_client_connect(ctx, path, &shot.client, &err), err, ERR_UNAVAILABLE);
     ASSERT_FAIL(rpc_sock_listen(path, &fd, &err), err, err.code);
     ASSERT_EQ(err.sys, EADDRINUSE);
-    ASSERT_EQ(dir_remove(dir), 0);
     ASSERT_FAIL(rpc_client_connect(ctx, path, &shot.client, &err), err, ERR_UNAVAILABLE);
 }
 

@@ -1,5 +1,6 @@
 #include "base/fd.h"
 #include "base/str.h"
+#include "harness/place.h"
 #include "harness/tap.h"
 #include "host/vmm/qemu/accel.h"
 
@@ -8,7 +9,8 @@
 #include <unistd.h>
 
 struct fixture {
-    char *dir, *cpuinfo, *kvm, *boot_id, *state;
+    struct place place;
+    char *cpuinfo, *kvm, *boot_id, *state;
     struct accel_env env;
 };
 
@@ -19,8 +21,7 @@ static void put(const char *path, const char *text)
 
 static void fixture_release(struct fixture *f)
 {
-    (void)dir_remove(f->dir); /* a temporary one */
-    free(f->dir);
+    place_release_auto(&f->place);
     free(f->cpuinfo);
     free(f->kvm);
     free(f->boot_id);
@@ -34,17 +35,15 @@ static void fixture_release_auto(struct fixture *f)
 
 static struct fixture fixture_of(const char *flags)
 {
-    char dir[] = "/tmp/lcow-accel-test.XXXXXX";
     struct fixture f = { 0 };
     AUTO_FREE char *cpuinfo =
         str_format("processor\t: 0\nvendor_id\t: x\nflags\t\t: %s\nbugs\t: svm_none vmx\n", flags);
 
-    ASSERT(mkdtemp(dir));
-    f.dir = str_dup(dir);
-    f.cpuinfo = str_format("%s/cpuinfo", dir);
-    f.kvm = str_format("%s/kvm", dir);
-    f.boot_id = str_format("%s/boot_id", dir);
-    f.state = str_format("%s/accel", dir);
+    place_init(&f.place, "/tmp");
+    f.cpuinfo = str_format("%s/cpuinfo", f.place.dir);
+    f.kvm = str_format("%s/kvm", f.place.dir);
+    f.boot_id = str_format("%s/boot_id", f.place.dir);
+    f.state = str_format("%s/accel", f.place.dir);
     put(f.cpuinfo, cpuinfo);
     put(f.kvm, "");
     put(f.boot_id, "id-one\n");

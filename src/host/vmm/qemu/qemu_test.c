@@ -443,13 +443,12 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
 
 TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 {
-    char path[] = "/tmp/lcow-oom-test.XXXXXX";
-    AUTO_FD int fd = mkstemp(path);
+    PLACE(p);
+    const char *path = place_path(&p, "memory.events");
     struct oom_watch w = { .before = 3 }, unknown = { .path = "" };
     static const char three[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
                       four[] = "low 0\noom 9\noom_kill 4\n";
 
-    ASSERT(fd >= 0);
     strcpy(w.path, path);
     put(path, three, sizeof(three) - 1);
     ASSERT(!oom_watch_hit(&w));
