@@ -1,6 +1,8 @@
 /* turn.h - how many VMs start at one time on this host. All shims share one file: who holds the
  * lock on one of its first bytes has a turn, one more byte is the queue before them. Locks end with
- * their holders, so nothing is left to clean up. */
+ * their holders, so nothing is left to clean up. Whoever is first in the queue and does nothing for
+ * some seconds (it is stopped, or hangs) is overtaken, in order, by way of a second queue; there
+ * are a few of them. */
 #pragma once
 
 struct ctx;

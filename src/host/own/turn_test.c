@@ -2,11 +2,14 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/own/turn.h"
+#include "host/own/turn_priv.h"
 
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -162,6 +165,80 @@ TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
     ASSERT_OK(second.ret, second.err);
     turn_give(second.turn);
     turn_give(hangs);
+}
+
+/* Somebody who came to be the first of this queue, and does nothing. -1: another is. */
+static int stand_in_queue(const char *path, unsigned queue)
+{
+    struct flock want = { .l_type = F_WRLCK, .l_start = TURN_QUEUE_BYTE + queue, .l_len = 1 };
+    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC);
+
+    ASSERT(fd >= 0);
+    return fcntl(fd, F_OFD_SETLK, &want) < 0 ? -1 : TAKE_FD(fd);
+}
+
+TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
+{
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
+    struct ctx bounded = ctx_with_timeout(ctx, 40 * NS_PER_S);
+    struct turn *a = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+    unsigned order = 0;
+    struct client one = { .ctx = &bounded, .path = path, .order = &order }, other = one;
+    struct group clients;
+
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
+    ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
+
+    AUTO_FD int stopped = stand_in_queue(path, 0);
+
+    ASSERT(stopped >= 0);
+    group_init(&clients);
+    group_go(&clients, ctx->loop, client_main, &one, "one");
+    group_go(&clients, ctx->loop, client_main, &other, "other");
+    turn_give(a);
+    while (order == 0)
+        ASSERT_OK(fiber_sleep(&bounded, 10 * NS_PER_MS, &err), err);
+    ASSERT_OK(fiber_sleep(ctx, 100 * NS_PER_MS, &err), err);
+    ASSERT_EQ(order, 1); /* there is one turn: the other has to wait, as it should */
+    turn_give(b);
+    ASSERT_OK(group_wait(&bounded, &clients, "both", &err), err);
+    ASSERT_OK(one.ret, one.err);
+    ASSERT_OK(other.ret, other.err);
+    turn_give(one.turn);
+    turn_give(other.turn);
+}
+
+TEST_FIBER(whoever_is_first_and_looks_is_not_overtaken_however_long_it_takes)
+{
+    PLACE(p);
+    const char *path = place_path(&p, "turns");
+    struct turn *a = NULL, *b = NULL;
+    struct err err = ERR_INIT;
+    unsigned order = 0;
+    struct client first = { .ctx = ctx, .path = path, .order = &order }, second = first;
+    struct group clients;
+
+    ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
+    ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
+    group_init(&clients);
+    group_go(&clients, ctx->loop, client_main, &first, "first");
+    group_go(&clients, ctx->loop, client_main, &second, "second");
+    ASSERT_OK(fiber_sleep(ctx, (TURN_WATCH_LOOKS + 2) * TURN_WATCH_NS, &err), err);
+
+    AUTO_FD int nobody = stand_in_queue(path, 1);
+
+    ASSERT(nobody >= 0);
+    turn_give(a);
+    turn_give(b);
+    ASSERT_OK(group_wait(ctx, &clients, "both", &err), err);
+    ASSERT_OK(first.ret, first.err);
+    ASSERT_OK(second.ret, second.err);
+    ASSERT_EQ(first.at, 1);
+    turn_give(first.turn);
+    turn_give(second.turn);
 }
 
 TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
