@@ -1,73 +1,34 @@
 /* net_linux.c - finding a network namespace and working in it. */
 #include "base/offload.h"
 #include "host/net/net_priv.h"
+#include "host/own/netns.h"
 #include "proto/rtnl.h"
 
 #include <fcntl.h>
-#include <linux/magic.h>
 #include <linux/netlink.h>
-#include <linux/nsfs.h>
 #include <net/if.h>
 #include <sched.h>
-#include <sys/ioctl.h>
 #include <sys/stat.h>
-#include <sys/vfs.h>
 
 /* --- opening --- */
-
-struct open_job {
-    char *path;
-    int fd;
-    uint64_t inode;
-};
-
-static void open_job_free(void *arg)
-{
-    struct open_job *j = arg;
-
-    if (!j)
-        return;
-    fd_close(j->fd);
-    free(j->path);
-    free(j);
-}
-AUTO_DEFINE(struct open_job *, open_job_free);
-
-/* Looked at before it is opened: opening a device may do something. */
-static int open_in_thread(void *arg, struct err *err)
-{
-    struct open_job *j = arg;
-    AUTO_FD int seen = open(j->path, O_PATH | O_CLOEXEC);
-    AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
-    struct stat st, own;
-    struct statfs fs;
-
-    if (seen < 0 || fstatfs(seen, &fs) < 0)
-        return err_sys(err, errno, "open network namespace %.256s", j->path);
-    j->fd = fs.f_type == NSFS_MAGIC ? open(again, O_RDONLY | O_CLOEXEC) : -1;
-    if (j->fd < 0 || ioctl(j->fd, NS_GET_NSTYPE) != CLONE_NEWNET || fstat(j->fd, &st) < 0)
-        return err_set(err, ERR_INVALID, "%.256s is no network namespace", j->path);
-    if (stat("/proc/self/ns/net", &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev)
-        return err_set(err, ERR_STATE,
-                       "%.256s is the host's network namespace, which a VM cannot share; give the "
-                       "pod one of its own (no hostNetwork, no --net-host)",
-                       j->path);
-    j->inode = st.st_ino;
-    return 0;
-}
 
 int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, NET_NS_LIMIT);
-    AUTO(open_job_free) struct open_job *j = mem_new(struct open_job);
+    AUTO_FD int fd = -1;
+    struct stat st, own;
 
-    j->path = str_dup(path);
-    j->fd = -1;
-    if (offload_run(&limited, open_in_thread, (void **)&j, open_job_free, "network namespace",
-                    err) < 0)
+    if (netns_open(&limited, path, &fd, err) < 0)
         return -1;
-    *ret_fd = TAKE_FD(j->fd);
-    *ret_inode = j->inode;
+    if (fstat(fd, &st) < 0)
+        return err_set(err, ERR_INVALID, "%.256s is no network namespace", path);
+    if (stat("/proc/self/ns/net", &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev)
+        return err_set(err, ERR_STATE,
+                       "%.256s is the host's network namespace, which a VM cannot share; give the "
+                       "pod one of its own (no hostNetwork, no --net-host)",
+                       path);
+    *ret_fd = TAKE_FD(fd);
+    *ret_inode = st.st_ino;
     return 0;
 }
 

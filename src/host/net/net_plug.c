@@ -13,16 +13,9 @@
 static int make_tap(struct net_job *j, struct err *err)
 {
     struct ifreq ifr = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
-    AUTO_FD int node = open("/dev/net/tun", O_PATH | O_CLOEXEC);
-    int r = node < 0 ? -errno : jail_device(node, O_RDWR | O_NONBLOCK);
 
-    if (r == -ENOENT || r == -ENODEV || r == -ENXIO)
-        return err_set(err, ERR_STATE,
-                       "the kernel has no tun device (/dev/net/tun: %s); load it: modprobe tun",
-                       strerrordesc_np(-r));
-    if (r < 0)
-        return err_sys(err, -r, "open /dev/net/tun");
-    j->fd = r;
+    if (jail_tun(&j->fd, err) < 0)
+        return -1;
     snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", j->tap);
     if (ioctl(j->fd, TUNSETIFF, &ifr) < 0)
         return err_sys(err, errno, "make tap %s", j->tap);

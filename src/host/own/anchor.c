@@ -5,24 +5,20 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/offload.h"
 #include "base/str.h"
 #include "host/own/anchor_priv.h"
 #include "host/own/cgroup.h"
 #include "host/own/ledger.h"
+#include "host/own/netns.h"
 #include "host/own/oom.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/magic.h>
-#include <linux/nsfs.h>
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
-#include <sys/vfs.h>
 #include <unistd.h>
 
 #define NETNS_OPEN_NS (10 * NS_PER_S)
@@ -39,52 +35,15 @@ struct anchor {
     bool by_us;
 };
 
-/* --- the network namespace, by a path that is a client's --- */
-
-struct open_job {
-    char *path;
-    int fd;
-};
-
-static void open_job_free(void *arg)
-{
-    struct open_job *j = arg;
-
-    if (!j)
-        return;
-    fd_close(j->fd);
-    free(j->path);
-    free(j);
-}
-AUTO_DEFINE(struct open_job *, open_job_free);
-
-/* Looked at before it is opened: opening a device may do something. */
-static int open_netns(void *arg, struct err *err)
-{
-    struct open_job *j = arg;
-    AUTO_FD int seen = open(j->path, O_PATH | O_CLOEXEC);
-    AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
-    struct statfs fs;
-
-    if (seen < 0 || fstatfs(seen, &fs) < 0)
-        return err_sys(err, errno, "open network namespace %.256s", j->path);
-    j->fd = fs.f_type == NSFS_MAGIC ? open(again, O_RDONLY | O_CLOEXEC) : -1;
-    if (j->fd < 0 || ioctl(j->fd, NS_GET_NSTYPE) != CLONE_NEWNET)
-        return err_set(err, ERR_INVALID, "%.256s is no network namespace", j->path);
-    return 0;
-}
-
 /* An fd that is the same in the child. */
 static int find_netns(struct ctx *ctx, const char *path, int *ret, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, NETNS_OPEN_NS);
-    AUTO(open_job_free) struct open_job *j = mem_new(struct open_job);
+    AUTO_FD int fd = -1;
 
-    j->path = str_dup(path);
-    j->fd = -1;
-    if (offload_run(&limited, open_netns, (void **)&j, open_job_free, "network namespace", err) < 0)
+    if (netns_open(&limited, path, &fd, err) < 0)
         return -1;
-    *ret = fcntl(j->fd, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
+    *ret = fcntl(fd, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
     return *ret < 0 ? err_sys(err, errno, "dup") : 0;
 }
 

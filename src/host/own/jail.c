@@ -265,6 +265,21 @@ int jail_device(int fd, int flags)
     return r < 0 ? r : TAKE_FD(device);
 }
 
+int jail_tun(int *ret_fd, struct err *err)
+{
+    AUTO_FD int node = open("/dev/net/tun", O_PATH | O_CLOEXEC);
+    int r = node < 0 ? -errno : jail_device(node, O_RDWR | O_NONBLOCK);
+
+    if (r == -ENOENT || r == -ENODEV || r == -ENXIO)
+        return err_set(err, ERR_STATE,
+                       "the kernel has no tun device (/dev/net/tun: %s); load it: modprobe tun",
+                       strerrordesc_np(-r));
+    if (r < 0)
+        return err_sys(err, -r, "open /dev/net/tun");
+    *ret_fd = r;
+    return 0;
+}
+
 /* --- in the child: system calls only --- */
 
 static int show(const struct step *s, unsigned long flags, struct err *err)

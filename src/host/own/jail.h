@@ -30,6 +30,9 @@ int jail_tree(int fd);
  * somebody in a jail could do, who has the capabilities for it (JAIL_CAPS_SHARES) and fd_links. The
  * fd, or -errno. */
 int jail_device(int fd, int flags);
+/* /dev/net/tun in that way, to make a tap of it in the network namespace of the calling thread.
+ * ERR_STATE has the remedy. */
+int jail_tun(int *ret_fd, struct err *err);
 
 /* A mount made by jail_tree, by the number its fd has in the child, and where it is moved to. The
  * fd itself is closed at exec. */

@@ -56,16 +56,10 @@ static void set_address(struct sockaddr *sa, const char *text, uint16_t port)
 static int make_tap(int *ret, struct err *err)
 {
     struct ifreq ifr = { .ifr_name = TAP_NAME, .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
-    AUTO_FD int node = open("/dev/net/tun", O_PATH | O_CLOEXEC);
-    int r = node < 0 ? -errno : jail_device(node, O_RDWR | O_NONBLOCK);
-    AUTO_FD int tap = r;
+    AUTO_FD int tap = -1;
 
-    if (r == -ENOENT || r == -ENODEV || r == -ENXIO)
-        return err_set(err, ERR_STATE,
-                       "the kernel has no tun device (/dev/net/tun: %s); load it: modprobe tun",
-                       strerrordesc_np(-r));
-    if (r < 0)
-        return err_sys(err, -r, "open /dev/net/tun");
+    if (jail_tun(&tap, err) < 0)
+        return -1;
     if (ioctl(tap, TUNSETIFF, &ifr) < 0)
         return err_sys(err, errno, "make the link's tap");
     /* It ends with its namespace, for which nobody waits. Else QEMU's last breath is to take it
