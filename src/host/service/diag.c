@@ -183,6 +183,15 @@ static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleReques
     return 0;
 }
 
+static int expect(struct ctx *ctx, struct service *s, const Lcow__ExpectRequest *req,
+                  Lcow__ExpectResponse *resp, struct err *err)
+{
+    (void)ctx, (void)req, (void)resp, (void)err;
+    s->calls++;
+    service_expect(s);
+    return 0;
+}
+
 static const struct rpc_method methods[] = {
     RPC_UNARY_PATIENT("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
                       Diag__ExecProcessResponse),
@@ -199,6 +208,7 @@ static const struct rpc_method own_methods[] = {
     RPC_UNARY("ExecControl", exec_control, struct service, Lcow__ExecControlRequest,
               Lcow__ExecControlResponse),
     RPC_UNARY("Console", console, struct service, Lcow__ConsoleRequest, Lcow__ConsoleResponse),
+    RPC_UNARY("Expect", expect, struct service, Lcow__ExpectRequest, Lcow__ExpectResponse),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

@@ -42,7 +42,7 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
                                 .netns = req->netns_path };
 
     (void)resp;
-    s->calls++;
+    service_came(s);
     if (service_check_id("sandbox id", req->sandbox_id, err) < 0)
         return -1;
     if (s->refusing)

@@ -1,8 +1,11 @@
 /* service.c - the table of the Task service and what its handlers share. */
+#include "base/clock.h"
 #include "base/loop.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include <stdlib.h>
+
+#define EXPECT_LIMIT (10 * NS_PER_S) /* containerd calls as soon as `start` has answered */
 
 static const struct rpc_method task_methods[] = {
     RPC_UNARY("State", task_state, struct service, StateRequest, StateResponse),
@@ -60,7 +63,30 @@ uint64_t service_asked_to_leave(const struct service *s)
 
 bool service_idle(const struct service *s)
 {
-    return s->creating == 0 && registry_idle(s->opts.registry);
+    return s->creating == 0 && service_expects(s) == 0 && registry_idle(s->opts.registry);
+}
+
+uint64_t service_expects(const struct service *s)
+{
+    uint64_t now = loop_now(s->opts.loop);
+
+    return s->expected > 0 && s->expected_until > now ? s->expected_until - now : 0;
+}
+
+void service_expect(struct service *s)
+{
+    if (service_expects(s) == 0)
+        s->expected = 0; /* those of before never came */
+    s->expected++;
+    s->expected_until = loop_now(s->opts.loop) + EXPECT_LIMIT;
+    service_changed(s);
+}
+
+void service_came(struct service *s)
+{
+    s->calls++;
+    if (s->expected > 0)
+        s->expected--;
 }
 
 uint64_t service_calls(const struct service *s)

@@ -42,8 +42,10 @@ void service_refuse(struct service *s);
 /* How often Shutdown was called since the last Create. */
 uint64_t service_asked_to_leave(const struct service *s);
 uint64_t service_calls(const struct service *s);
-/* No container, and none on its way. */
+/* No container, and none on its way or expected. */
 bool service_idle(const struct service *s);
+/* ns until a Create that `start` has announced is given up; 0: none is expected. */
+uint64_t service_expects(const struct service *s);
 
 /* [A-Za-z0-9]+([._-][A-Za-z0-9]+)*, at most SERVICE_ID_MAX bytes; what: "container id" … */
 int service_check_id(const char *what, const char *id, struct err *err);

@@ -11,6 +11,8 @@ struct service {
     struct service_opts opts;
     bool refusing;
     unsigned creating;
+    unsigned expected;       /* creates that were announced */
+    uint64_t expected_until; /* then they are given up */
     uint64_t calls, asked_to_leave;
     struct list diag_runs; /* of diag.c */
 };
@@ -21,6 +23,9 @@ struct container *service_container(struct service *s, const char *id, struct er
 struct process *service_process(struct service *s, const char *id, const char *exec_id,
                                 struct container **ret_container, struct err *err);
 void service_changed(struct service *s);
+/* A `start` has promised a Create; a Create or CreateSandbox has come. */
+void service_expect(struct service *s);
+void service_came(struct service *s);
 /* For what must not stop half-way when the caller gives up: bounded by time alone. */
 struct ctx service_own_ctx(const struct ctx *ctx, uint64_t ns);
 

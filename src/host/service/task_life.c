@@ -54,7 +54,7 @@ int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req
     struct ctx named = ctx_with_id(ctx, "cid", req->id);
     enum options_type type;
 
-    s->calls++;
+    service_came(s);
     if (service_check_id("container id", req->id, err) < 0 || check_mounts(req, err) < 0)
         return -1;
     /* What they say was said to `start`, too. */

@@ -24,6 +24,8 @@ AUTO_DEFINE(struct group_lock *, group_unlock);
 
 /* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
 bool group_alive(struct ctx *ctx, const char *address);
+/* The same, and one who serves is told that a container comes: it does not leave meanwhile. */
+bool group_join(struct ctx *ctx, const char *address);
 
 /* A shim that has decided to leave says so at its address, where it can be seen of one that hangs,
  * too: its socket gets the sticky bit. It keeps the address until all else is done, since whoever

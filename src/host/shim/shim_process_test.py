@@ -488,6 +488,19 @@ def a_shim_that_leaves_and_hangs_is_named(w):
     assert w.start("c1")
 
 
+def a_shim_that_start_has_found_does_not_leave_before_create(w):
+    address = w.start("p", "p")
+    pid, path = w.pid(address), address.removeprefix("unix://")
+    w.start("c1", "p")
+    c = w.connect(address)
+    c.call("Shutdown", message(1, "p"))  # as containerd does beside, when the last container went
+    time.sleep(0.3)
+    assert w.pid(address) == pid and not leaves(path)
+    assert c.call("Create", message(1, "c1")) == INVALID, "it came, however badly"
+    c.call("Shutdown", message(1, "c1"))
+    until(lambda: ended(pid), "then it leaves")
+
+
 def sigterm_is_an_orderly_end(w):
     address = w.start("c1")
     pid = w.pid(address)

@@ -231,7 +231,7 @@ static int claim(struct ctx *ctx, const char *address, int *ret_fd, struct group
         return -1;
     err_clear(err);
 
-    bool alive = !group_is_leaving(address) && group_alive(ctx, address);
+    bool alive = !group_is_leaving(address) && group_join(ctx, address);
 
     /* It may have decided so since, whatever it answered. */
     if (group_is_leaving(address)) {

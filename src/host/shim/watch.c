@@ -24,7 +24,7 @@ static const char *look(struct watch *w, uint64_t *ret_again)
     bool just_asked = asked > w->seen_asked;
 
     w->seen_asked = asked;
-    *ret_again = 0;
+    *ret_again = service_expects(w->opts.service);
     if (!service_idle(w->opts.service))
         return NULL;
     if (just_asked)

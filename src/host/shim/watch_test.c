@@ -1,4 +1,5 @@
 /* watch_test.c - when the shim leaves, and when it does not. */
+#include "api/lcow.pb-c.h"
 #include "harness/tap.h"
 #include "host/service/task_rig.h"
 #include "host/shim/watch.h"
@@ -141,6 +142,59 @@ TEST_VIRTUAL(a_create_takes_the_wish_to_leave_back)
     desk_delete(&s.d, ctx, "c2", "");
     poke(&s, ctx, 30 * NS_PER_S);
     ASSERT(!s.why);
+    scene_close(&s, ctx);
+}
+
+static void expect(struct scene *s, struct ctx *ctx)
+{
+    Lcow__ExpectRequest req = LCOW__EXPECT_REQUEST__INIT;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rpc_client_call(ctx, s->d.client, SERVICE_LCOW, "Expect", &req,
+                              &lcow__expect_response__descriptor, NULL, &err),
+              err);
+}
+
+TEST_VIRTUAL(a_create_that_start_has_announced_is_waited_for)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    expect(&s, ctx);
+    expect(&s, ctx);
+    desk_delete(&s.d, ctx, "c1", "");
+    ask(&s, ctx);
+    poke(&s, ctx, 5 * NS_PER_S);
+    ASSERT(!s.why);
+    desk_create(&s.d, ctx, "c2");
+    poke(&s, ctx, 1);
+    desk_delete(&s.d, ctx, "c2", "");
+    ask(&s, ctx);
+    poke(&s, ctx, 4 * NS_PER_S);
+    ASSERT(!s.why); /* one of two has come */
+    desk_create(&s.d, ctx, "c3");
+    poke(&s, ctx, 1);
+    desk_delete(&s.d, ctx, "c3", "");
+    ask(&s, ctx);
+    poke(&s, ctx, 1);
+    ASSERT_STR(s.why, "Shutdown was called and nothing is left to serve");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(a_create_that_never_comes_is_given_up)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    expect(&s, ctx);
+    ask(&s, ctx);
+    poke(&s, ctx, 9 * NS_PER_S);
+    ASSERT(!s.why);
+    poke(&s, ctx, 2 * NS_PER_S);
+    ASSERT_STR(s.why, "the last container went after Shutdown had been called");
     scene_close(&s, ctx);
 }
 
