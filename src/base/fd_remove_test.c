@@ -1,4 +1,5 @@
 #include "base/fd.h"
+#include "base/fd_rig.h"
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
@@ -10,30 +11,6 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
-
-static bool exists(const char *path)
-{
-    struct stat st;
-
-    return lstat(path, &st) == 0;
-}
-
-static size_t count_entries(const char *dir)
-{
-    DIR *d = opendir(dir);
-    size_t n = 0;
-
-    ASSERT(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n - 2;
-}
-
-static size_t count_fds(void)
-{
-    return count_entries("/proc/self/fd");
-}
 
 static void fill(struct place *p, const char *top)
 {

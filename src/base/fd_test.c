@@ -1,4 +1,5 @@
 #include "base/fd.h"
+#include "base/fd_rig.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <dirent.h>
@@ -9,30 +10,6 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
-
-static bool exists(const char *path)
-{
-    struct stat st;
-
-    return lstat(path, &st) == 0;
-}
-
-static size_t count_entries(const char *dir)
-{
-    DIR *d = opendir(dir);
-    size_t n = 0;
-
-    ASSERT(d);
-    while (readdir(d))
-        n++;
-    closedir(d);
-    return n - 2;
-}
-
-static size_t count_fds(void)
-{
-    return count_entries("/proc/self/fd");
-}
 
 TEST(close_keeps_errno_and_takes_minus_one)
 {

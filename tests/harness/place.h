@@ -4,9 +4,11 @@
  *     file_write(place_path(&p, "f"), …); */
 #pragma once
 #include "base/fd.h"
+#include "base/str.h"
 #include "harness/tap.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 struct place {
     char dir[64], path[512];
@@ -35,4 +37,14 @@ static inline const char *place_path(struct place *p, const char *name)
 {
     snprintf(p->path, sizeof(p->path), "%s/%s", p->dir, name);
     return p->path;
+}
+
+/* A file below it, with the directories on the way to it. */
+static inline void place_put(struct place *p, const char *name, const char *text)
+{
+    AUTO_FREE char *path = str_dup(place_path(p, name));
+    AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
+
+    ASSERT_EQ(dir_make(parent, 0755), 0);
+    ASSERT_EQ(file_write(path, text, strlen(text), 0644), 0);
 }

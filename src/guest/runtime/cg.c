@@ -194,7 +194,7 @@ void cg_pids(const char *dir, uint32_t **ret, size_t *ret_n)
 
 /* --- events --- */
 
-static uint64_t keyed(const char *text, const char *key)
+uint64_t cg_keyed(const char *text, const char *key)
 {
     size_t len = strlen(key);
 
@@ -212,7 +212,7 @@ uint64_t cg_oom_kills(const char *dir)
     AUTO_FREE char *path = str_format("%s/memory.events", dir), *text = NULL;
     size_t len;
 
-    return file_read_all(path, FILE_MAX, &text, &len) < 0 ? 0 : keyed(text, "oom_kill");
+    return file_read_all(path, FILE_MAX, &text, &len) < 0 ? 0 : cg_keyed(text, "oom_kill");
 }
 
 /* One value of an events file, and ready for the next change from now on. */
@@ -224,7 +224,7 @@ static int read_event(int fd, const char *key, uint64_t *ret)
     if (n < 0)
         return -errno;
     text[n] = '\0';
-    *ret = keyed(text, key);
+    *ret = cg_keyed(text, key);
     return 0;
 }
 

@@ -20,6 +20,8 @@ int cg_remove(const char *dir);
 /* The pids in it and below, at most max. Caller frees *ret. A missing one has none. */
 #define CG_PIDS_MAX 32768
 void cg_pids(const char *dir, uint32_t **ret, size_t *ret_n);
+/* Of a file with lines "key value"; 0 if there is none of that key. text may be NULL. */
+uint64_t cg_keyed(const char *text, const char *key);
 /* How often the kernel killed in it for want of memory. */
 uint64_t cg_oom_kills(const char *dir);
 /* Waits until memory.events changes, or ctx ends. ERR_NOT_FOUND if there is no such file. */

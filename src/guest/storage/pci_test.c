@@ -11,15 +11,6 @@
 #define PORT "devices/pci0000:00/0000:00:10.0"
 #define NVME PORT "/0000:05:00.0"
 
-static void put(struct place *p, const char *name, const char *text)
-{
-    AUTO_FREE char *path = str_dup(place_path(p, name));
-    AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
-
-    ASSERT_EQ(dir_make(parent, 0755), 0);
-    ASSERT_EQ(file_write(path, text, strlen(text), 0644), 0);
-}
-
 static void lead(struct place *p, const char *name, const char *target)
 {
     ASSERT_EQ(symlink(target, place_path(p, name)), 0);
@@ -28,24 +19,24 @@ static void lead(struct place *p, const char *name, const char *target)
 /* As a guest's /sys looks once nvme has found its disk. */
 static void make_sys(struct place *p, bool with_disk)
 {
-    put(p, NVME "/class", "0x010802\n");
-    put(p, NVME "/modalias", "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc08i02\n");
-    put(p, NVME "/driver/name", "");
-    put(p, NVME "/nvme/nvme0/uevent", "MAJOR=240\nMINOR=0\nDEVNAME=nvme0\n");
-    put(p, PORT "/class", "0x060400\n");
-    put(p, PORT "/pci_bus/0000:05/rescan", "");
-    put(p, PORT "/0000:05:00.0:pcie001/x", "");
-    put(p, "devices/pci0000:00/0000:00:10.00/uevent", "DEVNAME=other\n");
-    put(p, "bus/pci/devices/x", "");
-    put(p, "dev/char/x", "");
-    put(p, "dev/block/x", "");
+    place_put(p, NVME "/class", "0x010802\n");
+    place_put(p, NVME "/modalias", "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc08i02\n");
+    place_put(p, NVME "/driver/name", "");
+    place_put(p, NVME "/nvme/nvme0/uevent", "MAJOR=240\nMINOR=0\nDEVNAME=nvme0\n");
+    place_put(p, PORT "/class", "0x060400\n");
+    place_put(p, PORT "/pci_bus/0000:05/rescan", "");
+    place_put(p, PORT "/0000:05:00.0:pcie001/x", "");
+    place_put(p, "devices/pci0000:00/0000:00:10.00/uevent", "DEVNAME=other\n");
+    place_put(p, "bus/pci/devices/x", "");
+    place_put(p, "dev/char/x", "");
+    place_put(p, "dev/block/x", "");
     lead(p, "bus/pci/devices/0000:00:10.0", "../../../" PORT);
     lead(p, "dev/char/240:0", "../../" NVME "/nvme/nvme0");
     lead(p, "dev/char/10:1", "../../devices/pci0000:00/0000:00:10.00");
     lead(p, "dev/char/10:2", "../../nothing");
     if (!with_disk)
         return;
-    put(p, NVME "/nvme/nvme0/nvme0n1/uevent", "DEVNAME=nvme0n1\nMAJOR=259\nMINOR=3\n");
+    place_put(p, NVME "/nvme/nvme0/nvme0n1/uevent", "DEVNAME=nvme0n1\nMAJOR=259\nMINOR=3\n");
     lead(p, "dev/block/259:3", "../../" NVME "/nvme/nvme0/nvme0n1");
 }
 

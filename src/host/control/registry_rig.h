@@ -135,23 +135,6 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
                                               .host = r->host_ops ? r->host_ops : &fake_host_ops });
 }
 
-static inline const char *rig_event_name(enum event_kind k)
-{
-    static const char *const names[EVENT_KIND_COUNT] = {
-        [EVENT_CREATE] = "create",
-        [EVENT_START] = "start",
-        [EVENT_EXEC_ADDED] = "exec-added",
-        [EVENT_EXEC_STARTED] = "exec-started",
-        [EVENT_OOM] = "oom",
-        [EVENT_EXIT] = "exit",
-        [EVENT_DELETE] = "delete",
-        [EVENT_PAUSED] = "paused",
-        [EVENT_RESUMED] = "resumed",
-    };
-
-    return names[k];
-}
-
 /* All that was told up to now: "create a;start a;exit a/e 7". */
 static inline const char *rig_told(struct rig *r, struct ctx *ctx)
 {
@@ -160,7 +143,7 @@ static inline const char *rig_told(struct rig *r, struct ctx *ctx)
 
     while (events_pending(r->events) > 0) {
         ASSERT_OK(events_next(ctx, r->events, &e, &err), err);
-        sbuf_addf(&r->told, "%s%s %s%s%s", r->told.len ? ";" : "", rig_event_name(e->kind),
+        sbuf_addf(&r->told, "%s%s %s%s%s", r->told.len ? ";" : "", event_name(e->kind),
                   e->container_id, e->exec_id[0] ? "/" : "", e->exec_id);
         if (e->kind == EVENT_EXIT || e->kind == EVENT_DELETE)
             sbuf_addf(&r->told, " %u", e->exit_status);

@@ -9,15 +9,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static void put(struct place *p, const char *name, const char *text)
-{
-    AUTO_FREE char *path = str_dup(place_path(p, name));
-    AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
-
-    ASSERT_EQ(dir_make(parent, 0755), 0);
-    ASSERT_EQ(file_write(path, text, strlen(text), 0644), 0);
-}
-
 static void lead(struct place *p, const char *name, const char *target)
 {
     ASSERT_EQ(symlink(target, place_path(p, name)), 0);
@@ -26,16 +17,16 @@ static void lead(struct place *p, const char *name, const char *target)
 /* One with two virtual functions, of which the first is ours; one that belongs to a driver. */
 static void make_host(struct place *p)
 {
-    put(p, "bus/pci/devices/0000:03:00.0/vendor", "0x8086\n");
-    put(p, "bus/pci/devices/0000:03:00.0/device", "0x1572\n");
+    place_put(p, "bus/pci/devices/0000:03:00.0/vendor", "0x8086\n");
+    place_put(p, "bus/pci/devices/0000:03:00.0/device", "0x1572\n");
     lead(p, "bus/pci/devices/0000:03:00.0/driver", "../../../bus/pci/drivers/i40e");
     lead(p, "bus/pci/devices/0000:03:00.0/virtfn0", "../0000:03:02.0");
-    put(p, "bus/pci/devices/0000:03:02.0/vendor", "0x8086\n");
-    put(p, "bus/pci/devices/0000:03:02.0/device", "0x154c\n");
+    place_put(p, "bus/pci/devices/0000:03:02.0/vendor", "0x8086\n");
+    place_put(p, "bus/pci/devices/0000:03:02.0/device", "0x154c\n");
     lead(p, "bus/pci/devices/0000:03:02.0/driver", "../../../bus/pci/drivers/vfio-pci");
-    put(p, "bus/pci/devices/0000:03:02.0/vfio-dev/vfio7/dev", "511:7\n");
-    put(p, "bus/pci/devices/0000:04:00.0/vendor", "rubbish");
-    put(p, "dev/vfio/devices/vfio7", "");
+    place_put(p, "bus/pci/devices/0000:03:02.0/vfio-dev/vfio7/dev", "511:7\n");
+    place_put(p, "bus/pci/devices/0000:04:00.0/vendor", "rubbish");
+    place_put(p, "dev/vfio/devices/vfio7", "");
 }
 
 TEST(addresses_have_one_form)
@@ -121,7 +112,7 @@ TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
     ASSERT_HAS(err.msg, "vfio-pci");
     ASSERT_FAIL(pci_open_iommu(dev, &fd, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "iommufd");
-    put(&p, "dev/iommu", "");
+    place_put(&p, "dev/iommu", "");
     err_clear(&err);
     ASSERT_OK(pci_open_iommu(dev, &fd, &err), err);
     fd_close(fd);

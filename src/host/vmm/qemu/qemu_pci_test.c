@@ -15,15 +15,6 @@ struct fixture {
     char *dev;
 };
 
-static void put(struct fixture *f, const char *name, const char *text)
-{
-    AUTO_FREE char *path = str_dup(place_path(&f->rig.place, name));
-    AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
-
-    ASSERT_EQ(dir_make(parent, 0755), 0);
-    ASSERT_EQ(file_write(path, text, strlen(text), 0644), 0);
-}
-
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
 {
     f->root = ctx_root(ctx->loop);
@@ -32,9 +23,9 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
     f->rig.env.pci_sys = f->rig.place.dir;
     f->rig.env.pci_dev = f->dev;
     f->rig.doc.pci_ports = 2;
-    put(f, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
-    put(f, "dev/vfio/devices/vfio0", "");
-    put(f, "dev/iommu", "");
+    place_put(&f->rig.place, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
+    place_put(&f->rig.place, "dev/vfio/devices/vfio0", "");
+    place_put(&f->rig.place, "dev/iommu", "");
     rig_start(&f->rig);
 }
 
