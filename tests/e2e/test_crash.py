@@ -1,9 +1,11 @@
 """kill -9 of containerd, the shim, QEMU and the client, and what is left then."""
 
+import fcntl
 import json
 import os
 import re
 import signal
+import struct
 import time
 
 from e2e import kill, test
@@ -175,3 +177,38 @@ def exits(events):
     with open(events.out_path) as f:
         found = re.findall(r" /tasks/exit (\{.*\})", f.read())
     return [(d["id"], d.get("exit_status", 0)) for d in map(json.loads, found)]
+
+
+F_OFD_GETLK, F_OFD_SETLK = 36, 37
+QUEUE_BYTE = 1 << 30  # src/host/own/turn_priv.h
+
+
+def flock(fd, command, kind, byte):
+    """What the kernel answers: the lock that is in the way, or F_UNLCK."""
+    answer = fcntl.fcntl(fd, command, struct.pack("hhqqi4x", kind, os.SEEK_SET, byte, 1, 0))
+    return struct.unpack("hhqqi4x", answer)[0]
+
+
+@test("the shim that is first in the queue of starts is stopped: the next overtakes it",
+      runc=False)
+def first_stopped(t):
+    t.config(parallel_starts=1)
+    fd = os.open(f"{t.run_root}/starts", os.O_RDWR | os.O_CREAT, 0o600)
+    try:
+        flock(fd, F_OFD_SETLK, fcntl.F_WRLCK, 0)  # the only turn
+        c1 = t.start_run("--rm", "c1", "echo", "one")
+        t.until(lambda: flock(fd, F_OFD_GETLK, fcntl.F_WRLCK, QUEUE_BYTE) != fcntl.F_UNLCK,
+                "it is in the queue", 60)
+        shim = t.shim_pid()
+        os.kill(shim, signal.SIGSTOP)
+        try:
+            flock(fd, F_OFD_SETLK, fcntl.F_UNLCK, 0)
+            # Long, and yet less than the 180 s after which nobody waits any more.
+            t.equal(t.ctr(*t.run_args("-d", "c2", *FOREVER), seconds=120).code, 0)
+        finally:
+            os.kill(shim, signal.SIGCONT)
+        t.match(rf"is overtaken.* pid={shim}\b", t.lcow("logs", "--shim", "c2").out)
+        r = c1.wait(120)
+        t.equal((r.code, r.out), (0, "one\n"), r)
+    finally:
+        os.close(fd)
