@@ -5,7 +5,7 @@
 #include "host/service/service_priv.h"
 #include <stdlib.h>
 
-#define EXPECT_LIMIT (10 * NS_PER_S) /* containerd calls as soon as `start` has answered */
+#define EXPECT_LIMIT (30 * NS_PER_S) /* containerd calls as soon as `start` has answered */
 
 static const struct rpc_method task_methods[] = {
     RPC_UNARY("State", task_state, struct service, StateRequest, StateResponse),

@@ -191,7 +191,7 @@ TEST_VIRTUAL(a_create_that_never_comes_is_given_up)
     scene_open(&s, ctx);
     expect(&s, ctx);
     ask(&s, ctx);
-    poke(&s, ctx, 9 * NS_PER_S);
+    poke(&s, ctx, 29 * NS_PER_S);
     ASSERT(!s.why);
     poke(&s, ctx, 2 * NS_PER_S);
     ASSERT_STR(s.why, "the last container went after Shutdown had been called");
