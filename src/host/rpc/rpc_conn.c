@@ -52,6 +52,7 @@ int rpc_conn_put(struct rpc_conn *c, struct sbuf *frame, uint32_t id, uint8_t ty
                  F_U("bytes", c->wire.out_bytes));
         rpc_wire_cut(&c->wire);
     }
+    c->answered_ns = loop_now(c->server->loop);
     return r;
 }
 

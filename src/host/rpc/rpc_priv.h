@@ -47,7 +47,8 @@ struct rpc_conn {
     struct list calls;
     unsigned n_calls;
     uint32_t last_id;
-    struct err why; /* it ended; here, because the reader's stack is to fit into a page */
+    uint64_t answered_ns; /* when its last answer was queued; 0: none was */
+    struct err why;       /* it ended; here, because the reader's stack is to fit into a page */
 };
 void rpc_conn_unref(struct rpc_conn *c);
 /* Has the queue written by a fiber of its own, for those who must not wait. */

@@ -200,6 +200,35 @@ static bool all_answered(struct rpc_server *s)
     return true;
 }
 
+/* How long somebody may still be reading an answer. containerd's client that finds an answer and
+ * the end of its connection at once takes one of the two by chance, and a sandbox that was shut
+ * down is one that could not be. So it is for the client to hang up first. */
+static uint64_t still_reading_ns(struct rpc_server *s)
+{
+    uint64_t now = loop_now(s->loop), most = 0;
+
+    LIST_EACH (&s->conns, pos) {
+        uint64_t answered = LIST_ENTRY(pos, struct rpc_conn, node)->answered_ns;
+        uint64_t until = answered + RPC_HANG_UP_LIMIT;
+
+        if (answered > 0 && until > now && until - now > most)
+            most = until - now;
+    }
+    return most;
+}
+
+static void await_hang_up(struct ctx *ctx, struct rpc_server *s)
+{
+    struct err ignored = ERR_INIT;
+
+    for (uint64_t left; (left = still_reading_ns(s)) > 0;) {
+        struct ctx limited = ctx_with_timeout(ctx, left);
+
+        if (waitq_wait(&limited, &s->changed, "clients to hang up", &ignored) < 0)
+            return;
+    }
+}
+
 int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
     struct ctx root = ctx_root(s->loop), last;
@@ -210,6 +239,7 @@ int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
     while (!all_answered(s))
         if (waitq_wait(ctx, &s->changed, "requests in flight", &ignored) < 0)
             break;
+    await_hang_up(ctx, s);
     if (s->n_calls > 0)
         log_warn(ctx, "requests cut off by shutdown", F_U("requests", s->n_calls));
     cancel_fire(&s->life, ERR_UNAVAILABLE, "the server is shutting down");

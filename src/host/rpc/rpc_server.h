@@ -23,13 +23,14 @@ struct rpc_server;
 struct rpc_stream;
 struct stream;
 
-#define RPC_CONNS_MAX 1024u             /* more wait in the listener's queue */
-#define RPC_CALLS_PER_CONN 4096u        /* in flight; more are refused, ERR_EXHAUSTED */
-#define RPC_CALLS_MAX 8192u             /* the same, for all connections */
-#define RPC_MEM_MAX (128u << 20)        /* of all requests in flight, as sent and as decoded */
-#define RPC_INBOX_MAX (1u << 20)        /* bytes that a stream's handler has not taken yet */
-#define RPC_INBOX_MESSAGES 1024u        /* the same, in messages */
-#define RPC_LET_GO_LIMIT (5 * NS_PER_S) /* for handlers to end after shutdown cancelled them */
+#define RPC_CONNS_MAX 1024u                 /* more wait in the listener's queue */
+#define RPC_CALLS_PER_CONN 4096u            /* in flight; more are refused, ERR_EXHAUSTED */
+#define RPC_CALLS_MAX 8192u                 /* the same, for all connections */
+#define RPC_MEM_MAX (128u << 20)            /* of all requests in flight, as sent and as decoded */
+#define RPC_INBOX_MAX (1u << 20)            /* bytes that a stream's handler has not taken yet */
+#define RPC_INBOX_MESSAGES 1024u            /* the same, in messages */
+#define RPC_HANG_UP_LIMIT (500 * NS_PER_MS) /* for clients to end what they have the answer of */
+#define RPC_LET_GO_LIMIT (5 * NS_PER_S)     /* for handlers to end after shutdown cancelled them */
 
 typedef int rpc_unary_fn(struct ctx *ctx, void *self, const void *req, void *resp, struct err *err);
 typedef int rpc_stream_fn(struct ctx *ctx, void *self, struct rpc_stream *stream, struct err *err);
@@ -92,7 +93,8 @@ void rpc_server_listen(struct rpc_server *s, int fd);
 /* Serves one connection. Takes stream. */
 void rpc_server_serve(struct rpc_server *s, struct stream *stream);
 /* Stops accepting, refuses new requests (ERR_UNAVAILABLE), waits until those in flight are answered
- * or ctx ends, then cancels what is left and closes all connections. 0: nothing runs any more,
+ * and who was answered last has hung up, or RPC_HANG_UP_LIMIT after that, or ctx ends; then cancels
+ * what is left and closes all connections. 0: nothing runs any more,
  * the handlers' objects may go. -1: a handler does not let go within RPC_LET_GO_LIMIT. */
 int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err);
 /* After shutdown; or when nothing was ever served. */

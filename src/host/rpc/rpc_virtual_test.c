@@ -143,7 +143,7 @@ TEST_VIRTUAL(shutdown_waits_for_what_is_in_flight)
     struct ctx ten = ctx_with_timeout(ctx, 5 * NS_PER_S);
 
     ASSERT_OK(rpc_server_shutdown(&ten, s, &err), err);
-    ASSERT(loop_now(ctx->loop) - start <= 3 * NS_PER_S);
+    ASSERT(loop_now(ctx->loop) - start <= 3 * NS_PER_S + RPC_HANG_UP_LIMIT);
     peer_expect(ctx, peer, 1, ERR_DEADLINE, "exit");
     peer_expect_end(ctx, peer);
     peer_expect_end(ctx, other);
@@ -155,6 +155,34 @@ static void shutdown_main(void *arg)
     struct shot *shot = arg;
 
     shot->result = rpc_server_shutdown(shot->ctx, (struct rpc_server *)shot->client, &shot->err);
+}
+
+/* The end of a connection must not come together with the last answer. */
+TEST_VIRTUAL(at_shutdown_who_was_just_answered_may_hang_up_first)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *peer = peer_of(ctx, s), *idle = peer_of(ctx, s);
+    struct shot end = { ctx, (struct rpc_client *)s, "", ERR_INIT, 1 };
+    struct err err = ERR_INIT;
+
+    peer_request(ctx, idle, 1, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, idle, 1, 0, "");
+    ASSERT_OK(fiber_sleep(ctx, RPC_HANG_UP_LIMIT, &err), err); /* for it nobody waits any more */
+    peer_request(ctx, peer, 1, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 1, 0, "");
+
+    uint64_t start = loop_now(ctx->loop);
+
+    fiber_go(ctx->loop, shutdown_main, &end, "shutdown");
+    ASSERT_OK(fiber_sleep(ctx, RPC_HANG_UP_LIMIT / 2, &err), err);
+    ASSERT_EQ(end.result, 1);
+    stream_free(peer);
+    peer_expect_end(ctx, idle);
+    EVENTUALLY(ctx, end.result == 0);
+    ASSERT(loop_now(ctx->loop) - start < RPC_HANG_UP_LIMIT);
+    stream_free(idle);
+    rpc_server_free(s);
 }
 
 TEST_VIRTUAL(while_it_shuts_down_new_requests_are_refused)
