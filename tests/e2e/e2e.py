@@ -311,7 +311,8 @@ class Test(harness.Test):
         """A client may have its answer before containerd has called `delete` for a dead shim. What
         is still there after that is for the audit."""
         deadline = time.monotonic() + seconds
-        while os.path.exists(os.path.join(self.run_root, self.tag)) and time.monotonic() < deadline:
+        while ((os.path.exists(os.path.join(self.run_root, self.tag)) or self.shim_pids())
+               and time.monotonic() < deadline):
             time.sleep(0.05)
 
     def allowed(self, path):
