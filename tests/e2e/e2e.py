@@ -298,8 +298,9 @@ class Test(harness.Test):
         left = os.listdir(bundles) if os.path.isdir(bundles) else []
         return trouble + [f"bundle left: {name}" for name in left]
 
-    def until_no_shim(self, trouble, seconds=20):
-        """containerd lets go of a shim a moment before that has ended."""
+    def until_no_shim(self, trouble, seconds=60):
+        """containerd lets go of a shim a moment before that has ended; one that still expects a
+        Create, of a containerd that was killed, stays for half a minute."""
         deadline = time.monotonic() + seconds
         while self.shim_pids():
             if time.monotonic() > deadline:
@@ -307,7 +308,7 @@ class Test(harness.Test):
                 return
             time.sleep(0.05)
 
-    def until_settled(self, seconds=10):
+    def until_settled(self, seconds=45):
         """A client may have its answer before containerd has called `delete` for a dead shim. What
         is still there after that is for the audit."""
         deadline = time.monotonic() + seconds
