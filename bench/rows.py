@@ -20,7 +20,7 @@ ROWS = [
     ("stats_us", "Task.Stats", "us", True),
     ("run_ms", "ctr run --rm true", "ms", True),
     ("run_cpu_ms", "the same, CPU of the machine", "ms", True),
-    ("run_in_pod_ms", "ctr run --rm true, in a pod that runs", "ms", True),
+    ("run_in_pod_ms", "the same, in a pod that runs", "ms", True),
     ("exec_ms", "exec true, by the shim's service", "ms", True),
     ("ctr_exec_ms", "exec true, by ctr", "ms", True),
     ("exit_ms", "VMM (program) killed to exit event", "ms", True),
