@@ -134,18 +134,27 @@ static void read_late(void *arg)
     l->done = true;
 }
 
+/* The client's end of an output that is written to: 50000 bytes, which fit into the FIFO. */
+static struct stream *written(struct rig *r, struct rig_writer *w)
+{
+    rig_fifos(r, 2);
+    rig_open(r);
+
+    struct stream *out = rig_client(r, 1);
+
+    rig_attach(r);
+    rig_write(r, w, &r->guest[1], 50000);
+    return out;
+}
+
 TEST_FIBER(a_drain_ends_when_the_reader_has_it_all)
 {
     RIG(r);
-    rig_fifos(&r, 2);
-    rig_open(&r);
-    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
-    struct late_reader late = { .r = &r, .out = out };
     struct rig_writer w;
+    AUTO(stream_free) struct stream *out = written(&r, &w);
+    struct late_reader late = { .r = &r, .out = out };
     struct err err = ERR_INIT;
 
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 50000); /* fits into the FIFO */
     fiber_go(ctx->loop, read_late, &late, "reader");
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     ASSERT(late.done);
@@ -154,14 +163,10 @@ TEST_FIBER(a_drain_ends_when_the_reader_has_it_all)
 TEST_FIBER(a_drain_does_not_wait_for_a_reader_that_waits_for_the_exit)
 {
     RIG(r);
-    rig_fifos(&r, 2);
-    rig_open(&r);
-    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
     struct rig_writer w;
+    AUTO(stream_free) struct stream *out = written(&r, &w);
     struct err err = ERR_INIT;
 
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 50000);
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     rig_expect(&r, out, 0, 50000);
     rig_get_end(&r, out);
@@ -170,14 +175,10 @@ TEST_FIBER(a_drain_does_not_wait_for_a_reader_that_waits_for_the_exit)
 TEST_FIBER(a_reader_killed_half_way_leaves_the_rest_to_the_next)
 {
     RIG(r);
-    rig_fifos(&r, 2);
-    rig_open(&r);
-    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
     struct rig_writer w;
+    AUTO(stream_free) struct stream *out = written(&r, &w);
     struct err err = ERR_INIT;
 
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 50000);
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     io_close(r.io);
     rig_expect(&r, out, 0, 12345);
