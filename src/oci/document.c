@@ -1,12 +1,11 @@
 #include "oci/document.h"
 #include "base/err.h"
 #include "base/str.h"
+#include "oci/pods.h"
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
-#define ANNOTATION_SANDBOX "io.kubernetes.cri.sandbox-id"
-#define PRIVILEGED "io.microsoft.virtualmachine.lcow.privileged"
 #define CPU_PERIOD 100000
 
 static const char *text_of(const json_t *obj, const char *key)
@@ -244,12 +243,26 @@ static void fit_windows(json_t *root, const struct document_opts *o)
 
 /* --- all of it --- */
 
+/* What the agent reads. Which of the last three a container may set is the caller's to decide. */
+static bool for_agent(const void *arg, const char *key)
+{
+    static const char *const known[] = { SPEC_TYPE_KEY,     SPEC_SANDBOX_KEY,    POD_RESOLV_CONF,
+                                         SPEC_SHM_SIZE_KEY, SPEC_CORE_LIMIT_KEY, SPEC_LOG_DIR_KEY };
+
+    (void)arg;
+    for (size_t i = 0; i < ARRAY_LEN(known); i++) {
+        if (str_eq(key, known[i]))
+            return true;
+    }
+    return false;
+}
+
 static void fit_spec(struct spec *spec, const struct document_opts *o)
 {
     json_t *root = spec_json(spec), *linux_part = js_get(root, "linux");
-    const char *privileged = spec_annotation(spec, PRIVILEGED);
 
-    if (str_eq(privileged, "true"))
+    spec_annotations_keep(spec, for_agent, NULL);
+    if (o->privileged)
         json_object_del(linux_part, "seccomp");
     json_object_del(root, "hooks");
     fit_windows(root, o);
@@ -257,9 +270,8 @@ static void fit_spec(struct spec *spec, const struct document_opts *o)
     json_object_del(linux_part, "cgroupsPath");
     fit_resources(linux_part);
     fit_namespaces(linux_part, o);
-    if (spec_annotation(spec, ANNOTATION_SANDBOX))
-        json_object_set_new(js_get(root, "annotations"), ANNOTATION_SANDBOX,
-                            json_string(o->pod_id));
+    if (spec_annotation(spec, SPEC_SANDBOX_KEY))
+        json_object_set_new(js_get(root, "annotations"), SPEC_SANDBOX_KEY, json_string(o->pod_id));
 }
 
 int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err)
@@ -277,6 +289,8 @@ int document_build(struct spec *spec, const struct document_opts *o, char **ret,
     jsw_str(&w, "OciBundlePath", o->bundle_path);
     jsw_value(&w, "OciSpecification", spec_json(spec));
     jsw_str(&w, "ScratchDirPath", o->scratch_path);
+    if (o->privileged)
+        jsw_bool(&w, "Privileged", true);
     jsw_end_obj(&w);
     *ret = jsw_take(&w, NULL);
     return 0;

@@ -19,6 +19,9 @@ struct document_opts {
      * pod_pid's.
      */
     const char *network_namespace;
+    /* No seccomp filter, and every device of the VM. Of annotations only the administrator's
+     * allow-list lets this through: the guest decides by this field alone. */
+    bool privileged;
     /* PCI devices, as the guest names them. NULL: none. */
     const struct strv *devices;
 };
@@ -27,7 +30,8 @@ struct document_opts {
  * Hooks, the host's cgroup and its limits on devices, block I/O, huge pages and network are left
  * out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others become
  * new ones. A container never gets the VM's own network, which holds the link to us, and sees its
- * own cgroup only, with its limits. */
+ * own cgroup only, with its limits. Of its annotations the guest sees those that the agent reads:
+ * crun has some of its own (run.oci.*) which would replace the seccomp filter. */
 int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err);
 
 /* One entry of mounts. Strings are borrowed. */

@@ -96,7 +96,7 @@ TEST(what_is_not_known_passes_through)
     ASSERT(json_is_true(dig(doc, "OciSpecification.process.noNewPrivileges")));
     ASSERT(json_is_true(dig(doc, "OciSpecification.root.readonly")));
     ASSERT(dig(doc, "OciSpecification.linux.seccomp") != NULL);
-    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.annotations.other")), "1");
+    ASSERT(dig(doc, "OciSpecification.annotations.other") == NULL);
 }
 
 TEST(namespaces_of_the_host_become_new_ones)
@@ -153,15 +153,43 @@ TEST(nobody_gets_the_vms_own_network)
     ASSERT_STR(ns_path(doc, "network"), "new");
 }
 
-TEST(privileged_goes_without_seccomp)
+TEST(privileged_goes_without_seccomp_and_is_a_field_of_ours)
+{
+    struct document_opts o = standalone;
+
+    o.privileged = true;
+    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+
+    ASSERT(dig(doc, "OciSpecification.linux.seccomp") == NULL);
+    ASSERT(json_is_true(dig(doc, "Privileged")));
+}
+
+TEST(no_annotation_makes_a_container_privileged)
 {
     AUTO(json_decref)
     json_t *doc = build("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":"
-                        "{\"seccomp\":{}},\"annotations\":"
-                        "{\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
+                        "{\"seccomp\":{}},\"annotations\":{\"Privileged\":\"true\","
+                        "\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
                         &standalone);
 
-    ASSERT(dig(doc, "OciSpecification.linux.seccomp") == NULL);
+    ASSERT(dig(doc, "OciSpecification.linux.seccomp") != NULL);
+    ASSERT(dig(doc, "Privileged") == NULL);
+    ASSERT_EQ(json_object_size(dig(doc, "OciSpecification.annotations")), 0);
+}
+
+TEST(the_guest_sees_the_annotations_that_the_agent_reads_and_no_others)
+{
+    AUTO(json_decref)
+    json_t *doc = build("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{},"
+                        "\"annotations\":{\"run.oci.seccomp_bpf_data\":\"AAAA\",\"x\":\"y\","
+                        "\"run.oci.hooks.stdout\":\"/etc/x\",\"io.lcow.resolv-conf\":\"r\","
+                        "\"io.microsoft.lcow.shm.size-kb\":\"64\"}}",
+                        &standalone);
+    const json_t *left = dig(doc, "OciSpecification.annotations");
+
+    ASSERT_EQ(json_object_size(left), 2);
+    ASSERT_STR(json_string_value(json_object_get(left, "io.lcow.resolv-conf")), "r");
+    ASSERT_STR(json_string_value(json_object_get(left, "io.microsoft.lcow.shm.size-kb")), "64");
 }
 
 static int look(const char *text, struct document_mount *ret, struct err *err)

@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define POD_SHM_SIZE "io.microsoft.lcow.shm.size-kb"
 #define SHM_DEFAULT (UINT64_C(64) << 20) /* containerd's */
 
 static const char *text_of(const json_t *obj, const char *key)
@@ -154,15 +153,20 @@ static bool tmpfs_size(const json_t *mount, uint64_t *ret)
     return false;
 }
 
+void pods_drop_ours(struct spec *s)
+{
+    json_object_del(js_get(spec_json(s), "annotations"), POD_RESOLV_CONF);
+}
+
 static int shm_bytes(const struct spec *s, const json_t *mount, uint64_t *ret, struct err *err)
 {
-    const char *said = spec_annotation(s, POD_SHM_SIZE);
+    const char *said = spec_annotation(s, SPEC_SHM_SIZE_KEY);
 
     *ret = SHM_DEFAULT;
     if (said && said[0]) {
         if (str_to_u64(said, UINT64_MAX >> 20, ret) < 0 || *ret == 0)
-            return err_set(err, ERR_INVALID, "annotation " POD_SHM_SIZE " is \"%.32s\", not a size",
-                           said);
+            return err_set(err, ERR_INVALID,
+                           "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", said);
         *ret <<= 10;
         return 0;
     }
@@ -184,7 +188,7 @@ static int share_shm(struct spec *s, json_t *mount, struct err *err)
                         json_pack("[s,s,s,s]", "rbind", "nosuid", "noexec", "nodev"));
     volume_write(&v, "", mount);
     /* It is the pod's: the guest would make it one of this container alone. */
-    json_object_del(js_get(spec_json(s), "annotations"), POD_SHM_SIZE);
+    json_object_del(js_get(spec_json(s), "annotations"), SPEC_SHM_SIZE_KEY);
     return 0;
 }
 

@@ -9,6 +9,8 @@ struct err;
 /* Of a pod's first container: the text of /etc/resolv.conf in its containers. From our host side to
  * our guest; see docs/decisions/0003. */
 #define POD_RESOLV_CONF "io.lcow.resolv-conf"
+/* Of a spec that a client wrote: takes away what only we may say. */
+void pods_drop_ours(struct spec *s);
 
 /* ERR_INVALID says in so many words what is not possible, before any VM is made: the host's
  * network, processes or IPC, user namespaces, mounts that are to reach back to the host.

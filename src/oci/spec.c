@@ -3,9 +3,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define ANNOTATION_TYPE "io.kubernetes.cri.container-type"
-#define ANNOTATION_SANDBOX "io.kubernetes.cri.sandbox-id"
-
 struct spec {
     json_t *root;
 };
@@ -214,11 +211,25 @@ void spec_annotation_default(struct spec *s, const char *key, const char *value)
     json_object_set_new(annotations, key, json_string(value));
 }
 
+void spec_annotations_keep(struct spec *s, bool (*keep)(const void *arg, const char *key),
+                           const void *arg)
+{
+    json_t *annotations = js_get(s->root, "annotations"), *value;
+    const char *key;
+    void *next;
+
+    json_object_foreach_safe(annotations, next, key, value)
+    {
+        if (!keep(arg, key))
+            json_object_del(annotations, key);
+    }
+}
+
 int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
               struct err *err)
 {
-    const char *type = spec_annotation(s, ANNOTATION_TYPE);
-    const char *sandbox = spec_annotation(s, ANNOTATION_SANDBOX);
+    const char *type = spec_annotation(s, SPEC_TYPE_KEY);
+    const char *sandbox = spec_annotation(s, SPEC_SANDBOX_KEY);
     bool has_type = type && type[0], has_sandbox = sandbox && sandbox[0];
 
     if (!has_type && !has_sandbox) {
@@ -228,8 +239,8 @@ int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, con
     }
     if (has_type != has_sandbox)
         return err_set(err, ERR_INVALID, "annotation %s is set, but %s is not",
-                       has_type ? ANNOTATION_TYPE : ANNOTATION_SANDBOX,
-                       has_type ? ANNOTATION_SANDBOX : ANNOTATION_TYPE);
+                       has_type ? SPEC_TYPE_KEY : SPEC_SANDBOX_KEY,
+                       has_type ? SPEC_SANDBOX_KEY : SPEC_TYPE_KEY);
     if (strcmp(type, "sandbox") == 0)
         *ret = SPEC_SANDBOX;
     else if (strcmp(type, "container") == 0)
@@ -237,7 +248,7 @@ int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, con
     else
         return err_set(err, ERR_INVALID,
                        "annotation %s is \"%.64s\": it must be \"sandbox\" or \"container\"",
-                       ANNOTATION_TYPE, type);
+                       SPEC_TYPE_KEY, type);
     *ret_pod = sandbox;
     return 0;
 }
@@ -307,7 +318,7 @@ static void pods_limits(const struct spec *s, struct spec_limits *l)
 {
     uint64_t quota;
 
-    if (!str_eq(spec_annotation(s, ANNOTATION_TYPE), "sandbox"))
+    if (!str_eq(spec_annotation(s, SPEC_TYPE_KEY), "sandbox"))
         return;
     pods_number(s, "memory", &l->memory_bytes);
     pods_number(s, "cpu-period", &l->cpu_period);

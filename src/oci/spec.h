@@ -10,6 +10,13 @@ struct spec;
 #define SPEC_MAX_BYTES (8u << 20)
 #define SPEC_MAX_MOUNTS 4096
 
+/* Annotations that host and guest read. */
+#define SPEC_TYPE_KEY "io.kubernetes.cri.container-type"
+#define SPEC_SANDBOX_KEY "io.kubernetes.cri.sandbox-id"
+#define SPEC_SHM_SIZE_KEY "io.microsoft.lcow.shm.size-kb"
+#define SPEC_CORE_LIMIT_KEY "io.microsoft.lcow.rlimitcore"
+#define SPEC_LOG_DIR_KEY "io.microsoft.container.lcow.tee-log-dir-mount"
+
 enum spec_kind {
     SPEC_STANDALONE, /* no pod: `ctr run` */
     SPEC_SANDBOX,    /* a pod's pause container */
@@ -28,6 +35,9 @@ json_t *spec_json(const struct spec *s);
 const char *spec_annotation(const struct spec *s, const char *key); /* NULL if absent */
 /* Only where it is absent. */
 void spec_annotation_default(struct spec *s, const char *key, const char *value);
+/* Only those remain for which keep says so. */
+void spec_annotations_keep(struct spec *s, bool (*keep)(const void *arg, const char *key),
+                           const void *arg);
 
 /* From io.kubernetes.cri.container-type and .sandbox-id. A type that is neither sandbox nor
  * container, or one without the other: ERR_INVALID. *ret_pod is borrowed; own_id if standalone. */

@@ -134,6 +134,7 @@ struct bridge_create {
     const char *bundle_path;
     const json_t *spec; /* OciSpecification, an object; the decoder refuses its absence */
     const char *scratch_path;
+    bool privileged; /* of ours */
 };
 
 struct bridge_stdio_ports {

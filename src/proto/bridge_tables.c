@@ -71,7 +71,8 @@ SCHEMA_STATIC(container_config, CREATE,
               F_SUB(BF_OBJ, "SchemaVersion", offsetof(CREATE, schema), schema_version, BF_ALWAYS),
               F(BF_STR, "OciBundlePath", CREATE, bundle_path, BF_ALWAYS),
               F(BF_JSON, "OciSpecification", CREATE, spec, BF_ALWAYS),
-              F(BF_STR, "ScratchDirPath", CREATE, scratch_path, BF_ALWAYS));
+              F(BF_STR, "ScratchDirPath", CREATE, scratch_path, BF_ALWAYS),
+              F(BF_BOOL, "Privileged", CREATE, privileged, BF_OMIT));
 SCHEMA_STATIC(create_request, REQ,
               F_SUB(BF_TEXT, "ContainerConfig", offsetof(REQ, create), container_config,
                     BF_ALWAYS));

@@ -105,7 +105,7 @@ static void check_annotations(struct check *k)
 
         if (n > 0 && !options_known(at, n, &near))
             strv_addf(&k->warnings,
-                      "allow_annotations: %.*s is no annotation that changes a VM"
+                      "allow_annotations: %.*s is not an annotation that lcow takes"
                       "%s%s%s",
                       (int)n, at, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
         at += n + strspn(at + n, " \t,");

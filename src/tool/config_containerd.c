@@ -5,6 +5,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "host/control/options.h"
 #include "tool/capture.h"
 #include "tool/config_tool.h"
 #include <limits.h>
@@ -40,7 +41,9 @@ static const struct args_cmd cmd = {
     .summary = "Print what containerd's configuration needs, for the containerd found.",
     .synopsis = "[options]",
     .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
-            "there; then containerd is restarted.\n"
+            "there; then containerd is restarted. Its lists of annotations have the names that the "
+            "configuration of lcow allows: print it again after a change of allow_annotations or "
+            "allow_devices.\n"
             "\n"
             "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
             "line or the configuration is wrong.",
@@ -55,29 +58,28 @@ static bool at_least(struct doctor_version v, unsigned major, unsigned minor)
     return v.major > major || (v.major == major && v.minor >= minor);
 }
 
-/* Does one of the names that we take belong to hcsshim? */
-static bool takes_microsofts(const char *allowed)
+static void annotation_lines(const struct stanza *s, const char *key, struct sbuf *out)
 {
-    return strstr(allowed, "io.microsoft.") != NULL;
+    sbuf_addf(out, "  %s = [", key);
+    for (size_t i = 0; i < s->annotations.n; i++)
+        sbuf_addf(out, "%s\n    \"%s\"", i > 0 ? "," : "", s->annotations.v[i]);
+    sbuf_adds(out, s->annotations.n > 0 ? "\n  ]\n" : "]\n");
 }
 
 static void runtime_lines(const struct stanza *s, struct sbuf *out)
 {
-    const char *annotations = takes_microsofts(s->allow_annotations)
-                                  ? "[\"io.lcow.*\", \"io.microsoft.*\"]"
-                                  : "[\"io.lcow.*\"]";
-
     sbuf_adds(out, "  runtime_type = \"io.containerd.lcow.v2\"\n");
     if (s->shim_path)
         sbuf_addf(out, "  runtime_path = \"%s\"\n", s->shim_path);
-    sbuf_addf(out,
-              "  # Annotations of pods and containers that reach the runtime; it takes those that\n"
-              "  # its own allow_annotations names.\n"
-              "  pod_annotations = %s\n"
-              "  container_annotations = %s\n"
-              "  # The host's device nodes mean nothing in a VM.\n"
-              "  privileged_without_host_devices = true\n",
-              annotations, annotations);
+    sbuf_addf(
+        out,
+        "  # Annotations of pods and containers that reach the runtime: those that restrict,\n"
+        "  # and those that allow_annotations and allow_devices in %s allow.\n",
+        s->config_path);
+    annotation_lines(s, "pod_annotations", out);
+    annotation_lines(s, "container_annotations", out);
+    sbuf_adds(out, "  # The host's device nodes mean nothing in a VM.\n"
+                   "  privileged_without_host_devices = true\n");
 }
 
 static void options_lines(const struct stanza *s, const char *plugin, struct sbuf *out)
@@ -287,8 +289,9 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
                     : config && *config ? config
                                         : CONFIG_PATH;
     s.config_exists = access(s.config_path, F_OK) == 0;
-    s.allow_annotations = t->config.allow_annotations;
+    options_taken(&t->config, &s.annotations);
     stanza_print(&s, &out);
+    strv_release(&s.annotations);
     tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }

@@ -1,5 +1,6 @@
 /* config_tool.h - what the files behind `lcow config` share. */
 #pragma once
+#include "base/str.h"
 #include "tool/doctor.h"
 #include "tool/tool.h"
 
@@ -14,7 +15,7 @@ struct stanza {
     const char *shim_path;            /* NULL: containerd finds it by its name */
     const char *config_path;          /* ours */
     bool config_exists;
-    const char *allow_annotations; /* of our configuration */
+    struct strv annotations; /* that our configuration takes */
     /* Of the file that it will be appended to, by stanza_read(). */
     bool has_file, has_runc, has_lcow;
     unsigned file_version; /* 0: it tells none */

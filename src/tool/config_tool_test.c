@@ -1,6 +1,9 @@
 #include "base/str.h"
 #include "harness/tap.h"
+#include "host/control/config.h"
+#include "host/control/options.h"
 #include "tool/config_tool.h"
+#include <stdlib.h>
 #include <string.h>
 
 static char *stanza(unsigned major, unsigned minor, const struct stanza *with)
@@ -10,8 +13,6 @@ static char *stanza(unsigned major, unsigned minor, const struct stanza *with)
 
     s.containerd = (struct doctor_version){ major, minor };
     s.config_path = "/etc/lcow/lcow.conf";
-    if (!s.allow_annotations)
-        s.allow_annotations = "io.lcow.cpus";
     stanza_print(&s, &out);
     return sbuf_take(&out);
 }
@@ -24,7 +25,7 @@ TEST(containerd_1_has_version_2_and_its_plugin)
     ASSERT_HAS(v16, "\nversion = 2\n");
     ASSERT_HAS(v16, "\n[plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.lcow]\n"
                     "  runtime_type = \"io.containerd.lcow.v2\"\n");
-    ASSERT_HAS(v16, "\n  pod_annotations = [\"io.lcow.*\"]\n");
+    ASSERT_HAS(v16, "\n  pod_annotations = []\n");
     ASSERT_HAS(v16, "\n  privileged_without_host_devices = true\n");
     ASSERT_HAS(v16, "\n  [plugins.\"io.containerd.grpc.v1.cri\".containerd.runtimes.lcow.options]\n"
                     "    ConfigPath = \"/etc/lcow/lcow.conf\"\n");
@@ -91,15 +92,42 @@ TEST(appended_twice_it_does_no_harm)
 
 TEST(what_is_not_there_is_not_named)
 {
-    AUTO_FREE char *s = stanza(
-        2, 1,
-        &(struct stanza){ .shim_path = "/opt/shim", .allow_annotations = "io.microsoft.x y" });
+    AUTO_FREE char *s = stanza(2, 1, &(struct stanza){ .shim_path = "/opt/shim" });
 
     /* A ConfigPath without a file would stop every pod. */
     ASSERT_HAS(s, "\n  # Once /etc/lcow/lcow.conf exists:\n");
     ASSERT_HAS(s, "\n  #   ConfigPath = ");
     ASSERT_HAS(s, "\n  runtime_path = \"/opt/shim\"\n");
-    ASSERT_HAS(s, "\n  pod_annotations = [\"io.lcow.*\", \"io.microsoft.*\"]\n");
+}
+
+TEST(containerd_passes_on_exactly_the_annotations_that_are_taken)
+{
+    AUTO(config_release) struct config c;
+    struct stanza with = { 0 };
+
+    config_init(&c);
+    options_taken(&c, &with.annotations);
+    AUTO_FREE char *none = stanza(2, 1, &with);
+    strv_release(&with.annotations);
+    free(c.allow_annotations);
+    c.allow_annotations = str_dup("io.lcow.c* io.microsoft.virtualmachine.lcow.privileged");
+    free(c.allow_devices);
+    c.allow_devices = str_dup("8086:1572");
+    options_taken(&c, &with.annotations);
+    AUTO_FREE char *some = stanza(2, 1, &with);
+    strv_release(&with.annotations);
+
+    /* What restricts a container needs no leave. */
+    ASSERT_HAS(none, "\n  pod_annotations = [\n"
+                     "    \"io.microsoft.virtualmachine.fileshares.disablewritable\",\n"
+                     "    \"io.microsoft.disable-unsafe-operations\",\n"
+                     "    \"io.microsoft.virtualmachine.storage.scratch.encrypted\"\n"
+                     "  ]\n  container_annotations = [\n");
+    ASSERT_HAS(some, "\n  container_annotations = [\n"
+                     "    \"io.lcow.cpus\",\n"
+                     "    \"io.microsoft.virtualmachine.lcow.privileged\",\n");
+    ASSERT_HAS(some, ",\n    \"io.lcow.device/*\"\n  ]\n");
+    ASSERT(!strstr(some, "io.lcow.memory_mib"));
 }
 
 TEST(a_runtime_class_tells_the_overhead_and_where_it_comes_from)

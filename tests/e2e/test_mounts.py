@@ -245,6 +245,8 @@ def sub_paths(t):
 @pod_test("emptyDir of the host, if an annotation or the configuration wants it", runc=False)
 def shared_empty_dir(t):
     folder = empty_dir(t, "data")
+    t.pod("p0", annotations={"io.lcow.empty_dir": "often"})  # not allowed: nobody looks at it
+    t.settings(allow_annotations="io.lcow.empty_dir")
     pod = t.pod("p1", annotations={"io.lcow.empty_dir": "shared"})
     c = pod.run("c1", *FOREVER, mounts=[mount(folder, "/data")])
     c.sh("echo x >/data/x")

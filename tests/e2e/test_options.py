@@ -27,6 +27,7 @@ def config_path(t):
 
 @test("annotations: those allowed change the VM, those that we cannot keep are refused", runc=False)
 def annotations(t):
+    t.config(allow_annotations="io.lcow.cpus")
     t.detach("--annotation=io.lcow.cpus=2", "c1", "sleep", "100000")
     t.equal(nproc(t), "2")
     t.fails(*t.run_args("--rm", "--annotation=io.lcow.cpus=many", "c2", "true"),
@@ -43,6 +44,32 @@ def annotations(t):
     t.explains("c4", "container: mounts")
     r = t.run("--rm", no, mount.replace("rbind:rw", "rbind:ro"), "c5", "ls", "/s")
     t.equal(r.code, 0, r)
+
+
+PRIVILEGED = "io.microsoft.virtualmachine.lcow.privileged"
+# crun's own: a filter instead of the profile. This one is a single instruction, "allow".
+CRUN_FILTER = "run.oci.seccomp_bpf_data=BgAAAAAA/38="
+
+
+def devices_and_filter(t, container, *args):
+    """The VM's disks that it sees, and whether it may do what the default profile denies."""
+    r = t.run("--rm", "--seccomp", *args, container, "sh", "-c",
+              "ls /dev; unshare -U true 2>/dev/null && echo unconfined; true")
+    t.equal(r.code, 0, r)
+    words = r.out.split()
+    return [w for w in words if w.startswith(("sd", "vd"))], "unconfined" in words
+
+
+@test("no annotation lifts seccomp or shows the VM's disks, unless the configuration allows it",
+      runc=False)
+def privileged(t):
+    t.equal(devices_and_filter(t, "c1"), ([], False))
+    t.equal(devices_and_filter(t, "c2", f"--annotation={PRIVILEGED}=true"), ([], False))
+    t.equal(devices_and_filter(t, "c3", f"--annotation={CRUN_FILTER}"), ([], False))
+    t.config(allow_annotations=PRIVILEGED)
+    disks, unconfined = devices_and_filter(t, "c4", f"--annotation={PRIVILEGED}=true")
+    t.check(disks and unconfined, "the annotation does nothing where it is allowed", disks)
+    t.equal(devices_and_filter(t, "c5"), ([], False))
 
 
 # ---------------------------------------------------------------- the CRI's options table
@@ -75,6 +102,7 @@ def options_table(t):
 
 @test("containerd takes the stanza that lcow prints for it", runc=False, images=())
 def stanza(t):
+    t.config(allow_annotations="io.lcow.c*")
     program = packages.program(t.version, "containerd")
     r = t.lcow("config", "containerd", "--containerd", program)
     t.equal(r.code, 0, r)
@@ -87,6 +115,6 @@ def stanza(t):
     runtime = r.out[at:at + 3000].split("[plugins", 1)[0]
     for pattern in (r"runtime_type = ['\"]io\.containerd\.lcow\.v2['\"]",
                     "privileged_without_host_devices = true",
-                    r"pod_annotations = \[['\"]io\.lcow\.\*['\"]"):
+                    r"pod_annotations = \[['\"]io\.lcow\.cpus['\"],"):
         t.match(pattern, runtime, runtime)
     t.match(f"ConfigPath = ['\"]{t.config_path}['\"]", r.out[at:])

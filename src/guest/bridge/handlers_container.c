@@ -55,6 +55,7 @@ int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct
         .bundle_path = c->bundle_path,
         .scratch_path = c->scratch_path,
         .spec = c->spec,
+        .privileged = c->privileged,
     };
 
     return container_create(ctx, h->containers, &config, err) < 0 ? fail_container(err) : 0;

@@ -69,6 +69,7 @@ struct container_config {
     const char *id, *activity_id;
     const char *bundle_path, *scratch_path; /* "": none */
     const json_t *spec;
+    bool privileged;
 };
 /* ERR_EXISTS, ERR_INVALID (the document, an id that is no name); ERR_NOT_FOUND, ERR_PERMISSION: the
  * command; else what crun said. */

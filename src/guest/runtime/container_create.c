@@ -120,13 +120,15 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
 
 /* --- the container --- */
 
-static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, struct err *err)
+static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, bool privileged,
+                    struct err *err)
 {
     struct rewrite_env env = {
         .kind = c->kind,
         .id = c->id,
         .pod_id = c->pod ? c->pod->id : c->id,
         .pod_root = c->pod ? c->pod->root : c->bundle,
+        .privileged = privileged,
     };
     json_t *process = js_get(spec_json(spec), "process");
     struct rewrite_todo todo = { 0 };
@@ -194,11 +196,11 @@ static int run_create(struct ctx *ctx, struct container *c, struct err *err)
 }
 
 static int create(struct ctx *ctx, struct container *c, struct spec *spec, const char *pod_id,
-                  struct err *err)
+                  bool privileged, struct err *err)
 {
     const char *pid_ns = "";
 
-    if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, err) < 0)
+    if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, privileged, err) < 0)
         return -1;
     if (spec_annotation(spec, TEE_LOG))
         log_warn(ctx, "a copy of the output is not kept, going on", F_STR("annotation", TEE_LOG));
@@ -279,7 +281,7 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
     AUTO(container_unref) struct container *c = add(cs, config);
     c->kind = kind;
     c->root = str_dup(spec_root_path(spec));
-    if (create(ctx, c, spec, pod_id, err) < 0) {
+    if (create(ctx, c, spec, pod_id, config->privileged, err) < 0) {
         undo(c);
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_FAILED);
         container_forget(c);

@@ -6,11 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PRIVILEGED "io.microsoft.virtualmachine.lcow.privileged"
-#define SHM_SIZE "io.microsoft.lcow.shm.size-kb"
-#define RLIMIT_CORE_KEY "io.microsoft.lcow.rlimitcore"
-#define LOG_DIR "io.microsoft.container.lcow.tee-log-dir-mount"
-
 void rewrite_todo_release(struct rewrite_todo *t)
 {
     strv_release(&t->dirs);
@@ -44,13 +39,6 @@ static json_t *need_array(json_t *obj, const char *key, struct err *err)
         return NULL;
     }
     return list;
-}
-
-static bool is_true(const struct spec *spec, const char *annotation)
-{
-    const char *value = spec_annotation(spec, annotation);
-
-    return value && strcmp(value, "true") == 0;
 }
 
 static json_t *linux_of(const struct spec *spec)
@@ -214,7 +202,7 @@ static void add_etc(const struct spec *spec, json_t *mounts, const char *root)
 
 static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
 {
-    const char *size = spec_annotation(spec, SHM_SIZE);
+    const char *size = spec_annotation(spec, SPEC_SHM_SIZE_KEY);
     uint64_t kb = 0;
     json_t *m;
     size_t i;
@@ -222,7 +210,8 @@ static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
     if (!size || !size[0])
         return 0;
     if (str_to_u64(size, UINT64_MAX / 1024, &kb) < 0 || kb == 0)
-        return err_set(err, ERR_INVALID, "annotation " SHM_SIZE " is \"%.32s\", not a size", size);
+        return err_set(err, ERR_INVALID,
+                       "annotation " SPEC_SHM_SIZE_KEY " is \"%.32s\", not a size", size);
     AUTO_FREE char *option = str_format("size=%luk", kb);
     json_t *shm =
         json_pack("{s:s,s:s,s:s,s:[s,s,s,s,s]}", "destination", "/dev/shm", "type", "tmpfs",
@@ -242,11 +231,11 @@ static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
 static int add_logs(const struct spec *spec, json_t *mounts, const char *root, struct strv *dirs,
                     struct err *err)
 {
-    const char *to = spec_annotation(spec, LOG_DIR);
+    const char *to = spec_annotation(spec, SPEC_LOG_DIR_KEY);
 
     if (!to || !to[0])
         return 0;
-    if (path_check(to, "annotation " LOG_DIR, err) < 0)
+    if (path_check(to, "annotation " SPEC_LOG_DIR_KEY, err) < 0)
         return -1;
     AUTO_FREE char *from = str_format("%s/logs", root);
     strv_add(dirs, from);
@@ -372,7 +361,7 @@ static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, str
         if (r == 0)
             json_array_remove(devices, i--);
     }
-    if (is_true(spec, PRIVILEGED)) {
+    if (env->privileged) {
         env->each_device(env->arg, append_device, devices);
         json_object_set_new(resources, "devices",
                             json_pack("[{s:b,s:s}]", "allow", 1, "access", "rwm"));
@@ -384,7 +373,7 @@ static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, str
 
 static int set_core_limit(struct spec *spec, struct err *err)
 {
-    const char *value = spec_annotation(spec, RLIMIT_CORE_KEY);
+    const char *value = spec_annotation(spec, SPEC_CORE_LIMIT_KEY);
     json_t *process = js_get(spec_json(spec), "process");
     uint64_t soft, hard;
 
@@ -395,7 +384,7 @@ static int set_core_limit(struct spec *spec, struct err *err)
     if (!semicolon || str_to_u64(first, INT64_MAX, &soft) < 0 ||
         str_to_u64(semicolon + 1, INT64_MAX, &hard) < 0)
         return err_set(err, ERR_INVALID,
-                       "annotation " RLIMIT_CORE_KEY " is \"%.64s\", not SOFT;HARD", value);
+                       "annotation " SPEC_CORE_LIMIT_KEY " is \"%.64s\", not SOFT;HARD", value);
     json_t *limits = need_array(process, "rlimits", err);
     if (!limits)
         return -1;

@@ -17,6 +17,7 @@ struct rewrite_env {
     enum spec_kind kind;
     const char *id, *pod_id;
     const char *pod_root; /* where the pod's files and directories are */
+    bool privileged;      /* every device of the VM; by our host's word, never an annotation's */
     void *arg;
     /* A node in the guest's /dev. 0 or -errno. */
     int (*find_device)(void *arg, const char *path, struct rewrite_device *ret);

@@ -44,6 +44,7 @@ struct rig {
     struct spec *spec;
     struct rewrite_todo todo;
     struct rewrite_env env;
+    bool privileged;
 };
 
 static void rig_release_auto(struct rig *r)
@@ -59,6 +60,7 @@ static int rewrite(struct rig *r, enum spec_kind kind, const char *text, struct 
         .id = "c1",
         .pod_id = "p1",
         .pod_root = "/run/gcs/pods/p1/p1",
+        .privileged = r->privileged,
         .find_device = find_device,
         .read_link = read_link,
         .each_device = each_device,
@@ -164,7 +166,7 @@ TEST(a_standalone_container_is_in_a_cgroup_of_its_own)
     ASSERT_HAS(got, "\"destination\":\"/etc/hosts\"");
 }
 
-TEST(a_privileged_container_gets_all_devices)
+TEST(no_annotation_gives_a_container_devices)
 {
     AUTO(rig_release) struct rig r = { 0 };
     struct err err = ERR_INIT;
@@ -174,6 +176,17 @@ TEST(a_privileged_container_gets_all_devices)
                       "{\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
                       &err),
               err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "\"devices\":[]");
+    ASSERT(!strstr(got, "\"allow\":true"));
+}
+
+TEST(a_privileged_container_gets_all_devices)
+{
+    AUTO(rig_release) struct rig r = { .privileged = true };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD, "{" PROCESS "," ROOT ",\"linux\":{}}", &err), err);
     AUTO_FREE char *got = text_of(&r);
     ASSERT_HAS(got, "\"devices\":[{\"path\":\"/dev/kvm\",\"type\":\"c\",\"major\":10,"
                     "\"minor\":232,\"uid\":0,\"gid\":0,\"fileMode\":438}]");

@@ -40,7 +40,8 @@ static int document_parse(const char *document, json_t **root, struct bridge_req
     if (js_parse(document, strlen(document), DOCUMENT_MAX_BYTES, root, err) < 0 ||
         js_obj(*root, "OciSpecification", &spec, err) < 0 ||
         js_str(*root, "OciBundlePath", &r->create.bundle_path, err) < 0 ||
-        js_str(*root, "ScratchDirPath", &r->create.scratch_path, err) < 0)
+        js_str(*root, "ScratchDirPath", &r->create.scratch_path, err) < 0 ||
+        js_bool(*root, "Privileged", &r->create.privileged, err) < 0)
         return -1;
     if (!spec)
         return err_set(err, ERR_INVALID, "OciSpecification is missing");

@@ -22,7 +22,7 @@ static int do_create(struct ctx *ctx, struct guest *g, struct err *err)
 {
     return g->ops->create_container(ctx, g, "c1",
                                     "{\"OciBundlePath\":\"/b\",\"OciSpecification\":{\"k\":1},"
-                                    "\"ScratchDirPath\":\"/s\"}",
+                                    "\"ScratchDirPath\":\"/s\",\"Privileged\":true}",
                                     err);
 }
 
@@ -114,7 +114,7 @@ static const struct {
     { do_create,
       BRIDGE_CREATE,
       { "\"ContainerId\":\"c1\"", "OciBundlePath\\\":\\\"/b", "ScratchDirPath\\\":\\\"/s",
-        "\\\"k\\\":1" },
+        "\\\"k\\\":1", "\\\"Privileged\\\":true" },
       false },
     { do_start, BRIDGE_START, { "\"ContainerId\":\"c1\"" }, false },
     { do_delete, BRIDGE_DELETE_CONTAINER_STATE, { "\"ContainerId\":\"c1\"" }, true },

@@ -67,10 +67,10 @@ const struct config_key config_keys[] = {
     { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
       "PCI devices of the host that a VM can have at a time, where\n"
       "allow_devices names any." },
-    { "host", "allow_annotations", KEY_WORDS, "io.lcow.memory_mib io.lcow.cpus io.lcow.rootfs", 0,
-      0, FIELD(allow_annotations),
-      "Annotations of a container that may change its VM; others are ignored.\n"
-      "A name may end with * (io.lcow.*)." },
+    { "host", "allow_annotations", KEY_WORDS, "", 0, 0, FIELD(allow_annotations),
+      "Annotations of a container that may change its VM, or give the container\n"
+      "more than others have; the guest does not see others. A name may end\n"
+      "with * (io.lcow.*)." },
     { "host", "allow_devices", KEY_WORDS, "", 0, 0, FIELD(allow_devices),
       "PCI devices of the host that containers may ask for (windows.devices, or\n"
       "an annotation io.lcow.device/NAME = ADDRESS): addresses (0000:03:00.0) and\n"

@@ -31,6 +31,7 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
     }
     if (spec_parse(text, len, ret, err) < 0)
         return err_wrap(err, "%s/config.json", bundle);
+    pods_drop_ours(*ret);
     return 0;
 }
 
@@ -109,6 +110,7 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .pod_pid = pod_pid(c),
                                      .network_namespace = container_guest_netns(c),
                                      .devices = places,
+                                     .privileged = c->privileged,
                                      .target_pid = target_pid(c, spec) };
     AUTO_FREE char *document = NULL;
 
@@ -259,8 +261,8 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
             return -1;
         spec = loaded;
     }
-    options_defaults(c->r->o.config, spec);
-    if (enter_pod(c, spec, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
+    /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
+    if (options_read(c->r->o.config, spec, &options, err) < 0 || enter_pod(c, spec, err) < 0 ||
         container_read_devices(c, spec, &devices, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
@@ -268,6 +270,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         return -1;
     c->no_writable_shares = options.no_writable_shares;
     c->scratch_quota_mib = options.scratch_quota_mib;
+    c->privileged = options.privileged;
     if (spec_limits(spec, &c->limits, err) < 0)
         return -1;
     if (spec_terminal(spec) != rc->terminal)

@@ -21,8 +21,10 @@ enum effect {
     TAKES_CPUS,
     TAKES_SCRATCH_QUOTA,
     TAKES_ROOTFS,
-    RESTRICTS_SHARES,
     TAKES_EMPTY_DIR,
+    TAKES_PRIVILEGE,
+    PASSED_ON, /* the agent takes it, and says what is wrong with it */
+    RESTRICTS_SHARES,
     ENCRYPTS_SCRATCH,
     REFUSED,          /* if there is a value */
     REFUSED_IF_TRUE,  /* or if it is no truth value at all */
@@ -43,6 +45,11 @@ static const struct annotation {
     { "io.lcow.scratch_quota_mib", TAKES_SCRATCH_QUOTA,
       "what the container may write to the scratch disk, as the key `scratch_quota_mib`" },
     { "io.lcow.empty_dir", TAKES_EMPTY_DIR, "`guest` or `shared`, as the key `empty_dir`" },
+    { VM "lcow.privileged", TAKES_PRIVILEGE,
+      "true: no seccomp filter, and every device of the VM, its disks too" },
+    { SPEC_SHM_SIZE_KEY, PASSED_ON, "size of `/dev/shm` in KiB" },
+    { SPEC_CORE_LIMIT_KEY, PASSED_ON, "`SOFT;HARD`: limits of core dumps in bytes" },
+    { SPEC_LOG_DIR_KEY, PASSED_ON, "where the container sees the pod's log directory in the VM" },
     { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
@@ -52,6 +59,7 @@ static const struct annotation {
     { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
     { VM "kerneldrivers", REFUSED, "" },
     { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
+    { "io.microsoft.cri.virtual-pod-id", REFUSED, "several pods in one VM" },
     { VM "cpugroup.id", REFUSED, "groups of host CPUs" },
     { VM "resource-partition-id", REFUSED, "partitions of the host" },
     { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, "a verified root file system of the VM" },
@@ -172,6 +180,10 @@ static int take(const struct config *c, const struct annotation *a, const char *
     case TAKES_EMPTY_DIR:
         o->said_empty_dirs = true;
         return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
+    case TAKES_PRIVILEGE:
+        return truth(a->name, text, &o->privileged, err);
+    case PASSED_ON:
+        return 0;
     case ENCRYPTS_SCRATCH:
         return truth(a->name, text, &o->encrypted_scratch, err);
     case RESTRICTS_SHARES:
@@ -184,9 +196,32 @@ static int take(const struct config *c, const struct annotation *a, const char *
     return err_set(err, ERR_INTERNAL, "annotation of unknown effect");
 }
 
-static bool changes_vm(const struct annotation *a)
+static bool needs_leave(const struct annotation *a)
 {
     return a->effect < RESTRICTS_SHARES;
+}
+
+/* True for all that options.c knows nothing about. */
+static bool may_stay(const void *config, const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        if (str_eq(annotations[i].name, name))
+            return !needs_leave(&annotations[i]) || allowed(config, name);
+    }
+    return true;
+}
+
+static void add_defaults(const struct config *c, struct spec *s)
+{
+    for (size_t i = 0; i < c->default_annotations.n; i++) {
+        AUTO_FREE char *name = str_dup(c->default_annotations.v[i]);
+        char *value = strchr(name, '=');
+
+        if (!value)
+            continue;
+        *value++ = '\0';
+        spec_annotation_default(s, name, value);
+    }
 }
 
 /* Mounts that document_mount() does not take are refused by who makes them, and emptyDirs that turn
@@ -210,18 +245,20 @@ static int check_mounts(const struct spec *s, struct err *err)
     return 0;
 }
 
-int options_read(const struct config *c, const struct spec *s, struct options *ret, struct err *err)
+int options_read(const struct config *c, struct spec *s, struct options *ret, struct err *err)
 {
     struct options o = { .scratch_quota_mib = c->scratch_quota_mib,
                          .shared_rootfs = c->shared_rootfs,
                          .shared_empty_dirs = c->shared_empty_dirs };
     bool said = false;
 
+    spec_annotations_keep(s, may_stay, c);
+    add_defaults(c, s); /* the administrator's own need nobody's leave */
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
         const struct annotation *a = &annotations[i];
         const char *text = spec_annotation(s, a->name);
 
-        if (text && (!changes_vm(a) || allowed(c, a->name)) && take(c, a, text, &said, &o, err) < 0)
+        if (text && take(c, a, text, &said, &o, err) < 0)
             return -1;
     }
     if (o.no_writable_shares && o.shared_rootfs)
@@ -239,19 +276,6 @@ int options_read(const struct config *c, const struct spec *s, struct options *r
     return 0;
 }
 
-void options_defaults(const struct config *c, struct spec *s)
-{
-    for (size_t i = 0; i < c->default_annotations.n; i++) {
-        AUTO_FREE char *name = str_dup(c->default_annotations.v[i]);
-        char *value = strchr(name, '=');
-
-        if (!value)
-            continue;
-        *value++ = '\0';
-        spec_annotation_default(s, name, value);
-    }
-}
-
 bool options_known(const char *word, size_t len, const char **ret_near)
 {
     const char *names[ARRAY_LEN(annotations) + 1] = { 0 };
@@ -259,13 +283,25 @@ bool options_known(const char *word, size_t len, const char **ret_near)
     size_t n = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
-        if (changes_vm(&annotations[i]) && matches(word, len, annotations[i].name))
+        if (needs_leave(&annotations[i]) && matches(word, len, annotations[i].name))
             return true;
-        if (changes_vm(&annotations[i]))
+        if (needs_leave(&annotations[i]))
             names[n++] = annotations[i].name;
     }
     *ret_near = str_nearest(copy, names);
     return false;
+}
+
+void options_taken(const struct config *c, struct strv *ret)
+{
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        const struct annotation *a = &annotations[i];
+
+        if (needs_leave(a) ? allowed(c, a->name) : a->effect < REFUSED)
+            strv_add(ret, a->name);
+    }
+    if (config_pci_ports(c) > 0)
+        strv_add(ret, OPTIONS_DEVICES);
 }
 
 static void rows(struct sbuf *out, const char *title, enum effect from, enum effect to)
@@ -289,13 +325,14 @@ void options_print_markdown(struct sbuf *out)
                    "containerd`).\nA value that makes no sense is an error. Annotations that are "
                    "not listed change nothing.\n");
     rows(out,
-         "These change the VM, if `allow_annotations` names them (or their beginning and `*`):",
-         TAKES_MEMORY, TAKES_ROOTFS);
+         "These change the VM or give a container more than others have. They are taken if "
+         "`allow_annotations` names them (or their beginning and `*`), and removed otherwise:",
+         TAKES_MEMORY, PASSED_ON);
     sbuf_adds(out,
               "\nThese give a container PCI devices of the host, if `allow_devices` names them; "
               "others are refused:\n\n- `io.lcow.device/NAME`: a PCI address, `0000:03:00.0`; "
               "`0000:03:00.0/2` is its virtual function 2\n");
-    rows(out, "These concern a container's own files and are always taken:", RESTRICTS_SHARES,
+    rows(out, "These only restrict a container and are always taken:", RESTRICTS_SHARES,
          ENCRYPTS_SCRATCH);
     rows(out,
          "These ask for something that lcow does not give; a container with one of them is "

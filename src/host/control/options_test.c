@@ -56,7 +56,7 @@ static void refused(const char *annotations, enum err_code code, const char *par
 
 TEST(memory_mib)
 {
-    ASSERT_EQ(taken(NULL, "\"io.lcow.memory_mib\":\"513\"").memory_mib, 513);
+    ASSERT_EQ(taken("io.lcow.memory_mib", "\"io.lcow.memory_mib\":\"513\"").memory_mib, 513);
     refused("\"io.lcow.memory_mib\":\"64\"", ERR_INVALID, "from 128 to 4096");
     refused("\"io.lcow.memory_mib\":\"1e3\"", ERR_INVALID, "\"1e3\"");
     refused("\"io.lcow.memory_mib\":\"\"", ERR_INVALID, "io.lcow.memory_mib");
@@ -65,15 +65,15 @@ TEST(memory_mib)
 
 TEST(cpus)
 {
-    ASSERT_EQ(taken(NULL, "\"io.lcow.cpus\":\"8\"").cpus, 8);
+    ASSERT_EQ(taken("io.lcow.cpus", "\"io.lcow.cpus\":\"8\"").cpus, 8);
     refused("\"io.lcow.cpus\":\"0\"", ERR_INVALID, "from 1 to 8");
     refused("\"io.lcow.cpus\":\"-1\"", ERR_INVALID, "from 1 to 8");
 }
 
 TEST(rootfs)
 {
-    ASSERT(taken(NULL, "\"io.lcow.rootfs\":\"shared\"").shared_rootfs);
-    ASSERT(!taken(NULL, "\"io.lcow.rootfs\":\"scratch\"").shared_rootfs);
+    ASSERT(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"shared\"").shared_rootfs);
+    ASSERT(!taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"scratch\"").shared_rootfs);
     refused("\"io.lcow.rootfs\":\"/etc/passwd\"", ERR_INVALID, "scratch or shared");
 }
 
@@ -161,6 +161,7 @@ TEST(what_is_not_given_is_refused)
         { VM "lcow.vpmem.nomultimapping", "true", "" },
         { VM "kerneldrivers", "x", "" },
         { VM "lcow.securitypolicy", "cGFja2FnZQ==", "" },
+        { "io.microsoft.cri.virtual-pod-id", "v", "" },
         { VM "cpugroup.id", "1", "" },
         { VM "resource-partition-id", "1", "" },
         { VM "lcow.dmverity-mode", "true", "0" },
@@ -198,6 +199,45 @@ TEST(scratch_quota_mib)
             ERR_UNIMPLEMENTED, "keeps no quotas");
 }
 
+TEST(privilege_is_off_unless_allowed)
+{
+    static const char name[] = VM "lcow.privileged", text[] = "\"" VM "lcow.privileged\":\"true\"";
+
+    ASSERT(!taken(NULL, text).privileged);
+    ASSERT(!taken("io.lcow.*", text).privileged);
+    ASSERT(taken(name, text).privileged);
+    ASSERT(!taken(name, "\"" VM "lcow.privileged\":\"false\"").privileged);
+    refused("\"" VM "lcow.privileged\":\"yes\"", ERR_INVALID, "true or false");
+}
+
+TEST(what_is_not_allowed_is_taken_out_of_the_spec)
+{
+    static const char *const names[] = {
+        VM "lcow.privileged",
+        "io.microsoft.lcow.shm.size-kb",
+        "io.microsoft.lcow.rlimitcore",
+        "io.microsoft.container.lcow.tee-log-dir-mount",
+        "io.lcow.cpus",
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        AUTO(config_release) struct config c;
+        AUTO_FREE char *text = str_format("\"%s\":\"1\",\"other\":\"2\"", names[i]);
+        AUTO(spec_free) struct spec *s = spec_with(text, ""), *kept = spec_copy(s);
+        struct err err = ERR_INIT;
+        struct options o;
+
+        config_init(&c);
+        ASSERT_OK(options_read(&c, s, &o, &err), err);
+        ASSERT(spec_annotation(s, names[i]) == NULL);
+        ASSERT_STR(spec_annotation(s, "other"), "2"); /* document.h */
+        free(c.allow_annotations);
+        c.allow_annotations = str_dup(names[i]);
+        ASSERT_OK(options_read(&c, kept, &o, &err), err);
+        ASSERT_STR(spec_annotation(kept, names[i]), "1");
+    }
+}
+
 TEST(others_change_nothing)
 {
     struct options o =
@@ -211,14 +251,21 @@ TEST(the_administrators_defaults_fill_gaps)
 {
     AUTO(config_release) struct config c;
     AUTO(spec_free) struct spec *s = spec_with("\"io.lcow.cpus\":\"2\"", "");
+    AUTO(spec_free) struct spec *same = spec_copy(s);
     struct options o;
     struct err err = ERR_INIT;
 
     config_init(&c);
     strv_add(&c.default_annotations, "io.lcow.cpus=4");
     strv_add(&c.default_annotations, "io.lcow.memory_mib=512");
-    options_defaults(&c, s);
-    ASSERT_OK(options_read(&c, s, &o, &err), err);
+    for (int i = 0; i < 2; i++) { /* a container's own counts only where it is allowed */
+        ASSERT_OK(options_read(&c, s, &o, &err), err);
+        ASSERT_EQ(o.cpus, 4);
+        ASSERT_EQ(o.memory_mib, 512);
+    }
+    free(c.allow_annotations);
+    c.allow_annotations = str_dup("io.lcow.cpus");
+    ASSERT_OK(options_read(&c, same, &o, &err), err);
     ASSERT_EQ(o.cpus, 2);
     ASSERT_EQ(o.memory_mib, 512);
 }

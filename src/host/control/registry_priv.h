@@ -143,6 +143,7 @@ struct container {
     bool asked_to_end;       /* by a sandbox that is being stopped */
     bool shares_empty_dirs;  /* they are the host's, not the VM's; of a pod: of all in it */
     bool no_writable_shares; /* an annotation says so */
+    bool privileged;         /* document_opts.privileged */
     struct spec_limits limits;
     bool own_pids;        /* a pid namespace of its own: its end ends them all */
     struct process *init; /* NULL until create got that far */

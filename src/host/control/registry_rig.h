@@ -116,6 +116,8 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
     place_init(&r->place, "/tmp");
     r->dir = r->place.dir;
     config_init(&r->config);
+    free(r->config.allow_annotations);
+    r->config.allow_annotations = str_dup("io.lcow.*");
     free(r->config.run_root);
     r->config.run_root = str_format("%s/run", r->dir);
     r->events = events_new();

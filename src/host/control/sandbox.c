@@ -9,6 +9,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
+#include "oci/pods.h"
 #include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -83,6 +84,7 @@ static int load_spec(struct ctx *ctx, const struct sandbox_create *c, struct spe
     }
     if (sandbox_spec_parse(c, text, len, ret, err) < 0)
         return err_wrap(err, "%s/config.json", c->bundle);
+    pods_drop_ours(*ret);
     return 0;
 }
 
@@ -133,7 +135,6 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
         return -1;
     if (load_spec(ctx, c, &spec, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
-    options_defaults(r->o.config, spec);
     if (options_read(r->o.config, spec, &options, err) < 0 ||
         sizing_of(r->o.config, spec, &options, &size, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);

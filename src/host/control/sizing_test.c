@@ -27,6 +27,8 @@ static void expect(const char *resources, const char *annotations, uint32_t mib,
     struct err err = ERR_INIT;
 
     config_init(&c);
+    free(c.allow_annotations);
+    c.allow_annotations = str_dup("io.lcow.*");
     c.max_memory_mib = 4096;
     c.max_cpus = 8;
     ASSERT_OK(options_read(&c, s, &o, &err), err);
@@ -69,6 +71,8 @@ TEST(annotations_win_if_they_are_allowed)
     expect("\"memory\":{\"limit\":536870912}",
            "\"io.lcow.memory_mib\":\"1024\",\"io.lcow.cpus\":\"4\"", 1024, 4);
     config_init(&c);
+    free(c.allow_annotations);
+    c.allow_annotations = str_dup("io.lcow.memory_mib io.lcow.rootfs");
     ASSERT_OK(options_read(&c, s, &o, &err), err);
     ASSERT_EQ(o.memory_mib, 512);
     ASSERT(o.shared_rootfs);
