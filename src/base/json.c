@@ -8,6 +8,8 @@
 #include <string.h>
 #include <strings.h>
 
+#define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD; jansson needs ten times as long for an escape */
+
 /* The scan: the whole grammar of RFC 8259 without recursion, one bit per open level. Run twice at
  * most: first to check and to see whether jansson can read the text as it is; then, if not, to
  * write a copy that it can read. */
@@ -99,7 +101,7 @@ static int scan_unicode(struct scan *s, bool is_key, bool at_start)
     }
     if (c >= 0xdc00 && c <= 0xdfff) {
         s->rewrite = true;
-        copy(s, "\\ufffd", 6);
+        copy(s, REPLACEMENT, sizeof(REPLACEMENT) - 1);
     } else {
         copy(s, s->text + s->at, used);
     }
@@ -147,7 +149,7 @@ static int scan_string(struct scan *s, bool is_key)
             s->at += n;
         } else {
             s->rewrite = true;
-            copy(s, "\\ufffd", 6);
+            copy(s, REPLACEMENT, sizeof(REPLACEMENT) - 1);
             s->at++;
         }
         plain = s->at;

@@ -369,6 +369,9 @@ struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *ti
     b->vmm = vmm;
     b->timeline = timeline;
     b->next_port = PORT_STDIO_FIRST;
+    b->unasked = (struct bucket){ .burst = BRIDGE_UNASKED_BURST, .per_s = BRIDGE_UNASKED_PER_S };
+    b->unasked_bytes =
+        (struct bucket){ .burst = BRIDGE_UNASKED_BYTES_BURST, .per_s = BRIDGE_UNASKED_BYTES_PER_S };
     cancel_init(&b->life, NULL);
     cancel_init(&b->log_life, NULL);
     waitq_init(&b->idle_q);

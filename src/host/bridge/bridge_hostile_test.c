@@ -71,6 +71,10 @@ static const struct poison poisons[] = {
     { "length 15", 0x20100c01, 15, 0, "", false, "bad frame" },
     { "length 2^32-1", 0x20100c01, UINT32_MAX, 0, "", false, "bad frame" },
     { "length beyond the limit", 0x20100c01, BRIDGE_MAX_RECEIVE + 1, 0, "", false, "bad frame" },
+    { "a notification of 1 MiB", 0x30100101, 1u << 20, 0, "", false, "at most 4096" },
+    { "a notification of 4097 bytes", 0x30100101, 4097, 0, "", false, "at most 4096" },
+    { "an answer that nobody awaits, not yet sent", 0x20100c01, 60000, 7, "", false,
+      "nobody made" },
     { "truncated header", 0, 0, 0, NULL, true, "stream ended" },
     { "truncated payload", 0x20100c01, 100, 0, "{\"Res", true, "stream ended" },
     { "unknown id", 0x20100c01, 28, 7, OK_BODY, false, "nobody made" },
@@ -180,6 +184,85 @@ TEST_VIRTUAL(news_of_unknown_containers_are_kept_up_to_a_limit)
     ASSERT(bridge_take_exit(t.g, "container-10"));
     ASSERT(!bridge_take_exit(t.g, "container-10"));
     ASSERT(bridge_take_exit(t.g, "container-73"));
+    bench_close(&t);
+}
+
+static void flood_main(void *arg)
+{
+    struct calling *c = arg;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    fake_guest_exit_frame(&out, "nobody");
+    for (uint32_t i = 0; i < c->code && c->r == 0; i++)
+        c->r = stream_write_full(c->ctx, c->bench->peer, out.data, out.len, &c->err);
+    c->done = true;
+}
+
+/* All containers and execs of a VM may end at once. */
+TEST_VIRTUAL(a_thousand_exits_at_once_are_heard_at_once)
+{
+    struct bench t = { 0 };
+    struct calling flood = { .code = 1024 }, c = { 0 };
+    uint64_t began = loop_now(ctx->loop);
+    struct frame f;
+
+    bench_connect(&t, ctx);
+    go(&t, &c, signal_main);
+    expect(&t, BRIDGE_SIGNAL_PROCESS, &f);
+    flood.bench = &t;
+    flood.ctx = ctx;
+    flood_main(&flood);
+    reply(&t, &f, OK_BODY);
+    free(f.body);
+    settle(&t);
+    ASSERT_OK(c.r, c.err);
+    ASSERT_EQ(loop_now(ctx->loop) - began, 0);
+    bench_close(&t);
+}
+
+/* The clock stands still but for our own pauses: what is read in a second is bounded by them, on
+ * whatever machine. */
+TEST_VIRTUAL(a_guest_that_floods_the_bridge_is_read_slowly_and_its_answers_wait)
+{
+    struct bench t = { 0 };
+    struct calling flood = { .code = BRIDGE_UNASKED_BURST + 3 * BRIDGE_UNASKED_PER_S }, c = { 0 };
+    uint64_t began = loop_now(ctx->loop), took;
+    struct frame f;
+
+    bench_connect(&t, ctx);
+    go(&t, &c, signal_main);
+    expect(&t, BRIDGE_SIGNAL_PROCESS, &f);
+    flood.bench = &t;
+    flood.ctx = ctx;
+    flood_main(&flood);
+    ASSERT_OK(flood.r, flood.err);
+    reply(&t, &f, OK_BODY);
+    free(f.body);
+    settle(&t);
+    ASSERT_OK(c.r, c.err);
+    took = loop_now(ctx->loop) - began;
+    ASSERT(took >= 2 * NS_PER_S && took <= 4 * NS_PER_S);
+    ASSERT(t.g->ops->connected(t.g));
+    bench_close(&t);
+}
+
+TEST_VIRTUAL(large_notifications_are_counted_by_their_bytes)
+{
+    struct bench t = { 0 };
+    AUTO_FREE char *body = mem_zalloc(BRIDGE_UNASKED_MAX - BRIDGE_HEADER_BYTES + 1);
+    unsigned n = (BRIDGE_UNASKED_BYTES_BURST + 4 * BRIDGE_UNASKED_BYTES_PER_S) / BRIDGE_UNASKED_MAX;
+    uint64_t began = loop_now(ctx->loop);
+    struct err err = ERR_INIT;
+
+    memset(body, ' ', BRIDGE_UNASKED_MAX - BRIDGE_HEADER_BYTES);
+    memcpy(body, "{}", 2);
+    bench_connect(&t, ctx);
+    for (unsigned i = 0; i < n; i++)
+        send_frame(&t, 0x30100101, 0, body);
+    while (bridge_of(t.g)->unasked_bytes.full_at_ns < began + 12 * NS_PER_S)
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_S / 4, &err), err);
+    ASSERT(loop_now(ctx->loop) - began >= 3 * NS_PER_S);
+    ASSERT(t.g->ops->connected(t.g));
     bench_close(&t);
 }
 

@@ -1,5 +1,6 @@
 /* bridge_priv.h - the inside of the bridge, for bridge*.c, guestlog.c and their tests. */
 #pragma once
+#include "base/bucket.h"
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/list.h"
@@ -15,6 +16,13 @@ struct vmm_listener;
 #define BRIDGE_QUEUE_MAX (32u << 20) /* bytes waiting to be sent */
 #define BRIDGE_ABANDONED_MAX 1024    /* calls given up whose answers may still come */
 #define BRIDGE_NOTES_MAX 64          /* container exits nobody has asked about */
+/* What the guest sends without being asked: the exit of a container, some 250 bytes. All that a VM
+ * can have may end at once; a guest that sends more is read slowly, and its answers come late. */
+#define BRIDGE_UNASKED_MAX 4096 /* bytes of one, with its header */
+#define BRIDGE_UNASKED_BURST 2048
+#define BRIDGE_UNASKED_PER_S 200
+#define BRIDGE_UNASKED_BYTES_BURST (512u << 10)
+#define BRIDGE_UNASKED_BYTES_PER_S (64u << 10)
 #define BRIDGE_ENTROPY_LIMIT (10 * NS_PER_S)
 #define BRIDGE_KILL_LIMIT (5 * NS_PER_S) /* to kill a process whose streams did not come */
 #define BRIDGE_FIBERS_LIMIT NS_PER_S     /* for our own fibers to end once they are cancelled */
@@ -78,6 +86,7 @@ struct bridge {
     size_t n_abandoned, abandoned_cap;
     struct list notes;
     size_t n_notes;
+    struct bucket unasked, unasked_bytes;
 
     uint32_t next_port;
     struct guest_caps caps;

@@ -135,26 +135,45 @@ static bool not_yet_sent(struct bridge *b, uint64_t id)
     return false;
 }
 
+static size_t payload_len(const struct bridge_header *h)
+{
+    return h->size - BRIDGE_HEADER_BYTES;
+}
+
+static bool is_awaited(struct bridge *b, uint64_t id)
+{
+    return find_call(b, id) && !not_yet_sent(b, id);
+}
+
+/* Nobody waits for it any more: not kept, and not looked at. */
+static int skip_answer(struct ctx *ctx, struct bridge *b, const struct bridge_header *h,
+                       struct err *err)
+{
+    char buf[4096];
+
+    for (size_t left = payload_len(h), n; left > 0; left -= n) {
+        n = left < sizeof(buf) ? left : sizeof(buf);
+        if (stream_read_full(ctx, b->stream, buf, n, err) < 0)
+            return -1;
+    }
+    log_debug(ctx, "late answer dropped", F_U("id", h->id),
+              F_STR("message", bridge_message_name(h->type)));
+    return 0;
+}
+
+/* The caller may have given up while the answer was read. */
 static void take_response(struct bridge *b, const struct bridge_header *h, char **payload)
 {
     struct bridge_call *c = find_call(b, h->id);
 
-    if (c && !not_yet_sent(b, h->id)) {
-        c->payload = TAKE_PTR(*payload);
-        c->len = h->size - BRIDGE_HEADER_BYTES;
-        c->done = true;
-        waitq_wake_all(&c->q);
+    if (!c) {
+        (void)take_abandoned(b, h->id);
         return;
     }
-    if (take_abandoned(b, h->id)) {
-        struct ctx ctx = ctx_root(b->loop);
-
-        log_debug(&ctx, "late answer dropped", F_U("id", h->id),
-                  F_STR("message", bridge_message_name(h->type)));
-        return;
-    }
-    bridge_condemn(b, "the guest answered a call that nobody made (%s, id %llu)",
-                   bridge_message_name(h->type), (unsigned long long)h->id);
+    c->payload = TAKE_PTR(*payload);
+    c->len = payload_len(h);
+    c->done = true;
+    waitq_wake_all(&c->q);
 }
 
 static void take_notification(struct bridge *b, const char *payload, size_t len)
@@ -185,6 +204,42 @@ static void take_notification(struct bridge *b, const char *payload, size_t len)
     }
 }
 
+/* What this answer may have. Only a dump of stacks and the properties of many processes are long.
+ */
+static uint32_t most_bytes(uint32_t type)
+{
+    return type == bridge_response_type(BRIDGE_DUMP_STACKS) ||
+                   type == bridge_response_type(BRIDGE_GET_PROPERTIES)
+               ? BRIDGE_MAX_RECEIVE
+               : BRIDGE_MAX_RESPONSE;
+}
+
+/* All that a header alone can be refused for: what is not read costs nothing. 0 if it is refused
+ * and the bridge is closed. */
+static bool admit(struct bridge *b, const struct bridge_header *h, bool note, bool late)
+{
+    uint32_t most = note ? BRIDGE_UNASKED_MAX : most_bytes(h->type);
+
+    if (!note && !late && !is_awaited(b, h->id))
+        bridge_condemn(b, "the guest answered a call that nobody made (%s, id %llu)",
+                       bridge_message_name(h->type), (unsigned long long)h->id);
+    else if (h->size > most)
+        bridge_condemn(b, "the guest sent %s of %u bytes: at most %u",
+                       note ? "a notification" : "an answer", h->size, most);
+    return !b->closed;
+}
+
+/* A guest that sends more than it may is heard later. Its answers wait behind: theirs, too, are the
+ * calls that run into their limits. */
+static int slow_down(struct ctx *ctx, struct bridge *b, uint32_t bytes, struct err *err)
+{
+    uint64_t now = loop_now(b->loop), first = bucket_take(&b->unasked, 1, now),
+             second = bucket_take(&b->unasked_bytes, bytes, now);
+    uint64_t pause = first > second ? first : second;
+
+    return pause > 0 ? fiber_sleep(ctx, pause, err) : 0;
+}
+
 /* One frame; -1 when the bridge is to be closed for the reason in err. */
 static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
 {
@@ -198,14 +253,22 @@ static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
         bridge_condemn(b, "the guest sent a bad frame: %s", err->msg);
         return 0;
     }
-    payload = mem_alloc(h.size - BRIDGE_HEADER_BYTES + 1);
-    if (stream_read_full(ctx, b->stream, payload, h.size - BRIDGE_HEADER_BYTES, err) < 0)
+
+    bool note = bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION;
+    bool late = !note && take_abandoned(b, h.id);
+
+    if (!admit(b, &h, note, late) || (note && slow_down(ctx, b, h.size, err) < 0))
+        return 0; /* closed, in both cases */
+    if (late)
+        return skip_answer(ctx, b, &h, err);
+    payload = mem_alloc(payload_len(&h) + 1);
+    if (stream_read_full(ctx, b->stream, payload, payload_len(&h), err) < 0)
         return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
-    payload[h.size - BRIDGE_HEADER_BYTES] = '\0';
+    payload[payload_len(&h)] = '\0';
     if (b->closed)
         return 0;
-    if (bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION)
-        take_notification(b, payload, h.size - BRIDGE_HEADER_BYTES);
+    if (note)
+        take_notification(b, payload, payload_len(&h));
     else
         take_response(b, &h, &payload);
     return 0;

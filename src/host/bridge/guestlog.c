@@ -50,8 +50,14 @@ void guestlog_escape(struct sbuf *out, const char *s, size_t len, size_t max)
 
 void guestlog_init(struct guestlog *l, struct timeline *timeline, uint64_t now_ns)
 {
-    *l =
-        (struct guestlog){ .timeline = timeline, .floor_ns = now_ns, .rate.burst = GUESTLOG_BURST };
+    *l = (struct guestlog){
+        .timeline = timeline,
+        .floor_ns = now_ns,
+        .rate.burst = GUESTLOG_BURST,
+        .slow = { .burst = GUESTLOG_SLOW_BURST, .per_s = GUESTLOG_SLOW_PER_S },
+        .parsed = { .burst = GUESTLOG_PARSED_BURST, .per_s = GUESTLOG_PARSED_PER_S },
+        .read = { .burst = GUESTLOG_READ_BURST, .per_s = GUESTLOG_READ_PER_S },
+    };
 }
 
 static uint64_t to_host(const struct guestlog *l, uint64_t guest_ns, uint64_t now_ns)
@@ -161,8 +167,12 @@ static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s
 {
     char at[CLOCK_RFC3339_SIZE];
 
-    if (!log_on(s->level) || !log_rate_ok(&l->rate, now_ns))
+    if (!log_on(s->level))
         return;
+    if (!log_rate_ok(&l->rate, now_ns) || !bucket_try(&l->slow, 1, now_ns)) {
+        l->lost++;
+        return;
+    }
 
     struct log_field fields[] = {
         F_STR("source", s->source), F_STR("text", s->text), {}, {}, {}, {}
@@ -175,8 +185,9 @@ static void emit(struct guestlog *l, const struct ctx *ctx, const struct said *s
         clock_rfc3339(loop_wall(ctx->loop) - (now_ns - s->at_ns), at);
         fields[n++] = (struct log_field)F_STR("at", at);
     }
-    if (l->rate.lost > 0)
-        fields[n++] = (struct log_field)F_U("lost", l->rate.lost);
+    if (l->lost > 0)
+        fields[n++] = (struct log_field)F_U("lost", l->lost);
+    l->lost = 0;
     log_write(ctx, s->level, s->msg, fields);
 }
 
@@ -211,6 +222,10 @@ bool guestlog_line(struct guestlog *l, const struct ctx *ctx, const char *line, 
         len--;
     if (len == 0)
         return true;
+    if (!bucket_try(&l->parsed, len, now_ns)) {
+        l->lost++; /* whatever it is */
+        return true;
+    }
     if (js_parse(line, len, GUESTLOG_LINE_MAX, &root, &err) < 0 || !json_is_object(root))
         return false;
     (void)js_str(root, "msg", &msg, &err); /* of another type: shown among the other fields */
@@ -288,10 +303,28 @@ static void finish(struct guestlog *l, const struct ctx *ctx, struct reading *r,
     if (!r->last_words && guestlog_line(l, ctx, r->line.data, r->line.len, now_ns))
         return;
     guestlog_escape(&text, r->line.data, r->line.len, GUESTLOG_LAST_WORDS_MAX);
-    emit(l, ctx,
-         &(struct said){
-             .level = LOG_ERROR, .msg = "gcs terminated", .source = "guest", .text = text.data },
-         now_ns);
+    /* One for each VM, and why it ended: it needs no leave. */
+    log_write(ctx, LOG_ERROR, "gcs terminated",
+              (const struct log_field[]){ F_STR("source", "guest"), F_STR("text", text.data), {} });
+}
+
+/* A guest that floods and is gone: no line comes that could tell. */
+static void tell_lost(struct guestlog *l, const struct ctx *ctx)
+{
+    if (l->lost > 0)
+        log_warn(ctx, "log lines of the guest were left out", F_U("lost", l->lost));
+    l->lost = 0;
+}
+
+/* Reads no faster than it may: the guest waits, not we. */
+static int slow_down(struct ctx *ctx, struct guestlog *l, size_t n, struct err *err)
+{
+    uint64_t pause = bucket_take(&l->read, n, loop_now(ctx->loop));
+
+    if (pause > 0)
+        return fiber_sleep(ctx, pause, err);
+    fiber_yield(ctx->loop); /* a guest that never stops talking is not alone here */
+    return 0;
 }
 
 int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct err *err)
@@ -303,9 +336,12 @@ int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct 
 
     while ((ret = stream_read(ctx, s, buf, sizeof(buf), &n, err)) == 0 && n > 0) {
         take_bytes(l, ctx, &r, buf, n, loop_now(ctx->loop));
-        fiber_yield(ctx->loop); /* a guest that never stops talking is not alone here */
+        ret = slow_down(ctx, l, n, err);
+        if (ret < 0)
+            break;
     }
     finish(l, ctx, &r, loop_now(ctx->loop));
+    tell_lost(l, ctx);
     sbuf_release(&r.line);
     return ret;
 }

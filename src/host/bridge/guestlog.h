@@ -4,6 +4,7 @@
  * lines go into the timeline, on the host's clock. What is no JSON is the agent's last words: it
  * and the rest become one "gcs terminated" record. */
 #pragma once
+#include "base/bucket.h"
 #include "base/log.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -18,7 +19,18 @@ struct timeline;
 #define GUESTLOG_LINE_MAX (16 * 1024)
 #define GUESTLOG_TEXT_MAX 2048 /* of one field, after escaping */
 #define GUESTLOG_LAST_WORDS_MAX (8 * 1024)
-#define GUESTLOG_BURST 200 /* lines a second */
+/* Lines that become ours: so many in one second, and in the long run so few that 110 pods (as many
+ * as a kubelet runs) together stay below the rate at which journald drops lines of containerd and
+ * all its shims, 10,000 in 30 s. What is left out is counted. */
+#define GUESTLOG_BURST 200
+#define GUESTLOG_SLOW_BURST 1000
+#define GUESTLOG_SLOW_PER_S 2
+/* Bytes that are looked at; more is read and left out. */
+#define GUESTLOG_PARSED_BURST (2u << 20)
+#define GUESTLOG_PARSED_PER_S (256u << 10)
+/* Bytes that are read; the guest has to wait with more. */
+#define GUESTLOG_READ_BURST (8u << 20)
+#define GUESTLOG_READ_PER_S (4u << 20)
 #define GUESTLOG_STAGES 32
 #define GUESTLOG_STAGE_NAME 28
 
@@ -31,6 +43,8 @@ struct guestlog {
     struct timeline *timeline;
     uint64_t floor_ns; /* nothing in the guest is older than this, on the host's clock */
     struct log_rate rate;
+    struct bucket slow, parsed, read;
+    uint64_t lost;     /* lines that were left out since the last that was not */
     uint64_t too_long; /* lines skipped */
     /* Host time minus guest time, the least seen: a line is never received before it was
      * written, so the quickest one is nearest to the truth. */

@@ -8,6 +8,7 @@
 #include "host/bridge/guestlog.h"
 #include <fcntl.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -28,7 +29,7 @@ static void log_begin(void)
 
 static const char *log_text(void)
 {
-    static char text[256 * 1024];
+    static char text[1024 * 1024];
     ssize_t n = pread(sink, text, sizeof(text) - 1, 0);
 
     text[n > 0 ? n : 0] = '\0';
@@ -147,6 +148,43 @@ TEST(a_flood_is_rated_and_the_loss_is_told)
     ASSERT_HAS(log_text(), "\"lost\":50");
 }
 
+TEST(in_the_long_run_a_guest_has_few_lines)
+{
+    struct guestlog l;
+    unsigned n = 0;
+
+    log_begin();
+    guestlog_init(&l, NULL, NOW);
+    for (uint64_t at = 0; at < 1000 * NS_PER_S; at += NS_PER_S / 10, n++)
+        ASSERT(guestlog_line(&l, NULL, "{\"msg\":\"x\"}", 11, NOW + at));
+    ASSERT_EQ(n, 10000);
+    ASSERT(log_lines() >= GUESTLOG_SLOW_BURST + 990 * GUESTLOG_SLOW_PER_S);
+    ASSERT(log_lines() <= GUESTLOG_SLOW_BURST + 1010 * GUESTLOG_SLOW_PER_S);
+    /* Each that was left out is told once. */
+    unsigned lost = 0;
+    for (const char *p = log_text(); (p = strstr(p, "\"lost\":")); p++)
+        lost += (unsigned)atoi(p + 7);
+    ASSERT_EQ(lost + l.lost + log_lines(), n);
+}
+
+TEST(a_flood_of_long_lines_is_not_even_parsed)
+{
+    struct guestlog l;
+    size_t len = 16000;
+    AUTO_FREE char *text = mem_zalloc(len + 1);
+
+    memset(text, '\t', len);
+    memcpy(text, "{}", 2);
+    log_begin();
+    guestlog_init(&l, NULL, NOW);
+    for (unsigned i = 0; i < GUESTLOG_PARSED_BURST / len; i++)
+        ASSERT(guestlog_line(&l, NULL, text, len, NOW));
+    text[0] = '!'; /* which would be the agent's last words, if it were looked at */
+    ASSERT(guestlog_line(&l, NULL, text, len, NOW));
+    ASSERT(l.lost > 0);
+    ASSERT(!guestlog_line(&l, NULL, text, len, NOW + NS_PER_S));
+}
+
 /* --- boot stages --- */
 
 static void stage(struct guestlog *l, const char *name, uint64_t start, uint64_t end, uint64_t now,
@@ -247,6 +285,26 @@ TEST_VIRTUAL(lines_are_found_however_they_arrive)
     feed(ctx, &l, text, sizeof(text) - 1, 1);
     ASSERT_EQ(log_lines(), 3);
     ASSERT_HAS(log_text(), "three");
+}
+
+TEST_VIRTUAL(a_guest_that_floods_its_log_has_to_wait)
+{
+    struct guestlog l;
+    size_t len = GUESTLOG_READ_BURST + 3 * GUESTLOG_READ_PER_S;
+    AUTO_FREE char *text = mem_alloc(len);
+    uint64_t began = loop_now(ctx->loop), took;
+
+    memset(text, '\n', len);
+    memcpy(text, "{\"msg\":\"a\"}", 11);
+    for (size_t i = 16; i + 16 <= len; i += 16)
+        memcpy(text + i, "{\"msg\":\"b\"}", 11);
+    log_begin();
+    guestlog_init(&l, NULL, NOW);
+    feed(ctx, &l, text, len, len);
+    took = loop_now(ctx->loop) - began;
+    ASSERT(took >= 2 * NS_PER_S && took <= 4 * NS_PER_S);
+    ASSERT_HAS(log_text(), "log lines of the guest were left out");
+    ASSERT_EQ(l.lost, 0);
 }
 
 TEST_VIRTUAL(last_words_become_one_record)
