@@ -56,7 +56,8 @@ int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *er
 bool child_done(const struct child *c, int *ret_status);
 /* 0 or -errno; -ESRCH once it is gone. Never hits another process. */
 int child_kill(struct child *c, int signo);
-/* Kills it if it still runs, and reaps it. NULL is fine. Blocks only for the kernel's reaping. */
+/* Kills it if it still runs, and reaps it. NULL is fine. Blocks for 50 ms at most: a child that the
+ * kernel does not let die yet is reaped by the loop when it ends. */
 void child_free(struct child *c);
 AUTO_DEFINE(struct child *, child_free);
 /* Lets go of it without ending it: a daemon that outlives us. Nobody may be waiting for it. */

@@ -23,6 +23,7 @@
 #include <unistd.h>
 
 #define CHILD_FDS_MAX 64
+#define REAP_MS 50 /* the loop stands still for so long at most */
 
 struct child {
     struct loop *loop;
@@ -352,17 +353,54 @@ void child_leave(struct child *c)
     free(c);
 }
 
+/* True if it is dead, and reaped now. */
+static bool reap(int pidfd, int wait_ms)
+{
+    struct pollfd p = { .fd = pidfd, .events = POLLIN };
+    siginfo_t info = { 0 };
+
+    while (poll(&p, 1, wait_ms) < 0 && errno == EINTR)
+        ;
+    return waitid(P_PIDFD, (id_t)pidfd, &info, WEXITED | WNOHANG) < 0 || info.si_pid != 0;
+}
+
+void orphan_free(struct orphan *o)
+{
+    source_remove(o->loop, &o->source);
+    list_remove(&o->node);
+    fd_close(o->pidfd);
+    free(o);
+}
+
+static void orphan_ended(struct source *s, uint32_t events)
+{
+    struct orphan *o = CONTAINER_OF(s, struct orphan, source);
+
+    (void)events;
+    if (reap(o->pidfd, 0))
+        orphan_free(o);
+}
+
+static void orphan_leave(struct loop *loop, int pidfd)
+{
+    struct orphan *o = mem_new(struct orphan);
+
+    *o = (struct orphan){ .loop = loop, .pidfd = pidfd };
+    list_append(&loop->orphans, &o->node);
+    if (source_add(loop, &o->source, pidfd, EPOLLIN, orphan_ended) < 0)
+        orphan_free(o); /* stays a zombie until we end; init reaps it then */
+}
+
 void child_free(struct child *c)
 {
-    siginfo_t info;
-
     if (!c)
         return;
     source_remove(c->loop, &c->source);
     if (!c->done.set) {
         (void)pidfd_send_signal(c->pidfd, SIGKILL, NULL, 0);
-        while (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED) < 0 && errno == EINTR)
-            ;
+        /* A process in an uninterruptible call (a dead file system) ends when the call does. */
+        if (!reap(c->pidfd, REAP_MS))
+            orphan_leave(c->loop, TAKE_FD(c->pidfd));
     }
     fd_close(c->pidfd);
     free(c);

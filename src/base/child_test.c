@@ -18,6 +18,7 @@
 #include <string.h>
 #include <sys/pidfd.h>
 #include <sys/prctl.h>
+#include <sys/ptrace.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -346,4 +347,74 @@ TEST_FIBER(a_child_whose_parent_dies_before_its_exec_ends)
     close(p[1]);
     ASSERT_OK(r, err);
     ASSERT_EQ(WEXITSTATUS(status), 127);
+}
+
+/* A process that holds pid at its end until our end of the pipe closes. */
+static pid_t hold_end(pid_t pid, int *ret_release)
+{
+    int ready[2], release[2];
+    char c;
+
+    ASSERT(pipe2(ready, O_CLOEXEC) == 0 && pipe2(release, O_CLOEXEC) == 0);
+
+    pid_t tracer = fork();
+
+    ASSERT(tracer >= 0);
+    if (tracer == 0) {
+        fd_close(release[1]);
+        if (ptrace(PTRACE_SEIZE, pid, NULL, PTRACE_O_TRACEEXIT) == 0)
+            (void)!write(ready[1], "r", 1);
+        fd_close(ready[1]);
+        (void)!read(release[0], &c, 1);
+        _exit(0);
+    }
+    fd_close(ready[1]);
+    fd_close(release[0]);
+    *ret_release = release[1];
+
+    bool held = read(ready[0], &c, 1) == 1;
+
+    fd_close(ready[0]);
+    if (!held) {
+        fd_close(release[1]);
+        ASSERT_EQ(waitpid(tracer, NULL, 0), tracer);
+        tap_skip("ptrace is forbidden here");
+    }
+    return tracer;
+}
+
+static bool is_ours(pid_t pid)
+{
+    siginfo_t info;
+
+    return waitid(P_PID, (id_t)pid, &info, WEXITED | WNOHANG | WNOWAIT) == 0;
+}
+
+static int allow_ptrace(void *arg, struct err *err)
+{
+    (void)arg, (void)err;
+    (void)prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY); /* Yama is not everywhere */
+    return 0;
+}
+
+TEST_FIBER(a_child_that_does_not_end_holds_up_nobody_and_is_reaped_when_it_does)
+{
+    const char *argv[] = { "sleep", "600", NULL };
+    struct child_opts o = { .argv = argv, .setup = allow_ptrace };
+    struct err err = ERR_INIT;
+    struct child *c;
+    int release;
+
+    ASSERT_OK(child_spawn(ctx, &o, &c, &err), err);
+
+    pid_t pid = child_pid(c), tracer = hold_end(pid, &release);
+    uint64_t begin = clock_mono();
+
+    child_free(c);
+    ASSERT(clock_mono() - begin < 2 * NS_PER_S);
+    ASSERT(is_ours(pid)); /* killed, but not dead */
+    fd_close(release);
+    for (struct ctx soon = ctx_with_timeout(ctx, 20 * NS_PER_S); is_ours(pid);)
+        ASSERT_OK(fiber_sleep(&soon, NS_PER_MS, &err), err);
+    ASSERT_EQ(waitpid(tracer, NULL, 0), tracer);
 }

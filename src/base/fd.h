@@ -17,6 +17,18 @@ void fd_close_auto(int *fd);
         take_fd_;                                                                                  \
     })
 
+/* Of a client's file: close() waits for its server, for ever if that is a dead NFS, and the last
+ * one of a detached tree unmounts it. Another thread does it. The caller waits 20 ms at most, so
+ * that the file is closed on return if its server answers; else it is closed when it does. */
+void fd_close_later(int fd); /* -1 is fine; keeps errno */
+void fd_close_later_auto(int *fd);
+#define AUTO_FD_LATER __attribute__((cleanup(fd_close_later_auto)))
+/* Threads that still wait for a close(). */
+unsigned fd_closing(void);
+/* For the end of a process in which some still do, or might: the kernel closes the rest only after
+ * those. Closes sockets, pipes and files below dir, from 3 on. */
+void fd_close_ours(const char *dir);
+
 int fd_nonblock(int fd);
 /* Which of events (POLLIN, POLLOUT), POLLERR and POLLHUP hold at this moment. Never waits. */
 int fd_ready_now(int fd, short events);

@@ -50,17 +50,50 @@ static size_t fiber_stack_size(const struct fiber *f)
     return (size_t)((const char *)f - ((const char *)f->map + GUARD_BYTES));
 }
 
+/* NULL if there is no memory. */
+static void *stack_new(void)
+{
+    void *map =
+        mmap(NULL, MAP_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+
+    if (map == MAP_FAILED)
+        return NULL;
+    if (mprotect((char *)map + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) < 0) {
+        munmap(map, MAP_BYTES);
+        return NULL;
+    }
+    return map;
+}
+
+void fiber_fill_reserve(struct loop *loop)
+{
+    void *map;
+
+    while (loop->n_reserve < LOOP_RESERVE_STACKS && (map = stack_new()))
+        loop->reserve[loop->n_reserve++] = map;
+}
+
+int fiber_admit(struct loop *loop, struct err *err)
+{
+    void *map = loop->n_spare > 0 ? NULL : stack_new();
+
+    if (map)
+        loop->spare[loop->n_spare++] = map;
+    return loop->n_spare > 0 ? 0
+                             : err_set(err, ERR_EXHAUSTED, "no memory for another fiber's stack");
+}
+
 static void *stack_map(struct loop *loop)
 {
     if (loop->n_spare > 0)
         return loop->spare[--loop->n_spare];
 
-    void *map =
-        mmap(NULL, MAP_BYTES, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    void *map = stack_new();
 
-    if (map == MAP_FAILED ||
-        mprotect((char *)map + GUARD_BYTES, STACK_BYTES, PROT_READ | PROT_WRITE) < 0) {
-        fprintf(stderr, "fiber: no memory for a stack\n");
+    if (!map && loop->n_reserve > 0)
+        map = loop->reserve[--loop->n_reserve];
+    if (!map) {
+        fprintf(stderr, "fiber: no memory for a stack, and the reserve is used up\n");
         abort();
     }
     return map;
@@ -71,10 +104,15 @@ static void stack_unmap(struct loop *loop, void *map)
 #ifdef FIBER_ASAN
     ASAN_UNPOISON_MEMORY_REGION((char *)map + GUARD_BYTES, STACK_BYTES);
 #endif
-    if (loop->n_spare < LOOP_SPARE_STACKS) {
+    bool reserve = loop->n_reserve < LOOP_RESERVE_STACKS;
+
+    if (reserve || loop->n_spare < LOOP_SPARE_STACKS) {
         /* Keep the top page, where every fiber lives; what a deep call once touched goes. */
         madvise((char *)map + GUARD_BYTES, STACK_BYTES - 4096, MADV_DONTNEED);
-        loop->spare[loop->n_spare++] = map;
+        if (reserve)
+            loop->reserve[loop->n_reserve++] = map;
+        else
+            loop->spare[loop->n_spare++] = map;
         return;
     }
     munmap(map, MAP_BYTES);
@@ -84,6 +122,12 @@ void fiber_free_spares(struct loop *loop)
 {
     while (loop->n_spare > 0)
         munmap(loop->spare[--loop->n_spare], MAP_BYTES);
+}
+
+void fiber_free_reserve(struct loop *loop)
+{
+    while (loop->n_reserve > 0)
+        munmap(loop->reserve[--loop->n_reserve], MAP_BYTES);
 }
 
 static void fiber_main(unsigned hi, unsigned lo)

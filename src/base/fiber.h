@@ -15,9 +15,13 @@ struct loop;
 #define FIBER_STACK_BYTES (64 * 1024) /* four times that under ASan */
 
 /* Starts fn(arg) as a fiber named by fmt (31 characters kept). It runs when the loop gets to it.
- * Nobody joins it: give it a group or a waitq to tell that it is done. */
+ * Nobody joins it: give it a group or a waitq to tell that it is done. If no memory is left for its
+ * stack, it gets one of the reserve, which work that was admitted before needs; aborts without. */
 void fiber_go(struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
+/* Whether the next fiber_go gets its stack without the reserve: ERR_EXHAUSTED if not. Asked before
+ * work from outside (a request, a connection) is admitted. */
+int fiber_admit(struct loop *loop, struct err *err);
 /* NULL outside fibers. */
 struct fiber *fiber_self(const struct loop *loop);
 const char *fiber_name(const struct fiber *f);

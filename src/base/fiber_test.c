@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -388,4 +389,59 @@ TEST(a_large_frame_does_not_jump_over_the_guard_into_another_stack)
 
     ASSERT(waitpid(pid, &status, 0) == pid);
     ASSERT(!WIFEXITED(status) || WEXITSTATUS(status) != 0);
+}
+
+static void ended(void *arg)
+{
+    ++*(int *)arg;
+}
+
+/* In a child. There is no memory for a stack: work from outside is refused, what is admitted goes
+ * on with the reserve, and comes back to it. */
+static void run_without_memory(void *arg)
+{
+    struct loop *loop = arg;
+    struct rlimit none = { 0, 0 };
+    struct err err = ERR_INIT;
+    int n = 0;
+
+    loop_trim(loop);
+    if (setrlimit(RLIMIT_AS, &none) < 0)
+        return;
+    for (int i = 0; i < 20; i++) {
+        if (fiber_admit(loop, &err) == 0 || err.code != ERR_EXHAUSTED)
+            return;
+        fiber_go(loop, ended, &n, "one");
+        fiber_go(loop, ended, &n, "two");
+        (void)loop_run(loop);
+        loop_trim(loop);
+    }
+    if (n != 40)
+        return;
+    fputs("refused, and went on", stderr);
+    abort();
+}
+
+static void use_up_reserve(void *arg)
+{
+    struct loop *loop = arg;
+    struct rlimit none = { 0, 0 };
+    int n = 0;
+
+    loop_trim(loop);
+    if (setrlimit(RLIMIT_AS, &none) < 0)
+        return;
+    for (int i = 0; i < 100; i++)
+        fiber_go(loop, ended, &n, "one");
+}
+
+TEST(without_memory_for_a_stack_new_work_is_refused_and_the_old_goes_on)
+{
+    struct loop *loop = loop_new(NULL);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(fiber_admit(loop, &err), err);
+    ASSERT_ABORTS(run_without_memory, loop, "refused, and went on");
+    ASSERT_ABORTS(use_up_reserve, loop, "the reserve is used up");
+    loop_free(loop);
 }

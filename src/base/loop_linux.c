@@ -25,6 +25,8 @@ struct loop *loop_new(const struct loop_opts *opts)
 
     loop->epoll = loop->signal_fd = loop->signals.fd = -1;
     list_init(&loop->fibers);
+    list_init(&loop->orphans);
+    fiber_fill_reserve(loop);
     if (opts && opts->virtual_time) {
         loop->virtual_time = true;
         loop->virtual_now = VIRTUAL_START;
@@ -47,6 +49,9 @@ void loop_free(struct loop *loop)
     while (!list_empty(&loop->fibers))
         fiber_drop(LIST_ENTRY(loop->fibers.next, struct fiber, in_all));
     fiber_free_spares(loop);
+    fiber_free_reserve(loop);
+    while (!list_empty(&loop->orphans))
+        orphan_free(LIST_FIRST(&loop->orphans, struct orphan, node));
     source_remove(loop, &loop->signals);
     fd_close(loop->signal_fd);
     fd_close(loop->epoll);

@@ -59,9 +59,22 @@ void fiber_park(struct fiber *f, const char *why);
 void fiber_ready(struct fiber *f);
 void fiber_drop(struct fiber *f); /* without running on */
 void fiber_free_spares(struct loop *loop);
+/* Stacks for what must go on when memory is short. Untouched, they cost addresses only. */
+void fiber_fill_reserve(struct loop *loop);
+void fiber_free_reserve(struct loop *loop);
+
+/* A killed child that nobody holds any more and that has not ended yet. */
+struct orphan {
+    struct source source;
+    struct list node;
+    struct loop *loop;
+    int pidfd;
+};
+void orphan_free(struct orphan *o);
 
 #define LOOP_EVENTS 64
 #define LOOP_SPARE_STACKS 16
+#define LOOP_RESERVE_STACKS 8
 
 struct loop {
     bool virtual_time, stopped;
@@ -91,5 +104,8 @@ struct loop {
     size_t asan_stack_size;
     void *spare[LOOP_SPARE_STACKS]; /* mappings of ended fibers */
     size_t n_spare;
+    void *reserve[LOOP_RESERVE_STACKS];
+    size_t n_reserve;
+    struct list orphans;
     struct fiber *ended; /* to be freed after the switch */
 };

@@ -57,8 +57,8 @@ struct work {
     struct bridge_header header;
     uint8_t *payload;
     struct server_call call;
-    char *activity_id; /* ours, once the request is forgotten */
-    bool crowded;      /* refuse: too many are waiting already */
+    char *activity_id;   /* ours, once the request is forgotten */
+    const char *crowded; /* refuse it: why; NULL: do not */
 };
 
 struct server *server_new(const struct server_opts *opts)
@@ -224,8 +224,7 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
     if (r < 0)
         return -1;
     if (w->crowded)
-        return bridge_err(err, BRIDGE_HR_FAIL, "%d requests wait for processes already",
-                          SERVER_PARKED);
+        return bridge_err(err, BRIDGE_HR_FAIL, "%s", w->crowded);
     return w->entry->handle(ctx, w->server->opts.arg, call, err);
 }
 
@@ -386,17 +385,23 @@ static int read_request(struct ctx *ctx, struct server *s, struct conn *c, struc
 static void dispatch(struct server *s, struct conn *c, struct work *w)
 {
     bool negotiating = w->header.type == BRIDGE_NEGOTIATE_PROTOCOL && !c->negotiated;
+    struct err full = ERR_INIT;
 
     if (c->negotiated)
         w->entry = find_entry(s, w->header.type);
+    bool room = negotiating || fiber_admit(s->loop, &full) == 0;
     if (w->entry && w->entry->parks && s->stats.parked >= SERVER_PARKED)
-        w->crowded = true;
+        w->crowded = "too many requests wait for processes already";
+    if (!room)
+        w->crowded = full.msg;
     if (w->entry && w->entry->parks && !w->crowded)
         s->stats.parked++;
     else
         s->stats.in_flight++;
     if (negotiating)
         negotiate_now(s, c, w);
+    else if (!room)
+        work_fiber(w); /* in the reader: it only answers */
     else
         group_go(&s->calls, s->loop, work_fiber, w, "%s #%" PRIu64,
                  bridge_message_name(w->header.type), w->header.id);

@@ -14,8 +14,8 @@
 void mounts_release(struct mounts *m)
 {
     for (size_t i = 0; i < m->n; i++) {
-        fd_close(m->v[i].tree.fd);
-        fd_close(m->v[i].disk);
+        fd_close_later(m->v[i].tree.fd);
+        fd_close_later(m->v[i].disk);
         free(m->v[i].source);
     }
     free(m->v);
@@ -95,7 +95,7 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
     r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &entry, ret_drop, err)
                                       : open_disk(ctx, c, &d, &entry, err);
     if (r < 0 || *ret_drop) {
-        fd_close(entry.tree.fd);
+        fd_close_later(entry.tree.fd);
         return r;
     }
     entry.source = str_dup(d.source);

@@ -127,8 +127,9 @@ static void listen_main(void *arg)
         c->n = n;
         while (goes_on && n->forward.connections >= CONNECTIONS_MAX)
             goes_on = waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) == 0;
-        if (!goes_on || n->o.host->forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6,
-                                                  &c->port, &err) < 0) {
+        if (!goes_on || fiber_admit(n->o.loop, &err) < 0 ||
+            n->o.host->forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) <
+                0) {
             free(c);
             goes_on = goes_on && try_again(&ctx, &err);
             continue;

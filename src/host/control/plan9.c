@@ -97,7 +97,7 @@ struct plan9 {
 static void share_free(struct share *s)
 {
     list_remove(&s->node);
-    fd_close(s->tree_fd);
+    fd_close_later(s->tree_fd);
     free(s->name);
     free(s->host_path);
     free(s->path);
@@ -113,7 +113,7 @@ static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct e
     int r = vmm->ops->share_add
                 ? vmm->ops->share_add(ctx, vmm, s->name, s->tree_fd, s->read_only, err)
                 : vmm_unsupported("share_add", err);
-    fd_close(TAKE_FD(s->tree_fd)); /* moved into the VMM's namespace, or of no more use */
+    fd_close_later(TAKE_FD(s->tree_fd)); /* moved into the VMM's namespace, or of no more use */
     fsm_step(&plan9_share_fsm, &s->state, r < 0 ? SHARE_EV_ADD_FAILED : SHARE_EV_ADDED);
     if (r < 0)
         return err_wrap(err, "share %s with the VM", s->host_path);

@@ -47,7 +47,7 @@ static void disk_free(struct disk *d)
 {
     while (!list_empty(&d->mounts))
         scsi_mount_free(LIST_FIRST(&d->mounts, struct mount, node));
-    fd_close(d->fd);
+    fd_close_later(d->fd);
     free(d->host_path);
     free(d);
 }

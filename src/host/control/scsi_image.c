@@ -21,7 +21,7 @@ static void look_free(void *arg)
 
     if (!l)
         return;
-    fd_close(l->fd);
+    fd_close_later(l->fd);
     free(l);
 }
 

@@ -274,7 +274,7 @@ static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, str
             r = err_sys(err, errno, "dup");
         if (r < 0) /* those that follow have no owner yet */
             for (int k = i + 1; k < 3; k++)
-                fd_close(opened[k].fd), fd_close(opened[k].held);
+                fd_close_later(opened[k].fd), fd_close_later(opened[k].held);
     }
     return r;
 }

@@ -32,8 +32,8 @@ static void job_free(void *arg)
 
     for (int i = 0; j && i < 3; i++) {
         free(j->v[i].path);
-        fd_close(j->v[i].opened.fd);
-        fd_close(j->v[i].opened.held);
+        fd_close_later(j->v[i].opened.fd);
+        fd_close_later(j->v[i].opened.held);
     }
     free(j);
 }

@@ -31,8 +31,8 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->from);
-    fd_close(j->to);
+    fd_close_later(j->from);
+    fd_close_later(j->to);
     free(j);
 }
 
@@ -93,7 +93,7 @@ int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *
     int fds[2];
 
     if (pipe2(fds, O_CLOEXEC) < 0) {
-        fd_close(file_fd);
+        fd_close_later(file_fd);
         return err_sys(err, errno, "make a pipe for a file of stdio");
     }
 

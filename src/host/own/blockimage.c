@@ -28,7 +28,7 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->fd);
+    fd_close_later(j->fd);
     free(j->path);
     free(j);
 }

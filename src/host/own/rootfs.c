@@ -46,7 +46,7 @@ struct job {
 
 void rootfs_release(struct rootfs *r)
 {
-    fd_close(r->tree);
+    fd_close_later(r->tree);
     for (size_t i = 0; i < r->n_disks; i++)
         rootfs_disk_release(&r->disks[i]);
     free(r->disks);

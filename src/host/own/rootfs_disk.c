@@ -35,7 +35,7 @@ const char *rootfs_filesystem(const char *type)
 
 void rootfs_disk_release(struct rootfs_disk *d)
 {
-    fd_close(d->fd);
+    fd_close_later(d->fd);
     free(d->path);
 }
 

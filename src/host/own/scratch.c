@@ -50,9 +50,9 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->from);
-    fd_close(j->fd);
-    fd_close(j->lock);
+    fd_close_later(j->from);
+    fd_close_later(j->fd);
+    fd_close_later(j->lock);
     free(j->ns_dir);
     free(j->dir);
     free(j->path);
@@ -155,7 +155,7 @@ static int fill(struct ctx *ctx, struct scratch *s, const struct scratch_opts *o
     if (from < 0)
         return -1;
     if (ledger_note(o->ledger, LEDGER_DIR, s->dir, &s->note, err) < 0) {
-        fd_close(from);
+        fd_close_later(from);
         return -1;
     }
     if (run(ctx, s, from, make_in_thread, err) == 0)
@@ -214,8 +214,8 @@ void scratch_free(struct scratch *s)
 {
     if (!s)
         return;
-    fd_close(s->fd);
-    fd_close(s->lock);
+    fd_close_later(s->fd);
+    fd_close_later(s->lock);
     free(s->ns_dir);
     free(s->dir);
     free(s->path);

@@ -46,7 +46,7 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->fd);
+    fd_close_later(j->fd);
     free(j->dir);
     free(j->path);
     free(j->tmp);
@@ -261,6 +261,6 @@ int scratch_template(struct ctx *ctx, const char *dir, uint32_t size_mib, struct
             r = -1;
     if (r == 0)
         return fd;
-    fd_close(fd);
+    fd_close_later(fd);
     return -1;
 }

@@ -28,7 +28,7 @@ static void job_free(void *arg)
 
     if (!j)
         return;
-    fd_close(j->tree.fd);
+    fd_close_later(j->tree.fd);
     free(j->path);
     free(j);
 }

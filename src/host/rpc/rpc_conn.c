@@ -108,6 +108,7 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     struct ttrpc_request r;
     const struct rpc_entry *entry = NULL;
     const struct rpc_method *method = NULL;
+    struct err full = ERR_INIT;
 
     c->last_id = h->stream;
     if (ttrpc_request_decode((struct pb_slice){ body, h->len }, &r) < 0)
@@ -122,6 +123,8 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
                         (const char *)r.method.data);
     else if (c->n_calls >= RPC_CALLS_PER_CONN || s->n_calls >= RPC_CALLS_MAX)
         rpc_conn_refuse(c, h->stream, ERR_EXHAUSTED, "too many requests in flight: %u", c->n_calls);
+    else if (fiber_admit(s->loop, &full) < 0)
+        rpc_conn_refuse(c, h->stream, full.code, "%s", full.msg);
     else {
         rpc_call_start(c, entry, method, h, body, &r);
         return;

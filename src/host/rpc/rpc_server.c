@@ -130,9 +130,19 @@ static bool same_user(int fd)
     return false;
 }
 
+static int accept_later(struct ctx *ctx, const struct listener *l, struct err *err)
+{
+    if (log_rate_ok(&l->server->refused_log, loop_now(ctx->loop)))
+        log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
+    return fiber_sleep(ctx, ACCEPT_RETRY, err);
+}
+
 /* 0 when there may be more to accept. */
 static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err)
 {
+    if (fiber_admit(ctx->loop, err) < 0)
+        return accept_later(ctx, l, err);
+
     AUTO_FD int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd >= 0) {
@@ -152,9 +162,7 @@ static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err
     case ENOBUFS:
     case ENOMEM:
         (void)err_sys(err, errno, "accept");
-        if (log_rate_ok(&l->server->refused_log, loop_now(ctx->loop)))
-            log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
-        return fiber_sleep(ctx, ACCEPT_RETRY, err);
+        return accept_later(ctx, l, err);
     default:
         return err_sys(err, errno, "accept");
     }

@@ -460,6 +460,12 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         s->notable.erred = s->notable.erred || r < 0;
         end_journal(s);
         remove_socket(ctx, s);
+        /* A client's file system that does not answer keeps the process, as a zombie, until it
+         * does. Connections and the ledger's lock must not last as long. */
+        if (r < 0 || fd_closing() > 0) {
+            fd_close(TAKE_FD(s->address_fd));
+            fd_close_ours(s->config.run_root);
+        }
         if (r < 0)
             return -1;
     }

@@ -340,8 +340,8 @@ static void image_free(void *arg)
 
     if (!i)
         return;
-    fd_close(i->given);
-    fd_close(i->fd);
+    fd_close_later(i->given);
+    fd_close_later(i->fd);
     free(i);
 }
 
@@ -401,7 +401,7 @@ static int image_open(struct ctx *ctx, int image_fd, struct qemu_disk *d, int *r
 static int walk_all(struct ctx *ctx, struct qemu *q, struct qemu_disk *d, int image_fd,
                     struct err *err)
 {
-    AUTO_FD int fd = -1;
+    AUTO_FD_LATER int fd = -1;
 
     if (image_open(ctx, image_fd, d, &fd, err) < 0 || qemu_check_runs(q, "attach", err) < 0 ||
         qemu_need_controller(ctx, q, d->slot.controller, err) < 0)

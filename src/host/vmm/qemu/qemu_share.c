@@ -48,7 +48,7 @@ static void job_free(void *arg)
     if (!j)
         return;
     fd_close(j->pidfd);
-    fd_close(j->tree);
+    fd_close_later(j->tree);
     fd_close(j->proc);
     free(j);
 }

@@ -175,8 +175,11 @@ static void hear_preface(void *arg)
 /* 0: wait for the next; -1: the listener is of no use any more. */
 static int accept_one(struct qlink *l, struct err *err)
 {
-    int fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    bool room = fiber_admit(l->ctx.loop, err) == 0;
+    int fd = room ? accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
 
+    if (!room)
+        errno = ENOMEM;
     if (fd >= 0) {
         struct dialled *d = mem_new(struct dialled);
         *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };

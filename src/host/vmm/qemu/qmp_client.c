@@ -155,7 +155,7 @@ static void read_loop(void *arg)
  * in any number of pieces. */
 static int write_fd(struct qmp_client *c, struct err *err)
 {
-    AUTO_FD int fd = TAKE_FD(c->fd);
+    AUTO_FD_LATER int fd = TAKE_FD(c->fd); /* a client's image */
     int r;
 
     while ((r = fd_send(c->stream->fd, " ", 1, &fd, 1)) == -EAGAIN) {
@@ -245,7 +245,7 @@ static int call_with(struct ctx *ctx, struct qmp_client *c, const char *name, in
                      struct qmp_message *ret, struct err *err)
 {
     struct call call = { .id = ++c->last_id, .name = name };
-    AUTO_FD int travelling = fd;
+    AUTO_FD_LATER int travelling = fd;
     int r = check_usable(c, name, err);
 
     if (r < 0)
@@ -338,7 +338,7 @@ void qmp_client_free(struct qmp_client *c)
         return;
     stream_free(c->stream);
     sbuf_release(&c->unsent);
-    fd_close(c->fd);
+    fd_close_later(c->fd);
     cancel_release(&c->cancel);
     free(c);
 }
