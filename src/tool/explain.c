@@ -15,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define LEDGER_BYTES (4u << 20)
 #define LAST_EVENTS 6
 #define LAST_TROUBLES 5
 
@@ -177,12 +176,10 @@ static int count_record(void *arg, const struct ledger_record *r)
 
 static void read_ledger(struct facts *f, const char *run_root)
 {
-    AUTO_FREE char *path = str_format("%s/%s/%s/ledger", run_root, f->ns, f->id), *text = NULL;
+    AUTO_FREE char *dir = str_format("%s/%s/%s", run_root, f->ns, f->id);
     struct err ignored = ERR_INIT; /* it is written to at this moment, or gone */
-    size_t len;
 
-    if (file_read_all(path, LEDGER_BYTES, &text, &len) == 0)
-        (void)ledger_parse(text, len, count_record, f, &ignored);
+    (void)ledger_read(dir, count_record, f, &ignored);
 }
 
 static int gather(struct tool *t, const char *word, const struct shims *shims, struct facts *f,

@@ -23,7 +23,8 @@ struct ledger {
     uint64_t last_id;
     uint64_t *open; /* ids of open records, rising */
     size_t n_open, cap_open;
-    off_t end; /* of the last whole line */
+    off_t end;        /* of the last whole line */
+    off_t compact_at; /* when it is worth looking */
 };
 
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
@@ -57,28 +58,22 @@ uint32_t ledger_crc(const char *data, size_t len)
     return ~crc;
 }
 
-static int count_open(void *arg, const struct ledger_record *record)
-{
-    (void)record;
-    ++*(size_t *)arg;
-    return 0;
-}
-
 /* A file that a dead owner left: empty of open records it is ours, else gc must come first. */
 static int adopt(struct ledger *l, struct err *err)
 {
-    AUTO_FREE char *text = NULL;
+    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
     struct stat st;
-    size_t len, n = 0;
 
     if (fstat(l->fd, &st) == 0 && st.st_size == 0)
         return 0; /* ours from the beginning: nothing here may fail and leave it behind */
-    int r = file_read_all(l->path, LEDGER_MAX_BYTES, &text, &len);
+    int r = ledger_lines_read(&lines, l->fd);
+    size_t n = lines.n - lines.n_gone;
 
     if (r < 0)
         return err_sys(err, -r, "read %s", l->path);
-    if (ledger_parse(text, len, count_open, &n, err) < 0)
-        return err_wrap(err, "read %s", l->path);
+    if (lines.bad > 0)
+        return err_set(err, ERR_DATA_LOSS, "%s: line %zu is damaged; run 'lcow gc' first", l->path,
+                       lines.first_bad);
     if (n > 0)
         return err_set(err, ERR_STATE,
                        "%s still names %zu things of an owner that died; run 'lcow gc' first",
@@ -95,6 +90,7 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
     int r = -ENOENT;
 
     l->fd = -1;
+    l->compact_at = LEDGER_COMPACT_BYTES;
     l->dir = str_dup(dir);
     l->path = str_format("%s/" LEDGER_FILE_NAME, dir);
     /* Others remove empty directories, perhaps just before something is in it: make it again. */
@@ -138,10 +134,21 @@ size_t ledger_open_count(const struct ledger *l)
     return l->n_open;
 }
 
-/* body: what follows the checksum, without line break. */
-static int append(struct ledger *l, const char *body, struct err *err)
+/* body: what follows the checksum, without line break. Caller frees. */
+static char *make_line(const char *body)
 {
-    AUTO_FREE char *line = str_format("%08" PRIx32 " %s\n", ledger_crc(body, strlen(body)), body);
+    return str_format("%08" PRIx32 " %s\n", ledger_crc(body, strlen(body)), body);
+}
+
+static char *created_line(uint64_t id, enum ledger_kind kind, const char *what)
+{
+    AUTO_FREE char *body = str_format("+ %" PRIu64 " %s %s", id, kind_names[kind], what);
+
+    return make_line(body);
+}
+
+static int append(struct ledger *l, const char *line, struct err *err)
+{
     size_t len = strlen(line);
     ssize_t n;
 
@@ -185,14 +192,67 @@ int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint6
 
     if (ledger_check(kind, what, err) < 0)
         return -1;
-    AUTO_FREE char *body = str_format("+ %" PRIu64 " %s %s", id, kind_names[kind], what);
-    if (append(l, body, err) < 0)
+    AUTO_FREE char *line = created_line(id, kind, what);
+    if (append(l, line, err) < 0)
         return -1;
     l->last_id = id;
     l->open = mem_grow(l->open, l->n_open, &l->cap_open, sizeof(*l->open));
     l->open[l->n_open++] = id;
     *ret_id = id;
     return 0;
+}
+
+/* --- writing it anew --- */
+
+/* All open records, unless the file says something else than we know: then it stays as it is. */
+static int write_open(const struct ledger *l, int fd, off_t *ret_end)
+{
+    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    int r = ledger_lines_read(&lines, l->fd);
+
+    if (r < 0)
+        return r;
+    if (lines.bad > 0 || lines.n - lines.n_gone != l->n_open)
+        return -EBADMSG;
+    for (size_t i = 0; i < lines.n; i++)
+        if (lines.v[i].what) {
+            AUTO_FREE char *line = created_line(lines.v[i].id, lines.v[i].kind, lines.v[i].what);
+            sbuf_adds(&text, line);
+        }
+    *ret_end = (off_t)text.len;
+    return fd_write_full(fd, text.data, text.len);
+}
+
+/* The new file is ours before it has the name: at no moment is there a ledger without an owner, or
+ * one that is not whole. Whoever has opened the old one finds that the name is another's now. */
+static int replace(struct ledger *l, const char *path)
+{
+    AUTO_FD int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    off_t end = 0;
+    int r = fd < 0 ? -errno : write_open(l, fd, &end);
+
+    if (r == 0)
+        r = ledger_own(fd);
+    if (r == 0 && rename(path, l->path) < 0)
+        r = -errno;
+    if (r < 0)
+        return r;
+    fd_close(l->fd);
+    l->fd = TAKE_FD(fd);
+    l->end = end;
+    return 0;
+}
+
+/* Not needed for what it says, so a failure is none: it is tried again at twice the length. */
+static void compact(struct ledger *l)
+{
+    AUTO_FREE char *path = str_format("%s/" LEDGER_NEW_NAME, l->dir);
+
+    (void)unlink(path); /* an owner may have died here */
+    if (replace(l, path) < 0)
+        (void)unlink(path);
+    l->compact_at = 2 * l->end < LEDGER_COMPACT_BYTES ? LEDGER_COMPACT_BYTES : 2 * l->end;
 }
 
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err)
@@ -203,11 +263,13 @@ int ledger_forget(struct ledger *l, uint64_t id, struct err *err)
         i++;
     if (i == l->n_open)
         return err_set(err, ERR_NOT_FOUND, "ledger %s has no open record %" PRIu64, l->path, id);
-    AUTO_FREE char *body = str_format("- %" PRIu64, id);
-    if (append(l, body, err) < 0)
+    AUTO_FREE char *body = str_format("- %" PRIu64, id), *line = make_line(body);
+    if (append(l, line, err) < 0)
         return -1;
     memmove(&l->open[i], &l->open[i + 1], (l->n_open - i - 1) * sizeof(*l->open));
     l->n_open--;
+    if (l->end >= l->compact_at)
+        compact(l);
     return 0;
 }
 
@@ -226,6 +288,8 @@ int ledger_finish(struct ledger *l, struct err *err)
 {
     if (l->n_open > 0)
         return err_set(err, ERR_STATE, "ledger %s still has %zu open records", l->path, l->n_open);
+    AUTO_FREE char *other = str_format("%s/" LEDGER_NEW_NAME, l->dir);
+    (void)unlink(other); /* a dead owner may have left it */
     if (unlink(l->path) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", l->path);
     if (rmdir(l->dir) < 0 && errno != ENOENT)

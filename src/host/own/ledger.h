@@ -1,6 +1,7 @@
 /* ledger.h - what we have created and must take back. Before anything that outlives a syscall is
  * made, a record is appended; after it was released, another. Each line carries a checksum; a
- * torn last line (we died while writing it) is dropped. Clean-up works from the file alone, in
+ * torn last line (we died while writing it) is dropped. Once most of a long file is released
+ * records, it is written anew and renamed over the old one. Clean-up works from the file alone, in
  * reverse order, and can be repeated at any point. One directory per VM:
  *     <run_dir>/<namespace>/<id>/ledger
  * held open with a lock by its owner, so that gc knows the living from the dead. Leaf files are
@@ -56,6 +57,10 @@ struct ledger_record {
 };
 int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
                  void *arg, struct err *err);
+
+/* The same from a directory's ledger, of whatever length: only open records are in memory. */
+int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
+                struct err *err);
 
 /* Of somebody else's directory: is its owner alive? Only looks, disturbs nobody. */
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err);

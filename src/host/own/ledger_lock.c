@@ -34,21 +34,35 @@ static int holder_of(int fd, enum ledger_holder *ret)
     return 0;
 }
 
-int ledger_holder(const char *dir, enum ledger_holder *ret)
+int ledger_own(int fd)
 {
-    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
-    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    struct flock want = range(F_WRLCK, 0, lock_bytes[LEDGER_OWNER]);
 
-    return fd < 0 ? -errno : holder_of(fd, ret);
+    return fcntl(fd, F_OFD_SETLK, &want) < 0 ? -errno : 0;
 }
 
-/* Is it still the file with that name? Another holder may have removed it before we had it. */
+/* Is it still the file with that name? Another holder may have removed it before we had it, or its
+ * owner may have put a shorter one in its place. */
 static bool is_there(const char *path, int fd)
 {
     struct stat ours, now;
 
     return fstat(fd, &ours) == 0 && stat(path, &now) == 0 && now.st_ino == ours.st_ino &&
            now.st_dev == ours.st_dev;
+}
+
+int ledger_holder(const char *dir, enum ledger_holder *ret)
+{
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+
+    for (int tries = 0; tries < TRIES; tries++) {
+        AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        int r = fd < 0 ? -errno : holder_of(fd, ret);
+
+        if (r < 0 || *ret != LEDGER_NOBODY || is_there(path, fd))
+            return r;
+    }
+    return -EAGAIN;
 }
 
 int ledger_lock(const char *dir, int flags, enum ledger_holder as, int *ret_fd,

@@ -1,24 +1,21 @@
+/* ledger_parse.c - reading a ledger back, piece by piece: however long it has become, only what is
+ * still open is kept. */
 #include "base/err.h"
+#include "base/fd.h"
 #include "host/own/ledger_priv.h"
 
 #include <errno.h>
+#include <fcntl.h>
 #include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-struct line {
-    uint64_t id;
-    uint8_t kind;
-    bool gone;
-    const char *what;
-    size_t what_len;
-};
+#define READ_BYTES (16 * 1024) /* more than a line */
+#define GONE_KEPT 64           /* released ones that are not worth moving the others for */
 
-struct lines {
-    struct line *v;
-    size_t n, cap;
-};
+_Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line fits");
 
 /* Decimal digits up to a blank or the end; no sign, no leading zero. */
 static int take_id(const char **p, const char *end, uint64_t *ret)
@@ -36,7 +33,7 @@ static int take_id(const char **p, const char *end, uint64_t *ret)
     return 0;
 }
 
-static struct line *find(struct lines *l, uint64_t id)
+static struct ledger_line *find(struct ledger_lines *l, uint64_t id)
 {
     size_t lo = 0, hi = l->n;
 
@@ -50,7 +47,7 @@ static struct line *find(struct lines *l, uint64_t id)
     return lo < l->n && l->v[lo].id == id ? &l->v[lo] : NULL;
 }
 
-static int take_created(struct lines *l, const char *p, const char *end)
+static int take_created(struct ledger_lines *l, const char *p, const char *end)
 {
     uint64_t id;
     const char *blank;
@@ -61,33 +58,47 @@ static int take_created(struct lines *l, const char *p, const char *end)
     blank = memchr(p, ' ', (size_t)(end - p));
     if (!blank || (kind = ledger_kind_parse(p, (size_t)(blank - p))) < 0)
         return -EBADMSG;
-    if (l->n > 0 && l->v[l->n - 1].id >= id)
+    if (l->last_id >= id)
         return -EBADMSG;
     blank++;
     if (end - blank > LEDGER_WHAT_MAX || memchr(blank, '\0', (size_t)(end - blank)))
         return -EBADMSG;
     l->v = mem_grow(l->v, l->n, &l->cap, sizeof(*l->v));
-    l->v[l->n++] = (struct line){
-        .id = id, .kind = (uint8_t)kind, .what = blank, .what_len = (size_t)(end - blank)
-    };
+    l->v[l->n++] = (struct ledger_line){ .id = id,
+                                         .kind = (uint8_t)kind,
+                                         .what = str_ndup(blank, (size_t)(end - blank)) };
+    l->last_id = id;
     return 0;
 }
 
-static int take_released(struct lines *l, const char *p, const char *end)
+static void drop_gone(struct ledger_lines *l)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < l->n; i++)
+        if (l->v[i].what)
+            l->v[kept++] = l->v[i];
+    l->n = kept;
+    l->n_gone = 0;
+}
+
+static int take_released(struct ledger_lines *l, const char *p, const char *end)
 {
     uint64_t id;
-    struct line *of;
+    struct ledger_line *of;
 
     if (take_id(&p, end, &id) < 0 || p != end)
         return -EBADMSG;
     of = find(l, id);
-    if (!of || of->gone)
+    if (!of || !of->what)
         return -EBADMSG;
-    of->gone = true;
+    free(TAKE_PTR(of->what));
+    if (++l->n_gone > GONE_KEPT && l->n_gone > l->n / 2)
+        drop_gone(l);
     return 0;
 }
 
-static int take_line(struct lines *l, const char *p, const char *end)
+static int take_body(struct ledger_lines *l, const char *p, const char *end)
 {
     char want[9];
 
@@ -103,44 +114,93 @@ static int take_line(struct lines *l, const char *p, const char *end)
     return -EBADMSG;
 }
 
-static int tell(const struct lines *l, int (*fn)(void *arg, const struct ledger_record *),
-                void *arg)
+/* end: its line break. */
+static void take_line(struct ledger_lines *l, const char *p, const char *end)
+{
+    l->number++;
+    if (take_body(l, p, end) < 0 && l->bad++ == 0)
+        l->first_bad = l->number;
+}
+
+/* The whole lines of a piece. Returns what follows the last one: if nothing comes after that, we
+ * died while writing it, so nothing was made after it. */
+static const char *take_lines(struct ledger_lines *l, const char *p, const char *end)
+{
+    for (const char *line_end; p < end && (line_end = memchr(p, '\n', (size_t)(end - p)));
+         p = line_end + 1)
+        take_line(l, p, line_end);
+    return p;
+}
+
+void ledger_lines_release(struct ledger_lines *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->v[i].what);
+    free(l->v);
+    *l = (struct ledger_lines){ 0 };
+}
+
+int ledger_lines_read(struct ledger_lines *l, int fd)
+{
+    AUTO_FREE char *buf = mem_alloc(READ_BYTES);
+    size_t have = 0;
+
+    for (off_t at = 0;;) {
+        ssize_t n = pread(fd, buf + have, READ_BYTES - have, at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : 0;
+        at += n;
+        have += (size_t)n;
+
+        const char *rest = take_lines(l, buf, buf + have);
+
+        have = (size_t)(buf + have - rest);
+        /* Longer than any line of ours: its beginning goes, so that its end is damaged as well. */
+        if (have == READ_BYTES)
+            have = 1;
+        memmove(buf, rest, have);
+    }
+}
+
+static int tell(const struct ledger_lines *l, int (*fn)(void *arg, const struct ledger_record *),
+                void *arg, struct err *err)
 {
     for (size_t i = l->n; i-- > 0;) {
-        if (l->v[i].gone)
-            continue;
-        AUTO_FREE char *what = str_ndup(l->v[i].what, l->v[i].what_len);
-        struct ledger_record record = { .id = l->v[i].id, .kind = l->v[i].kind, .what = what };
-        if (fn(arg, &record) != 0)
-            return 1;
+        struct ledger_record record = { l->v[i].id, l->v[i].kind, l->v[i].what };
+
+        if (record.what && fn(arg, &record) != 0)
+            return 0;
     }
-    return 0;
+    if (l->bad == 0)
+        return 0;
+    return err_set(err, ERR_DATA_LOSS,
+                   "%zu damaged ledger lines, the first is line %zu; what they named is unknown",
+                   l->bad, l->first_bad);
 }
 
 int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
                  void *arg, struct err *err)
 {
-    struct lines l = { 0 };
-    const char *p = text, *end = text + len;
-    size_t number = 0, bad = 0, first_bad = 0;
+    AUTO(ledger_lines_release) struct ledger_lines l = { 0 };
 
-    while (p < end) {
-        const char *line_end = memchr(p, '\n', (size_t)(end - p));
-        if (!line_end) /* torn: we died while writing it, so nothing was made after it */
-            break;
-        number++;
-        if (take_line(&l, p, line_end) < 0 && bad++ == 0)
-            first_bad = number;
-        p = line_end + 1;
-    }
-    int stopped = tell(&l, fn, arg);
-    free(l.v);
-    if (bad > 0 && !stopped)
-        return err_set(
-            err, ERR_DATA_LOSS,
-            "%zu damaged ledger lines, the first is line %zu; what they named is unknown", bad,
-            first_bad);
-    return 0;
+    (void)take_lines(&l, text, text + len);
+    return tell(&l, fn, arg, err);
+}
+
+int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
+                struct err *err)
+{
+    AUTO(ledger_lines_release) struct ledger_lines l = { 0 };
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int r = fd < 0 ? -errno : ledger_lines_read(&l, fd);
+
+    if (r < 0)
+        return err_sys(err, -r, "read %s", path);
+    return tell(&l, fn, arg, err) < 0 ? err_wrap(err, "%s", path) : 0;
 }
 
 int ledger_process_parse(const char *what, pid_t *ret_pid, uint64_t *ret_start,

@@ -252,10 +252,9 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
                    void *arg, struct err *err)
 {
     struct reclaim r = { .ctx = ctx, .dry_run = dry_run, .fn = fn, .arg = arg, .first = ERR_INIT };
-    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
     enum ledger_holder holder = LEDGER_NOBODY;
     AUTO_FD int lock = -1;
-    size_t len;
     int n = dry_run ? ledger_holder(dir, &holder) : ledger_visit(ctx, dir, &lock, &holder, err);
 
     if (n == -ENOENT)
@@ -266,18 +265,18 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
         return err_set(err, ERR_STATE, "the owner of %s is alive", dir);
     if (n < 0)
         return err_sys(err, -n, "open %s", path);
-    n = file_read_all(path, LEDGER_MAX_BYTES, &text, &len);
-    if (n == -ENOENT && dry_run) /* somebody has just taken it back */
+    int parsed = ledger_read(dir, take_record, &r, err);
+    if (parsed < 0 && err->sys == ENOENT && dry_run) /* somebody has just taken it back */
         return 0;
-    if (n < 0)
-        return err_sys(err, -n, "read %s", path);
-    int parsed = ledger_parse(text, len, take_record, &r, err);
     if (r.failed > 0) {
         *err = r.first;
         return err_wrap(err, "%zu things of %s could not be taken back, the first", r.failed, dir);
     }
-    if (parsed < 0)
-        return err_wrap(err, "%s (look for leftovers, then remove %s)", path, dir);
+    if (parsed < 0) {
+        struct err why = *err;
+
+        return err_set(err, why.code, "%s; look for leftovers, then remove %s", why.msg, dir);
+    }
     return remove_dir(&r, dir, err);
 }
 

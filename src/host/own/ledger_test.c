@@ -8,13 +8,20 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <inttypes.h>
+#include <linux/audit.h>
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <sched.h>
 #include <signal.h>
+#include <stddef.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/prctl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 static struct place root;
@@ -70,7 +77,7 @@ static void read_back(const char *dir, char **text, size_t *len)
 {
     AUTO_FREE char *path = str_format("%s/ledger", dir);
 
-    ASSERT_EQ(file_read_all(path, LEDGER_MAX_BYTES, text, len), 0);
+    ASSERT_EQ(file_read_all(path, 64u << 20, text, len), 0);
 }
 
 static uint64_t note(struct ledger *l, enum ledger_kind kind, const char *what)
@@ -271,7 +278,7 @@ TEST(a_full_disk_is_said_and_leaves_whole_lines)
     enum err_code code = err.code;
     size_t open_count = made == 0 ? ledger_open_count(l) : 0;
     AUTO_FREE char *path = str_format("%s/ledger", dir);
-    if (file_read_all(path, LEDGER_MAX_BYTES, &text, &len) == 0)
+    if (file_read_all(path, 64u << 20, &text, &len) == 0)
         parsed = ledger_parse(text, len, see_record, &s, &err);
     bool whole = text && len > 0 && text[len - 1] == '\n';
     ledger_close(TAKE_PTR(l));
@@ -520,4 +527,247 @@ TEST_FIBER(a_noted_mount_is_detached)
     ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
     ASSERT_STR(s.v[0].result, "unmounted");
     ASSERT_EQ(access(dir, F_OK), -1);
+}
+
+/* --- length --- */
+
+static off_t size_of(const char *dir)
+{
+    AUTO_FREE char *path = str_format("%s/ledger", dir);
+    struct stat st;
+
+    ASSERT_EQ(stat(path, &st), 0);
+    return st.st_size;
+}
+
+/* As containers that come and go do. */
+static void come_and_go(struct ledger *l, unsigned n)
+{
+    struct err err = ERR_INIT;
+
+    while (n-- > 0)
+        ASSERT_OK(ledger_forget(l, note(l, LEDGER_FILE, "/nowhere/of/a/container"), &err), err);
+}
+
+TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
+{
+    const char *dir = fresh();
+    AUTO_FREE char *text = NULL, *left = str_format("%s/left", dir),
+                   *path = str_format("%s/ledger", dir);
+    AUTO(sbuf_release) struct sbuf all = { 0 };
+    struct seen seen = { 0 };
+    struct err err = ERR_INIT;
+    struct ledger *l;
+    size_t len;
+
+    /* As an lcow wrote it that knew no compaction: every line by one that has few. */
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    note(l, LEDGER_FILE, left);
+    come_and_go(l, 1);
+    ledger_close(l);
+    read_back(dir, &text, &len);
+    sbuf_add(&all, text, len);
+    for (uint64_t id = 3; all.len < 5u << 20; id++) {
+        AUTO_FREE char *in = str_format("+ %" PRIu64 " file /nowhere/of/a/container", id),
+                       *out = str_format("- %" PRIu64, id);
+
+        sbuf_addf(&all, "%08" PRIx32 " %s\n", ledger_crc(in, strlen(in)), in);
+        sbuf_addf(&all, "%08" PRIx32 " %s\n", ledger_crc(out, strlen(out)), out);
+    }
+    ASSERT_EQ(file_write(path, all.data, all.len, 0600), 0);
+    ASSERT_EQ(file_write(left, "x", 1, 0600), 0);
+    ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &seen, &err), err);
+    ASSERT_EQ(seen.n, 2);
+    ASSERT_STR(seen.v[0].what, left);
+    ASSERT(access(dir, F_OK) < 0);
+}
+
+TEST(a_long_life_leaves_a_short_ledger)
+{
+    const char *dir = fresh();
+    struct seen seen = { 0 };
+    struct err err = ERR_INIT;
+    struct ledger *l;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+
+    uint64_t first = note(l, LEDGER_FILE, "/stays");
+
+    come_and_go(l, 5000);
+
+    uint64_t last = note(l, LEDGER_DIR, "/stays too");
+
+    come_and_go(l, 5000);
+    ASSERT(size_of(dir) <= (off_t)LEDGER_COMPACT_BYTES);
+    ASSERT_OK(ledger_read(dir, see_record, &seen, &err), err);
+    ASSERT_EQ(seen.n, 2);
+    ASSERT_EQ(seen.v[0].id, last);
+    ASSERT_EQ(seen.v[1].id, first);
+    ASSERT_STR(seen.v[1].what, "/stays");
+    ASSERT_OK(ledger_forget(l, first, &err), err);
+    ASSERT_OK(ledger_forget(l, last, &err), err);
+    ASSERT_OK(ledger_finish(l, &err), err);
+    ASSERT(access(dir, F_OK) < 0);
+    ledger_close(l);
+}
+
+TEST_FIBER(a_ledger_that_is_written_anew_stays_its_owners)
+{
+    const char *dir = fresh();
+    AUTO_FREE char *path = str_format("%s/ledger", dir);
+    struct err err = ERR_INIT;
+    struct ledger *l, *second;
+    struct stat before, after;
+    bool alive = false;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    note(l, LEDGER_FILE, "/stays");
+    ASSERT_EQ(stat(path, &before), 0);
+
+    AUTO_FD int old = open(path, O_RDWR | O_CLOEXEC);
+
+    ASSERT(old >= 0); /* keeps its number from being used again */
+
+    come_and_go(l, 2000);
+    ASSERT_EQ(stat(path, &after), 0);
+    ASSERT(after.st_ino != before.st_ino);
+    ASSERT_EQ(after.st_mode & 0777, 0600);
+    ASSERT_OK(ledger_owner_alive(dir, &alive, &err), err);
+    ASSERT(alive);
+    ASSERT_FAIL(ledger_create(dir, &second, &err), err, ERR_EXISTS);
+    ASSERT_FAIL(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err, ERR_STATE);
+    ledger_close(l);
+    ASSERT_OK(ledger_owner_alive(dir, &alive, &err), err);
+    ASSERT(!alive);
+}
+
+/* Dies at the first such call; arg1: of that second argument alone, or -1. */
+static void die_at(int call, int arg1)
+{
+    struct sock_filter f[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)call, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, args[1])),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, (uint32_t)arg1, 0, arg1 < 0 ? 0 : 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_KILL_PROCESS),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog prog = { ARRAY_LEN(f), f };
+
+    if (prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0 ||
+        prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &prog) < 0)
+        _exit(1);
+}
+
+/* The owner dies at the given call of its first compaction. */
+static void live_until(const char *dir, const char *left, int call, int arg1)
+{
+    struct err err = ERR_INIT;
+    struct ledger *l;
+    uint64_t id;
+
+    if (ledger_create(dir, &l, &err) < 0 || ledger_note(l, LEDGER_FILE, left, &id, &err) < 0)
+        _exit(1);
+    die_at(call, arg1);
+    for (int i = 0; i < 2000; i++)
+        if (ledger_note(l, LEDGER_FILE, "/nowhere", &id, &err) < 0 ||
+            ledger_forget(l, id, &err) < 0)
+            _exit(1);
+    _exit(0);
+}
+
+TEST_FIBER(an_owner_that_dies_while_it_writes_the_ledger_anew_loses_nothing)
+{
+    static const struct {
+        int call, arg1;
+        bool renamed;
+    } steps[] = {
+        { SYS_unlink, -1, false },         /* before it begins */
+        { SYS_pread64, -1, false },        /* the new one is empty */
+        { SYS_fcntl, F_OFD_SETLK, false }, /* the new one is whole */
+        { SYS_rename, -1, false },         /* and locked */
+        { SYS_close, -1, true },           /* it has the name */
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
+        const char *dir = fresh();
+        AUTO_FREE char *left = str_format("%s.left", dir),
+                       *other = str_format("%s/ledger.new", dir);
+        struct err err = ERR_INIT;
+        struct seen seen = { 0 };
+        int status;
+        pid_t pid = fork();
+
+        ASSERT(pid >= 0);
+        if (pid == 0)
+            live_until(dir, left, steps[i].call, steps[i].arg1);
+        ASSERT_EQ(waitpid(pid, &status, 0), pid);
+        ASSERT(WIFSIGNALED(status) && WTERMSIG(status) == SIGSYS);
+        ASSERT_EQ(size_of(dir) < 1000, steps[i].renamed);
+        ASSERT_EQ(access(other, F_OK) == 0, i > 0 && !steps[i].renamed);
+        ASSERT_EQ(file_write(left, "x", 1, 0600), 0);
+        ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &seen, &err), err);
+        ASSERT_EQ(seen.n, 2);
+        ASSERT_STR(seen.v[0].what, left);
+        ASSERT(access(left, F_OK) < 0);
+        ASSERT(access(dir, F_OK) < 0);
+    }
+}
+
+TEST(a_half_written_new_ledger_is_no_hindrance)
+{
+    const char *dir = fresh();
+    AUTO_FREE char *other = str_format("%s/ledger.new", dir);
+    struct err err = ERR_INIT;
+    struct ledger *l;
+
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(other, "0bad", 4, 0600), 0);
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    come_and_go(l, 3000);
+    ASSERT(size_of(dir) <= (off_t)LEDGER_COMPACT_BYTES);
+    ASSERT(access(other, F_OK) < 0);
+    ASSERT_EQ(file_write(other, "0bad", 4, 0600), 0);
+    ASSERT_OK(ledger_finish(l, &err), err);
+    ASSERT(access(dir, F_OK) < 0);
+    ledger_close(l);
+}
+
+TEST(a_ledger_that_is_damaged_is_not_written_anew)
+{
+    const char *dir = fresh();
+    AUTO_FREE char *path = str_format("%s/ledger", dir);
+    struct seen seen = { 0 };
+    struct err err = ERR_INIT;
+    struct ledger *l;
+
+    ASSERT_OK(ledger_create(dir, &l, &err), err);
+    come_and_go(l, 10);
+
+    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    ASSERT_EQ(pwrite(fd, "f", 1, 3), 1);
+    come_and_go(l, 3000);
+    ASSERT(size_of(dir) > (off_t)LEDGER_COMPACT_BYTES);
+    ASSERT_FAIL(ledger_read(dir, see_record, &seen, &err), err, ERR_DATA_LOSS);
+    ledger_close(l);
+}
+
+TEST(a_line_longer_than_any_is_damaged_and_the_next_one_read)
+{
+    const char *dir = fresh(), *body = "+ 7 file /after";
+    AUTO_FREE char *path = str_format("%s/ledger", dir);
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    struct seen seen = { 0 };
+    struct err err = ERR_INIT;
+
+    for (int i = 0; i < 100000; i++)
+        sbuf_addc(&text, 'x');
+    sbuf_addf(&text, "\n%08" PRIx32 " %s\n", ledger_crc(body, strlen(body)), body);
+    ASSERT_EQ(dir_make(dir, 0700), 0);
+    ASSERT_EQ(file_write(path, text.data, text.len, 0600), 0);
+    ASSERT_FAIL(ledger_read(dir, see_record, &seen, &err), err, ERR_DATA_LOSS);
+    ASSERT_HAS(err.msg, "1 damaged");
+    ASSERT_EQ(seen.n, 1);
+    ASSERT_STR(seen.v[0].what, "/after");
 }

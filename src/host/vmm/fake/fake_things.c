@@ -11,8 +11,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define AUDIT_MAX_BYTES (64 * 1024)
-
 static char *thing_path(const struct fake *f, unsigned number)
 {
     return str_format("%s/thing-%u", f->dir, number);
@@ -77,19 +75,16 @@ static int note_name(void *arg, const struct ledger_record *r)
 
 unsigned fake_vmm_audit(const char *dir, struct sbuf *out)
 {
-    AUTO_FREE char *path = str_format("%s/ledger", dir), *text = NULL;
     AUTO(sbuf_release) struct sbuf names = { 0 };
     struct err err = ERR_INIT;
-    size_t len = 0;
     unsigned n = 0;
     DIR *d = opendir(dir);
 
     if (!d)
         return 0; /* nothing there */
     sbuf_addc(&names, '\n');
-    if (file_read_all(path, AUDIT_MAX_BYTES, &text, &len) < 0 ||
-        ledger_parse(text, len, note_name, &names, &err) < 0) {
-        sbuf_addf(out, "%s cannot be read %s\n", path, err.msg);
+    if (ledger_read(dir, note_name, &names, &err) < 0) {
+        sbuf_addf(out, "%s\n", err.msg);
         n++;
     }
     for (struct dirent *e; (e = readdir(d));) {
