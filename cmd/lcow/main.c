@@ -5,16 +5,25 @@
 #include "host/vmm/qemu/qemu.h"
 #include "tool/tool.h"
 
-static enum tool_accel look_at_accel(const char *run_root, const char **ret_text)
+static enum tool_accel look_at_accel(const char *run_root, char **ret_text)
 {
     AUTO_FREE char *state = str_format("%s/accel", run_root);
     struct accel_env env = accel_env_of_host(state);
-    enum accel_state found = accel_look(&env);
+    enum accel_state found;
 
-    *ret_text = accel_state_text(found);
+    *ret_text = accel_describe(&env, &found);
     return found == ACCEL_WORKS      ? TOOL_ACCEL_WORKS
            : found == ACCEL_UNPROVEN ? TOOL_ACCEL_UNTRIED
+           : found == ACCEL_BROKEN   ? TOOL_ACCEL_BROKEN
                                      : TOOL_ACCEL_NONE;
+}
+
+static int forget_accel(const char *run_root)
+{
+    AUTO_FREE char *state = str_format("%s/accel", run_root);
+    struct accel_env env = accel_env_of_host(state);
+
+    return accel_forget(&env);
 }
 
 static int build_template(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc, bool wait,
@@ -30,6 +39,7 @@ int main(int argc, char **argv)
     static const struct tool_backend backend = { .vmm_new = qemu_vmm_new,
                                                  .guest_new = bridge_new,
                                                  .accel = look_at_accel,
+                                                 .accel_forget = forget_accel,
                                                  .template_build = build_template };
 
     return argc > 0 ? tool_main(&backend, argv) : TOOL_USAGE;

@@ -20,6 +20,8 @@ static const char *const timeline_suffixes[] = { ".svg", ".txt", NULL };
 static const struct args_opt opts_table[] = {
     { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
       "run by software emulation if KVM does not work here: slow, no security boundary" },
+    { "kvm", 0, ARGS_FLAG, NULL, AT(kvm),
+      "with KVM or not at all, even where emulation is allowed" },
     { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib), "memory of the VM, in MiB",
       CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
     { "cpus", 'c', ARGS_NUMBER, "N", AT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },

@@ -17,7 +17,7 @@ struct vm;
 struct vm_process;
 
 struct boot_opts {
-    bool allow_emulation, terminal, keep, cold;
+    bool allow_emulation, kvm, terminal, keep, cold;
     uint32_t memory_mib, cpus, repeat, bench_bridge;
     struct args_optional timeline, json;
 };

@@ -22,6 +22,13 @@ static const struct diagnosis as_asked = { "request", "somebody asked for what i
                                            "none is needed: the sandbox is as it was",
                                            .kind = DIAGNOSIS_ASKED };
 
+#define KVM_FAILED                                                                                 \
+    {                                                                                              \
+        "VM: KVM", "KVM failed while the guest ran, so QEMU stopped the VM for good",              \
+            "see dmesg for kvm; lcow doctor --retest tries KVM; the pod is started again by its "  \
+            "controller"                                                                           \
+    }
+
 /* The first that fits counts: the cause before what followed from it, and both before the thing
  * that it showed at. */
 static const struct rule rules[] = {
@@ -32,6 +39,15 @@ static const struct rule rules[] = {
         .kind = DIAGNOSIS_AFTERMATH } },
 
     /* ---- the host */
+    { { "QEMU stopped it with status", "kvm run failed" }, KVM_FAILED },
+    { { "QEMU stopped it with status", "KVM internal error" }, KVM_FAILED },
+    { { "QEMU stopped it with status" },
+      { "VM", "QEMU stopped the VM for good, and lcow had not asked for it",
+        "the text names QEMU's status; see lcow console and dmesg; the pod is started again by "
+        "its controller" } },
+    { { "KVM failed at" },
+      { "boot: acceleration", "KVM failed in an earlier boot, so VMs with it are refused",
+        "lcow doctor shows reason and time; lcow doctor --retest tries it again" } },
     { { "allow_emulation" },
       { "boot: acceleration", "this host cannot run a VM with KVM, and emulation is not allowed",
         "load kvm_intel or kvm_amd (lcow doctor tells why it is missing), or set "

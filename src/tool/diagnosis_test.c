@@ -47,6 +47,14 @@ static const struct seen {
       "the image of a disk was cut while the VM had it: the rest was read as zeros" },
 
     /* ---- the VM */
+    { "VM: KVM", "src/host/vmm/qemu/qemu_test.c: a_stop_that_nobody_asked_for_is_the_end_of_the_vm",
+      "vm exited: the VM has failed: QEMU stopped it with status internal-error: error: kvm run "
+      "failed Bad address" },
+    { "VM", "tests/integration/test_kvm.py: stopped",
+      "vm exited: the VM has failed: QEMU stopped it with status paused" },
+    { "boot: acceleration", "tests/integration/test_kvm.py: retest",
+      "boot the VM: create the VM: KVM failed at 2026-11-16T15:53:23Z: error: kvm run failed Bad "
+      "address (lcow doctor --retest tries it again); software emulation is slow" },
     { "boot: firmware", "tests/integration/test_kill.py: qemu_stopped",
       "request failed: Create: boot the VM: boot stopped at stage 'spawned': deadline exceeded" },
     { "boot: guest kernel", "tests/integration/test_kill.py: qemu_stopped",

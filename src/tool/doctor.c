@@ -6,16 +6,19 @@
 #include <unistd.h>
 
 struct doctor_opts {
-    bool json;
+    bool json, retest;
 };
 
 static const struct args_opt opts_table[] = {
     { "json", 0, ARGS_FLAG, NULL, offsetof(struct doctor_opts, json),
       "print one JSON object on stdout instead" },
+    { "retest", 0, ARGS_FLAG, NULL, offsetof(struct doctor_opts, retest),
+      "forget what is known of KVM since the host started, and boot a short VM with it now" },
 };
 static const struct args_example examples[] = {
     { "lcow doctor", "look at everything" },
     { "lcow doctor --json", "the same for a program" },
+    { "lcow doctor --retest", "KVM failed once: does it work now?" },
 };
 static const struct args_cmd cmd = {
     .name = "doctor",
@@ -123,6 +126,7 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
     if (!tool_begin(t, &cmd, &opts, argv, &rest, &code))
         return code;
     r.json = opts.json;
+    d.retest = opts.retest;
     r.colour = tool_is_terminal(STDOUT_FILENO) && !(no_color && *no_color);
     if (r.json) {
         jsw_init(&r.w, JSW_PLAIN);

@@ -17,6 +17,7 @@ struct doctor {
     struct tool *tool;
     struct doctor_finding now; /* of the check that runs */
     char *qemu;                /* path, when found; owned */
+    bool retest;               /* forget what is known of KVM and try now */
 };
 
 struct doctor_check {

@@ -134,14 +134,47 @@ static void try_kvm(struct ctx *ctx, struct doctor *d)
         doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
 }
 
-static void check_accel(struct ctx *ctx, struct doctor *d)
+/* A VM of its own, up and down, by this very program. Says what happened if KVM is not proven by
+ * it; then true. */
+static bool retest_failed(struct ctx *ctx, struct doctor *d, char **ret_why)
 {
-    const char *why = "";
-    enum tool_accel found = d->tool->backend->accel(d->tool->config.run_root, &why);
+    const struct config *c = &d->tool->config;
+    const char *named = d->tool->globals.config ? d->tool->globals.config : getenv(CONFIG_ENV);
+    AUTO_FREE char *config = named ? str_format("--config=%s", named) : NULL;
+    const char *const argv[] = { "/proc/self/exe", "boot", "--kvm", config ? config : "--cold",
+                                 "--cold",         "--",   "true",  NULL };
+    struct capture boot = { .argv = argv,
+                            .limit_ns = c->boot_timeout_s * NS_PER_S + PROGRAM_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    int status;
+    int r = d->tool->backend->accel_forget(c->run_root);
+
+    if (r < 0)
+        *ret_why = str_format("%s/accel: %s", c->run_root, strerror(-r));
+    else if (capture_run(ctx, &boot, &text, &status, &err) < 0)
+        *ret_why = str_dup(err.msg);
+    else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0)
+        *ret_why = str_dup(text);
+    return *ret_why;
+}
+
+static void say_accel(struct ctx *ctx, struct doctor *d, enum tool_accel found, const char *why)
+{
+    bool allowed = d->tool->config.allow_emulation;
 
     if (found == TOOL_ACCEL_WORKS)
         doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
-    else if (found == TOOL_ACCEL_NONE && d->tool->config.allow_emulation)
+    else if (found == TOOL_ACCEL_BROKEN)
+        doctor_say(d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
+                   allowed ? NULL
+                           : "see what dmesg says of kvm, then lcow doctor --retest; to go on "
+                             "without KVM, " EMULATION_FIX,
+                   "%s; %s", why,
+                   allowed ? "VMs run by emulation, which the configuration allows: slow, and no "
+                             "security boundary"
+                           : "VMs are refused");
+    else if (found == TOOL_ACCEL_NONE && allowed)
         doctor_say(d, DOCTOR_WARNING, NULL,
                    "emulation only, which the configuration allows: slow, and no security "
                    "boundary; %s",
@@ -153,6 +186,29 @@ static void check_accel(struct ctx *ctx, struct doctor *d)
         doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
     else
         try_kvm(ctx, d);
+}
+
+static void check_accel(struct ctx *ctx, struct doctor *d)
+{
+    const struct tool_backend *backend = d->tool->backend;
+    AUTO_FREE char *why = NULL, *failed = NULL, *now = NULL;
+    enum tool_accel found = backend->accel(d->tool->config.run_root, &why);
+
+    if (!d->retest || found == TOOL_ACCEL_NONE || !d->qemu) {
+        say_accel(ctx, d, found, why);
+        return;
+    }
+    bool bad = retest_failed(ctx, d, &failed);
+
+    found = backend->accel(d->tool->config.run_root, &now);
+    if (!bad || found == TOOL_ACCEL_BROKEN)
+        say_accel(ctx, d, found, now);
+    else if (found == TOOL_ACCEL_WORKS)
+        doctor_say(d, DOCTOR_FAILED, "lcow boot -- true shows more",
+                   "KVM works, but the VM did not boot: %.300s", failed);
+    else
+        doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
+                   "KVM could not be tried: %.300s", failed);
 }
 
 static void check_image(struct ctx *ctx, struct doctor *d)

@@ -26,6 +26,7 @@ struct vmm;
 
 enum tool_accel {
     TOOL_ACCEL_NONE,
+    TOOL_ACCEL_BROKEN,  /* it is there and failed */
     TOOL_ACCEL_UNTRIED, /* it looks good, but no VM has run with it since the host started */
     TOOL_ACCEL_WORKS,
 };
@@ -33,8 +34,10 @@ enum tool_accel {
 struct tool_backend {
     struct vmm *(*vmm_new)(struct loop *loop);
     struct guest *(*guest_new)(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
-    /* What a boot would find, without touching the device. *ret_text: the reason, static. */
-    enum tool_accel (*accel)(const char *run_root, const char **ret_text);
+    /* What a boot would find, without touching the device. *ret_text: the reason; caller frees. */
+    enum tool_accel (*accel)(const char *run_root, char **ret_text);
+    /* The next boot tries it as if it were the first. 0 or -errno. */
+    int (*accel_forget)(const char *run_root);
     /* NULL: this backend has no templates. */
     template_builder *template_build;
 };

@@ -151,16 +151,64 @@ static void floods(int fd)
                 "\"data\": {\"offset\": 0, \"qom-path\": \"/x\"}}\r\n");
 }
 
+/* As with too large a VM. */
+static void memory(int fd)
+{
+    (void)fd;
+    fprintf(stderr,
+            "qemu-system-x86_64: warning: Number of hotpluggable cpus requested (4) exceeds "
+            "the recommended cpus supported by KVM (2)\n"
+            "qemu-system-x86_64: cannot set up guest memory 'mem0': Cannot allocate "
+            "memory\n");
+    exit(1);
+}
+
+/* Does what it is asked, but has no guest. */
+static void obliging(int fd)
+{
+    put(fd, GREETING("10"));
+    for (;;)
+        answer(fd, "\"return\": {}");
+}
+
+/* Its guest is a kernel's first line; the console is the descriptor behind that of QMP. */
+static void kernel(int fd)
+{
+    put(fd + 1, "[    0.000000] Linux version 6.1.0 (fake)\r\n");
+    obliging(fd);
+}
+
+/* KVM_RUN fails at once. */
+static void kvmfails(int fd)
+{
+    put(fd, GREETING("10"));
+    answer(fd, "\"return\": {}");
+    fprintf(stderr,
+            "error: kvm run failed Bad address\nRAX=0000000000000000 RBX=0000000000000000\n");
+    put(fd, "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 2}, \"event\": \"STOP\"}\r\n");
+    for (;;)
+        answer(fd, "\"return\": {\"status\": \"internal-error\", \"running\": false}");
+}
+
 static const struct {
     const char *name, *version;
     void (*run)(int fd);
 } ways[] = {
-    { "old", "5.2.0", old },          { "fails", "10.0.0", fail },
-    { "crashes", "10.0.0", crash },   { "closes", "10.0.0", close_qmp },
-    { "garbage", "10.0.0", garbage }, { "huge", "10.0.0", huge },
-    { "deep", "10.0.0", deep },       { "silent", "10.0.0", silent },
-    { "greets", "10.0.0", greets },   { "refuses", "10.0.0", refuses },
+    { "old", "5.2.0", old },
+    { "fails", "10.0.0", fail },
+    { "crashes", "10.0.0", crash },
+    { "closes", "10.0.0", close_qmp },
+    { "garbage", "10.0.0", garbage },
+    { "huge", "10.0.0", huge },
+    { "deep", "10.0.0", deep },
+    { "silent", "10.0.0", silent },
+    { "greets", "10.0.0", greets },
+    { "refuses", "10.0.0", refuses },
     { "floods", "10.0.0", floods },
+    { "memory", "10.0.0", memory },
+    { "kernel", "10.0.0", kernel },
+    { "kvmfails", "10.0.0", kvmfails },
+    { "obliging", "10.0.0", obliging },
 };
 
 int main(int argc, char **argv)

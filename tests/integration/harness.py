@@ -35,7 +35,8 @@ BOOT_SECONDS = 90   # a ceiling for one boot on a busy machine; 2 to 3 are usual
 UIDS_PER_TEST = 64
 
 SECTIONS = {"allow_emulation": "vm", "memory_mib": "vm", "cpus": "vm", "boot_timeout_s": "vm",
-            "qemu": "vm", "image_dir": "vm", "template": "vm"}
+            "qemu": "vm", "image_dir": "vm", "template": "vm",
+            "nested_virtualization": "vm"}
 
 # What the line of progress on a terminal says while a stage is the last one reached: the way to
 # see from outside how far a boot has come.

@@ -24,7 +24,7 @@ struct err;
 
 struct config {
     /* [vm] */
-    bool allow_emulation;
+    bool allow_emulation, nested_virtualization;
     uint32_t emulation_cache_mib; /* 0: as much as a start needs */
     uint32_t memory_mib, cpus, boot_timeout_s;
     uint32_t overhead_mib, max_memory_mib, max_cpus; /* of VMs sized by a container's limits */

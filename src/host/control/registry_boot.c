@@ -192,6 +192,7 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
         .max_cpus = c->max_cpus > b->size.cpus ? c->max_cpus : b->size.cpus,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = c->allow_emulation,
+        .nested = c->nested_virtualization,
         .code_cache_mib = c->emulation_cache_mib,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,

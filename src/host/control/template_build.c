@@ -32,6 +32,7 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .max_cpus = 1,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = b->allow_emulation || c->allow_emulation,
+        .nested = c->nested_virtualization,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
         .pci_ports = config_pci_ports(c),

@@ -33,6 +33,7 @@ struct vm_doc {
     uint32_t cpus, max_cpus; /* max_cpus >= cpus */
     enum vm_accel accel;
     bool allow_emulation;         /* AUTO may fall back to TCG */
+    bool nested;                  /* the guest may run VMs itself: it sees svm or vmx */
     uint32_t code_cache_mib;      /* of translated code, then; 0: as much as a start needs */
     uint32_t uid_base, uid_count; /* the VM's own uid is taken from this range */
     uint32_t scsi_controllers;    /* present at boot, 0 … 4 */

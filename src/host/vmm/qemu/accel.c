@@ -6,12 +6,15 @@
 #include <cpuid.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
+#include <time.h>
 #include <unistd.h>
 
 #define CPUINFO_MAX (8u << 20)
-#define STATE_MAX 256
+#define STATE_MAX 512
 
 struct accel_env accel_env_of_host(const char *state_file)
 {
@@ -41,8 +44,10 @@ static bool cpu_virtualizes(const char *cpuinfo)
     return false;
 }
 
-/* "<boot id> <word>\n"; the answer of an earlier boot of the host does not count. */
-static char *state_line(const struct accel_env *env, const char *word)
+/* "<boot id> kvm works\n" or "<boot id> kvm broken <seconds> <reason>\n"; the answer of an earlier
+ * boot of the host does not count, nor does half a line. Caller frees; NULL if the id is unknown.
+ */
+static char *line_start(const struct accel_env *env, const char *word)
 {
     AUTO_FREE char *id = NULL;
     size_t len;
@@ -50,12 +55,39 @@ static char *state_line(const struct accel_env *env, const char *word)
     if (file_read_all(env->boot_id, STATE_MAX, &id, &len) < 0)
         return NULL;
     id[strcspn(id, "\n")] = '\0';
-    return str_format("%s kvm %s\n", id, word);
+    return str_format("%s kvm %s", id, word);
 }
 
-enum accel_state accel_look(const struct accel_env *env)
+static enum accel_state parse(const struct accel_env *env, char *line, struct accel_failure *ret)
 {
-    AUTO_FREE char *have = NULL, *works = NULL, *broken = NULL;
+    AUTO_FREE char *works = line_start(env, "works\n"), *broken = line_start(env, "broken ");
+    char *end = strchr(line, '\n'), *at = NULL;
+    uint64_t at_s = 0;
+
+    if (!works || !broken || !end || end[1])
+        return ACCEL_UNPROVEN;
+    if (str_eq(line, works))
+        return ACCEL_WORKS;
+    if (!str_starts(line, broken))
+        return ACCEL_UNPROVEN;
+    *end = '\0';
+    at = line + strlen(broken);
+    char *reason = at + strcspn(at, " ");
+    if (!*reason)
+        return ACCEL_UNPROVEN;
+    *reason++ = '\0';
+    if (!*reason || str_to_u64(at, UINT64_MAX, &at_s) < 0)
+        return ACCEL_UNPROVEN;
+    if (ret) {
+        ret->at_s = at_s;
+        snprintf(ret->reason, sizeof(ret->reason), "%s", reason);
+    }
+    return ACCEL_BROKEN;
+}
+
+enum accel_state accel_look(const struct accel_env *env, struct accel_failure *ret)
+{
+    AUTO_FREE char *have = NULL;
     size_t len;
 
     if (!cpu_virtualizes(env->cpuinfo))
@@ -64,59 +96,95 @@ enum accel_state accel_look(const struct accel_env *env)
         return ACCEL_NO_DEVICE;
     if (file_read_all(env->state_file, STATE_MAX, &have, &len) < 0)
         return ACCEL_UNPROVEN;
-    works = state_line(env, "works");
-    broken = state_line(env, "broken");
-    if (works && str_eq(have, works))
-        return ACCEL_WORKS;
-    return broken && str_eq(have, broken) ? ACCEL_BROKEN : ACCEL_UNPROVEN;
+    return parse(env, have, ret);
 }
 
-void accel_remember(const struct accel_env *env, bool works)
+/* In place, so that a crash leaves no file beside it. The lock is held for these few calls only. */
+static int write_state(const struct accel_env *env, const char *line, bool unless_works)
 {
-    AUTO_FREE char *line = state_line(env, works ? "works" : "broken");
+    AUTO_FD int fd = open(env->state_file, O_RDWR | O_CREAT | O_CLOEXEC, 0644);
+    char have[STATE_MAX + 1];
+    size_t len = strlen(line);
 
-    /* In place: half a line means "not tried", and a crash leaves no file beside it. */
+    if (fd < 0 || flock(fd, LOCK_EX) < 0)
+        return -errno;
+    ssize_t n = pread(fd, have, STATE_MAX, 0);
+    if (n < 0)
+        return -errno;
+    have[n] = '\0';
+    if (unless_works && parse(env, have, NULL) == ACCEL_WORKS)
+        return 0;
+    return pwrite(fd, line, len, 0) != (ssize_t)len || ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
+}
+
+void accel_remember_works(const struct accel_env *env)
+{
+    AUTO_FREE char *line = line_start(env, "works\n");
+
     if (line)
-        (void)file_write(env->state_file, line, strlen(line), 0644);
+        (void)write_state(env, line, false); /* lost: found again */
 }
 
-const char *accel_state_text(enum accel_state s)
+void accel_remember_failure(const struct accel_env *env, const struct accel_failure *f)
 {
-    switch (s) {
+    AUTO_FREE char *start = line_start(env, "broken"), *reason = str_printable(f->reason);
+    AUTO_FREE char *line =
+        start ? str_format("%s %llu %s\n", start, (unsigned long long)f->at_s, reason) : NULL;
+
+    if (line)
+        (void)write_state(env, line, true); /* lost: found again */
+}
+
+int accel_forget(const struct accel_env *env)
+{
+    return access(env->state_file, F_OK) < 0 ? 0 : write_state(env, "", false);
+}
+
+char *accel_describe(const struct accel_env *env, enum accel_state *ret)
+{
+    struct accel_failure f = { 0 };
+    char when[32] = "?";
+    struct tm tm;
+
+    *ret = accel_look(env, &f);
+    switch (*ret) {
     case ACCEL_NO_CPU:
-        return "the CPU shows neither vmx nor svm (turn virtualization on in the firmware, or "
-               "nested virtualization if this is a VM)";
+        return str_dup("the CPU shows neither vmx nor svm (turn virtualization on in the "
+                       "firmware, or nested virtualization if this is a VM)");
     case ACCEL_NO_DEVICE:
-        return "there is no /dev/kvm (modprobe kvm_intel or kvm_amd)";
+        return str_dup("there is no /dev/kvm (modprobe kvm_intel or kvm_amd)");
     case ACCEL_UNPROVEN:
-        return "KVM has not been tried since the host started";
+        return str_dup("KVM has not been tried since the host started");
     case ACCEL_WORKS:
-        return "KVM works";
+        return str_dup("KVM works");
     case ACCEL_BROKEN:
-        return "KVM did not get a guest past its kernel's first line";
+        break;
     }
-    return "unknown";
+    time_t at = (time_t)f.at_s;
+    if (gmtime_r(&at, &tm))
+        strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);
+    return str_format("KVM failed at %s: %s (lcow doctor --retest tries it again)", when, f.reason);
 }
 
 int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emulation,
                  struct accel_choice *ret, struct err *err)
 {
-    enum accel_state s = want == VM_ACCEL_TCG ? ACCEL_BROKEN : accel_look(env);
+    enum accel_state s = ACCEL_BROKEN;
+    AUTO_FREE char *why = want == VM_ACCEL_TCG ? str_dup("emulation is asked for but not allowed")
+                                               : accel_describe(env, &s);
 
     if (s == ACCEL_WORKS || s == ACCEL_UNPROVEN) {
         *ret = (struct accel_choice){ .emulated = false, .prove = s == ACCEL_UNPROVEN };
         return 0;
     }
     if (want == VM_ACCEL_KVM)
-        return err_set(err, ERR_STATE, "hardware virtualization is asked for, but %s",
-                       accel_state_text(s));
+        return err_set(err, ERR_STATE, "hardware virtualization is asked for, but %s", why);
     if (!allow_emulation)
         return err_set(err, ERR_STATE,
                        "%s; software emulation is slow and no security boundary: if you want it, "
                        "set 'allow_emulation = true' in /etc/lcow/lcow.conf or give "
                        "--allow-emulation",
-                       want == VM_ACCEL_TCG ? "emulation is asked for but not allowed"
-                                            : accel_state_text(s));
+                       why);
     *ret = (struct accel_choice){ .emulated = true };
     return 0;
 }

@@ -1,7 +1,8 @@
 /* accel.h - hardware virtualization or emulation? KVM counts only if the CPU shows vmx or svm
  * (otherwise its device is never opened: on some hosts it answers and then hangs an ordinary
  * kernel) and a first boot has got past the kernel's first line. That proof is remembered for as
- * long as the host is up. Never waits; everything it looks at can be replaced by tests. */
+ * long as the host is up, and so is a failure of KVM itself with its reason; no other failure of a
+ * first boot is. Never waits; everything it looks at can be replaced by tests. */
 #pragma once
 #include "host/vmm/vmm.h"
 #include <stdbool.h>
@@ -23,11 +24,16 @@ enum accel_state {
     ACCEL_NO_DEVICE, /* no /dev/kvm */
     ACCEL_UNPROVEN,
     ACCEL_WORKS,
-    ACCEL_BROKEN, /* a boot did not get past the kernel's first line */
+    ACCEL_BROKEN, /* KVM itself failed in a first boot */
 };
-enum accel_state accel_look(const struct accel_env *env);
-/* For people, with the remedy. */
-const char *accel_state_text(enum accel_state s);
+struct accel_failure {
+    char reason[160];
+    uint64_t at_s; /* seconds since 1970 */
+};
+/* *ret (may be NULL) is written if KVM is broken. */
+enum accel_state accel_look(const struct accel_env *env, struct accel_failure *ret);
+/* For people, with the remedy. Caller frees. */
+char *accel_describe(const struct accel_env *env, enum accel_state *ret);
 
 struct accel_choice {
     bool emulated;
@@ -36,8 +42,12 @@ struct accel_choice {
 /* ERR_STATE, naming the setting, if only emulation is possible and that is not allowed. */
 int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emulation,
                  struct accel_choice *ret, struct err *err);
-/* After the proof. Best effort: a lost answer is found again. */
-void accel_remember(const struct accel_env *env, bool works);
+/* After the proof. Best effort: a lost answer is found again. That it works always counts; a
+ * failure does not replace "works", which another VM has proven meanwhile. */
+void accel_remember_works(const struct accel_env *env);
+void accel_remember_failure(const struct accel_env *env, const struct accel_failure *f);
+/* The next boot is the first one again. 0 or -errno. */
+int accel_forget(const struct accel_env *env);
 
 /* A host that does not trust its own TSC must not make a guest rely on it. */
 bool accel_tsc_trusted(void);

@@ -57,9 +57,9 @@ TEST(only_whole_flags_count)
     AUTO(fixture_release) struct fixture intel = fixture_of("fpu vmx tsc");
     AUTO(fixture_release) struct fixture amd = fixture_of("svm");
 
-    ASSERT_EQ(accel_look(&none.env), ACCEL_NO_CPU);
-    ASSERT_EQ(accel_look(&intel.env), ACCEL_UNPROVEN);
-    ASSERT_EQ(accel_look(&amd.env), ACCEL_UNPROVEN);
+    ASSERT_EQ(accel_look(&none.env, NULL), ACCEL_NO_CPU);
+    ASSERT_EQ(accel_look(&intel.env, NULL), ACCEL_UNPROVEN);
+    ASSERT_EQ(accel_look(&amd.env, NULL), ACCEL_UNPROVEN);
 }
 
 TEST(a_missing_device_is_told_apart)
@@ -67,8 +67,10 @@ TEST(a_missing_device_is_told_apart)
     AUTO(fixture_release) struct fixture f = fixture_of("vmx");
 
     unlink(f.kvm);
-    ASSERT_EQ(accel_look(&f.env), ACCEL_NO_DEVICE);
-    ASSERT_HAS(accel_state_text(ACCEL_NO_DEVICE), "modprobe");
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_NO_DEVICE);
+    enum accel_state s;
+    AUTO_FREE char *text = accel_describe(&f.env, &s);
+    ASSERT_HAS(text, "modprobe");
 }
 
 TEST(a_proof_holds_until_the_host_is_restarted)
@@ -79,14 +81,61 @@ TEST(a_proof_holds_until_the_host_is_restarted)
 
     ASSERT_OK(accel_choose(&f.env, VM_ACCEL_AUTO, false, &c, &err), err);
     ASSERT(!c.emulated && c.prove);
-    accel_remember(&f.env, true);
-    ASSERT_EQ(accel_look(&f.env), ACCEL_WORKS);
+    accel_remember_works(&f.env);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_WORKS);
     ASSERT_OK(accel_choose(&f.env, VM_ACCEL_AUTO, false, &c, &err), err);
     ASSERT(!c.emulated && !c.prove);
-    accel_remember(&f.env, false);
-    ASSERT_EQ(accel_look(&f.env), ACCEL_BROKEN);
     put(f.boot_id, "id-two\n");
-    ASSERT_EQ(accel_look(&f.env), ACCEL_UNPROVEN);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+}
+
+TEST(a_failure_is_kept_with_reason_and_time_until_the_host_is_restarted)
+{
+    AUTO(fixture_release) struct fixture f = fixture_of("vmx");
+    struct accel_failure have = { 0 };
+    struct accel_choice c;
+    struct err err = ERR_INIT;
+    enum accel_state s;
+
+    accel_remember_failure(&f.env, &(struct accel_failure){ "KVM internal\nerror", 1700000000 });
+    ASSERT_EQ(accel_look(&f.env, &have), ACCEL_BROKEN);
+    ASSERT_EQ(have.at_s, 1700000000);
+    ASSERT_STR(have.reason, "KVM internal?error");
+    AUTO_FREE char *text = accel_describe(&f.env, &s);
+    ASSERT_STR(text, "KVM failed at 2023-11-14T22:13:20Z: KVM internal?error (lcow doctor --retest "
+                     "tries it again)");
+    ASSERT_FAIL(accel_choose(&f.env, VM_ACCEL_AUTO, false, &c, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "2023-11-14T22:13:20Z: KVM internal?error");
+    put(f.boot_id, "id-two\n");
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+}
+
+TEST(a_failure_never_replaces_the_proof_that_it_works)
+{
+    AUTO(fixture_release) struct fixture f = fixture_of("vmx");
+    const struct accel_failure failure = { "KVM internal error", 1700000000 };
+
+    accel_remember_works(&f.env);
+    accel_remember_failure(&f.env, &failure);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_WORKS);
+    put(f.boot_id, "id-two\n"); /* that was before the host was restarted */
+    accel_remember_failure(&f.env, &failure);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_BROKEN);
+    accel_remember_works(&f.env);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_WORKS);
+}
+
+TEST(a_forgotten_verdict_is_found_anew)
+{
+    AUTO(fixture_release) struct fixture f = fixture_of("vmx");
+
+    ASSERT_EQ(accel_forget(&f.env), 0); /* there is none */
+    accel_remember_failure(&f.env, &(struct accel_failure){ "KVM internal error", 1700000000 });
+    ASSERT_EQ(accel_forget(&f.env), 0);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+    accel_remember_works(&f.env);
+    ASSERT_EQ(accel_forget(&f.env), 0);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
 }
 
 TEST(without_acceleration_the_setting_is_named)
@@ -112,7 +161,7 @@ TEST(emulation_is_taken_when_asked_for_though_kvm_would_work)
     struct accel_choice c;
     struct err err = ERR_INIT;
 
-    accel_remember(&f.env, true);
+    accel_remember_works(&f.env);
     ASSERT_OK(accel_choose(&f.env, VM_ACCEL_TCG, true, &c, &err), err);
     ASSERT(c.emulated);
 }
@@ -122,9 +171,15 @@ TEST(a_damaged_answer_is_no_answer)
     AUTO(fixture_release) struct fixture f = fixture_of("vmx");
 
     put(f.state, "id-one kvm wor");
-    ASSERT_EQ(accel_look(&f.env), ACCEL_UNPROVEN);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
     put(f.state, "");
-    ASSERT_EQ(accel_look(&f.env), ACCEL_UNPROVEN);
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+    put(f.state, "id-one kvm broken\n"); /* as lcow wrote before it kept reasons */
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+    put(f.state, "id-one kvm broken 17 KVM inter");
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
+    put(f.state, "id-one kvm broken x KVM internal error\n");
+    ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
 }
 
 TEST(the_kernels_log_gives_the_frequency)

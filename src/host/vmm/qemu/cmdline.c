@@ -179,7 +179,8 @@ static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
     strv_add(out, "-cpu");
     /* Emulated, a string instruction moves one element at a time: without these two the guest
      * copies by eight bytes instead of one. */
-    strv_add(out, host->emulated ? "max,-la57,-erms,-fsrm" : "host");
+    strv_addf(out, "%s%s", host->emulated ? "max,-la57,-erms,-fsrm" : "host",
+              doc->nested ? "" : ",-svm,-vmx");
     strv_add(out, "-smp");
     strv_addf(out, "%u,maxcpus=%u", doc->cpus, doc->max_cpus);
     strv_add(out, "-m");

@@ -169,3 +169,19 @@ TEST(values_that_cannot_work_are_named_with_their_bounds)
     doc = good, doc.kernel = NULL;
     ASSERT_FAIL(qemu_doc_check(&doc, &err), err, ERR_INVALID);
 }
+
+TEST(virtualization_is_offered_to_the_guest_only_if_configured)
+{
+    struct vm_doc doc = doc_of(1);
+
+    for (int emulated = 0; emulated < 2; emulated++) {
+        const struct qemu_host host = { .emulated = emulated };
+
+        doc.nested = false;
+        AUTO_FREE char *plain = text_of(&doc, &host);
+        ASSERT_HAS(plain, ",-svm,-vmx\n");
+        doc.nested = true;
+        AUTO_FREE char *nested = text_of(&doc, &host);
+        ASSERT(!strstr(nested, "svm") && !strstr(nested, "vmx"));
+    }
+}

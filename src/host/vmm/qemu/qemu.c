@@ -161,7 +161,11 @@ static int listen_port(struct vmm *v, uint32_t port, struct vmm_listener **ret, 
 
 static int stop(struct ctx *ctx, struct vmm *v, struct err *err)
 {
-    return call_plain(ctx, qemu_of(v), "stop", err);
+    struct qemu *q = qemu_of(v);
+
+    if (q->proc)
+        q->proc->pause_asked = true; /* before its event comes, RESUME takes it back */
+    return call_plain(ctx, q, "stop", err);
 }
 
 static int cont(struct ctx *ctx, struct vmm *v, struct err *err)

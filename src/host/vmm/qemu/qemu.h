@@ -6,6 +6,7 @@
 #include "base/err.h"
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ctx;
 struct loop;
@@ -38,6 +39,7 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
 struct qemu_test_env {
     const char *cpuinfo, *kvm;
     const char *pci_sys, *pci_dev; /* for PCI devices; NULL: the host's */
+    uint64_t proof_cpu_ns;         /* vCPU time without output that condemns KVM; 0: as usual */
 };
 struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env);
 

@@ -1,5 +1,6 @@
 /* qemu_exit.c - why QEMU ended, from what the host knows. */
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -66,23 +67,73 @@ bool oom_watch_hit(const struct oom_watch *w)
 
 /* --- words --- */
 
-/* The last lines of its stderr on one line, without what could move a cursor. Caller frees. */
-static char *last_words(const struct qemu_proc *p)
+/* What QEMU prints when KVM_RUN fails or returns what it cannot go on from; registers follow. */
+static bool says_kvm_failed(const char *line)
+{
+    static const char *const words[] = { "kvm run failed", "KVM internal error",
+                                         "KVM: entry failed", "KVM: exception ",
+                                         "KVM: unknown exit" };
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strstr(line, words[i]))
+            return true;
+    return false;
+}
+
+static void take_line(const struct ctx *ctx, struct qemu_words *w)
+{
+    size_t n = w->line_len + 1;
+
+    w->line[w->line_len] = '\0';
+    w->line_len = 0;
+    if (!w->line[0] || w->kvm_error[0])
+        return;
+    if (strstr(w->line, "warning: ")) {
+        log_debug(ctx, "qemu warns", F_STR("text", w->line));
+        return;
+    }
+    if (says_kvm_failed(w->line)) {
+        memcpy(w->kvm_error, w->line, n);
+        return;
+    }
+    size_t over = w->len + n > QEMU_WORDS_KEEP ? w->len + n - QEMU_WORDS_KEEP : 0;
+    memmove(w->tail, w->tail + over, w->len - over);
+    memcpy(w->tail + w->len - over, w->line, n - 1);
+    w->len += n - over;
+    w->tail[w->len - 1] = '\n';
+    w->tail[w->len] = '\0';
+}
+
+void qemu_words_feed(const struct ctx *ctx, struct qemu_words *w, const char *data, size_t len)
+{
+    for (size_t i = 0; i < len; i++) {
+        if (data[i] == '\n')
+            take_line(ctx, w);
+        else if (w->line_len < QEMU_WORDS_LINE)
+            w->line[w->line_len++] = data[i] >= ' ' && data[i] <= '~' ? data[i] : '?';
+    }
+}
+
+char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w)
 {
     struct sbuf b = { 0 };
-    size_t from = p->stderr_len > 200 ? p->stderr_len - 200 : 0;
+
+    take_line(ctx, w);
+    if (w->kvm_error[0])
+        return str_dup(w->kvm_error);
+
+    size_t from = w->len > 200 ? w->len - 200 : 0;
 
     if (from > 0) {
-        const char *line = strchr(p->stderr_tail + from, '\n');
+        const char *line = strchr(w->tail + from, '\n');
         if (line && line[1])
-            from = (size_t)(line + 1 - p->stderr_tail);
+            from = (size_t)(line + 1 - w->tail);
     }
-    for (size_t i = from; i < p->stderr_len; i++) {
-        char c = p->stderr_tail[i];
-        if (c == '\n')
-            sbuf_adds(&b, i + 1 < p->stderr_len ? " / " : "");
-        else
-            sbuf_addc(&b, c >= ' ' && c <= '~' ? c : '?');
+    for (size_t i = from; i < w->len; i++) {
+        if (w->tail[i] != '\n')
+            sbuf_addc(&b, w->tail[i]);
+        else if (i + 1 < w->len)
+            sbuf_adds(&b, " / ");
     }
     return sbuf_take(&b);
 }
@@ -123,18 +174,31 @@ static void say_killed(struct qemu_proc *p, struct vmm_exit *e, const char *word
              *words ? ": " : "", words);
 }
 
+/* Killed by us after a stop that nobody asked for. */
+static void say_stopped(struct qemu_proc *p, struct vmm_exit *e, const char *words)
+{
+    e->panicked = str_eq(p->stopped, "guest-panicked");
+    if (e->panicked)
+        snprintf(e->why, sizeof(e->why), "the guest kernel panicked");
+    else
+        snprintf(e->why, sizeof(e->why), "the VM has failed: QEMU stopped it with status %s%s%s",
+                 p->stopped, *words ? ": " : "", words);
+}
+
 void qemu_exit_fill(struct qemu_proc *p, int status)
 {
     struct qemu *q = p->vm;
     struct vmm_exit *e = &p->exit;
-    AUTO_FREE char *words = last_words(p);
+    AUTO_FREE char *words = qemu_words_last(&p->ctx, &p->words);
 
     *e = (struct vmm_exit){ .status = status, .at_wall_ns = loop_wall(q->loop) };
     if (WIFSIGNALED(status))
         say_killed(p, e, words);
     else
         say_exited(p, e, words);
-    if (p->given_up[0]) {
+    if (p->stopped[0]) {
+        say_stopped(p, e, words);
+    } else if (p->given_up[0]) {
         snprintf(e->why, sizeof(e->why), "%s", p->given_up);
     } else if (q->dying || q->quitting) {
         e->requested = true;

@@ -23,9 +23,13 @@ struct ledger;
 struct qemu;
 struct stream;
 
-#define QEMU_STDERR_KEEP 2048
+#define QEMU_WORDS_KEEP 2048
+#define QEMU_WORDS_LINE 160
 #define QEMU_GREETING_NS (UINT64_C(30) * 1000 * 1000 * 1000)
-#define QEMU_PROOF_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+/* vCPUs that ran for so long without a byte on the console: KVM executes nothing. It is CPU time,
+ * not time that passes: a busy host is slow, not broken. Where the host is a VM itself, time that
+ * was stolen from it counts too; so this is a hundred times what a kernel needs. */
+#define QEMU_PROOF_CPU_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 #define QEMU_DRAIN_NS (UINT64_C(200) * 1000 * 1000) /* after its end, for its last words */
 
 /* Numbers in the child. */
@@ -47,19 +51,35 @@ struct oom_watch {
 void oom_watch_begin(struct oom_watch *w, pid_t pid);
 bool oom_watch_hit(const struct oom_watch *w);
 
+/* What QEMU writes to its stderr: the last lines that may tell why it ended. Warnings do not, nor
+ * do the registers that it prints after KVM has failed. */
+struct qemu_words {
+    char tail[QEMU_WORDS_KEEP + 1];
+    size_t len;
+    char line[QEMU_WORDS_LINE + 1]; /* not yet at its end */
+    size_t line_len;
+    char kvm_error[QEMU_WORDS_LINE + 1]; /* the first line that says that KVM failed; or "" */
+};
+void qemu_words_feed(const struct ctx *ctx, struct qemu_words *w, const char *data, size_t len);
+/* On one line, without control characters. Takes an unfinished line in. Caller frees. */
+char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w);
+
 struct qemu_proc {
     struct qemu *vm; /* borrows */
     struct child *child;
     struct qmp_client *qmp;
     struct stream *console, *errors;
-    char stderr_tail[QEMU_STDERR_KEEP + 1];
-    size_t stderr_len;
+    struct qemu_words words;
     struct cancel cancel; /* ends the readers */
     struct ctx ctx;
     struct group readers, watcher;
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
+    bool pause_asked;        /* by us, and not resumed since */
+    bool looking;            /* why it stopped */
+    unsigned stops, resumed; /* how often */
+    char stopped[24];   /* QEMU's status after a stop that nobody asked for; "" if there was none */
     char migration[24]; /* of the last MIGRATION event; "" before the first */
     struct log_rate io_errors;
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
@@ -185,6 +205,10 @@ int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err);
 
 /* qemu_exit.c - fills p->exit from what is known. */
 void qemu_exit_fill(struct qemu_proc *p, int status);
+
+/* qemu_stop.c - STOP or SUSPEND came: looks why, and kills QEMU if nobody asked for it. Never
+ * waits. */
+void qemu_stopped(struct qemu_proc *p);
 
 /* qemu_stats.c */
 int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);

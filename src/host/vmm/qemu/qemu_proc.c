@@ -53,14 +53,8 @@ static void read_errors(void *arg)
     char buf[512];
     size_t n;
 
-    while (stream_read(&p->ctx, p->errors, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
-        size_t over =
-            p->stderr_len + n > QEMU_STDERR_KEEP ? p->stderr_len + n - QEMU_STDERR_KEEP : 0;
-        memmove(p->stderr_tail, p->stderr_tail + over, p->stderr_len - over);
-        memcpy(p->stderr_tail + p->stderr_len - over, buf, n);
-        p->stderr_len += n - over;
-        p->stderr_tail[p->stderr_len] = '\0';
-    }
+    while (stream_read(&p->ctx, p->errors, buf, sizeof(buf), &n, &err) == 0 && n > 0)
+        qemu_words_feed(&p->ctx, &p->words, buf, n);
 }
 
 /* The guest saw it too, and goes on (werror=report). How often it writes to a full disk is its own
@@ -92,6 +86,11 @@ static void on_event(void *arg, const struct qmp_message *m)
         snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", why);
     } else if (str_eq(m->event, "GUEST_PANICKED")) {
         p->panicked = true;
+    } else if (str_eq(m->event, "STOP") || str_eq(m->event, "SUSPEND")) {
+        qemu_stopped(p);
+    } else if (str_eq(m->event, "RESUME")) {
+        p->pause_asked = false;
+        p->resumed++;
     } else if (str_eq(m->event, "DEVICE_DELETED")) {
         (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
         if (text) {

@@ -1,13 +1,19 @@
 /* qemu_puppet.c - stands in for QEMU in the tests of the backend: takes its command line, plays
  * the part that the VM's name asks for. Runs in the real jail. */
 #include <errno.h>
+#include <pthread.h>
 #include <stdbool.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/prctl.h>
 #include <unistd.h>
 
 enum { QMP = 3, CONSOLE = 4 };
+
+static char part[64] = "";
+static const char *status = "running";
+static bool kvm;
 
 static void say(int fd, const char *text)
 {
@@ -51,14 +57,48 @@ static void flood(void)
     event_shutdown("\\u001b[2Jgone");
 }
 
+static void event(const char *name)
+{
+    char text[128];
+
+    snprintf(text, sizeof(text),
+             "{\"timestamp\": {\"seconds\": 1, \"microseconds\": 1}, \"event\": \"%s\"}\r\n", name);
+    say(QMP, text);
+}
+
+/* As QEMU does when KVM_RUN fails; the registers are longer in reality. */
+static void kvm_fails(void)
+{
+    fprintf(stderr, "error: kvm run failed Bad address\n"
+                    "RAX=0000000000000000 RBX=0000000000000000 RCX=0000000000000000\n"
+                    "Code=00 00 00 00 <ff> ff ff\n");
+    status = "internal-error";
+    event("STOP");
+}
+
 /* Answers one line; true if it was quit. */
 static bool answer(const char *line)
 {
     const char *id = strstr(line, "\"id\":");
-    char text[128];
+    char text[128], value[64] = "";
 
-    snprintf(text, sizeof(text), "{\"return\": {}, \"id\": %d}\r\n", id ? atoi(id + 5) : 0);
+    if (strstr(line, "\"query-status\""))
+        snprintf(value, sizeof(value), "\"status\": \"%s\"", status);
+    snprintf(text, sizeof(text), "{\"return\": {%s}, \"id\": %d}\r\n", value,
+             id ? atoi(id + 5) : 0);
+    if (strstr(line, "\"stop\"")) {
+        status = "paused";
+        event("STOP");
+    } else if (strstr(line, "\"cont\"")) {
+        /* "stops-STATUS": the test says when, by a resume. */
+        status = strncmp(part, "stops-", 6) == 0 ? part + 6 : "running";
+        event(strcmp(status, "running") == 0     ? "RESUME"
+              : strcmp(status, "suspended") == 0 ? "SUSPEND"
+                                                 : "STOP");
+    }
     say(QMP, text);
+    if (strcmp(part, "kvm-run") == 0 && kvm && strstr(line, "\"qmp_capabilities\""))
+        kvm_fails();
     return strstr(line, "\"quit\"");
 }
 
@@ -89,6 +129,24 @@ static void boot(void)
     say(CONSOLE, "lcow: stage init\r\n\033[31mred\r\n");
 }
 
+/* A vCPU that uses time and gets nowhere, named as QEMU names its thread. */
+static void *spin(void *arg)
+{
+    (void)arg;
+    prctl(PR_SET_NAME, "CPU 0/KVM");
+    for (volatile unsigned n = 0;; n++)
+        ;
+    return NULL;
+}
+
+static void start_spinning(void)
+{
+    pthread_t vcpu;
+
+    if (pthread_create(&vcpu, NULL, spin, NULL) != 0)
+        _exit(3);
+}
+
 /* Wait for qmp_capabilities, which is the first command. */
 static void negotiate(void)
 {
@@ -102,7 +160,7 @@ static void negotiate(void)
 }
 
 /* Of the parts that end by themselves; NULL: it is none. */
-static const char *end_reason(const char *part)
+static const char *end_reason(void)
 {
     if (strcmp(part, "poweroff") == 0)
         return "guest-shutdown";
@@ -113,9 +171,6 @@ static const char *end_reason(const char *part)
 
 int main(int argc, char **argv)
 {
-    char part[64] = "";
-    bool kvm = false;
-
     for (int i = 1; i < argc - 1; i++) {
         if (strcmp(argv[i], "-name") == 0)
             sscanf(argv[i + 1], "guest=%63[^@,]", part);
@@ -142,11 +197,15 @@ int main(int argc, char **argv)
         greet("5", "2");
     else
         greet("10", "0");
-    if (strcmp(part, "mute-kvm") != 0 || !kvm)
+    fprintf(stderr, "qemu: warning: Number of hotpluggable cpus requested (4) exceeds 2\n");
+    if (!kvm || (strcmp(part, "mute-kvm") != 0 && strcmp(part, "spin-kvm") != 0 &&
+                 strcmp(part, "kvm-run") != 0))
         boot();
-    if (end_reason(part)) {
+    if (strcmp(part, "spin-kvm") == 0 && kvm)
+        start_spinning();
+    if (end_reason()) {
         negotiate();
-        event_shutdown(end_reason(part));
+        event_shutdown(end_reason());
         return 0;
     }
     if (strcmp(part, "flood") == 0) {

@@ -1,15 +1,19 @@
 /* qemu_start.c - from a created VM to a running QEMU: spawn, greeting, and the proof of KVM. */
 #include "base/child.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
+#include <dirent.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
 static void publish(struct qemu *q, const struct vmm_exit *exit)
 {
@@ -82,16 +86,67 @@ static int start_once(struct ctx *ctx, struct qemu *q, struct err *err)
     return greet(ctx, q, err);
 }
 
-/* KVM counts only when a kernel has said something under it. */
-static int prove(struct ctx *ctx, struct qemu *q, struct err *err)
+/* "CPU 0/KVM" is what QEMU calls the thread (debug-threads=on); its times are the 14th and 15th
+ * field of stat, counted from the name's end. */
+static uint64_t vcpu_time(pid_t pid)
 {
-    struct ctx limited = ctx_with_timeout(ctx, QEMU_PROOF_NS);
+    AUTO_FREE char *dir = str_format("/proc/%d/task", pid);
+    DIR *tasks = opendir(dir);
+    uint64_t ticks = 0;
 
+    for (struct dirent *d; tasks && (d = readdir(tasks));) {
+        AUTO_FREE char *path = str_format("%s/%s/stat", dir, d->d_name), *text = NULL;
+        unsigned long long user, system;
+        size_t len;
+
+        if (file_read_all(path, 4096, &text, &len) < 0 || !strstr(text, "(CPU "))
+            continue;
+        const char *end = strrchr(text, ')');
+        if (end && sscanf(end, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
+                          &system) == 2)
+            ticks += user + system;
+    }
+    if (tasks)
+        closedir(tasks);
+    return ticks * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+/* Whether the boot so far proves that KVM does not work. Anything else may be the fault of the
+ * host's load or memory, or of the configuration, and is tried again by the next VM. */
+static bool kvm_failed(struct qemu *q, struct accel_failure *ret)
+{
+    uint64_t enough =
+        q->test_env && q->test_env->proof_cpu_ns ? q->test_env->proof_cpu_ns : QEMU_PROOF_CPU_NS;
+
+    ret->at_s = loop_wall(q->loop) / NS_PER_S;
+    if (q->proc->words.kvm_error[0]) {
+        snprintf(ret->reason, sizeof(ret->reason), "%.159s", q->proc->words.kvm_error);
+        return true;
+    }
+    if (q->proc->gone.set || q->console.total > 0 || vcpu_time(child_pid(q->proc->child)) < enough)
+        return false;
+    snprintf(ret->reason, sizeof(ret->reason),
+             "the guest executed nothing: no output after %llu s of vCPU time",
+             (unsigned long long)(enough / NS_PER_S));
+    return true;
+}
+
+/* KVM counts only when a kernel has said something under it. Looks once a second: there is no event
+ * for CPU time. */
+static int prove(struct ctx *ctx, struct qemu *q, struct accel_failure *failure, struct err *err)
+{
     while (q->stage < VM_STAGE_KERNEL) {
+        struct ctx second = ctx_with_timeout(ctx, NS_PER_S);
+
         if (q->proc->gone.set)
             return err_set(err, ERR_UNAVAILABLE, "%s", q->proc->exit.why);
-        if (waitq_wait(&limited, &q->stage_q, "the first boot with KVM", err) < 0)
-            return err_wrap(err, "KVM is there, but a guest kernel did not say a word");
+        if (waitq_wait(&second, &q->stage_q, "the first boot with KVM", err) == 0)
+            continue;
+        if (ctx_check(ctx, err) < 0)
+            return err_wrap(err, "the guest kernel has printed nothing yet");
+        err_clear(err);
+        if (kvm_failed(q, failure))
+            return err_set(err, ERR_UNAVAILABLE, "KVM failed: %s", failure->reason);
     }
     return 0;
 }
@@ -110,20 +165,28 @@ static int drop_proc(struct ctx *ctx, struct qemu *q, struct err *err)
 
 static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
 {
+    struct accel_failure failure = { 0 };
     int r = start_once(ctx, q, err);
     struct err over = ERR_INIT;
 
     if (r == 0)
-        r = prove(ctx, q, err);
-    if (ctx_check(ctx, &over) < 0)
-        return r; /* no time or no wish to find out */
-    accel_remember(&q->accel_env, r == 0);
-    if (r == 0 || q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
-        return r < 0 ? err_wrap(err, "first boot with KVM (set 'allow_emulation = true' in "
-                                     "/etc/lcow/lcow.conf or give --allow-emulation to go on "
-                                     "without)")
-                     : 0;
-    log_warn(&q->life, "KVM does not work, going on with emulation", F_ERR(err));
+        r = prove(ctx, q, &failure, err);
+    bool failed = r < 0 && q->proc && kvm_failed(q, &failure);
+
+    if (r == 0)
+        accel_remember_works(&q->accel_env);
+    else if (failed)
+        accel_remember_failure(&q->accel_env, &failure);
+    if (r < 0 && (ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom)))
+        return r; /* no time or no memory left for another */
+    if (r == 0)
+        return 0;
+    if (q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
+        return err_wrap(err, failed ? "first boot with KVM (set 'allow_emulation = true' in "
+                                      "/etc/lcow/lcow.conf or give --allow-emulation to go on "
+                                      "without)"
+                                    : "first boot with KVM");
+    log_warn(&q->life, "the first boot with KVM failed, going on with emulation", F_ERR(err));
     if (drop_proc(ctx, q, err) < 0)
         return -1;
     err_clear(err);

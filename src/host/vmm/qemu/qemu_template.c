@@ -128,6 +128,28 @@ static int take_back(struct qemu *q, struct err *err)
     return 0;
 }
 
+/* A template is made with what was proven, or its key would name another accelerator than the VMs
+ * use that want it. So a host where nothing has booted yet boots a plain VM first, up to the
+ * kernel's first line. */
+static int prove_accel(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc,
+                       struct err *err)
+{
+    struct vmm *v = qemu_vmm_new(loop);
+    struct qemu *q = qemu_of(v);
+    struct vm_doc plain = *doc;
+    struct err lost = ERR_INIT;
+
+    plain.template_dir = NULL;
+    int r = v->ops->create(ctx, v, &plain, err);
+    if (r == 0 && q->accel.prove)
+        r = v->ops->start(ctx, v, err);
+    if (take_back(q, &lost) < 0 && r == 0) {
+        *err = lost;
+        r = -1;
+    }
+    return r;
+}
+
 int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc,
                         const struct qemu_build_opts *opts, struct template_info *ret,
                         bool *ret_made, struct err *err)
@@ -138,13 +160,14 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
 
     if (template_lock(ctx, doc->template_dir, opts->wait, &lock, err) < 0)
         return -1;
+    *ret_made = false;
+    if (prove_accel(ctx, loop, doc, err) < 0)
+        return err_wrap(err, "build a template");
     struct vmm *v = qemu_vmm_new(loop);
     struct qemu *q = qemu_of(v);
     int r = v->ops->create(ctx, v, doc, err);
-    *ret_made = false;
-    if (r == 0 && q->accel.prove)
-        r = err_set(err, ERR_STATE,
-                    "KVM has not been tried yet; boot a VM first: lcow boot -- true");
+    if (r == 0 && q->accel.prove) /* KVM did not fail, and was not proven either */
+        r = err_set(err, ERR_STATE, "KVM is not proven to work: lcow doctor --retest tells more");
     if (r == 0 && q->tpl.ram_fd >= 0 && !opts->again) {
         *ret = q->tpl.info;
         q->tpl.info.identity = NULL;

@@ -12,6 +12,7 @@
 #include "host/vmm/qemu/qemu_rig.h"
 #include "proto/link.h"
 
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
@@ -461,13 +462,19 @@ TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 
 /* --- acceleration --- */
 
-static void assert_remembered(struct fixture *f, const char *word)
+/* NULL: nothing. */
+static void assert_remembered(struct fixture *f, const char *words)
 {
     AUTO_FREE char *path = str_format("%s/accel", f->rig.place.dir), *text = NULL;
     size_t len;
+    int r = file_read_all(path, 512, &text, &len);
 
-    ASSERT_EQ(file_read_all(path, 256, &text, &len), 0);
-    ASSERT_HAS(text, word);
+    if (!words) {
+        ASSERT(r == -ENOENT);
+        return;
+    }
+    ASSERT_EQ(r, 0);
+    ASSERT_HAS(text, words);
 }
 
 TEST_FIBER(a_first_boot_with_kvm_proves_it)
@@ -484,33 +491,183 @@ TEST_FIBER(a_first_boot_with_kvm_proves_it)
     finish(&f);
 }
 
-TEST_FIBER(a_kvm_that_fails_is_replaced_by_emulation_if_that_is_allowed)
+/* The first boot with KVM comes up by emulation. */
+static void falls_back(struct ctx *ctx, const char *part, uint64_t proof_cpu_ns, const char *words)
 {
     struct fixture f;
     struct vmm_info info;
 
-    start_fixture(ctx, &f, "no-kvm", "vmx");
+    start_fixture(ctx, &f, part, "vmx");
+    f.rig.env.proof_cpu_ns = proof_cpu_ns;
     boot(&f);
     f.rig.v->ops->info(f.rig.v, &info);
     ASSERT(info.emulated && info.pid > 0);
-    assert_remembered(&f, "kvm broken");
+    assert_remembered(&f, words);
     await_stage(&f, VM_STAGE_INIT);
     f.rig.v->ops->terminate(f.rig.v);
     ASSERT(ended(&f).requested);
     finish(&f);
 }
 
+TEST_FIBER(a_kvm_that_fails_is_replaced_by_emulation_if_that_is_allowed)
+{
+    falls_back(ctx, "kvm-run", 0, " error: kvm run failed Bad address\n");
+    falls_back(ctx, "spin-kvm", NS_PER_S, " the guest executed nothing: no output after 1 s");
+}
+
+TEST_FIBER(a_first_boot_that_fails_otherwise_does_not_condemn_kvm)
+{
+    falls_back(ctx, "no-kvm", 0, NULL);
+}
+
+/* The first boot with KVM fails, and emulation is not allowed. */
+static void fails_with_kvm(struct ctx *ctx, const char *part, uint64_t limit, enum err_code code,
+                           struct err *err, const char *words)
+{
+    struct fixture f;
+    struct ctx limited = ctx_with_timeout(ctx, limit);
+
+    start_fixture(ctx, &f, part, "svm");
+    f.rig.doc.allow_emulation = false;
+    create(&f);
+    ASSERT_FAIL(f.rig.v->ops->start(&limited, f.rig.v, err), *err, code);
+    ASSERT(!ended(&f).requested);
+    assert_remembered(&f, words);
+    finish(&f);
+}
+
 TEST_FIBER(a_kvm_that_fails_is_an_error_if_emulation_is_not_allowed)
+{
+    struct err err = ERR_INIT;
+
+    fails_with_kvm(ctx, "kvm-run", 30 * NS_PER_S, ERR_UNAVAILABLE, &err, "kvm broken ");
+    ASSERT_HAS(err.msg, "--allow-emulation");
+    ASSERT_HAS(err.msg, "internal-error: error: kvm run failed Bad address");
+}
+
+/* No memory, say: emulation would not help, so it is not advised. */
+TEST_FIBER(the_next_vm_tries_kvm_again_after_an_error_that_is_not_its_own)
+{
+    struct err err = ERR_INIT;
+
+    fails_with_kvm(ctx, "no-kvm", 30 * NS_PER_S, ERR_UNAVAILABLE, &err, NULL);
+    ASSERT_HAS(err.msg, "cannot go on");
+    ASSERT(!strstr(err.msg, "--allow-emulation"));
+}
+
+TEST_FIBER(a_first_boot_that_has_no_time_left_does_not_condemn_kvm)
+{
+    struct err err = ERR_INIT;
+
+    fails_with_kvm(ctx, "mute-kvm", 3 * NS_PER_S, ERR_DEADLINE, &err, NULL);
+    ASSERT_HAS(err.msg, "the guest kernel has printed nothing yet");
+}
+
+/* --- a VM that QEMU stops --- */
+
+/* A VM that runs is stopped with this status: the exit says so. */
+static void stops(struct ctx *ctx, const char *part, bool panicked, const char *why)
 {
     struct fixture f;
     struct err err = ERR_INIT;
 
-    start_fixture(ctx, &f, "no-kvm", "svm");
-    f.rig.doc.allow_emulation = false;
-    create(&f);
-    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_UNAVAILABLE);
-    ASSERT_HAS(err.msg, "--allow-emulation");
-    ASSERT_HAS(err.msg, "cannot go on");
+    start_fixture(ctx, &f, part, "tsc");
+    boot(&f);
+    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err); /* which is when the puppet does it */
+    struct vmm_exit e = ended(&f);
+    ASSERT(!e.requested && !e.powered_off);
+    ASSERT_EQ(e.panicked, panicked);
+    ASSERT(WIFSIGNALED(e.status));
+    ASSERT_STR(e.why, why);
+    finish(&f);
+}
+
+#define STOPPED "the VM has failed: QEMU stopped it with status "
+
+TEST_FIBER(a_stop_that_nobody_asked_for_is_the_end_of_the_vm)
+{
+    stops(ctx, "stops-internal-error", false, STOPPED "internal-error");
+    stops(ctx, "stops-io-error", false, STOPPED "io-error");
+    stops(ctx, "stops-watchdog", false, STOPPED "watchdog");
+    stops(ctx, "stops-shutdown", false, STOPPED "shutdown");
+    stops(ctx, "stops-suspended", false, STOPPED "suspended");
+    stops(ctx, "stops-guest-panicked", true, "the guest kernel panicked");
+    stops(ctx, "stops-of-a-later-QEMU", false, STOPPED "of-a-later-QEMU");
+    /* These are expected of a template and of a clone only. */
+    stops(ctx, "stops-postmigrate", false, STOPPED "postmigrate");
+    stops(ctx, "stops-inmigrate", false, STOPPED "inmigrate");
+    stops(ctx, "stops-paused", false, STOPPED "paused");
+}
+
+TEST_FIBER(a_pause_that_was_asked_for_is_not_a_failure_but_a_stop_after_it_is)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    start_fixture(ctx, &f, "stops-paused", "tsc");
+    boot(&f);
+    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
+    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
+    ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
+    ASSERT(pid_of(&f) > 0);
+    f.rig.v->ops->terminate(f.rig.v);
+    ASSERT(ended(&f).requested);
+    finish(&f);
+    start_fixture(ctx, &f, "boots", "tsc");
+    boot(&f);
+    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
+    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err);
+    struct qemu *q = qemu_of(f.rig.v);
+    ASSERT(!q->proc->pause_asked); /* or the next stop would pass for this one */
+    f.rig.v->ops->terminate(f.rig.v);
     ended(&f);
     finish(&f);
+}
+
+/* --- its stderr --- */
+
+TEST(a_warning_is_not_the_reason_of_an_error)
+{
+    struct qemu_words w = { 0 };
+    static const char text[] = "qemu: warning: Number of hotpluggable cpus requested (4) exceeds "
+                               "the recommended cpus supported by KVM (2)\nqemu: first\n\n"
+                               "qemu: sec\033ond\nqemu: warning: half a li";
+
+    for (size_t i = 0; i < sizeof(text) - 1; i++) /* cut anywhere */
+        qemu_words_feed(NULL, &w, text + i, 1);
+    AUTO_FREE char *last = qemu_words_last(NULL, &w);
+    ASSERT_STR(last, "qemu: first / qemu: sec?ond");
+}
+
+TEST(what_kvm_failed_with_is_found_before_the_registers)
+{
+    static const char *const lines[] = { "error: kvm run failed Bad address",
+                                         "KVM internal error. Suberror: 1",
+                                         "KVM: entry failed, hardware error 0x80000021" };
+
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        struct qemu_words w = { 0 };
+
+        qemu_words_feed(NULL, &w, "qemu: before\n", 13);
+        qemu_words_feed(NULL, &w, lines[i], strlen(lines[i]));
+        for (int n = 0; n < 200; n++)
+            qemu_words_feed(NULL, &w, "\nRAX=0000000000000000 RBX=0000000000000000", 42);
+        AUTO_FREE char *last = qemu_words_last(NULL, &w);
+        ASSERT_STR(last, lines[i]);
+        ASSERT_STR(w.kvm_error, lines[i]);
+    }
+}
+
+TEST(of_many_words_the_last_are_kept)
+{
+    struct qemu_words w = { 0 };
+
+    for (int i = 0; i < 1000; i++) {
+        AUTO_FREE char *line = str_format("line %d\n", i);
+
+        qemu_words_feed(NULL, &w, line, strlen(line));
+    }
+    AUTO_FREE char *last = qemu_words_last(NULL, &w);
+    ASSERT_HAS(last, "line 998 / line 999");
+    ASSERT(strlen(last) < 400 && str_starts(last, "line "));
 }
