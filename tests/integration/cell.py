@@ -3,6 +3,10 @@
 
 What a test leaves behind is therefore this worker's and nobody else's: mounts, interfaces, sockets
 and files can be compared before and after, whatever else goes on on the machine.
+
+A mount namespace begins as a copy of all mounts, those of other programs included, and the kernel
+detaches a copy when its owner removes the mount point. So the copies that a test does not need are
+detached when the cell is entered.
 """
 
 import ctypes
@@ -16,6 +20,7 @@ MNT_DETACH = 2
 
 EMPTY_DIRS = ("/tmp", "/run", "/var/tmp", "/dev/shm")
 KEPT = []  # directories below those that are shown as they are
+SYSTEM_DIRS = ("/proc", "/sys", "/dev")  # their mounts are the machine's, not a program's
 
 _libc = ctypes.CDLL(None, use_errno=True)
 
@@ -49,13 +54,37 @@ def die_with_parent(signo):
         os.kill(os.getpid(), signo)
 
 
+def mount_points():
+    """Of this mount namespace, the newest last."""
+    with open("/proc/self/mountinfo") as f:
+        return [line.split()[4].encode().decode("unicode_escape") for line in f]
+
+
+def _is_needed(path, keep):
+    """The root, its directories (/usr may be a disk of its own), the kernel's file systems, and
+    what the kept paths lie on."""
+    return path.count("/") == 1 or any(path.startswith(d + "/") for d in SYSTEM_DIRS) or any(
+        (k + "/").startswith(path + "/") for k in keep)
+
+
+def _detach_mounts_of_others(keep):
+    for path in reversed(mount_points()):
+        if not _is_needed(path, keep):
+            try:
+                umount(path)
+            except OSError:
+                pass  # it lies below one that is gone by now
+
+
 def enter(keep=()):
     """For good: the process that calls this lives in its cell until it ends. What is below one of
     the emptied directories and in keep (a build tree in /tmp, say) stays visible."""
     os.umask(0o022)  # whatever the caller has
     _call("unshare", CLONE_NEWNS | CLONE_NEWNET)
     mount(None, "/", None, MS_REC | MS_PRIVATE)
-    held = {path: os.open(path, os.O_PATH) for path in map(os.path.realpath, keep)
+    keep = [os.path.realpath(path) for path in keep]
+    _detach_mounts_of_others(keep)
+    held = {path: os.open(path, os.O_PATH) for path in keep
             if path.startswith(tuple(d + "/" for d in EMPTY_DIRS))}
     for path in EMPTY_DIRS:
         if os.path.islink(path) or not os.path.isdir(path):

@@ -8,7 +8,7 @@ import time
 
 import cell
 import leaks
-from harness import LCOW, Skip, flat, test
+from harness import CACHE, HERE, LCOW, Skip, flat, test
 
 
 def planted(t, kind, undo, *args):
@@ -169,3 +169,15 @@ def waiting(t):
         t.check(time.monotonic() - start < 10, "it waited too long")
         return
     t.check(False, f"until() came back without a reason ({LCOW}, {flat(p.err)})")
+
+
+@test("the audit blames no other program for what it mounts, starts, makes and removes meanwhile")
+def neighbour(t):
+    directory = os.path.join(CACHE, t.tag)  # outside of the cell, too
+    os.makedirs(directory)
+    t.at_end(os.rmdir, directory)
+    r = subprocess.run(["nsenter", "--target", str(os.getppid()), "--mount", "--net",
+                        os.path.join(HERE, "neighbour.py"), directory, t.tag],
+                       capture_output=True, text=True, timeout=60)
+    t.equal((r.returncode, r.stderr), (0, ""))
+    t.equal(r.stdout.split("\n"), ["", ""])
