@@ -185,10 +185,11 @@ def own_fds(scope):
     found = {}
     for name in os.listdir("/proc/self/fd"):
         try:
-            target = os.readlink(f"/proc/self/fd/{name}")
+            target, st = os.readlink(f"/proc/self/fd/{name}"), os.fstat(int(name))
         except OSError:
             continue  # the directory we have just listed
-        found[f"{name} -> {target}"] = f"fd {name} -> {target}"
+        # Not by its path: whoever reads our output may rename or remove that file.
+        found[f"{name} {st.st_dev}:{st.st_ino}"] = f"fd {name} -> {target}"
     return found
 
 
