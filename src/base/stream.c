@@ -1,5 +1,6 @@
 /* stream.c - what all streams share. */
 #include "base/stream.h"
+#include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fiber.h"
@@ -7,6 +8,7 @@
 #include <stdlib.h>
 
 #define COPY_BUFFER_BYTES (32 * 1024)
+#define PAUSE_LEAST (10 * NS_PER_MS) /* shorter ones would only be more of them */
 
 void stream_free(struct stream *s)
 {
@@ -29,6 +31,13 @@ int stream_read_full(struct ctx *ctx, struct stream *s, void *buf, size_t len, s
             return err_set(err, ERR_UNAVAILABLE, "stream ended after %zu of %zu bytes", done, len);
     }
     return 0;
+}
+
+int stream_pause(struct ctx *ctx, struct stream *s, uint64_t ns, struct err *err)
+{
+    if (s->ops->quiet)
+        s->ops->quiet(s);
+    return fiber_sleep(ctx, ns > PAUSE_LEAST ? ns : PAUSE_LEAST, err);
 }
 
 int stream_write(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,

@@ -20,6 +20,7 @@ struct stream_ops {
     /* Until a read would give something: data, end or error. */
     int (*ready)(struct ctx *ctx, struct stream *s, struct err *err);
     int (*shutdown)(struct stream *s, int how); /* -errno */
+    void (*quiet)(struct stream *s);            /* stream_pause; NULL: it wakes nobody anyway */
     void (*free)(struct stream *s);
 };
 struct stream {
@@ -43,6 +44,9 @@ int stream_read(struct ctx *ctx, struct stream *s, void *buf, size_t len, size_t
                 struct err *err);
 /* ERR_UNAVAILABLE if the stream ends before len. */
 int stream_read_full(struct ctx *ctx, struct stream *s, void *buf, size_t len, struct err *err);
+/* For its reader, of a peer that sends more than it may: sleeps, and what arrives meanwhile does
+ * not wake the loop. At least 10 ms. */
+int stream_pause(struct ctx *ctx, struct stream *s, uint64_t ns, struct err *err);
 int stream_write(struct ctx *ctx, struct stream *s, const void *buf, size_t len, size_t *ret_n,
                  struct err *err);
 int stream_write_full(struct ctx *ctx, struct stream *s, const void *buf, size_t len,

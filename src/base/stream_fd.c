@@ -188,6 +188,18 @@ static int fd_readable(struct ctx *ctx, struct stream *s, struct err *err)
     return 0;
 }
 
+/* Edges come with every byte, also if nobody waits for one. The next who waits joins again, and is
+ * told what is ready by then. */
+static void fd_quiet(struct stream *s)
+{
+    struct fd_stream *f = self(s);
+
+    if (!f->in_epoll || !list_empty(&f->writable.waiters))
+        return;
+    source_remove(f->loop, &f->source);
+    f->in_epoll = false;
+}
+
 static void fd_close_stream(struct fd_stream *f)
 {
     source_remove(f->loop, &f->source);
@@ -231,6 +243,7 @@ static const struct stream_ops fd_stream_ops = {
     .write = fd_write,
     .ready = fd_readable,
     .shutdown = fd_shutdown,
+    .quiet = fd_quiet,
     .free = fd_free,
 };
 

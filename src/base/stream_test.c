@@ -65,6 +65,49 @@ TEST_FIBER(bytes_written_are_read_and_half_close_is_the_end)
     }
 }
 
+struct talker {
+    struct loop *loop;
+    struct stream *to;
+};
+
+/* A byte every millisecond. */
+static void talk(void *arg)
+{
+    struct talker *t = arg;
+    struct ctx ctx = ctx_root(t->loop);
+    struct err err = ERR_INIT;
+
+    for (int i = 0; i < 30; i++) {
+        ASSERT_OK(fiber_sleep(&ctx, NS_PER_MS, &err), err);
+        ASSERT_OK(stream_write_full(&ctx, t->to, "x", 1, &err), err);
+    }
+    ASSERT_EQ(stream_shutdown(t->to, SHUT_WR), 0);
+}
+
+TEST_FIBER(what_comes_in_a_pause_is_read_behind_it)
+{
+    for (size_t i = 0; i < ARRAY_LEN(both_ways); i++) {
+        struct talker t = { .loop = ctx->loop };
+        struct stream *from;
+        struct err err = ERR_INIT;
+        size_t total = 0, n = 1, reads = 0;
+        char buf[64];
+
+        both_ways[i](ctx->loop, &t.to, &from);
+        fiber_go(ctx->loop, talk, &t, "talk");
+        while (n > 0) {
+            ASSERT_OK(stream_read(ctx, from, buf, sizeof(buf), &n, &err), err);
+            total += n;
+            reads++;
+            ASSERT_OK(stream_pause(ctx, from, NS_PER_MS, &err), err);
+        }
+        ASSERT_EQ(total, 30);
+        ASSERT(reads < 15);
+        stream_free(t.to);
+        stream_free(from);
+    }
+}
+
 TEST_FIBER(an_end_in_the_middle_is_unavailable)
 {
     for (size_t i = 0; i < ARRAY_LEN(both_ways); i++) {

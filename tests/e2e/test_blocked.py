@@ -1,14 +1,17 @@
 """What answers at once although something else does not: a dead path, a stopped QEMU."""
 
+import json
 import os
 import signal
 import threading
 import time
 
 import deadfs
+import images
 import members
 import shimcall
 from e2e import test
+from harness import cpu_seconds
 from shimcall import NOT_FOUND, number, text
 
 AT_ONCE = 5     # seconds, on a machine that is busy with other tests
@@ -82,6 +85,63 @@ def dead_path(t):
     t.equal(shim.code("State", text(1, "c2")), NOT_FOUND)
     t.equal(shim.call("State", text(1, "p1"))[4], 2)
     t.explains("p1", "storage: shares")
+
+
+FLOOD_SECONDS = 4
+FLOOD_CPU = 0.25  # of one processor; without a bound it is all of it
+
+
+def flooded(t, deed):
+    """A shim whose guest has come up and does nothing but that; and the Create that waits for it."""
+    images.evil(t, deed)
+    shim = shimcall.Shim(t, deed)
+    shim.start()
+    create = InBackground(shim, "Create", text(1, deed), text(2, shim.bundle), shim.rootfs())
+
+    def negotiated():
+        r = t.lcow("inspect", deed)
+        return r.code == 0 and json.loads(r.out).get("vm", {}).get("stage") == "negotiated"
+    return shim, create, negotiated
+
+
+def floods(deed, what):
+    @test(f"{what}: State and Connect answer at once, the shim needs little CPU", images=(),
+          runc=False)
+    def run(t):
+        t.config(template="off")
+        shim, create, negotiated = flooded(t, deed)
+        t.until(negotiated, "the guest has come up", 60)
+        pid = shim.call("Connect", text(1, deed))[1]
+        time.sleep(1)  # what may come at once
+        used, begin, slowest = cpu_seconds(pid), time.monotonic(), 0
+        while time.monotonic() < begin + FLOOD_SECONDS:
+            before = time.monotonic()
+            shim.call("Connect", text(1, deed))
+            shim.code("State", text(1, deed))
+            slowest = max(slowest, time.monotonic() - before)
+            time.sleep(0.02)
+        took = time.monotonic() - begin
+        used = cpu_seconds(pid) - used
+        t.note(f"slowest State and Connect: {slowest * 1000:.0f} ms, CPU time: {used:.2f} s in "
+               f"{took:.1f} s")
+        t.check(create.running, f"Create is back: {create.answer} {create.error}")
+        t.check(slowest < 1, f"State and Connect took {slowest:.2f} s")
+        t.check(used < FLOOD_CPU * took, f"the shim took {used:.2f} s of CPU time in {took:.1f} s")
+        os.kill(t.qemu_pid(), signal.SIGKILL)
+        t.check(create.join(30), "Create does not end with its VM")
+
+
+floods("floods-bytes", "a guest that sends notifications without end")
+floods("floods-log", "a guest that logs without end")
+
+
+@test("a guest that sends a notification of 1 MiB: its VM is ended, and Create says why",
+      images=(), runc=False)
+def large_notification(t):
+    t.config(template="off")
+    _, create, _ = flooded(t, "floods-notes")
+    t.check(create.join(90), "Create does not end")
+    t.match("a notification of 1048576 bytes: at most 4096", str(create.error), create.answer)
 
 
 @test("QEMU is stopped: queries answer at once, Kill ends the VM, everyone gets an answer",

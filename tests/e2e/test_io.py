@@ -7,6 +7,7 @@ import select
 import time
 
 from e2e import test
+from harness import cpu_seconds
 from members import Collector, Member, own_kib, pod, told
 from shimcall import number, text
 
@@ -222,12 +223,6 @@ def late_reader(t):
     os.close(fd)
     t.check(got == data, f"{len(got)} bytes of {len(data)}, or other ones")
     member.call("Delete")
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as f:
-        user, system = f.read().rpartition(")")[2].split()[11:13]
-    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
 
 def execs_stay_cheap(t, shim):

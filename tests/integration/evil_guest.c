@@ -512,6 +512,50 @@ static void floods_bridge(void)
         send_frame(fd, NOTIFICATION, 0, text);
 }
 
+/* Of what the host is slowest to read. */
+static void notify_for_ever(uint32_t size)
+{
+    static char text[1 << 20];
+    size_t len = size - 16;
+
+    come_up();
+    int fd = negotiated();
+    memset(text, 0xff, len);
+    memcpy(text, "{\"a\":\"", 6);
+    memcpy(text + len - 2, "\"}", 2);
+    for (;;) {
+        send_header(fd, NOTIFICATION, size, 0);
+        send_all(fd, text, len);
+    }
+}
+
+static void floods_notes(void)
+{
+    notify_for_ever(1 << 20);
+}
+
+/* As large as they may be. */
+static void floods_bytes(void)
+{
+    notify_for_ever(4096);
+}
+
+static void floods_connections(void)
+{
+    struct linger at_once = { 1, 0 };
+
+    come_up();
+    negotiated();
+    for (;;) {
+        int fd = connect_host();
+        if (fd < 0)
+            continue;
+        setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once));
+        send_all(fd, "LCW1abc", 7);
+        close(fd);
+    }
+}
+
 static const struct {
     const char *name;
     void (*run)(void);
@@ -542,6 +586,9 @@ static const struct {
     { "floods-line", floods_line },
     { "floods-console", floods_console },
     { "floods-bridge", floods_bridge },
+    { "floods-notes", floods_notes },
+    { "floods-bytes", floods_bytes },
+    { "floods-connections", floods_connections },
 };
 
 int main(void)

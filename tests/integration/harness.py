@@ -445,6 +445,16 @@ def flat(text):
     return re.sub(r"\s+", " ", text)
 
 
+def cpu_seconds(pid):
+    """Processor time of a process; 0 if it is gone."""
+    try:
+        with open(f"/proc/{pid}/stat") as f:
+            user, system = f.read().rpartition(")")[2].split()[11:13]
+    except OSError:
+        return 0
+    return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
+
+
 def compile_c(name, *flags):
     """A static program from a source beside this file; kept until the source changes."""
     source = os.path.join(HERE, name)

@@ -6,9 +6,10 @@ import signal
 import time
 
 import images
-from harness import TooSlow, flat, test
+from harness import TooSlow, cpu_seconds, flat, test
 
 MEMORY_KIB = 64 << 10
+CPU_SHARE = 0.25  # of one processor, for a guest that floods; without a bound it is all of it
 
 
 def hostile(deed, sentence, *patterns, waits=False):
@@ -107,14 +108,20 @@ def most_memory(pid):
         return 0
 
 
-def floods(deed, sentence):
+def floods(deed, sentence, why=None):
+    """why: what the host says when it has had enough."""
     def run(t):
         images.evil(t, deed)
         p = t.start_boot("true", progress=True)
         p.await_stage("negotiated")
-        most, end = 0, time.monotonic() + 4
-        while time.monotonic() < end and p.running:
+        # The first second is for what may come at once.
+        most, begin, used, cpu = 0, time.monotonic(), None, 0
+        while time.monotonic() < begin + 5 and p.running:
             most = max(most, most_memory(p.pid))
+            if used is None and time.monotonic() > begin + 1:
+                used = cpu_seconds(p.pid)
+            elif used is not None:
+                cpu = max(cpu, cpu_seconds(p.pid) - used)
             time.sleep(0.05)
         if p.running:  # else it drew its own conclusion from the flood
             p.signal(signal.SIGTERM)
@@ -123,9 +130,12 @@ def floods(deed, sentence):
             p.signal(signal.SIGTERM)
         r = p.wait(10)
         t.check(r.code in (143, 125), "another end", flat(r.err)[-2000:])
+        t.note(f"lcow's memory: {most} KiB, stderr: {len(r.err)} bytes, CPU time: {cpu:.2f} s in 4 s")
         t.check(0 < most < MEMORY_KIB, f"lcow had {most} KiB")
         t.check(len(r.err) < 8 << 20, f"{len(r.err)} bytes on stderr: nothing held them back")
-        t.note(f"lcow's memory: {most} KiB, stderr: {len(r.err)} bytes")
+        t.check(cpu < 4 * CPU_SHARE, f"lcow took {cpu:.2f} s of CPU time in 4 s")
+        if why:
+            t.match(why, flat(r.err), r.err[-2000:])
     test(sentence)(run)
 
 
@@ -133,6 +143,10 @@ floods("floods-log", "a flood on the log port: lcow's memory stays bounded, and 
 floods("floods-line", "a log line without end: lcow's memory stays bounded, and it still ends")
 floods("floods-console", "a flood on the console: lcow's memory stays bounded, and it still ends")
 floods("floods-bridge", "a flood on the bridge: lcow's memory stays bounded, and it still ends")
+floods("floods-bytes", "a flood of notifications, each as large as it may be: lcow needs little CPU")
+floods("floods-notes", "a notification of 1 MiB ends the bridge before it is read",
+       "a notification of 1048576 bytes: at most 4096")
+floods("floods-connections", "a flood of connections: lcow needs little CPU, and it still ends")
 
 
 @test("a command that floods console and kernel log does not hold up its own end")

@@ -237,7 +237,7 @@ static int slow_down(struct ctx *ctx, struct bridge *b, uint32_t bytes, struct e
              second = bucket_take(&b->unasked_bytes, bytes, now);
     uint64_t pause = first > second ? first : second;
 
-    return pause > 0 ? fiber_sleep(ctx, pause, err) : 0;
+    return pause > 0 ? stream_pause(ctx, b->stream, pause, err) : 0;
 }
 
 /* One frame; -1 when the bridge is to be closed for the reason in err. */

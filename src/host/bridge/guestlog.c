@@ -317,12 +317,13 @@ static void tell_lost(struct guestlog *l, const struct ctx *ctx)
 }
 
 /* Reads no faster than it may: the guest waits, not we. */
-static int slow_down(struct ctx *ctx, struct guestlog *l, size_t n, struct err *err)
+static int slow_down(struct ctx *ctx, struct guestlog *l, struct stream *s, size_t n,
+                     struct err *err)
 {
     uint64_t pause = bucket_take(&l->read, n, loop_now(ctx->loop));
 
     if (pause > 0)
-        return fiber_sleep(ctx, pause, err);
+        return stream_pause(ctx, s, pause, err);
     fiber_yield(ctx->loop); /* a guest that never stops talking is not alone here */
     return 0;
 }
@@ -336,7 +337,7 @@ int guestlog_read(struct ctx *ctx, struct guestlog *l, struct stream *s, struct 
 
     while ((ret = stream_read(ctx, s, buf, sizeof(buf), &n, err)) == 0 && n > 0) {
         take_bytes(l, ctx, &r, buf, n, loop_now(ctx->loop));
-        ret = slow_down(ctx, l, n, err);
+        ret = slow_down(ctx, l, s, n, err);
         if (ret < 0)
             break;
     }

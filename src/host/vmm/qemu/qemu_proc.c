@@ -1,4 +1,5 @@
 /* qemu_proc.c - one QEMU process: spawned into its jail, its channels read, its end awaited. */
+#include "base/bucket.h"
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -22,18 +23,25 @@
 
 #define MAX_FDS 4096
 #define MAX_THREADS 512
+#define CONSOLE_READS_BURST 4096
+#define CONSOLE_READS_PER_S 500
 
 /* --- what it says --- */
 
 static void read_console(void *arg)
 {
     struct qemu_proc *p = arg;
+    struct bucket reads = { .burst = CONSOLE_READS_BURST, .per_s = CONSOLE_READS_PER_S };
     struct err err = ERR_INIT;
     char buf[1024];
+    uint64_t pause = 0;
     size_t n;
 
-    /* Never left unread: a full console blocks the guest. */
-    while (stream_read(&p->ctx, p->console, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
+    /* Never left unread for long: a full console blocks the guest. But QEMU passes on each byte by
+     * itself, so a guest that writes without end would wake us for each. */
+    while ((pause == 0 || stream_pause(&p->ctx, p->console, pause, &err) == 0) &&
+           stream_read(&p->ctx, p->console, buf, sizeof(buf), &n, &err) == 0 && n > 0) {
+        pause = bucket_take(&reads, 1, loop_now(p->vm->loop));
         enum console_news news = console_feed(&p->vm->console, buf, n);
         if (news >= CONSOLE_KERNEL)
             qemu_raise_stage(p->vm, VM_STAGE_KERNEL);

@@ -1,4 +1,5 @@
 #include "host/vmm/qemu/qlink.h"
+#include "base/bucket.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -54,6 +55,7 @@ struct qlink {
     struct given *given;
     size_t n_given, cap_given;
     struct log_rate rate;
+    struct bucket dials;
     bool closed;
     const char *why;
 };
@@ -185,7 +187,10 @@ static int accept_one(struct qlink *l, struct err *err)
         *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };
         l->unsaid++;
         group_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
-        return 0;
+
+        uint64_t pause = bucket_take(&l->dials, 1, loop_now(l->ctx.loop));
+
+        return pause > 0 ? fiber_sleep(&l->ctx, pause, err) : 0;
     }
     switch (errno) {
     case EAGAIN:
@@ -309,6 +314,7 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
     l->tap = net.tap;
     l->listener = net.listener;
     l->rate.burst = 5;
+    l->dials = (struct bucket){ .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S };
     group_init(&l->fibers);
     waitq_init(&l->room);
     list_init(&l->listeners);

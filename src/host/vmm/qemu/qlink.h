@@ -22,6 +22,9 @@ struct vmm_listener;
  * only its own VM waiting. */
 #define QLINK_PREFACE_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 #define QLINK_UNSAID_MAX 16 /* connections without a preface */
+/* An exec has three; a thousand of them at once need no waiting. */
+#define QLINK_DIALS_BURST 4096
+#define QLINK_DIALS_PER_S 500
 
 struct qlink_opts {
     const struct ctx *life; /* outlives the link: its fibers wait and log with it */

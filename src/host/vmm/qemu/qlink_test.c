@@ -31,6 +31,7 @@ static const uint8_t token[LINK_TOKEN_BYTES] = "this is the token of this link."
 struct visit {
     int netns;
     int fd; /* connected */
+    unsigned more;
     char interfaces[64], retries[16], forward[16];
 };
 
@@ -73,22 +74,36 @@ static int visit_in_thread(void *arg, struct err *err)
     if (v->fd < 0 || ioctl(v->fd, SIOCSIFFLAGS, &lo) < 0)
         return err_sys(err, errno, "bring lo up");
     inet_pton(AF_INET, LINK_HOST_ADDR, &to.sin_addr);
+    for (; v->more > 0; v->more--) { /* connections that are reset at once */
+        AUTO_FD int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+        struct linger at_once = { 1, 0 };
+
+        if (connect(fd, (struct sockaddr *)&to, sizeof(to)) < 0 ||
+            setsockopt(fd, SOL_SOCKET, SO_LINGER, &at_once, sizeof(at_once)) < 0)
+            return err_sys(err, errno, "connect");
+    }
     if (connect(v->fd, (struct sockaddr *)&to, sizeof(to)) < 0)
         return err_sys(err, errno, "connect");
     return 0;
 }
 
-static struct visit *visit(struct ctx *ctx, struct qlink *l)
+static struct visit *visit_often(struct ctx *ctx, struct qlink *l, unsigned more)
 {
     struct visit *v = mem_new(struct visit);
     void *arg = v;
     struct err err = ERR_INIT;
 
+    v->more = more;
     v->fd = -1;
     v->netns = ioctl(qlink_socket(l), SIOCGSKNS, NULL);
     ASSERT(v->netns >= 0);
     ASSERT_OK(offload_run(ctx, visit_in_thread, &arg, visit_free, "dial", &err), err);
     return v;
+}
+
+static struct visit *visit(struct ctx *ctx, struct qlink *l)
+{
+    return visit_often(ctx, l, 0);
 }
 
 static struct stream *dial_silent(struct ctx *ctx, struct qlink *l)
@@ -279,6 +294,19 @@ TEST_FIBER(silent_connections_cannot_keep_others_out_for_long)
         assert_closed(ctx, silent[i]);
         stream_free(silent[i]);
     }
+    finish(ctx, &f);
+}
+
+/* Those that the kernel holds for us, and those without a preface, need no accept. */
+TEST_FIBER(a_guest_that_connects_without_end_has_to_wait)
+{
+    unsigned held = 128 + QLINK_UNSAID_MAX + 1;
+    uint64_t began = loop_now(ctx->loop);
+    struct fixture f;
+
+    start(ctx, &f, 300 * NS_PER_MS);
+    visit_free(visit_often(ctx, f.l, QLINK_DIALS_BURST + held + 2 * QLINK_DIALS_PER_S));
+    ASSERT(loop_now(ctx->loop) - began >= 2 * NS_PER_S);
     finish(ctx, &f);
 }
 
