@@ -1,6 +1,8 @@
 """What reaches the runtime from containerd's configuration and from annotations."""
 
+import glob
 import os
+import signal
 
 import cni
 import criconf
@@ -70,6 +72,55 @@ def privileged(t):
     disks, unconfined = devices_and_filter(t, "c4", f"--annotation={PRIVILEGED}=true")
     t.check(disks and unconfined, "the annotation does nothing where it is allowed", disks)
     t.equal(devices_and_filter(t, "c5"), ([], False))
+
+
+# ---------------------------------------------------------------- the shim's cgroup
+
+def cgroups(pid):
+    with open(f"/proc/{pid}/cgroup") as f:
+        return f.read()
+
+
+def directories(path):
+    return glob.glob(f"/sys/fs/cgroup/*{path}") + glob.glob(f"/sys/fs/cgroup{path}")
+
+
+@test("shim_cgroup = pod: the shim is in its pod's cgroup, which is removed with the pod",
+      runc=False)
+def shim_in_pod(t):
+    t.detach("c0", "sleep", "100000")
+    t.check(cgroups(t.shim_pid()) != cgroups(t.qemu_pid()), "there by default")
+    t.must("tasks", "rm", "-f", "c0")
+    t.must("containers", "rm", "c0")
+    t.until(lambda: not t.shim_pids(), "the shim has ended")
+    t.config(shim_cgroup="pod")
+    t.detach("c1", "sleep", "100000")
+    t.equal(cgroups(t.shim_pid()), cgroups(t.qemu_pid()))
+    t.match(f"/{t.tag}/c1\n", cgroups(t.shim_pid()))
+    t.equal(t.exec("c1", "echo", "x").out, "x\n")
+    t.must("tasks", "rm", "-f", "c1")
+    t.must("containers", "rm", "c1")
+    t.until(lambda: not directories(f"/{t.tag}/c1"), "the cgroup is gone", 20)
+    t.until(lambda: not t.shim_pids(), "the shim has ended")
+    t.detach("c2", "sleep", "100000")
+    os.kill(t.shim_pid(), signal.SIGKILL)  # nobody leaves: the cgroup is empty by its death
+    t.until(lambda: "c2" not in t.tasks(), "the task is gone", 30)
+    t.until(lambda: not directories(f"/{t.tag}/c2"), "the cgroup is gone", 20)
+
+
+@test("shim_cgroup = PATH: the shim is there, with nothing else of the pod", runc=False)
+def shim_in_path(t):
+    t.config(shim_cgroup="below")
+    t.fails(*t.run_args("--rm", "c1", "true"), pattern="none, pod or an absolute path")
+    path = f"/{t.tag}/shims"
+    t.config(shim_cgroup=path)
+    t.at_end(lambda: [os.rmdir(d) for d in directories(path)])
+    t.detach("c2", "sleep", "100000")
+    t.match(f"{path}\n", cgroups(t.shim_pid()))
+    t.check(path not in cgroups(t.qemu_pid()), "QEMU is there, too", cgroups(t.qemu_pid()))
+    t.must("tasks", "rm", "-f", "c2")
+    t.must("containers", "rm", "c2")
+    t.until(lambda: not t.shim_pids(), "the shim has ended")
 
 
 # ---------------------------------------------------------------- the CRI's options table

@@ -55,7 +55,8 @@ void config_release(struct config *c)
         const struct config_key *k = &config_keys[i];
         char **field = (char **)((char *)c + k->offset);
 
-        if (k->type == KEY_PATH || k->type == KEY_PROGRAM || k->type == KEY_WORDS)
+        if (k->type == KEY_PATH || k->type == KEY_PROGRAM || k->type == KEY_WORDS ||
+            k->type == KEY_CGROUP)
             free(TAKE_PTR(*field));
     }
     strv_release(&c->default_annotations);

@@ -79,6 +79,10 @@ const struct config_key config_keys[] = {
       "an annotation io.lcow.device/NAME = ADDRESS): addresses (0000:03:00.0) and\n"
       "models (VENDOR:DEVICE, as lspci -n). They must be bound to vfio-pci.\n"
       "test:edu and test:nvme are devices that QEMU emulates, for tests." },
+    { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
+      "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM: then\n"
+      "the pod pays for what the shim does for it, and its CPU limit slows the\n"
+      "shim down, too), or a path that is made if it is missing and stays." },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
@@ -158,6 +162,11 @@ int config_key_set(struct config *c, const struct config_key *k, const char *val
     case KEY_WORDS:
         set_str(field, str_dup(value));
         return 0;
+    case KEY_CGROUP:
+        if (*value != '/' && !str_eq(value, "none") && !str_eq(value, "pod"))
+            return err_set(err, ERR_INVALID, "must be none, pod or an absolute path");
+        set_str(field, str_dup(value));
+        return 0;
     case KEY_EITHER:
         if (!str_eq(value, k->either[0]) && !str_eq(value, k->either[1]))
             return err_set(err, ERR_INVALID, "must be %s or %s", k->either[0], k->either[1]);
@@ -181,6 +190,7 @@ void config_key_print(const struct config *c, const struct config_key *k, struct
     case KEY_PATH:
     case KEY_PROGRAM:
     case KEY_WORDS:
+    case KEY_CGROUP:
         sbuf_adds(out, *(char *const *)field);
         break;
     case KEY_LEVEL:
@@ -200,6 +210,7 @@ void config_key_allowed(const struct config_key *k, struct sbuf *out)
         [KEY_PROGRAM] = "an absolute path, or a program's name",
         [KEY_LEVEL] = "trace, debug, info, warn, error or off",
         [KEY_WORDS] = "names, separated by blanks",
+        [KEY_CGROUP] = "none, pod or an absolute path",
     };
 
     if (k->type == KEY_U32)

@@ -14,6 +14,7 @@ enum key_type {
     KEY_LEVEL,
     KEY_WORDS,  /* any, separated by blanks */
     KEY_EITHER, /* bool: the words for false and true */
+    KEY_CGROUP, /* none, pod or an absolute path */
 };
 
 struct config_key {

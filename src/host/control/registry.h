@@ -7,6 +7,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct cgroup;
 struct config;
 struct container;
 struct ctx;
@@ -33,6 +34,9 @@ struct registry_opts {
      * wait. */
     void (*want_template)(void *arg, uint32_t memory_mib);
     void *arg;
+    /* shim_cgroup = pod: the shim joins its VM's cgroup, and goes back to this one before that one
+     * is removed. NULL: it stays where it is. Borrows. */
+    struct cgroup *home;
     const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
     const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */
 };

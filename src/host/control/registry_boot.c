@@ -21,6 +21,7 @@
 #include "host/own/ledger.h"
 #include <stdlib.h>
 #include <sys/sysinfo.h>
+#include <unistd.h>
 
 #define MANIFEST_MAX_BYTES (1u << 20)
 #define BOOT_CONTROLLERS 1 /* others come when they are needed */
@@ -290,6 +291,8 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
         return -1;
     if (r->host->cgroup_make(b->cgroup_path, b->ledger, &b->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the VM");
+    if (r->o.home && b->cgroup && r->host->cgroup_join(b->cgroup, getpid(), err) < 0)
+        return err_wrap(err, "shim_cgroup = pod");
     if (r->closing || b->unwanted)
         return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");
     b->prepared = true;

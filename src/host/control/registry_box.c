@@ -11,6 +11,7 @@
 #include "host/control/vpci.h"
 #include "host/own/ledger.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 void box_unref(struct box *b)
 {
@@ -62,6 +63,9 @@ static int drop_cgroup(struct ctx *ctx, struct box *b, struct err *err)
 
     if (!b->cgroup)
         return 0;
+    /* With us in it, it is not empty. Also after a join that failed half way. */
+    if (b->r->o.home && h->cgroup_join(b->r->o.home, getpid(), err) < 0)
+        return err_wrap(err, "leave the pod's cgroup");
     for (unsigned n = 1;; n++, pause *= 2) { /* busy while a process of it is being reaped */
         struct err ignored = ERR_INIT;
 

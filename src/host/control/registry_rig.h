@@ -42,6 +42,7 @@ struct rig {
     struct group clients;
     struct fake_host host;
     const struct registry_host *host_ops; /* NULL: the fake's */
+    struct cgroup *home;                  /* registry_opts.home */
     struct sbuf told;                     /* events so far, one a line */
 };
 
@@ -134,6 +135,7 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
                                               .make_guest = rig_make_guest,
                                               .arg = r,
                                               .address = r->address,
+                                              .home = r->home,
                                               .host = r->host_ops ? r->host_ops : &fake_host_ops });
 }
 

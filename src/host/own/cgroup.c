@@ -202,6 +202,29 @@ int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, st
     return cgroup_make_on(&cgroup_this_host, path, ledger, ret, err);
 }
 
+int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struct err *err)
+{
+    AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
+    AUTO(cgroup_free) struct cgroup *c = mem_new(struct cgroup);
+
+    if (cgroup_find(host, &h, err) < 0)
+        return -1;
+    for (size_t i = 0; i < h.n; i++) {
+        AUTO_FREE char *dir =
+            str_format("%s%s", h.v[i].mount_point, str_eq(h.v[i].own, "/") ? "" : h.v[i].own);
+
+        if (add_procs(c, dir, err) < 0)
+            return -1;
+    }
+    *ret = TAKE_PTR(c);
+    return 0;
+}
+
+int cgroup_current(struct cgroup **ret, struct err *err)
+{
+    return cgroup_current_on(&cgroup_this_host, ret, err);
+}
+
 /* --- using --- */
 
 /* System calls only: it runs between clone and exec, too. */

@@ -18,6 +18,8 @@ int cgroup_host_mode(enum cgroup_mode *ret, struct err *err);
  * we are. "." and ".." are refused. What is made is in the ledger (NULL: nothing is noted). In
  * hybrid mode v2 is left alone. Caller frees; removal by cgroup_remove. */
 int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err);
+/* Where this process is now, to come back to by cgroup_join(). Nothing is made or removed. */
+int cgroup_current(struct cgroup **ret, struct err *err);
 /* Moves a process into all its controllers. cgroup_join_self is for a child about to exec: system
  * calls only, and it needs the host's file system. */
 int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);

@@ -36,5 +36,6 @@ bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name);
  * frees. */
 int cgroup_path_expand(const char *path, char **ret, struct err *err);
 
+int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struct err *err);
 int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledger *ledger,
                    struct cgroup **ret, struct err *err);

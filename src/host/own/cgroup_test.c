@@ -407,6 +407,27 @@ TEST_FIBER(a_process_is_moved_by_its_pid)
     ASSERT_OK(cgroup_remove(c, &err), err);
 }
 
+/* As the shim does, which is in its pod's cgroup. */
+TEST_FIBER(a_process_that_goes_home_leaves_it_to_be_removed)
+{
+    REAL(r);
+    AUTO(cgroup_free) struct cgroup *c = NULL, *home = NULL;
+    AUTO(child_free) struct child *child = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    ASSERT_OK(cgroup_current(&home, &err), err);
+    ASSERT_OK(cgroup_make(r.top, r.ledger, &c, &err), err);
+    child = spawn_inside(ctx, c, join_in_child);
+    ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
+    ASSERT_OK(cgroup_join(home, child_pid(child), &err), err);
+    ASSERT_OK(cgroup_remove(c, &err), err);
+    ASSERT_EQ(count_dirs(r.top), 0);
+    ASSERT_OK(cgroup_remove(home, &err), err); /* which is not ours */
+    ASSERT_EQ(child_kill(child, SIGKILL), 0);
+    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
+}
+
 TEST(what_others_use_above_stays_theirs)
 {
     REAL(r);
@@ -531,7 +552,7 @@ TEST_FIBER(v2_is_made_joined_and_removed)
 
     AUTO_FREE char *only = str_format("%s\n", at);
     MADE_UP(m, only, "0::/\n");
-    AUTO(cgroup_free) struct cgroup *c = NULL;
+    AUTO(cgroup_free) struct cgroup *c = NULL, *home = NULL;
     AUTO(child_free) struct child *child = NULL;
     AUTO_FREE char *dir = NULL, *file = NULL, *text = NULL, *want = str_format("0::%s\n", path);
     int status;
@@ -545,8 +566,11 @@ TEST_FIBER(v2_is_made_joined_and_removed)
     file = str_format("/proc/%d/cgroup", child_pid(child));
     ASSERT_EQ(file_read_all(file, 65536, &text, &len), 0);
     ASSERT_HAS(text, want);
-    ASSERT_EQ(child_kill(child, SIGKILL), 0);
-    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
+    ASSERT_OK(cgroup_current_on(&m.host, &home, &err), err);
+    ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
+    ASSERT_OK(cgroup_join(home, child_pid(child), &err), err);
     ASSERT_OK(cgroup_remove(c, &err), err);
     ASSERT(access(dir, F_OK) < 0);
+    ASSERT_EQ(child_kill(child, SIGKILL), 0);
+    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
 }

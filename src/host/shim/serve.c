@@ -55,6 +55,7 @@ struct shim {
     const char *stop_why; /* static text */
     struct watch *watch;
     struct journal *journal; /* NULL: there is none */
+    struct cgroup *home;     /* registry_opts.home */
     struct notable notable;  /* what it takes, and whether it is worth keeping */
 };
 
@@ -248,7 +249,7 @@ static void want_template(void *arg, uint32_t memory_mib)
 {
     struct shim *s = arg;
 
-    template_spawn(s->loop, memory_mib);
+    template_spawn(s->loop, memory_mib, s->home);
 }
 
 static int join_cgroup(const char *path, struct err *err)
@@ -273,8 +274,15 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
         s->config.log_level = LOG_DEBUG;
     if (b.unscrubbed)
         log_scrub_enable(false);
-    if (b.shim_cgroup && join_cgroup(b.shim_cgroup, err) < 0)
-        return err_wrap(err, "shim_cgroup of the runtime options");
+    if (b.shim_cgroup) {
+        if (join_cgroup(b.shim_cgroup, err) < 0)
+            return err_wrap(err, "shim_cgroup of the runtime options");
+    } else if (str_eq(s->config.shim_cgroup, "pod")) {
+        if (cgroup_current(&s->home, err) < 0)
+            return err_wrap(err, "shim_cgroup = pod");
+    } else if (s->config.shim_cgroup[0] == '/' && join_cgroup(s->config.shim_cgroup, err) < 0) {
+        return err_wrap(err, "shim_cgroup");
+    }
     log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
     return 0;
 }
@@ -317,6 +325,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
                                                         .want_template = want_template,
+                                                        .home = s->home,
                                                         .arg = s,
                                                         .address = s->args->socket });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,
@@ -471,6 +480,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     }
     fd_close(s->address_fd);
     group_note_release(&s->note);
+    cgroup_free(s->home);
     config_release(&s->config);
     free(s);
     return r;

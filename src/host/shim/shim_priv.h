@@ -4,6 +4,7 @@
 #include "host/shim/shim.h"
 #include "host/shim/shim_args.h"
 
+struct cgroup;
 struct ctx;
 struct err;
 
@@ -20,9 +21,10 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
               struct err *err);
 
 /* template.c: builds the template of the configuration for VMs of the size that asked
- * for it; and a process of its own that does. */
+ * for it; and a process of its own that does. home: where that process is to be, if the shim is in
+ * its pod's cgroup; borrows. */
 int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err);
-void template_spawn(struct loop *loop, uint32_t memory_mib);
+void template_spawn(struct loop *loop, uint32_t memory_mib, struct cgroup *home);
 
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);

@@ -11,6 +11,7 @@
 #include "base/stream.h"
 #include "host/control/config.h"
 #include "host/control/template_build.h"
+#include "host/own/cgroup.h"
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -73,9 +74,16 @@ static int listen_to(struct ctx *ctx, struct child *child, struct stream *words,
     return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, printable);
 }
 
+/* Not in the pod's cgroup, which may end before, and need not pay for it. */
+static int go_home(void *arg, pid_t pid, struct err *err)
+{
+    return arg ? cgroup_join(arg, pid, err) : 0;
+}
+
 struct wanted {
     struct loop *loop;
     uint32_t memory_mib;
+    struct cgroup *home;
 };
 
 static void build_main(void *arg)
@@ -105,7 +113,9 @@ static void build_main(void *arg)
                                               .fds = &to,
                                               .n_fds = 1,
                                               .new_session = true,
-                                              .setup = lower_priority },
+                                              .setup = lower_priority,
+                                              .on_pid = go_home,
+                                              .on_pid_arg = wanted->home },
                         &child, &err);
     fd_close(TAKE_FD(end));
     if (r == 0)
@@ -117,10 +127,10 @@ static void build_main(void *arg)
     child_free(child);
 }
 
-void template_spawn(struct loop *loop, uint32_t memory_mib)
+void template_spawn(struct loop *loop, uint32_t memory_mib, struct cgroup *home)
 {
     struct wanted *wanted = mem_new(struct wanted);
 
-    *wanted = (struct wanted){ loop, memory_mib };
+    *wanted = (struct wanted){ loop, memory_mib, home };
     fiber_go(loop, build_main, wanted, "template build");
 }
