@@ -253,6 +253,13 @@ int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, con
     return 0;
 }
 
+bool spec_is_cri(const struct spec *s)
+{
+    const char *type = spec_annotation(s, SPEC_TYPE_KEY);
+
+    return type && type[0];
+}
+
 bool spec_terminal(const struct spec *s)
 {
     return json_is_true(js_get(part(s, "process"), "terminal"));

@@ -44,6 +44,9 @@ void spec_annotations_keep(struct spec *s, bool (*keep)(const void *arg, const c
 int spec_kind(const struct spec *s, const char *own_id, enum spec_kind *ret, const char **ret_pod,
               struct err *err);
 
+/* The CRI made it: it is thrown away when it has ended, and another is made in its place. */
+bool spec_is_cri(const struct spec *s);
+
 bool spec_terminal(const struct spec *s);
 bool spec_root_readonly(const struct spec *s);
 const char *spec_root_path(const struct spec *s);

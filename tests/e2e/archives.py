@@ -141,6 +141,10 @@ def _write(image, layers, config=None):
     archive.file("oci-layout", json.dumps({"imageLayoutVersion": "1.0.0"}))
     archive.file("index.json", json.dumps({"schemaVersion": 2, "manifests": [entry],
                                            "mediaType": kind + "index.v1+json"}))
+    archive.file("manifest.json", json.dumps([{     # for docker load
+        "Config": "blobs/" + manifest["config"]["digest"].replace(":", "/"),
+        "RepoTags": [name(image)],
+        "Layers": ["blobs/" + d["digest"].replace(":", "/") for d in described]}]))
     for digest in sorted(blobs):
         archive.file("blobs/sha256/" + digest, blobs[digest])
     partial = path(image) + ".new"
@@ -218,6 +222,16 @@ def _network(static):
     return [static, layer.bytes()]
 
 
+def _roots(static):
+    """What rootprobe changes."""
+    layer, probe = Layer(), _compile(os.path.join(packages.HERE, "rootprobe.c"))
+    layer.file("bin/rootprobe", probe, 0o755)
+    layer.file("probe/setuid", probe, 0o4755)
+    for where in ("probe/lower/file", "probe/gone/file"):
+        layer.file(where, "lower\n")
+    return [static, layer.bytes()]
+
+
 def _users(static):
     """The image itself says who runs it and where."""
     return [static], {"User": "worker", "WorkingDir": "/home/worker"}
@@ -227,7 +241,8 @@ def make():
     """Only when something that they are made of has changed."""
     inputs = [BUSYBOX, STATIC, os.path.join(LIBC, "lib/x86_64-linux-gnu/libc.so.6"),
               os.path.join(packages.HERE, "pause.c"), os.path.join(packages.HERE, "netecho.c"),
-              os.path.join(packages.HERE, "fsprobe.c"), os.path.realpath(__file__)]
+              os.path.join(packages.HERE, "fsprobe.c"), os.path.join(packages.HERE, "rootprobe.c"),
+              os.path.realpath(__file__)]
     stamp = hashlib.sha256(b"".join(_read(p) for p in inputs)).hexdigest()
     stamp_path = os.path.join(FOLDER, "stamp")
     if os.path.exists(stamp_path) and _read(stamp_path).decode() == stamp:
@@ -241,6 +256,7 @@ def make():
     _write("files", _files(static))
     _write("layers", [static] + [_one_file(f"layers/{i:03}", f"{i}\n")
                                  for i in range(1, MANY_LAYERS)])
+    _write("roots", _roots(static))
     _write("users", *_users(static))
     _write("network", _network(static))
     _write("usr1", [static], {"StopSignal": "SIGUSR1"})

@@ -17,6 +17,9 @@ BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
 SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
 OTHERS = ("runc", "busybox", "busybox-static", "libc6", "containernetworking-plugins",
           "python3-protobuf", "python3-hpack", "erofs-utils")   # all of bookworm
+DOCKER = ("docker.io", "docker-cli")                           # of forky, as containerd 2.1 is
+IPTABLES = ("iptables", "libxtables12", "libnftnl11", "libmnl0", "libip4tc2", "libip6tc2",
+            "libnetfilter-conntrack3", "libnfnetlink0")        # of bookworm; dockerd runs it
 CRI_API = ("golang-k8s-cri-api-dev", "forky")                  # api.proto
 SHIM = os.path.join(BIN, "containerd-shim-lcow-v2")
 
@@ -49,6 +52,8 @@ def alone():
 def fetch(versions=tuple(SUITES)):
     wanted = [("containerd", SUITES[v], f"containerd-{v}") for v in versions]
     wanted += [(name, "bookworm", name) for name in OTHERS] + [(*CRI_API, CRI_API[0])]
+    wanted += [(name, "forky", "docker") for name in DOCKER]
+    wanted += [(name, "bookworm", "iptables") for name in IPTABLES]
     for package, suite, where in wanted:
         r = subprocess.run([os.path.join(TOP, "scripts/fetch-deb"), package, suite, folder(where)],
                            capture_output=True, text=True)

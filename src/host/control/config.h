@@ -22,6 +22,13 @@ struct err;
 #define CONFIG_MEMORY_MIB_MAX (1024 * 1024)
 #define CONFIG_CPUS_MAX 64
 
+/* Where a container's writes to its root file system go. */
+enum config_rootfs {
+    CONFIG_ROOTFS_AUTO, /* kept in the snapshot, but for containers that the CRI throws away */
+    CONFIG_ROOTFS_SCRATCH,
+    CONFIG_ROOTFS_SHARED,
+};
+
 struct config {
     /* [vm] */
     bool allow_emulation, nested_virtualization;
@@ -30,10 +37,10 @@ struct config {
     uint32_t overhead_mib, max_memory_mib, max_cpus; /* of VMs sized by a container's limits */
     char *qemu;                                      /* path or a name in PATH */
     char *image_dir;                                 /* kernel, initramfs, manifest.json */
-    bool shared_rootfs;                              /* rootfs = shared */
-    bool shared_empty_dirs;                          /* empty_dir = shared */
-    bool use_template;                               /* template = auto */
-    uint32_t device_slots;                           /* where allow_devices names something */
+    enum config_rootfs rootfs;
+    bool shared_empty_dirs; /* empty_dir = shared */
+    bool use_template;      /* template = auto */
+    uint32_t device_slots;  /* where allow_devices names something */
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
     char *allow_devices;     /* devices.h; the same */

@@ -38,14 +38,15 @@ const struct config_key config_keys[] = {
       "No container's limit gives a VM more virtual CPUs than this." },
     { "vm",
       "rootfs",
-      KEY_EITHER,
-      "scratch",
+      KEY_CHOICE,
+      "auto",
       0,
       0,
-      FIELD(shared_rootfs),
+      FIELD(rootfs),
       "Where a container's writes to its root file system go: scratch (a disk\n"
-      "of the VM, gone with it) or shared (the snapshot on the host; slower).",
-      { "scratch", "shared" } },
+      "of the VM, gone with it), shared (the snapshot on the host; slower), or\n"
+      "auto: scratch for containers of the CRI, shared for all others.",
+      { "auto", "scratch", "shared" } },
     { "vm",
       "empty_dir",
       KEY_EITHER,
@@ -172,6 +173,15 @@ int config_key_set(struct config *c, const struct config_key *k, const char *val
             return err_set(err, ERR_INVALID, "must be %s or %s", k->either[0], k->either[1]);
         *(bool *)field = str_eq(value, k->either[1]);
         return 0;
+    case KEY_CHOICE:
+        for (unsigned i = 0; i < ARRAY_LEN(k->either); i++) {
+            if (str_eq(value, k->either[i])) {
+                *(unsigned *)field = i;
+                return 0;
+            }
+        }
+        return err_set(err, ERR_INVALID, "must be %s, %s or %s", k->either[0], k->either[1],
+                       k->either[2]);
     }
     return err_set(err, ERR_INTERNAL, "key of unknown type");
 }
@@ -199,6 +209,9 @@ void config_key_print(const struct config *c, const struct config_key *k, struct
     case KEY_EITHER:
         sbuf_adds(out, k->either[*(const bool *)field]);
         break;
+    case KEY_CHOICE:
+        sbuf_adds(out, k->either[*(const unsigned *)field]);
+        break;
     }
 }
 
@@ -217,6 +230,8 @@ void config_key_allowed(const struct config_key *k, struct sbuf *out)
         sbuf_addf(out, "%u to %u", k->min, k->max);
     else if (k->type == KEY_EITHER)
         sbuf_addf(out, "%s or %s", k->either[0], k->either[1]);
+    else if (k->type == KEY_CHOICE)
+        sbuf_addf(out, "%s, %s or %s", k->either[0], k->either[1], k->either[2]);
     else
         sbuf_adds(out, text[k->type]);
 }

@@ -15,6 +15,7 @@ enum key_type {
     KEY_WORDS,  /* any, separated by blanks */
     KEY_EITHER, /* bool: the words for false and true */
     KEY_CGROUP, /* none, pod or an absolute path */
+    KEY_CHOICE, /* enum: the words for 0, 1 and 2 */
 };
 
 struct config_key {
@@ -24,7 +25,7 @@ struct config_key {
     uint32_t min, max;
     size_t offset;
     const char *doc;
-    const char *either[2]; /* KEY_EITHER */
+    const char *either[3]; /* KEY_EITHER, KEY_CHOICE */
 };
 extern const struct config_key config_keys[];
 extern const size_t config_n_keys;

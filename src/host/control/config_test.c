@@ -39,7 +39,7 @@ TEST(defaults_are_complete)
     ASSERT_STR(c.scratch_dir, "/var/lib/lcow");
     ASSERT_EQ(c.scratch_mib, 10240);
     ASSERT_EQ(c.scratch_quota_mib, 0);
-    ASSERT(c.use_template && !c.shared_rootfs);
+    ASSERT(c.use_template && c.rootfs == CONFIG_ROOTFS_AUTO);
     ASSERT_STR(c.template_dir, "/var/lib/lcow/templates");
     ASSERT_STR(c.qemu, "qemu-system-x86_64");
     ASSERT(c.image_dir != NULL);
@@ -66,7 +66,7 @@ TEST(every_key_is_read)
     ASSERT_EQ(c.cpus, 4);
     ASSERT_EQ(c.boot_timeout_s, 9);
     ASSERT_STR(c.scratch_dir, "/big");
-    ASSERT(c.shared_rootfs && !c.use_template);
+    ASSERT(c.rootfs == CONFIG_ROOTFS_SHARED && !c.use_template);
     ASSERT_STR(c.template_dir, "/t");
     ASSERT_EQ(c.scratch_mib, 2048);
     ASSERT_EQ(c.scratch_quota_mib, 64);
@@ -118,7 +118,7 @@ TEST(bad_values_name_file_line_key_value_and_range)
     refused("[vm]\nimage_dir = img\n", "image_dir = img:", "absolute path");
     refused("[vm]\nqemu = ./qemu\n", "qemu = ./qemu:", "program's name");
     refused("[vm]\ntemplate = on\n", "template = on:", "off or auto");
-    refused("[vm]\nrootfs = x\n", "rootfs = x:", "scratch or shared");
+    refused("[vm]\nrootfs = x\n", "rootfs = x:", "auto, scratch or shared");
     refused("[host]\nlog_level = loud\n", "log_level = loud:", "trace, debug");
 }
 

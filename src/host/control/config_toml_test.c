@@ -33,7 +33,7 @@ TEST(what_containerd_writes_is_read)
                     "    'io.lcow.rootfs',\n  ]\n  'log_level' = \"debug\"",
                     &err),
               err);
-    ASSERT(c.allow_emulation && c.shared_rootfs);
+    ASSERT(c.allow_emulation && c.rootfs == CONFIG_ROOTFS_SHARED);
     ASSERT_EQ(c.memory_mib, 1024);
     ASSERT_STR(c.qemu, "/opt/a \"b\"");
     ASSERT_STR(c.allow_annotations, "io.lcow.cpus io.lcow.rootfs");

@@ -191,7 +191,8 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
 
 /* Everything that the host can do alone, while the VM comes up. */
 static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
-                   const struct registry_create *rc, bool shared, struct files *f, struct err *err)
+                   const struct registry_create *rc, enum config_rootfs writes, struct files *f,
+                   struct err *err)
 {
     int span = box_span_begin(c->r->box, "anchor and stdio");
     int r = spawn_anchor(ctx, c, spec, err);
@@ -201,7 +202,7 @@ static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
         r = process_open_io(ctx, c->init, err);
     }
     box_span_end(c->r->box, span);
-    return r < 0 ? -1 : files_open(ctx, c, spec, rc, shared, f, err);
+    return r < 0 ? -1 : files_open(ctx, c, spec, rc, writes, f, err);
 }
 
 static char *annotation(const struct spec *spec, const char *key)
@@ -276,7 +277,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     if (spec_terminal(spec) != rc->terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(rc->terminal));
-    r = prepare(ctx, c, spec, rc, options.shared_rootfs, &files, err);
+    r = prepare(ctx, c, spec, rc, options.rootfs, &files, err);
     if (r == 0)
         r = make_in_vm(ctx, c, spec, &files, &devices, err);
     files_release(&files);

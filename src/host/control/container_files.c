@@ -9,10 +9,11 @@ void files_release(struct files *f)
 }
 
 int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
-               const struct registry_create *rc, bool shared, struct files *f, struct err *err)
+               const struct registry_create *rc, enum config_rootfs writes, struct files *f,
+               struct err *err)
 {
     int span = box_span_begin(c->r->box, "open files");
-    int r = root_open(ctx, c, spec, rc, shared, &f->root, err);
+    int r = root_open(ctx, c, spec, rc, writes, &f->root, err);
 
     if (r == 0)
         r = mounts_open(ctx, c, spec, &f->mounts, err);

@@ -23,10 +23,28 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
     return 0;
 }
 
-int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, bool shared, struct root *f, struct err *err)
+/* A container whose writes are lost although nobody said so is told of. */
+static void note_writes(struct ctx *ctx, struct container *c, const struct spec *spec,
+                        enum config_rootfs writes, const struct root *f)
 {
-    f->shared = shared;
+    bool kept = f->fs.tree >= 0 ? f->fs.tree_writable : f->fs.disks[0].writable;
+
+    c->root_writes = spec_root_readonly(spec) || (f->shared && !kept) ? ROOT_READ_ONLY
+                     : kept                                           ? ROOT_KEPT
+                                                                      : ROOT_DISCARDED;
+    if (writes == CONFIG_ROOTFS_AUTO && c->root_writes == ROOT_DISCARDED)
+        log_warn(ctx, "what the container writes to its root is discarded with its VM: its "
+                      "snapshot has no directory on the host that can be written to");
+}
+
+int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
+              const struct registry_create *rc, enum config_rootfs writes, struct root *f,
+              struct err *err)
+{
+    static const unsigned how[] = { [CONFIG_ROOTFS_AUTO] = ROOTFS_KEPT,
+                                    [CONFIG_ROOTFS_SHARED] = ROOTFS_WRITABLE,
+                                    [CONFIG_ROOTFS_SCRATCH] = 0 };
+
     f->rc = rc;
     if (c->hidden)
         return c->r->host->pause_open(ctx, &f->fs.tree, err);
@@ -35,7 +53,11 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
     AUTO_FREE char *path =
         root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
 
-    return open_mounts(ctx, c, path, shared ? ROOTFS_WRITABLE : 0, f, err);
+    if (open_mounts(ctx, c, path, how[writes], f, err) < 0)
+        return -1;
+    f->shared = writes == CONFIG_ROOTFS_SHARED || f->fs.tree_writable;
+    note_writes(ctx, c, spec, writes, f);
+    return 0;
 }
 
 /* --- into the VM --- */

@@ -77,6 +77,10 @@ static void put_holdings(struct jsw *w, const struct container *c)
 
 static void put_container(struct jsw *w, const struct container *c)
 {
+    static const char *const writes[] = {
+        [ROOT_DISCARDED] = "discarded", [ROOT_KEPT] = "kept", [ROOT_READ_ONLY] = "read-only"
+    };
+
     jsw_obj(w, NULL);
     jsw_str(w, "id", c->id);
     jsw_str(w, "pod", c->pod_id);
@@ -102,6 +106,7 @@ static void put_container(struct jsw *w, const struct container *c)
     }
     jsw_end_arr(w);
     put_holdings(w, c);
+    jsw_str(w, "rootfs", c->init ? writes[c->root_writes] : NULL);
     if (c->scratch_bytes)
         jsw_u64(w, "scratch_bytes", c->scratch_bytes);
     else

@@ -41,7 +41,7 @@ static const struct annotation {
     { VM "computetopology.processor.count", TAKES_CPUS, "virtual CPUs of the VM" },
     { "io.lcow.memory_mib", TAKES_MEMORY, "memory of the VM in MiB" },
     { "io.lcow.cpus", TAKES_CPUS, "virtual CPUs of the VM" },
-    { "io.lcow.rootfs", TAKES_ROOTFS, "`scratch` or `shared`, as the key `rootfs`" },
+    { "io.lcow.rootfs", TAKES_ROOTFS, "`auto`, `scratch` or `shared`, as the key `rootfs`" },
     { "io.lcow.scratch_quota_mib", TAKES_SCRATCH_QUOTA,
       "what the container may write to the scratch disk, as the key `scratch_quota_mib`" },
     { "io.lcow.empty_dir", TAKES_EMPTY_DIR, "`guest` or `shared`, as the key `empty_dir`" },
@@ -127,6 +127,22 @@ static int either(const char *name, const char *text, const char *first, const c
     return 0;
 }
 
+static int take_rootfs(const char *name, const char *text, enum config_rootfs *ret, struct err *err)
+{
+    static const char *const words[] = { [CONFIG_ROOTFS_AUTO] = "auto",
+                                         [CONFIG_ROOTFS_SCRATCH] = "scratch",
+                                         [CONFIG_ROOTFS_SHARED] = "shared" };
+
+    for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
+        if (str_eq(text, words[i])) {
+            *ret = (enum config_rootfs)i;
+            return 0;
+        }
+    }
+    return err_set(err, ERR_INVALID,
+                   "annotation %s is \"%.32s\": it must be auto, scratch or shared", name, text);
+}
+
 static int restrict_shares(const struct annotation *a, const char *text, bool *said,
                            struct options *o, struct err *err)
 {
@@ -176,7 +192,7 @@ static int take(const struct config *c, const struct annotation *a, const char *
     case TAKES_SCRATCH_QUOTA:
         return number(a->name, text, 0, SCRATCH_MIB_MAX, &o->scratch_quota_mib, err);
     case TAKES_ROOTFS:
-        return either(a->name, text, "scratch", "shared", &o->shared_rootfs, err);
+        return take_rootfs(a->name, text, &o->rootfs, err);
     case TAKES_EMPTY_DIR:
         o->said_empty_dirs = true;
         return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
@@ -245,10 +261,20 @@ static int check_mounts(const struct spec *s, struct err *err)
     return 0;
 }
 
+/* Writes are not worth keeping if the caller throws the container away or nothing can be written,
+ * and must not be kept if they may not reach the host or not in the clear. */
+static enum config_rootfs settle_rootfs(const struct options *o, const struct spec *s)
+{
+    if (o->rootfs == CONFIG_ROOTFS_AUTO &&
+        (spec_is_cri(s) || spec_root_readonly(s) || o->no_writable_shares || o->encrypted_scratch))
+        return CONFIG_ROOTFS_SCRATCH;
+    return o->rootfs;
+}
+
 int options_read(const struct config *c, struct spec *s, struct options *ret, struct err *err)
 {
     struct options o = { .scratch_quota_mib = c->scratch_quota_mib,
-                         .shared_rootfs = c->shared_rootfs,
+                         .rootfs = c->rootfs,
                          .shared_empty_dirs = c->shared_empty_dirs };
     bool said = false;
 
@@ -261,7 +287,7 @@ int options_read(const struct config *c, struct spec *s, struct options *ret, st
         if (text && take(c, a, text, &said, &o, err) < 0)
             return -1;
     }
-    if (o.no_writable_shares && o.shared_rootfs)
+    if (o.no_writable_shares && o.rootfs == CONFIG_ROOTFS_SHARED)
         return err_set(err, ERR_INVALID,
                        "a root file system that is shared is writable, which " SHARES_NAME
                        " forbids");
@@ -272,6 +298,7 @@ int options_read(const struct config *c, struct spec *s, struct options *ret, st
                        o.scratch_quota_mib);
     if (o.no_writable_shares && check_mounts(s, err) < 0)
         return -1;
+    o.rootfs = settle_rootfs(&o, s);
     *ret = o;
     return 0;
 }

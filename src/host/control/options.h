@@ -5,11 +5,11 @@
  * rest is ignored, and does not reach the guest (document.h). Unlike the original, a value that
  * makes no sense is an error. Pure. */
 #pragma once
+#include "host/control/config.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
-struct config;
 struct err;
 struct sbuf;
 struct spec;
@@ -18,7 +18,8 @@ struct strv;
 struct options {
     uint32_t memory_mib, cpus;  /* 0: not said */
     uint32_t scratch_quota_mib; /* 0: none */
-    bool shared_rootfs;
+    /* Auto is left only for a container whose writes are to be kept where that is possible. */
+    enum config_rootfs rootfs;
     bool shared_empty_dirs; /* of a pod: its first container's word counts … */
     bool said_empty_dirs;   /* … and no other may contradict it */
     bool encrypted_scratch; /* of the VM: the first container's word counts */

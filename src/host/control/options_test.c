@@ -72,9 +72,12 @@ TEST(cpus)
 
 TEST(rootfs)
 {
-    ASSERT(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"shared\"").shared_rootfs);
-    ASSERT(!taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"scratch\"").shared_rootfs);
-    refused("\"io.lcow.rootfs\":\"/etc/passwd\"", ERR_INVALID, "scratch or shared");
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"shared\"").rootfs,
+              CONFIG_ROOTFS_SHARED);
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"scratch\"").rootfs,
+              CONFIG_ROOTFS_SCRATCH);
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"auto\"").rootfs, CONFIG_ROOTFS_AUTO);
+    refused("\"io.lcow.rootfs\":\"/etc/passwd\"", ERR_INVALID, "auto, scratch or shared");
 }
 
 TEST(hcsshims_memory_is_rounded_up_to_even)
@@ -244,7 +247,7 @@ TEST(others_change_nothing)
         taken("*", "\"io.lcow.unknown\":\"1\",\"" VM "lcow.kernelbootoptions\":\"x\","
                    "\"" VM "bootfilesrootpath\":\"/etc\"");
 
-    ASSERT(!o.memory_mib && !o.cpus && !o.shared_rootfs && !o.no_writable_shares);
+    ASSERT(!o.memory_mib && !o.cpus && o.rootfs == CONFIG_ROOTFS_AUTO && !o.no_writable_shares);
 }
 
 TEST(the_administrators_defaults_fill_gaps)

@@ -84,8 +84,10 @@ static inline int fake_rootfs_open(struct ctx *ctx, const struct rootfs_mount *m
 
     if (fake_pause_open(ctx, &ret->tree, err) < 0)
         return -1;
+    ret->tree_writable = how & (ROOTFS_WRITABLE | ROOTFS_KEPT);
     if (n == 0 || how & ROOTFS_TREE || (!ext4 && !str_eq(mounts[0].type, "erofs")))
         return 0;
+    ret->tree_writable = false;
     fd_close(TAKE_FD(ret->tree));
     ret->has_tree = !ext4;
     ret->disks = mem_zalloc(n * sizeof(*ret->disks));

@@ -14,6 +14,7 @@
 #include "base/list.h"
 #include "base/str.h"
 #include "base/timeline.h"
+#include "host/control/config.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
@@ -160,6 +161,7 @@ struct container {
     /* What is to be taken back, in reverse order. */
     bool writes_host; /* a share or disk of it is: what the guest holds back must be written */
     bool root_shared;
+    enum { ROOT_DISCARDED, ROOT_KEPT, ROOT_READ_ONLY } root_writes; /* from Create on */
     uint64_t root_share;
     uint64_t *shares;
     size_t n_shares, shares_cap;
@@ -190,7 +192,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
 struct root {
     struct rootfs fs;
     const struct registry_create *rc; /* borrowed */
-    bool shared;                      /* a directory that is written to, on the host */
+    bool shared;                      /* it is the root itself: nothing is combined with it */
 
     /* of the fiber that combines: */
     struct ctx *ctx;
@@ -200,7 +202,8 @@ struct root {
     struct err err;
 };
 int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, bool shared, struct root *f, struct err *err);
+              const struct registry_create *rc, enum config_rootfs writes, struct root *f,
+              struct err *err);
 /* Its layers are combined meanwhile; after success root_wait must be called before release. */
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err);
 int root_wait(struct container *c, struct root *f, struct err *err);
@@ -237,7 +240,8 @@ struct files {
     struct mounts mounts;
 };
 int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
-               const struct registry_create *rc, bool shared, struct files *f, struct err *err);
+               const struct registry_create *rc, enum config_rootfs writes, struct files *f,
+               struct err *err);
 /* Waits for what it needs of the box; the container's notes say what is to be taken back. */
 int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err);
 void files_release(struct files *f);

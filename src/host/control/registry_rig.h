@@ -30,6 +30,7 @@ struct rig {
     struct registry *registry;
     struct events *events;
     struct config config;
+    bool rootfs_auto; /* else the longer way: scratch */
     struct fake_vmm_opts vmm_opts;
     struct fake_guest_opts guest_opts;
     struct fake_guest_facts guest;
@@ -121,6 +122,7 @@ static inline void rig_open(struct rig *r, struct ctx *ctx)
     r->config.allow_annotations = str_dup("io.lcow.*");
     free(r->config.run_root);
     r->config.run_root = str_format("%s/run", r->dir);
+    r->config.rootfs = r->rootfs_auto ? CONFIG_ROOTFS_AUTO : CONFIG_ROOTFS_SCRATCH;
     r->events = events_new();
     group_init(&r->clients);
     if (r->guest_opts.process_ns == 0)

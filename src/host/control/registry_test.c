@@ -422,6 +422,49 @@ TEST_VIRTUAL(a_shared_root_needs_no_scratch)
     rig_close(&r, ctx);
 }
 
+/* "kept", "discarded" … as lcow inspect shows it. */
+static void assert_writes(struct rig *r, const char *word)
+{
+    AUTO_FREE char *text = registry_inspect(r->registry);
+    AUTO_FREE char *pair = str_format("\"rootfs\":\"%s\"", word);
+
+    ASSERT_HAS(text, pair);
+}
+
+TEST_VIRTUAL(writes_are_kept_but_for_containers_that_are_thrown_away)
+{
+    static const struct {
+        const char *more, *writes;
+        unsigned layers;
+    } cases[] = {
+        { "", "kept", 0 },
+        { ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"sandbox\","
+          "\"io.kubernetes.cri.sandbox-id\":\"a\"}",
+          "discarded", 1 },
+        { ",\"annotations\":{\"io.lcow.rootfs\":\"scratch\"}", "discarded", 1 },
+        { ",\"annotations\":{\"io.microsoft.virtualmachine.fileshares.disablewritable\":\"true\"}",
+          "discarded", 1 },
+        { ",\"annotations\":{\"io.microsoft.virtualmachine.storage.scratch.encrypted\":\"true\"}",
+          "discarded", 1 },
+        { ",\"root\":{\"path\":\"rootfs\",\"readonly\":true}", "read-only", 1 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct rig r = { .rootfs_auto = true };
+        struct err err = ERR_INIT;
+
+        rig_open(&r, ctx);
+        rig_write_spec(&r, "a", cases[i].more);
+        ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+        ASSERT_EQ(r.guest.layers, cases[i].layers);
+        assert_writes(&r, cases[i].writes);
+        rig_start(&r, ctx, "a", "");
+        ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
+        rig_delete(&r, ctx, "a", "");
+        rig_close(&r, ctx);
+    }
+}
+
 static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const char *type,
                            struct err *err)
 {

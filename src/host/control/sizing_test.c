@@ -75,12 +75,12 @@ TEST(annotations_win_if_they_are_allowed)
     c.allow_annotations = str_dup("io.lcow.memory_mib io.lcow.rootfs");
     ASSERT_OK(options_read(&c, s, &o, &err), err);
     ASSERT_EQ(o.memory_mib, 512);
-    ASSERT(o.shared_rootfs);
+    ASSERT_EQ(o.rootfs, CONFIG_ROOTFS_SHARED);
     free(c.allow_annotations);
     c.allow_annotations = str_dup("io.lcow.memory_mi io.lcow.memory_mibs, io.lcow.cpus");
     ASSERT_OK(options_read(&c, s, &o, &err), err);
     ASSERT_EQ(o.memory_mib, 0);
-    ASSERT(!o.shared_rootfs);
+    ASSERT_EQ(o.rootfs, CONFIG_ROOTFS_AUTO);
 }
 
 static struct sizing_all all_of(const struct sizing_pod *pods, size_t n, uint32_t least_mib)

@@ -40,7 +40,8 @@ struct job {
     struct rootfs_typed typed;
 
     bool writable;
-    bool as_tree; /* though images are behind it */
+    bool must_write; /* or be refused */
+    bool as_tree;    /* though images are behind it */
     struct rootfs out;
 };
 
@@ -226,7 +227,7 @@ static int read_disk(struct job *j, const struct rootfs_mount *m, struct err *er
 /* There is no tree on the host that could be shared for writing. */
 static int read_typed(struct job *j, const struct rootfs_mount *m, size_t n, struct err *err)
 {
-    if (j->writable)
+    if (j->must_write)
         return err_set(err, ERR_INVALID,
                        "rootfs = shared needs directories, and these are images; use the "
                        "overlayfs or native snapshotter");
@@ -415,6 +416,7 @@ static int open_in_thread(void *arg, struct err *err)
         return open_typed(j, err);
     if ((j->dir ? open_dir(j, err) : open_layers(j, err)) < 0)
         return -1;
+    j->out.tree_writable = j->writable && j->out.tree >= 0;
     if (j->writable || j->out.tree < 0)
         return 0;
     return tree_set_read_only(j->out.tree, true, "the root file system", err);
@@ -427,7 +429,8 @@ int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, co
     void *arg = j;
 
     j->out.tree = -1;
-    j->writable = how & ROOTFS_WRITABLE;
+    j->must_write = how & ROOTFS_WRITABLE;
+    j->writable = how & (ROOTFS_WRITABLE | ROOTFS_KEPT);
     j->as_tree = how & ROOTFS_TREE;
     j->plain = true;
     int r = read_list(j, mounts, n, root_path, err);

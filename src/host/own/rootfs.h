@@ -43,6 +43,7 @@ struct rootfs_disk {
 
 struct rootfs {
     int tree;                  /* -1: disks */
+    bool tree_writable;        /* what is written to it is where the caller looks for it */
     struct rootfs_disk *disks; /* either one that is writable, or read-only ones, topmost first */
     size_t n_disks;
     bool has_tree; /* disks, and the host has them mounted: ROOTFS_TREE gives their tree instead */
@@ -51,6 +52,7 @@ struct rootfs {
 enum {
     ROOTFS_WRITABLE = 1, /* the tree is written to */
     ROOTFS_TREE = 2,     /* no disks, where there is a choice */
+    ROOTFS_KEPT = 4,     /* as ROOTFS_WRITABLE, but images that are no tree are not refused */
 };
 
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:

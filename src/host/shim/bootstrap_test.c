@@ -174,7 +174,7 @@ TEST(the_options_table_of_containerds_configuration_is_read)
 
     ASSERT_OK(apply_body(good, strlen(good), &c, &err), err);
     ASSERT_EQ(c.cpus, 3);
-    ASSERT(c.shared_rootfs);
+    ASSERT(c.rootfs == CONFIG_ROOTFS_SHARED);
     ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
     ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
