@@ -214,8 +214,8 @@ static uint32_t most_bytes(uint32_t type)
                : BRIDGE_MAX_RESPONSE;
 }
 
-/* All that a header alone can be refused for: what is not read costs nothing. 0 if it is refused
- * and the bridge is closed. */
+/* Checks all that a header alone can be refused for: a body that is not read costs nothing. False
+ * if the frame is refused; the bridge is closed then. */
 static bool admit(struct bridge *b, const struct bridge_header *h, bool note, bool late)
 {
     uint32_t most = note ? BRIDGE_UNASKED_MAX : most_bytes(h->type);
@@ -229,8 +229,8 @@ static bool admit(struct bridge *b, const struct bridge_header *h, bool note, bo
     return !b->closed;
 }
 
-/* A guest that sends more than it may is heard later. Its answers wait behind: theirs, too, are the
- * calls that run into their limits. */
+/* A guest that sends more than it may is read later. Its own answers wait behind its notifications,
+ * and calls to it run into their deadlines; nobody else is affected. */
 static int slow_down(struct ctx *ctx, struct bridge *b, uint32_t bytes, struct err *err)
 {
     uint64_t now = loop_now(b->loop), first = bucket_take(&b->unasked, 1, now),
