@@ -88,7 +88,7 @@ def dead_path(t):
 
 
 FLOOD_SECONDS = 4
-FLOOD_CPU = 0.25  # of one processor; without a bound it is all of it
+FLOOD_CPU = 0.15  # of one processor; without a bound it is what the guest can make of it
 
 
 def flooded(t, deed):
