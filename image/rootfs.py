@@ -21,6 +21,7 @@ def fill(archive, release, module_files, gcs, crun, busybox, applets):
     archive.symlink("var/run", "../run")
     archive.symlink("usr/bin", "../bin")
     archive.symlink("usr/sbin", "../sbin")
+    archive.symlink("etc/machine-id", "../run/machine-id")  # /etc is read-only once the agent runs
 
     # Debian's kernels do not mount devtmpfs: the first process needs these before it has.
     archive.char_device("dev/console", 5, 1, 0o600)

@@ -179,6 +179,13 @@ def _whiteouts(static):
     return [static, lower.bytes(), upper.bytes()]
 
 
+def _linked(static):
+    """An upper layer puts a link in the place of the lower one's /dev."""
+    upper = Layer()
+    upper.symlink("dev", "/bin")
+    return [static, upper.bytes()]
+
+
 def _files(static):
     """What root file systems get wrong: marks of upper layers, links, modes, attributes; and ten
     thousand small files."""
@@ -254,6 +261,7 @@ def make():
     _write("pause", _pause(), {"Cmd": None, "Entrypoint": ["/pause"]})
     _write("whiteouts", _whiteouts(static))
     _write("files", _files(static))
+    _write("linked", _linked(static))
     _write("layers", [static] + [_one_file(f"layers/{i:03}", f"{i}\n")
                                  for i in range(1, MANY_LAYERS)])
     _write("roots", _roots(static))

@@ -43,6 +43,14 @@ def no_layers(t):
     t.match("not found|no such file|layers|parent snapshot|empty", r.err, r)
 
 
+@test("an image whose /dev is a link: an error that names it, nothing left", images=("linked",),
+      runc=False)
+def linked_dev(t):
+    t.fails(*t.run_args("--rm", "c1", "true"), pattern="/dev of the image is a symbolic link to "
+            "/bin: .*; make it a directory in the image")
+    t.equal(t.tasks(), {})
+
+
 @test("signal 99 is refused and does no harm")
 def signal_99(t):
     t.detach("c1", *FOREVER)

@@ -86,8 +86,8 @@ class Probe:
 
     def __init__(self, t, binary):
         self.t = t
-        command = (f"head -c {os.path.getsize(binary)} > /probe; chmod +x /probe; "
-                   "modprobe qemu_fw_cfg; exec /probe")
+        command = (f"head -c {os.path.getsize(binary)} > /mnt/probe; chmod +x /mnt/probe; "
+                   "modprobe qemu_fw_cfg; exec /mnt/probe")
         self.popen = subprocess.Popen([LCOW, "boot", "--", "sh", "-c", command],
                                       stdin=subprocess.PIPE, stdout=subprocess.PIPE,
                                       stderr=subprocess.PIPE, env=t.env, cwd=t.work, bufsize=0)

@@ -63,6 +63,9 @@ int seed_clock(uint64_t wall_ns, struct err *err)
     return 0;
 }
 
+/* /etc, which is read-only, has a link to it. */
+#define MACHINE_ID "/run/machine-id"
+
 static void random_hex(char *out, size_t bytes)
 {
     uint8_t raw[16];
@@ -84,6 +87,6 @@ int seed_identity(struct err *err)
         return err_sys(err, errno, "set the host name");
     random_hex(id, 16);
     strcat(id, "\n");
-    int r = file_write("/etc/machine-id", id, strlen(id), 0444);
-    return r < 0 ? err_sys(err, -r, "write /etc/machine-id") : 0;
+    int r = file_write(MACHINE_ID, id, strlen(id), 0444);
+    return r < 0 ? err_sys(err, -r, "write " MACHINE_ID) : 0;
 }

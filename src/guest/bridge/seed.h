@@ -15,5 +15,5 @@ int seed_reseed(struct err *err);
 /* Nanoseconds since the kernel started. */
 uint64_t seed_uptime(void);
 int seed_clock(uint64_t wall_ns, struct err *err);
-/* A random host name and /etc/machine-id. */
+/* A random host name and machine-id. */
 int seed_identity(struct err *err);

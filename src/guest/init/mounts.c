@@ -26,6 +26,7 @@ static const struct entry entries[] = {
     { "/sys", "sysfs", SAFE, NULL },
     { "/run", "tmpfs", SAFE, "mode=0755" },
     { "/tmp", "tmpfs", SAFE, "mode=1777" },
+    { "/mnt", "tmpfs", MS_NODEV | MS_NOSUID, "mode=0755" }, /* shared directories, tools */
     { "/dev/shm", "tmpfs", SAFE, "mode=1777" },
     { "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=0620,ptmxmode=0666" },
     { CGROUP_ROOT, "cgroup2", SAFE, NULL },
@@ -97,10 +98,23 @@ static int enable_controllers(struct err *err)
     return 0;
 }
 
+/* Whoever is misled to write into the VM's own files, by a link in a container's root for example,
+ * fails. The kernel itself still makes nodes in /dev: it does not go through this mount, and a
+ * device can be opened for writing on a read-only one. */
+static int seal(struct err *err)
+{
+    if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
+        return err_sys(err, errno, "make / read-only");
+    if (mount(NULL, dev_entry.where, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | dev_entry.flags,
+              NULL) < 0)
+        return err_sys(err, errno, "make %s read-only", dev_entry.where);
+    return 0;
+}
+
 int mounts_all(struct err *err)
 {
     for (size_t i = 0; i < ARRAY_LEN(entries); i++)
         if (mount_entry(&entries[i], err) < 0)
             return -1;
-    return enable_controllers(err);
+    return enable_controllers(err) < 0 ? -1 : seal(err);
 }

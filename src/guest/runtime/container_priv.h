@@ -98,8 +98,9 @@ int container_join_network(struct ctx *ctx, struct container *c, const struct sp
 void container_leave_network(struct container *c);
 /* Caller frees both. */
 void container_dns(const struct container *c, char **ret_search, char **ret_servers);
-/* rootfs.c: looks users up in a container's root and makes its working directory. Waits. user "":
- * nothing to look up. */
+/* rootfs.c: looks users up in a container's root (user "": nothing to look up). cwd: of a new
+ * container, made if absent, and the root is checked for links at /dev, /proc and /sys; NULL for an
+ * exec. Waits. */
 int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
                    uint32_t *ret_uid, uint32_t *ret_gid, struct err *err);
 /* devices.c */

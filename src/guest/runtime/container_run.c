@@ -78,7 +78,7 @@ static int make_process(struct ctx *ctx, const struct container *c, const json_t
         return -1;
     AUTO_FREE char *user = str_dup(rewrite_username(process));
     rewrite_exec(process, c->rlimits, c->user);
-    if (rootfs_prepare(ctx, c->root, user, "", &uid, &gid, err) < 0)
+    if (rootfs_prepare(ctx, c->root, user, NULL, &uid, &gid, err) < 0)
         return -1;
     if (user[0])
         rewrite_set_user(process, uid, gid);

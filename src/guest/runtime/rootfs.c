@@ -9,6 +9,7 @@
 
 struct job {
     char *root, *user, *cwd;
+    bool fresh;
     uint32_t uid, gid;
 };
 
@@ -37,11 +38,41 @@ static int read_file(const char *root, const char *path, char **ret, struct err 
     return r < 0 ? err_sys(err, -r, "read %s of the container's root", path) : 0;
 }
 
+/* crun mounts and makes nodes here before the root is the container's: a link may lead it to files
+ * of the VM's. Every other target it resolves inside the root, and so may be a link (/var/run,
+ * /lib). runc refuses links at /proc and /sys, too. */
+static int check_places(const char *root, struct err *err)
+{
+    static const char *const names[] = { "dev", "proc", "sys" };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        AUTO_FREE char *target = NULL;
+        int r = inroot_check_dir(root, names[i], &target);
+
+        if (r == -ELOOP && target)
+            return err_set(err, ERR_INVALID,
+                           "/%s of the image is a symbolic link to %.200s: a container's /%s is "
+                           "never mounted through a link; make it a directory in the image",
+                           names[i], target, names[i]);
+        if (r == -ENOTDIR)
+            return err_set(
+                err, ERR_INVALID,
+                "/%s of the image is not a directory: nothing can be mounted there; make "
+                "it a directory in the image",
+                names[i]);
+        if (r < 0)
+            return err_sys(err, -r, "look at /%s of the image", names[i]);
+    }
+    return 0;
+}
+
 static int run(void *arg, struct err *err)
 {
     struct job *j = arg;
     AUTO_FREE char *passwd = NULL, *group = NULL;
 
+    if (j->fresh && check_places(j->root, err) < 0)
+        return -1;
     if (j->cwd[0])
         (void)inroot_mkdir(j->root, j->cwd, 0755); /* a read-only root: crun tells */
     if (!j->user[0])
@@ -58,12 +89,13 @@ int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const ch
     struct job *j;
     void *arg;
 
-    if (!user[0] && (!cwd[0] || str_eq(cwd, "/")))
+    if (!user[0] && !cwd)
         return 0;
     j = mem_new(struct job);
     j->root = str_dup(root);
     j->user = str_dup(user);
-    j->cwd = str_dup(str_eq(cwd, "/") ? "" : cwd);
+    j->fresh = cwd != NULL;
+    j->cwd = str_dup(!cwd || str_eq(cwd, "/") ? "" : cwd);
     arg = j;
     int r = offload_run(ctx, run, &arg, job_free, "container's root", err);
     if (r == 0) {

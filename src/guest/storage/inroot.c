@@ -3,17 +3,20 @@
 #include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <linux/openat2.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
-static int open_in(int root, const char *path, int flags)
+#define INSIDE (RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS)
+
+static int open_in(int root, const char *path, int flags, uint64_t resolve)
 {
     const struct open_how how = {
         .flags = (uint64_t)(flags | O_CLOEXEC),
-        .resolve = RESOLVE_IN_ROOT | RESOLVE_NO_MAGICLINKS,
+        .resolve = resolve,
     };
     long fd = syscall(SYS_openat2, root, path, &how, sizeof(how));
 
@@ -24,7 +27,29 @@ int inroot_open(const char *root, const char *path, int flags)
 {
     AUTO_FD int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
-    return dir < 0 ? -errno : open_in(dir, path, flags);
+    return dir < 0 ? -errno : open_in(dir, path, flags, INSIDE);
+}
+
+int inroot_check_dir(const char *root, const char *name, char **ret_link)
+{
+    AUTO_FD int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    char target[PATH_MAX];
+    struct stat st;
+
+    if (dir < 0)
+        return -errno;
+    AUTO_FD int fd = open_in(dir, name, O_PATH | O_NOFOLLOW, RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH);
+    if (fd < 0)
+        return fd == -ENOENT ? 0 : fd;
+    if (fstat(fd, &st) < 0)
+        return -errno;
+    if (!S_ISLNK(st.st_mode))
+        return S_ISDIR(st.st_mode) ? 0 : -ENOTDIR;
+    ssize_t n = readlinkat(fd, "", target, sizeof(target));
+    if (n < 0)
+        return -errno;
+    *ret_link = str_ndup(target, (size_t)n);
+    return -ELOOP;
 }
 
 int inroot_mkdir(const char *root, const char *path, mode_t mode)
@@ -39,7 +64,7 @@ int inroot_mkdir(const char *root, const char *path, mode_t mode)
     /* Each parent is opened anew from the root, so that a symlink in it stays in the tree. */
     for (char *name = strtok_r(copy, "/", &save); name; name = strtok_r(NULL, "/", &save)) {
         AUTO_FD int parent =
-            open_in(dir, so_far.len ? so_far.data : "/", O_PATH | O_DIRECTORY | O_CLOEXEC);
+            open_in(dir, so_far.len ? so_far.data : "/", O_PATH | O_DIRECTORY, INSIDE);
         if (parent < 0)
             return parent;
         if (strcmp(name, "..") != 0 && mkdirat(parent, name, mode) < 0 && errno != EEXIST)

@@ -73,3 +73,27 @@ TEST(directories_are_made_inside_whatever_the_links_say)
     ASSERT_EQ(access(place_path(&p, "made2"), F_OK), -1);
     ASSERT_EQ(inroot_mkdir(root, "etc/passwd/x", 0755), -ENOTDIR);
 }
+
+TEST(a_link_in_place_of_a_directory_is_told_with_its_target)
+{
+    AUTO_FREE char *root = NULL, *absolute = NULL, *relative = NULL, *dangling = NULL, *none = NULL;
+    PLACE(p);
+
+    make_tree(&p);
+    root = str_format("%s/root", p.dir);
+    ASSERT_EQ(symlink("/etc", place_path(&p, "root/dev")), 0);
+    ASSERT_EQ(symlink("etc", place_path(&p, "root/proc")), 0);
+    ASSERT_EQ(symlink("../../nowhere", place_path(&p, "root/sys")), 0);
+    ASSERT_EQ(file_write(place_path(&p, "root/file"), "x", 1, 0644), 0);
+    ASSERT_EQ(inroot_check_dir(root, "dev", &absolute), -ELOOP);
+    ASSERT_STR(absolute, "/etc");
+    ASSERT_EQ(inroot_check_dir(root, "proc", &relative), -ELOOP);
+    ASSERT_STR(relative, "etc");
+    ASSERT_EQ(inroot_check_dir(root, "sys", &dangling), -ELOOP);
+    ASSERT_STR(dangling, "../../nowhere");
+    ASSERT_EQ(inroot_check_dir(root, "file", &none), -ENOTDIR);
+    ASSERT_EQ(inroot_check_dir(root, "etc", &none), 0);
+    ASSERT_EQ(inroot_check_dir(root, "absent", &none), 0);
+    ASSERT_EQ(inroot_check_dir(root, "..", &none), -EXDEV);
+    ASSERT(!none);
+}
