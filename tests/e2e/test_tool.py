@@ -119,7 +119,7 @@ def share(t):
     t.check(not os.path.exists(f"{at}/x"), "read-only")
     r = t.lcow("share", "c1", at, "/opt/given")
     t.equal(r.code, 1)
-    t.match("the VM's own files are read-only; choose a path below /mnt", r.err)
+    t.match(r"choose a path\s+below /mnt: the VM's own files", r.err)
     r = t.lcow("share", "c1", f"{at}/nothing")
     t.equal(r.code, 1)
     t.match("not there", r.err)

@@ -52,10 +52,6 @@ static int make_target(const char *path, bool is_dir, struct err *err)
     AUTO_FREE char *parent = path_parent(path);
     int r = dir_make(is_dir ? path : parent, 0700);
 
-    if (r == -EROFS)
-        return err_set(err, ERR_INVALID,
-                       "cannot make %s: the VM's own files are read-only; choose a path below /mnt",
-                       path);
     if (r < 0)
         return err_sys(err, -r, "make %s", is_dir ? path : parent);
     if (is_dir)

@@ -156,7 +156,11 @@ static int bind_in_vm(struct ctx *ctx, struct box *b, const char *from, const ch
 
     if (vm_exec(&limited, b->vm, &exec, &p, err) < 0 || wait_or_kill(&limited, p, &code, err) < 0)
         return -1;
-    return code ? err_set(err, ERR_STATE, "the VM cannot mount it at %s (status %u)", to, code) : 0;
+    return code ? err_set(err, ERR_STATE,
+                          "the VM cannot mount it at %s (status %u); choose a path below /mnt: the "
+                          "VM's own files are read-only",
+                          to, code)
+                : 0;
 }
 
 static int share_tree(struct ctx *ctx, struct box *b, const struct plan9_share *share,
