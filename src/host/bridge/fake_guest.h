@@ -70,6 +70,7 @@ struct fake_guest_opts {
     uint64_t process_ns;   /* how long a process runs */
     uint64_t container_ns; /* the same for a container's init; 0: as the others */
     uint64_t oom_ns;       /* from its start until the kernel kills somebody; 0: never */
+    bool oom_again;        /* and at once the next one, for ever */
     bool oom_late;         /* of one that has ended meanwhile it tells long afterwards */
     uint32_t exit_code;
     size_t output_bytes;

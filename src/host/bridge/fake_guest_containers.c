@@ -144,7 +144,7 @@ static int wait_oom(struct ctx *ctx, struct fake *g, const char *id, struct brid
         bool will = c && g->opts.oom_ns && c->started && !c->oom_told;
 
         if (will && now >= at) {
-            c->oom_told = true;
+            c->oom_told = !g->opts.oom_again || c->stopped;
             resp->properties = "{\"OutOfMemory\":true}";
             return 0;
         }

@@ -1,6 +1,7 @@
 /* container.c - a container's life as clients see it. Its files and its document are made in
  * container_create.c and taken back in container_release.c. */
 #include "host/control/container.h"
+#include "base/bucket.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -468,17 +469,25 @@ static void watch_oom(struct container *c)
 {
     struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
     struct box *b = c->r->box;
+    /* Each event is worth the seconds after which there may be another. */
+    struct bucket rate = { .burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S, .per_s = 1 };
     struct err err = ERR_INIT;
+    uint64_t untold = 0;
     bool oom = true;
 
     if (box_enter(b, "watch for OOM", &err) < 0)
         return;
     while (oom && b->guest->ops->wait_oom(&ctx, b->guest, c->id, &oom, &err) == 0) {
         if (oom) {
-            container_tell_oom(c);
+            if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx.loop)))
+                container_tell_oom(c);
+            else
+                untold++;
             (void)fiber_sleep(&ctx, CONTAINER_OOM_PAUSE, &err); /* whatever the guest says */
         }
     }
+    if (untold > 0)
+        log_warn(&ctx, "out of memory more often than events were published", F_U("more", untold));
     box_leave(b);
 }
 

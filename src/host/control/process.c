@@ -411,6 +411,7 @@ static int start(struct ctx *ctx, struct process *p, struct err *err)
 int process_start(struct ctx *ctx, struct process *p, struct err *err)
 {
     struct container *c = p->c;
+    struct registry *of = p->r;
     int r;
 
     if (p->starting || c->init->ending)
@@ -438,7 +439,7 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
     }
     container_unref(c);
     process_unref(p);
-    return r;
+    return r < 0 ? box_explain(of->box, err) : 0;
 }
 
 static void killed_main(void *arg)

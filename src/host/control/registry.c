@@ -182,6 +182,8 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
         if (r->box && r->box->boot_err.code != ERR_NONE && err->code == ERR_UNAVAILABLE) {
             *err = r->box->boot_err;
             err_wrap(err, "boot the VM");
+        } else {
+            box_explain(r->box, err);
         }
         registry_undo(r, c, err);
         return err_wrap(err, "create container %s", rc->id);

@@ -11,6 +11,7 @@
 #include "host/control/vpci.h"
 #include "host/own/ledger.h"
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 void box_unref(struct box *b)
@@ -201,6 +202,42 @@ int box_kill(struct ctx *ctx, struct box *b, struct err *err)
     return box_stop(ctx, b, false, err);
 }
 
+/* Counted among those that use the VM: whoever takes it back at the same time frees it only when
+ * we have let go. */
+static void hold(struct box *b)
+{
+    b->refs++;
+    b->fibers.running++;
+}
+
+static void let_go(struct box *b)
+{
+    if (--b->fibers.running == 0)
+        waitq_wake_all(&b->fibers.q);
+    box_unref(b);
+}
+
+int box_explain(struct box *b, struct err *err)
+{
+    struct err ignored = ERR_INIT;
+    bool killed;
+
+    if (!b || !b->vm || err->code != ERR_UNAVAILABLE || b->stop_asked || b->ending_asked)
+        return -1;
+
+    struct ctx root, ctx = box_ctx(b, &root), limited = ctx_with_timeout(&ctx, BOX_WHY_LIMIT);
+
+    hold(b);
+    if (vm_wait_gone(&limited, b->vm, &killed, &ignored) == 0) {
+        const char *why = vm_gone_why(b->vm);
+
+        if (why[0] && !strstr(err->msg, why))
+            err_wrap(err, "the VM has ended (%s)", why);
+    }
+    let_go(b);
+    return -1;
+}
+
 int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err)
 {
     int r;
@@ -211,14 +248,9 @@ int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err)
         cancel_fire(&b->life, ERR_UNAVAILABLE, "the VM is ended");
     b->stopping = b->stopping || orderly;
     b->stop_asked = true;
-    /* Counted among those that use the VM: whoever takes it back at the same time frees it only
-     * when we have let go. */
-    b->refs++;
-    b->fibers.running++;
+    hold(b);
     r = orderly ? vm_shutdown(ctx, b->vm, BOX_GRACE, err) : vm_terminate(ctx, b->vm, err);
-    if (--b->fibers.running == 0)
-        waitq_wake_all(&b->fibers.q);
-    box_unref(b);
+    let_go(b);
     return r;
 }
 

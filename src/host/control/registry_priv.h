@@ -36,7 +36,10 @@ struct vpci;
 #define PROCESS_KILL_LIMIT (20 * NS_PER_S)        /* for the guest to take a SIGKILL */
 #define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* how a lost VM ended */
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
-#define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two events */
+#define BOX_WHY_LIMIT NS_PER_S                    /* how the VM ended, after a call failed by it */
+#define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two of the guest's words */
+#define CONTAINER_OOM_BURST 5                     /* events at once; then */
+#define CONTAINER_OOM_EVERY_S 10                  /* one, and the others are counted */
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)     /* for VM and guest to take one share */
 #define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)    /* the same for one PCI device and its driver */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
@@ -346,6 +349,9 @@ void box_drop_unused(struct registry *r);
 /* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
  * is, the VM ends now. */
 bool box_lost(struct box *b);
+/* A call has failed: if its VM has ended, err says why. Waits briefly for that to be known. b may
+ * be NULL. Returns -1. */
+int box_explain(struct box *b, struct err *err);
 /* A guest that does not even take a SIGKILL: its VM ends. Never waits. */
 void box_give_up(struct box *b);
 /* Kills the VM, if it is there, and waits until it is gone; the box stays. */

@@ -230,6 +230,56 @@ TEST_VIRTUAL(a_dead_vm_ends_all_within_100_ms_without_its_guest)
     }
 }
 
+/* An event in Kubernetes shows this error, and nobody looks any further. */
+TEST_VIRTUAL(a_call_that_fails_because_its_vm_ended_says_why_it_did)
+{
+    static const struct {
+        enum fake_death how;
+        const char *why;
+    } deaths[] = { { FAKE_KILLED, "killed by signal 9" },
+                   { FAKE_OOM, "killed by the OOM killer" },
+                   { FAKE_CRASHED, "exit status 1" } };
+
+    for (size_t i = 0; i < ARRAY_LEN(deaths); i++) {
+        struct rig r = { .guest_opts.process_ns = 500 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
+        struct ctx root = ctx_root(ctx->loop);
+        struct client create, start, boot;
+
+        rig_open(&r, &root);
+        rig_create(&r, &root, "a");
+        rig_write_spec(&r, "b", "");
+        refusal = (struct refusal){ BRIDGE_START, -1, -1, 1, FAKE_SILENT, 0 };
+        go(&start, &r, &root, "a", start_main);
+        pass(&root, 100 * NS_PER_MS);
+        refusal = (struct refusal){ BRIDGE_CREATE, -1, -1, 1, FAKE_SILENT, 0 };
+        go(&create, &r, &root, "b", create_main);
+        pass(&root, 100 * NS_PER_MS);
+        ASSERT(!create.done && !start.done);
+        fake_vmm_die(r.vmm, deaths[i].how);
+        pass(&root, 2 * NS_PER_S);
+        ASSERT(create.done && start.done);
+        ASSERT_FAIL(create.ret, create.err, ERR_UNAVAILABLE);
+        ASSERT_HAS(create.err.msg, deaths[i].why);
+        ASSERT_FAIL(start.ret, start.err, ERR_UNAVAILABLE);
+        ASSERT_HAS(start.err.msg, deaths[i].why);
+        go(&create, &r, &root, "b", create_main); /* into a VM that is gone */
+        pass(&root, 2 * NS_PER_S);
+        ASSERT(create.done);
+        ASSERT_HAS(create.err.msg, deaths[i].why);
+        rig_delete(&r, &root, "a", "");
+        pass(&root, NS_PER_S);
+        r.guest_opts.agent_hangs = true;
+        go(&boot, &r, &root, "b", create_main);
+        pass(&root, 100 * NS_PER_MS);
+        fake_vmm_die(r.vmm, deaths[i].how);
+        pass(&root, 2 * NS_PER_S);
+        ASSERT(boot.done);
+        ASSERT_HAS(boot.err.msg, deaths[i].why);
+        rig_close(&r, &root);
+    }
+}
+
 TEST_VIRTUAL(a_guest_that_breaks_the_protocol_loses_its_vm)
 {
     struct rig r = { .guest_opts.process_ns = 500 * NS_PER_S, .guest_opts.decide_request = decide };

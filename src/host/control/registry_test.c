@@ -234,6 +234,29 @@ TEST_VIRTUAL(oom_is_told_before_the_exit)
     rig_close(&r, ctx);
 }
 
+/* Ten a second would be 600. */
+TEST_VIRTUAL(a_container_that_is_out_of_memory_for_ever_does_not_flood_containerd)
+{
+    struct rig r = { .guest_opts.oom_ns = NS_PER_S,
+                     .guest_opts.oom_again = true,
+                     .guest_opts.container_ns = 60 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    unsigned n = 0;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 0);
+
+    const char *told = rig_told(&r, ctx);
+
+    for (const char *p = told; (p = strstr(p, "oom a")); p++)
+        n++;
+    ASSERT(n >= 5 + 5 && n <= 5 + 6);
+    ASSERT(str_ends(told, ";exit a 0"));
+    rig_close(&r, ctx);
+}
+
 TEST_VIRTUAL(pause_and_resume_are_told_and_seen)
 {
     struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };

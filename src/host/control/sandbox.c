@@ -181,6 +181,7 @@ static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
         AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &limited, "sandbox.create", err);
 
         if (!held || container_create(&limited, c, &rc, spec, err) < 0) {
+            box_explain(s->r->box, err);
             registry_undo(s->r, c, err);
             if (c->listed) /* not all could be taken back: stop goes on with it */
                 s->pod = container_ref(c);

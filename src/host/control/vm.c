@@ -206,10 +206,22 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
     return 0;
 }
 
+/* The link to the guest breaks when the VMM ends, and that is noticed first. */
+static void await_reason(struct vm *vm, const struct err *err)
+{
+    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_WHY_LIMIT);
+    struct err ignored = ERR_INIT;
+    bool killed;
+
+    if (err->code == ERR_UNAVAILABLE && !vm->killed && vm->reap == REAP_WATCHING)
+        (void)vm_wait_gone(&limited, vm, &killed, &ignored);
+}
+
 static int start_failed(struct vm *vm, struct err *err)
 {
     const char *why = vm->vmm_exit.why;
 
+    await_reason(vm, err);
     if (vm->gone && !vm->killed && why[0])
         err_set(err, ERR_UNAVAILABLE, "the VMM ended: %s", why);
     else if (vm->asked)

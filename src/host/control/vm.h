@@ -60,6 +60,10 @@ int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err
  * another's. At once if there is none any more. */
 int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
 
+/* Why it ended, if nobody asked for it: "qemu was killed by signal 9 (SIGKILL)". "" otherwise, and
+ * while it is not known. Never waits. */
+const char *vm_gone_why(const struct vm *vm);
+
 /* Was it the host's OOM killer? False while it is not known. Never waits. */
 bool vm_gone_by_oom(const struct vm *vm);
 

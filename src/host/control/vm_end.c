@@ -226,6 +226,11 @@ int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *e
     return 0;
 }
 
+const char *vm_gone_why(const struct vm *vm)
+{
+    return vm->gone && !vm->vmm_exit.requested ? vm->vmm_exit.why : "";
+}
+
 bool vm_gone_by_oom(const struct vm *vm)
 {
     return vm->gone && vm->vmm_exit.oom;

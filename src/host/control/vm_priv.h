@@ -13,6 +13,7 @@
 #define VM_CLOCK_LIMIT (5 * NS_PER_S)
 #define VM_CLOCK_GOOD (25 * NS_PER_MS) /* there and back */
 #define VM_CLOCK_TRIES 8
+#define VM_WHY_LIMIT NS_PER_S          /* how the VMM ended, after its guest was lost */
 #define VM_KILL_LIMIT (10 * NS_PER_S)  /* until a killed VMM is gone */
 #define VM_DRAIN_LIMIT NS_PER_S        /* the guest's last log lines */
 #define VM_QUIET_LIMIT (10 * NS_PER_S) /* until those who were woken have left */

@@ -115,6 +115,8 @@ static void tell(struct rpc_call *call, const struct err *err)
         log_debug(&call->ctx, "request done", F_NS("duration", duration));
     else if (call->conn->cancel.fired)
         log_debug(&call->ctx, "request given up", F_NS("duration", duration), F_ERR(err));
+    else if (err->code == ERR_NOT_FOUND && call->method->may_be_gone)
+        log_debug(&call->ctx, "request for what is gone", F_NS("duration", duration), F_ERR(err));
     else
         log_error(&call->ctx, "request failed", F_NS("duration", duration),
                   F_STR("code", err_code_name(err->code)), F_ERR(err));

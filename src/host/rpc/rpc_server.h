@@ -44,22 +44,21 @@ struct rpc_method {
     unsigned streams; /* enum rpc_streams, for the latter */
     size_t req_size, resp_size;
     bool patient; /* may take as long as it likes: the watchdog does not tell of it */
+    /* ERR_NOT_FOUND is an answer, not a failure: clients ask once more for what has ended. */
+    bool may_be_gone;
 };
 /* The handler with its own types:
  *     int fn(struct ctx *, Self *, const Req *, Resp *, struct err *)
  * req lives as long as the call. resp is at its defaults; what the handler puts there is on the
  * heap (pb_set_*) and freed after it was sent, or if the handler fails. */
 #define RPC_UNARY(method, fn, Self, Req, Resp)                                                     \
-    {                                                                                              \
-        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp),                      \
-        .unary = (rpc_unary_fn *)(1 ? (fn)                                                         \
-                                    : (int (*)(struct ctx *, Self *, const Req *, Resp *,          \
-                                               struct err *))NULL)                                 \
-    }
-/* The same for one that waits for something to happen. */
+    RPC_UNARY_BUT(method, fn, Self, Req, Resp, .patient = false)
 #define RPC_UNARY_PATIENT(method, fn, Self, Req, Resp)                                             \
+    RPC_UNARY_BUT(method, fn, Self, Req, Resp, .patient = true)
+/* The same with fields of struct rpc_method. */
+#define RPC_UNARY_BUT(method, fn, Self, Req, Resp, ...)                                            \
     {                                                                                              \
-        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp), .patient = true,     \
+        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp), __VA_ARGS__,         \
         .unary = (rpc_unary_fn *)(1 ? (fn)                                                         \
                                     : (int (*)(struct ctx *, Self *, const Req *, Resp *,          \
                                                struct err *))NULL)                                 \

@@ -406,6 +406,32 @@ TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
     end_server(ctx, s);
 }
 
+/* containerd kills each exec once more after its end. */
+TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    char text[1024] = "";
+
+    log_init(fd, LOG_DEBUG, LOG_LOGFMT);
+    peer_request(ctx, peer, 1, TASK_V2, "State", "gone", 0);
+    peer_expect(ctx, peer, 1, ERR_NOT_FOUND, "no such process");
+    peer_request(ctx, peer, 3, TASK_V2, "State", "silent", 0); /* any other failure is one */
+    peer_expect(ctx, peer, 3, ERR_INTERNAL, "State failed");
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT_HAS(text, "level=debug msg=\"request for what is gone\" operation=State");
+
+    const char *failed = strstr(text, "level=error");
+
+    ASSERT(failed && !strstr(failed + 1, "level=error"));
+    ASSERT_HAS(failed, "msg=\"request failed\" operation=State");
+    ASSERT_HAS(failed, "State failed without saying why");
+    end_server(ctx, s);
+}
+
 static int other_request(struct ctx *ctx, struct fake *f, const ConnectRequest *req, Empty *resp,
                          struct err *err)
 {

@@ -80,6 +80,8 @@ static int fake_state(struct ctx *ctx, struct fake *f, const StateRequest *req, 
     f->calls++;
     if (str_eq(req->id, "silent"))
         return -1;
+    if (str_eq(req->id, "gone"))
+        return err_set(err, ERR_NOT_FOUND, "no such process");
     if (str_eq(req->id, "tried")) /* an error on the way to success */
         (void)err_set(err, ERR_INTERNAL, "that did not work");
     ASSERT(rpc_metadata(&inner, "containerd-namespace-ttrpc", ns, 2) < 0);
@@ -120,7 +122,8 @@ static const struct rpc_method fake_methods[] = {
     RPC_UNARY("Connect", fake_connect, struct fake, ConnectRequest, ConnectResponse),
     RPC_UNARY("Kill", fake_kill, struct fake, KillRequest, Empty),
     RPC_UNARY_PATIENT("Wait", fake_wait, struct fake, WaitRequest, WaitResponse),
-    RPC_UNARY("State", fake_state, struct fake, StateRequest, StateResponse),
+    RPC_UNARY_BUT("State", fake_state, struct fake, StateRequest, StateResponse,
+                  .may_be_gone = true),
     RPC_UNARY("Pids", fake_pids, struct fake, PidsRequest, PidsResponse),
     RPC_UNARY("Pause", fake_pause, struct fake, PauseRequest, Empty),
 };

@@ -1,5 +1,4 @@
 #include "host/shim/notable.h"
-#include "base/err.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include <string.h>
@@ -18,26 +17,18 @@ static bool has_field(const char *line, size_t len, const char *key, const char 
     return has(line, len, field);
 }
 
-static bool is_one_of(const char *line, size_t len, const char *const *operations, size_t n)
-{
-    for (size_t i = 0; i < n; i++)
-        if (has_field(line, len, "operation", operations[i]))
-            return true;
-    return false;
-}
-
-/* No reason to keep the journal of a sandbox that was well. Whoever asks once more after the end is
- * told that the thing is gone, as an error. Whoever kills or removes something twice is told so,
- * too; but what could not be killed or removed has to be explained. */
+/* No reason to keep the journal of a sandbox that was well: a question that came while the VM
+ * ended. (That a thing is gone is not an error: struct rpc_method.) What could not be killed or
+ * removed has to be explained. */
 static bool is_routine(const char *line, size_t len)
 {
     static const char *const questions[] = { "State", "Pids",    "Wait",
                                              "Stats", "CloseIO", "ResizePty" };
-    static const char *const ends[] = { "Kill", "Delete" };
 
-    return is_one_of(line, len, questions, ARRAY_LEN(questions)) ||
-           (is_one_of(line, len, ends, ARRAY_LEN(ends)) &&
-            has_field(line, len, "code", err_code_name(ERR_NOT_FOUND)));
+    for (size_t i = 0; i < ARRAY_LEN(questions); i++)
+        if (has_field(line, len, "operation", questions[i]))
+            return true;
+    return false;
 }
 
 static bool is_due(struct notable *n, const char *line, size_t len, uint64_t now_ns)
