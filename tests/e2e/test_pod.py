@@ -3,6 +3,7 @@
 import glob
 import json
 import os
+import re
 import threading
 import time
 
@@ -99,6 +100,19 @@ def exec_sync(t):
     e = t.fails(lambda: c.exec("/no/such/program"), "no such file|not found")
     t.check("no/such/program" in e.message, "it does not say which", e.message)
     t.equal(c.state, cri.RUNNING)
+
+
+@pod_test("exec probes leave no error in the log, though containerd kills each again after its end",
+          runc=False)
+def quiet_probes(t):
+    c = t.pod("p1").run("c1", *FOREVER)
+    for code in (0, 1, 0):
+        t.equal(c.exec("sh", "-c", f"exit {code}").code, code)
+    seen = t.until(lambda: re.search(r"request for what is gone.*operation=Kill",
+                                     t.containerd.log), "containerd killed one again", 20)
+    t.note(seen.group())
+    failed = re.findall(r"request failed.*", t.containerd.log)
+    t.equal(failed, [])
 
 
 def tool_shows(t, pod, c):
