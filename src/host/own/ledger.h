@@ -43,6 +43,13 @@ const char *ledger_dir(const struct ledger *l);
 int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
                 struct err *err);
 int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
+/* A process by a name that is never another's: "pid start-time boot-id". NULL: it is gone. Caller
+ * frees. */
+char *ledger_process_name(pid_t pid);
+/* 1: it is there (perhaps as a zombie), caller closes *ret_pidfd. 0: it is gone. -1: err. */
+int ledger_process_open(const char *name, pid_t *ret_pid, int *ret_pidfd, struct err *err);
+/* SIGKILL; waits until it has ended, or ctx. */
+int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
 size_t ledger_open_count(const struct ledger *l);
 /* All released: removes file and directory, and the namespace's directory above if it is empty

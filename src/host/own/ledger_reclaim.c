@@ -1,22 +1,17 @@
 /* Taking back what a dead owner left, from the file alone. Every step can be repeated: what is
  * already gone counts as done. */
-#include "base/child.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/loop.h"
 #include "host/own/ledger_priv.h"
 #include "host/own/netlink.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <poll.h>
-#include <signal.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
-#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -45,30 +40,18 @@ static bool is_zombie(pid_t pid)
 
 static int take_process(struct reclaim *r, const char *what, struct err *err)
 {
-    AUTO_FREE char *now = ledger_boot_id();
-    const char *boot;
-    pid_t pid;
-    uint64_t start;
+    AUTO_FD int pidfd = -1;
+    pid_t pid = 0;
+    int found = ledger_process_open(what, &pid, &pidfd, err);
 
-    if (ledger_process_parse(what, &pid, &start, &boot) < 0)
-        return err_set(err, ERR_DATA_LOSS, "process record \"%s\" is not understood", what);
-    /* Pids and start times begin anew with every boot: whoever has them now is a stranger. */
-    if (!str_eq(boot, now))
-        return 0;
-    AUTO_FD int pidfd = pidfd_open(pid, 0);
-    if (pidfd < 0)
-        return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
-    /* The pidfd pins the process; if the start time still fits, it is the one we noted. */
-    if (proc_start_time(pid) != start)
-        return 0;
+    if (found <= 0)
+        return found;
     int alive = !is_zombie(pid);
     if (r->dry_run)
         return alive;
     /* A zombie too: other threads of it may still run. */
-    if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0)
-        return errno == ESRCH ? 0 : err_sys(err, errno, "kill process %d", pid);
-    if (loop_wait_fd(r->ctx, pidfd, POLLIN, "end of a killed process", err) < 0)
-        return err_wrap(err, "wait for the end of killed process %d", pid);
+    if (ledger_process_kill(r->ctx, pid, pidfd, err) < 0)
+        return -1;
     return alive;
 }
 
@@ -289,25 +272,4 @@ int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err)
         return err_sys(err, -n, "open the ledger of %s", dir);
     *ret_alive = holder == LEDGER_OWNER;
     return 0;
-}
-
-char *ledger_boot_id(void)
-{
-    AUTO_FREE char *text = NULL;
-    size_t len;
-
-    if (file_read_all("/proc/sys/kernel/random/boot_id", 64, &text, &len) < 0)
-        return str_dup("");
-    return str_ndup(text, strcspn(text, "\n"));
-}
-
-int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err)
-{
-    uint64_t start = proc_start_time(pid);
-
-    if (start == 0)
-        return err_set(err, ERR_NOT_FOUND, "process %d is gone", pid);
-    AUTO_FREE char *boot = ledger_boot_id();
-    AUTO_FREE char *what = str_format("%d %llu %s", pid, (unsigned long long)start, boot);
-    return ledger_note(l, LEDGER_PROCESS, what, ret_id, err);
 }
