@@ -6,6 +6,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mman.h>
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -185,11 +186,15 @@ void fiber_resume(struct fiber *f)
     struct loop *loop = f->loop;
 
     loop->current = f;
+    if (loop->pulse)
+        memcpy(loop->pulse->who, f->name, sizeof(f->name));
     f->why = NULL;
     switch_begin(&loop->asan_fake_stack, (char *)f->map + GUARD_BYTES, fiber_stack_size(f));
     swapcontext(&loop->uc, &f->uc);
     switch_end(loop->asan_fake_stack, NULL, NULL);
     loop->current = NULL;
+    if (loop->pulse)
+        loop->pulse->who[0] = '\0';
     if (loop->ended) {
         fiber_drop(loop->ended);
         loop->ended = NULL;

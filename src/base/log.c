@@ -340,6 +340,23 @@ void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fi
     errno = saved;
 }
 
+void log_aside(int fd, enum log_level level, const char *msg, const struct log_field *fields)
+{
+    int saved = errno;
+    struct line *l = &the_line;
+
+    if (level >= sink.level) {
+        compose(l, sink.format == LOG_JSON, NULL, level, msg, fields);
+        if (has_room())
+            (void)!write(sink.fd, l->text, l->len);
+    }
+    if (fd >= 0) {
+        compose(l, true, NULL, level, msg, fields);
+        (void)!write(fd, l->text, l->len);
+    }
+    errno = saved;
+}
+
 void log_tee(enum log_level level, log_tee_fn *fn, void *arg)
 {
     second.level = level;

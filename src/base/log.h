@@ -77,6 +77,9 @@ typedef void log_tee_fn(void *arg, enum log_level level, const char *line, size_
 void log_tee(enum log_level level, log_tee_fn *fn, void *arg);
 /* For that reader alone, at LOG_INFO: what others learn by other ways (an event, say). */
 void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields);
+/* For another thread than the loop's, and for signal handlers: one line to the sink and, as JSON,
+ * to fd (-1: nowhere). Takes neither memory nor locks. */
+void log_aside(int fd, enum log_level level, const char *msg, const struct log_field *fields);
 /* "trace" … "error", "off". 0 or -EINVAL. */
 int log_level_parse(const char *name, enum log_level *ret);
 const char *log_level_name(enum log_level level);

@@ -197,6 +197,22 @@ void source_remove(struct loop *loop, struct source *s)
             loop->events[i].data.ptr = NULL;
 }
 
+static void pulse_sleeps(struct loop_pulse *p)
+{
+    uint64_t since = atomic_load_explicit(&p->since, memory_order_relaxed);
+
+    if (atomic_load_explicit(&p->told, memory_order_relaxed) == since)
+        loop_pulse_over(p, since);
+    atomic_store_explicit(&p->since, 0, memory_order_release);
+}
+
+static void pulse_works(struct loop_pulse *p)
+{
+    atomic_store(&p->since, clock_mono());
+    if (atomic_load(&p->watcher) != 0)
+        loop_pulse_wake(p);
+}
+
 static void handle_events(struct loop *loop)
 {
     struct timespec timeout, *limit = NULL;
@@ -212,7 +228,13 @@ static void handle_events(struct loop *loop)
         limit = &timeout;
     }
 
+    if (loop->pulse)
+        pulse_sleeps(loop->pulse);
+
     int n = epoll_pwait2(loop->epoll, loop->events, LOOP_EVENTS, limit, NULL);
+
+    if (loop->pulse)
+        pulse_works(loop->pulse);
 
     loop->n_events = n < 0 ? 0 : n; /* EINTR: the next round sees it */
     for (loop->event_next = 0; loop->event_next < loop->n_events;) {

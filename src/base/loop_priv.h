@@ -5,6 +5,7 @@
 #include "base/list.h"
 #include "base/loop.h"
 #include "base/rand.h"
+#include <stdatomic.h>
 #include <sys/epoll.h>
 #include <ucontext.h>
 
@@ -72,6 +73,16 @@ struct orphan {
 };
 void orphan_free(struct orphan *o);
 
+/* Whether the loop comes round, for a watcher in another thread (stall.h). */
+struct loop_pulse {
+    atomic_ullong since;       /* monotonic time at which it woke up; 0: it sleeps */
+    atomic_ullong told;        /* the since that was reported */
+    atomic_int watcher;        /* of stall_linux.c */
+    char who[FIBER_NAME_SIZE]; /* the fiber that runs; "": none */
+};
+void loop_pulse_wake(struct loop_pulse *p);
+void loop_pulse_over(struct loop_pulse *p, uint64_t since);
+
 #define LOOP_EVENTS 64
 #define LOOP_SPARE_STACKS 16
 #define LOOP_RESERVE_STACKS 8
@@ -89,6 +100,7 @@ struct loop {
     size_t ready_head, ready_n, ready_cap;
     struct timer **heap; /* from 1 */
     size_t heap_n, heap_cap;
+    struct loop_pulse *pulse; /* NULL: nobody watches */
     int epoll;
     struct epoll_event events[LOOP_EVENTS]; /* being handled: [event_next, n_events) */
     int n_events, event_next;

@@ -140,8 +140,8 @@ static void turn_over(struct journal *j)
         (void)rename(j->older, j->path);
         return;
     }
-    fd_close(j->fd);
-    j->fd = fd;
+    (void)dup3(fd, j->fd, O_CLOEXEC); /* under its number: see journal_fd() */
+    fd_close(fd);
     j->bytes = 0;
 }
 
@@ -160,6 +160,11 @@ void journal_add(struct journal *j, const char *line, size_t len)
         j->lost++;
     if (n > 0)
         j->bytes += (uint64_t)n;
+}
+
+int journal_fd(const struct journal *j)
+{
+    return j ? j->fd : -1;
 }
 
 uint64_t journal_lost(const struct journal *j)
