@@ -3,36 +3,46 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
 #include "base/json.h"
 #include "base/str.h"
+#include "host/control/run_note.h"
 #include "host/own/ledger.h"
 #include "host/own/scratch.h"
 #include "tool/leftovers.h"
 #include "tool/tool.h"
 #include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 #define ONE_VM_LIMIT (30 * NS_PER_S)
+#define OWNER_PAUSE (20 * NS_PER_MS)
 
 struct gc_opts {
-    bool dry_run, json;
+    bool dry_run, json, force;
 };
 
 #define AT(f) offsetof(struct gc_opts, f)
 static const struct args_opt opts_table[] = {
     { "dry-run", 'n', ARGS_FLAG, NULL, AT(dry_run), "print the same lines, but touch nothing" },
+    { "force", 'f', ARGS_FLAG, NULL, AT(force),
+      "kill shims whose containers containerd has given up, too" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON object on stdout instead" },
 };
 static const struct args_example examples[] = {
     { "lcow gc --dry-run", "what did a crash leave behind?" },
     { "lcow gc", "take it back" },
+    { "lcow gc --force", "end shims that containerd has given up as well" },
 };
 static const struct args_cmd cmd = {
     .name = "gc",
     .summary = "Take back what crashed programs have left behind.",
     .synopsis = "[options]",
     .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
-            "lives are named on stderr and left alone.\n"
+            "lives are named on stderr and left alone. If containerd has given up all containers "
+            "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
+            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.\n"
             "\n"
             "Exit code: 0; 1 if something could not be taken back (run it again); 2 if this "
             "command line is wrong.",
@@ -48,7 +58,7 @@ struct gc {
     struct jsw json;
     const char *name;  /* of the VM being looked at */
     struct strv would; /* directories that a dry run has told of */
-    size_t n_items, n_dead, n_alive, n_failed;
+    size_t n_items, n_dead, n_alive, n_given_up, n_failed;
 };
 
 static void say_error(struct gc *g, const char *what)
@@ -95,6 +105,66 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
     tool_print(STDOUT_FILENO, line);
 }
 
+/* 1: its shim is dead now. 0: it is left alone. */
+static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n, struct err *err)
+{
+    AUTO_FREE char *advice = NULL;
+    AUTO_FD int pidfd = -1;
+    pid_t pid = 0;
+    int there;
+
+    g->n_given_up++;
+    if (!g->opts.force || g->opts.dry_run || !n->process[0]) {
+        advice = str_format("lcow: %s is given up: the bundles of its containers are gone, but its "
+                            "shim, process %d, runs%s\n",
+                            g->name, (int)n->pid,
+                            n->process[0] ? "; it should end within a minute, and if it does not: "
+                                            "lcow gc --force"
+                                          : "; end that process, then: lcow gc");
+        tool_print(STDERR_FILENO, advice);
+        return 0;
+    }
+    there = ledger_process_open(n->process, &pid, &pidfd, err);
+    if (there < 0 || (there > 0 && ledger_process_kill(ctx, pid, pidfd, err) < 0))
+        return -1;
+    if (there > 0)
+        on_item(g, &(struct ledger_record){ .kind = LEDGER_PROCESS, .what = n->process }, "killed");
+    if (str_starts(n->address, "unix://"))
+        (void)unlink(n->address + strlen("unix://")); /* the next shim would replace it */
+    return 1;
+}
+
+/* The same. */
+static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
+{
+    AUTO(run_note_release) struct run_note note = { 0 };
+    AUTO_FREE char *line = str_format("lcow: %s is in use, left alone\n", l->name);
+    bool given_up = false;
+
+    /* Without a note it is no shim's. */
+    if (run_note_read(l->dir, &note, err) == 0 &&
+        run_given_up(ctx, l->dir, &note, &given_up, err) < 0)
+        return -1;
+    err_clear(err);
+    if (given_up)
+        return end_given_up(ctx, g, &note, err);
+    g->n_alive++;
+    tool_print(STDERR_FILENO, line);
+    return 0;
+}
+
+/* A child between fork and exec may hold the ledger of a killed shim for a moment. */
+static int reclaim(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
+{
+    struct err late = ERR_INIT;
+    int r;
+
+    while ((r = ledger_reclaim(ctx, l->dir, g->opts.dry_run, on_item, g, err)) < 0 && l->alive &&
+           err->code == ERR_STATE && fiber_sleep(ctx, OWNER_PAUSE, &late) == 0)
+        err_clear(err);
+    return r;
+}
+
 static int on_leftover(void *arg, const struct leftover *l)
 {
     struct gc *g = arg;
@@ -107,14 +177,15 @@ static int on_leftover(void *arg, const struct leftover *l)
         return 0;
     }
     if (l->alive) {
-        AUTO_FREE char *line = str_format("lcow: %s is in use, left alone\n", l->name);
+        int ended = on_alive(&limited, g, l, &err);
 
-        g->n_alive++;
-        tool_print(STDERR_FILENO, line);
-        return 0;
+        if (ended < 0)
+            say_error(g, err.msg);
+        if (ended <= 0)
+            return 0;
     }
     g->n_dead++;
-    if (ledger_reclaim(&limited, l->dir, g->opts.dry_run, on_item, g, &err) < 0)
+    if (reclaim(&limited, g, l, &err) < 0)
         say_error(g, err.msg);
     return 0;
 }
@@ -143,6 +214,7 @@ static void say_sum(struct gc *g)
         jsw_bool(&g->json, "dry_run", g->opts.dry_run);
         jsw_u64(&g->json, "vms", g->n_dead);
         jsw_u64(&g->json, "in_use", g->n_alive);
+        jsw_u64(&g->json, "given_up", g->n_given_up);
         jsw_u64(&g->json, "failed", g->n_failed);
         jsw_end_obj(&g->json);
         AUTO_FREE char *text = jsw_take(&g->json, NULL), *line = str_format("%s\n", text);

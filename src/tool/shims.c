@@ -2,53 +2,34 @@
 #include "api/lcow.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/fd.h"
 #include "base/fiber.h"
+#include "host/control/run_note.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/leftovers.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define ASK_LIMIT (5 * NS_PER_S)      /* it asks nobody else for that */
 #define MEASURE_LIMIT (10 * NS_PER_S) /* the shim waits half of it for its guest */
 #define CONNECT_LIMIT (2 * NS_PER_S)
-#define NOTE_MAX_BYTES 4096u
 #define DOC_MAX_BYTES (8u << 20)
 #define SERVICE "lcow.v1.Shim"
 
 /* ---- which there are */
-
-static int read_note(const char *dir, struct shim *s, struct err *err)
-{
-    AUTO_FREE char *path = str_format("%s/shim", dir), *text = NULL;
-    AUTO(json_decref) json_t *note = NULL;
-    const char *address = NULL, *version = "";
-    int32_t pid = 0;
-    size_t len;
-    int r = file_read_all(path, NOTE_MAX_BYTES, &text, &len);
-
-    if (r < 0)
-        return err_sys(err, -r, "read %s", path);
-    if (js_parse(text, len, NOTE_MAX_BYTES, &note, err) < 0 ||
-        js_str(note, "address", &address, err) < 0 || js_i32(note, "pid", &pid, err) < 0 ||
-        js_str(note, "version", &version, err) < 0)
-        return err_wrap(err, "%s", path);
-    s->address = str_dup(address ? address : "");
-    s->version = str_dup(version);
-    s->pid = pid;
-    return 0;
-}
 
 static int on_dir(void *arg, const struct leftover *l)
 {
     struct shims *list = arg;
     const char *slash = strchr(l->name, '/');
     struct shim s = { .why = ERR_INIT };
+    AUTO(run_note_release) struct run_note note = { 0 };
 
     /* Without the file it is a VM of `lcow boot`, or a shim that is just beginning. */
-    if (l->err || !l->alive || read_note(l->dir, &s, &s.why) < 0)
+    if (l->err || !l->alive || run_note_read(l->dir, &note, &s.why) < 0)
         return 0;
+    s.address = TAKE_PTR(note.address);
+    s.version = TAKE_PTR(note.version);
+    s.pid = note.pid;
     s.ns = str_format("%.*s", (int)(slash - l->name), l->name);
     s.id = str_dup(slash + 1);
     list->v = mem_grow(list->v, list->n, &list->cap, sizeof(*list->v));

@@ -70,9 +70,14 @@ static void on_change(void *arg)
     watch_poke(((struct svc *)arg)->watch);
 }
 
-static bool bundle_gone(void *arg)
+static unsigned clients(void *arg)
 {
-    (void)arg;
+    return rpc_server_stats(((struct svc *)arg)->server).conns;
+}
+
+static bool bundles_gone(struct ctx *ctx, void *arg)
+{
+    (void)ctx, (void)arg;
     return false;
 }
 
@@ -96,8 +101,10 @@ static void begin(struct svc *s)
     s->watch = watch_new(&(struct watch_opts){ .loop = s->w.loop,
                                                .service = s->service,
                                                .leave = on_leave,
-                                               .bundle_gone = bundle_gone,
+                                               .clients = clients,
+                                               .bundles_gone = bundles_gone,
                                                .arg = s });
+    rpc_server_on_alone(s->server, on_change, s);
 }
 
 static void check_leaving(struct svc *s)

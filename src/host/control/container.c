@@ -80,6 +80,7 @@ void container_unref(struct container *c)
     free(c->scratch_path);
     strv_release(&c->layers);
     free(c->netns);
+    free(c->anchor_name);
     free(c);
 }
 

@@ -154,6 +154,8 @@ static void anchor_main(void *arg)
     bool by_us = true;
 
     if (c->r->host->anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
+        c->anchor_lost = true; /* one that is being created has no process yet to kill */
+        registry_obey(c->r);   /* before anything is told of its end */
         log_warn(&ctx, "the container's process on the host was killed: so is the container");
         if (container_kill(&ctx, c, "", 9, true, &err) < 0)
             log_warn(&ctx, "it could not be killed", F_ERR(&err));
@@ -184,6 +186,7 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
         return err_wrap(err, "the container's process on the host");
     c->pid = (uint32_t)h->anchor_pid(c->anchor);
     container_note_netns(c, spec);
+    container_note_anchor(c);
     c->anchor_watched = true;
     group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->id);
     return 0;
@@ -285,6 +288,8 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         return -1;
     if (!box_alive(c->r->box))
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
+    if (c->anchor_lost)
+        return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
     fsm_step(&process_fsm, &c->init->state, PROCESS_EV_CREATED);
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
     note_output(ctx, c, spec);

@@ -90,11 +90,14 @@ void registry_drop(struct registry *r, struct container *c)
     c->listed = false;
     list_remove(&c->node);
     r->n_containers--;
+    if (c->anchor_name)
+        box_update_note(r->box);
     while (!list_empty(&c->execs))
         process_forget(LIST_FIRST(&c->execs, struct process, node));
     if (c->init)
         process_forget(c->init);
     container_unref(c);
+    waitq_wake_all(&r->box_q);
     box_drop_unused(r);
 }
 
@@ -188,6 +191,7 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
         registry_undo(r, c, err);
         return err_wrap(err, "create container %s", rc->id);
     }
+    r->forsook = false;
     *ret_pid = c->pid;
     push_create(r, c, rc);
     log_info(&own, "container created", F_U("pid", c->pid));

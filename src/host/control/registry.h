@@ -19,6 +19,7 @@ struct ledger;
 struct loop;
 struct registry;
 struct registry_host;
+struct strv;
 struct vm;
 struct vmm;
 
@@ -38,6 +39,9 @@ struct registry_opts {
      * is removed. NULL: it stays where it is. Borrows. */
     struct cgroup *home;
     const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
+    const char *bundle;  /* that the shim was started for; may be NULL */
+    /* A container that containerd had given up is gone. May be NULL; may not wait. */
+    void (*on_forsaken)(void *arg);
     const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */
 };
 struct registry *registry_new(const struct registry_opts *o);
@@ -70,5 +74,13 @@ int registry_delete(struct ctx *ctx, struct registry *r, const char *id, const c
 size_t registry_containers(const struct registry *r);
 bool registry_idle(const struct registry *r); /* nothing left to serve */
 struct vm *registry_vm(struct registry *r);   /* NULL before the first create */
+/* `delete` may have left notes for us (run_note.h): each container that they name is killed and
+ * deleted, and nothing more of it is told to anybody. Never waits. */
+void registry_obey(struct registry *r);
+bool registry_is_forsaken(struct registry *r, const char *id);
+/* All that is left was given up by containerd: the VM may end. */
+bool registry_given_up(const struct registry *r);
+/* The bundles of everything there is. */
+void registry_bundles(const struct registry *r, struct strv *ret);
 /* Ends the VM and everything; for shutdown. Bounded by ctx. */
 int registry_close(struct ctx *ctx, struct registry *r, struct err *err);

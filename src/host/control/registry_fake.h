@@ -19,7 +19,7 @@ struct fake_host {
     unsigned anchors, ios, scratches; /* that there are */
     unsigned anchor_pids;
     bool io_stuck; /* nobody reads */
-    bool rootfs_fails, anchor_fails, io_fails, scratch_fails;
+    bool rootfs_fails, anchor_fails, anchor_dies, io_fails, scratch_fails;
     uint64_t rootfs_ns;
     uint64_t cpu_quota, cpu_shares; /* of QEMU */
     /* Before each operation that may wait: may sleep, may fail it. May be NULL. */
@@ -223,6 +223,7 @@ static inline int fake_anchor_spawn(struct ctx *ctx, const struct anchor_opts *o
         return err_set(err, ERR_EXHAUSTED, "no process for an anchor");
     a = mem_new(struct anchor);
     a->pid = (pid_t)(1000 + fake_host_now->anchor_pids++);
+    a->ended = fake_host_now->anchor_dies; /* somebody kills it at once */
     waitq_init(&a->q);
     fake_host_now->anchors++;
     fake_host_now->last_anchor = a;

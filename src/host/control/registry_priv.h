@@ -179,7 +179,10 @@ struct container {
     struct network *network; /* of the pod, from its start on */
     struct cgroup *cgroup;
     struct anchor *anchor;
+    char *anchor_name;                /* ledger_process_name(); NULL: not noted for anybody */
     bool anchor_watched, oom_watched; /* by a fiber */
+    bool anchor_lost;                 /* killed by somebody else */
+    bool forsaken;                    /* containerd has given it up: nothing of it is told */
 };
 
 struct container *container_new(struct registry *r, const char *id, const char *bundle);
@@ -332,6 +335,7 @@ struct registry {
     struct group drivers;
     uint64_t lost_bytes; /* of output, over all processes that are gone */
     bool closing;
+    bool forsook; /* containerd has given up a container, and has not come with a new one */
 };
 
 /* Makes the box if there is none, and waits until things can be made for it; its VM boots
@@ -368,6 +372,9 @@ int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err);
 /* registry_note.c. Never wait. */
 int box_write_note(struct box *b, struct err *err);
 int box_drop_note(struct box *b, struct err *err);
+/* The list of containers in it has changed. */
+void box_update_note(struct box *b);
+void container_note_anchor(struct container *c);
 /* Around calls: as vm_call_begin. */
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);

@@ -218,7 +218,8 @@ static void conn_main(void *arg)
     cancel_fire(&c->cancel, ERR_CANCELLED, "the client has gone");
     rpc_wire_cut(&c->wire);
     list_remove(&c->node);
-    s->n_conns--;
+    if (--s->n_conns == 0 && s->on_alone)
+        s->on_alone(s->on_alone_arg);
     rpc_conn_unref(c);
     rpc_fiber_end(s);
 }

@@ -22,6 +22,8 @@ struct rpc_server {
     struct cancel accepting;
     bool stopping;
     unsigned n_conns, n_calls, n_fibers;
+    void (*on_alone)(void *arg); /* may be NULL */
+    void *on_alone_arg;
     size_t mem;
     uint64_t refused;
     struct log_rate refused_log;

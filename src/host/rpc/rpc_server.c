@@ -76,6 +76,12 @@ void rpc_mem_give(struct rpc_server *s, size_t n)
     s->mem -= n;
 }
 
+void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg)
+{
+    s->on_alone = fn;
+    s->on_alone_arg = arg;
+}
+
 struct rpc_stats rpc_server_stats(const struct rpc_server *s)
 {
     return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->refused };

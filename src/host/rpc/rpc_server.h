@@ -86,6 +86,8 @@ void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_ser
                     void *self);
 /* From now on a request that is not answered after limit_ns is told in the log, once. */
 void rpc_server_watch(struct rpc_server *s, uint64_t limit_ns);
+/* fn is told when the last connection has ended. It may not wait. */
+void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg);
 /* Accepts connections from fd, which it takes: a listening socket. Peers of another user or group
  * than our own are dropped. */
 void rpc_server_listen(struct rpc_server *s, int fd);

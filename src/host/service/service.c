@@ -68,9 +68,19 @@ uint64_t service_asked_to_leave(const struct service *s)
     return s->asked_to_leave;
 }
 
+bool service_busy(const struct service *s)
+{
+    return s->creating > 0 || service_expects(s) > 0;
+}
+
 bool service_idle(const struct service *s)
 {
-    return s->creating == 0 && service_expects(s) == 0 && registry_idle(s->opts.registry);
+    return !service_busy(s) && registry_idle(s->opts.registry);
+}
+
+bool service_given_up(const struct service *s)
+{
+    return !service_busy(s) && registry_given_up(s->opts.registry);
 }
 
 uint64_t service_expects(const struct service *s)

@@ -41,9 +41,14 @@ void service_add_to(struct service *s, struct rpc_server *server);
 void service_refuse(struct service *s);
 /* How often Shutdown was called since the last Create. */
 uint64_t service_asked_to_leave(const struct service *s);
+/* How often a client wanted something; Inspect, which only looks, is not counted. */
 uint64_t service_calls(const struct service *s);
 /* No container, and none on its way or expected. */
 bool service_idle(const struct service *s);
+/* Containerd has given up all that is left, and nothing is on its way or expected. */
+bool service_given_up(const struct service *s);
+/* A Create is on its way or expected. */
+bool service_busy(const struct service *s);
 /* ns until a Create that `start` has announced is given up; 0: none is expected. */
 uint64_t service_expects(const struct service *s);
 

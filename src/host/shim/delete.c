@@ -1,23 +1,44 @@
-/* delete.c - `delete`: takes back what a dead shim left, from its ledger alone; of a live one
- * nothing but the mounts of this container. Runs after every normal deletion too. */
+/* delete.c - `delete`, containerd's last word on a container: when it returns, the container does
+ * not run.
+ *
+ *     the shim is dead             all that it had is taken back, from its ledger alone
+ *     it does not know the id      nothing is to be done: this is so after every normal deletion
+ *     it knows the id              Kill, Wait, Delete by RPC
+ *     it does not answer, or the   the container's anchor is killed, and a note (run_note.h) tells
+ *     calls took too long          the shim to end the container once it can. When containerd has
+ *                                  given up all that the shim has, the shim is killed, too, and
+ *                                  everything is taken back */
 #include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "host/control/config.h"
+#include "host/control/run_note.h"
 #include "host/own/ledger.h"
 #include "host/own/scratch.h"
+#include "host/rpc/rpc_client.h"
+#include "host/service/service.h"
 #include "host/shim/group.h"
 #include "host/shim/shim_priv.h"
 #include "proto/pb.h"
 #include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <unistd.h>
 
-#define DELETE_LIMIT (4 * NS_PER_S) /* containerd kills it after 5 */
+#define DELETE_LIMIT (4200 * NS_PER_MS) /* containerd kills it after 5 s */
+#define CONNECT_LIMIT (100 * NS_PER_MS)
+#define ANSWER_LIMIT (1200 * NS_PER_MS)
+#define CALLS_LIMIT (1500 * NS_PER_MS) /* for Kill, Wait and Delete together */
+#define SHUTDOWN_LIMIT (100 * NS_PER_MS)
+/* For a shim that does not serve any more to end by itself. */
+#define OWNER_PATIENCE (2 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
 #define STACKED_MOUNTS_MAX 64
 #define KILLED 137
@@ -38,13 +59,121 @@ static char *run_root_of(const struct group_note *n)
     return str_dup(config.run_root);
 }
 
-/* The group's daemon is gone: everything it had goes too. */
-static int take_back(struct ctx *ctx, const struct shim_args *a, const struct group_note *n,
-                     struct err *err)
+struct deletion {
+    const struct shim_args *args;
+    const struct group_note *note;
+    char *dir;                 /* of the group's VM; its ledger and notes are there */
+    struct run_note run;       /* as the shim wrote it; empty if it has no VM */
+    struct rpc_client *client; /* to a shim that answered */
+    DeleteResponse resp;
+    Timestamp exited_at;
+};
+
+static void deletion_release_auto(struct deletion *d)
 {
-    AUTO_FREE char *run_root = run_root_of(n);
-    AUTO_FREE char *dir = str_format("%s/%s/%s", run_root, a->ns, n->group);
+    free(d->dir);
+    run_note_release(&d->run);
+    rpc_client_free(d->client);
+}
+
+/* --- a shim that is stuck --- */
+
+/* Whether containerd has given up all that this shim has, this container included. */
+static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct err *err)
+{
+    const struct group_note *n = d->note;
+    AUTO(strv_release) struct strv home = { 0 };
+    const char *name = n->home ? strrchr(n->home, '/') : NULL;
+
+    if (d->run.address)
+        return run_given_up(ctx, d->dir, &d->run, ret, err);
+    /* It has no VM. It may be about to make one for a container whose `start` found it. */
+    *ret = name && str_eq(name + 1, d->args->id);
+    if (*ret || !name)
+        return 0;
+    strv_add(&home, n->home);
+    return run_bundles_gone(ctx, &home, ret, err);
+}
+
+/* 1: the shim's process is there. */
+static int open_shim(struct deletion *d, pid_t *ret_pid, int *ret_pidfd, struct err *err)
+{
+    const char *name = d->run.process && d->run.process[0] ? d->run.process : d->note->shim;
+
+    if (name)
+        return ledger_process_open(name, ret_pid, ret_pidfd, err);
+    if (!d->run.address)
+        return 0;
+    return err_set(err, ERR_STATE,
+                   "the shim of %s, process %d, does not answer, and is of a version that does not "
+                   "say when it started; end that process, then: lcow gc",
+                   d->note->group, (int)d->run.pid);
+}
+
+static int kill_anchor(struct ctx *ctx, const struct run_member *m, struct err *err)
+{
+    AUTO_FD int pidfd = -1;
+    pid_t pid;
+    int r = m->anchor[0] ? ledger_process_open(m->anchor, &pid, &pidfd, err) : 0;
+
+    return r > 0 ? ledger_process_kill(ctx, pid, pidfd, err) : r;
+}
+
+/* The note comes first: whoever deletes the others of the group at the same time sees it, and the
+ * last of them kills the shim. */
+static int leave_note(struct deletion *d, const struct run_member *m, struct err *err)
+{
+    bool alive = false;
+
+    if (!d->run.address || run_forsake(d->dir, d->args->id, m ? m->anchor : "", err) < 0) {
+        if (err->code != ERR_NONE && err->sys != ENOENT)
+            return -1;
+        err_clear(err);
+        return 0; /* its VM is gone, and the container with it */
+    }
+    if (ledger_owner_alive(d->dir, &alive, err) < 0)
+        return -1;
+    if (!alive) { /* it went while we wrote: what it has left is taken back or gone */
+        run_unforsake(d->dir, d->args->id);
+        (void)rmdir(d->dir);
+    }
+    return 0;
+}
+
+/* *ret_killed: the shim is dead, and what it had is to be taken back. */
+static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct err *err)
+{
+    const struct run_member *m = run_note_find(&d->run, d->args->id);
+    AUTO_FD int shim = -1;
+    bool all = false;
+    pid_t pid;
+    int r;
+
+    if (leave_note(d, m, err) < 0 || is_given_up(ctx, d, &all, err) < 0)
+        return -1;
+    /* The end of a sandbox's own container would end the sandbox's VM, and all others in it. */
+    if (m && !m->hidden && kill_anchor(ctx, m, err) < 0)
+        return -1;
+    r = open_shim(d, &pid, &shim, err);
+    if (r <= 0)
+        return r;
+    if (!all)
+        return pidfd_send_signal(shim, SIGHUP, NULL, 0) < 0 && errno != ESRCH
+                   ? err_sys(err, errno, "tell process %d of the note", pid)
+                   : 0;
+    *ret_killed = true;
+    return ledger_process_kill(ctx, pid, shim, err);
+}
+
+/* --- a shim that is dead --- */
+
+/* The group's daemon is gone: everything it had goes too. */
+static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
+{
+    const struct group_note *n = d->note;
+    uint64_t began = loop_now(ctx->loop);
     AUTO(group_unlock) struct group_lock *lock = NULL;
+    bool killed = false;
 
     if (group_lock(ctx, n->address, &lock, err) < 0) {
         if (err->sys != ENOENT) /* without a socket directory there is no socket to fight for */
@@ -55,18 +184,107 @@ static int take_back(struct ctx *ctx, const struct shim_args *a, const struct gr
         return 0; /* a new one, started in between */
     /* It does not serve, but lives: on its way out it takes back what it can by itself. A child
      * between fork and exec holds the ledger for a moment longer than a shim that was killed. */
-    while (ledger_reclaim(ctx, dir, false, NULL, NULL, err) < 0) {
+    while (ledger_reclaim(ctx, d->dir, false, NULL, NULL, err) < 0) {
         if (err->code != ERR_STATE)
-            return err_wrap(err, "take back what %s left", dir);
+            return err_wrap(err, "take back what %s left", d->dir);
         err_clear(err);
         if (fiber_sleep(ctx, OWNER_PAUSE, err) < 0)
-            return err_wrap(err, "wait for the owner of %s", dir);
+            return err_wrap(err, "wait for the owner of %s", d->dir);
+        if (!killed && loop_now(ctx->loop) - began > OWNER_PATIENCE &&
+            forsake(ctx, d, &killed, err) < 0)
+            return -1;
     }
     if (n->scratch_dir)
-        scratch_drop_empty(n->scratch_dir, a->ns);
+        scratch_drop_empty(n->scratch_dir, d->args->ns);
     if (unlink(group_path(n->address)) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", group_path(n->address));
     return 0;
+}
+
+/* --- a shim that answers --- */
+
+enum standing { SHIM_DEAD, SHIM_SILENT, SHIM_UNAWARE, SHIM_HAS_IT };
+
+static enum standing ask(struct ctx *ctx, struct deletion *d)
+{
+    struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
+    ConnectRequest req = CONNECT_REQUEST__INIT;
+    AUTO(pb_free) ConnectResponse *resp = NULL;
+    struct err err = ERR_INIT;
+
+    /* A full queue is a living server's. But the kernel may take a while for the descriptors of a
+     * process that was killed, and its listener goes late: then the connection ends, instead of an
+     * answer. */
+    if (rpc_client_connect(&connecting, d->note->address, &d->client, &err) < 0)
+        return err.code == ERR_DEADLINE ? SHIM_SILENT : SHIM_DEAD;
+    req.id = (char *)d->args->id;
+    if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
+                        &connect_response__descriptor, (void **)&resp, &err) == 0)
+        return resp->task_pid ? SHIM_HAS_IT : SHIM_UNAWARE;
+    return err.code == ERR_DEADLINE      ? SHIM_SILENT
+           : err.code == ERR_UNAVAILABLE ? SHIM_DEAD
+                                         : SHIM_UNAWARE;
+}
+
+static void told(struct deletion *d, uint32_t pid, uint32_t status, const Timestamp *at)
+{
+    if (pid)
+        d->resp.pid = pid;
+    d->resp.exit_status = status;
+    if (at)
+        d->exited_at = *at;
+}
+
+#define CALL(ctx, d, method, req, type, resp, err)                                                 \
+    rpc_client_call(ctx, (d)->client, SERVICE_TASK_V2, method, req, type, (void **)(resp), err)
+
+/* 0: it is ended and deleted. The shim tells containerd of it as of every other end. */
+static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
+{
+    struct ctx limit = ctx_with_timeout(ctx, CALLS_LIMIT);
+    struct ctx last = ctx_with_timeout(ctx, SHUTDOWN_LIMIT);
+    char *id = (char *)d->args->id;
+    KillRequest kill = KILL_REQUEST__INIT;
+    WaitRequest wait = WAIT_REQUEST__INIT;
+    DeleteRequest delete = DELETE_REQUEST__INIT;
+    ShutdownRequest shutdown = SHUTDOWN_REQUEST__INIT;
+    AUTO(pb_free) WaitResponse *ended = NULL;
+    AUTO(pb_free) DeleteResponse *gone = NULL;
+    struct err ignored = ERR_INIT;
+
+    kill.id = wait.id = delete.id = shutdown.id = id;
+    kill.signal = SIGKILL;
+    kill.all = true;
+    if (CALL(&limit, d, "Kill", &kill, &empty__descriptor, NULL, err) < 0 &&
+        err->code != ERR_NOT_FOUND)
+        return -1;
+    err_clear(err);
+    if (CALL(&limit, d, "Wait", &wait, &wait_response__descriptor, &ended, err) < 0)
+        return -1;
+    told(d, 0, ended->exit_status, ended->exited_at);
+    if (CALL(&limit, d, "Delete", &delete, &delete_response__descriptor, &gone, err) < 0)
+        return -1;
+    told(d, gone->pid, gone->exit_status, gone->exited_at);
+    /* Containerd asks nobody else to leave. It counts only when nothing is left to serve. */
+    (void)CALL(&last, d, "Shutdown", &shutdown, &empty__descriptor, NULL, &ignored);
+    return 0;
+}
+
+static int end_container(struct ctx *ctx, struct deletion *d, struct err *err)
+{
+    enum standing shim = ask(ctx, d);
+    bool killed = false;
+
+    if (shim == SHIM_UNAWARE || (shim == SHIM_HAS_IT && end_by_calls(ctx, d, err) == 0))
+        return 0;
+    err_clear(err);
+    if (run_note_read(d->dir, &d->run, err) < 0 && shim != SHIM_DEAD && err->code != ERR_NOT_FOUND)
+        return err_wrap(err, "the shim of %s does not answer", d->note->group);
+    err_clear(err); /* without it the ledger says all that is needed of a dead one */
+    if (shim != SHIM_DEAD && forsake(ctx, d, &killed, err) < 0)
+        return err_wrap(err, "end container %s, whose shim does not answer", d->args->id);
+    return shim == SHIM_DEAD || killed ? take_back(ctx, d, err) : 0;
 }
 
 /* containerd removes the bundle next, with rmdir for rootfs: nothing may be mounted there. */
@@ -92,7 +310,21 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
     if (shim_args_check(a, err) < 0 ||
         group_read_note(bundle, a->address, a->ns, a->id, &n, err) < 0)
         return -1;
-    if (!group_alive(&limit, n.address) && take_back(&limit, a, &n, err) < 0)
+
+    AUTO_FREE char *run_root = run_root_of(&n);
+    __attribute__((cleanup(deletion_release_auto))) struct deletion d = {
+        .args = a,
+        .note = &n,
+        .dir = str_format("%s/%s/%s", run_root, a->ns, n.group),
+        .resp = DELETE_RESPONSE__INIT,
+        .exited_at = pb_time_of(n.exited ? n.exited_wall_ns : loop_wall(ctx->loop)),
+    };
+
+    /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
+    d.resp.pid = n.pid;
+    d.resp.exit_status = n.exited ? n.exit_status : KILLED;
+    d.resp.exited_at = &d.exited_at;
+    if (end_container(&limit, &d, err) < 0)
         first = *err;
     if (unmount_rootfs(bundle, err) < 0 && first.code == ERR_NONE)
         first = *err;
@@ -100,14 +332,6 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
         *err = first;
         return -1;
     }
-
-    DeleteResponse resp = DELETE_RESPONSE__INIT;
-    Timestamp at = pb_time_of(n.exited ? n.exited_wall_ns : loop_wall(ctx->loop));
-
-    /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
-    resp.pid = n.pid;
-    resp.exit_status = n.exited ? n.exit_status : KILLED;
-    resp.exited_at = &at;
-    (void)pb_pack(&resp, out); /* it has no strings */
+    (void)pb_pack(&d.resp, out); /* it has no strings */
     return 0;
 }

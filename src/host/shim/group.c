@@ -230,6 +230,8 @@ int group_write_note(const char *bundle, const struct group_note *n, struct err 
     jsw_str(&w, "address", n->address);
     jsw_str(&w, "run_root", n->run_root);
     jsw_str(&w, "scratch_dir", n->scratch_dir);
+    jsw_str(&w, "shim", n->shim);
+    jsw_str(&w, "home", n->home);
     jsw_u64(&w, "pid", n->pid);
     if (n->exited) {
         jsw_u64(&w, "exit_status", n->exit_status);
@@ -260,7 +262,8 @@ static void read_own_note(const char *bundle, struct group_note *n)
 {
     AUTO_FREE char *text = small_file(bundle, GROUP_NOTE);
     AUTO(json_decref) json_t *root = NULL;
-    const char *group = NULL, *address = NULL, *run_root = NULL, *scratch_dir = NULL;
+    const char *group = NULL, *address = NULL, *run_root = NULL, *scratch_dir = NULL, *shim = NULL,
+               *home = NULL;
     struct err ignored = ERR_INIT;
 
     if (!text || js_parse(text, strlen(text), NOTE_MAX_BYTES, &root, &ignored) < 0 ||
@@ -268,6 +271,7 @@ static void read_own_note(const char *bundle, struct group_note *n)
         js_str(root, "address", &address, &ignored) < 0 ||
         js_str(root, "run_root", &run_root, &ignored) < 0 ||
         js_str(root, "scratch_dir", &scratch_dir, &ignored) < 0 ||
+        js_str(root, "shim", &shim, &ignored) < 0 || js_str(root, "home", &home, &ignored) < 0 ||
         js_u32(root, "pid", &n->pid, &ignored) < 0 ||
         js_u32(root, "exit_status", &n->exit_status, &ignored) < 0 ||
         js_u64(root, "exited_at", &n->exited_wall_ns, &ignored) < 0)
@@ -277,6 +281,8 @@ static void read_own_note(const char *bundle, struct group_note *n)
     n->address = str_dup(address);
     n->run_root = str_dup(run_root);
     n->scratch_dir = str_dup(scratch_dir);
+    n->shim = str_dup(shim);
+    n->home = str_dup(home);
 }
 
 int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
@@ -306,5 +312,7 @@ void group_note_release(struct group_note *n)
     free(n->address);
     free(n->run_root);
     free(n->scratch_dir);
+    free(n->shim);
+    free(n->home);
     *n = (struct group_note){ 0 };
 }

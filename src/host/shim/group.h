@@ -48,6 +48,8 @@ int group_write_address(const char *bundle, const char *address, struct err *err
 
 struct group_note {
     char *group, *address, *run_root, *scratch_dir; /* owned */
+    char *shim;                                     /* ledger_process_name(); or NULL */
+    char *home;                                     /* the bundle it was started for; or NULL */
     uint32_t pid;                                   /* 0: no container yet */
     bool exited;                                    /* its first process; then: */
     uint32_t exit_status;

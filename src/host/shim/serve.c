@@ -1,16 +1,20 @@
 /* serve.c - the daemon: serves containerd until there is nothing left to serve. */
 #include "base/clock.h"
+#include "base/crash.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/stall.h"
 #include "host/control/config.h"
 #include "host/control/diag.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
+#include "host/control/run_note.h"
 #include "host/own/cgroup.h"
 #include "host/own/journal.h"
+#include "host/own/ledger.h"
 #include "host/rpc/rpc_server.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/service/service.h"
@@ -35,7 +39,9 @@
 #define ANSWER_LIMIT (2 * NS_PER_S)
 #define STOP_LIMIT (1 * NS_PER_S)
 #define UNLINK_LIMIT (10 * NS_PER_S) /* a `start` beside us, on a busy machine, has the lock */
-#define SLOW_LIMIT (30 * NS_PER_S)   /* a request that takes longer is told in the log */
+#define LOOK_LIMIT (5 * NS_PER_S)
+#define STUCK_LIMIT (5 * NS_PER_S)
+#define SLOW_LIMIT (30 * NS_PER_S) /* a request that takes longer is told in the log */
 
 struct shim {
     struct loop *loop;
@@ -56,6 +62,7 @@ struct shim {
     struct watch *watch;
     struct journal *journal; /* NULL: there is none */
     struct cgroup *home;     /* registry_opts.home */
+    struct stall *stall;     /* NULL likewise */
     struct notable notable;  /* what it takes, and whether it is worth keeping */
 };
 
@@ -117,15 +124,28 @@ static void on_usr1(void *arg, const struct signalfd_siginfo *info)
         fiber_go(s->loop, dump_main, s, "dump");
 }
 
+/* `delete` has left a note. */
+static void on_hup(void *arg, const struct signalfd_siginfo *info)
+{
+    struct shim *s = arg;
+
+    (void)info;
+    if (!s->registry || s->leaving)
+        return;
+    registry_obey(s->registry);
+    watch_poke(s->watch);
+}
+
 static int catch_signals(struct shim *s, struct err *err)
 {
     const struct {
         int signo;
         void (*fn)(void *arg, const struct signalfd_siginfo *info);
-    } wanted[] = { { SIGTERM, on_term }, { SIGINT, on_term }, { SIGUSR1, on_usr1 } };
+    } wanted[] = {
+        { SIGTERM, on_term }, { SIGINT, on_term }, { SIGUSR1, on_usr1 }, { SIGHUP, on_hup }
+    };
 
     (void)signal(SIGPIPE, SIG_IGN);
-    (void)signal(SIGHUP, SIG_IGN);
     for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
         int r = loop_on_signal(s->loop, wanted[i].signo, wanted[i].fn, s);
 
@@ -158,9 +178,49 @@ static void begin_journal(struct shim *s)
 
 static void end_journal(struct shim *s)
 {
+    stall_free(TAKE_PTR(s->stall));
+    crash_install(-1, s->loop);
     log_tee(LOG_OFF, NULL, NULL);
     journal_close(s->journal, s->notable.erred);
     s->journal = NULL;
+}
+
+/* ---- when we do not get to it */
+
+/* In the watcher's thread. */
+static void on_stuck(void *arg, const struct stall_report *r)
+{
+    const struct shim *s = arg;
+    char since[CLOCK_RFC3339_SIZE];
+
+    clock_rfc3339(r->since_wall, since);
+    log_aside(journal_fd(s->journal), LOG_ERROR, "the shim is stuck and answers nobody",
+              (const struct log_field[]){ F_STR("fiber", r->who),
+                                          F_STR("since", since),
+                                          F_NS("age", r->for_ns),
+                                          F_STR("syscall", r->syscall),
+                                          F_STR("kernel", r->kernel),
+                                          {} });
+}
+
+static void on_unstuck(void *arg, uint64_t for_ns)
+{
+    (void)arg;
+    log_error(NULL, "the shim was stuck and goes on", F_NS("duration", for_ns));
+}
+
+static void begin_watching(struct shim *s)
+{
+    struct err err = ERR_INIT;
+
+    crash_install(journal_fd(s->journal), s->loop);
+    if (stall_new(&(struct stall_opts){ .loop = s->loop,
+                                        .limit_ns = STUCK_LIMIT,
+                                        .stuck = on_stuck,
+                                        .over = on_unstuck,
+                                        .arg = s },
+                  &s->stall, &err) < 0)
+        log_warn(NULL, "nobody will tell if the shim is stuck", F_ERR(&err));
 }
 
 static void note_event(const struct event *e)
@@ -205,6 +265,8 @@ static bool on_event(void *arg, const struct event *e)
     bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
 
     note_event(e);
+    if (registry_is_forsaken(s->registry, e->container_id))
+        return false; /* containerd has its end from `delete`, and its bundle is gone */
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */
     if (init_exit) {
@@ -221,12 +283,25 @@ static bool on_event(void *arg, const struct event *e)
     return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
 
-static bool bundle_is_gone(void *arg)
+static bool are_bundles_gone(struct ctx *ctx, void *arg)
 {
-    struct stat st;
+    struct shim *s = arg;
+    struct ctx limit = ctx_with_timeout(ctx, LOOK_LIMIT);
+    AUTO(strv_release) struct strv paths = { 0 };
+    struct err err = ERR_INIT;
+    bool gone = false;
 
-    (void)arg;
-    return stat(".", &st) < 0 || st.st_nlink == 0;
+    registry_bundles(s->registry, &paths);
+    if (run_bundles_gone(&limit, &paths, &gone, &err) < 0 && err.code != ERR_CANCELLED)
+        log_warn(ctx, "cannot tell whether the bundles are still there", F_ERR(&err));
+    return gone;
+}
+
+static unsigned clients(void *arg)
+{
+    const struct shim *s = arg;
+
+    return rpc_server_stats(s->server).conns;
 }
 
 /* ---- beginning */
@@ -327,7 +402,9 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .want_template = want_template,
                                                         .home = s->home,
                                                         .arg = s,
-                                                        .address = s->args->socket });
+                                                        .address = s->args->socket,
+                                                        .bundle = s->note.home,
+                                                        .on_forsaken = on_change });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,
                                                      .registry = s->registry,
                                                      .stats_v2 = stats_v2,
@@ -342,8 +419,10 @@ static void begin(struct shim *s, int listener, bool stats_v2)
     s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
                                                .service = s->service,
                                                .leave = stop,
-                                               .bundle_gone = bundle_is_gone,
+                                               .clients = clients,
+                                               .bundles_gone = are_bundles_gone,
                                                .arg = s });
+    rpc_server_on_alone(s->server, on_change, s);
     rpc_server_listen(s->server, listener);
 }
 
@@ -433,7 +512,9 @@ static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_
     s->note = (struct group_note){ .group = str_dup(s->args->id),
                                    .address = str_dup(s->args->socket),
                                    .run_root = str_dup(s->config.run_root),
-                                   .scratch_dir = str_dup(s->config.scratch_dir) };
+                                   .scratch_dir = str_dup(s->config.scratch_dir),
+                                   .shim = ledger_process_name(getpid()),
+                                   .home = getcwd(NULL, 0) };
     return find_listener(s, ret_listener, err);
 }
 
@@ -458,6 +539,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         struct err ignored = ERR_INIT;
 
         begin_journal(s);
+        begin_watching(s);
         begin(s, listener, stats_v2);
         if (group_write_note(".", &s->note, &ignored) < 0)
             log_warn(ctx, "no note for delete", F_ERR(&ignored));

@@ -6,6 +6,7 @@
 No VM is made: that is the business of the service's tests and of tests/e2e.
 """
 import concurrent.futures
+import ctypes
 import fcntl
 import hashlib
 import json
@@ -102,6 +103,12 @@ class Connection:
     def close(self):
         self.s.close()
 
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self.close()
+
 
 # ---------------------------------------------------------------- a containerd's directories
 
@@ -134,6 +141,10 @@ class World:
     def sanitizer(self):
         """Its words go to files, not to stderr, which is the shim's answer."""
         return {name: f"log_path={self.top}/sanitizer" for name in ("ASAN_OPTIONS", "UBSAN_OPTIONS")}
+
+    def has_sanitizer(self):
+        with open(PROGRAM, "rb") as f:
+            return b"__asan_init" in f.read()
 
     def check_sanitizer(self):
         for name in os.listdir(self.top):
@@ -464,11 +475,14 @@ def a_shim_killed_while_it_left_is_replaced(w):
 
 
 def starts_and_deletes_beside_one_that_leaves(w):
+    for name in ("m1", "m2"):
+        w.start(name, "p")
     old = hold_one_that_leaves(w, "p", "p")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        assert [d[2] for d in pool.map(w.delete, ("p", "p"))] == [137, 137], "they do not wait"
+        members = [d[2] for d in pool.map(w.delete, ("m1", "m2"))]
+        assert members == [137, 137], "of containers that were in it"
         starts = [pool.submit(w.start, f"c{i}", "p") for i in range(4)]
-        beside = pool.submit(w.delete, "p")
+        beside = pool.submit(w.delete, "m1")
         time.sleep(0.5)
         assert daemons(w.top) == [old] and not any(s.done() for s in starts)
         os.kill(old, signal.SIGCONT)
@@ -520,6 +534,50 @@ def delete_leaves_a_live_shim_alone(w):
     assert answer[2] == 137 and abs(decode(answer[3])[1] - time.time()) < 60, answer
     assert w.delete("p")[2] == 137  # the sandbox itself: on its way out, not ours to kill
     assert w.pid(address) == daemons(w.top)[0]
+
+
+def delete_ends_a_shim_that_does_not_answer(w):
+    pid = w.pid(w.start("c1"))
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert w.delete("c1")[2] == 137
+    assert time.monotonic() - began < 5, "containerd would have killed it"
+    until(lambda: gone(pid), "the shim is dead")
+    assert os.listdir(w.sockets) == []
+    assert w.pid(w.start("c1")) == daemons(w.top)[0], "the id is free"
+
+
+def delete_of_one_container_leaves_a_stuck_shim_to_the_others(w):
+    address = w.start("p", "p")
+    w.start("c1", "p")
+    pid = w.pid(address)
+    os.kill(pid, signal.SIGSTOP)
+    began = time.monotonic()
+    assert w.delete("c1")[2] == 137
+    assert time.monotonic() - began < 5, "containerd would have killed it"
+    assert daemons(w.top) == [pid]
+    os.kill(pid, signal.SIGCONT)
+    assert w.pid(address) == pid, "it goes on"
+
+
+def delete_does_not_kill_another_process_with_the_shims_number(w):
+    os.kill(w.pid(w.start("c1")), signal.SIGKILL)
+    until(lambda: not daemons(w.top), "the shim is dead")
+    other = subprocess.Popen(["sleep", "1000"])
+    w.keep.append(other)
+    path = os.path.join(w.bundle("c1"), "lcow.json")
+    with open(path) as f:
+        note = json.load(f)
+    _, start, boot = note["shim"].split()
+    note["shim"] = f"{other.pid} {start} {boot}"
+    with open(path, "w") as f:
+        json.dump(note, f)
+    os.unlink(w.path("c1"))
+    with socket.socket(socket.AF_UNIX) as silent:
+        silent.bind(w.path("c1"))
+        silent.listen(8)
+        assert w.delete("c1")[2] == 137
+    assert other.poll() is None
 
 
 def ws01_delete_takes_back_what_a_killed_shim_left(w):
@@ -639,6 +697,98 @@ def delete_unmounts_the_rootfs(w):
     if r.returncode == 77 or b"unshare failed" in r.stderr:
         return "mounting is not allowed here"
     assert r.returncode == 0, r
+
+
+class Held:
+    """The main thread of a process, held by ptrace; the others run."""
+    SEIZE, INTERRUPT, SYSCALL, DETACH, ANY = 0x4206, 0x4207, 24, 17, 0x40000000
+    EPOLL_PWAIT2 = 441
+
+    def __init__(self, pid):
+        self.pid = pid
+        self.ptrace = ctypes.CDLL(None).ptrace
+        self.ptrace.argtypes = [ctypes.c_long] * 4
+        self.ok = self.ptrace(self.SEIZE, pid, 0, 0) == 0
+        if self.ok:
+            self.step(self.INTERRUPT)
+
+    def step(self, how):
+        assert self.ptrace(how, self.pid, 0, 0) == 0
+        os.waitpid(self.pid, self.ANY)
+
+    def until_at_work(self):
+        """At a system call between two waits for something to do."""
+        while True:
+            self.step(self.SYSCALL)
+            with open(f"/proc/{self.pid}/syscall") as f:
+                if int(f.read().split()[0]) not in (self.EPOLL_PWAIT2, -1):
+                    return
+
+    def go_on(self):
+        assert self.ptrace(self.DETACH, self.pid, 0, 0) == 0
+
+
+def journal(w, group):
+    with open(os.path.join(w.run_root, ".journal", f"ns@{group}")) as f:
+        return [json.loads(line) for line in f]
+
+
+def crash_line(w, signo):
+    """A shim is killed by that signal; what it left."""
+    pid = w.pid(w.start("c1"))
+    os.kill(pid, signo)
+    until(lambda: ended(pid), "it dies")
+    return [line for line in journal(w, "c1") if line["msg"] == "the process crashed"]
+
+
+def a_crash_leaves_a_backtrace_in_the_journal_and_in_the_log(w):
+    log = os.open(os.path.join(w.bundle("c1"), "log"), os.O_RDONLY | os.O_NONBLOCK)
+    found = crash_line(w, signal.SIGSEGV)
+    if not found and w.has_sanitizer():
+        return "a sanitizer tells by itself"
+    line, = found
+    assert line["level"] == "error" and line["signal"] == "SIGSEGV", line
+    assert line["sent-by"] == os.getpid(), line
+    frames = line["backtrace"].split()
+    name = os.path.basename(PROGRAM)
+    own = [f.removeprefix(name + "+") for f in frames if f.startswith(name + "+")]
+    assert own, line
+    functions = subprocess.run(["addr2line", "-ife", PROGRAM, *own], capture_output=True, text=True,
+                               check=True).stdout
+    for wanted in ("handle_events", "loop_run", "shim_main"):
+        assert wanted in functions, (wanted, line, functions)
+    assert b"the process crashed" in os.read(log, 1 << 20)
+    os.close(log)
+    assert w.delete("c1")[2] == 137
+    assert os.listdir(w.sockets) == [] and not os.path.exists(os.path.join(w.run_root, "ns"))
+
+
+def an_abort_leaves_a_backtrace_too_and_its_usual_effect_comes(w):
+    found = crash_line(w, signal.SIGABRT)
+    if not found and w.has_sanitizer():
+        return "a sanitizer tells by itself"
+    assert found[0]["signal"] == "SIGABRT" and found[0]["backtrace"], found
+    assert w.pid(w.start("c1")), "and the next one begins"
+
+
+def a_shim_that_is_stuck_is_reported_by_another_thread(w):
+    address = w.start("c1")
+    pid = w.pid(address)
+    before = journal(w, "c1")
+    with w.connect(address) as c:
+        held = Held(pid)
+        if not held.ok:
+            return "tracing is not allowed here"
+        c.s.sendall(request(1, "Connect", message(1, "x")))
+        held.until_at_work()
+        until(lambda: len(journal(w, "c1")) > len(before), "it is reported")
+        held.go_on()
+    line = journal(w, "c1")[len(before)]
+    assert line["msg"] == "the shim is stuck and answers nobody" and line["level"] == "error", line
+    assert line["age"] and line["since"] and "syscall" in line, line
+    until(lambda: any(n["msg"] == "the shim was stuck and goes on" for n in journal(w, "c1")),
+          "its end is told")
+    assert w.pid(address) == pid
 
 
 def info_and_version_are_told(w):

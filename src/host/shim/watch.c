@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fiber.h"
+#include "base/loop.h"
 #include "host/service/service.h"
 #include <stdint.h>
 #include <stdlib.h>
@@ -12,10 +13,30 @@
 struct watch {
     struct watch_opts opts;
     uint64_t seen_asked, seen_calls;
+    bool alone; /* no client is connected */
+    uint64_t alone_since, alone_calls;
     struct waitq changed;
     struct cancel life;
     struct group fibers;
 };
+
+/* ns until nobody has been here for long enough to look for the bundles; 0: a client is here. Who
+ * connects and calls nothing that counts (monitoring) does not make it longer. */
+static uint64_t alone_left(struct watch *w)
+{
+    uint64_t now = loop_now(w->opts.loop), calls = service_calls(w->opts.service), gone;
+
+    if (w->opts.clients(w->opts.arg) > 0) {
+        w->alone = false;
+        return 0;
+    }
+    if (!w->alone || w->alone_calls != calls)
+        w->alone_since = now;
+    w->alone = true;
+    w->alone_calls = calls;
+    gone = now - w->alone_since;
+    return gone < FORGOTTEN_AFTER ? FORGOTTEN_AFTER - gone : 1;
+}
 
 /* The reason to leave now, or NULL; then *ret_again is when to look again (0: at a poke). */
 static const char *look(struct watch *w, uint64_t *ret_again)
@@ -24,29 +45,47 @@ static const char *look(struct watch *w, uint64_t *ret_again)
     bool just_asked = asked > w->seen_asked;
 
     w->seen_asked = asked;
-    *ret_again = service_expects(w->opts.service);
-    if (!service_idle(w->opts.service))
+    if (service_given_up(w->opts.service))
+        return "containerd has given up all that was left to serve";
+    if (!service_idle(w->opts.service)) {
+        *ret_again = service_expects(w->opts.service);
+        if (*ret_again == 0)
+            *ret_again = alone_left(w);
         return NULL;
+    }
     if (just_asked)
         return "Shutdown was called and nothing is left to serve";
     *ret_again = asked ? LEAVE_GRACE : FORGOTTEN_AFTER;
     return NULL;
 }
 
+/* With containers, and nobody who asks for them. */
+static const char *look_alone(struct ctx *ctx, struct watch *w)
+{
+    if (service_busy(w->opts.service) || alone_left(w) != 1)
+        return NULL;
+    if (w->opts.bundles_gone(ctx, w->opts.arg) && alone_left(w) == 1 &&
+        !service_busy(w->opts.service))
+        return "all bundles are gone and nobody calls";
+    w->alone_since = loop_now(w->opts.loop); /* containerd may be back before the next look */
+    return NULL;
+}
+
 /* The same, after that time has passed without a change. */
-static const char *look_late(struct watch *w)
+static const char *look_late(struct ctx *ctx, struct watch *w)
 {
     uint64_t calls = service_calls(w->opts.service);
     bool called = calls > w->seen_calls;
 
     w->seen_calls = calls;
     if (!service_idle(w->opts.service))
-        return NULL;
+        return look_alone(ctx, w);
     if (service_asked_to_leave(w->opts.service) > 0)
         return "the last container went after Shutdown had been called";
     if (calls == 0)
         return "nobody has ever called";
-    if (!called && w->opts.bundle_gone(w->opts.arg))
+    if (!called && w->opts.bundles_gone(ctx, w->opts.arg) && service_idle(w->opts.service) &&
+        service_calls(w->opts.service) == calls)
         return "the bundle is gone and nobody calls";
     return NULL;
 }
@@ -66,7 +105,7 @@ static void watch_main(void *arg)
             continue;
         if (err.code != ERR_DEADLINE)
             return;
-        if ((why = look_late(w)))
+        if ((why = look_late(&ctx, w)))
             break;
     }
     w->opts.leave(w->opts.arg, why);

@@ -1,8 +1,10 @@
 /* watch.h - when the shim leaves: Shutdown was called and nothing is left to serve; the last
  * container went after a Shutdown that came too early (some versions of containerd send no second
  * one); or nobody has called for a minute and there is nothing to serve, because containerd did
- * not like what `start` answered and has forgotten us. One fiber, asleep while there are
- * containers. Life: new -> (poke) … -> stop -> free. */
+ * not like what `start` answered and has forgotten us; or containerd has given up all that we have:
+ * `delete` has left notes that say so, or for a minute no client is connected or has called and all
+ * bundles are gone. One fiber, asleep while there are containers and clients.
+ * Life: new -> (poke) … -> stop -> free. */
 #pragma once
 #include "base/mem.h"
 #include <stdbool.h>
@@ -18,8 +20,9 @@ struct watch_opts {
     struct service *service; /* borrows */
     /* Told once, with a static text. May not wait. */
     void (*leave)(void *arg, const char *why);
-    /* Has containerd removed the bundle? */
-    bool (*bundle_gone)(void *arg);
+    unsigned (*clients)(void *arg); /* connections */
+    /* Has containerd removed all bundles? Waits. */
+    bool (*bundles_gone)(struct ctx *ctx, void *arg);
     void *arg;
 };
 struct watch *watch_new(const struct watch_opts *o);

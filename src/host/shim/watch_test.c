@@ -10,6 +10,7 @@ struct scene {
     const char *why;
     uint64_t at;
     bool bundle_gone;
+    unsigned clients, looked;
 };
 
 static void on_leave(void *arg, const char *why)
@@ -21,18 +22,29 @@ static void on_leave(void *arg, const char *why)
     s->at = loop_now(s->d.rig.loop);
 }
 
-static bool is_bundle_gone(void *arg)
+static bool are_bundles_gone(struct ctx *ctx, void *arg)
 {
-    return ((struct scene *)arg)->bundle_gone;
+    struct scene *s = arg;
+
+    (void)ctx;
+    s->looked++;
+    return s->bundle_gone;
+}
+
+static unsigned clients(void *arg)
+{
+    return ((struct scene *)arg)->clients;
 }
 
 static void scene_open(struct scene *s, struct ctx *ctx)
 {
     desk_open(&s->d, ctx);
+    s->clients = 1;
     s->watch = watch_new(&(struct watch_opts){ .loop = ctx->loop,
                                                .service = s->d.service,
                                                .leave = on_leave,
-                                               .bundle_gone = is_bundle_gone,
+                                               .clients = clients,
+                                               .bundles_gone = are_bundles_gone,
                                                .arg = s });
 }
 
@@ -214,7 +226,7 @@ TEST_VIRTUAL(without_its_bundle_and_without_calls_it_has_been_forgotten)
     scene_close(&s, ctx);
 }
 
-TEST_VIRTUAL(containers_keep_it_whatever_else_happens)
+TEST_VIRTUAL(containers_keep_it_while_a_client_is_there)
 {
     struct scene s = { .bundle_gone = true };
 
@@ -222,6 +234,72 @@ TEST_VIRTUAL(containers_keep_it_whatever_else_happens)
     scene_open(&s, ctx);
     desk_create(&s.d, ctx, "c1");
     poke(&s, ctx, 1800 * NS_PER_S);
+    ASSERT(!s.why);
+    ASSERT_EQ(s.looked, 0); /* it slept all the time */
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(with_all_bundles_gone_and_no_client_for_a_minute_its_containers_go_too)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    s.clients = 0;
+    poke(&s, ctx, 59 * NS_PER_S);
+    ASSERT(!s.why);
+    poke(&s, ctx, 2 * NS_PER_S);
+    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(a_containerd_that_is_away_keeps_its_containers_while_their_bundles_are_there)
+{
+    struct scene s = { 0 };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    s.clients = 0;
+    poke(&s, ctx, 1800 * NS_PER_S + NS_PER_S);
+    ASSERT(!s.why);
+    ASSERT_EQ(s.looked, 30); /* once a minute, while nobody is there */
+    s.bundle_gone = true;
+    ASSERT_OK(fiber_sleep(ctx, 61 * NS_PER_S, &(struct err)ERR_INIT), (struct err)ERR_INIT);
+    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(whoever_calls_meanwhile_makes_the_minute_begin_anew_and_who_only_looks_does_not)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    s.clients = 0;
+    poke(&s, ctx, 50 * NS_PER_S);
+    ask(&s, ctx); /* a client came, called and went */
+    for (int i = 0; i < 5; i++)
+        poke(&s, ctx, 11 * NS_PER_S); /* monitoring connects and calls nothing that counts */
+    ASSERT(!s.why);
+    poke(&s, ctx, 6 * NS_PER_S);
+    ASSERT_STR(s.why, "all bundles are gone and nobody calls");
+    scene_close(&s, ctx);
+}
+
+TEST_VIRTUAL(a_create_that_start_has_announced_is_waited_for_without_bundles_too)
+{
+    struct scene s = { .bundle_gone = true };
+
+    LONG_CTX;
+    scene_open(&s, ctx);
+    desk_create(&s.d, ctx, "c1");
+    s.clients = 0;
+    poke(&s, ctx, 45 * NS_PER_S);
+    expect(&s, ctx);
+    poke(&s, ctx, 29 * NS_PER_S);
     ASSERT(!s.why);
     scene_close(&s, ctx);
 }
