@@ -38,6 +38,19 @@ static const struct rule rules[] = {
         "delete the sandbox's containers and start it again; lcow logs tells why the VM ended",
         .kind = DIAGNOSIS_AFTERMATH } },
 
+    /* ---- the shim itself */
+    { { "the process crashed" },
+      { "shim", "a fault in the shim ended it; containerd has cleaned up",
+        "report it: lcow report gathers what is needed, the backtrace included" } },
+    { { "the shim is stuck" },
+      { "shim", "the shim's main loop hung, so nobody got an answer",
+        "the text names the system call: a dead file system, a host without memory?",
+        .kind = DIAGNOSIS_AFTERMATH } },
+    { { "the shim was stuck" },
+      { "shim", "the shim's main loop hung for a while, and went on",
+        "see the line before: a dead file system, a host without memory?",
+        .kind = DIAGNOSIS_AFTERMATH } },
+
     /* ---- the host */
     { { "QEMU stopped it with status", "kvm run failed" }, KVM_FAILED },
     { { "QEMU stopped it with status", "KVM internal error" }, KVM_FAILED },

@@ -59,6 +59,23 @@ def shim_dies(t):
     t.equal(t.run("--rm", "c1", "echo", "again").out, "again\n")
 
 
+@test("the shim crashes: its journal has a backtrace, and nothing else is left", runc=False)
+def shim_crashes(t):
+    t.detach("c1", *FOREVER)
+    shim, qemu = t.shim_pid(), t.qemu_pid()
+    os.kill(shim, signal.SIGSEGV)
+    t.until(lambda: "c1" not in t.tasks(), "the task is gone", 20)
+    t.gone(shim)
+    t.gone(qemu)
+    with open(f"{t.run_root}/.journal/{t.tag}@c1") as f:
+        lines = [json.loads(line) for line in f]
+    found = [n for n in lines if n["msg"] == "the process crashed"]
+    t.equal([n["signal"] for n in found], ["SIGSEGV"])
+    t.match(r"containerd-shim-lcow-v2\+0x", found[0]["backtrace"])
+    t.explains("c1", "shim")
+    t.must("containers", "rm", "c1")
+
+
 @test("the shim dies while containerd is dead: the next one cleans up")
 def both_die(t):
     t.detach("c1", *FOREVER)
