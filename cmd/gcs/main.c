@@ -11,6 +11,7 @@
 #include "guest/init/modules.h"
 #include "guest/init/power.h"
 #include "guest/runtime/in_root.h"
+#include <errno.h>
 #include <malloc.h>
 #include <signal.h>
 #include <stdio.h>
@@ -84,9 +85,13 @@ static int serve(char **words)
     set_up_process();
     if (parse_words(words, &s.opts, &s.err) == 0) {
         s.loop = loop_new(NULL);
-        fiber_go(s.loop, serve_fiber, &s, "agent");
-        loop_run(s.loop);
-        loop_free(s.loop);
+        if (s.loop) {
+            fiber_go(s.loop, serve_fiber, &s, "agent");
+            loop_run(s.loop);
+            loop_free(s.loop);
+        } else {
+            (void)err_sys(&s.err, errno, "make an event loop");
+        }
     }
     fprintf(stderr, "lcow: agent failed: %s\n", s.err.msg);
     return 1;

@@ -192,10 +192,13 @@ static void child_ended(struct source *s, uint32_t events)
     siginfo_t info = { 0 };
 
     (void)events;
-    if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0)
+    if (waitid(P_PIDFD, (id_t)c->pidfd, &info, WEXITED | WNOHANG) < 0) {
+        if (errno == EINTR)
+            return;                                          /* the pidfd stays ready */
         info.si_code = CLD_KILLED, info.si_status = SIGKILL; /* reaped by nobody else: cannot be */
-    else if (info.si_pid == 0)
+    } else if (info.si_pid == 0) {
         return;
+    }
     c->status = info.si_code == CLD_EXITED
                     ? (info.si_status & 0xff) << 8
                     : (info.si_status & 0x7f) | (info.si_code == CLD_DUMPED ? 0x80 : 0);

@@ -17,8 +17,8 @@ struct loop_opts {
     uint64_t seed; /* 0: ready fibers run in order */
 };
 
-/* opts may be NULL. Caller frees; fibers that are still parked are dropped without running on,
- * so only after loop_run returned with nothing left that matters. */
+/* opts may be NULL. NULL with errno: no file descriptor is left. Caller frees; fibers that are
+ * still parked are dropped, so only after loop_run returned with nothing left that matters. */
 struct loop *loop_new(const struct loop_opts *opts);
 void loop_free(struct loop *loop);
 

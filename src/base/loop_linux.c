@@ -36,8 +36,11 @@ struct loop *loop_new(const struct loop_opts *opts)
     }
     loop->epoll = epoll_create1(EPOLL_CLOEXEC);
     if (loop->epoll < 0) {
-        fprintf(stderr, "loop: epoll_create1: %m\n");
-        abort();
+        int e = errno;
+
+        loop_free(loop);
+        errno = e;
+        return NULL;
     }
     return loop;
 }

@@ -91,17 +91,9 @@ int offload_run(struct ctx *ctx, int (*fn)(void *arg, struct err *err), void **a
         return -1;
     }
     /* Done, perhaps at the very moment ctx ended: then the result counts. The thread may still be
-     * between its exchange and its write. */
-    uint64_t count;
-
-    while (read(j->done_fd, &count, sizeof(count)) < 0 && errno == EAGAIN) {
-        struct pollfd p = { .fd = j->done_fd, .events = POLLIN };
-
-        poll(&p, 1, -1);
-    }
-
-    /* It has nothing left to do but to end. Waiting for that lets the next thread have its stack:
-     * each that overlaps would leave one more in the C library's cache, 16 KiB of it in use. */
+     * between its exchange and its write, but has nothing else left to do. Waiting for its end also
+     * lets the next thread have its stack: each that overlaps would leave one more in the C
+     * library's cache, 16 KiB of it in use. */
     pthread_join(thread, NULL);
 
     int r = j->result;

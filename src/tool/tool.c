@@ -5,6 +5,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
@@ -203,6 +204,8 @@ static int run_command(const struct tool_backend *backend, const struct tool_com
     struct job job = { .tool = &t, .command = command, .argv = argv, .code = TOOL_BOOT_FAILED };
 
     t.loop = loop_new(NULL);
+    if (!t.loop)
+        return tool_fail(TOOL_BOOT_FAILED, "make an event loop: %s", strerror(errno));
     config_init(&t.config);
     (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* a diagnosis aid only */
     fiber_go(t.loop, run_job, &job, "lcow %s", command->cmd->name);

@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "host/own/rootfs.h"
 #include "host/shim/shim_priv.h"
+#include <errno.h>
 #include <stdio.h>
 #include <unistd.h>
 
@@ -75,6 +76,12 @@ int shim_main(const struct shim_backend *backend, char **argv)
     log_init(STDERR_FILENO, LOG_OFF, LOG_LOGFMT);
 
     struct loop *loop = loop_new(NULL);
+
+    if (!loop) {
+        (void)err_sys(&err, errno, "make an event loop");
+        return fail(&err);
+    }
+
     struct run r = { .loop = loop, .args = &args, .backend = backend, .err = ERR_INIT };
 
     fiber_go(loop, run_action, &r, "%s", args.info ? "info" : args.action);
