@@ -3,6 +3,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/loop.h"
 #include "base/offload.h"
 #include "base/str.h"
 #include "host/own/ledger.h"
@@ -11,6 +12,7 @@
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
@@ -23,6 +25,7 @@
 struct scratch {
     char *ns_dir, *dir, *path;
     int fd, lock;
+    int making; /* ends when the thread does that was given up while it made the disk; -1: none */
     struct ledger *ledger;
     uint64_t note; /* 0: none */
 };
@@ -42,6 +45,7 @@ struct job {
     char *ns_dir, *dir, *path;
     int from;     /* the template */
     int fd, lock; /* out */
+    int end;      /* closed when the thread has ended */
 };
 
 static void job_free(void *arg)
@@ -53,6 +57,7 @@ static void job_free(void *arg)
     fd_close_later(j->from);
     fd_close_later(j->fd);
     fd_close_later(j->lock);
+    fd_close(j->end);
     free(j->ns_dir);
     free(j->dir);
     free(j->path);
@@ -67,7 +72,7 @@ static struct job *job_new(const struct scratch *s, int from)
     j->dir = str_dup(s->dir);
     j->path = str_dup(s->path);
     j->from = from;
-    j->fd = j->lock = -1;
+    j->fd = j->lock = j->end = -1;
     return j;
 }
 
@@ -134,14 +139,25 @@ static int remove_in_thread(void *arg, struct err *err)
 static int run(struct ctx *ctx, struct scratch *s, int from, int (*fn)(void *arg, struct err *err),
                struct err *err)
 {
-    void *arg = job_new(s, from);
-    int r = offload_run(ctx, fn, &arg, job_free, "scratch disk", err);
-    struct job *j = arg;
+    struct job *j = job_new(s, from);
+    void *arg = j;
+    int ends[2], r;
 
+    if (pipe2(ends, O_CLOEXEC) < 0) {
+        r = err_sys(err, errno, "pipe");
+        job_free(j);
+        return r;
+    }
+    j->end = ends[1];
+    r = offload_run(ctx, fn, &arg, job_free, "scratch disk", err);
+    j = arg;
     if (r == 0 && j->fd >= 0) {
         s->fd = TAKE_FD(j->fd);
         s->lock = TAKE_FD(j->lock);
     }
+    if (!j && s->making < 0)
+        s->making = TAKE_FD(ends[0]); /* ctx ended first: the thread goes on */
+    fd_close(ends[0]);
     job_free(j);
     return r;
 }
@@ -174,7 +190,7 @@ int scratch_make(struct ctx *ctx, const struct scratch_opts *o, struct scratch *
 {
     AUTO(scratch_free) struct scratch *s = mem_new(struct scratch);
 
-    s->fd = s->lock = -1;
+    s->fd = s->lock = s->making = -1;
     if (check_name("namespace", o->ns, err) < 0 || check_name("sandbox", o->id, err) < 0)
         return err_wrap(err, "scratch disk");
     if (o->size_mib < SCRATCH_MIB_MIN || o->size_mib > SCRATCH_MIB_MAX)
@@ -204,6 +220,10 @@ int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err)
 {
     if (!s->note)
         return 0;
+    /* Else the thread makes again what is removed here. */
+    if (s->making >= 0 &&
+        loop_wait_fd(ctx, s->making, POLLIN, "the scratch disk's thread", err) < 0)
+        return err_wrap(err, "scratch disk");
     if (run(ctx, s, -1, remove_in_thread, err) < 0 || ledger_forget(s->ledger, s->note, err) < 0)
         return err_wrap(err, "scratch disk");
     s->note = 0;
@@ -216,6 +236,7 @@ void scratch_free(struct scratch *s)
         return;
     fd_close_later(s->fd);
     fd_close_later(s->lock);
+    fd_close(s->making);
     free(s->ns_dir);
     free(s->dir);
     free(s->path);
