@@ -198,8 +198,12 @@ static void write_loop(void *arg)
         r = stream_write_full(&c->ctx, c->stream, text, c->sending, &err);
         c->sending = 0;
     }
-    /* After a failed write the reader still gets what QEMU said last, then the end, which fails
-     * the calls. */
+    /* When QEMU has gone, the reader still gets what it said last, then the end, which fails the
+     * calls. Of another failure QEMU knows nothing: nobody would answer them. */
+    if (r < 0 && err.sys != EPIPE && err.sys != ECONNRESET) {
+        err_wrap(&err, "qmp");
+        fail_all(c, &err);
+    }
 }
 
 /* --- calls --- */
