@@ -116,12 +116,14 @@ class Shim:
         with open(os.path.join(self.bundle, "config.json"), "wb") as f:
             f.write(data)
 
+    def program(self):
+        return [packages.program(self.t.version, "containerd-shim-runc-v2") if self.t.is_runc
+                else packages.SHIM]
+
     def binary(self, *args, stdin=b""):
-        name = "containerd-shim-runc-v2" if self.t.is_runc else packages.SHIM
-        path = packages.program(self.t.version, name) if self.t.is_runc else name
         address = self.t.containerd.address
         return subprocess.run(
-            [path, "-namespace", self.t.tag, "-address", address, "-publish-binary",
+            [*self.program(), "-namespace", self.t.tag, "-address", address, "-publish-binary",
              packages.program(self.t.version, "containerd"), "-id", self.name, *args],
             input=stdin, cwd=self.bundle, capture_output=True, timeout=TIMEOUT,
             env={**self.t.containerd.env, "TTRPC_ADDRESS": address + ".ttrpc",
@@ -193,6 +195,9 @@ class Shim:
             return e.code
 
     def close(self):
+        """Once: a test may do so before its end."""
+        if self._log < 0:
+            return
         try:
             if self.address and os.path.exists(self.address):
                 for method, more in (("Kill", number(3, 9) + number(4, 1)), ("Wait", b""),
@@ -203,10 +208,15 @@ class Shim:
                         pass  # what there is to end is ended; the audit sees the rest
             self.delete()
         finally:
-            if self._log_thread:
-                os.write(self._log, b"\0")
-                self._log_thread.join(5)
-            os.close(self._log)
+            self.forget()
+
+    def forget(self):
+        """Whatever it does: nobody reads its log any more."""
+        if self._log_thread:
+            os.write(self._log, b"\0")
+            self._log_thread.join(5)
+        os.close(self._log)
+        self._log = -1
 
 
 def send(s, stream, service, method, payload, namespace):

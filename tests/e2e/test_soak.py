@@ -10,11 +10,12 @@ import time
 from e2e import test
 from harness import Failure, Skip
 from members import Collector, Member, own_kib, pod, told
-from shimcall import number, text
+from shimcall import text
 
 CONTAINERS = max(1, int(os.environ.get("LCOW_SOAK", "150")))
 WARM = min(50, CONTAINERS // 2)            # until all that is made once has been made
 EVERY = min(10, max(1, CONTAINERS // 10))  # containers between two looks at what there is
+EXECS = max(20, int(os.environ.get("LCOW_SOAK_EXECS", "1000")))
 OUTPUT = 1 << 20
 
 # Runs in the VM itself: what the agent holds, mounts, cgroups.
@@ -137,5 +138,20 @@ def hundred_execs(t):
     told(f"an exec took {first * 1000:.0f} ms at first, {last * 1000:.0f} ms at the end")
     t.check(last < 3 * first, f"execs became slower: {first:.3f} s, then {last:.3f} s", times)
     is_flat(t, samples)
-    for method, more in (("Kill", number(3, 9)), ("Wait", b""), ("Delete", b"")):
-        member.call(method, more)
+    member.end()
+
+
+@test(f"soak: {EXECS} execs in one container: every exit code, and nothing grows", full=True,
+      runc=False, images=(), versions=("2.1",), deadline=600 + EXECS)
+def thousands_of_execs(t):
+    shim = pod(t)
+    member = Member(shim, "c1", shim.document()).start()
+    samples, start = [], time.monotonic()
+    for i in range(1, EXECS + 1):
+        t.equal(member.exec("sh", "-c", f"exit {i % 256}"), (i % 256, b""), f"exec {i}")
+        if i % max(1, EXECS // 20) == 0:
+            samples.append({**look_at_shim(t.shim_pid(), t), **look(shim)})
+            told(f"{i} of {EXECS}, {(time.monotonic() - start) / i * 1000:.0f} ms each; " +
+                 ", ".join(f"{k} {v}" for k, v in samples[-1].items()))
+    is_flat(t, samples)
+    member.end()
