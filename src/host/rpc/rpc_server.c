@@ -159,7 +159,10 @@ static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err
     }
     switch (errno) {
     case EAGAIN:
-        return loop_wait_fd(ctx, l->fd, POLLIN, "accept", err);
+        if (loop_wait_fd(ctx, l->fd, POLLIN, "accept", err) == 0)
+            return 0;
+        /* Without memory for epoll it cannot wait; the listener is still good. */
+        return l->server->accepting.fired ? -1 : accept_later(ctx, l, err);
     case EINTR:
     case ECONNABORTED:
         return 0;
