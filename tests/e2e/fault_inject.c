@@ -22,6 +22,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/epoll.h>
 #include <sys/mman.h>
 #include <sys/ptrace.h>
 #include <sys/reg.h>
@@ -209,8 +210,10 @@ static void call_begins(struct task *t, const struct __ptrace_syscall_info *info
     t->ledger = info->entry.nr == SYS_write && is_ledger(path);
     if (!control->recording && !control->armed)
         return;
-    if (strncmp(path, "anon_inode:", 11) == 0)
-        return; /* an eventfd's counter is memory of the kernel: it cannot fail */
+    /* An eventfd's counter is the kernel's memory, and what is removed needs none. */
+    if (strncmp(path, "anon_inode:", 11) == 0 ||
+        (info->entry.nr == SYS_epoll_ctl && info->entry.args[1] == EPOLL_CTL_DEL))
+        return;
     find_site(t, info->stack_pointer, frames);
     if (control->recording) {
         fprintf(record, "%u %u %x %x %x\n", control->phase, (unsigned)info->entry.nr, frames[0],
