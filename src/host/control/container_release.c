@@ -165,7 +165,11 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
         remove_devices(ctx, c, err) < 0 || detach_disks(ctx, c, err) < 0 ||
         unshare_all(ctx, c, err) < 0 || container_detach_network(ctx, c, err) < 0 ||
-        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0)
+        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0) {
+        /* To a client "not found" means the container, which it would then forget. */
+        if (err->code == ERR_NOT_FOUND)
+            err->code = ERR_INTERNAL;
         return -1;
+    }
     return 0;
 }
