@@ -202,14 +202,17 @@ static bool is_ledger(const char *path)
 
 static void call_begins(struct task *t, const struct __ptrace_syscall_info *info)
 {
+    bool meant = control->armed && control->number == info->entry.nr;
+    bool counted = control->freeze_at > control->records && info->entry.nr == SYS_write;
     uint32_t frames[FRAMES];
     char path[PATH_MAX];
 
-    file_of(t->pid, info, path);
     t->error = 0;
-    t->ledger = info->entry.nr == SYS_write && is_ledger(path);
-    if (!control->recording && !control->armed)
+    t->ledger = false;
+    if (!control->recording && !meant && !counted)
         return;
+    file_of(t->pid, info, path);
+    t->ledger = counted && is_ledger(path);
     /* An eventfd's counter is the kernel's memory, and what is removed needs none. */
     if (strncmp(path, "anon_inode:", 11) == 0 ||
         (info->entry.nr == SYS_epoll_ctl && info->entry.args[1] == EPOLL_CTL_DEL))
@@ -220,8 +223,7 @@ static void call_begins(struct task *t, const struct __ptrace_syscall_info *info
                 frames[1], frames[2]);
         fflush(record);
     }
-    if (!control->armed || control->number != info->entry.nr ||
-        memcmp(frames, control->frames, sizeof(frames)) != 0)
+    if (!meant || memcmp(frames, control->frames, sizeof(frames)) != 0)
         return;
     if (control->skip > 0) {
         control->skip--;
