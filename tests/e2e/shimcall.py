@@ -195,7 +195,7 @@ class Shim:
             return e.code
 
     def close(self):
-        """Once: a test may do so before its end."""
+        """Once: a test may do so, or forget it, before its end."""
         if self._log < 0:
             return
         try:
@@ -212,6 +212,8 @@ class Shim:
 
     def forget(self):
         """Whatever it does: nobody reads its log any more."""
+        if self._log < 0:
+            return
         if self._log_thread:
             os.write(self._log, b"\0")
             self._log_thread.join(5)

@@ -1,6 +1,7 @@
 """The fault programme: each system call that the shim makes fails once with each plausible error.
 No crash, no hang, no leak, no status 0 that is not true, no error without text."""
 
+import contextlib
 import os
 import re
 import threading
@@ -39,9 +40,9 @@ def run(t, name, choose):
     bad, counts = [], {"as if nothing": 0, "refused": 0, "gave up": 0, "not reached": 0,
                    "broken": 0}
     os.makedirs(LOGS, exist_ok=True)
-    with open(os.path.join(LOGS, f"{name}.txt"), "w", buffering=1) as log:
-        programme = fault.Programme(t)
-        t.at_end(programme.close)
+    with contextlib.ExitStack() as stack:
+        log = stack.enter_context(open(os.path.join(LOGS, f"{name}.txt"), "w", buffering=1))
+        programme = stack.enter_context(contextlib.closing(fault.Programme(t)))
         calls = programme.record()
         faults = [f for f in choose(calls, programme) if f.call.phase in ONLY]
         told(f"fault: {len(calls)} call sites, {len(programme.faults(calls))} cases; "
@@ -49,7 +50,8 @@ def run(t, name, choose):
         for f in faults:
             outcome, hit = programme.run(f)
             kind = ("broken" if outcome.broken else "not reached" if not hit else
-                    "gave up" if outcome.gave_up else "refused" if outcome.errors else "as if nothing")
+                    "gave up" if outcome.gave_up else "refused" if outcome.errors else
+                    "as if nothing")
             counts[kind] += 1
             case = programme.describe(f)
             log.write(f"{kind}\t{outcome.slow[0]:.1f} s {outcome.slow[1]}\t{case}\t"
@@ -62,14 +64,14 @@ def run(t, name, choose):
 
 
 @test("fault: each system call of the shim fails once: no crash, hang, leak or lie", runc=False,
-      images=(), versions=("2.1",), deadline=600)
+      images=(), versions=("2.1",), deadline=1200)
 def sample(t):
     run(t, "fault-sample", first_of_each)
 
 
 def part(i):
     @test(f"fault: every call site fails with each plausible error, part {i + 1} of {PARTS}",
-          full=True, runc=False, images=(), versions=("2.1",), deadline=3600)
+          full=True, runc=False, images=(), versions=("2.1",), deadline=7200)
     def every(t):
         run(t, f"fault-part-{i + 1}", lambda calls, programme: programme.faults(sorted(
             calls, key=by_phase))[i::PARTS])
@@ -131,16 +133,15 @@ VICTIMS = (the_shim, qemu, agent, containerd)
 
 def kills(t, cases):
     """cases(number of records): (record, victim) of each"""
-    programme = fault.Programme(t)
-    t.at_end(programme.close)
-    records = programme.count_records()
     bad, done = [], {v.__name__: 0 for v in VICTIMS}
-    for record, victim in cases(records):
-        outcome, killed = programme.kill_after(record, victim)
-        done[victim.__name__] += killed
-        if outcome.broken:
-            bad.append(f"kill -9 of {victim.__name__} after record {record}\n  " +
-                       "\n  ".join(outcome.broken + outcome.errors))
+    with contextlib.closing(fault.Programme(t)) as programme:
+        records = programme.count_records()
+        for record, victim in cases(records):
+            outcome, killed = programme.kill_after(record, victim)
+            done[victim.__name__] += killed
+            if outcome.broken:
+                bad.append(f"kill -9 of {victim.__name__} after record {record}\n  " +
+                           "\n  ".join(outcome.broken + outcome.errors))
     told(f"fault: {records} records; killed: " + ", ".join(f"{k} {n}" for k, n in done.items()))
     t.check(not bad, f"{len(bad)} kills broke a law", "\n".join(bad))
 
