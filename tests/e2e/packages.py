@@ -17,7 +17,7 @@ BIN = os.environ.get("LCOW_TEST_BIN", os.path.join(TOP, "build/bin"))
 SUITES = {"1.6": "bookworm", "1.7": "trixie", "2.1": "forky"}  # containerd's version -> suite
 OTHERS = ("runc", "busybox", "busybox-static", "libc6", "containernetworking-plugins",
           "python3-protobuf", "python3-hpack", "erofs-utils")   # all of bookworm
-DOCKER = ("docker.io", "docker-cli")                           # of forky, as containerd 2.1 is
+DOCKER = ("docker.io", "docker-cli", "tini-static")            # of forky, as containerd 2.1 is
 IPTABLES = ("iptables", "libxtables12", "libnftnl11", "libmnl0", "libip4tc2", "libip6tc2",
             "libnetfilter-conntrack3", "libnfnetlink0")        # of bookworm; dockerd runs it
 CRI_API = ("golang-k8s-cri-api-dev", "forky")                  # api.proto

@@ -406,6 +406,22 @@ static int capability(void)
                : no("getxattr");
 }
 
+static int acls(void)
+{
+    /* user::rw-,user:1000:r--,group::r--,mask::r--,other::r--, as setfacl writes it. */
+    static const uint32_t value[] = { 2,   0x00060001, ~0u, 0x00040002, 1000, 0x00040004,
+                                      ~0u, 0x00040010, ~0u, 0x00040020, ~0u };
+    uint32_t got[11];
+
+    if (!put("acl", "x"))
+        return 0;
+    if (setxattr("acl", "system.posix_acl_access", value, sizeof(value), 0) < 0)
+        return no("setxattr");
+    return getxattr("acl", "system.posix_acl_access", got, sizeof(got)) == sizeof(got)
+               ? 1
+               : no("getxattr");
+}
+
 static int shared_map(void)
 {
     int fd = open("map", O_RDWR | O_CREAT, 0600);
@@ -631,6 +647,7 @@ static const struct {
     { "device-node", devices },
     { "user-xattr", user_xattr },
     { "file-capability", capability },
+    { "acl", acls },
     { "mmap-shared", shared_map },
     { "flock", flocks },
     { "fcntl-lock", fcntls },

@@ -19,7 +19,7 @@ SEEN = "written\n1000 34 4751\ndeep\nfifo\n"
 ON_HOST = {"rename-image-directory"}
 DISCARDED = ON_HOST | {"o-tmpfile"}
 KEPT = DISCARDED | {"rename-exchange", "rename-noreplace", "unlinked-ftruncate", "unlinked-fchmod",
-                    "unlinked-open-again", "device-node", "file-capability", "file-times",
+                    "unlinked-open-again", "device-node", "file-capability", "acl", "file-times",
                     "setuid-drops-at-write"}
 
 

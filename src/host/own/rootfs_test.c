@@ -138,6 +138,47 @@ TEST_FIBER(a_writable_one_writes_to_its_upper_directory)
     ASSERT(S_ISCHR(st.st_mode)); /* a whiteout */
 }
 
+TEST_FIBER(what_can_be_kept_is_written_to_and_the_rest_is_read_only)
+{
+    static const char *const rw[] = { "rw", NULL }, *const ro[] = { "ro", NULL };
+    need_root();
+    PLACE(p);
+    struct err err = ERR_INIT;
+
+    layer(&p, "low");
+    layer(&p, "up");
+    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
+    AUTO_FREE char *low = str_format("%s/low", p.dir);
+    AUTO(overlay_release) struct overlay writable, view;
+    overlay_init(&writable, &p, low, true);
+    overlay_init(&view, &p, low, false);
+    const struct {
+        struct rootfs_mount m;
+        unsigned how;
+        bool kept;
+    } cases[] = {
+        { writable.m, ROOTFS_KEPT, true },
+        { writable.m, 0, false },
+        { view.m, ROOTFS_KEPT, false },
+        { { "bind", low, rw }, ROOTFS_KEPT, true },
+        { { "bind", low, ro }, ROOTFS_KEPT, false },
+        { { "bind", low, rw }, 0, false },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct rootfs fs;
+
+        ASSERT_OK(rootfs_open(ctx, &cases[i].m, 1, NULL, cases[i].how, &fs, &err), err);
+        ASSERT_EQ(fs.tree_writable, cases[i].kept);
+        ASSERT_EQ(mkdirat(fs.tree, "made", 0755), cases[i].kept ? 0 : -1);
+        if (cases[i].kept)
+            ASSERT_EQ(unlinkat(fs.tree, "made", AT_REMOVEDIR), 0);
+        else
+            ASSERT_EQ(errno, EROFS);
+        rootfs_release(&fs);
+    }
+}
+
 TEST_FIBER(two_hundred_layers_with_long_names_are_merged)
 {
     need_root();

@@ -68,7 +68,10 @@ TEST_FIBER(a_typed_list_is_its_images_in_the_order_of_the_overlay)
         ASSERT_STR(fs.disks[0].filesystem, "erofs");
         ASSERT(!fs.disks[0].writable && rig_mode_of(&fs, 0) == O_RDONLY);
         rootfs_release(&fs);
-        ASSERT_EQ(rootfs_open(ctx, t.m, 4, NULL, true, &fs, &err), -1);
+        ASSERT_OK(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_KEPT, &fs, &err), err);
+        ASSERT(fs.n_disks == 2 && !fs.tree_writable);
+        rootfs_release(&fs);
+        ASSERT_EQ(rootfs_open(ctx, t.m, 4, NULL, ROOTFS_WRITABLE, &fs, &err), -1);
         ASSERT_HAS(err.msg, "rootfs = shared");
         err_clear(&err);
     }
