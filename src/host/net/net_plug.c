@@ -106,7 +106,8 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
 }
 
 /* A tap that is still there is somebody's: it goes with the last descriptor. Deleted under QEMU it
- * would end the whole VM when the guest resets its NIC (tried), so it is only silenced. */
+ * would end the whole VM when the guest resets its NIC (tried), so it is only silenced: first of
+ * all, since what the guest sends without the qdiscs would reach the pod's own IP stack. */
 static int unplug_in_thread(void *arg, struct err *err)
 {
     struct net_job *j = arg;
@@ -114,18 +115,19 @@ static int unplug_in_thread(void *arg, struct err *err)
 
     if (net_job_enter(j, err) < 0)
         return -1;
-    int index = net_index(j->iface), r = index < 0 ? 0 : net_drop_queue(j->rtnl, index);
+    int index = net_index(j->iface), tap = net_index(j->tap), r = 0;
+    if (tap >= 0) {
+        const struct rtnl_link_change down = { .index = tap, .down = true, .netns = -1 };
+        rtnl_set_link(&m, &down);
+        r = nl_ask(j->rtnl, &m, NULL, NULL);
+    }
+    if (r < 0 && r != -ENODEV)
+        return err_sys(err, -r, "silence tap %s", j->tap);
+    r = index < 0 ? 0 : net_drop_queue(j->rtnl, index);
     if (r < 0)
         return err_sys(err, -r, "remove the ingress qdisc of %s", j->iface);
-    index = net_index(j->tap);
-    if (index < 0)
-        return 0;
-    const struct rtnl_link_change down = { .index = index, .down = true, .netns = -1 };
-    r = net_drop_queue(j->rtnl, index);
-    rtnl_set_link(&m, &down);
-    if (r == 0)
-        r = nl_ask(j->rtnl, &m, NULL, NULL);
-    return r < 0 && r != -ENODEV ? err_sys(err, -r, "silence tap %s", j->tap) : 0;
+    r = tap < 0 ? 0 : net_drop_queue(j->rtnl, tap);
+    return r < 0 ? err_sys(err, -r, "remove the ingress qdisc of tap %s", j->tap) : 0;
 }
 
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err)

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/netlink.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/net/net.h"
@@ -13,9 +14,12 @@
 #include <fcntl.h>
 #include <linux/if_ether.h>
 #include <linux/if_packet.h>
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
 #include <linux/virtio_net.h>
 #include <net/if.h>
 #include <poll.h>
+#include <sched.h>
 #include <string.h>
 #include <sys/socket.h>
 
@@ -301,6 +305,51 @@ TEST_FIBER(after_unplug_all_is_as_before)
     ASSERT_STR(again, before);
     rig_sh("ip link del host0");
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+}
+
+/* A socket that hears of every change in the pod's namespace. */
+static int listen_in(int netns)
+{
+    AUTO_FD int own = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
+
+    ASSERT(own >= 0 && setns(netns, CLONE_NEWNET) == 0);
+    int fd = nl_open(NETLINK_ROUTE, RTMGRP_LINK | RTMGRP_TC);
+    ASSERT(setns(own, CLONE_NEWNET) == 0 && fd >= 0);
+    return fd;
+}
+
+/* "d": a link went down; "q": a qdisc was deleted. */
+static void hear(int fd, struct sbuf *out)
+{
+    _Alignas(8) char buf[16384];
+
+    for (ssize_t n; (n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT)) > 0;)
+        for (const struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
+            const struct ifinfomsg *link = NLMSG_DATA(h);
+
+            if (h->nlmsg_type == RTM_DELQDISC)
+                sbuf_addc(out, 'q');
+            else if (h->nlmsg_type == RTM_NEWLINK && !(link->ifi_flags & IFF_UP))
+                sbuf_addc(out, 'd');
+        }
+}
+
+TEST_FIBER(unplugging_silences_the_tap_before_its_qdisc_goes)
+{
+    rig_host();
+    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO(sbuf_release) struct sbuf heard = { 0 };
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO_FD int held = plug(ctx, netns, "eth0", "lcow0"); /* as QEMU has it */
+    AUTO_FD int news = listen_in(netns);
+    ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
+    hear(news, &heard);
+    ASSERT(heard.data && strchr(heard.data, 'd') && strchr(heard.data, 'q'));
+    ASSERT_EQ(heard.data[0], 'd');
+    ASSERT(held >= 0);
 }
 
 TEST_FIBER(macvlan_can_be_plugged)
