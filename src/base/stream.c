@@ -100,16 +100,15 @@ static int copy_by_buffer(struct ctx *ctx, struct stream *from, struct stream *t
 int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
                 char *ret_side, struct err *err)
 {
-    uint64_t bytes = 0;
+    uint64_t unused, *bytes = ret_bytes ? ret_bytes : &unused;
     char side = 'r';
     int r = 1;
 
+    *bytes = 0;
     if (from->fd >= 0 && to->fd >= 0)
-        r = stream_splice(ctx, from, to, &bytes, &side, err);
+        r = stream_splice(ctx, from, to, bytes, &side, err);
     if (r > 0) /* not to be spliced */
-        r = copy_by_buffer(ctx, from, to, &bytes, &side, err);
-    if (ret_bytes)
-        *ret_bytes = bytes;
+        r = copy_by_buffer(ctx, from, to, bytes, &side, err);
     if (ret_side)
         *ret_side = side;
     return r;

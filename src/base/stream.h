@@ -58,6 +58,6 @@ int stream_shutdown(struct stream *s, int how);
 
 /* Copies until from's end (0), an error on from (-1, *ret_side = 'r') or on to ('w'). With two
  * fds the bytes are spliced and never enter our memory; else through one small buffer that
- * exists only while bytes flow. *ret_bytes (may be NULL) counts what was written. */
+ * exists only while bytes flow. *ret_bytes (may be NULL) counts what was written, meanwhile too. */
 int stream_copy(struct ctx *ctx, struct stream *from, struct stream *to, uint64_t *ret_bytes,
                 char *ret_side, struct err *err);

@@ -24,6 +24,7 @@
 #include <unistd.h>
 
 #define TAR_LIMIT (60 * NS_PER_S) /* for our own tar, behind the VM's */
+#define STALL_S 30                /* a tar that waits for a FIFO or a dead file system */
 
 static const struct args_example examples[] = {
     { "lcow cp 77b01:/var/log/app.log .", "out of a container" },
@@ -33,10 +34,11 @@ static const struct args_cmd cmd = {
     .name = "cp",
     .summary = "Copy files between the host and a container.",
     .synopsis = "ID:PATH PATH | PATH ID:PATH",
-    .text = "PATH in a container is absolute. If the target is a directory, the copy goes into it. "
-            "The container needs no tools of its own.\n"
-            "\n"
-            "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
+    .text =
+        "PATH in a container is absolute. If the target is a directory, the copy goes into it. "
+        "The container needs no tools of its own. A copy that makes no progress for 30 s fails.\n"
+        "\n"
+        "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
     .takes_words = true,
     .examples = examples,
     .n_examples = ARRAY_LEN(examples),
@@ -143,11 +145,18 @@ static int end_tar(struct ctx *ctx, struct tar *t, struct err *err)
 static int run_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client, char *const *argv,
                      int in, int out, struct err *err)
 {
-    const struct tool_exec what = { .argv = argv, .fds = { in, out, STDERR_FILENO } };
+    const struct tool_exec what = { .argv = argv,
+                                    .fds = { in, out, STDERR_FILENO },
+                                    .stall_ns = STALL_S * NS_PER_S };
     int code = 0;
 
     if (tool_exec_in_vm(ctx, t, client, &what, &code, err) < 0)
-        return -1;
+        return err->code == ERR_DEADLINE
+                   ? err_set(err, ERR_DEADLINE,
+                             "given up, since no byte was copied for %d s: a file is on a file "
+                             "system that does not answer, or the container holds up its own files",
+                             STALL_S)
+                   : -1;
     return code == 0 ? 0 : err_set(err, ERR_UNKNOWN, "it failed in the VM (status %d)", code);
 }
 

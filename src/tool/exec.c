@@ -74,6 +74,7 @@ struct exec {
     char *path[3];
     int held[3];                      /* the end of each that the shim uses, or -1 */
     struct stream *ours[3], *fifo[3]; /* between which bytes are copied */
+    uint64_t moved[3];
     struct ctx in_ctx, out_ctx;
     struct cancel call_end, in_end, out_end;
     struct group in, out;
@@ -158,7 +159,7 @@ static void copy_in(void *arg)
     char side;
 
     if (!x->ours[0] ||
-        stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], NULL, &side, &ignored) == 0) {
+        stream_copy(&x->in_ctx, x->ours[0], x->fifo[0], &x->moved[0], &side, &ignored) == 0) {
         Lcow__ExecControlRequest req = LCOW__EXEC_CONTROL_REQUEST__INIT;
 
         stream_free(TAKE_PTR(x->fifo[0])); /* what is in it is read, then comes the end */
@@ -175,7 +176,7 @@ static void copy_out(void *arg)
     char side;
 
     if (x->ours[1])
-        (void)stream_copy(&x->out_ctx, x->fifo[1], x->ours[1], NULL, &side, &ignored);
+        (void)stream_copy(&x->out_ctx, x->fifo[1], x->ours[1], &x->moved[1], &side, &ignored);
 }
 
 static void copy_err(void *arg)
@@ -185,7 +186,7 @@ static void copy_err(void *arg)
     char side;
 
     if (x->ours[2])
-        (void)stream_copy(&x->out_ctx, x->fifo[2], x->ours[2], NULL, &side, &ignored);
+        (void)stream_copy(&x->out_ctx, x->fifo[2], x->ours[2], &x->moved[2], &side, &ignored);
 }
 
 static void start_relays(struct ctx *ctx, struct exec *x)
@@ -258,6 +259,21 @@ static void tell_size(void *arg)
     control(x, &req);
 }
 
+static void watch_stall(void *arg)
+{
+    struct exec *x = arg;
+    struct err ignored = ERR_INIT; /* it has ended */
+    uint64_t before, now = 0;
+
+    do {
+        before = now;
+        if (fiber_sleep(&x->in_ctx, x->what->stall_ns, &ignored) < 0)
+            return;
+        now = x->moved[0] + x->moved[1] + x->moved[2];
+    } while (now != before);
+    cancel_fire(&x->call_end, ERR_DEADLINE, "no byte was copied for too long");
+}
+
 static void on_signal(void *arg, const struct signalfd_siginfo *info)
 {
     struct exec *x = arg;
@@ -281,6 +297,8 @@ int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
     (void)loop_on_signal(t->loop, SIGHUP, on_signal, x);
     if (r == 0) {
         start_relays(ctx, x);
+        if (what->stall_ns)
+            group_go(&x->in, ctx->loop, watch_stall, x, "stall");
         if (what->terminal) {
             (void)term_raw();
             group_go(&x->in, ctx->loop, tell_size, x, "size");

@@ -2,6 +2,7 @@
  * stdio. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ctx;
 struct err;
@@ -15,6 +16,7 @@ struct tool_exec {
     const char *cwd;              /* NULL: / */
     bool terminal;                /* of the VM's, with ours in raw mode meanwhile */
     int fds[3];                   /* borrowed */
+    uint64_t stall_ns; /* ends with ERR_DEADLINE if no byte moves for so long; 0: never */
 };
 /* Waits until it has ended and its output is written. SIGINT and SIGTERM end it. Once a process. */
 int tool_exec_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,

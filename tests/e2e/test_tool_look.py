@@ -9,6 +9,7 @@ import signal
 import socket
 import tarfile
 
+import deadfs
 import packages
 import svgcheck
 import terminal
@@ -287,6 +288,7 @@ def report(t):
 
 @test("lcow cp: files and trees into and out of a container that has no tar", runc=False)
 def copy(t):
+    t.config(rootfs="scratch")  # on a share no device can be made
     t.detach("c1", "sh", "-c", "mkdir -p /data/deep; ln -s /data /link; echo inside >/data/f;"
              " sleep 100000")
     t.until(lambda: t.exec("c1", "test", "-f", "/data/f").code == 0, "the files are there")
@@ -312,6 +314,21 @@ def copy(t):
     t.equal(r.code, 1)
     t.match("has a device: not copied", " ".join(r.err.split()))
     t.check(not os.path.exists(os.path.join(t.work, "bad")), "nothing of it")
+
+    # A FIFO that nobody writes to, where tar looks up owners.
+    for name in ("passwd", "group"):
+        t.equal(t.exec("c1", "sh", "-c", f"mv /etc/{name} /kept; mkfifo /etc/{name}").code, 0)
+        r = t.lcow("cp", "c1:/data/f", t.work, seconds=20)
+        t.equal(r.code, 1, r)
+        t.match(f"/etc/{name} of the container is not a regular file", " ".join(r.err.split()))
+        t.equal(t.exec("c1", "sh", "-c", f"rm /etc/{name}; mv /kept /etc/{name}").code, 0)
+    # A host's file system that does not answer.
+    fs = deadfs.Stalling(t, {"file": b"x" * 100000})
+    fs.stall(deadfs.READ)
+    r = t.lcow("cp", fs.file("file"), "c1:/data/never", seconds=90)
+    t.equal(r.code, 1, r)
+    t.match("no byte was copied for 30 s", " ".join(r.err.split()))
+    fs.answer()
 
     t.equal(t.lcow("cp", "c1:/no/such", t.work).code, 1)
     t.equal(t.lcow("cp", "c1:relative", t.work).code, 2)
