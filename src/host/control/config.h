@@ -49,6 +49,7 @@ struct config {
     char *scratch_dir;
     char *template_dir;
     uint32_t scratch_mib;
+    uint32_t scratch_free_mib;
     uint32_t scratch_quota_mib; /* 0: none */
     uint32_t parallel_starts;   /* 0: as many as the processors can carry */
     uint32_t vm_uid_base, vm_uid_count;

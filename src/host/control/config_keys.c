@@ -93,6 +93,10 @@ const struct config_key config_keys[] = {
       "What VMs are started from (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),
       "Size of a VM's scratch disk. It takes what is written to it." },
+    { "host", "scratch_free_mib", KEY_U32, "512", 0, SCRATCH_MIB_MAX, FIELD(scratch_free_mib),
+      "No VM and no container is started while the file system of scratch_dir\n"
+      "has less than this free: scratch disks are sparse, and those that are there\n"
+      "grow into the same space." },
     { "host", "scratch_quota_mib", KEY_U32, "0", 0, SCRATCH_MIB_MAX, FIELD(scratch_quota_mib),
       "What one container may write to the scratch disk, so that it cannot take\n"
       "it all; a pod's emptyDirs count as its sandbox's. 0: no limit." },

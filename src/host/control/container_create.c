@@ -250,6 +250,16 @@ static int take_empty_dirs(struct container *c, const struct options *o, struct 
     return 0;
 }
 
+/* With its VM a container gets a scratch disk, which asks for room itself. */
+static int check_room(struct ctx *ctx, const struct container *c, struct err *err)
+{
+    const struct config *config = c->r->o.config;
+
+    if (!c->r->box)
+        return 0;
+    return c->r->host->scratch_room(ctx, config->scratch_dir, config->scratch_free_mib, err);
+}
+
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
                      struct spec *given, struct err *err)
 {
@@ -266,8 +276,8 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         spec = loaded;
     }
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
-    if (options_read(c->r->o.config, spec, &options, err) < 0 || enter_pod(c, spec, err) < 0 ||
-        container_read_devices(c, spec, &devices, err) < 0 ||
+    if (check_room(ctx, c, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
+        enter_pod(c, spec, err) < 0 || container_read_devices(c, spec, &devices, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (take_empty_dirs(c, &options, err) < 0)

@@ -104,6 +104,7 @@ static void scratch_main(void *arg)
                                        .ns = r->ns,
                                        .id = r->id,
                                        .size_mib = c->scratch_mib,
+                                       .free_mib = c->scratch_free_mib,
                                        .ledger = b->ledger };
     struct ctx root, own = box_ctx(b, &root), ctx = ctx_with_cancel(&own, &b->life);
     struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);

@@ -156,6 +156,13 @@ static inline void fake_scratch_free(struct scratch *s)
     fake_host_now->scratches--;
 }
 
+static inline int fake_scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib,
+                                    struct err *err)
+{
+    (void)ctx, (void)free_mib;
+    return fake_host_now->scratch_fails ? err_set(err, ERR_EXHAUSTED, "%s is full", dir) : 0;
+}
+
 static inline int fake_scratch_make(struct ctx *ctx, const struct scratch_opts *opts,
                                     struct scratch **ret, struct err *err)
 {
@@ -394,6 +401,7 @@ static const struct registry_host fake_host_ops = {
     .blockimage_open = fake_blockimage_open,
     .blockimage_open_number = fake_blockimage_open_number,
     .scratch_make = fake_scratch_make,
+    .scratch_room = fake_scratch_room,
     .scratch_fd = fake_scratch_fd,
     .scratch_remove = fake_scratch_remove,
     .scratch_free = fake_scratch_free,

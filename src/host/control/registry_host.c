@@ -23,6 +23,7 @@ const struct registry_host registry_host_linux = {
     .blockimage_open = blockimage_open,
     .blockimage_open_number = blockimage_open_number,
     .scratch_make = scratch_make,
+    .scratch_room = scratch_room,
     .scratch_fd = scratch_fd,
     .scratch_remove = scratch_remove,
     .scratch_free = scratch_free,

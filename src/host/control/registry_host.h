@@ -45,6 +45,7 @@ struct registry_host {
                                   int *ret_fd, struct err *err);
     int (*scratch_make)(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,
                         struct err *err);
+    int (*scratch_room)(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err *err);
     int (*scratch_fd)(const struct scratch *s);
     int (*scratch_remove)(struct ctx *ctx, struct scratch *s, struct err *err);
     void (*scratch_free)(struct scratch *s);

@@ -218,6 +218,25 @@ TEST_VIRTUAL(a_scratch_disk_that_fails_late_ends_the_vm)
     rig_close(&r, ctx);
 }
 
+TEST_VIRTUAL(a_container_of_a_running_vm_is_refused_while_scratch_has_no_room)
+{
+    struct rig r = { 0 };
+    struct err err = ERR_INIT;
+
+    rig_open(&r, ctx);
+    rig_create(&r, ctx, "a");
+    rig_start(&r, ctx, "a", "");
+    r.host.scratch_fails = true;
+    rig_write_spec(&r, "b", "");
+    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_EXHAUSTED);
+    ASSERT_HAS(err.msg, "is full");
+    ASSERT_EQ(r.vms, 1);
+    r.host.scratch_fails = false;
+    rig_create(&r, ctx, "b");
+    ASSERT_EQ(r.vms, 1);
+    rig_close(&r, ctx);
+}
+
 /* A root file system that fails does not leave a VM that boots for nobody. */
 TEST_VIRTUAL(a_create_that_fails_on_the_host_ends_the_boot)
 {

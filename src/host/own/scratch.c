@@ -17,6 +17,7 @@
 #include <string.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/statvfs.h>
 #include <unistd.h>
 
 #define UNDO_NS (5 * NS_PER_S)
@@ -37,6 +38,50 @@ static int check_name(const char *what, const char *name, struct err *err)
         return 0;
     return err_set(err, ERR_INVALID, "%s \"%s\" cannot be the name of a directory", what,
                    name ? name : "");
+}
+
+/* --- room, in a thread --- */
+
+struct room {
+    char *dir;
+    uint32_t free_mib;
+};
+
+static void room_free(void *arg)
+{
+    struct room *room = arg;
+
+    if (room)
+        free(room->dir);
+    free(room);
+}
+
+static int room_in_thread(void *arg, struct err *err)
+{
+    const struct room *room = arg;
+    struct statvfs fs;
+
+    if (statvfs(room->dir, &fs) < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "look at %s", room->dir);
+    uint64_t free_mib = (uint64_t)fs.f_bavail * fs.f_frsize >> 20;
+    if (free_mib >= room->free_mib)
+        return 0;
+    return err_set(
+        err, ERR_EXHAUSTED,
+        "%s has %llu MiB free, and %u MiB must be left for the containers that run: make "
+        "room there, or change scratch_dir or scratch_free_mib",
+        room->dir, (unsigned long long)free_mib, room->free_mib);
+}
+
+int scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err *err)
+{
+    struct room *room = mem_new(struct room);
+    void *arg = room;
+
+    *room = (struct room){ str_dup(dir), free_mib };
+    int r = offload_run(ctx, room_in_thread, &arg, room_free, "room for scratch disks", err);
+    room_free(arg);
+    return r;
 }
 
 /* --- making, in a thread --- */
@@ -170,6 +215,10 @@ static int fill(struct ctx *ctx, struct scratch *s, const struct scratch_opts *o
 
     if (from < 0)
         return -1;
+    if (scratch_room(ctx, o->dir, o->free_mib, err) < 0) {
+        fd_close_later(from);
+        return -1;
+    }
     if (ledger_note(o->ledger, LEDGER_DIR, s->dir, &s->note, err) < 0) {
         fd_close_later(from);
         return -1;

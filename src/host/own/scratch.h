@@ -23,12 +23,16 @@ struct scratch_opts {
     const char *dir;     /* the configuration's scratch_dir */
     const char *ns, *id; /* containerd's namespace, the sandbox; no '/' in them */
     uint32_t size_mib;
+    uint32_t free_mib;     /* as for scratch_room */
     struct ledger *ledger; /* borrows; must outlive the scratch */
 };
 
 /* A full disk is ERR_EXHAUSTED and names the directory. Caller frees. */
 int scratch_make(struct ctx *ctx, const struct scratch_opts *opts, struct scratch **ret,
                  struct err *err);
+/* Whether the file system of dir has free_mib left for what is already there: ERR_EXHAUSTED if not,
+ * with the numbers. Disks are sparse, so they may grow into more than there is. */
+int scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err *err);
 int scratch_fd(const struct scratch *s);           /* borrows; for reading and writing */
 const char *scratch_path(const struct scratch *s); /* borrows */
 /* File, directory and record. Repeatable. The VM must be done with it. */

@@ -271,6 +271,41 @@ TEST_FIBER(a_full_disk_is_told_with_its_directory_and_leaves_nothing)
     finish(&f);
 }
 
+TEST_FIBER(without_the_room_that_is_asked_for_no_disk_is_made)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    struct scratch *s = NULL;
+
+    if (geteuid() != 0)
+        tap_skip("a small tmpfs needs root");
+    start(&f);
+    ASSERT_EQ(mkdir(f.dir, 0700), 0);
+    if (mount("small", f.dir, "tmpfs", 0, "size=100m") < 0)
+        tap_skip("no tmpfs can be mounted here: %s", strerror(errno));
+    struct scratch_opts o = opts(&f, "box");
+    o.free_mib = 101;
+    int refused = scratch_make(ctx, &o, &s, &err);
+    AUTO_FREE char *sandboxes = str_format("%s/sandboxes", f.dir);
+    bool made = access(sandboxes, F_OK) == 0;
+    struct err second = ERR_INIT;
+    o.free_mib = 50;
+    int r = scratch_make(ctx, &o, &s, &second),
+        removed = r < 0 ? -1 : scratch_remove(ctx, s, &second);
+
+    scratch_free(s);
+    ASSERT_EQ(umount2(f.dir, MNT_DETACH), 0);
+    ASSERT_EQ(refused, -1);
+    ASSERT_EQ(err.code, ERR_EXHAUSTED);
+    ASSERT_HAS(err.msg, f.dir);
+    ASSERT_HAS(err.msg, "101 MiB must be left");
+    ASSERT_HAS(err.msg, "scratch_free_mib");
+    ASSERT(!made);
+    ASSERT_OK(r, second);
+    ASSERT_OK(removed, second);
+    finish(&f);
+}
+
 TEST(a_copy_has_the_same_bytes_and_the_same_holes)
 {
     PLACE(p);
