@@ -125,15 +125,15 @@ class Collector:
         return b"".join(self.parts)
 
 
-def pod(t):
+def pod(t, name="p1"):
     """A shim with its pod's first container, running."""
-    shim = shimcall.Shim(t, "p1")
+    shim = shimcall.Shim(t, name)
     document = shim.document()
-    document["annotations"] = {GROUP: "p1", KIND: "sandbox"}
+    document["annotations"] = {GROUP: name, KIND: "sandbox"}
     shim.spec(document)
     shim.start()
     shim.create()
-    shim.call("Start", text(1, "p1"))
+    shim.call("Start", text(1, name))
     return shim
 
 

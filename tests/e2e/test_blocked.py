@@ -10,6 +10,7 @@ import deadfs
 import images
 import members
 import shimcall
+import test_mounts
 from e2e import test
 from harness import cpu_seconds
 from shimcall import NOT_FOUND, number, text
@@ -173,3 +174,63 @@ def stopped_qemu(t):
         t.check(isinstance(call.error, shimcall.Status), f"{name}: {call.answer} {call.error}")
     t.equal(shim.call("Delete", p1)[2], 137)
     t.explains("p1", "guest")
+
+
+def open_files(pid):
+    """What its descriptors stand for."""
+    folder, found = f"/proc/{pid}/fd", []
+    for name in os.listdir(folder):
+        try:
+            found.append(os.readlink(os.path.join(folder, name)))
+        except FileNotFoundError:
+            pass
+    return found
+
+
+def on_disk(shim, fs, name, *options):
+    """A member with the image that the file system holds as a disk."""
+    document = shim.document()
+    document["mounts"].append({"destination": "/disk", "type": "virtual-disk",
+                               "source": fs.file("disk"), "options": list(options)})
+    return members.Member(shim, name, document)
+
+
+def with_image(t):
+    path = test_mounts.image(t, "image", text="on the disk\n")
+    with open(path, "rb") as f:
+        return deadfs.Stalling(t, {"disk": f.read()})
+
+
+@test("close() hangs on a client's file system: nobody waits for it, all is closed when it answers",
+      images=(), runc=False)
+def dead_close(t):
+    shim = members.pod(t)
+    fs = with_image(t)
+    fs.stall(deadfs.FLUSH)
+    c2 = on_disk(shim, fs, "c2", "ro")
+    create = InBackground(shim, "Create", text(1, "c2"), text(2, c2.bundle), shim.rootfs())
+    t.until(lambda: fs.waiting(), "a close()", 30)
+    queries(t, shim, "p1")
+    t.check(create.join(30), "Create waits for a close()")
+    t.equal(create.error, None)
+    c2.call("Start")
+    t.equal(c2.exec("cat", "/disk/text"), (0, b"on the disk\n"))
+    t.note(f"{fs.waiting()} close() wait")
+    queries(t, shim, "p1")
+    # QEMU has it open, too, and waits when it closes it: with its only thread for devices.
+    at_once(t, "Kill", shim.call, "Kill", text(1, "c2"), number(3, 9))
+    at_once(t, "Wait", shim.call, "Wait", text(1, "c2"))
+    delete = InBackground(shim, "Delete", text(1, "c2"))
+    time.sleep(1)
+    queries(t, shim, "p1")
+    t.note(f"Delete meanwhile: running {delete.running}, {delete.answer} {delete.error}")
+    fs.answer()
+    t.check(delete.join(60), "Delete does not end although the file system answers")
+    if delete.error:
+        shim.call("Delete", text(1, "c2"))
+    c3 = members.Member(shim, "c3", {**shim.document(), "process": {
+        "cwd": "/", "args": ["echo", "through"], "env": ["PATH=/bin"], "user": {}}})
+    t.equal(c3.run(), (0, b"through\n"))
+    threads = f"/proc/{t.shim_pid()}/task"
+    t.until(lambda: len(os.listdir(threads)) == 1, "the closing threads to end", 10)
+    t.equal([to for to in open_files(t.shim_pid()) if to.startswith(fs.path)], [])
