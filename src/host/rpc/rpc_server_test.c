@@ -1,7 +1,9 @@
 /* The server against a peer that writes frames by hand. */
 #include "base/fd.h"
+#include "base/loop.h"
 #include "host/rpc/rpc_test.h"
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 TEST_FIBER(vectors_to_the_byte)
@@ -256,6 +258,30 @@ TEST_FIBER(too_many_requests_in_flight_are_refused)
 
     peer_send_vector(ctx, other, "T1");
     peer_expect_vector(ctx, other, "T2");
+    end_server(ctx, s);
+}
+
+TEST_FIBER(a_request_without_memory_for_its_stack_is_refused_and_the_next_one_answered)
+{
+#ifdef __SANITIZE_ADDRESS__
+    tap_skip("ASan itself needs memory");
+#endif
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    struct rlimit before, none;
+
+    peer_request(ctx, peer, 1, TASK_V2, "Connect", "c1", 0); /* all have what they need now */
+    peer_expect(ctx, peer, 1, 0, "");
+    ASSERT_EQ(getrlimit(RLIMIT_AS, &before), 0);
+    none = (struct rlimit){ 0, before.rlim_max };
+    loop_trim(ctx->loop);
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &none), 0);
+    peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 3, ERR_EXHAUSTED, "no memory for another fiber's stack");
+    ASSERT_EQ(setrlimit(RLIMIT_AS, &before), 0);
+    peer_request(ctx, peer, 5, TASK_V2, "Connect", "c1", 0);
+    peer_expect(ctx, peer, 5, 0, "");
     end_server(ctx, s);
 }
 
