@@ -9,7 +9,6 @@ import signal
 import socket
 import tarfile
 
-import deadfs
 import packages
 import svgcheck
 import terminal
@@ -323,14 +322,6 @@ def copy(t):
         return r.code == 1 and re.search("/etc/passwd of the container is not a regular file",
                                          " ".join(r.err.split()))
     t.until(refused, "tar is not started", 20)
-    # A host's file system that does not answer.
-    fs = deadfs.Stalling(t, {"file": b"x" * 100000})
-    fs.stall(deadfs.READ)
-    r = t.lcow("cp", fs.file("file"), "c1:/data/never", seconds=90)
-    t.equal(r.code, 1, r)
-    t.match("no byte was copied for 30 s", " ".join(r.err.split()))
-    fs.answer()
-
     t.equal(t.lcow("cp", "c1:/no/such", t.work).code, 1)
     t.equal(t.lcow("cp", "c1:relative", t.work).code, 2)
     t.equal(t.lcow("cp", "a", "b").code, 2)
