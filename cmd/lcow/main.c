@@ -26,21 +26,13 @@ static int forget_accel(const char *run_root)
     return accel_forget(&env);
 }
 
-static int build_template(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc, bool wait,
-                          bool again, struct template_info *ret, bool *ret_made, struct err *err)
-{
-    const struct qemu_build_opts opts = { .wait = wait, .again = again };
-
-    return qemu_template_build(ctx, loop, doc, &opts, ret, ret_made, err);
-}
-
 int main(int argc, char **argv)
 {
     static const struct tool_backend backend = { .vmm_new = qemu_vmm_new,
                                                  .guest_new = bridge_new,
                                                  .accel = look_at_accel,
                                                  .accel_forget = forget_accel,
-                                                 .template_build = build_template };
+                                                 .template_build = qemu_template_build };
 
     return argc > 0 ? tool_main(&backend, argv) : TOOL_USAGE;
 }

@@ -7,7 +7,7 @@ static uint64_t read_clock(clockid_t id)
 {
     struct timespec ts;
 
-    clock_gettime(id, &ts); /* cannot fail for these two clocks */
+    clock_gettime(id, &ts); /* cannot fail for these clocks */
     return (uint64_t)ts.tv_sec * NS_PER_S + (uint64_t)ts.tv_nsec;
 }
 
@@ -19,6 +19,11 @@ uint64_t clock_mono(void)
 uint64_t clock_wall(void)
 {
     return read_clock(CLOCK_REALTIME);
+}
+
+uint64_t clock_raw(void)
+{
+    return read_clock(CLOCK_MONOTONIC_RAW);
 }
 
 /* Days since 1970 to a date of the Gregorian calendar, counting years from March, so that the leap

@@ -176,6 +176,8 @@ struct bridge_resize {
 /* lcow's own, asked for alone: answered when the kernel killed somebody for want of memory, or when
  * the container is gone. */
 #define BRIDGE_PROPERTY_OUT_OF_MEMORY "OutOfMemory"
+/* lcow's own, asked of the VM alone: CLOCK_MONOTONIC at this moment. */
+#define BRIDGE_PROPERTY_CLOCK "Clock"
 struct bridge_query {
     const char *const *types;
 };
@@ -446,6 +448,7 @@ struct bridge_properties {
     const json_t *metrics; /* LCOWMetrics; NULL: none */
     bool out_of_memory;    /* OutOfMemory; left out if false */
     uint64_t scratch;      /* lcow's own, with Statistics: bytes in use; 0: not known, left out */
+    uint64_t clock;        /* lcow's own, with Clock: ns; 0: not told, left out */
     struct bridge_mem *mem;
 };
 /* As much of the process list as fits into a response of BRIDGE_MAX_RESPONSE. Caller frees. */

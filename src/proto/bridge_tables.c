@@ -289,7 +289,8 @@ SCHEMA(bridge_properties_schema, PROPS,
        F_ARRAY("ProcessList", PROPS, processes, n_processes, process),
        F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT),
        F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT),
-       F(BF_U64, "ScratchBytes", PROPS, scratch, BF_OMIT));
+       F(BF_U64, "ScratchBytes", PROPS, scratch, BF_OMIT),
+       F(BF_U64, "MonotonicNs", PROPS, clock, BF_OMIT));
 
 /* --- the messages --------------------------------------------------------------------------------
  */

@@ -55,7 +55,7 @@ int link_token_equal(const uint8_t a[LINK_TOKEN_BYTES], const uint8_t b[LINK_TOK
     return different == 0;
 }
 
-#define BOOT_USED_BYTES (4 + 4 + 8 + LINK_TOKEN_BYTES + LINK_SEED_BYTES + 1)
+#define BOOT_USED_BYTES (4 + 4 + 8 + LINK_TOKEN_BYTES + LINK_SEED_BYTES + 2)
 _Static_assert(BOOT_USED_BYTES <= LINK_BOOT_BYTES, "the boot block has room");
 _Static_assert(4 + LINK_TOKEN_BYTES + 4 == LINK_PREFACE_BYTES, "the preface has no gaps");
 
@@ -68,6 +68,7 @@ void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES])
     p = put(p, b->token, LINK_TOKEN_BYTES);
     p = put(p, b->seed, LINK_SEED_BYTES);
     *p++ = b->log_level;
+    *p++ = b->repeat;
     memset(p, 0, (size_t)(out + LINK_BOOT_BYTES - p));
 }
 
@@ -82,5 +83,6 @@ int link_boot_decode(const uint8_t in[LINK_BOOT_BYTES], struct link_boot *ret)
     memcpy(ret->token, in + 16, LINK_TOKEN_BYTES);
     memcpy(ret->seed, in + 16 + LINK_TOKEN_BYTES, LINK_SEED_BYTES);
     ret->log_level = in[16 + LINK_TOKEN_BYTES + LINK_SEED_BYTES];
+    ret->repeat = in[16 + LINK_TOKEN_BYTES + LINK_SEED_BYTES + 1];
     return 0;
 }

@@ -41,8 +41,12 @@ struct link_boot {
     /* How much the agent logs, enum log_level + 1: a clone has its template's command line. 0: as
      * that says. */
     uint8_t log_level;
+    /* The clone that proves a template: its agent sends what the template has logged. Others do not
+     * repeat that. */
+    uint8_t repeat;
 };
-#define LINK_BOOT_BYTES 128 /* magic "LCWB", u32 version 1, wall_ns, token, seed, level, zeros */
+/* magic "LCWB", u32 version 1, wall_ns, token, seed, level, repeat, zeros */
+#define LINK_BOOT_BYTES 128
 #define LINK_BOOT_FILE "opt/lcow/boot"
 void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES]);
 int link_boot_decode(const uint8_t in[LINK_BOOT_BYTES], struct link_boot *ret);

@@ -51,6 +51,7 @@ static void fill_boot(struct link_boot *b)
     for (size_t i = 0; i < sizeof(b->seed); i++)
         b->seed[i] = (uint8_t)(0x80 + i);
     b->log_level = 3;
+    b->repeat = 1;
 }
 
 TEST(boot_block_is_128_bytes_and_comes_back)
@@ -64,18 +65,20 @@ TEST(boot_block_is_128_bytes_and_comes_back)
     ASSERT(memcmp(bytes, "LCWB\x01\0\0\0\x08\x07\x06\x05\x04\x03\x02\x01\x40\x41", 18) == 0);
     ASSERT_EQ(bytes[48], 0x80);
     ASSERT_EQ(bytes[112], 3);
-    for (size_t i = 113; i < sizeof(bytes); i++)
+    ASSERT_EQ(bytes[113], 1);
+    for (size_t i = 114; i < sizeof(bytes); i++)
         ASSERT_EQ(bytes[i], 0);
     ASSERT_EQ(link_boot_decode(bytes, &got), 0);
     ASSERT_EQ(got.wall_ns, b.wall_ns);
     ASSERT(memcmp(got.token, b.token, sizeof(b.token)) == 0);
     ASSERT(memcmp(got.seed, b.seed, sizeof(b.seed)) == 0);
     ASSERT_EQ(got.log_level, 3);
+    ASSERT_EQ(got.repeat, 1);
 }
 
 TEST(boot_block_with_another_magic_version_or_tail_is_refused)
 {
-    static const size_t offsets[] = { 0, 3, 4, 7, 113, 127 };
+    static const size_t offsets[] = { 0, 3, 4, 7, 114, 127 };
     struct link_boot b;
     uint8_t bytes[LINK_BOOT_BYTES];
 

@@ -180,6 +180,8 @@ static bool have_template(struct ctx *ctx, struct boots *b)
     const struct template_build t = { .loop = b->tool->loop,
                                       .config = &b->tool->config,
                                       .build = b->tool->backend->template_build,
+                                      .vmm_new = b->tool->backend->vmm_new,
+                                      .guest_new = b->tool->backend->guest_new,
                                       .allow_emulation = b->opts.allow_emulation,
                                       .wait = true };
 

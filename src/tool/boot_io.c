@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/control/vm.h"
+#include "host/control/vm_clock.h"
 #include "tool/boot.h"
 #include "tool/term.h"
 #include <errno.h>
@@ -140,6 +141,8 @@ static int start_process(struct ctx *ctx, struct boot_session *s, struct err *er
     if (s->terminal)
         (void)term_size(&e.rows, &e.cols); /* none: the guest's default */
     r = vm_exec(&limited, s->vm, &e, &s->process, err);
+    if (r == 0)
+        vm_clock_check(s->vm);
     timeline_end(t, span, loop_now(s->tool->loop));
     return r;
 }

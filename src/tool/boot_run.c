@@ -4,6 +4,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/control/vm.h"
+#include "host/control/vm_clock.h"
 #include "tool/boot.h"
 #include "tool/term.h"
 #include <errno.h>
@@ -186,6 +187,7 @@ static void keep(struct ctx *ctx, struct boot_session *s)
         str_format("lcow: kept VM %s, pid %d, in %s/boot/%s; Ctrl-C ends it\n", s->result->id,
                    info.pid, s->tool->config.run_root, s->result->id);
     tool_print(STDERR_FILENO, text);
+    vm_clock_check(s->vm);
     s->phase = BOOT_KEEPING;
     s->signo = 0;
     if (vm_wait(ctx, s->vm, &end, &err) == 0 && !end.requested) {

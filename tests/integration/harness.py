@@ -47,7 +47,7 @@ STAGES = {"spawned": "QEMU runs", "kernel": "the guest's kernel starts",
 SCRATCH_MIB = 512
 
 # May stay in run_root for ever: the file of user ids in use, and how acceleration was found.
-PERSISTENT = ("uids", "accel", "starts")
+PERSISTENT = ("uids", "accel", "starts", "tsc")
 
 
 def jobs():

@@ -260,7 +260,7 @@ def full_disk(t):
     fill(root)
     r = t.boot_fails("no space|full|exhausted", seconds=10)
     t.match(root.rsplit("/", 1)[-1], flat(r.err).replace(" ", ""), r)
-    left = [n for n in os.listdir(root) if n not in ("filler", "uids", "accel", "boot")]
+    left = [n for n in os.listdir(root) if n not in ("filler", "uids", "accel", "tsc", "boot")]
     t.equal(left, [])
     t.equal(os.listdir(os.path.join(root, "boot")) if os.path.exists(os.path.join(root, "boot"))
             else [], [])

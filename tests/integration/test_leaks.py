@@ -165,7 +165,7 @@ def renamed(t):
 
 @plants("the audit lets pass what lcow keeps on purpose, and nothing else")
 def persistent(t):
-    for name in ("uids", "accel"):
+    for name in ("uids", "accel", "tsc"):
         with open(os.path.join(t.run_root, name), "w"):
             pass
     t.equal(leaks.left(t.planted_before, t.scope, t.allowed, settle=0), [])

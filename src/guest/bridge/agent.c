@@ -293,12 +293,19 @@ static void set_level(void *arg, unsigned level)
         logport_level(a->log, (enum log_level)level);
 }
 
+/* Whoever built the template has logged it. */
+static void forget_log(void *arg)
+{
+    logport_forget(((struct agent *)arg)->log);
+}
+
 static int boot(struct ctx *ctx, struct agent *a, struct err *err)
 {
     const struct link_opts link = { .transport = a->opts->boot.transport,
                                     .read_boot = read_boot,
                                     .on_waiting = be_template,
                                     .on_level = set_level,
+                                    .on_clone = forget_log,
                                     .arg = a };
 
     take_stages(ctx, a);

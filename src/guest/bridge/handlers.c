@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/offload.h"
+#include "base/str.h"
 #include "guest/bridge/handlers_priv.h"
 #include "guest/bridge/stacks.h"
 #include "guest/runtime/process.h"
@@ -136,9 +137,15 @@ static int resize_console(struct ctx *ctx, void *arg, struct server_call *call, 
 
 static int get_properties(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
-    if (is_vm(&call->req))
+    const struct bridge_query *q = &call->req.query;
+
+    if (!is_vm(&call->req))
+        return handlers_properties(ctx, arg, call, err);
+    if (!q->types[0] || !str_eq(q->types[0], BRIDGE_PROPERTY_CLOCK))
         return bridge_err(err, BRIDGE_HR_FAIL, "the VM itself has no properties");
-    return handlers_properties(ctx, arg, call, err);
+    call->text = bridge_properties_encode(&(struct bridge_properties){ .clock = clock_mono() });
+    call->resp.properties = call->text;
+    return 0;
 }
 
 static int dump_stacks(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)

@@ -119,6 +119,8 @@ static int refresh(struct link *l, struct err *err)
     } else if (!l->have_token || !link_token_equal(l->token, boot.token)) {
         memcpy(l->token, boot.token, sizeof(l->token));
         l->have_token = true;
+        if (l->looked && !boot.repeat && l->opts.on_clone)
+            l->opts.on_clone(l->opts.arg);
         if (!l->opts.no_seed)
             apply(&boot, l->looked);
         if (l->opts.on_level && boot.log_level > 0)

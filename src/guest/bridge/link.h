@@ -29,6 +29,9 @@ struct link_opts {
     void (*on_waiting)(void *arg);
     /* Another block came, with a log level in it (enum log_level). May be NULL. */
     void (*on_level)(void *arg, unsigned level);
+    /* This was a template, and is a clone whose host does not want to know what the template has
+     * logged. May be NULL. */
+    void (*on_clone)(void *arg);
     void *arg;
 };
 

@@ -108,6 +108,50 @@ TEST_VIRTUAL(a_template_waits_until_it_is_somebody)
     ASSERT_OK(link_await_token(ctx, l, &err), err);
 }
 
+static void count_clone(void *arg)
+{
+    ++*(unsigned *)arg;
+}
+
+/* What a template has logged was told when it was built; only the clone that proves it repeats it.
+ */
+TEST_VIRTUAL(a_clone_forgets_its_templates_log_and_the_one_that_proves_it_does_not)
+{
+    for (unsigned repeat = 0; repeat < 2; repeat++) {
+        unsigned forgot = 0;
+        AUTO(link_free)
+        struct link *l = link_new(&(struct link_opts){ .transport = LINK_TCP,
+                                                       .read_boot = read_block,
+                                                       .no_seed = true,
+                                                       .on_clone = count_clone,
+                                                       .arg = &forgot });
+        struct ctx brief = ctx_with_timeout(ctx, 1000 * 1000 * 1000);
+        struct err err = ERR_INIT;
+
+        block = (struct link_boot){ 0 };
+        ASSERT_FAIL(link_await_token(&brief, l, &err), err, ERR_DEADLINE);
+        ASSERT_EQ(forgot, 0);
+        block.token[5] = 1;
+        block.repeat = (uint8_t)repeat;
+        err_clear(&err);
+        ASSERT_OK(link_await_token(ctx, l, &err), err);
+        ASSERT_EQ(forgot, repeat ? 0 : 1);
+    }
+    /* One that boots by itself has nothing to forget. */
+    unsigned forgot = 0;
+    AUTO(link_free)
+    struct link *l = link_new(&(struct link_opts){ .transport = LINK_TCP,
+                                                   .read_boot = read_block,
+                                                   .no_seed = true,
+                                                   .on_clone = count_clone,
+                                                   .arg = &forgot });
+    struct err err = ERR_INIT;
+
+    block = (struct link_boot){ .token = { 7 } };
+    ASSERT_OK(link_await_token(ctx, l, &err), err);
+    ASSERT_EQ(forgot, 0);
+}
+
 TEST_FIBER(a_damaged_block_is_named)
 {
     AUTO(link_free) struct link *l = make(read_damaged, 1);

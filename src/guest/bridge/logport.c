@@ -43,6 +43,7 @@ int logport_new(struct loop *loop, enum log_level level, struct logport **ret, s
     p->loop = loop;
     p->read_fd = fds[0];
     p->write_fd = fds[1];
+    p->told = log_dropped();
     cancel_init(&p->stop, NULL);
     group_init(&p->relay);
     log_init(p->write_fd, level, LOG_JSON);
@@ -153,6 +154,17 @@ void logport_retry(struct logport *p)
 {
     if (p->dialer && !p->running)
         group_go(&p->relay, p->loop, retry, p, "log redial");
+}
+
+void logport_forget(struct logport *p)
+{
+    char data[512];
+
+    if (p->running)
+        return; /* the relay has it */
+    while (read(p->read_fd, data, sizeof(data)) > 0)
+        ;
+    p->told = log_dropped();
 }
 
 void logport_line(struct logport *p, const char *line, size_t len)

@@ -24,5 +24,7 @@ int logport_connect(struct ctx *ctx, struct logport *p, struct dialer *d, uint32
                     struct err *err);
 /* A sign that the host is there (the bridge connected): never waits. */
 void logport_retry(struct logport *p);
+/* What waits for the host is dropped, and so is the count of what was dropped before. */
+void logport_forget(struct logport *p);
 /* A whole line of JSON with its line feed, whatever the level; dropped if there is no room. */
 void logport_line(struct logport *p, const char *line, size_t len);

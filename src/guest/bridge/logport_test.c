@@ -60,6 +60,28 @@ TEST_FIBER(lines_from_before_the_connection_arrive_first)
     dial_pair_free(host);
 }
 
+TEST_FIBER(what_is_forgotten_does_not_arrive)
+{
+    struct dial_pair *host = dial_pair_new();
+    struct logport *p;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(logport_new(ctx->loop, LOG_INFO, &p, &err), err);
+    for (unsigned i = 0; i < 5000; i++) /* more than there is room for */
+        log_info(ctx, "of the template", F_U("n", i));
+    logport_forget(p);
+    log_info(ctx, "of the clone");
+    ASSERT_OK(logport_connect(ctx, p, dial_pair_dialer(host), PORT, &err), err);
+    AUTO(stream_free) struct stream *s = accept_log(ctx, host);
+    AUTO_FREE char *first = read_line(ctx, s);
+    ASSERT_HAS(first, "of the clone");
+    log_info(ctx, "and no word of lines that were dropped");
+    AUTO_FREE char *second = read_line(ctx, s);
+    ASSERT_HAS(second, "and no word");
+    logport_free(p);
+    dial_pair_free(host);
+}
+
 TEST_FIBER(without_a_host_the_first_lines_are_kept_and_the_rest_counted)
 {
     struct dial_pair *host = dial_pair_new();

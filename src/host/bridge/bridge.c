@@ -346,6 +346,7 @@ static const struct guest_ops bridge_ops = {
     .wait_oom = bridge_wait_oom,
     .limit_pods = bridge_limit_pods,
     .set_clock = bridge_set_clock,
+    .read_clock = bridge_read_clock,
     .mount_disk = bridge_mount_disk,
     .unmount_disk = bridge_unmount_disk,
     .eject_disk = bridge_eject_disk,

@@ -96,28 +96,48 @@ int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *contai
     return modify(ctx, g, container, BRIDGE_UPDATE, BRIDGE_RES_CONTAINER_FREEZER, &r, err);
 }
 
-int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
-                    struct err *err)
+/* One property of lcow's own. */
+static int ask(struct ctx *ctx, struct guest *g, const char *container, const char *property,
+               struct bridge_properties *ret, struct err *err)
 {
-    static const char *const types[] = { BRIDGE_PROPERTY_OUT_OF_MEMORY, NULL };
+    const char *const types[] = { property, NULL };
     struct bridge *b = bridge_of(g);
     struct bridge_request r = { .type = BRIDGE_GET_PROPERTIES,
                                 .container_id = container,
                                 .query.types = types };
     struct bridge_response resp = { 0 };
-    struct bridge_properties p = { 0 };
 
     if (bridge_need_connection(b, r.type, err) < 0 ||
         bridge_call(ctx, b, &r, 0, COUNTS_NOT, &resp, err) < 0)
         return -1;
 
-    int ret = bridge_properties_decode(resp.properties, &p, err);
+    int result = bridge_properties_decode(resp.properties, ret, err);
 
-    if (ret == 0)
-        *ret_oom = p.out_of_memory;
-    bridge_properties_release(&p);
     bridge_response_release(&resp);
-    return ret;
+    return result;
+}
+
+int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
+                    struct err *err)
+{
+    AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
+
+    if (ask(ctx, g, container, BRIDGE_PROPERTY_OUT_OF_MEMORY, &p, err) < 0)
+        return -1;
+    *ret_oom = p.out_of_memory;
+    return 0;
+}
+
+int bridge_read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err)
+{
+    AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
+
+    if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, &p, err) < 0)
+        return -1;
+    if (p.clock == 0)
+        return err_set(err, ERR_UNIMPLEMENTED, "the guest does not tell its clock");
+    *ret_ns = p.clock;
+    return 0;
 }
 
 int bridge_limit_pods(struct ctx *ctx, struct guest *g, struct err *err)

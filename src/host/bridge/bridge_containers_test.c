@@ -274,6 +274,36 @@ TEST_VIRTUAL(the_wait_for_oom_has_no_limit_and_does_not_count)
     bench_close(&t);
 }
 
+static uint64_t told_ns;
+
+static int do_read_clock(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    return g->ops->read_clock(ctx, g, &told_ns, err);
+}
+
+TEST_VIRTUAL(the_guests_clock_is_read_and_a_guest_without_one_says_so)
+{
+    struct bench t = { 0 };
+    struct asking a;
+    struct frame f;
+
+    bench_connect(&t, ctx);
+    begin(&t, &a, do_read_clock);
+    expect(&t, BRIDGE_GET_PROPERTIES, &f);
+    ASSERT_HAS(f.body, "Clock");
+    reply(&t, &f, "{\"Result\":0,\"Properties\":\"{\\\"MonotonicNs\\\":12345678901234567}\"}");
+    free(f.body);
+    settle(&t);
+    ASSERT_OK(a.r, a.err);
+    ASSERT_EQ(told_ns, 12345678901234567);
+
+    begin(&t, &a, do_read_clock); /* the original guest */
+    expect_reply(&t, BRIDGE_GET_PROPERTIES, "{\"Result\":0,\"Properties\":\"{}\"}");
+    settle(&t);
+    ASSERT_EQ(a.err.code, ERR_UNIMPLEMENTED);
+    bench_close(&t);
+}
+
 TEST_VIRTUAL(without_a_guest_every_call_says_so)
 {
     struct bench t = { 0 };

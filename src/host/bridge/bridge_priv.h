@@ -158,6 +158,7 @@ int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, boo
                     struct err *err);
 int bridge_limit_pods(struct ctx *ctx, struct guest *g, struct err *err);
 int bridge_set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
+int bridge_read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err);
 int bridge_mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
                       struct err *err);
 int bridge_unmount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,

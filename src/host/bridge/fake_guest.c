@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/gate.h"
 #include "base/list.h"
+#include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/bridge/fake_guest_priv.h"
@@ -302,6 +303,18 @@ struct request {
     struct err err; /* of decoding */
 };
 
+static int tell_clock(struct fake *g, struct bridge_response *resp)
+{
+    int64_t ns = (int64_t)loop_now(g->opts.loop) + 1;
+
+    g->facts.clock_reads++;
+    snprintf(g->clock, sizeof(g->clock), "{\"MonotonicNs\":%lld}",
+             (long long)(ns + ns / 1000000 * g->opts.clock_ppm));
+    resp->properties = g->clock;
+    fake_guest_tell(g);
+    return 0;
+}
+
 static int answer(struct ctx *ctx, struct fake *g, const struct bridge_request *r,
                   struct bridge_response *resp, struct err *err)
 {
@@ -334,6 +347,8 @@ static int answer(struct ctx *ctx, struct fake *g, const struct bridge_request *
             resp->properties = "{\"LCOWMetrics\":{\"pids\":{\"current\":1}},\"ScratchBytes\":4096}";
             return 0;
         }
+        if (r->query.types[0] && str_eq(r->query.types[0], BRIDGE_PROPERTY_CLOCK))
+            return tell_clock(g, resp);
         resp->properties = "{\"ProcessList\":[{\"ProcessId\":1}]}";
         return 0;
     case BRIDGE_RESIZE_CONSOLE:

@@ -40,7 +40,7 @@ struct fake_answer {
  * was taken back. */
 struct fake_guest_facts {
     unsigned containers, layers, shares, disks, frozen, nics;
-    unsigned signals, updates, clocks;
+    unsigned signals, updates, clocks, clock_reads;
     uint32_t last_signal, last_signal_pid;
 };
 
@@ -57,9 +57,10 @@ struct fake_guest_opts {
     bool skip_entropy, skip_log, agent_hangs;
     const char *log_text; /* on the log port; NULL: nothing */
     size_t log_len;
-    bool log_lingers; /* stays open for a minute beyond the end of the VM */
-    uint32_t version; /* 0: the right one */
-    const char *os;   /* NULL: "Linux" */
+    bool log_lingers;  /* stays open for a minute beyond the end of the VM */
+    int32_t clock_ppm; /* how much too fast its clock runs */
+    uint32_t version;  /* 0: the right one */
+    const char *os;    /* NULL: "Linux" */
     /* How to answer this request; NULL: at once. */
     struct fake_answer (*decide)(void *arg, uint32_t type);
     /* The same, with all of the request; wins. */

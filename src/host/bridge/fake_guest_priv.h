@@ -45,6 +45,7 @@ struct fake {
     struct list processes, containers;
     uint32_t next_pid;
     struct fake_guest_facts facts;
+    char clock[64]; /* the last answer that told it */
 };
 
 struct fake_container *fake_container_find(struct fake *g, const char *id);

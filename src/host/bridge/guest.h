@@ -142,12 +142,14 @@ struct guest_ops {
     int (*limit_pods)(struct ctx *ctx, struct guest *g, struct err *err);
     /* lcow's own requests; a guest that does not know them answers ERR_UNIMPLEMENTED. freeze
      * returns when all processes are frozen (or thawed); wait_oom returns when the kernel killed
-     * somebody in the container (*ret_oom) or the container is gone; set_clock steps the clock. */
+     * somebody in the container (*ret_oom) or the container is gone; set_clock steps the clock;
+     * read_clock reads the one that nobody steps. */
     int (*freeze_container)(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
                             struct err *err);
     int (*wait_oom)(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
                     struct err *err);
     int (*set_clock)(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
+    int (*read_clock)(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err);
 
     /* Files. Removing what is gone already is success. */
     int (*mount_disk)(struct ctx *ctx, struct guest *g, const struct guest_disk *d,

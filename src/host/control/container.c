@@ -8,6 +8,7 @@
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/registry_priv.h"
+#include "host/control/vm_clock.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -208,6 +209,8 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
 
     if (c->r->box) /* another VM may start now */
         latch_set(&c->r->box->first_start);
+    if (r == 0 && c->r->box)
+        vm_clock_check(c->r->box->vm);
     if (r < 0)
         return err_wrap(err, "start %s%s%s", c->id, init ? "" : "/", init ? "" : exec_id);
     *ret_pid = c->pid;

@@ -9,6 +9,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/scsi.h"
 #include "host/control/vm.h"
+#include "host/control/vm_clock.h"
 #include "host/control/vpci.h"
 #include <stdio.h>
 #include <unistd.h>
@@ -135,6 +136,18 @@ static void put_boot(struct jsw *w, const struct timeline *t)
     jsw_end_arr(w);
 }
 
+/* The guest's, against ours: too fast by so much at least and at most. */
+static void put_clock(struct jsw *w, const struct vm *vm)
+{
+    const struct vm_clock c = vm_clock(vm);
+
+    jsw_obj(w, "clock");
+    jsw_str(w, "state", vm_clock_state_name(c.state));
+    jsw_i64(w, "low_ppm", c.low_ppm);
+    jsw_i64(w, "high_ppm", c.high_ppm);
+    jsw_end_obj(w);
+}
+
 static void put_vm(struct jsw *w, struct box *b)
 {
     struct vmm_info info = { 0 };
@@ -148,6 +161,7 @@ static void put_vm(struct jsw *w, struct box *b)
     jsw_str(w, "kernel", b->kernel);
     jsw_bool(w, "emulated", info.emulated);
     jsw_bool(w, "clone", info.clone);
+    put_clock(w, b->vm);
     jsw_i64(w, "pid", info.pid);
     jsw_u64(w, "memory_mib", b->size.memory_mib);
     jsw_u64(w, "cpus", b->size.cpus);

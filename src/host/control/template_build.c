@@ -2,16 +2,89 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "host/bridge/guest.h"
 #include "host/control/config.h"
+#include "host/control/vm.h"
+#include "host/control/vm_clock.h"
 #include "host/vmm/vmm.h"
+
+#define PROOF_NS (16 * NS_PER_S) /* for the clock; a machine that is not busy needs 1 s */
+#define END_NS (20 * NS_PER_S)
+
+struct proof {
+    const struct template_build *build;
+    const struct vm_doc *doc; /* of the template */
+};
+
+static int check_clock(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    struct vm_clock c = { 0 };
+    char text[VM_CLOCK_TEXT];
+
+    if (vm_call_begin(vm, "compare its clock", err) < 0)
+        return -1;
+    int r = vm_clock_measure(ctx, vm, PROOF_NS, &c, err);
+    vm_call_end(vm);
+    if (r < 0)
+        return -1;
+    vm_clock_text(&c, text);
+    if (c.state == VM_CLOCK_OFF)
+        return err_set(err, ERR_DATA_LOSS, "its clock %s", text);
+    /* A machine that is very busy shows no more than that; but 1 % would have been seen. */
+    if (c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "its clock could not be measured within %llu s: it %s; build it when the "
+                       "machine is less busy",
+                       (unsigned long long)(PROOF_NS / NS_PER_S), text);
+    return 0;
+}
+
+static int look_at(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    struct vmm_info info;
+
+    if (vm_start(ctx, vm, err) < 0 || check_clock(ctx, vm, err) < 0)
+        return -1;
+    vm_info(vm, &info);
+    return info.trouble[0]
+               ? err_set(err, ERR_DATA_LOSS, "the guest's kernel says: %s", info.trouble)
+               : 0;
+}
+
+/* A clone of the draft, as pods will have it. */
+static int prove(struct ctx *ctx, void *arg, const char *draft, struct err *err)
+{
+    const struct proof *p = arg;
+    struct loop *loop = p->build->loop;
+    AUTO_FREE char *id = str_format("proof-%s", p->doc->id),
+                   *dir = str_format("%s-proof", p->doc->run_dir);
+    struct vmm *vmm = p->build->vmm_new(loop);
+    struct vm *vm = vm_new(loop, vmm, p->build->guest_new(loop, vmm, NULL));
+    struct ctx root = ctx_root(loop), end = ctx_with_timeout(&root, END_NS);
+    struct err lost = ERR_INIT;
+    struct vm_doc doc = *p->doc;
+
+    doc.id = id;
+    doc.run_dir = dir;
+    doc.template_draft = draft;
+    int r = vm_create(ctx, vm, &doc, err);
+    if (r == 0)
+        r = look_at(ctx, vm, err);
+    if (vm_terminate(&end, vm, &lost) == 0)
+        vm_free(vm);
+    else
+        log_error(ctx, "not all of the proof is cleaned up; run `lcow gc`", F_ERR(&lost));
+    return r < 0 ? err_wrap(err, "its proof failed") : 0;
+}
 
 int template_build(struct ctx *ctx, const struct template_build *b, struct template_info *ret,
                    bool *ret_made, struct err *err)
 {
     const struct config *c = b->config;
-    struct ctx limited = ctx_with_timeout(ctx, 2 * c->boot_timeout_s * NS_PER_S);
+    struct ctx limited = ctx_with_timeout(ctx, 2 * c->boot_timeout_s * NS_PER_S + PROOF_NS);
     AUTO_FREE char *kernel = str_format("%s/vmlinux", c->image_dir);
     AUTO_FREE char *initrd = str_format("%s/initrd.cpio", c->image_dir);
     uint32_t number;
@@ -39,5 +112,9 @@ int template_build(struct ctx *ctx, const struct template_build *b, struct templ
         .disk_mib = c->scratch_mib,
         .template_dir = c->template_dir,
     };
-    return b->build(&limited, b->loop, &doc, b->wait, b->again, ret, ret_made, err);
+    struct proof proof = { b, &doc };
+    const struct vmm_template_opts opts = {
+        .wait = b->wait, .again = b->again, .prove = prove, .arg = &proof
+    };
+    return b->build(&limited, b->loop, &doc, &opts, ret, ret_made, err);
 }

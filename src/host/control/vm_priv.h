@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/gate.h"
 #include "host/control/vm.h"
+#include "host/control/vm_clock.h"
 #include <stdint.h>
 
 /* Every wait of this controller that no caller bounds has its limit here. */
@@ -69,6 +70,8 @@ struct vm {
     size_t calls; /* fibers inside the VM or its guest on our behalf */
     struct waitq calls_q;
     struct latch clock_set; /* or given up: whoever runs a program waits for it */
+    bool clock_checked;     /* or under way */
+    struct vm_clock clock;
     bool shutting_down;
     uint64_t grace_ns;
 

@@ -15,7 +15,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define FORMAT 1
+#define FORMAT 2
 #define CHECK_LINE (64 + 1) /* the checksum in hexadecimal, and the line's end */
 
 void template_info_release(struct template_info *i)
@@ -68,6 +68,7 @@ void template_info_write(const struct template_info *i, struct jsw *w, const cha
     jsw_u64(w, "created_ns", i->created_ns);
     jsw_str(w, "vmm_version", i->vmm_version);
     jsw_bool(w, "emulated", i->emulated);
+    jsw_u64(w, "tsc_khz", i->tsc_khz);
     jsw_u64(w, "memory_mib", i->memory_mib);
     jsw_u64(w, "max_memory_mib", i->max_memory_mib);
     jsw_u64(w, "max_cpus", i->max_cpus);
@@ -130,6 +131,7 @@ static int read_info(const json_t *o, struct template_info *i, struct err *err)
         js_str(o, "vmm_version", &version, err) < 0 ||
         js_u64(o, "created_ns", &i->created_ns, err) < 0 ||
         js_bool(o, "emulated", &i->emulated, err) < 0 ||
+        js_u32(o, "tsc_khz", &i->tsc_khz, err) < 0 ||
         js_u32(o, "memory_mib", &i->memory_mib, err) < 0 ||
         js_u32(o, "max_memory_mib", &i->max_memory_mib, err) < 0 ||
         js_u32(o, "max_cpus", &i->max_cpus, err) < 0 || read_file(o, "ram", &i->ram, err) < 0 ||
@@ -231,10 +233,19 @@ static int read_header(int dir, struct template_info *ret, struct err *err)
     return template_header_parse(text, (size_t)n, ret, err);
 }
 
+static int check_mark(int dir, struct err *err)
+{
+    AUTO_FREE char *path = str_format("/proc/self/fd/%d", dir), *why = template_bad_why(path);
+
+    return why ? err_set(err, ERR_DATA_LOSS, "it is marked bad: %s", why) : 0;
+}
+
 static int open_parts(int dir, const char *key, struct template *t, struct err *err)
 {
     struct stat st;
 
+    if (check_mark(dir, err) < 0)
+        return -1;
     if (read_header(dir, &t->info, err) < 0)
         return -1;
     if (!str_eq(t->info.key, key))
@@ -269,19 +280,30 @@ static int open_dir(const char *dir, const char *key, int *ret, struct err *err)
     return 0;
 }
 
-int template_open(const char *dir, const char *key, struct template *ret, struct err *err)
+static int open_at(int fd, const char *key, struct template *ret, struct err *err)
 {
     struct template t = { .ram_fd = -1, .state_fd = -1 };
-    AUTO_FD int fd = -1;
 
-    if (open_dir(dir, key, &fd, err) < 0)
-        return -1;
     if (open_parts(fd, key, &t, err) < 0) {
         template_close(&t);
         return err_wrap(err, "template %s", key);
     }
     *ret = t;
     return 0;
+}
+
+int template_open(const char *dir, const char *key, struct template *ret, struct err *err)
+{
+    AUTO_FD int fd = -1;
+
+    return open_dir(dir, key, &fd, err) < 0 ? -1 : open_at(fd, key, ret, err);
+}
+
+int template_open_draft(const char *path, const char *key, struct template *ret, struct err *err)
+{
+    AUTO_FD int fd = open(path, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
+
+    return fd < 0 ? err_sys(err, errno, "open %s", path) : open_at(fd, key, ret, err);
 }
 
 static int check_sum(int fd, const char *want, const char *name, struct err *err)
@@ -350,8 +372,9 @@ int template_remove(const char *dir, const char *key, struct err *err)
 
     if (!is_key(key))
         return err_set(err, ERR_INVALID, "\"%s\" is no template's key", key);
+    bool failed = template_forget_failure(dir, key);
     if (lstat(path, &st) < 0)
-        return err_sys(err, errno, "template %s", key);
+        return failed && errno == ENOENT ? 0 : err_sys(err, errno, "template %s", key);
     int r = S_ISDIR(st.st_mode) ? dir_remove(path) : unlink(path) < 0 ? -errno : 0;
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
 }

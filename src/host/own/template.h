@@ -3,6 +3,9 @@
  *     <dir>/<key>/ram      the memory; clones map it copy-on-write
  *     <dir>/<key>/state    the devices
  *     <dir>/<key>/header   what it is: a checksum, then JSON
+ *     <dir>/<key>/bad      if it is there: why no VM may be cloned from it any more
+ *     <dir>/<key>/strikes  if it is there: why clones failed, a line each
+ *     <dir>/failed-<key>   if it is there: when, how often and why its build failed
  * All of root's and nobody else's, written elsewhere and put in place by rename. Whatever is
  * damaged, of another owner or a link is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
  * builder replaces it. Blocks for a local file system; only template_lock may wait. */
@@ -33,6 +36,7 @@ struct template_info {
     char vmm_version[64];
     uint32_t memory_mib, max_memory_mib, max_cpus;
     bool emulated;
+    uint32_t tsc_khz;    /* what its kernel was told; 0: nothing */
     uint64_t created_ns; /* wall clock */
     struct template_file ram, state;
 };
@@ -56,9 +60,11 @@ struct template
 };
 void template_close(struct template *t); /* repeatable; needs ram_fd and state_fd set */
 
-/* The cheap look, at each use: owners, kinds, the header's checksum, and that both files are those
- * that were written (size, inode, time). ERR_NOT_FOUND: there is none. */
+/* The cheap look, at each use: owners, kinds, the header's checksum, that both files are those that
+ * were written (size, inode, time), and that it is not marked bad. ERR_NOT_FOUND: there is none. */
 int template_open(const char *dir, const char *key, struct template *ret, struct err *err);
+/* The same for a draft that is sealed. */
+int template_open_draft(const char *path, const char *key, struct template *ret, struct err *err);
 /* The same, and the checksums of both files. Reads all of them. */
 int template_verify(const char *dir, const char *key, struct template_info *ret, struct err *err);
 /* Keys in the order of their names, whatever state they are in. Caller frees. A store that is not
@@ -66,6 +72,31 @@ int template_verify(const char *dir, const char *key, struct template_info *ret,
 int template_list(const char *dir, char (**ret_keys)[TEMPLATE_KEY_SIZE], size_t *ret_n,
                   struct err *err);
 int template_remove(const char *dir, const char *key, struct err *err);
+
+/* No VM is cloned from it any more; the next builder replaces it. */
+int template_mark_bad(const char *dir, const char *key, const char *why, struct err *err);
+/* Why the template at this path is marked bad; NULL: it is not. Caller frees. */
+char *template_bad_why(const char *path);
+/* A clone failed in a way that may be the template's fault. True: that was one too many, and it is
+ * marked bad now. The count begins anew whenever a clone has proved to be good (absolve). */
+#define TEMPLATE_STRIKES 2
+bool template_strike(const char *dir, const char *key, const char *why);
+void template_absolve(const char *dir, const char *key);
+
+/* A build that failed. */
+struct template_failure {
+    char key[TEMPLATE_KEY_SIZE];
+    uint64_t at_ns; /* wall clock */
+    unsigned count; /* one after the other */
+    char why[512];
+};
+void template_note_failure(const char *dir, const char *key, uint64_t now_ns, const char *why);
+bool template_failure(const char *dir, const char *key, struct template_failure *ret);
+bool template_forget_failure(const char *dir, const char *key); /* whether there was one */
+/* Before that nobody but an administrator tries again: 10 min after the first, doubling to 24 h. */
+uint64_t template_retry_at(const struct template_failure *f);
+/* All that the store knows of; caller frees. */
+size_t template_failures(const char *dir, struct template_failure **ret);
 
 /* A VM starts from it: it is wanted. Best effort. */
 void template_touch(const char *dir, const char *key);
@@ -92,15 +123,19 @@ struct template_draft {
  * now. Its directory is in the ledger, which is borrowed. */
 int template_draft_begin(const char *dir, const char *key, uint64_t ram_bytes,
                          struct ledger *ledger, struct template_draft *ret, struct err *err);
-/* Checksums, header, fsync, and by rename into its place. info's files are filled in. The draft is
- * over in every case. */
-int template_draft_commit(struct template_draft *d, const char *dir, struct template_info *info,
-                          struct err *err);
+/* Checksums, header, fsync: it can be cloned from, to prove it. info's files are filled in. */
+int template_draft_seal(struct template_draft *d, struct template_info *info, struct err *err);
+/* By rename into its place; what was held against this key is forgotten. */
+int template_draft_publish(struct template_draft *d, const char *dir, const char *key,
+                           struct err *err);
 void template_draft_abort(struct template_draft *d); /* repeatable */
 
 /* What a file is, without reading it: changes with every write or replacement. "-" if that cannot
  * be told. Caller frees. */
 char *template_file_identity(int fd);
+/* What a program is: its build id, or what a small one consists of. The same for the same content,
+ * whoever touched or installed it. As template_file_identity() if it has neither. */
+char *template_program_identity(int fd);
 /* The processor, from /proc/cpuinfo's text: what a saved CPU state depends on. Caller frees. */
 char *template_cpu_identity(const char *cpuinfo);
 /* What two identities differ in: "another kernel, another QEMU". NULL if it is none of kernel,

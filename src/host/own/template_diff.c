@@ -14,12 +14,23 @@ static const struct {
     { "kernel ", "kernel" },
     { "initrd ", "initrd" },
     { "qemu ", "QEMU" },
+    { "host ", "kernel of the host" }, /* with KVM only */
 };
+
+/* NULL: no line begins so. */
+static const char *find_line(const char *text, const char *begin)
+{
+    while (text && *text && !str_starts(text, begin)) {
+        text = strchr(text, '\n');
+        text += text != NULL;
+    }
+    return text && *text ? text : NULL;
+}
 
 /* Whether both have the same line that begins so; or neither. */
 static bool same_line(const char *a, const char *b, const char *begin)
 {
-    const char *x = strstr(a, begin), *y = strstr(b, begin);
+    const char *x = find_line(a, begin), *y = find_line(b, begin);
 
     if (!x || !y)
         return x == y;

@@ -164,7 +164,8 @@ static int settle(int fd, const char *name, struct template_file *ret, struct er
     return 0;
 }
 
-static int put_in_place(struct template_draft *d, const char *dir, const char *key, struct err *err)
+int template_draft_publish(struct template_draft *d, const char *dir, const char *key,
+                           struct err *err)
 {
     AUTO_FREE char *to = str_format("%s/%s", dir, key);
     struct err ignored = ERR_INIT;
@@ -179,11 +180,11 @@ static int put_in_place(struct template_draft *d, const char *dir, const char *k
     AUTO_FD int store = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (store >= 0)
         (void)fsync(store); /* a lost rename is a template that is built again */
+    template_draft_abort(d);
     return 0;
 }
 
-int template_draft_commit(struct template_draft *d, const char *dir, struct template_info *info,
-                          struct err *err)
+int template_draft_seal(struct template_draft *d, struct template_info *info, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/header", d->path), *text = NULL;
     size_t len;
@@ -196,40 +197,5 @@ int template_draft_commit(struct template_draft *d, const char *dir, struct temp
         int w = file_replace(path, text, len, 0600);
         r = w < 0 ? err_sys(err, -w, "write %s", path) : 0;
     }
-    if (r == 0)
-        r = put_in_place(d, dir, info->key, err);
-    template_draft_abort(d);
     return r;
-}
-
-/* --- identities --- */
-
-char *template_file_identity(int fd)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) < 0)
-        return str_dup("-");
-    return str_format("dev %llu inode %llu size %lld mtime %lld.%09ld ctime %lld.%09ld",
-                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
-                      (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
-                      (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
-}
-
-char *template_cpu_identity(const char *cpuinfo)
-{
-    static const char *const wanted[] = { "vendor_id",  "cpu family", "model\t",
-                                          "model name", "stepping",   "flags" };
-    struct sbuf out = { 0 };
-
-    /* The first processor's; an empty line ends it. */
-    for (const char *line = cpuinfo; *line && *line != '\n';) {
-        size_t n = strcspn(line, "\n");
-
-        for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
-            if (str_starts(line, wanted[i]))
-                sbuf_addf(&out, "%.*s\n", (int)n, line);
-        line += n + (line[n] == '\n');
-    }
-    return sbuf_take(&out);
 }

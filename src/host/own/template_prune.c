@@ -41,6 +41,16 @@ static uint64_t used_ns(const char *dir, const char *key)
     return (uint64_t)st.st_mtim.tv_sec * 1000000000 + (uint64_t)st.st_mtim.tv_nsec;
 }
 
+static void prune_failures(const char *dir, uint64_t now_ns)
+{
+    AUTO_FREE struct template_failure *all = NULL;
+    size_t n = template_failures(dir, &all);
+
+    for (size_t i = 0; i < n; i++)
+        if (now_ns > all[i].at_ns && now_ns - all[i].at_ns > TEMPLATE_UNUSED_NS)
+            (void)template_forget_failure(dir, all[i].key);
+}
+
 int template_prune(const char *dir, const char *keep, uint64_t now_ns,
                    void (*removed)(void *arg, const char *key), void *arg, struct err *err)
 {
@@ -49,6 +59,7 @@ int template_prune(const char *dir, const char *keep, uint64_t now_ns,
     size_t n = 0, have = keep ? 1 : 0;
     int r = 0;
 
+    prune_failures(dir, now_ns);
     if (template_list(dir, &keys, &n, err) < 0)
         return -1;
     all = mem_zalloc((n + 1) * sizeof(*all));

@@ -58,7 +58,8 @@ static void make(char key[TEMPLATE_KEY_SIZE])
     ASSERT_EQ(ledger_open_count(ledger), 1);
     ASSERT_EQ(fd_write_full(d.ram_fd, "memory", 6), 0);
     ASSERT_EQ(fd_write_full(d.state_fd, "devices", 7), 0);
-    ASSERT_OK(template_draft_commit(&d, dir, &info, &err), err);
+    ASSERT_OK(template_draft_seal(&d, &info, &err), err);
+    ASSERT_OK(template_draft_publish(&d, dir, info.key, &err), err);
     ASSERT_EQ(ledger_open_count(ledger), 0);
     ASSERT_OK(ledger_finish(ledger, &err), err);
     memcpy(key, info.key, TEMPLATE_KEY_SIZE);
@@ -351,4 +352,164 @@ TEST(two_identities_differ_in_what_is_named)
     AUTO_FREE char *size = template_difference(
         mine, "kernel a\ninitrd b\nqemu c\nmodel\t\t: 1\nflags\t\t: fpu\n-m\n512M\n");
     ASSERT(!size);
+}
+
+TEST(a_template_that_is_marked_bad_is_refused_with_the_first_reason)
+{
+    char key[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+
+    open_store();
+    make(key);
+    ASSERT_OK(template_mark_bad(dir, key, "its clock runs 1 % too fast", &err), err);
+    refused(key, ERR_DATA_LOSS, "marked bad: its clock runs 1 % too fast");
+    ASSERT_OK(template_mark_bad(dir, key, "another reason", &err), err);
+    refused(key, ERR_DATA_LOSS, "1 % too fast");
+    ASSERT_FAIL(template_mark_bad(dir, "0123456789abcdef0123456789abcdef", "x", &err), err,
+                ERR_NOT_FOUND);
+    make(key); /* the next builder's */
+    ASSERT_EQ(access(path_of(key, "bad"), F_OK), -1);
+    close_store();
+}
+
+TEST(two_strikes_in_a_row_mark_a_template_bad)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    char key[TEMPLATE_KEY_SIZE];
+    struct err err = ERR_INIT;
+
+    open_store();
+    make(key);
+    for (int i = 0; i < 3; i++) {
+        ASSERT(!template_strike(dir, key, "killed by signal 6"));
+        template_absolve(dir, key); /* one came to life in between */
+    }
+    ASSERT(!template_strike(dir, key, "killed by signal 6"));
+    ASSERT_OK(template_open(dir, key, &t, &err), err);
+    template_close(&t);
+    ASSERT(template_strike(dir, key, "killed by signal 11"));
+    refused(key, ERR_DATA_LOSS, "2 clones failed one after the other, the last one: killed by");
+    ASSERT(!template_strike(dir, "0123456789abcdef0123456789abcdef", "no such"));
+    close_store();
+}
+
+TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
+{
+    static const uint64_t minute = UINT64_C(60) * 1000000000;
+    AUTO_FREE struct template_failure *all = NULL;
+    struct template_failure f;
+    char key[TEMPLATE_KEY_SIZE] = "0123456789abcdef0123456789abcdef";
+    struct err err = ERR_INIT;
+
+    open_store();
+    ASSERT(!template_failure(dir, key, &f));
+    template_note_failure(dir, key, 1000 * minute, "its clock is wrong\nsecond line");
+    ASSERT(template_failure(dir, key, &f));
+    ASSERT_STR(f.key, key);
+    ASSERT_STR(f.why, "its clock is wrong");
+    ASSERT_EQ(f.count, 1);
+    ASSERT_EQ(template_retry_at(&f), 1010 * minute);
+    template_note_failure(dir, key, 2000 * minute, "again");
+    ASSERT(template_failure(dir, key, &f));
+    ASSERT_EQ(template_retry_at(&f), 2020 * minute);
+    for (int i = 0; i < 20; i++)
+        template_note_failure(dir, key, 3000 * minute, "again");
+    ASSERT(template_failure(dir, key, &f));
+    ASSERT_EQ(f.count, 22);
+    ASSERT_EQ(template_retry_at(&f), (3000 + 24 * 60) * minute);
+    ASSERT_EQ(template_failures(dir, &all), 1);
+    ASSERT_STR(all[0].why, "again");
+    ASSERT_OK(template_remove(dir, key, &err), err); /* there is nothing else of it */
+    ASSERT(!template_failure(dir, key, &f));
+    ASSERT_FAIL(template_remove(dir, key, &err), err, ERR_NOT_FOUND);
+    err_clear(&err);
+    /* What was built at last is not held against anybody, and what is old is forgotten. */
+    make(key);
+    template_note_failure(dir, key, 1000 * minute, "broken");
+    make(key);
+    ASSERT(!template_failure(dir, key, &f));
+    template_note_failure(dir, key, 1000 * minute, "broken");
+    ASSERT_OK(template_prune(dir, key, 1000 * minute + TEMPLATE_UNUSED_NS + 1, NULL, NULL, &err),
+              err);
+    ASSERT(!template_failure(dir, key, &f));
+    close_store();
+}
+
+TEST(a_damaged_note_of_a_failure_is_none)
+{
+    static const char *const damaged[] = { "", "1", "1 1", "x 1 why\n", "1 0 why\n", "1 x why\n" };
+    static const char key[] = "0123456789abcdef0123456789abcdef";
+    struct template_failure f;
+
+    open_store();
+    for (size_t i = 0; i < ARRAY_LEN(damaged); i++) {
+        AUTO_FREE char *path = str_format("%s/failed-%s", dir, key);
+        ASSERT_EQ(file_write(path, damaged[i], strlen(damaged[i]), 0600), 0);
+        if (template_failure(dir, key, &f))
+            ASSERT_STR(f.why, ""); /* without a reason */
+    }
+    close_store();
+}
+
+static char *program_identity(const char *path)
+{
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
+
+    ASSERT(fd >= 0);
+    return template_program_identity(fd);
+}
+
+/* What a reinstallation, a backup or a `touch` does to a file is no other program. */
+TEST(a_program_is_what_it_consists_of_and_not_when_it_was_touched)
+{
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    open_store();
+    AUTO_FREE char *one = below("one"), *two = below("two");
+    ASSERT_EQ(file_read_all("/proc/self/exe", 256 << 20, &text, &len), 0);
+    ASSERT_EQ(file_write(one, text, len, 0700), 0);
+    AUTO_FREE char *before = program_identity(one);
+    ASSERT_EQ(chmod(one, 0755), 0);
+    ASSERT_EQ(utimensat(AT_FDCWD, one, NULL, 0), 0);
+    AUTO_FREE char *touched = program_identity(one);
+    ASSERT_STR(touched, before);
+    ASSERT_EQ(file_write(two, text, len, 0700), 0);
+    ASSERT_EQ(rename(two, one), 0);
+    AUTO_FREE char *again = program_identity(one);
+    ASSERT_STR(again, before);
+    /* A script. */
+    ASSERT_EQ(file_write(two, "#!/bin/sh\nexec qemu\n", 20, 0700), 0);
+    AUTO_FREE char *script = program_identity(two);
+    ASSERT_EQ(chmod(two, 0755), 0);
+    AUTO_FREE char *same = program_identity(two);
+    ASSERT_STR(script, same);
+    ASSERT_EQ(file_write(two, "#!/bin/sh\nexec qemV\n", 20, 0700), 0);
+    AUTO_FREE char *other = program_identity(two);
+    ASSERT(strcmp(script, other) != 0);
+    ASSERT(strcmp(script, before) != 0);
+    close_store();
+}
+
+/* Two builds of one program differ in nothing but their build id. */
+TEST(another_build_is_another_program)
+{
+    char *at;
+    AUTO_FREE char *text = NULL;
+    size_t len;
+
+    open_store();
+    AUTO_FREE char *path = below("program");
+    ASSERT_EQ(file_read_all("/proc/self/exe", 256 << 20, &text, &len), 0);
+    ASSERT_EQ(file_write(path, text, len, 0700), 0);
+    AUTO_FREE char *before = program_identity(path);
+    if (!str_starts(before, "build "))
+        tap_skip("programs have no build id here");
+    at = memmem(text, len < 8192 ? len : 8192, "\x14\0\0\0\x03\0\0\0GNU", 12);
+    ASSERT(at);
+    at[12] ^= 1;
+    ASSERT_EQ(file_write(path, text, len, 0700), 0);
+    AUTO_FREE char *after = program_identity(path);
+    ASSERT(strcmp(before, after) != 0);
+    close_store();
 }

@@ -15,12 +15,17 @@
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
 #define LOWEST_PRIORITY 19
 #define WORDS_MAX 400
+#define LINES_MAX 100 /* of its log */
+#define LINE_MAX_BYTES 4096
 #define MIB_ENV "LCOW_TEMPLATE_MIB" /* of the VM that asked for it */
 
 /* The action `template-build`. Somebody else who builds already is as good. */
@@ -37,9 +42,14 @@ int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err
     config_init(&config);
     if (config_load(&config, NULL, err) < 0)
         return -1;
+    /* The shim that listens may end before we do. */
+    (void)signal(SIGPIPE, SIG_IGN);
+    log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
     const struct template_build b = { .loop = ctx->loop,
                                       .config = &config,
                                       .build = backend->template_build,
+                                      .vmm_new = backend->vmm_new,
+                                      .guest_new = backend->guest_new,
                                       .memory_mib = (uint32_t)memory_mib,
                                       /* The VM that asked for it runs: what it may is allowed. */
                                       .allow_emulation = true };
@@ -56,22 +66,47 @@ static int lower_priority(void *arg, struct err *err)
                : 0;
 }
 
-static int listen_to(struct ctx *ctx, struct child *child, struct stream *words, struct err *err)
+/* What the builder said. */
+struct words {
+    struct sbuf line;
+    char last[WORDS_MAX + 1]; /* that is no line of its log: why it failed */
+    unsigned told;
+};
+
+/* Its log is ours: there is what the kernel of the template complained about, which clones do not
+ * repeat. */
+static void take_line(struct ctx *ctx, struct words *w)
 {
-    char text[WORDS_MAX + 1];
-    size_t len = 0, n = 1;
+    AUTO_FREE char *line = str_printable(w->line.len ? w->line.data : "");
+    const char *said = strstr(line, " msg=");
+
+    w->line.len = 0;
+    if (!str_starts(line, "time="))
+        snprintf(w->last, sizeof(w->last), "%s", line);
+    else if (w->told++ < LINES_MAX)
+        log_warn(ctx, "template builder", F_STR("text", said ? said + 1 : line));
+}
+
+static int listen_to(struct ctx *ctx, struct child *child, struct stream *from, struct words *w,
+                     struct err *err)
+{
+    char data[512];
+    size_t n = 1;
     int status = 0;
 
-    while (n > 0 && len < WORDS_MAX) {
-        if (stream_read(ctx, words, text + len, WORDS_MAX - len, &n, err) < 0)
+    while (n > 0) {
+        if (stream_read(ctx, from, data, sizeof(data), &n, err) < 0)
             return -1;
-        len += n;
+        for (size_t i = 0; i < n; i++) {
+            if (data[i] == '\n')
+                take_line(ctx, w);
+            else if (w->line.len < LINE_MAX_BYTES && data[i] != '\0')
+                sbuf_addc(&w->line, data[i]);
+        }
     }
-    text[len] = '\0';
     if (child_wait(ctx, child, &status, err) < 0)
         return -1;
-    AUTO_FREE char *printable = str_printable(text);
-    return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, printable);
+    return status == 0 ? 0 : err_set(err, ERR_UNAVAILABLE, "status %d: %s", status, w->last);
 }
 
 /* Not in the pod's cgroup, which may end before, and need not pay for it. */
@@ -103,7 +138,8 @@ static void build_main(void *arg)
 
     if (pipe2(fds, O_CLOEXEC) < 0)
         return;
-    AUTO(stream_free) struct stream *words = stream_from_fd(loop, fds[0]);
+    AUTO(stream_free) struct stream *from = stream_from_fd(loop, fds[0]);
+    struct words words = { 0 };
     AUTO_FD int end = fds[1];
     const struct child_fd to = { end, 2 };
     int r = child_spawn(&ctx,
@@ -119,7 +155,8 @@ static void build_main(void *arg)
                         &child, &err);
     fd_close(TAKE_FD(end));
     if (r == 0)
-        r = listen_to(&ctx, child, words, &err);
+        r = listen_to(&ctx, child, from, &words, &err);
+    sbuf_release(&words.line);
     if (r < 0)
         log_warn(&ctx, "no template was built; VMs start cold", F_ERR(&err));
     else

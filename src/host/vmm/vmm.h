@@ -46,6 +46,9 @@ struct vm_doc {
     /* Where saved VMs are kept. One that fits is cloned: what comes up is the same VM, sooner.
      * NULL: never. */
     const char *template_dir;
+    /* To prove a template before it is published: the VM is a clone of this draft or does not
+     * start, and its agent repeats what the template has logged. NULL: as above. */
+    const char *template_draft;
     /* Where all is written down that the VM owns; borrows until release. NULL: one of its own in
      * run_dir, which goes with the VM. */
     struct ledger *ledger;
@@ -92,6 +95,16 @@ struct vmm_info {
     bool clone;          /* of a template */
     bool want_template;  /* there was none that fits: one should be built */
     char cold_why[160];  /* why it is no clone; "" if it is, or none was wanted */
+    char trouble[164];   /* the guest's kernel on an unstable clock or a stuck CPU; "": nothing */
+};
+
+/* How a template is built. prove is called when it is complete, with the draft that a VM can be
+ * cloned from (vm_doc.template_draft); if it fails, there is no template. */
+struct vmm_template_opts {
+    bool wait;  /* for another builder, else ERR_EXISTS */
+    bool again; /* also if there is a good one */
+    int (*prove)(struct ctx *ctx, void *arg, const char *draft, struct err *err);
+    void *arg;
 };
 
 struct scsi_slot {
@@ -148,6 +161,9 @@ struct vmm_ops {
     int (*share_add)(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                      struct err *err);
     int (*share_remove)(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+    /* The guest's clock was compared with ours. why: it runs wrong, so what the VM was started from
+     * must not be used again. NULL: it is right. May be NULL. */
+    void (*judge)(struct vmm *v, const char *why);
     int (*set_memory)(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
     int (*set_cpus)(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
 };

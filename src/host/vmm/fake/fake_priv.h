@@ -32,7 +32,8 @@ struct fake {
     struct vmm_exit exit;
     struct waitq changed;
     struct cancel power;
-    unsigned terminates, quits, releases, listens;
+    unsigned terminates, quits, releases, listens, judged;
+    char judged_why[160];
 
     struct list listeners;
     unsigned n_listeners;

@@ -431,6 +431,14 @@ static void fake_info(struct vmm *v, struct vmm_info *ret)
     ret->pid = f->spawned && !f->gone ? 4242 : 0;
 }
 
+static void fake_judge(struct vmm *v, const char *why)
+{
+    struct fake *f = fake_of(v);
+
+    f->judged++;
+    snprintf(f->judged_why, sizeof(f->judged_why), "%s", why ? why : "");
+}
+
 static enum vm_stage fake_stage(struct vmm *v)
 {
     return fake_of(v)->spawned ? VM_STAGE_SPAWNED : VM_STAGE_NONE;
@@ -460,7 +468,9 @@ void fake_vmm_facts(struct vmm *v, struct fake_facts *ret)
                                 .releases = f->releases,
                                 .things = f->n_things,
                                 .listeners = f->n_listeners,
+                                .judged = f->judged,
                                 .violation = f->violation };
+    snprintf(ret->judged_why, sizeof(ret->judged_why), "%s", f->judged_why);
     fake_devices_facts(f, ret);
 }
 
@@ -484,6 +494,7 @@ static const struct vmm_ops fake_ops = {
     .share_add = fake_share_add,
     .share_remove = fake_share_remove,
     .nic_add = fake_nic_add,
+    .judge = fake_judge,
     .set_memory = fake_set_memory,
     .set_cpus = fake_set_cpus,
     .nic_remove = fake_nic_remove,

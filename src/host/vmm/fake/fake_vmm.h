@@ -70,6 +70,8 @@ struct fake_facts {
     uint64_t gone_ns;
     unsigned terminates, quits, releases, things, listeners;
     unsigned disks, shares, nics, devices; /* that the VM has now */
+    unsigned judged;                       /* how often */
+    char judged_why[160];                  /* the last time; "": good */
     const char *violation;                 /* "" if none */
 };
 void fake_vmm_facts(struct vmm *v, struct fake_facts *ret);

@@ -3,7 +3,6 @@
 #include "base/fd.h"
 #include "base/str.h"
 
-#include <cpuid.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -187,92 +186,4 @@ int accel_choose(const struct accel_env *env, enum vm_accel want, bool allow_emu
                        why);
     *ret = (struct accel_choice){ .emulated = true };
     return 0;
-}
-
-/* --- the TSC's frequency --- */
-
-static uint32_t tsc_from_cpuid(void)
-{
-    unsigned a, b, c, d;
-
-    /* Hypervisors that know it say it in kHz. */
-    if (__get_cpuid(1, &a, &b, &c, &d) && c & (1u << 31)) {
-        __cpuid(0x40000000, a, b, c, d);
-        if (a >= 0x40000010 && a < 0x40010000) {
-            __cpuid(0x40000010, a, b, c, d);
-            if (a > 100000)
-                return a;
-        }
-    }
-    if (__get_cpuid_count(0x15, 0, &a, &b, &c, &d) && a && b && c)
-        return (uint32_t)((uint64_t)c * b / a / 1000);
-    return 0;
-}
-
-/* "tsc: Refined TSC clocksource calibration: 2299.998 MHz". */
-static uint32_t mhz_behind(const char *text, const char *words)
-{
-    const char *at = strstr(text, words);
-    char *end;
-
-    if (!at)
-        return 0;
-    at += strlen(words);
-    unsigned long mhz = strtoul(at, &end, 10), khz = 0;
-    if (end == at || *end != '.' || mhz == 0 || mhz > 100000)
-        return 0;
-    for (int i = 0; i < 3; i++) {
-        end++;
-        if (*end < '0' || *end > '9')
-            return 0;
-        khz = khz * 10 + (unsigned)(*end - '0');
-    }
-    return (uint32_t)(mhz * 1000 + khz);
-}
-
-uint32_t accel_tsc_parse(const char *text)
-{
-    uint32_t refined = mhz_behind(text, "tsc: Refined TSC clocksource calibration: ");
-
-    return refined ? refined : mhz_behind(text, "tsc: Detected ");
-}
-
-bool accel_tsc_trusted(void)
-{
-    static const char *const by_tsc[] = { "tsc", "kvm-clock", "hyperv_clocksource_tsc_page" };
-    AUTO_FREE char *text = NULL;
-    size_t len;
-
-    if (file_read_all("/sys/devices/system/clocksource/clocksource0/current_clocksource", 65536,
-                      &text, &len) < 0)
-        return false;
-    text[strcspn(text, "\n")] = '\0';
-    for (size_t i = 0; i < ARRAY_LEN(by_tsc); i++)
-        if (str_eq(text, by_tsc[i]))
-            return true;
-    return false;
-}
-
-uint32_t accel_tsc_khz(const char *kmsg)
-{
-    if (!kmsg && !accel_tsc_trusted())
-        return 0;
-
-    uint32_t khz = kmsg ? 0 : tsc_from_cpuid(), found;
-    AUTO_FD int fd = khz ? -1 : open(kmsg ? kmsg : "/dev/kmsg", O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    char record[8192];
-
-    /* One record a read, the oldest first; the lines are among the first of a boot. */
-    for (unsigned i = 0; fd >= 0 && i < 4000; i++) {
-        ssize_t n = read(fd, record, sizeof(record) - 1);
-        if (n < 0 && errno == EPIPE) /* the oldest were overwritten */
-            continue;
-        if (n <= 0)
-            break;
-        record[n] = '\0';
-        found = accel_tsc_parse(record);
-        if (found)
-            khz = found;
-    }
-    return khz;
 }

@@ -6,7 +6,6 @@
 #pragma once
 #include "host/vmm/vmm.h"
 #include <stdbool.h>
-#include <stdint.h>
 
 struct err;
 
@@ -48,11 +47,3 @@ void accel_remember_works(const struct accel_env *env);
 void accel_remember_failure(const struct accel_env *env, const struct accel_failure *f);
 /* The next boot is the first one again. 0 or -errno. */
 int accel_forget(const struct accel_env *env);
-
-/* A host that does not trust its own TSC must not make a guest rely on it. */
-bool accel_tsc_trusted(void);
-/* The host's TSC in kHz, 0 if unknown or not trusted by the host's own clock: from CPUID, else from
- * the kernel's log (kmsg, may be NULL: /dev/kmsg). */
-uint32_t accel_tsc_khz(const char *kmsg);
-/* From lines of the kernel's log; the later, finer figure wins. 0: none. */
-uint32_t accel_tsc_parse(const char *text);

@@ -181,15 +181,3 @@ TEST(a_damaged_answer_is_no_answer)
     put(f.state, "id-one kvm broken x KVM internal error\n");
     ASSERT_EQ(accel_look(&f.env, NULL), ACCEL_UNPROVEN);
 }
-
-TEST(the_kernels_log_gives_the_frequency)
-{
-    ASSERT_EQ(accel_tsc_parse("4,1,2,-;tsc: Detected 2299.998 MHz processor\n"), 2299998);
-    ASSERT_EQ(accel_tsc_parse("tsc: Detected 2300.000 MHz processor\n"
-                              "tsc: Refined TSC clocksource calibration: 2299.977 MHz\n"),
-              2299977);
-    ASSERT_EQ(accel_tsc_parse("tsc: Detected 2300 MHz\n"), 0);
-    ASSERT_EQ(accel_tsc_parse("tsc: Detected abc.def MHz"), 0);
-    ASSERT_EQ(accel_tsc_parse("tsc: Detected 2300.1"), 0);
-    ASSERT_EQ(accel_tsc_parse(""), 0);
-}

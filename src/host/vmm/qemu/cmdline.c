@@ -85,11 +85,12 @@ static void add_emulation_args(struct sbuf *b, const struct vm_doc *doc,
     /* The guest's TSC is the host's, the same on all vCPUs. Where there may be several the kernel
      * does not believe that and reads the HPET instead: each look at the clock is a system call
      * and an exit to QEMU then. */
-    if (host->tsc_trusted)
-        sbuf_adds(b, " tsc=reliable");
-    /* Unknown: the kernel calibrates it. */
     if (host->tsc_khz > 0)
-        sbuf_addf(b, " tsc_early_khz=%u", host->tsc_khz);
+        sbuf_addf(b, " tsc=reliable tsc_early_khz=%u", host->tsc_khz);
+    /* Unknown, or not even the host relies on it. The guest could only calibrate it by itself,
+     * which is wrong by any factor when the host is busy. */
+    else
+        sbuf_adds(b, " tsc=unstable");
     /* Only with one vCPU for good: others would have no one-shot timer. */
     if (doc->max_cpus == 1)
         sbuf_adds(b, " nolapic_timer");

@@ -40,8 +40,7 @@ enum qemu_form {
 
 struct qemu_host {
     bool emulated;
-    bool tsc_trusted; /* by the host's own clock */
-    uint32_t tsc_khz; /* 0: unknown */
+    uint32_t tsc_khz; /* of the TSC that an emulated guest sees; 0: not to be relied on */
     enum qemu_form form;
     uint32_t vcpus;          /* of a clone: what it will have */
     uint32_t code_cache_mib; /* as vm_doc's */

@@ -51,8 +51,7 @@ TEST(one_vcpu_under_emulation_is_as_recorded)
 {
     struct vm_doc doc = doc_of(1);
 
-    golden("tcg-1cpu", &doc,
-           &(struct qemu_host){ .emulated = true, .tsc_trusted = true, .tsc_khz = 2299998 });
+    golden("tcg-1cpu", &doc, &(struct qemu_host){ .emulated = true, .tsc_khz = 2299998 });
 }
 
 /* A clone is its template but for where the memory comes from. */
@@ -64,7 +63,7 @@ TEST(template_and_clone_are_as_recorded)
     doc.max_memory_mib = 128 + 32768;
     doc.max_cpus = 4;
     doc.disk_mib = 10240;
-    struct qemu_host host = { .emulated = true, .tsc_trusted = true, .form = QEMU_TEMPLATE };
+    struct qemu_host host = { .emulated = true, .tsc_khz = 2299998, .form = QEMU_TEMPLATE };
     golden("template", &doc, &host);
     host.form = QEMU_CLONE;
     host.vcpus = 1;
@@ -104,7 +103,7 @@ TEST(hardware_virtualization_is_as_recorded)
 
     doc.max_cpus = 8;
     doc.scsi_controllers = 0;
-    golden("kvm", &doc, &(struct qemu_host){ .tsc_trusted = true, .tsc_khz = 2299998 });
+    golden("kvm", &doc, &(struct qemu_host){ .tsc_khz = 2299998 });
 }
 
 TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
@@ -119,17 +118,19 @@ TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
     ASSERT(!strstr(growing, "nolapic_timer"));
 }
 
-TEST(a_frequency_nobody_knows_is_left_to_the_kernel)
+TEST(a_tsc_is_relied_on_only_with_its_frequency)
 {
     struct vm_doc doc = doc_of(1);
     struct qemu_host host = { .emulated = true };
     AUTO_FREE char *doubted = qemu_kernel_args(&doc, &host);
 
-    ASSERT(!strstr(doubted, "tsc"));
-    host.tsc_trusted = true;
+    ASSERT_HAS(doubted, " tsc=unstable ");
+    ASSERT(!strstr(doubted, "tsc=reliable"));
+    ASSERT(!strstr(doubted, "tsc_early_khz"));
+    host.tsc_khz = 2299998;
     AUTO_FREE char *trusted = qemu_kernel_args(&doc, &host);
-    ASSERT_HAS(trusted, " tsc=reliable ");
-    ASSERT(!strstr(trusted, "tsc_early_khz"));
+    ASSERT_HAS(trusted, " tsc=reliable tsc_early_khz=2299998 ");
+    ASSERT(!strstr(trusted, "tsc=unstable"));
 }
 
 TEST(a_comma_in_the_id_does_not_become_an_option)

@@ -1,6 +1,8 @@
 #include "host/vmm/qemu/console.h"
+#include "base/mem.h"
 #include "base/str.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static enum console_news read_line(const char *line)
@@ -15,6 +17,18 @@ static enum console_news read_line(const char *line)
     return CONSOLE_NOTHING;
 }
 
+/* A VM whose kernel says one of these is not one to make copies of. */
+static bool is_trouble(const char *line)
+{
+    static const char *const words[] = { "soft lockup", "hard LOCKUP", "detected stall",
+                                         "Marking clocksource", "blocked for more than" };
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (strstr(line, words[i]))
+            return true;
+    return false;
+}
+
 enum console_news console_feed(struct console *c, const char *data, size_t len)
 {
     enum console_news news = CONSOLE_NOTHING;
@@ -27,6 +41,10 @@ enum console_news console_feed(struct console *c, const char *data, size_t len)
             if (n > news)
                 news = n;
             c->line_len = 0;
+            if (!c->trouble[0] && is_trouble(c->line)) {
+                AUTO_FREE char *text = str_printable(c->line);
+                snprintf(c->trouble, sizeof(c->trouble), "%s", text);
+            }
         } else if (c->line_len < CONSOLE_LINE_MAX && data[i] != '\0') {
             c->line[c->line_len++] = data[i];
         }

@@ -1,6 +1,6 @@
-/* console.h - what the guest wrote to its console: the last 16 KiB, and the boot stages told
- * there. Guest text is never trusted: it only raises a stage, and is made printable when shown.
- * Pure; never waits. */
+/* console.h - what the guest wrote to its console: the last 16 KiB, the boot stages told there, and
+ * whether the kernel complains about its clock or a stuck CPU. Guest text is never trusted: it is
+ * made printable when shown. Pure; never waits. */
 #pragma once
 #include <stddef.h>
 #include <stdint.h>
@@ -21,6 +21,7 @@ struct console {
     uint64_t total; /* bytes ever written */
     char line[CONSOLE_LINE_MAX + 1];
     size_t line_len;
+    char trouble[CONSOLE_LINE_MAX + 1]; /* the first such line; "": none */
     char ring[CONSOLE_KEEP];
 };
 

@@ -64,3 +64,29 @@ TEST(only_the_last_bytes_are_kept)
     ASSERT(strncmp(all, "line ", 5) == 0);
     ASSERT(!strstr(all, "line 10\n"));
 }
+
+TEST(a_kernel_that_complains_about_clock_or_cpu_is_noticed)
+{
+    static const char *const lines[] = {
+        "[   32.1] watchdog: BUG: soft lockup - CPU#0 stuck for 26s! [gcs:1]\r\n",
+        "[   60.0] rcu: INFO: rcu_preempt self-detected stall on CPU\r\n",
+        "[   60.0] rcu: INFO: rcu_sched detected stalls on CPUs/tasks:\r\n",
+        "[    9.9] clocksource: timekeeping watchdog on CPU1: Marking clocksource 'tsc' as "
+        "unstable "
+        "because the skew is too large:\r\n",
+        "[  246.0] INFO: task kworker/0:1:10 blocked for more than 120 seconds.\r\n",
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
+        AUTO_FREE struct console *c = mem_new(struct console);
+
+        feed(c, "[    0.0] tsc: Marking TSC unstable due to boot parameter\n");
+        feed(c, "[    1.0] clocksource: Switched to clocksource tsc\n");
+        ASSERT_STR(c->trouble, "");
+        feed(c, lines[i]);
+        ASSERT(c->trouble[0]);
+        feed(c, "[   99.0] watchdog: BUG: soft lockup - CPU#7\n");
+        ASSERT(!strstr(c->trouble, "CPU#7")); /* the first one is told */
+        ASSERT(!strchr(c->trouble, '\r'));
+    }
+}

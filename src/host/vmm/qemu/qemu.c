@@ -143,6 +143,7 @@ static void qemu_free(struct vmm *v)
     free(q->run_root);
     free(q->jail_dir);
     free(q->accel_file);
+    free(q->tsc_file);
     free(q);
 }
 
@@ -184,6 +185,7 @@ static void info(struct vmm *v, struct vmm_info *ret)
     ret->clone = q->form == QEMU_CLONE;
     ret->want_template = q->want_template && q->version[0] && qemu_has_templates(q);
     snprintf(ret->cold_why, sizeof(ret->cold_why), "%s", q->cold_why);
+    snprintf(ret->trouble, sizeof(ret->trouble), "%s", q->console.trouble);
 }
 
 static enum vm_stage stage(struct vmm *v)
@@ -221,6 +223,7 @@ static const struct vmm_ops qemu_ops = {
     .nic_remove = qemu_nic_remove,
     .pci_add = qemu_pci_add,
     .pci_remove = qemu_pci_remove,
+    .judge = qemu_judge,
     .set_memory = qemu_set_memory,
     .set_cpus = qemu_set_cpus,
 };

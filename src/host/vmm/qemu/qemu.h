@@ -1,7 +1,7 @@
 /* qemu.h - the QEMU backend of vmm.h: a jailed qemu-system-x86_64 per VM, a private link to its
  * guest, its console captured. Everything it creates is in the ledger of the document's run_dir
- * before it exists. <run root>/uids and <run root>/accel are shared by all VMs of the host; the
- * run root is two levels above run_dir (<run root>/<namespace>/<id>). */
+ * before it exists. <run root>/uids, accel and tsc are shared by all VMs of the host; the run root
+ * is two levels above run_dir (<run root>/<namespace>/<id>). */
 #pragma once
 #include "base/err.h"
 
@@ -13,6 +13,7 @@ struct loop;
 struct template_info;
 struct vm_doc;
 struct vmm;
+struct vmm_template_opts;
 
 #define QEMU_PROGRAM "qemu-system-x86_64"
 #define QEMU_REMEDY "install qemu-system-x86 from bookworm-backports; scripts/deps does it"
@@ -27,12 +28,8 @@ struct vmm *qemu_vmm_new(struct loop *loop);
 /* Builds the template that VMs of this document are cloned from, in doc->template_dir; the
  * document's sizes do not matter. Waits for a whole boot. A good one that is there is left alone:
  * then *ret_made is false. Caller releases *ret. ERR_EXISTS: another builder is at work. */
-struct qemu_build_opts {
-    bool wait;  /* for the other builder */
-    bool again; /* also if there is a good one */
-};
 int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc,
-                        const struct qemu_build_opts *opts, struct template_info *ret,
+                        const struct vmm_template_opts *opts, struct template_info *ret,
                         bool *ret_made, struct err *err);
 
 /* For tests: other places to look for acceleration than the host's own. Borrowed. */

@@ -10,10 +10,12 @@
 #include "proto/qmp.h"
 
 #include <fcntl.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/sysinfo.h>
+#include <sys/utsname.h>
 #include <sys/wait.h>
 
 #define CPUINFO_MAX (8u << 20)
@@ -21,6 +23,9 @@
 /* A clone that has not come to life by then is given up. It takes a tenth of a second, but fifty at
  * once on two processors take turns, and a cold start would not be sooner there. */
 #define RESTORE_NS (30 * NS_PER_S)
+
+/* If QEMU crashes before that, its template is a suspect. */
+#define SUSPECT_NS (10 * NS_PER_S)
 
 #define MEMORY_FIRST (UINT64_C(512) << 20)
 
@@ -34,11 +39,18 @@
 #define CPUS_MIN 4
 #define CPUS_MAX 16
 
+/* What an emulated guest is told. A clone was told when its template booted. */
+static uint32_t frequency(const struct qemu *q)
+{
+    if (!q->accel.emulated)
+        return 0;
+    return q->form == QEMU_CLONE ? q->tpl.info.tsc_khz : tsc_khz(&q->tsc_env);
+}
+
 struct qemu_host qemu_host_of(const struct qemu *q)
 {
     return (struct qemu_host){ .emulated = q->accel.emulated,
-                               .tsc_trusted = q->accel.emulated && accel_tsc_trusted(),
-                               .tsc_khz = q->accel.emulated ? accel_tsc_khz(NULL) : 0,
+                               .tsc_khz = frequency(q),
                                .form = q->form,
                                .vcpus = q->doc.cpus,
                                .code_cache_mib = q->doc.code_cache_mib };
@@ -94,29 +106,35 @@ static void fill_tpl_doc(struct qemu *q)
     q->tpl_doc.scsi_controllers = 1; /* one too many harms nobody */
 }
 
-/* All that the saved state depends on. The command line has the machine, the processor model, the
- * TSC's frequency and the agent's settings in it. */
+/* All that the saved state depends on. The command line has the machine, the processor model and
+ * the agent's settings in it. The TSC's frequency is not in the key, since two measurements of it
+ * differ: the header has it, and check_frequency() compares. */
 char *qemu_template_identity(struct qemu *q)
 {
     AUTO_FD int program = open(q->program, O_RDONLY | O_CLOEXEC);
     AUTO_FREE char *kernel = template_file_identity(q->kernel_fd),
                    *initrd = template_file_identity(q->initrd_fd),
-                   *qemu = template_file_identity(program), *cpuinfo = NULL, *cpu = NULL;
+                   *qemu = template_program_identity(program), *cpuinfo = NULL, *cpu = NULL;
     AUTO(strv_release) struct strv args = { 0 };
     struct qemu_host host = qemu_host_of(q);
     struct sbuf b = { 0 };
+    struct utsname u;
     size_t len;
 
     fill_tpl_doc(q);
     struct vm_doc doc = q->tpl_doc;
     doc.id = "template";
     host.form = QEMU_TEMPLATE;
+    host.tsc_khz = host.tsc_khz > 0; /* whether it is known decides how the kernel keeps time */
     qemu_cmdline(&doc, q->program, &host,
                  &(struct qemu_fds){ QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_RAM },
                  &args);
     if (file_read_all(q->accel_env.cpuinfo, CPUINFO_MAX, &cpuinfo, &len) == 0)
         cpu = template_cpu_identity(cpuinfo);
-    sbuf_addf(&b, "kernel %s\ninitrd %s\nqemu %s\n%s", kernel, initrd, qemu, cpu ? cpu : "");
+    sbuf_addf(&b, "kernel %s\ninitrd %s\nqemu %s\n", kernel, initrd, qemu);
+    if (!q->accel.emulated && uname(&u) == 0)
+        sbuf_addf(&b, "host %s %s\n", u.release, u.version); /* KVM is a part of it */
+    sbuf_adds(&b, cpu ? cpu : "");
     for (size_t i = 0; i < args.n; i++)
         sbuf_addf(&b, "%s\n", args.v[i]);
     return sbuf_take(&b);
@@ -156,6 +174,38 @@ static void say_missing(struct qemu *q, const char *identity)
              F_STR("reason", why));
 }
 
+/* Guests that were calibrated for another frequency have a wrong clock here. */
+static int check_frequency(const struct qemu *q, struct err *err)
+{
+    uint32_t theirs = q->tpl.info.tsc_khz, ours = frequency(q);
+
+    if (tsc_same(theirs, ours))
+        return 0;
+    return err_set(err, ERR_STATE, "template %s is for a TSC of %u kHz, this host's has %u kHz",
+                   q->tpl_key, theirs, ours);
+}
+
+/* Who has just failed to build it will fail again: then nobody asks for it, for a while. */
+static bool recently_failed(struct qemu *q)
+{
+    struct template_failure f;
+
+    if (!template_failure(q->doc.template_dir, q->tpl_key, &f) ||
+        loop_wall(q->loop) >= template_retry_at(&f))
+        return false;
+    snprintf(q->cold_why, sizeof(q->cold_why), "the last build of its template failed: %.100s",
+             f.why);
+    return true;
+}
+
+int qemu_draft_open(struct qemu *q, struct err *err)
+{
+    AUTO_FREE char *identity = qemu_template_identity(q);
+
+    template_key_of(identity, q->tpl_key);
+    return template_open_draft(q->doc.template_draft, q->tpl_key, &q->tpl, err);
+}
+
 void qemu_template_look(struct qemu *q)
 {
     struct err err = ERR_INIT;
@@ -169,9 +219,14 @@ void qemu_template_look(struct qemu *q)
     if (!fits(q))
         return;
     if (template_open(q->doc.template_dir, q->tpl_key, &q->tpl, &err) == 0) {
-        template_touch(q->doc.template_dir, q->tpl_key);
-        return;
+        if (check_frequency(q, &err) == 0) {
+            template_touch(q->doc.template_dir, q->tpl_key);
+            return;
+        }
+        template_close(&q->tpl);
     }
+    if (recently_failed(q))
+        return;
     q->want_template = true;
     if (err.code == ERR_NOT_FOUND) {
         say_missing(q, identity);
@@ -277,6 +332,50 @@ static int check_maker(struct qemu *q, struct err *err)
                    q->tpl.info.vmm_version, q->version);
 }
 
+/* Whether QEMU crashed, or stopped the VM with a status that means the same. */
+static bool is_fault(const struct qemu_proc *p)
+{
+    static const int faults[] = { SIGABRT, SIGSEGV, SIGBUS, SIGILL, SIGFPE, SIGTRAP, SIGSYS };
+
+    for (size_t i = 0; WIFSIGNALED(p->exit.status) && i < ARRAY_LEN(faults); i++)
+        if (WTERMSIG(p->exit.status) == faults[i])
+            return true;
+    return str_eq(p->stopped, "internal-error");
+}
+
+void qemu_clone_ended(struct qemu *q, struct qemu_proc *p)
+{
+    if (q->form != QEMU_CLONE || q->restored_at == 0 || q->doc.template_draft ||
+        loop_now(q->loop) - q->restored_at > SUSPECT_NS || !is_fault(p))
+        return;
+    q->restored_at = 0; /* told once */
+    if (template_strike(q->doc.template_dir, q->tpl_key, p->exit.why)) {
+        q->want_template = true;
+        log_warn(&q->life, "template marked bad, it will be built again",
+                 F_STR("template", q->tpl_key), F_STR("reason", p->exit.why));
+    }
+}
+
+void qemu_judge(struct vmm *v, const char *why)
+{
+    struct qemu *q = qemu_of(v);
+    bool clone = q->form == QEMU_CLONE && !q->doc.template_draft;
+    struct err err = ERR_INIT;
+
+    if (why)
+        tsc_forget(&q->tsc_env); /* what it was told may have been wrong */
+    if (!clone)
+        return;
+    if (!why)
+        template_absolve(q->doc.template_dir, q->tpl_key);
+    else if (template_mark_bad(q->doc.template_dir, q->tpl_key, why, &err) < 0)
+        log_error(&q->life, "a bad template stays in use; remove it: lcow template rm",
+                  F_STR("template", q->tpl_key), F_ERR(&err));
+    else
+        log_warn(&q->life, "template marked bad, it will be built again",
+                 F_STR("template", q->tpl_key), F_STR("reason", why));
+}
+
 /* QEMU itself refused what the store believes to be good: the next one shall not try it again. */
 static void drop_unusable(struct ctx *ctx, struct qemu *q)
 {
@@ -284,7 +383,8 @@ static void drop_unusable(struct ctx *ctx, struct qemu *q)
     struct qemu_proc *p = q->proc;
     struct err ignored = ERR_INIT;
 
-    if (latch_wait(&limited, &p->gone, "qemu's end", &ignored) < 0 || !WIFEXITED(p->exit.status))
+    if (latch_wait(&limited, &p->gone, "qemu's end", &ignored) < 0 || !WIFEXITED(p->exit.status) ||
+        q->doc.template_draft)
         return;
     q->want_template = true;
     if (template_remove(q->doc.template_dir, q->tpl_key, &ignored) == 0)
@@ -300,6 +400,7 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
     int span = timeline_begin(t, TRACK_VMM, "restore", loop_now(q->loop));
     int r = qemu_migration_prepare(&limited, q, err);
 
+    q->restored_at = loop_now(q->loop);
     if (r == 0)
         r = qmp_client_call(&limited, q->proc->qmp, "migrate-incoming", incoming_args, NULL, NULL,
                             err);

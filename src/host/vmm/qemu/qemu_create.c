@@ -52,6 +52,7 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->doc.initrd = keep(q, doc->initrd);
     q->doc.agent_log_level = keep(q, doc->agent_log_level);
     q->doc.template_dir = keep(q, doc->template_dir);
+    q->doc.template_draft = keep(q, doc->template_draft);
     q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
     q->life.cancel = &q->life_cancel;
     q->run_root = run_root_of(doc->run_dir);
@@ -61,6 +62,8 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->jail_dir = str_format("%s/jail", doc->run_dir);
     q->accel_file = str_format("%s/accel", q->run_root);
     q->accel_env = accel_env_of_host(q->accel_file);
+    q->tsc_file = str_format("%s/tsc", q->run_root);
+    q->tsc_env = tsc_env_of_host(q->tsc_file);
     if (q->test_env) {
         q->accel_env.cpuinfo = q->test_env->cpuinfo;
         q->accel_env.kvm = q->test_env->kvm;
@@ -77,6 +80,7 @@ static void drop_doc(struct qemu *q)
     free(TAKE_PTR(q->run_root));
     free(TAKE_PTR(q->jail_dir));
     free(TAKE_PTR(q->accel_file));
+    free(TAKE_PTR(q->tsc_file));
     q->doc = (struct vm_doc){ 0 };
     q->life = q->root;
 }
@@ -97,6 +101,7 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 
     loop_rand(q->loop, q->boot.token, sizeof(q->boot.token));
     loop_rand(q->loop, q->boot.seed, sizeof(q->boot.seed));
+    q->boot.repeat = q->doc.template_draft != NULL;
     enum log_level level;
     if (q->doc.agent_log_level && log_level_parse(q->doc.agent_log_level, &level) == 0)
         q->boot.log_level = (uint8_t)(level + 1);
@@ -133,7 +138,9 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
         return -1;
     if (qemu_image_open(ctx, q->doc.kernel, q->doc.initrd, &q->kernel_fd, &q->initrd_fd, err) < 0)
         return -1;
-    if (doc->template_dir)
+    if (doc->template_draft && qemu_draft_open(q, err) < 0)
+        return -1;
+    if (doc->template_dir && !doc->template_draft)
         qemu_template_look(q);
     if (make_owned(q, err) < 0)
         return -1;

@@ -13,6 +13,7 @@
 #include "host/vmm/qemu/console.h"
 #include "host/vmm/qemu/qlink.h"
 #include "host/vmm/qemu/qmp_client.h"
+#include "host/vmm/qemu/tsc.h"
 #include "host/vmm/vmm.h"
 #include "proto/link.h"
 
@@ -114,8 +115,9 @@ struct qemu {
     struct vm_doc doc; /* strings owned by texts */
     char *texts[8];
     size_t n_texts;
-    char *program, *run_root, *jail_dir, *accel_file;
+    char *program, *run_root, *jail_dir, *accel_file, *tsc_file;
     struct accel_env accel_env;
+    struct tsc_env tsc_env;
     struct accel_choice accel;
     int kernel_fd, initrd_fd;
     struct ledger *ledger;
@@ -127,6 +129,8 @@ struct qemu {
     struct vm_doc tpl_doc; /* of template and clones; strings are doc's or constant */
     char tpl_key[TEMPLATE_KEY_SIZE];
     bool want_template;
+    uint64_t
+        restored_at; /* loop_now(): when a clone was told to restore its template; 0: not yet */
     char cold_why[160];
 
     /* From start on. */
@@ -183,6 +187,11 @@ void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 /* What it can grow to, on this host. */
 void qemu_cap_doc(struct vm_doc *doc);
 void qemu_template_look(struct qemu *q);
+int qemu_draft_open(struct qemu *q, struct err *err); /* the document's */
+/* A clone's QEMU has ended, or was ended because it stopped by itself. If that is perhaps its
+ * template's fault, the template is told. */
+void qemu_clone_ended(struct qemu *q, struct qemu_proc *p);
+void qemu_judge(struct vmm *v, const char *why);
 char *qemu_template_identity(struct qemu *q);
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
 struct qemu_host qemu_host_of(const struct qemu *q);

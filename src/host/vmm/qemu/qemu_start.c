@@ -27,6 +27,7 @@ static void publish(struct qemu *q, const struct vmm_exit *exit)
 
 void qemu_proc_ended(struct qemu *q, struct qemu_proc *p)
 {
+    qemu_clone_ended(q, p);
     if (q->proc == p && !q->proving)
         publish(q, &p->exit);
     waitq_wake_all(&q->stage_q);
@@ -207,7 +208,8 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     r = start_once(ctx, q, err);
     if (r == 0)
         r = qemu_clone_restore(ctx, q, err);
-    if (r == 0 || ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom))
+    if (r == 0 || q->doc.template_draft || ctx_check(ctx, &over) < 0 ||
+        (q->proc && q->proc->gone.set && q->proc->exit.oom))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
     log_warn(&q->life, "no clone, going on with a cold start", F_ERR(err));

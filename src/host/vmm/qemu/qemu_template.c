@@ -64,6 +64,7 @@ static void fill_info(struct qemu *q, char *identity, struct template_info *info
                                     .max_memory_mib = q->tpl_doc.max_memory_mib,
                                     .max_cpus = q->tpl_doc.max_cpus,
                                     .emulated = q->accel.emulated,
+                                    .tsc_khz = qemu_host_of(q).tsc_khz,
                                     .created_ns = loop_wall(q->loop) };
     memcpy(info->key, q->tpl_key, sizeof(info->key));
     snprintf(info->vmm_version, sizeof(info->vmm_version), "%s", q->version);
@@ -94,8 +95,15 @@ static void prune(struct ctx *ctx, struct qemu *q)
         log_warn(ctx, "old templates stay", F_ERR(&err));
 }
 
-static int build(struct ctx *ctx, struct qemu *q, struct template_draft *draft,
-                 struct template_info *info, struct err *err)
+static int check_console(const struct qemu *q, struct err *err)
+{
+    const char *said = q->console.trouble;
+
+    return said[0] ? err_set(err, ERR_DATA_LOSS, "the guest's kernel says: %s", said) : 0;
+}
+
+static int build(struct ctx *ctx, struct qemu *q, const struct vmm_template_opts *opts,
+                 struct template_draft *draft, struct template_info *info, struct err *err)
 {
     AUTO_FREE char *identity = qemu_template_identity(q);
 
@@ -106,10 +114,22 @@ static int build(struct ctx *ctx, struct qemu *q, struct template_draft *draft,
     q->draft = draft;
     q->form = QEMU_TEMPLATE;
     if (q->vmm.ops->start(ctx, &q->vmm, err) < 0 || check_version(q, err) < 0 ||
-        await_ready(ctx, q, err) < 0 || save(ctx, q, err) < 0 || end_vm(ctx, q, err) < 0)
+        await_ready(ctx, q, err) < 0 || save(ctx, q, err) < 0 || end_vm(ctx, q, err) < 0 ||
+        check_console(q, err) < 0)
         return -1;
     fill_info(q, TAKE_PTR(identity), info);
-    return template_draft_commit(draft, q->doc.template_dir, info, err);
+    if (template_draft_seal(draft, info, err) < 0)
+        return -1;
+    if (opts->prove && opts->prove(ctx, opts->arg, draft->path, err) < 0)
+        return -1;
+    return template_draft_publish(draft, q->doc.template_dir, info->key, err);
+}
+
+/* Not if it was interrupted: then it says nothing about the next one. */
+static void note_failure(struct qemu *q, const struct err *err)
+{
+    if (err->code != ERR_CANCELLED && q->tpl_key[0])
+        template_note_failure(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), err->msg);
 }
 
 /* Whatever the outcome, nothing of it stays. */
@@ -151,7 +171,7 @@ static int prove_accel(struct ctx *ctx, struct loop *loop, const struct vm_doc *
 }
 
 int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc *doc,
-                        const struct qemu_build_opts *opts, struct template_info *ret,
+                        const struct vmm_template_opts *opts, struct template_info *ret,
                         bool *ret_made, struct err *err)
 {
     struct template_draft draft = { .ram_fd = -1, .state_fd = -1 };
@@ -172,10 +192,12 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
         *ret = q->tpl.info;
         q->tpl.info.identity = NULL;
     } else if (r == 0) {
-        r = build(ctx, q, &draft, ret, err);
+        r = build(ctx, q, opts, &draft, ret, err);
         *ret_made = r == 0;
         if (r == 0)
             prune(ctx, q);
+        else
+            note_failure(q, err);
     }
     template_draft_abort(&draft);
     if (take_back(q, &lost) < 0)

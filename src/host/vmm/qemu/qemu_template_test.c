@@ -15,6 +15,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/utsname.h>
 #include <unistd.h>
 
 struct fixture {
@@ -55,7 +56,7 @@ static bool build(struct fixture *f, char key[TEMPLATE_KEY_SIZE])
 
     name(f, "builder");
     ASSERT_OK(qemu_template_build(&patient, f->rig.ctx->loop, &f->rig.doc,
-                                  &(struct qemu_build_opts){ 0 }, &info, &made, &err),
+                                  &(struct vmm_template_opts){ 0 }, &info, &made, &err),
               err);
     ASSERT_EQ(access(f->rig.run_dir, F_OK), -1); /* ledger and jail are gone */
     ASSERT_STR(info.vmm_version, "10.0.1");
@@ -108,7 +109,9 @@ TEST_FIBER(a_template_is_built_once)
     finish(&f);
 }
 
-static void start_cold(struct fixture *f, const char *part, const char *why, bool removed)
+/* wants: that a template is built; left: how many there are then. */
+static void start_cold_with(struct fixture *f, const char *part, const char *why, bool wants,
+                            size_t left)
 {
     struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
     struct vmm_info info;
@@ -125,14 +128,26 @@ static void start_cold(struct fixture *f, const char *part, const char *why, boo
     ASSERT(!info.clone);
     ASSERT(info.cold_why[0]);
     ASSERT_HAS(info.cold_why, why);
-    ASSERT_EQ(info.want_template, removed);
+    ASSERT_EQ(info.want_template, wants);
     ASSERT(info.pid > 0);
     while (v->ops->stage(v) < VM_STAGE_INIT)
         ASSERT_OK(fiber_sleep(f->rig.ctx, 1000 * 1000, &err), err);
-    ASSERT_EQ(count(f), removed ? 0 : 1);
+    ASSERT_EQ(count(f), left);
     end(f, v);
     f->rig.ctx = before;
 }
+
+static void start_cold(struct fixture *f, const char *part, const char *why, bool removed)
+{
+    start_cold_with(f, part, why, removed, removed ? 0 : 1);
+}
+
+static void start_wants(struct fixture *f, const char *part, const char *why)
+{
+    start_cold_with(f, part, why, true, 1);
+}
+
+static void cold_why(struct fixture *f, uint32_t memory_mib, char ret[160]);
 
 TEST_FIBER(a_clone_that_fails_is_a_cold_start)
 {
@@ -164,7 +179,177 @@ TEST_FIBER(a_clone_that_is_killed_at_any_command_is_a_cold_start)
     for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
         snprintf(part, sizeof(part), "dies-at-%u", i + 1);
         start_cold(&f, part, at[i], false);
+        template_absolve(f.templates, key);
     }
+    finish(&f);
+}
+
+/* Nobody knows whose fault one is; after two, nobody tries that template again. */
+TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    char key[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    f.rig.doc.cpus = 2;
+    start_cold(&f, "dies-at-1", "", false); /* before the restore: not the template's fault */
+    start_cold(&f, "dies-at-1", "", false);
+    start_cold(&f, "dies-at-3", "", false);
+    ASSERT_OK(template_open(f.templates, key, &t, &err), err);
+    template_close(&t);
+    start_wants(&f, "dies-at-3", "");
+    ASSERT_FAIL(template_open(f.templates, key, &t, &err), err, ERR_DATA_LOSS);
+    ASSERT_HAS(err.msg, "2 clones failed one after the other");
+    cold_why(&f, 256, why);
+    ASSERT_HAS(why, "marked bad");
+    ASSERT(build(&f, key)); /* in its place */
+    cold_why(&f, 256, why);
+    ASSERT_STR(why, "");
+    finish(&f);
+}
+
+/* Somebody has compared the clock of a VM of that form. */
+static void judge(struct fixture *f, enum qemu_form form, const char *why)
+{
+    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct err err = ERR_INIT;
+
+    name(f, "judged");
+    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
+    qemu_of(v)->form = form;
+    v->ops->judge(v, why);
+    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    v->ops->free(v);
+}
+
+TEST_FIBER(a_template_whose_clones_clock_is_wrong_is_marked_bad)
+{
+    char key[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+
+    open_fixture(ctx, &f);
+    ASSERT(build(&f, key));
+    judge(&f, QEMU_CLONE, NULL);
+    judge(&f, QEMU_COLD, "its clock runs 1 % too fast"); /* the template is not to blame */
+    cold_why(&f, 256, why);
+    ASSERT_STR(why, "");
+    judge(&f, QEMU_CLONE, "its clock runs 1 % too fast");
+    cold_why(&f, 256, why);
+    ASSERT_HAS(why, "marked bad: its clock runs 1 % too fast");
+    finish(&f);
+}
+
+static int refuse(struct ctx *ctx, void *arg, const char *draft, struct err *err)
+{
+    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    unsigned *asked = arg;
+
+    (void)ctx;
+    ++*asked;
+    ASSERT_EQ(access(draft, F_OK), 0);
+    ASSERT_FAIL(template_open_draft(draft, "0123456789abcdef0123456789abcdef", &t, err), *err,
+                ERR_DATA_LOSS); /* it is whole, and another */
+    return err_set(err, ERR_DATA_LOSS, "its clock runs 96 %% too slow");
+}
+
+TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
+{
+    AUTO(template_info_release) struct template_info info = { 0 };
+    AUTO_FREE struct template_failure *all = NULL;
+    struct ctx patient = ctx_root(ctx->loop);
+    char key[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+    struct err err = ERR_INIT;
+    unsigned asked = 0;
+    bool made = true;
+
+    open_fixture(ctx, &f);
+    name(&f, "builder");
+    const struct vmm_template_opts opts = { .prove = refuse, .arg = &asked };
+    ASSERT_FAIL(qemu_template_build(&patient, ctx->loop, &f.rig.doc, &opts, &info, &made, &err),
+                err, ERR_DATA_LOSS);
+    ASSERT_EQ(asked, 1);
+    ASSERT(!made);
+    ASSERT_EQ(count(&f), 0);
+    ASSERT_EQ(template_failures(f.templates, &all), 1);
+    ASSERT_HAS(all[0].why, "96 % too slow");
+    ASSERT_EQ(access(f.rig.run_dir, F_OK), -1);
+    /* Whoever starts now says so, and does not have it built again at once. */
+    cold_why(&f, 256, why);
+    ASSERT_HAS(why, "the last build of its template failed");
+    ASSERT_HAS(why, "96 % too slow");
+    start_cold_with(&f, "first", "failed", false, 0);
+    /* An administrator does. */
+    ASSERT(build(&f, key));
+    ASSERT_STR(key, all[0].key);
+    cold_why(&f, 256, why);
+    ASSERT_STR(why, "");
+    finish(&f);
+}
+
+/* The lines of the key that a VM of this fixture would have. */
+static char *identity(struct fixture *f, bool kvm)
+{
+    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct err err = ERR_INIT;
+
+    name(f, "identity");
+    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
+    qemu_of(v)->accel.emulated = !kvm;
+    char *text = qemu_template_identity(qemu_of(v));
+    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    v->ops->free(v);
+    return text;
+}
+
+TEST_FIBER(the_key_has_the_hosts_kernel_with_kvm_only)
+{
+    struct fixture f;
+    struct utsname u;
+
+    open_fixture(ctx, &f);
+    AUTO_FREE char *kvm = identity(&f, true), *tcg = identity(&f, false);
+    ASSERT_EQ(uname(&u), 0);
+    ASSERT_HAS(kvm, u.release);
+    ASSERT(!strstr(tcg, u.release));
+    AUTO_FREE char *updated = str_dup(kvm);
+    strstr(updated, "\nhost ")[6] ^= 1;
+    AUTO_FREE char *why = template_difference(kvm, updated);
+    ASSERT_STR(why, "another kernel of the host");
+    finish(&f);
+}
+
+/* Two measurements of a frequency differ a little: no reason to build another template. A frequency
+ * that is really another is one. */
+TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
+{
+    AUTO_FREE char *boot_id = NULL;
+    char key[TEMPLATE_KEY_SIZE], why[160];
+    struct fixture f;
+    size_t len;
+
+    open_fixture(ctx, &f);
+    AUTO_FREE char *tsc = str_format("%s/tsc", f.rig.place.dir);
+    ASSERT_EQ(file_read_all("/proc/sys/kernel/random/boot_id", 256, &boot_id, &len), 0);
+    boot_id[strcspn(boot_id, "\n")] = '\0';
+    AUTO_FREE char *first = str_format("%s tsc 2300000\n", boot_id),
+                   *near = str_format("%s tsc 2300099\n", boot_id),
+                   *far = str_format("%s tsc 2400000\n", boot_id);
+    ASSERT_EQ(file_write(tsc, first, strlen(first), 0600), 0);
+    ASSERT(build(&f, key));
+    cold_why(&f, 256, why);
+    if (strstr(why, "no template yet"))
+        tap_skip("this machine's clock does not go by its TSC");
+    ASSERT_STR(why, "");
+    ASSERT_EQ(file_write(tsc, near, strlen(near), 0600), 0);
+    cold_why(&f, 256, why);
+    ASSERT_STR(why, "");
+    ASSERT_EQ(file_write(tsc, far, strlen(far), 0600), 0);
+    cold_why(&f, 256, why);
+    ASSERT_HAS(why, "is for a TSC of 2300000 kHz, this host's has 2400000 kHz");
     finish(&f);
 }
 
