@@ -251,7 +251,12 @@ static void check_templates(struct ctx *ctx, struct doctor *d)
         template_close(&t);
     }
     free(keys);
-    if (bad > 0)
+    AUTO_FREE struct template_failure *failed = NULL;
+    size_t n_failed = template_failures(c->template_dir, &failed);
+    if (n_failed > 0)
+        doctor_say(d, DOCTOR_WARNING, "lcow template build", "the last build of %s failed: %s",
+                   failed[0].key, failed[0].why);
+    else if (bad > 0)
         doctor_say(d, DOCTOR_WARNING, "lcow template build", "%zu of %zu in %s cannot be used: %s",
                    bad, n, c->template_dir, err.msg);
     else if (n == 0)

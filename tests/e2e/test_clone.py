@@ -1,5 +1,6 @@
 """Templates as pods use them: built in the background after the first cold start, then cloned."""
 
+import json
 import os
 
 from e2e import test
@@ -16,6 +17,10 @@ def is_clone(t):
         return b"-incoming" in f.read().split(b"\0")
 
 
+def clock(t, name):
+    return json.loads(t.lcow("inspect", name).out)["vm"]["clock"]["state"]
+
+
 @test("the first cold start has a template built; the next container's VM is a clone", runc=False,
       deadline=400)
 def in_the_background(t):
@@ -29,6 +34,7 @@ def in_the_background(t):
     t.detach("c2", "sleep", "1000")
     t.check(is_clone(t), "no clone", t.containerd.log[-3000:])
     t.equal(t.exec("c2", "echo", "alive").out, "alive\n")
+    t.until(lambda: clock(t, "c2") == "good", "its clock is compared with the host's", seconds=60)
     t.equal(t.containerd.log.count(COLD), 1, "cold starts")
     t.must("tasks", "kill", "-s", "SIGKILL", "c2")
     t.await_status("c2", "STOPPED")

@@ -73,6 +73,7 @@ def refused(t, khz, why):
     failed = json.loads(t.lcow("template", "ls", "--json").out)
     t.equal([f["good"] for f in failed], [False])
     t.equal(failed[0]["key"], names[0][len("failed-"):])
+    t.match("the last build of .* failed", flat(t.lcow("doctor").out))
     return r
 
 
