@@ -137,7 +137,7 @@ def by_calls(t):
     shim, (pid, _) = t.shim_pid(), t.tasks()["c1"]
     events = t.events()
     t.equal(delete(t, "c1")[:2], (pid, 137))
-    t.equal(containers(t), ["c2", "p"])
+    t.until(lambda: containers(t) == ["c2", "p"], "the shim has deleted it", 30)
     t.gone(pid)
     t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end was told", 20)
     t.equal(t.exec("c2", "sh", "-c", "exit 3").code, 3)

@@ -35,7 +35,7 @@
 #define DELETE_LIMIT (4200 * NS_PER_MS) /* containerd kills it after 5 s */
 #define CONNECT_LIMIT (100 * NS_PER_MS)
 #define ANSWER_LIMIT (1200 * NS_PER_MS)
-#define CALLS_LIMIT (1500 * NS_PER_MS) /* for Kill, Wait and Delete together */
+#define KILL_RESERVE (1200 * NS_PER_MS) /* what Kill, Wait and Delete leave for what follows */
 #define SHUTDOWN_LIMIT (100 * NS_PER_MS)
 /* For a shim that does not serve any more to end by itself. */
 #define OWNER_PATIENCE (2 * NS_PER_S)
@@ -242,7 +242,8 @@ static void told(struct deletion *d, uint32_t pid, uint32_t status, const Timest
 /* 0: it is ended and deleted. The shim tells containerd of it as of every other end. */
 static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
 {
-    struct ctx limit = ctx_with_timeout(ctx, CALLS_LIMIT);
+    uint64_t left = ctx_left(ctx);
+    struct ctx limit = ctx_with_timeout(ctx, left > KILL_RESERVE ? left - KILL_RESERVE : 1);
     struct ctx last = ctx_with_timeout(ctx, SHUTDOWN_LIMIT);
     char *id = (char *)d->args->id;
     KillRequest kill = KILL_REQUEST__INIT;
