@@ -3,6 +3,7 @@
 import glob
 import os
 import random
+import signal
 import subprocess
 import threading
 import time
@@ -47,6 +48,26 @@ def shim_killed(t):
     t.check(a.status().exit_code != 0, "exit 0", a.status())
     t.until(lambda: not t.qemu_pids(), "its VM has gone", 20)
     t.explains(pod.id, "shim")
+    t.equal(t.remove_pods(), [])
+
+
+@pod_test("the shim stopped while containerd starts: nothing of the pod stays alive", runc=False,
+          both=True)
+def shim_stopped(t):
+    pod = t.pod("p1")
+    a = pod.run("a", *FOREVER)
+    shim = t.shim_pid()
+    os.kill(shim, signal.SIGSTOP)
+    try:
+        restart(t)
+        await_dead(t, pod, a, seconds=60)
+        t.until(lambda: not t.qemu_pids() and not t.shim_pids(), "VM and shim have gone", 30)
+    finally:
+        try:
+            os.kill(shim, signal.SIGCONT)
+        except ProcessLookupError:
+            pass
+    t.check(a.status().exit_code != 0, "exit 0", a.status())
     t.equal(t.remove_pods(), [])
 
 
