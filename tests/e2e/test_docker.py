@@ -36,6 +36,7 @@ def run(t, d):
               "id -u; echo $A; pwd; hostname; cd /sys/fs/cgroup; "
               "cat memory.max memory/memory.limit_in_bytes 2>/dev/null; true"),
             f"1000\nB\n/tmp\nbox\n{64 << 20}")
+    t.match("docker-init", d("run", "--rm", "--init", IMAGE, "cat", "/proc/1/cmdline"))
     r = d.command("run", "-i", "--name", "c1", IMAGE, "sh", "-c", "cat; echo err >&2; exit 7",
                   stdin=b"from outside\n")
     t.equal((r.code, r.out, r.err), (7, "from outside\n", "err\n"))
@@ -171,8 +172,11 @@ def networks(t, d):
 
 @docker.test("docker: what a VM cannot share with the host is refused by its name", runc=False)
 def refused(t, d):
+    background(d, "other")
     for opts, pattern in ((("--network", "host"), "host's network namespace"),
                           (("--pid", "host"), "host's pid namespace"),
+                          (("--network", "container:other"), "network of the pod"),
+                          (("--pid", "container:other"), "cannot be joined"),
                           (("--ipc", "host"), "host's ipc namespace")):
         d.fails("run", "--rm", *opts, IMAGE, "true", pattern=pattern)
     t.equal(d("run", "--rm", IMAGE, "echo", "fine"), "fine")
