@@ -475,7 +475,7 @@ def a_shim_killed_while_it_left_is_replaced(w):
 
 
 def starts_and_deletes_beside_one_that_leaves(w):
-    for name in ("m1", "m2"):
+    for name in ("p", "m1", "m2"):  # the shim is p's: with its own bundle it would be given up
         w.start(name, "p")
     old = hold_one_that_leaves(w, "p", "p")
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
