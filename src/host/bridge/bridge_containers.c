@@ -135,7 +135,7 @@ int bridge_read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct
     if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, &p, err) < 0)
         return -1;
     if (p.clock == 0)
-        return err_set(err, ERR_UNIMPLEMENTED, "the guest does not tell its clock");
+        return err_set(err, ERR_UNIMPLEMENTED, "the guest did not report its clock");
     *ret_ns = p.clock;
     return 0;
 }

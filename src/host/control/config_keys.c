@@ -21,8 +21,8 @@ const struct config_key config_keys[] = {
       FIELD(memory_mib), "Memory of a VM." },
     { "vm", "cpus", KEY_U32, "1", 1, CONFIG_CPUS_MAX, FIELD(cpus), "Virtual CPUs of a VM." },
     { "vm", "nested_virtualization", KEY_BOOL, "false", 0, 0, FIELD(nested_virtualization),
-      "Offer the processor's virtualization (svm, vmx) to guests. Then whoever\n"
-      "is root in a VM also reaches KVM's code for nested guests on the host." },
+      "Offer the processor's virtualization (svm, vmx) to guests. Then root\n"
+      "in a VM also reaches KVM's code for nested guests on the host." },
     { "vm", "boot_timeout_s", KEY_U32, "60", 1, 120, FIELD(boot_timeout_s),
       "A VM whose agent has not answered by then is ended." },
     { "vm", "qemu", KEY_PROGRAM, "qemu-system-x86_64", 0, 0, FIELD(qemu),

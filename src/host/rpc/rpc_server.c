@@ -139,7 +139,7 @@ static bool same_user(int fd)
 static int accept_later(struct ctx *ctx, const struct listener *l, struct err *err)
 {
     if (log_rate_ok(&l->server->refused_log, loop_now(ctx->loop)))
-        log_error(ctx, "cannot accept connections, trying again", F_ERR(err));
+        log_error(ctx, "cannot accept connections; retrying", F_ERR(err));
     return fiber_sleep(ctx, ACCEPT_RETRY, err);
 }
 

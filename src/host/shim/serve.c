@@ -220,7 +220,7 @@ static void begin_watching(struct shim *s)
                                         .over = on_unstuck,
                                         .arg = s },
                   &s->stall, &err) < 0)
-        log_warn(NULL, "nobody will tell if the shim is stuck", F_ERR(&err));
+        log_warn(NULL, "no watcher: a stuck main loop will not be reported", F_ERR(&err));
 }
 
 static void note_event(const struct event *e)
