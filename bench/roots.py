@@ -177,7 +177,7 @@ def main():
     runs = int(sys.argv[1]) if len(sys.argv) > 1 else 3
     cells.prepare(["2.1"])
     make_image()
-    result = cells.run("lcow", "2.1", measure, runs, template="off")
+    result = cells.run("lcow", "2.1", measure, runs, template="off", rootfs="scratch")
     if isinstance(result, str):
         sys.exit(f"bench: error: {result}")
     for trouble in result.pop("troubles"):
