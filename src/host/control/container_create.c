@@ -220,11 +220,9 @@ static char *without_arguments(const char *uri)
     return uri ? str_ndup(uri, uri[0] == '/' ? strlen(uri) : strcspn(uri, "?#")) : NULL;
 }
 
-/* For `lcow logs`: we keep no output, but whoever does can be found by this. */
-static void note_output(struct ctx *ctx, struct container *c, const struct spec *spec)
+/* For `lcow logs`: the shim keeps no output, this says where the CRI or a log driver does. */
+static void note_output(struct ctx *ctx, struct container *c)
 {
-    c->log_name = annotation(spec, "io.kubernetes.cri.container-name");
-    c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
     c->log_uri = without_arguments(c->init->out);
     log_note(ctx, "output",
              (const struct log_field[]){ F_STR("pod-id", c->pod_id),
@@ -285,6 +283,9 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     c->no_writable_shares = options.no_writable_shares;
     c->scratch_quota_mib = options.scratch_quota_mib;
     c->privileged = options.privileged;
+    /* Before make_in_vm, which leaves only the annotations that the agent may see. */
+    c->log_name = annotation(spec, "io.kubernetes.cri.container-name");
+    c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
     if (spec_limits(spec, &c->limits, err) < 0)
         return -1;
     if (spec_terminal(spec) != rc->terminal)
@@ -302,6 +303,6 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
     fsm_step(&process_fsm, &c->init->state, PROCESS_EV_CREATED);
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
-    note_output(ctx, c, spec);
+    note_output(ctx, c);
     return 0;
 }
