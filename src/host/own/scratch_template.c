@@ -216,12 +216,16 @@ static int format(struct ctx *ctx, const char *file, const char *dir, struct err
     return judge(status, said, dir, err);
 }
 
+/* The first step does not end with its caller: its thread could make the file after that was
+ * removed. *ret_late: it has not ended in time, and may still do so. */
 static int make(struct ctx *ctx, const char *dir, uint32_t size_mib, const char *suffix,
-                int *ret_fd, struct err *err)
+                int *ret_fd, bool *ret_late, struct err *err)
 {
     struct job *names = job_new(dir, suffix, size_mib);
-    int r = run(ctx, job_new(dir, suffix, size_mib), begin, NULL, err);
+    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, DROP_NS);
+    int r = run(&limited, job_new(dir, suffix, size_mib), begin, NULL, err);
 
+    *ret_late = r < 0 && err->code == ERR_DEADLINE;
     if (r == 0)
         r = format(ctx, names->tmp, names->dir, err);
     if (r == 0)
@@ -255,8 +259,9 @@ int scratch_template(struct ctx *ctx, const char *dir, uint32_t size_mib, struct
     AUTO_FREE char *tmp = str_format("%s/scratch/.%s.tmp", dir, suffix);
     if (ledger_note(ledger, LEDGER_FILE, tmp, &note, err) < 0)
         return -1;
-    int r = make(ctx, dir, size_mib, suffix, &fd, err);
-    if (r == 0 || dropped(ctx, dir, size_mib, suffix))
+    bool late = false;
+    int r = make(ctx, dir, size_mib, suffix, &fd, &late, err);
+    if (r == 0 || (!late && dropped(ctx, dir, size_mib, suffix)))
         if (ledger_forget(ledger, note, r == 0 ? err : &second) < 0)
             r = -1;
     if (r == 0)
