@@ -327,6 +327,8 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
     d.resp.exited_at = &d.exited_at;
     if (end_container(&limit, &d, err) < 0)
         first = *err;
+    rpc_client_free(TAKE_PTR(d.client));
+    fiber_yield(ctx->loop); /* its reader ends: nothing runs after `delete` that could end it */
     if (unmount_rootfs(bundle, err) < 0 && first.code == ERR_NONE)
         first = *err;
     if (first.code != ERR_NONE) {
