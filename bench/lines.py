@@ -12,13 +12,13 @@ import sys
 TOP = os.path.dirname(os.path.dirname(os.path.realpath(__file__)))
 # what, which files of git's list, in this order; a file counts where it is found first
 ROOMS = (
-    ("unit tests, beside what they test", r"^(src|cmd)/.*_(test|puppet|probe|fuzz)\w*\.[ch]$"),
+    ("unit tests, beside what they test", r"^(src|cmd)/.*_test\.[ch]$"),
     ("base: fibers, loop, streams, JSON, errors", r"^src/base/.*\.[ch]$"),
     ("protocols and OCI (`proto`, `oci`)", r"^src/(proto|oci)/.*\.[ch]$"),
     ("the shim (`host`)", r"^src/host/.*\.[ch]$"),
     ("the agent (`guest`)", r"^src/guest/.*\.[ch]$"),
     ("the tool, and the three programs' main", r"^(src/tool|cmd)/.*\.[ch]$"),
-    ("simulation, integration, end to end, fuzzing", r"^tests/.*\.(c|h|py)$"),
+    ("fixtures, simulation, integration, end to end, fuzzing", r"^tests/.*\.(c|h|py)$"),
 )
 OURS = slice(1, 6)  # the rooms that are installed
 # What is quoted is no comment, whatever is in it: a path like "/sys/*", say.

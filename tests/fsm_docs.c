@@ -2,11 +2,11 @@
 #include "base/fsm.h"
 #include "base/mem.h"
 #include "host/control/container.h"
-#include "host/control/network.h"
-#include "host/control/plan9.h"
 #include "host/control/sandbox.h"
-#include "host/control/scsi.h"
 #include "host/control/vm.h"
+#include "host/device/network.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
 #include <stdio.h>
 
 int main(void)

@@ -1,6 +1,6 @@
 #include "base/fd.h"
-#include "base/fd_rig.h"
 #include "base/str.h"
+#include "fixture/fd_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <dirent.h>

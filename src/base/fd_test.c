@@ -1,5 +1,5 @@
 #include "base/fd.h"
-#include "base/fd_rig.h"
+#include "fixture/fd_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <dirent.h>

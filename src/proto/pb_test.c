@@ -10,10 +10,10 @@
 #include "api/task.pb-c.h"
 #include "api/transfer.pb-c.h"
 #include "api/types.pb-c.h"
+#include "fixture/ttrpc_vectors.h"
 #include "harness/tap.h"
 #include "proto/pb.h"
 #include "proto/ttrpc.h"
-#include "proto/ttrpc_vectors.h"
 #include <errno.h>
 #include <string.h>
 

@@ -1,6 +1,6 @@
+#include "fixture/ttrpc_vectors.h"
 #include "harness/tap.h"
 #include "proto/ttrpc.h"
-#include "proto/ttrpc_vectors.h"
 #include <errno.h>
 #include <string.h>
 

@@ -4,7 +4,7 @@
 #include "base/json.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "host/own/template.h"
+#include "host/template/template.h"
 #include "tool/term.h"
 #include <errno.h>
 #include <signal.h>

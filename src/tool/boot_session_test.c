@@ -3,10 +3,10 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "fixture/fake_guest.h"
+#include "fixture/fake_vmm.h"
 #include "harness/tap.h"
 #include "host/bridge/bridge.h"
-#include "host/bridge/fake_guest.h"
-#include "host/vmm/fake/fake_vmm.h"
 #include "proto/bridge.h"
 #include "tool/boot.h"
 #include <fcntl.h>
@@ -43,7 +43,7 @@ static struct vmm *vmm_new(struct loop *loop)
 
 static const struct tool_backend backend = { .vmm_new = vmm_new, .guest_new = bridge_new };
 
-struct rig {
+struct fixture {
     struct tool tool;
     struct boot_opts opts;
     struct image image;
@@ -54,13 +54,13 @@ struct rig {
 };
 
 /* stdin is empty, stdout and stderr go to a file in memory. */
-static void begin(struct rig *r, struct ctx *ctx)
+static void begin(struct fixture *r, struct ctx *ctx)
 {
     static char *const argv[] = { "cmd", NULL };
     int null = open("/dev/null", O_RDWR | O_CLOEXEC);
 
     fflush(stdout);
-    *r = (struct rig){ 0 };
+    *r = (struct fixture){ 0 };
     r->tool.backend = &backend;
     r->tool.loop = ctx->loop;
     config_init(&r->tool.config);
@@ -78,7 +78,7 @@ static void begin(struct rig *r, struct ctx *ctx)
     fd_close(null);
 }
 
-static void end(struct rig *r)
+static void end(struct fixture *r)
 {
     for (int fd = 0; fd <= 2; fd++) {
         dup2(r->saved[fd], fd);
@@ -91,7 +91,7 @@ static void end(struct rig *r)
     guest_opts = (struct fake_guest_opts){ 0 };
 }
 
-static void run(struct rig *r, struct ctx *ctx)
+static void run(struct fixture *r, struct ctx *ctx)
 {
     begin(r, ctx);
     boot_session_run(ctx, &r->session, &r->result);
@@ -99,7 +99,7 @@ static void run(struct rig *r, struct ctx *ctx)
 
 TEST_FIBER(the_exit_code_is_the_commands_and_its_output_is_written)
 {
-    struct rig r;
+    struct fixture r;
 
     guest_opts.exit_code = 7;
     guest_opts.output_bytes = 300000;
@@ -117,7 +117,7 @@ TEST_FIBER(the_exit_code_is_the_commands_and_its_output_is_written)
 
 TEST_FIBER(a_vm_that_dies_under_the_command_is_a_failure_of_ours)
 {
-    struct rig r;
+    struct fixture r;
 
     guest_opts.process_ns = 60 * NS_PER_S;
     vmm_opts.dies_after_ns = NS_PER_S;
@@ -131,7 +131,7 @@ TEST_FIBER(a_vm_that_dies_under_the_command_is_a_failure_of_ours)
 
 TEST_FIBER(a_vm_that_does_not_start_has_advice)
 {
-    struct rig r;
+    struct fixture r;
 
     vmm_opts.start.how = FAKE_FAIL;
     vmm_opts.start_fails_early = true;
@@ -144,7 +144,7 @@ TEST_FIBER(a_vm_that_does_not_start_has_advice)
 
 TEST_FIBER(an_agent_that_never_dials_ends_at_the_configured_time)
 {
-    struct rig r;
+    struct fixture r;
 
     guest_opts.agent_hangs = true;
     begin(&r, ctx);
@@ -159,7 +159,7 @@ TEST_FIBER(an_agent_that_never_dials_ends_at_the_configured_time)
 
 /* When the session is where it should be, sends the signal, once or more often. */
 struct sender {
-    struct rig *rig;
+    struct fixture *fixture;
     bool booting;
     int signo, times;
 };
@@ -167,19 +167,19 @@ struct sender {
 static void send_signals(void *arg)
 {
     struct sender *s = arg;
-    struct ctx root = ctx_root(s->rig->tool.loop), ctx = ctx_with_timeout(&root, 50 * NS_PER_S);
+    struct ctx root = ctx_root(s->fixture->tool.loop), ctx = ctx_with_timeout(&root, 50 * NS_PER_S);
     struct err err = ERR_INIT;
 
-    while (!s->booting && !s->rig->session.process && fiber_sleep(&ctx, NS_PER_MS, &err) == 0)
+    while (!s->booting && !s->fixture->session.process && fiber_sleep(&ctx, NS_PER_MS, &err) == 0)
         continue;
     for (int i = 0; i < s->times && fiber_sleep(&ctx, 30 * NS_PER_MS, &err) == 0; i++)
-        boot_session_signal(&s->rig->session, s->signo);
+        boot_session_signal(&s->fixture->session, s->signo);
 }
 
-static void run_with_signals(struct rig *r, struct ctx *ctx, struct sender *s)
+static void run_with_signals(struct fixture *r, struct ctx *ctx, struct sender *s)
 {
     begin(r, ctx);
-    s->rig = r;
+    s->fixture = r;
     fiber_go(ctx->loop, send_signals, s, "signals");
     boot_session_run(ctx, &r->session, &r->result);
     end(r);
@@ -187,7 +187,7 @@ static void run_with_signals(struct rig *r, struct ctx *ctx, struct sender *s)
 
 TEST_FIBER(the_first_signal_is_the_commands)
 {
-    struct rig r;
+    struct fixture r;
     struct sender s = { .signo = SIGTERM, .times = 1 };
 
     guest_opts.process_ns = 60 * NS_PER_S; /* the scripted guest ends a process by any signal */
@@ -204,7 +204,7 @@ static struct fake_answer refuse_signals(void *arg, uint32_t type)
 
 TEST_FIBER(the_second_signal_ends_a_vm_that_does_not_listen)
 {
-    struct rig r;
+    struct fixture r;
     struct sender s = { .signo = SIGTERM, .times = 2 };
 
     guest_opts.process_ns = 60 * NS_PER_S;
@@ -217,7 +217,7 @@ TEST_FIBER(the_second_signal_ends_a_vm_that_does_not_listen)
 
 TEST_FIBER(a_signal_during_the_boot_ends_it)
 {
-    struct rig r;
+    struct fixture r;
     struct sender s = { .booting = true, .signo = SIGINT, .times = 1 };
 
     guest_opts.agent_hangs = true;
@@ -229,7 +229,7 @@ TEST_FIBER(a_signal_during_the_boot_ends_it)
 
 TEST_FIBER(a_resized_window_is_no_reason_to_end)
 {
-    struct rig r;
+    struct fixture r;
     struct sender s = { .signo = SIGWINCH, .times = 3 };
 
     guest_opts.process_ns = 2 * NS_PER_S;

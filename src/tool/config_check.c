@@ -3,8 +3,8 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/json.h"
-#include "host/control/devices.h"
-#include "host/control/options.h"
+#include "host/config/annotations.h"
+#include "host/config/devices.h"
 #include "tool/config_tool.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -103,7 +103,7 @@ static void check_annotations(struct check *k)
         size_t n = strcspn(at, " \t,");
         const char *near = NULL;
 
-        if (n > 0 && !options_known(at, n, &near))
+        if (n > 0 && !annotations_known(at, n, &near))
             strv_addf(&k->warnings,
                       "allow_annotations: %.*s is not an annotation that lcow takes"
                       "%s%s%s",

@@ -1,7 +1,7 @@
 /* `lcow config`: the configuration in effect, as a file that could be used as one; `show` with
  * where each value comes from. */
 #include "base/err.h"
-#include "host/control/options.h"
+#include "host/config/annotations.h"
 #include "tool/config_tool.h"
 #include "tool/tool.h"
 #include <unistd.h>
@@ -103,7 +103,7 @@ static int reference(struct ctx *ctx, struct tool *t, char **argv)
     if (!tool_begin_bare(t, &reference_cmd, NULL, argv, &rest, &code))
         return code;
     config_print_markdown(&out);
-    options_print_markdown(&out);
+    annotations_print_markdown(&out);
     tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }

@@ -5,7 +5,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "host/control/options.h"
+#include "host/config/annotations.h"
 #include "tool/capture.h"
 #include "tool/config_tool.h"
 #include <limits.h>
@@ -289,7 +289,7 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
                     : config && *config ? config
                                         : CONFIG_PATH;
     s.config_exists = access(s.config_path, F_OK) == 0;
-    options_taken(&t->config, &s.annotations);
+    annotations_taken(&t->config, &s.annotations);
     stanza_print(&s, &out);
     strv_release(&s.annotations);
     tool_print(STDOUT_FILENO, out.data);

@@ -1,7 +1,7 @@
 #include "base/str.h"
 #include "harness/tap.h"
-#include "host/control/config.h"
-#include "host/control/options.h"
+#include "host/config/annotations.h"
+#include "host/config/config.h"
 #include "tool/config_tool.h"
 #include <stdlib.h>
 #include <string.h>
@@ -106,14 +106,14 @@ TEST(containerd_passes_on_exactly_the_annotations_that_are_taken)
     struct stanza with = { 0 };
 
     config_init(&c);
-    options_taken(&c, &with.annotations);
+    annotations_taken(&c, &with.annotations);
     AUTO_FREE char *none = stanza(2, 1, &with);
     strv_release(&with.annotations);
     free(c.allow_annotations);
     c.allow_annotations = str_dup("io.lcow.c* io.microsoft.virtualmachine.lcow.privileged");
     free(c.allow_devices);
     c.allow_devices = str_dup("8086:1572");
-    options_taken(&c, &with.annotations);
+    annotations_taken(&c, &with.annotations);
     AUTO_FREE char *some = stanza(2, 1, &with);
     strv_release(&with.annotations);
 

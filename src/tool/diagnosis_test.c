@@ -36,7 +36,7 @@ static const struct seen {
       "boot the VM: create the VM: all 4 user ids for VMs (60000 to 60003) are taken; raise "
       "vm_uid_count in /etc/lcow/lcow.conf" },
     { "storage",
-      "src/host/own/scratch_test.c: a_full_disk_is_told_with_its_directory_and_leaves_nothing",
+      "src/host/files/scratch_test.c: a_full_disk_is_told_with_its_directory_and_leaves_nothing",
       "request failed: Create: create container c1: boot the VM: scratch disk: write in /x: No "
       "space left on device" },
     { "storage: disks",
@@ -217,7 +217,7 @@ static const struct seen {
       "request failed: Create: create container c1: root file system: "
       "/x/io.containerd.snapshotter.v1.blockfile/snapshots/2 is a device where the image file of a "
       "layer is expected" },
-    { "storage: root file system", "src/host/own/rootfs_test.c: what_is_not_supported_says_so",
+    { "storage: root file system", "src/host/files/rootfs_test.c: what_is_not_supported_says_so",
       "request failed: Create: create container c1: root file system: mounts of type \"zfs\" are "
       "not supported; use the overlayfs, native, blockfile or erofs snapshotter" },
     { "storage: root file system", "tests/e2e/test_layers.py: exchanged",
@@ -227,7 +227,7 @@ static const struct seen {
       "request failed: Create: create container c3: an encrypted scratch disk keeps no quotas: "
       "with annotation io.x scratch_quota_mib must be 0, and is 32" },
     { "boot: scratch disk",
-      "src/host/own/scratch_test.c: a_full_disk_is_told_with_its_directory_and_leaves_nothing",
+      "src/host/files/scratch_test.c: a_full_disk_is_told_with_its_directory_and_leaves_nothing",
       "request failed: Create: create container c1: boot the VM: scratch disk: open /no/such: No "
       "such file or directory" },
 
@@ -235,7 +235,7 @@ static const struct seen {
     { "network: namespace", "src/host/net/net_test.c: what_is_no_namespace_of_a_pod_is_refused",
       "request failed: Create: create container c1: network of pod p1: network of the pod: open "
       "network namespace /run/netns/x: No such file or directory" },
-    { "network: namespace", "src/host/own/anchor_test.c: what_is_no_network_namespace_is_refused",
+    { "network: namespace", "src/host/jail/anchor_test.c: what_is_no_network_namespace_is_refused",
       "request failed: Create: create container c1: /x/file is no network namespace" },
     { "network: interface", "src/host/net/net_test.c: a_failed_plug_leaves_nothing",
       "request failed: Create: create container c1: network of pod p1: interface eth0: interface "

@@ -3,7 +3,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "host/own/template.h"
+#include "host/template/template.h"
 #include "tool/capture.h"
 #include "tool/doctor.h"
 #include "tool/image.h"

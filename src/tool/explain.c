@@ -3,7 +3,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include "tool/diagnosis.h"
 #include "tool/look.h"
 #include "tool/reading.h"

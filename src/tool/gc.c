@@ -8,8 +8,8 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "host/control/run_note.h"
-#include "host/own/ledger.h"
-#include "host/own/scratch.h"
+#include "host/files/scratch.h"
+#include "host/ledger/ledger.h"
 #include "tool/leftovers.h"
 #include "tool/tool.h"
 #include <stdlib.h>

@@ -1,7 +1,7 @@
 #include "tool/leftovers.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include <dirent.h>
 #include <errno.h>
 #include <stdlib.h>

@@ -2,7 +2,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "host/own/journal.h"
+#include "host/ledger/journal.h"
 #include "tool/output.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "host/own/template.h"
+#include "host/template/template.h"
 #include "host/vmm/vmm.h"
 #include "tool/image.h"
 #include "tool/tool.h"

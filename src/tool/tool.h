@@ -1,7 +1,7 @@
 /* tool.h - the operator's tool behind cmd/lcow: commands by table, one loop, the command as its
  * first fiber. Which backend runs VMs is the caller's business. */
 #pragma once
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include "host/control/template_build.h"
 #include "tool/args.h"
 #include <stddef.h>

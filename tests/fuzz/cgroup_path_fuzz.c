@@ -1,7 +1,7 @@
 /* A spec's cgroup path: what is accepted leads nowhere else, and means the same when read again. */
 #include "base/err.h"
 #include "base/str.h"
-#include "host/own/cgroup_priv.h"
+#include "host/jail/cgroup_priv.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -3,7 +3,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/on_fiber.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include <stdlib.h>
 #include <string.h>
 

@@ -5,10 +5,10 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/stream.h"
+#include "fixture/fake_vmm.h"
 #include "fuzz/on_fiber.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
-#include "host/vmm/fake/fake_vmm.h"
 #include "proto/bridge.h"
 #include "proto/link.h"
 #include <string.h>

@@ -3,7 +3,7 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/on_fiber.h"
-#include "host/own/ledger_priv.h"
+#include "host/ledger/ledger_priv.h"
 #include <inttypes.h>
 #include <string.h>
 

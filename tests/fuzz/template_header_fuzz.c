@@ -3,7 +3,7 @@
 #include "base/err.h"
 #include "base/sha256.h"
 #include "base/str.h"
-#include "host/own/template.h"
+#include "host/template/template.h"
 #include <stdlib.h>
 #include <string.h>
 

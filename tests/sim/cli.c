@@ -84,7 +84,7 @@ struct totals {
     unsigned long figures[CLI_FIGURES];
 };
 
-struct options {
+struct annotations {
     uint64_t first, last;
     bool verbose, first_only;
 };
@@ -163,7 +163,7 @@ static bool same_twice(const struct cli_program *p, uint64_t seed, const char *d
     return false;
 }
 
-static unsigned count_unsteady(const struct cli_program *p, const struct options *o,
+static unsigned count_unsteady(const struct cli_program *p, const struct annotations *o,
                                const char *dir, unsigned *ret_tried)
 {
     uint64_t n = o->last - o->first + 1, step = n > TWICE ? n / TWICE : 1;
@@ -215,7 +215,7 @@ static int report(const struct cli_program *p, const struct totals *classes, uns
     return all.broken > 0 || unsteady > 0;
 }
 
-static int parse(int argc, char **argv, struct options *o)
+static int parse(int argc, char **argv, struct annotations *o)
 {
     for (int i = 1; i < argc; i++) {
         if (str_eq(argv[i], "-v"))
@@ -233,7 +233,7 @@ static int parse(int argc, char **argv, struct options *o)
 
 int cli_main(int argc, char **argv, const struct cli_program *p)
 {
-    struct options o = { .first = 1, .last = DEFAULT_LAST };
+    struct annotations o = { .first = 1, .last = DEFAULT_LAST };
     struct totals classes[CLASSES_MAX] = { 0 };
     unsigned unsteady = 0, tried = 0;
     bool broken = false;

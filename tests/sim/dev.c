@@ -8,11 +8,11 @@
 #include "base/loop.h"
 #include "base/rand.h"
 #include "base/str.h"
+#include "fixture/fake_vmm.h"
 #include "host/bridge/guest.h"
-#include "host/control/plan9.h"
-#include "host/control/scsi.h"
-#include "host/control/vpci.h"
-#include "host/vmm/fake/fake_vmm.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>

@@ -1,7 +1,7 @@
 /* sim_plan.h - what a seed means. */
 #pragma once
-#include "host/bridge/fake_guest.h"
-#include "host/vmm/fake/fake_vmm.h"
+#include "fixture/fake_guest.h"
+#include "fixture/fake_vmm.h"
 #include "sim.h"
 
 #define SIM_CLIENTS_MAX 7

@@ -2,11 +2,11 @@
 #include "world.h"
 #include "base/fd.h"
 #include "base/loop.h"
+#include "fixture/fake_host.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
 #include "host/control/registry.h"
-#include "host/control/registry_fake.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include "proto/bridge.h"
 #include <dirent.h>
 #include <signal.h>

@@ -8,9 +8,9 @@
 #include "base/str.h"
 #include "base/timeline.h"
 #include "cli.h"
-#include "host/bridge/fake_guest.h"
-#include "host/control/config.h"
-#include "host/vmm/fake/fake_vmm.h"
+#include "fixture/fake_guest.h"
+#include "fixture/fake_vmm.h"
+#include "host/config/config.h"
 
 struct events;
 struct fake_host;

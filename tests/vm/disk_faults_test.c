@@ -1,7 +1,7 @@
 /* Disks that fail under a running VM: a full host disk, an image that is cut, a guest that does not
  * let go. The VM goes on, and somebody is told. */
 #include "base/log.h"
-#include "vm/disks_rig.h"
+#include "vm/disks_fixture.h"
 
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -22,9 +22,9 @@ static void end_log(void)
 }
 
 /* Waits for a line with all these words. */
-static void expect_log(struct disks_rig *r, int fd, const char *a, const char *b)
+static void expect_log(struct disks_fixture *r, int fd, const char *a, const char *b)
 {
-    struct ctx limited = ctx_with_timeout(&r->vm.root, RIG_CALL_NS);
+    struct ctx limited = ctx_with_timeout(&r->vm.root, FIXTURE_CALL_NS);
     static char text[1 << 20];
     struct err err = ERR_INIT;
 
@@ -44,7 +44,7 @@ static void expect_log(struct disks_rig *r, int fd, const char *a, const char *b
 
 TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
 {
-    struct disks_rig r;
+    struct disks_fixture r;
 
     disks_start(ctx, &r);
     AUTO_FREE char *small = str_format("%s/small", r.vm.place.dir);
@@ -64,7 +64,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
                 "failed\n");
     expect_log(&r, log, "disk I/O error on the host", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
-    vm_rig_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
+    vm_fixture_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
     disks_unmap(&r, id);
     end_log();
     fd_close(TAKE_FD(fd));
@@ -76,7 +76,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
  * it. */
 TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
 {
-    struct disks_rig r;
+    struct disks_fixture r;
 
     disks_start(ctx, &r);
     AUTO_FD int log = begin_log();
@@ -99,7 +99,7 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
 /* Somebody in the guest is in there: unmounting fails, and can be repeated. */
 TEST_FIBER(a_disk_that_the_guest_holds_on_to_is_refused_and_given_back_later)
 {
-    struct disks_rig r;
+    struct disks_fixture r;
     struct err err = ERR_INIT;
 
     disks_start(ctx, &r);
@@ -108,11 +108,11 @@ TEST_FIBER(a_disk_that_the_guest_holds_on_to_is_refused_and_given_back_later)
     uint64_t id = disks_reserve(&r, "h.img", false, (struct scsi_mount){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     disks_guest(&r, path, "cd $d && { sleep 1000 & echo $! > /run/holder; } > /dev/null 2>&1", "");
-    struct ctx limited = ctx_with_timeout(&r.vm.root, RIG_CALL_NS);
+    struct ctx limited = ctx_with_timeout(&r.vm.root, FIXTURE_CALL_NS);
     ASSERT_EQ(scsi_unmap(&limited, r.scsi, id, &err), -1);
     ASSERT_HAS(err.msg, "busy");
     ASSERT_EQ(scsi_used_slots(r.scsi), 1);
-    vm_rig_expect(&r.vm, "kill $(cat /run/holder)", "");
+    vm_fixture_expect(&r.vm, "kill $(cat /run/holder)", "");
     disks_unmap(&r, id);
     disks_finish(&r);
 }

@@ -1,7 +1,7 @@
 /* What a VM can do with disks: every kind of file system, partitions, formatting, verified and
  * encrypted disks; and 256 of them. */
 #include "base/sha256.h"
-#include "vm/disks_rig.h"
+#include "vm/disks_fixture.h"
 
 #define BLOCK 4096
 
@@ -10,7 +10,7 @@
 #define MARK "DISK-0000-OF-256"
 
 /* A small ext4 with the mark in its one file; copies differ in the mark alone. */
-static void make_images(struct disks_rig *r)
+static void make_images(struct disks_fixture *r)
 {
     AUTO_FREE char *image = NULL;
     size_t len;
@@ -29,7 +29,7 @@ static void make_images(struct disks_rig *r)
     }
 }
 
-static void expect_all(struct disks_rig *r, char *const *paths, unsigned n)
+static void expect_all(struct disks_fixture *r, char *const *paths, unsigned n)
 {
     struct sbuf line = { 0 }, want = { 0 };
 
@@ -44,15 +44,15 @@ static void expect_all(struct disks_rig *r, char *const *paths, unsigned n)
     AUTO_FREE char *read = str_format("for d in %s; do read a < $d/hello; read b < $d/new; "
                                       "echo $a $b; done",
                                       list);
-    vm_rig_expect(&r->vm, write, "");
-    vm_rig_expect(&r->vm, read, wanted);
+    vm_fixture_expect(&r->vm, write, "");
+    vm_fixture_expect(&r->vm, read, wanted);
 }
 
 TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
 {
     uint64_t ids[SCSI_DISKS_MAX], more;
     char *paths[SCSI_DISKS_MAX];
-    struct disks_rig r;
+    struct disks_fixture r;
     struct err err = ERR_INIT;
 
     disks_start(ctx, &r);
@@ -70,7 +70,7 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
 
     AUTO_FD int fd = open(place_path(&r.vm.place, "256.img"), O_RDWR | O_CLOEXEC);
     const struct scsi_disk d = { .host_path = "/one/too/many", .fd = fd };
-    struct ctx limited = ctx_with_timeout(&r.vm.root, RIG_CALL_NS);
+    struct ctx limited = ctx_with_timeout(&r.vm.root, FIXTURE_CALL_NS);
     ASSERT_FAIL(scsi_reserve(&limited, r.scsi, &d, &(struct scsi_mount){ 0 }, &more, &err), err,
                 ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "a VM takes 256 disks");
@@ -81,8 +81,8 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     printf("# 256 disks: attached and mounted in %.1f s, used in %.1f s, detached in %.1f s\n",
            (double)(attached - began) / 1e9, (double)(used - attached) / 1e9,
            (double)(loop_now(ctx->loop) - used) / 1e9);
-    vm_rig_expect(&r.vm, "ls /sys/class/scsi_disk; ls /run/mounts/scsi; echo none left",
-                  "none left\n");
+    vm_fixture_expect(&r.vm, "ls /sys/class/scsi_disk; ls /run/mounts/scsi; echo none left",
+                      "none left\n");
     /* Each wrote to its own file. */
     disks_host(&r, "for i in 0 1 63 64 127 128 191 192 255; do grep -q \"kept $i\" $i.img; done");
     disks_finish(&r);
@@ -90,7 +90,7 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
 
 /* --- file systems --- */
 
-static void unpack(struct disks_rig *r, const char *type)
+static void unpack(struct disks_fixture *r, const char *type)
 {
     AUTO_FREE char *line =
         str_format("gzip -dc %s/%s.img.gz > %s.img", getenv("GOLDEN_DISKS"), type, type);
@@ -99,7 +99,7 @@ static void unpack(struct disks_rig *r, const char *type)
 }
 
 /* Two snapshots of one base, as device-mapper makes them: one UUID, both in use. */
-static void twins(struct disks_rig *r)
+static void twins(struct disks_fixture *r)
 {
     disks_host(r, "cp xfs.img twin.img");
     uint64_t a = disks_reserve(r, "xfs.img", false, (struct scsi_mount){ 0 });
@@ -112,7 +112,7 @@ static void twins(struct disks_rig *r)
     disks_unmap(r, b);
 }
 
-static void file_systems(struct disks_rig *r)
+static void file_systems(struct disks_fixture *r)
 {
     static const char *const types[] = { "xfs", "erofs", "squashfs" };
 
@@ -136,7 +136,7 @@ static void file_systems(struct disks_rig *r)
     disks_map_fails(r, wrong, "squashfs");
 }
 
-static void partitions(struct disks_rig *r)
+static void partitions(struct disks_fixture *r)
 {
     /* Two partitions of 1 MiB, from 1 MiB and from 2 MiB on: type 83, no CHS. */
     static const uint8_t table[] = { 0, 0, 0, 0, 0x83, 0, 0, 0, 0, 8,  0, 0, 0, 8, 0, 0,
@@ -162,7 +162,7 @@ static void partitions(struct disks_rig *r)
     disks_unmap(r, two);
 }
 
-static void block_devices(struct disks_rig *r)
+static void block_devices(struct disks_fixture *r)
 {
     disks_host(r, "printf 'raw bytes' > raw.img; truncate -s 1M raw.img");
     disks_look(r, "raw.img", false, (struct scsi_mount){ .block_device = true },
@@ -171,7 +171,7 @@ static void block_devices(struct disks_rig *r)
     disks_host(r, "[ \"$(head -c 9 raw.img)\" = otherytes ]");
 }
 
-static void formatting(struct disks_rig *r)
+static void formatting(struct disks_fixture *r)
 {
     const struct scsi_mount ensure = { .ensure_filesystem = true, .filesystem = "ext4" };
 
@@ -194,7 +194,7 @@ static void formatting(struct disks_rig *r)
 
 TEST_FIBER(disks_of_every_kind)
 {
-    struct disks_rig r;
+    struct disks_fixture r;
 
     disks_start(ctx, &r);
     file_systems(&r);
@@ -236,8 +236,8 @@ static uint8_t *level(const uint8_t *salt, size_t salt_len, const uint8_t *block
 }
 
 /* Behind the file system: verity's superblock and the tree, as veritysetup makes it. */
-static void add_verity(struct disks_rig *r, const char *name, const uint8_t *salt, size_t salt_len,
-                       char root[SHA256_HEX_SIZE])
+static void add_verity(struct disks_fixture *r, const char *name, const uint8_t *salt,
+                       size_t salt_len, char root[SHA256_HEX_SIZE])
 {
     const char *path = place_path(&r->vm.place, name);
     uint8_t super[BLOCK] = "verity", *levels[8] = { 0 };
@@ -270,7 +270,7 @@ static void add_verity(struct disks_rig *r, const char *name, const uint8_t *sal
         free(levels[i]);
 }
 
-static void wrong_hash(struct disks_rig *r, const char *root)
+static void wrong_hash(struct disks_fixture *r, const char *root)
 {
     char other[SHA256_HEX_SIZE];
     const struct scsi_mount m = { .verity = true, .root_hash = other };
@@ -281,7 +281,7 @@ static void wrong_hash(struct disks_rig *r, const char *root)
 }
 
 /* The content of the file is changed on the host, the tree is not. */
-static void changed_data(struct disks_rig *r, const char *root)
+static void changed_data(struct disks_fixture *r, const char *root)
 {
     const struct scsi_mount m = { .verity = true, .root_hash = root };
 
@@ -299,7 +299,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
 {
     static const uint8_t salt[32] = { 1, 2, 3 };
     char root[SHA256_HEX_SIZE], small[SHA256_HEX_SIZE];
-    struct disks_rig r;
+    struct disks_fixture r;
 
     disks_start(ctx, &r);
     /* More than 128 blocks: a tree of two levels. */
@@ -321,7 +321,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
     disks_map_fails(&r,
                     disks_reserve(&r, "squashfs.img", true, (struct scsi_mount){ .verity = true }),
                     "dm-verity");
-    vm_rig_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
+    vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
     disks_finish(&r);
 }
 
@@ -330,7 +330,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
 TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mount)
 {
     const struct scsi_mount m = { .encrypted = true, .ensure_filesystem = true };
-    struct disks_rig r;
+    struct disks_fixture r;
 
     disks_start(ctx, &r);
     disks_host(&r, "truncate -s 64M e.img");
@@ -344,6 +344,6 @@ TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mou
     disks_look(&r, "e.img", false, (struct scsi_mount){ .encrypted = true, .block_device = true },
                "[ -b $d ] && echo words > $d && head -n 1 $d", "words\n");
     disks_host(&r, "! grep -q words e.img");
-    vm_rig_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
+    vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
     disks_finish(&r);
 }

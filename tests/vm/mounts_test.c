@@ -1,12 +1,12 @@
 /* Disks and shares from end to end: the controllers, QEMU, and the agent that mounts them. What a
  * container's files are made of, without the container. */
-#include "host/control/plan9.h"
-#include "host/control/scsi.h"
-#include "host/own/ledger.h"
-#include "host/own/rootfs.h"
-#include "host/own/scratch.h"
-#include "host/own/tree.h"
-#include "vm/vm_rig.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/files/rootfs.h"
+#include "host/files/scratch.h"
+#include "host/files/tree.h"
+#include "host/ledger/ledger.h"
+#include "vm/vm_fixture.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -16,7 +16,7 @@
 #define NOTHING_LEFT "grep -c ' /run/mounts/[sp][a-z0-9]*/' /proc/mounts; ls /sys/bus/scsi/devices"
 
 struct fixture {
-    struct vm_rig rig;
+    struct vm_fixture fixture;
     struct ctx limited;
     struct scsi *scsi;
     struct plan9 *plan9;
@@ -31,12 +31,12 @@ static void start(struct ctx *ctx, struct fixture *f)
     struct err err = ERR_INIT;
 
     *f = (struct fixture){ .scsi = NULL };
-    vm_rig_start(ctx, &f->rig);
-    f->limited = ctx_with_timeout(&f->rig.root, RIG_CALL_NS);
-    f->scsi = scsi_new(f->rig.vmm, f->rig.guest, 1);
-    f->plan9 = plan9_new(f->rig.vmm, f->rig.guest);
-    ASSERT_OK(ledger_create(place_path(&f->rig.place, "own"), &f->ledger, &err), err);
-    AUTO_FREE char *state = str_format("%s/state", f->rig.place.dir);
+    vm_fixture_start(ctx, &f->fixture);
+    f->limited = ctx_with_timeout(&f->fixture.root, FIXTURE_CALL_NS);
+    f->scsi = scsi_new(f->fixture.vmm, f->fixture.guest, 1);
+    f->plan9 = plan9_new(f->fixture.vmm, f->fixture.guest);
+    ASSERT_OK(ledger_create(place_path(&f->fixture.place, "own"), &f->ledger, &err), err);
+    AUTO_FREE char *state = str_format("%s/state", f->fixture.place.dir);
     const struct scratch_opts o = {
         .dir = state, .ns = "test", .id = "box", .size_mib = 1024, .ledger = f->ledger
     };
@@ -58,7 +58,7 @@ static void finish(struct fixture *f)
     ASSERT_OK(scsi_unmap(&f->limited, f->scsi, f->scratch_id, &err), err);
     ASSERT_EQ(scsi_used_slots(f->scsi), 0);
     ASSERT_EQ(plan9_used(f->plan9), 0);
-    AUTO_FREE char *left = vm_rig_sh(&f->rig, NOTHING_LEFT, &code);
+    AUTO_FREE char *left = vm_fixture_sh(&f->fixture, NOTHING_LEFT, &code);
     ASSERT(str_starts(left, "0\n") && !strstr(left, ":0:0:"));
     ASSERT_OK(scratch_remove(&f->limited, f->scratch, &err), err);
     scratch_free(f->scratch);
@@ -67,7 +67,7 @@ static void finish(struct fixture *f)
     scsi_free(f->scsi);
     plan9_free(f->plan9);
     free(f->scratch_path);
-    vm_rig_finish(&f->rig);
+    vm_fixture_finish(&f->fixture);
 }
 
 static uint64_t share(struct fixture *f, const char *path, int tree, bool read_only, bool unique,
@@ -93,19 +93,19 @@ static void unshare_id(struct fixture *f, uint64_t id)
 
 static void put(struct fixture *f, const char *name, const char *text)
 {
-    ASSERT_EQ(file_write(place_path(&f->rig.place, name), text, strlen(text), 0644), 0);
+    ASSERT_EQ(file_write(place_path(&f->fixture.place, name), text, strlen(text), 0644), 0);
 }
 
 static void make_dir(struct fixture *f, const char *name)
 {
-    ASSERT_EQ(mkdir(place_path(&f->rig.place, name), 0755), 0);
+    ASSERT_EQ(mkdir(place_path(&f->fixture.place, name), 0755), 0);
 }
 
 static int open_rootfs(struct fixture *f)
 {
-    AUTO_FREE char *lower = str_format("lowerdir=%s/low", f->rig.place.dir);
-    AUTO_FREE char *upper = str_format("upperdir=%s/up", f->rig.place.dir);
-    AUTO_FREE char *work = str_format("workdir=%s/work", f->rig.place.dir);
+    AUTO_FREE char *lower = str_format("lowerdir=%s/low", f->fixture.place.dir);
+    AUTO_FREE char *upper = str_format("upperdir=%s/up", f->fixture.place.dir);
+    AUTO_FREE char *work = str_format("workdir=%s/work", f->fixture.place.dir);
     const char *const options[] = { "index=off", work, upper, lower, NULL };
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct err err = ERR_INIT;
@@ -116,7 +116,7 @@ static int open_rootfs(struct fixture *f)
     make_dir(f, "work");
     put(f, "low/keep", "from below");
     put(f, "low/gone", "deleted");
-    ASSERT_EQ(mknod(place_path(&f->rig.place, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
+    ASSERT_EQ(mknod(place_path(&f->fixture.place, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
     ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &fs, &err), err);
     return fs.tree;
 }
@@ -124,8 +124,8 @@ static int open_rootfs(struct fixture *f)
 /* An empty file system: the one that the scratch disk was copied from. */
 static int scratch_image_copy(struct fixture *f, int to)
 {
-    AUTO_FD int from =
-        open(place_path(&f->rig.place, "state/scratch/ext4-v2-1024mib.img"), O_RDONLY | O_CLOEXEC);
+    AUTO_FD int from = open(place_path(&f->fixture.place, "state/scratch/ext4-v2-1024mib.img"),
+                            O_RDONLY | O_CLOEXEC);
     struct stat st;
 
     if (from < 0 || fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
@@ -157,15 +157,15 @@ TEST_FIBER(a_root_file_system_is_merged_and_written_on_the_scratch_disk)
                                     .scratch_path = scratch,
                                     .layers = layers };
 
-    ASSERT_OK(f.rig.guest->ops->combine_layers(&f.limited, f.rig.guest, &l, &err), err);
-    vm_rig_expect(&f.rig,
-                  "cd /run/gcs/pods/pod/one/rootfs && ls && echo mine > keep && cat keep && "
-                  "cat /run/mounts/plan9/0/keep",
-                  "keep\nmine\nfrom below");
-    ASSERT_OK(f.rig.guest->ops->uncombine_layers(&f.limited, f.rig.guest, &l, &err), err);
+    ASSERT_OK(f.fixture.guest->ops->combine_layers(&f.limited, f.fixture.guest, &l, &err), err);
+    vm_fixture_expect(&f.fixture,
+                      "cd /run/gcs/pods/pod/one/rootfs && ls && echo mine > keep && cat keep && "
+                      "cat /run/mounts/plan9/0/keep",
+                      "keep\nmine\nfrom below");
+    ASSERT_OK(f.fixture.guest->ops->uncombine_layers(&f.limited, f.fixture.guest, &l, &err), err);
     unshare_id(&f, id);
     struct stat st;
-    ASSERT_EQ(stat(place_path(&f.rig.place, "low/keep"), &st), 0);
+    ASSERT_EQ(stat(place_path(&f.fixture.place, "low/keep"), &st), 0);
     ASSERT_EQ(st.st_size, 10);
     finish(&f);
 }
@@ -181,10 +181,10 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
     make_dir(&f, "data");
     put(&f, "data/in", "in");
     put(&f, "hosts", "127.0.0.1");
-    ASSERT_OK(tree_open(&f.limited, place_path(&f.rig.place, "data"), &(struct tree_opts){ 0 },
+    ASSERT_OK(tree_open(&f.limited, place_path(&f.fixture.place, "data"), &(struct tree_opts){ 0 },
                         &data, &err),
               err);
-    ASSERT_OK(tree_open(&f.limited, place_path(&f.rig.place, "hosts"),
+    ASSERT_OK(tree_open(&f.limited, place_path(&f.fixture.place, "hosts"),
                         &(struct tree_opts){ .read_only = true }, &hosts, &err),
               err);
     uint64_t one = share(&f, "/data", data.fd, false, false, &a);
@@ -198,13 +198,13 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
                                       "echo no > %s/%s; true",
                                       a, a, b, hosts.name, b, b, hosts.name);
     uint32_t code;
-    AUTO_FREE char *said = vm_rig_sh(&f.rig, line, &code);
+    AUTO_FREE char *said = vm_fixture_sh(&f.fixture, line, &code);
     ASSERT_HAS(said, "in127.0.0.1hosts\n");
     ASSERT_HAS(said, "Read-only");
-    ASSERT_EQ(access(place_path(&f.rig.place, "data/out"), F_OK), 0);
+    ASSERT_EQ(access(place_path(&f.fixture.place, "data/out"), F_OK), 0);
     unshare_id(&f, one);
     AUTO_FREE char *still = str_format("cat %s/out", a);
-    vm_rig_expect(&f.rig, still, "out\n");
+    vm_fixture_expect(&f.fixture, still, "out\n");
     unshare_id(&f, two);
     unshare_id(&f, file);
     finish(&f);
@@ -220,10 +220,10 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
     start(ctx, &f);
     for (int round = 0; round < 2; round++) {
         for (unsigned i = 0; i < 30; i++) {
-            struct ctx limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
+            struct ctx limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
             AUTO_FREE char *name = str_format("disk%u", i), *path = NULL;
             AUTO_FD int fd =
-                open(place_path(&f.rig.place, name), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+                open(place_path(&f.fixture.place, name), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
             const struct scsi_disk d = { .host_path = name, .fd = fd };
 
             ASSERT(fd >= 0);
@@ -233,12 +233,12 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
                       err);
             ASSERT_OK(scsi_map(&limited, f.scsi, ids[i], &path, &err), err);
         }
-        vm_rig_expect(&f.rig, "grep -c ' /run/mounts/scsi/' /proc/mounts", "31\n");
+        vm_fixture_expect(&f.fixture, "grep -c ' /run/mounts/scsi/' /proc/mounts", "31\n");
         for (unsigned i = 0; i < 30; i++) {
-            struct ctx limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
+            struct ctx limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
             ASSERT_OK(scsi_unmap(&limited, f.scsi, ids[i], &err), err);
         }
     }
-    f.limited = ctx_with_timeout(&f.rig.root, RIG_CALL_NS);
+    f.limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
     finish(&f);
 }

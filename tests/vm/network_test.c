@@ -1,12 +1,12 @@
 /* Networks of pods from end to end: namespaces as CNI leaves them, the controller, QEMU's hot-plug,
  * and the agent that configures them. */
 #include "base/child.h"
-#include "host/control/network.h"
-#include "host/control/plan9.h"
-#include "host/net/net_rig.h"
-#include "host/own/ledger.h"
-#include "host/own/tree.h"
-#include "vm/vm_rig.h"
+#include "fixture/net_fixture.h"
+#include "host/device/network.h"
+#include "host/device/plan9.h"
+#include "host/files/tree.h"
+#include "host/ledger/ledger.h"
+#include "vm/vm_fixture.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -14,7 +14,7 @@
 
 /* A VM, and what carries the probe into it. */
 struct box {
-    struct vm_rig rig;
+    struct vm_fixture fixture;
     struct ctx limited;
     struct plan9 *plan9;
     struct ledger *ledger;
@@ -24,7 +24,7 @@ struct box {
 
 /* A namespace on the host that is a port of the bridge, and its network in a VM. */
 struct pod {
-    struct rig_pod ns;
+    struct fixture_pod ns;
     struct box *box;
     struct network *net;
     unsigned number; /* 10.1.0.N, fd00:1::N */
@@ -46,10 +46,10 @@ static void box_start(struct ctx *ctx, struct box *b)
     struct tree t;
 
     *b = (struct box){ .share = 0 };
-    vm_rig_start(ctx, &b->rig);
-    b->limited = ctx_with_timeout(&b->rig.root, 3 * RIG_CALL_NS);
-    b->plan9 = plan9_new(b->rig.vmm, b->rig.guest);
-    ASSERT_OK(ledger_create(place_path(&b->rig.place, "own"), &b->ledger, &err), err);
+    vm_fixture_start(ctx, &b->fixture);
+    b->limited = ctx_with_timeout(&b->fixture.root, 3 * FIXTURE_CALL_NS);
+    b->plan9 = plan9_new(b->fixture.vmm, b->fixture.guest);
+    ASSERT_OK(ledger_create(place_path(&b->fixture.place, "own"), &b->ledger, &err), err);
     ASSERT_OK(tree_open(&b->limited, probe(), &(struct tree_opts){ .read_only = true }, &t, &err),
               err);
     const struct plan9_share s = { .host_path = "probe", .tree_fd = t.fd, .read_only = true };
@@ -66,42 +66,44 @@ static void box_finish(struct box *b)
     uint32_t code;
 
     /* Those that serve; there may be none. */
-    free(
-        vm_rig_sh(&b->rig, "killall net_probe; while pidof net_probe; do sleep 0.05; done", &code));
+    free(vm_fixture_sh(&b->fixture, "killall net_probe; while pidof net_probe; do sleep 0.05; done",
+                       &code));
     ASSERT_EQ(ledger_open_count(b->ledger), 0);
     ASSERT_OK(plan9_unmap(&b->limited, b->plan9, b->share, &err), err);
     ASSERT_OK(ledger_finish(b->ledger, &err), err);
     ledger_close(b->ledger);
     plan9_free(b->plan9);
     free(b->dir);
-    vm_rig_finish(&b->rig);
+    vm_fixture_finish(&b->fixture);
 }
 
 static void bridge_make(void)
 {
-    rig_host();
-    rig_sh("ip link set lo up; ip link add br0 type bridge && ip link set br0 up mtu 1500 && "
-           "ip addr add 10.1.0.1/24 dev br0 && ip addr add fd00:1::1/64 dev br0 nodad");
+    fixture_host();
+    fixture_sh("ip link set lo up; ip link add br0 type bridge && ip link set br0 up mtu 1500 && "
+               "ip addr add 10.1.0.1/24 dev br0 && ip addr add fd00:1::1/64 dev br0 nodad");
 }
 
 static void pod_make(struct ctx *ctx, struct pod *p, struct box *b, unsigned number)
 {
     *p = (struct pod){ .box = b, .number = number };
-    p->ns = rig_pod(&b->limited); /* the test's own has ended by now */
-    rig_sh("ip link add veth%u type veth peer name eth0 netns %d && ip link set veth%u master br0 "
-           "up",
-           number, POD(&p->ns), number);
-    rig_sh(IN_POD "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad; ip link set eth0 up && "
-                  "ip addr add 10.1.0.%u/24 dev eth0 && ip addr add fd00:1::%u/64 dev eth0 nodad "
-                  "&& ip route add default via 10.1.0.1 && ip -6 route add default via fd00:1::1 "
-                  "&& ip link set lo up'",
-           POD(&p->ns), number, number);
-    rig_settle(&p->ns, "eth0");
-    p->before = rig_look(&p->ns);
+    p->ns = fixture_pod(&b->limited); /* the test's own has ended by now */
+    fixture_sh(
+        "ip link add veth%u type veth peer name eth0 netns %d && ip link set veth%u master br0 "
+        "up",
+        number, POD(&p->ns), number);
+    fixture_sh(IN_POD
+               "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad; ip link set eth0 up && "
+               "ip addr add 10.1.0.%u/24 dev eth0 && ip addr add fd00:1::%u/64 dev eth0 nodad "
+               "&& ip route add default via 10.1.0.1 && ip -6 route add default via fd00:1::1 "
+               "&& ip link set lo up'",
+               POD(&p->ns), number, number);
+    fixture_settle(&p->ns, "eth0");
+    p->before = fixture_look(&p->ns);
     AUTO_FREE char *name = str_format("pod%u", number);
     p->net = network_new(&(struct network_opts){ .loop = ctx->loop,
-                                                 .vmm = b->rig.vmm,
-                                                 .guest = b->rig.guest,
+                                                 .vmm = b->fixture.vmm,
+                                                 .guest = b->fixture.guest,
                                                  .ledger = b->ledger,
                                                  .guest_ns = name });
 }
@@ -118,7 +120,7 @@ static void pod_detach(struct pod *p)
     struct err err = ERR_INIT;
 
     ASSERT_OK(network_detach(&p->box->limited, p->net, &err), err);
-    AUTO_FREE char *after = rig_look(&p->ns);
+    AUTO_FREE char *after = fixture_look(&p->ns);
     ASSERT_STR(after, p->before);
 }
 
@@ -126,7 +128,7 @@ static void pod_finish(struct pod *p)
 {
     network_free(p->net);
     free(p->before);
-    rig_pod_end(&p->ns);
+    fixture_pod_end(&p->ns);
 }
 
 /* A line of shell in the n-th pod of the VM. Caller frees. */
@@ -139,7 +141,7 @@ __attribute__((format(printf, 4, 5))) static char *in_pod(struct box *b, unsigne
     AUTO_FREE char *line = str_vformat(fmt, ap);
     va_end(ap);
     AUTO_FREE char *all = str_format("export P=%s; exec $P pod %u sh -c '%s'", b->dir, n, line);
-    return vm_rig_sh(&b->rig, all, ret);
+    return vm_fixture_sh(&b->fixture, all, ret);
 }
 
 #define EXPECT_IN_POD(b, n, want, ...)                                                             \
@@ -166,7 +168,7 @@ static void serve(struct box *b, unsigned n)
 
 static void ask_from_host(const char *kind, const char *to, unsigned bytes)
 {
-    AUTO_FREE char *out = rig_out("%s ask %s %s 7 %u", probe(), kind, to, bytes);
+    AUTO_FREE char *out = fixture_out("%s ask %s %s 7 %u", probe(), kind, to, bytes);
     AUTO_FREE char *want = str_format("%u bytes\n", bytes);
 
     ASSERT_STR(out, want);
@@ -196,9 +198,10 @@ TEST_FIBER(two_vms_and_the_host_talk_over_a_bridge)
                   "ping -c1 -W5 -s 65000 10.1.0.1 >/dev/null && echo ok");
     serve(&a, 0);
     serve(&b, 0);
-    AUTO_FREE char *server = rig_out("for k in tcp udp; do %s serve $k 7 >/dev/null 2>&1 & echo "
-                                     "$!; done; sleep 0.3",
-                                     probe());
+    AUTO_FREE char *server =
+        fixture_out("for k in tcp udp; do %s serve $k 7 >/dev/null 2>&1 & echo "
+                    "$!; done; sleep 0.3",
+                    probe());
     for (size_t i = 0; i < ARRAY_LEN(talks); i++) {
         AUTO_FREE char *want = str_format("%u bytes\n", talks[i].bytes);
 
@@ -215,7 +218,7 @@ TEST_FIBER(two_vms_and_the_host_talk_over_a_bridge)
     ASSERT_OK(network_stats(&a.limited, one.net, 0, &st, &err), err);
     ASSERT(st.rx_bytes > 1 << 20 && st.tx_bytes > 1 << 20);
     for (char *pid = server; *pid; pid = strchr(pid, '\n') + 1)
-        rig_sh("kill %d", atoi(pid));
+        fixture_sh("kill %d", atoi(pid));
     pod_detach(&one);
     pod_detach(&two);
     pod_finish(&one);
@@ -235,18 +238,19 @@ TEST_FIBER(the_guest_has_what_cni_made_and_nothing_else)
     box_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     /* As ptp and others do it. */
-    rig_sh(IN_POD "sh -c 'ip link set eth0 mtu 1400; ip route flush 10.1.0.0/24; ip route add "
-                  "10.1.0.1 dev eth0 scope link src 10.1.0.2; ip route add 10.1.0.0/24 via "
-                  "10.1.0.1; ip route replace default via 10.1.0.1; ip route add 192.0.2.0/24 via "
-                  "169.254.1.1 dev eth0 onlink metric 7; ip neigh add 169.254.1.1 lladdr "
-                  "02:00:00:00:00:09 nud permanent dev eth0'",
-           POD(&p.ns));
+    fixture_sh(IN_POD
+               "sh -c 'ip link set eth0 mtu 1400; ip route flush 10.1.0.0/24; ip route add "
+               "10.1.0.1 dev eth0 scope link src 10.1.0.2; ip route add 10.1.0.0/24 via "
+               "10.1.0.1; ip route replace default via 10.1.0.1; ip route add 192.0.2.0/24 via "
+               "169.254.1.1 dev eth0 onlink metric 7; ip neigh add 169.254.1.1 lladdr "
+               "02:00:00:00:00:09 nud permanent dev eth0'",
+               POD(&p.ns));
     free(p.before);
-    p.before = rig_look(&p.ns);
+    p.before = fixture_look(&p.ns);
     pod_attach(&p);
     AUTO_FREE char *routes =
         in_pod(&b, 0, &code, "ip -4 route | sort; ip -6 route | grep -v fe80 | sort");
-    AUTO_FREE char *here = rig_out(IN_POD "sh -c 'ip -4 route | sort'", POD(&p.ns));
+    AUTO_FREE char *here = fixture_out(IN_POD "sh -c 'ip -4 route | sort'", POD(&p.ns));
     ASSERT_HAS(routes, "10.1.0.0/24 via 10.1.0.1 dev eth0");
     ASSERT_HAS(routes, "10.1.0.1 dev eth0 scope link  src 10.1.0.2");
     ASSERT_HAS(routes, "192.0.2.0/24 via 169.254.1.1 dev eth0  metric 7 onlink");
@@ -262,14 +266,14 @@ TEST_FIBER(the_guest_has_what_cni_made_and_nothing_else)
     ASSERT(!strstr(links, "tentative"));
     ASSERT_HAS(links, "169.254.1.1 dev eth0 lladdr 02:00:00:00:00:09");
     AUTO_FREE char *mac =
-        rig_out(IN_POD "ip -br link show eth0 | grep -o '..:..:..:..:..:..'", POD(&p.ns));
+        fixture_out(IN_POD "ip -br link show eth0 | grep -o '..:..:..:..:..:..'", POD(&p.ns));
     mac[17] = '\0';
     ASSERT_HAS(links, mac);
     /* The VM's own network, which holds the link, has nothing new. */
-    AUTO_FREE char *root = vm_rig_sh(&b.rig, "ip -o link | wc -l", &code);
+    AUTO_FREE char *root = vm_fixture_sh(&b.fixture, "ip -o link | wc -l", &code);
     ASSERT_EQ(atoi(root), 2);
     pod_detach(&p);
-    AUTO_FREE char *after = vm_rig_sh(&b.rig, "ls /sys/class/net | wc -l", &code);
+    AUTO_FREE char *after = vm_fixture_sh(&b.fixture, "ls /sys/class/net | wc -l", &code);
     ASSERT_EQ(atoi(after), 2);
     pod_finish(&p);
     box_finish(&b);
@@ -315,16 +319,16 @@ TEST_FIBER(a_guest_that_does_not_answer_is_cut_off_and_lives)
     box_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
-    ASSERT_OK(b.rig.vmm->ops->pause(&b.limited, b.rig.vmm, &err), err);
+    ASSERT_OK(b.fixture.vmm->ops->pause(&b.limited, b.fixture.vmm, &err), err);
     ASSERT_OK(network_detach(&b.limited, p.net, &err), err);
-    AUTO_FREE char *cut = rig_look(&p.ns);
+    AUTO_FREE char *cut = fixture_look(&p.ns);
     ASSERT(!strstr(cut, "mirred") && !strstr(cut, "ingress"));
-    ASSERT_OK(b.rig.vmm->ops->resume(&b.limited, b.rig.vmm, &err), err);
-    struct ctx a_while = ctx_with_timeout(&b.rig.root, 3 * NS_PER_S);
-    if (b.rig.vmm->ops->wait(&a_while, b.rig.vmm, &e, &err) == 0)
+    ASSERT_OK(b.fixture.vmm->ops->resume(&b.limited, b.fixture.vmm, &err), err);
+    struct ctx a_while = ctx_with_timeout(&b.fixture.root, 3 * NS_PER_S);
+    if (b.fixture.vmm->ops->wait(&a_while, b.fixture.vmm, &e, &err) == 0)
         tap_fail(__FILE__, __LINE__, "the VM has ended: %s", e.why);
     box_finish(&b);
-    AUTO_FREE char *after = rig_look(&p.ns);
+    AUTO_FREE char *after = fixture_look(&p.ns);
     ASSERT_STR(after, p.before);
     pod_finish(&p);
 }
@@ -342,9 +346,9 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
     box_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
-    vm_info(b.rig.vm, &info);
+    vm_info(b.fixture.vm, &info);
     ASSERT(kill(info.pid, SIGKILL) == 0);
-    ASSERT_OK(vm_wait_gone(&b.limited, b.rig.vm, &killed, &err), err);
+    ASSERT_OK(vm_wait_gone(&b.limited, b.fixture.vm, &killed, &err), err);
     pod_detach(&p);
     pod_finish(&p);
     ASSERT_EQ(ledger_open_count(b.ledger), 0);
@@ -352,7 +356,7 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
     ledger_close(b.ledger);
     plan9_free(b.plan9);
     free(b.dir);
-    vm_rig_finish(&b.rig);
+    vm_fixture_finish(&b.fixture);
 }
 
 /* Sends and wants the same back. */
@@ -362,7 +366,8 @@ static void echo(struct box *b, const char *ns, bool ipv6, uint16_t port)
     char buf[6] = "";
     AUTO(stream_free) struct stream *s = NULL;
 
-    ASSERT_OK(b->rig.guest->ops->connect_port(&b->limited, b->rig.guest, ns, ipv6, port, &s, &err),
+    ASSERT_OK(b->fixture.guest->ops->connect_port(&b->limited, b->fixture.guest, ns, ipv6, port, &s,
+                                                  &err),
               err);
     ASSERT_OK(stream_write_full(&b->limited, s, "hello", 5, &err), err);
     ASSERT_EQ(stream_shutdown(s, SHUT_WR), 0);
@@ -394,9 +399,9 @@ TEST_FIBER(a_port_of_a_pod_can_be_reached_from_the_host)
     echo(&b, "pod2", false, 70);
     echo(&b, "pod2", false, 71); /* listens on the pod's address alone */
     echo(&b, "pod2", true, 72);
-    ASSERT_FAIL(
-        b.rig.guest->ops->connect_port(&b.limited, b.rig.guest, "pod2", false, 79, &none, &err),
-        err, err.code);
+    ASSERT_FAIL(b.fixture.guest->ops->connect_port(&b.limited, b.fixture.guest, "pod2", false, 79,
+                                                   &none, &err),
+                err, err.code);
     ASSERT_HAS(err.msg, "refused");
     pod_detach(&p);
     pod_finish(&p);

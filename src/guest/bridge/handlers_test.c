@@ -6,10 +6,10 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/bridge_peer.h"
+#include "fixture/dial_fixture.h"
 #include "guest/bridge/handlers_priv.h"
-#include "guest/bridge/peer.h"
 #include "guest/runtime/process.h"
-#include "guest/stdio/dial_pair.h"
 #include "harness/tap.h"
 #include "proto/link.h"
 #include <signal.h>

@@ -4,8 +4,8 @@
 #include "base/json.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "fixture/dial_fixture.h"
 #include "guest/bridge/logport.h"
-#include "guest/stdio/dial_pair.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <string.h>

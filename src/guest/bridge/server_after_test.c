@@ -3,9 +3,9 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/stream.h"
-#include "guest/bridge/peer.h"
+#include "fixture/bridge_peer.h"
+#include "fixture/dial_fixture.h"
 #include "guest/bridge/server.h"
-#include "guest/stdio/dial_pair.h"
 #include "harness/tap.h"
 #include "proto/link.h"
 #include <errno.h>

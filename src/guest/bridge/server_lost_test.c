@@ -1,121 +1,121 @@
 /* Connections that are lost and come again; what the server says and does unasked. */
 #include "base/json.h"
 #include "base/str.h"
-#include "guest/bridge/server_rig.h"
+#include "fixture/server_fixture.h"
 #include <errno.h>
 
 TEST_FIBER(a_new_connection_must_negotiate_again)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx, 0);
-    rig_reconnect(&w, ctx);
+    fixture_init(&w, ctx, 0);
+    fixture_reconnect(&w, ctx);
     peer_send(ctx, w.s, BRIDGE_START, 1, BASE);
     ASSERT_EQ(peer_expect(ctx, w.s, BRIDGE_START, 1), BRIDGE_HR_NOT_IMPLEMENTED);
     peer_negotiate(ctx, w.s);
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }
 
 TEST_FIBER(an_answer_without_a_connection_is_dropped)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
 
-    rig_init(&w, ctx, 0);
+    fixture_init(&w, ctx, 0);
     peer_send(ctx, w.s, BRIDGE_WAIT_FOR_PROCESS, 1, "{}");
-    rig_await_requests(&w, ctx, 2);
+    fixture_await_requests(&w, ctx, 2);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     stream_free(TAKE_PTR(w.s));
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
-    rig_let_go(&w, 1);
-    while (rig_stats(&w).dropped == 0)
+    fixture_let_go(&w, 1);
+    while (fixture_stats(&w).dropped == 0)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     dial_pair_refuse(w.host, 0, 0);
     w.s = peer_accept(ctx, w.host);
     peer_negotiate(ctx, w.s);
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }
 
 TEST_FIBER(an_old_request_answers_on_the_new_connection_with_its_old_id)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx, 0);
+    fixture_init(&w, ctx, 0);
     peer_send(ctx, w.s, BRIDGE_WAIT_FOR_PROCESS, 77, "{}");
-    rig_await_requests(&w, ctx, 2);
-    rig_reconnect(&w, ctx);
+    fixture_await_requests(&w, ctx, 2);
+    fixture_reconnect(&w, ctx);
     peer_negotiate(ctx, w.s);
-    rig_let_go(&w, 1);
+    fixture_let_go(&w, 1);
     ASSERT_EQ(peer_expect(ctx, w.s, BRIDGE_WAIT_FOR_PROCESS, 77), 0);
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }
 
 TEST_FIBER(a_host_that_reads_no_answers_is_held_back_and_harms_nothing)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     struct ctx brief = ctx_with_timeout(ctx, 200 * NS_PER_MS);
     AUTO(sbuf_release) struct sbuf frames = { 0 };
 
-    rig_init(&w, ctx, 8);
+    fixture_init(&w, ctx, 8);
     for (int i = 0; i < 50000; i++) {
         uint8_t raw[BRIDGE_HEADER_BYTES];
         bridge_header_encode(&(struct bridge_header){ BRIDGE_CREATE, BRIDGE_HEADER_BYTES, 1 }, raw);
         sbuf_add(&frames, raw, sizeof(raw));
     }
     ASSERT_FAIL(stream_write_full(&brief, w.s, frames.data, frames.len, &err), err, ERR_DEADLINE);
-    ASSERT(rig_stats(&w).in_flight <= 8);
-    rig_reconnect(&w, ctx);
+    ASSERT(fixture_stats(&w).in_flight <= 8);
+    fixture_reconnect(&w, ctx);
     peer_negotiate(ctx, w.s);
-    ASSERT_EQ(rig_stats(&w).in_flight, 0);
-    rig_release(&w, ctx);
+    ASSERT_EQ(fixture_stats(&w).in_flight, 0);
+    fixture_release(&w, ctx);
 }
 
 TEST_VIRTUAL(the_bridge_is_dialled_for_ever_ten_times_a_second)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
 
-    rig_start(&w, ctx, 0);
+    fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_S, &err), err);
     ASSERT(dial_pair_count(w.host) >= 49 && dial_pair_count(w.host) <= 51);
     ASSERT_EQ(w.unreachable, 1); /* told once */
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }
 
-static void ask_and_await_trim(struct rig *w, struct ctx *ctx, uint64_t id)
+static void ask_and_await_trim(struct fixture *w, struct ctx *ctx, uint64_t id)
 {
     struct err err = ERR_INIT;
-    unsigned before = rig_stats(w).trims;
+    unsigned before = fixture_stats(w).trims;
 
     peer_send(ctx, w->s, BRIDGE_START, id, BASE);
     ASSERT_EQ(peer_expect(ctx, w->s, BRIDGE_START, id), 0);
-    while (rig_stats(w).trims == before)
+    while (fixture_stats(w).trims == before)
         ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
 }
 
 TEST_FIBER(memory_goes_back_once_after_requests_and_not_again_before_the_next)
 {
     struct err err = ERR_INIT;
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx, 0);
+    fixture_init(&w, ctx, 0);
     peer_send(ctx, w.s, BRIDGE_DELETE_CONTAINER_STATE, 1, BASE); /* one that waits does not count */
     ask_and_await_trim(&w, ctx, 2);
-    ASSERT_OK(fiber_sleep(ctx, 10 * RIG_TRIM_NS, &err), err);
-    unsigned n = rig_stats(&w).trims;
-    ASSERT_OK(fiber_sleep(ctx, 10 * RIG_TRIM_NS, &err), err);
-    ASSERT_EQ(rig_stats(&w).trims, n);
+    ASSERT_OK(fiber_sleep(ctx, 10 * FIXTURE_TRIM_NS, &err), err);
+    unsigned n = fixture_stats(&w).trims;
+    ASSERT_OK(fiber_sleep(ctx, 10 * FIXTURE_TRIM_NS, &err), err);
+    ASSERT_EQ(fixture_stats(&w).trims, n);
     ask_and_await_trim(&w, ctx, 3);
-    rig_let_go(&w, 1);
+    fixture_let_go(&w, 1);
     ASSERT_EQ(peer_expect(ctx, w.s, BRIDGE_DELETE_CONTAINER_STATE, 1), 0);
-    rig_release(&w, ctx); /* before its time is over, perhaps */
+    fixture_release(&w, ctx); /* before its time is over, perhaps */
 }
 
 /* --- notifications --- */
 
-static void notify(struct rig *w, const char *id)
+static void notify(struct fixture *w, const char *id)
 {
     struct err err = ERR_INIT;
 
@@ -126,7 +126,7 @@ static void notify(struct rig *w, const char *id)
               err);
 }
 
-static void expect_note(struct rig *w, struct ctx *ctx, const char *id)
+static void expect_note(struct fixture *w, struct ctx *ctx, const char *id)
 {
     AUTO(json_decref) json_t *n = peer_expect_json(ctx, w->s, BRIDGE_CONTAINER_NOTIFICATION, 0);
 
@@ -135,22 +135,22 @@ static void expect_note(struct rig *w, struct ctx *ctx, const char *id)
 
 TEST_FIBER(a_notification_goes_out_at_once_when_connected)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx, 0);
+    fixture_init(&w, ctx, 0);
     notify(&w, "a");
     notify(&w, "b");
     expect_note(&w, ctx, "a");
     expect_note(&w, ctx, "b");
-    ASSERT_EQ(rig_stats(&w).notes, 0);
-    rig_release(&w, ctx);
+    ASSERT_EQ(fixture_stats(&w).notes, 0);
+    fixture_release(&w, ctx);
 }
 
 TEST_FIBER(notifications_wait_for_a_connection_and_come_before_negotiation)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_start(&w, ctx, 0);
+    fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, 2);
     notify(&w, "a");
     notify(&w, "b");
@@ -158,20 +158,20 @@ TEST_FIBER(notifications_wait_for_a_connection_and_come_before_negotiation)
     expect_note(&w, ctx, "a");
     expect_note(&w, ctx, "b");
     peer_negotiate(ctx, w.s);
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }
 
 TEST_FIBER(notifications_are_bounded)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     const struct bridge_notification note = { .container_id = "x",
                                               .type = BRIDGE_NOTE_UNEXPECTED_EXIT };
 
-    rig_start(&w, ctx, 0);
+    fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     for (int i = 0; i < SERVER_NOTES; i++)
         ASSERT_OK(server_notify(w.server, &note, &err), err);
     ASSERT_FAIL(server_notify(w.server, &note, &err), err, ERR_EXHAUSTED);
-    rig_release(&w, ctx);
+    fixture_release(&w, ctx);
 }

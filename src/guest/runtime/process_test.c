@@ -1,7 +1,7 @@
 /* process_test.c - real children, with pipes. */
 #include "base/clock.h"
 #include "base/fiber.h"
-#include "guest/runtime/process_rig.h"
+#include "fixture/process_fixture.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -12,57 +12,57 @@
 
 TEST_FIBER(the_exit_status_is_the_code)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(ctx, &w, (struct process_spec){ .argv = SH("exit 7") });
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 7);
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = SH("exit 7") });
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 7);
     ASSERT_EQ(process_count(w.t), 0);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_signal_is_128_and_its_number)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(ctx, &w, (struct process_spec){ .argv = SH("kill -TERM $$") });
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 128 + SIGTERM);
-    rig_release(&w);
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = SH("kill -TERM $$") });
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 128 + SIGTERM);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_process_is_forgotten_after_its_first_answered_wait)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     uint32_t code;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("true") });
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("true") });
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
     ASSERT_FAIL(process_wait(ctx, w.t, pid, PROCESS_WAIT_FOREVER, &code, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(process_signal(w.t, pid, SIGTERM, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(process_resize(w.t, pid, 1, 1, &err), err, ERR_NOT_FOUND);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_wait_that_times_out_changes_nothing)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     uint32_t code;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
     ASSERT_FAIL(process_wait(ctx, w.t, pid, 0, &code, &err), err, ERR_DEADLINE);
     ASSERT_FAIL(process_wait(ctx, w.t, pid, 20, &code, &err), err, ERR_DEADLINE);
     ASSERT_OK(process_signal(w.t, pid, 0, &err), err); /* 0 is KILL */
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 128 + SIGKILL);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 128 + SIGKILL);
+    fixture_release(&w);
 }
 
 struct waiter {
-    struct rig *w;
+    struct fixture *w;
     struct loop *loop;
     uint32_t pid, code;
 };
@@ -72,120 +72,120 @@ static void wait_fiber(void *arg)
     struct waiter *a = arg;
     struct ctx root = ctx_root(a->loop), ctx = ctx_with_timeout(&root, 60 * NS_PER_S);
 
-    a->code = rig_wait(&ctx, a->w, a->pid);
+    a->code = fixture_wait(&ctx, a->w, a->pid);
 }
 
 TEST_FIBER(all_who_wait_get_the_code)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     struct waiter waiters[3];
     struct group g;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     group_init(&g);
-    uint32_t pid =
-        rig_start(ctx, &w, (struct process_spec){ .argv = SH("read x; exit 5"), .want = { true } });
+    uint32_t pid = fixture_start(
+        ctx, &w, (struct process_spec){ .argv = SH("read x; exit 5"), .want = { true } });
     for (size_t i = 0; i < ARRAY_LEN(waiters); i++) {
         waiters[i] = (struct waiter){ &w, ctx->loop, pid, 0 };
         group_go(&g, ctx->loop, wait_fiber, &waiters[i], "waiter %zu", i);
     }
     fiber_yield(ctx->loop);
-    rig_say(ctx, w.in, "go\n");
+    fixture_say(ctx, w.in, "go\n");
     ASSERT_OK(group_wait(ctx, &g, "waiters", &err), err);
     for (size_t i = 0; i < ARRAY_LEN(waiters); i++)
         ASSERT_EQ(waiters[i].code, 5);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 /* --- pipes --- */
 
 TEST_FIBER(input_comes_back_and_its_end_ends_cat)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid =
-        rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("cat"), .want = { true, true } });
-    rig_say(ctx, w.in, "hello\n");
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
+        ctx, &w, (struct process_spec){ .argv = ARGV("cat"), .want = { true, true } });
+    fixture_say(ctx, w.in, "hello\n");
     ASSERT_EQ(stream_shutdown(w.in, SHUT_WR), 0);
-    AUTO_FREE char *out = rig_read_all(ctx, w.out);
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
     ASSERT_STR(out, "hello\n");
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
+    fixture_release(&w);
 }
 
 TEST_FIBER(stdout_and_stderr_are_two_streams)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
         ctx, &w,
         (struct process_spec){ .argv = SH("echo o; echo e >&2"), .want = { false, true, true } });
-    AUTO_FREE char *out = rig_read_all(ctx, w.out), *err = rig_read_all(ctx, w.err);
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out), *err = fixture_read_all(ctx, w.err);
     ASSERT_STR(out, "o\n");
     ASSERT_STR(err, "e\n");
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
+    fixture_release(&w);
 }
 
 TEST_FIBER(streams_nobody_asked_for_are_dev_null)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
         ctx, &w,
         (struct process_spec){ .argv = SH("cat && echo x >&2 && readlink /proc/self/fd/0"),
                                .want = { false, true } });
-    AUTO_FREE char *out = rig_read_all(ctx, w.out);
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
     ASSERT_STR(out, "/dev/null\n");
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
     ASSERT_EQ(dial_pair_count(w.host), 1);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(output_nobody_reads_does_not_hold_the_exit_back)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
         ctx, &w, (struct process_spec){ .argv = ARGV("echo", "unread"), .want = { false, true } });
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
-    AUTO_FREE char *out = rig_read_all(ctx, w.out);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
     ASSERT_STR(out, "unread\n");
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_grandchild_that_keeps_stdout_does_not_hold_the_exit_back)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
         ctx, &w,
         (struct process_spec){ .argv = SH("sleep 60 & echo $!; exit 3"), .want = { false, true } });
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 3);
-    AUTO_FREE char *line = rig_read_until(ctx, w.out, "\n");
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 3);
+    AUTO_FREE char *line = fixture_read_until(ctx, w.out, "\n");
     struct ctx brief = ctx_with_timeout(ctx, 20 * NS_PER_MS);
     char byte;
     size_t n;
     ASSERT_FAIL(stream_read(&brief, w.out, &byte, 1, &n, &err), err, ERR_DEADLINE);
     ASSERT_EQ(kill((pid_t)atoi(line), SIGKILL), 0);
-    AUTO_FREE char *rest = rig_read_all(ctx, w.out); /* ends with the grandchild */
+    AUTO_FREE char *rest = fixture_read_all(ctx, w.out); /* ends with the grandchild */
     ASSERT_STR(rest, "");
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(much_output_arrives_whole)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
-    uint32_t pid = rig_start(
+    fixture_init(&w, ctx);
+    uint32_t pid = fixture_start(
         ctx, &w,
         (struct process_spec){ .argv = SH("head -c 3000000 /dev/zero"), .want = { false, true } });
     struct err err = ERR_INIT;
@@ -194,55 +194,55 @@ TEST_FIBER(much_output_arrives_whole)
     while (stream_read(ctx, w.out, buf, 65536, &n, &err) == 0 && n > 0)
         total += n;
     ASSERT_EQ(total, 3000000);
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
+    fixture_release(&w);
 }
 
 /* --- what is run --- */
 
 TEST_FIBER(environment_and_directory_are_those_given)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     uint32_t pid =
-        rig_start(ctx, &w,
-                  (struct process_spec){ .argv = SH("pwd; /usr/bin/env | grep -v -e PWD= "
-                                                    "-e SHLVL= -e _="),
-                                         .env = ARGV("A=1", "B=two words"),
-                                         .cwd = "/usr",
-                                         .want = { false, true } });
-    AUTO_FREE char *out = rig_read_all(ctx, w.out);
+        fixture_start(ctx, &w,
+                      (struct process_spec){ .argv = SH("pwd; /usr/bin/env | grep -v -e PWD= "
+                                                        "-e SHLVL= -e _="),
+                                             .env = ARGV("A=1", "B=two words"),
+                                             .cwd = "/usr",
+                                             .want = { false, true } });
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
     ASSERT_HAS(out, "/usr\n");
     ASSERT_HAS(out, "A=1\n");
     ASSERT_HAS(out, "B=two words\n");
     ASSERT(!strstr(out, "HOME="));
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 0);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_command_line_is_split_into_words)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     uint32_t pid =
-        rig_start(ctx, &w,
-                  (struct process_spec){ .argv = ARGV(NULL),
-                                         .command_line = "sh -c 'echo \"$0\"; exit 4' 'a b'",
-                                         .want = { false, true } });
-    AUTO_FREE char *out = rig_read_all(ctx, w.out);
+        fixture_start(ctx, &w,
+                      (struct process_spec){ .argv = ARGV(NULL),
+                                             .command_line = "sh -c 'echo \"$0\"; exit 4' 'a b'",
+                                             .want = { false, true } });
+    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
     ASSERT_STR(out, "a b\n");
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 4);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 4);
+    fixture_release(&w);
 }
 
 TEST_FIBER(nothing_to_run_is_invalid)
 {
     static const char *const lines[] = { NULL, "", "   ", "'", "''" };
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
         struct process_spec spec = { .command_line = lines[i], .want = { true, true, true } };
         struct err err = ERR_INIT;
@@ -250,16 +250,16 @@ TEST_FIBER(nothing_to_run_is_invalid)
         ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_INVALID);
     }
     ASSERT_EQ(dial_pair_count(w.host), 0);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(an_unknown_command_or_directory_is_named)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     uint32_t pid;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     struct process_spec spec = { .argv = ARGV("no-such-command") };
     ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "no-such-command");
@@ -270,78 +270,79 @@ TEST_FIBER(an_unknown_command_or_directory_is_named)
     ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/no/such/dir");
     ASSERT_EQ(process_count(w.t), 0);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 TEST_FIBER(a_stream_that_cannot_be_dialled_is_named_and_nothing_starts)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
     uint32_t pid;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     struct process_spec spec = { .argv = ARGV("true"), .want = { false, true }, .port = { 0, 77 } };
     ASSERT(process_exec(ctx, w.t, &spec, &pid, &err) < 0);
     ASSERT_HAS(err.msg, "stdout");
     ASSERT_HAS(err.msg, "77");
     ASSERT_EQ(process_count(w.t), 0);
-    rig_release(&w);
+    fixture_release(&w);
 }
 
 /* --- signals --- */
 
 TEST_FIBER(signals_reach_the_process_and_nonsense_is_refused)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     uint32_t pid =
-        rig_start(ctx, &w,
-                  (struct process_spec){
-                      .argv = SH("trap 'exit 42' USR1; echo ready; while :; do sleep 0.01; "
-                                 "done"),
-                      .want = { false, true } });
-    free(rig_read_until(ctx, w.out, "ready"));
+        fixture_start(ctx, &w,
+                      (struct process_spec){
+                          .argv = SH("trap 'exit 42' USR1; echo ready; while :; do sleep 0.01; "
+                                     "done"),
+                          .want = { false, true } });
+    free(fixture_read_until(ctx, w.out, "ready"));
     ASSERT_FAIL(process_signal(w.t, pid, 1000, &err), err, ERR_INVALID);
     ASSERT_FAIL(process_signal(w.t, pid, -1, &err), err, ERR_INVALID);
     ASSERT_FAIL(process_signal(w.t, 1, SIGTERM, &err), err, ERR_NOT_FOUND);
     ASSERT_OK(process_signal(w.t, pid, SIGUSR1, &err), err);
-    ASSERT_EQ(rig_wait(ctx, &w, pid), 42);
-    rig_release(&w);
+    ASSERT_EQ(fixture_wait(ctx, &w, pid), 42);
+    fixture_release(&w);
 }
 
 TEST_FIBER(stopping_all_ends_those_that_listen_and_is_bounded_for_the_rest)
 {
-    struct rig w;
+    struct fixture w;
     struct err err = ERR_INIT;
 
-    rig_init(&w, ctx);
-    uint32_t gentle = rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
+    fixture_init(&w, ctx);
+    uint32_t gentle = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
     ASSERT_OK(process_stop_all(ctx, w.t, SIGTERM, &err), err);
-    ASSERT_EQ(rig_wait(ctx, &w, gentle), 128 + SIGTERM);
+    ASSERT_EQ(fixture_wait(ctx, &w, gentle), 128 + SIGTERM);
 
-    rig_start(ctx, &w,
-              (struct process_spec){ .argv = SH("trap '' TERM; echo ready; while :; do sleep 0.01; "
-                                                "done"),
-                                     .want = { false, true } });
-    free(rig_read_until(ctx, w.out, "ready"));
+    fixture_start(
+        ctx, &w,
+        (struct process_spec){ .argv = SH("trap '' TERM; echo ready; while :; do sleep 0.01; "
+                                          "done"),
+                               .want = { false, true } });
+    free(fixture_read_until(ctx, w.out, "ready"));
     struct ctx brief = ctx_with_timeout(ctx, 30 * NS_PER_MS);
     ASSERT_FAIL(process_stop_all(&brief, w.t, SIGTERM, &err), err, ERR_DEADLINE);
-    rig_release(&w); /* kills it */
+    fixture_release(&w); /* kills it */
 }
 
 /* --- many --- */
 
 TEST_FIBER(a_table_that_closes_kills_and_reaps)
 {
-    struct rig w;
+    struct fixture w;
 
-    rig_init(&w, ctx);
+    fixture_init(&w, ctx);
     for (int i = 0; i < 20; i++)
-        rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
-    rig_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60"), .terminal = true });
+        fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
+    fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60"), .terminal = true });
     ASSERT_EQ(process_count(w.t), 21);
-    rig_release(&w);
+    fixture_release(&w);
 }

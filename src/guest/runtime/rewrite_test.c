@@ -40,20 +40,20 @@ static int each_node(void *arg, const char *place,
     return 0;
 }
 
-struct rig {
+struct fixture {
     struct spec *spec;
     struct rewrite_todo todo;
     struct rewrite_env env;
     bool privileged;
 };
 
-static void rig_release_auto(struct rig *r)
+static void fixture_release_auto(struct fixture *r)
 {
     spec_free(r->spec);
     rewrite_todo_release(&r->todo);
 }
 
-static int rewrite(struct rig *r, enum spec_kind kind, const char *text, struct err *err)
+static int rewrite(struct fixture *r, enum spec_kind kind, const char *text, struct err *err)
 {
     r->env = (struct rewrite_env){
         .kind = kind,
@@ -70,7 +70,7 @@ static int rewrite(struct rig *r, enum spec_kind kind, const char *text, struct 
     return rewrite_spec(r->spec, &r->env, &r->todo, err);
 }
 
-static char *text_of(const struct rig *r)
+static char *text_of(const struct fixture *r)
 {
     struct jsw w;
 
@@ -84,7 +84,7 @@ static char *text_of(const struct rig *r)
 
 TEST(a_workload_golden)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(
@@ -143,7 +143,7 @@ TEST(a_workload_golden)
 
 TEST(a_sandbox_gets_no_files_of_the_pod)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_SANDBOX, "{" PROCESS "," ROOT ",\"hostname\":\"pod0\",\"linux\":{}}",
@@ -157,7 +157,7 @@ TEST(a_sandbox_gets_no_files_of_the_pod)
 
 TEST(a_standalone_container_is_in_a_cgroup_of_its_own)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_STANDALONE, "{" PROCESS "," ROOT ",\"linux\":{}}", &err), err);
@@ -168,7 +168,7 @@ TEST(a_standalone_container_is_in_a_cgroup_of_its_own)
 
 TEST(no_annotation_gives_a_container_devices)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
@@ -183,7 +183,7 @@ TEST(no_annotation_gives_a_container_devices)
 
 TEST(a_privileged_container_gets_all_devices)
 {
-    AUTO(rig_release) struct rig r = { .privileged = true };
+    AUTO(fixture_release) struct fixture r = { .privileged = true };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD, "{" PROCESS "," ROOT ",\"linux\":{}}", &err), err);
@@ -195,7 +195,7 @@ TEST(a_privileged_container_gets_all_devices)
 
 TEST(volumes_of_the_pod_are_to_be_made_as_the_host_says)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
@@ -216,7 +216,7 @@ TEST(volumes_of_the_pod_are_to_be_made_as_the_host_says)
 
 TEST(a_disk_of_the_vm_is_the_device_that_was_asked_for)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
@@ -236,7 +236,7 @@ TEST(a_disk_of_the_vm_is_the_device_that_was_asked_for)
 
 TEST(the_pods_logs_appear_where_an_annotation_wants_them)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
@@ -291,7 +291,7 @@ TEST(what_makes_no_sense_is_refused_and_named)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        AUTO(rig_release) struct rig r = { 0 };
+        AUTO(fixture_release) struct fixture r = { 0 };
         struct err err = ERR_INIT;
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, bad[i].text, &err), err, bad[i].code);
         ASSERT_HAS(err.msg, bad[i].why);
@@ -329,7 +329,7 @@ TEST(crun_is_told_a_version_that_it_knows)
     static const char *const given[] = { "1.3.0", "1.2.0-rc.1", "1.0.0" };
 
     for (size_t i = 0; i < ARRAY_LEN(given); i++) {
-        AUTO(rig_release) struct rig r = { 0 };
+        AUTO(fixture_release) struct fixture r = { 0 };
         struct err err = ERR_INIT;
         AUTO_FREE char *spec = str_format(
             "{\"ociVersion\":\"%s\"," PROCESS "," ROOT ",\"linux\":{\"netDevices\":{}}}", given[i]);
@@ -347,7 +347,7 @@ TEST(crun_is_told_a_version_that_it_knows)
 
 TEST(pci_devices_bring_their_nodes)
 {
-    AUTO(rig_release) struct rig r = { 0 };
+    AUTO(fixture_release) struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
     ASSERT_OK(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:10.0/00.0", "vpci"), &err), err);
@@ -366,13 +366,13 @@ TEST(pci_devices_that_are_none_are_named)
     struct err err = ERR_INIT;
 
     {
-        AUTO(rig_release) struct rig r = { 0 };
+        AUTO(fixture_release) struct fixture r = { 0 };
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:11.0/00.0", "vpci"), &err), err,
                     ERR_NOT_FOUND);
         ASSERT_HAS(err.msg, "0000:00:11.0/00.0");
     }
     {
-        AUTO(rig_release) struct rig r = { 0 };
+        AUTO(fixture_release) struct fixture r = { 0 };
         ASSERT_FAIL(rewrite(&r, SPEC_WORKLOAD, WITH_DEVICE("0000:00:10.0/00.0", "usb"), &err), err,
                     ERR_INVALID);
         ASSERT_HAS(err.msg, "usb");

@@ -6,9 +6,9 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "fixture/dial_fixture.h"
 #include "guest/runtime/reaper.h"
 #include "guest/runtime/task.h"
-#include "guest/stdio/dial_pair.h"
 #include "guest/stdio/relay.h"
 #include "harness/tap.h"
 #include <errno.h>
@@ -19,7 +19,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-struct rig {
+struct fixture {
     struct dial_pair *host;
     struct task *task;
     struct stream *s[3];
@@ -60,10 +60,10 @@ static pid_t orphan(struct ctx *ctx, const char *script, const int fd[3])
 
 static void on_done(void *arg)
 {
-    ((struct rig *)arg)->done++;
+    ((struct fixture *)arg)->done++;
 }
 
-static void start(struct ctx *ctx, struct rig *r, const char *script, bool redial)
+static void start(struct ctx *ctx, struct fixture *r, const char *script, bool redial)
 {
     struct relay *relay;
     struct err err = ERR_INIT;
@@ -93,7 +93,7 @@ static void start(struct ctx *ctx, struct rig *r, const char *script, bool redia
     task_attach(r->task, fd, &r->io, redial ? dial_pair_dialer(r->host) : NULL);
 }
 
-static void release(struct rig *r)
+static void release(struct fixture *r)
 {
     for (int i = 0; i < 3; i++)
         stream_free(r->s[i]);
@@ -102,7 +102,7 @@ static void release(struct rig *r)
 }
 
 /* To the end, then closed, as the host must. */
-static char *read_all(struct ctx *ctx, struct rig *r, int i)
+static char *read_all(struct ctx *ctx, struct fixture *r, int i)
 {
     struct sbuf out = { 0 };
     struct err err = ERR_INIT;
@@ -119,12 +119,12 @@ static char *read_all(struct ctx *ctx, struct rig *r, int i)
     return sbuf_take(&out);
 }
 
-static void drain(struct ctx *ctx, struct rig *r, int i)
+static void drain(struct ctx *ctx, struct fixture *r, int i)
 {
     free(read_all(ctx, r, i));
 }
 
-static uint32_t wait_code(struct ctx *ctx, struct rig *r)
+static uint32_t wait_code(struct ctx *ctx, struct fixture *r)
 {
     struct err err = ERR_INIT;
     uint32_t code = 9999;
@@ -140,7 +140,7 @@ static uint32_t wait_code(struct ctx *ctx, struct rig *r)
 
 TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
 {
-    struct rig r = { .io = ALL };
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
     start(ctx, &r, "cat; echo e >&2; exit 7", false);
@@ -157,7 +157,7 @@ TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
 
 TEST_FIBER(the_exit_waits_until_the_host_has_closed)
 {
-    struct rig r = { .io = ALL };
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
     uint32_t code;
 
@@ -175,7 +175,7 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
 
 TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
 {
-    struct rig r = { .io = ALL, .tell_ns = 50 * NS_PER_MS };
+    struct fixture r = { .io = ALL, .tell_ns = 50 * NS_PER_MS };
 
     start(ctx, &r, "echo hello; exit 3", false);
     ASSERT_EQ(wait_code(ctx, &r), 3);
@@ -190,7 +190,7 @@ TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
 
 TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
 {
-    struct rig r = { .io = ALL };
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
     start(ctx, &r, "exec sleep 100", false);
@@ -205,7 +205,7 @@ TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
 
 TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
 {
-    struct rig r = { .io = { .want = { false } } };
+    struct fixture r = { .io = { .want = { false } } };
 
     start(ctx, &r, "cat && head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2", false);
     ASSERT_EQ(wait_code(ctx, &r), 0);
@@ -231,7 +231,7 @@ TEST_FIBER(a_process_may_write_256_kib_before_it_has_to_wait)
 
 TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
 {
-    struct rig r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
+    struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
 
     start(ctx, &r, "trap '' PIPE; while echo x; do :; done; exit 9", false);
     stream_free(TAKE_PTR(r.s[1]));
@@ -241,7 +241,7 @@ TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
 
 TEST_FIBER(a_lost_output_of_init_is_dialled_again)
 {
-    struct rig r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
+    struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
     struct err err = ERR_INIT;
     char buf[64];
     size_t n;
@@ -262,7 +262,7 @@ TEST_FIBER(a_lost_output_of_init_is_dialled_again)
 
 TEST_FIBER(dropped_output_does_not_keep_the_exit)
 {
-    struct rig r = { .io = ALL };
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
     start(ctx, &r, "echo o; exec sleep 100", false);

@@ -1,6 +1,6 @@
 #include "base/fd.h"
+#include "fixture/dial_fixture.h"
 #include "guest/stdio/dial.h"
-#include "guest/stdio/dial_pair.h"
 #include "harness/tap.h"
 #include <errno.h>
 

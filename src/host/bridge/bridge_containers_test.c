@@ -1,6 +1,6 @@
 /* bridge_containers_test.c - what is sent for each call on containers and files, and what is made
  * of the answers. */
-#include "host/bridge/bridge_rig.h"
+#include "fixture/bridge_fixture.h"
 
 struct asking {
     struct bench *bench;

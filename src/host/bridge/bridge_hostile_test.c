@@ -1,5 +1,5 @@
 /* bridge_hostile_test.c - refusals, poisonous frames, notifications, and exec. */
-#include "host/bridge/bridge_rig.h"
+#include "fixture/bridge_fixture.h"
 
 /* --- refusals --- */
 

@@ -1,6 +1,6 @@
 /* bridge_network_test.c - what is sent for a pod's interfaces and ports, and what is made of the
  * answers. */
-#include "host/bridge/bridge_rig.h"
+#include "fixture/bridge_fixture.h"
 
 struct asking {
     struct bench *bench;

@@ -1,5 +1,5 @@
 /* bridge_test.c - the host's end of the bridge: connecting and calling. */
-#include "host/bridge/bridge_rig.h"
+#include "fixture/bridge_fixture.h"
 
 /* --- connecting --- */
 

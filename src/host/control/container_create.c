@@ -5,8 +5,8 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
+#include "host/config/config.h"
 #include "host/control/bundle.h"
-#include "host/control/config.h"
 #include "host/control/registry_priv.h"
 #include "oci/document.h"
 #include "oci/pods.h"
@@ -233,7 +233,7 @@ static void note_output(struct ctx *ctx, struct container *c)
 }
 
 /* One volume must not be the host's for one container of a pod and the VM's for another. */
-static int take_empty_dirs(struct container *c, const struct options *o, struct err *err)
+static int take_empty_dirs(struct container *c, const struct annotations *o, struct err *err)
 {
     const struct container *pod =
         c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
@@ -265,7 +265,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     struct spec *spec = given;
     AUTO(strv_release) struct strv devices = { 0 };
     struct files files = { .root.fs.tree = -1 };
-    struct options options;
+    struct annotations options;
     int r;
 
     if (!spec) {
@@ -274,7 +274,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
         spec = loaded;
     }
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
-    if (check_room(ctx, c, err) < 0 || options_read(c->r->o.config, spec, &options, err) < 0 ||
+    if (check_room(ctx, c, err) < 0 || annotations_read(c->r->o.config, spec, &options, err) < 0 ||
         enter_pod(c, spec, err) < 0 || container_read_devices(c, spec, &devices, err) < 0 ||
         box_begin(ctx, c->r, spec, &options, err) < 0)
         return -1;

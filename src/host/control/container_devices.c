@@ -1,9 +1,9 @@
 /* container_devices.c - the PCI devices of a container: checked before its VM boots, added when it
  * takes calls, taken back when the container is gone in there. */
 #include "base/str.h"
-#include "host/control/devices.h"
+#include "host/config/devices.h"
 #include "host/control/registry_priv.h"
-#include "host/control/vpci.h"
+#include "host/device/vpci.h"
 
 int container_read_devices(struct container *c, const struct spec *spec, struct strv *ret,
                            struct err *err)

@@ -3,10 +3,10 @@
  * instead (container_volumes.c). Opened while the VM comes up, shared with it when it is there. */
 #include "base/fd.h"
 #include "base/str.h"
-#include "host/control/options.h"
-#include "host/control/plan9.h"
+#include "host/config/annotations.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
 #include "oci/device.h"
 #include "oci/document.h"
 #include <stdlib.h>
@@ -89,7 +89,7 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return err_set(err, ERR_PERMISSION,
                        "mount %.200s: it is writable and, though an emptyDir, on the host, which "
                        "%s forbids",
-                       d.source, options_no_writable_shares);
+                       d.source, annotations_no_writable_shares);
     entry.read_only = d.read_only;
     entry.recursive = d.recursive;
     r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &entry, ret_drop, err)

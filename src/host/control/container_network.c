@@ -2,9 +2,9 @@
  * that one is started (CNI may come between Create and Start), taken back when it is deleted. The
  * pod's other containers live in the same namespace of the guest. */
 #include "base/str.h"
-#include "host/control/network.h"
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
+#include "host/device/network.h"
 #include <stdlib.h>
 
 const char *container_guest_netns(const struct container *c)

@@ -4,9 +4,9 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
 #include <stdlib.h>
 
 /* 0 also if there is nobody any more who could have it. */

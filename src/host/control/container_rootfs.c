@@ -3,9 +3,9 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
 #include <stdlib.h>
 
 static int open_mounts(struct ctx *ctx, struct container *c, const char *path, unsigned how,

@@ -9,7 +9,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include "host/control/registry_priv.h"
 #include "host/vmm/vmm.h"
 #include <stdlib.h>

@@ -4,9 +4,9 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
 #include "host/control/vm.h"
+#include "host/device/plan9.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>

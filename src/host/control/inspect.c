@@ -4,13 +4,13 @@
 #include "base/loop.h"
 #include "base/timeline.h"
 #include "host/bridge/guest.h"
-#include "host/control/network.h"
-#include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
-#include "host/control/vpci.h"
+#include "host/device/network.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
 #include <stdio.h>
 #include <unistd.h>
 

@@ -12,13 +12,13 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/config.h"
-#include "host/control/plan9.h"
+#include "host/config/config.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
 #include "host/control/vm.h"
-#include "host/control/vpci.h"
-#include "host/own/ledger.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
+#include "host/ledger/ledger.h"
 #include <stdlib.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
@@ -359,7 +359,7 @@ static char *kernel_of(const char *image_dir)
 }
 
 static void begin(struct registry *r, const struct spec *spec, const struct sizing *size,
-                  const struct options *options)
+                  const struct annotations *options)
 {
     struct box *b = mem_new(struct box);
 
@@ -414,7 +414,7 @@ static int await(struct ctx *ctx, struct registry *r, enum need need, struct err
 }
 
 int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
-              const struct options *options, struct err *err)
+              const struct annotations *options, struct err *err)
 {
     struct sizing size;
 

@@ -4,12 +4,12 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "host/control/plan9.h"
 #include "host/control/registry_priv.h"
-#include "host/control/scsi.h"
 #include "host/control/vm.h"
-#include "host/control/vpci.h"
-#include "host/own/ledger.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
+#include "host/ledger/ledger.h"
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

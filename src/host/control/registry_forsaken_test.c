@@ -1,6 +1,6 @@
 /* registry_forsaken_test.c - containers that containerd has given up, as `delete` notes it. */
+#include "fixture/registry_fixture.h"
 #include "harness/tap.h"
-#include "host/control/registry_rig.h"
 #include "host/control/run_note.h"
 
 #define LONG                                                                                       \
@@ -8,13 +8,13 @@
         .address = "unix:///s", .guest_opts.container_ns = 1000 * NS_PER_S                         \
     }
 
-static char *run_dir(const struct rig *r)
+static char *run_dir(const struct fixture *r)
 {
     return str_format("%s/test/box", r->config.run_root);
 }
 
 /* What `delete` does, and the signal that follows. */
-static void give_up(struct rig *r, const char *id, const char *anchor)
+static void give_up(struct fixture *r, const char *id, const char *anchor)
 {
     AUTO_FREE char *dir = run_dir(r);
     struct err err = ERR_INIT;
@@ -23,7 +23,7 @@ static void give_up(struct rig *r, const char *id, const char *anchor)
     registry_obey(r->registry);
 }
 
-static bool is_noted(const struct rig *r, const char *id)
+static bool is_noted(const struct fixture *r, const char *id)
 {
     AUTO_FREE char *dir = run_dir(r);
 
@@ -41,46 +41,46 @@ static void sleep_ns(struct ctx *ctx, uint64_t ns)
 /* As in the shim. */
 static bool tell(void *arg, const struct event *e)
 {
-    return !registry_is_forsaken(((struct rig *)arg)->registry, e->container_id);
+    return !registry_is_forsaken(((struct fixture *)arg)->registry, e->container_id);
 }
 
-static void open_two(struct rig *r, struct ctx *ctx)
+static void open_two(struct fixture *r, struct ctx *ctx)
 {
-    rig_open(r, ctx);
+    fixture_open(r, ctx);
     events_filter(r->events, tell, r);
     for (const char *const *id = (const char *const[]){ "a", "b", NULL }; *id; id++) {
-        rig_create(r, ctx, *id);
-        rig_start(r, ctx, *id, "");
+        fixture_create(r, ctx, *id);
+        fixture_start(r, ctx, *id, "");
     }
-    ASSERT_STR(rig_told(r, ctx), "create a;start a;create b;start b");
+    ASSERT_STR(fixture_told(r, ctx), "create a;start a;create b;start b");
     sbuf_release(&r->told);
 }
 
 TEST_VIRTUAL(a_container_that_is_given_up_is_killed_and_deleted_and_nothing_is_told)
 {
     struct ctx root = ctx_root(ctx->loop);
-    struct rig r = LONG;
+    struct fixture r = LONG;
 
     open_two(&r, ctx);
     give_up(&r, "a", "");
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(registry_containers(r.registry), 1);
-    ASSERT(rig_find(&r, "b"));
+    ASSERT(fixture_find(&r, "b"));
     ASSERT(!registry_given_up(r.registry));
     ASSERT(!is_noted(&r, "a"));
-    ASSERT_STR(rig_told(&r, ctx), "");
+    ASSERT_STR(fixture_told(&r, ctx), "");
     give_up(&r, "b", "");
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT(registry_given_up(r.registry));
     ASSERT(registry_idle(r.registry));
-    rig_create(&r, &root, "c");
+    fixture_create(&r, &root, "c");
     ASSERT(!registry_given_up(r.registry)); /* containerd is back */
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_note_for_an_earlier_container_of_that_name_is_not_meant_for_the_next)
 {
-    struct rig r = LONG;
+    struct fixture r = LONG;
 
     open_two(&r, ctx);
     give_up(&r, "a", "1 2 another-boot");
@@ -88,12 +88,12 @@ TEST_VIRTUAL(a_note_for_an_earlier_container_of_that_name_is_not_meant_for_the_n
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(registry_containers(r.registry), 2);
     ASSERT(!is_noted(&r, "a") && !is_noted(&r, "unknown"));
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
 {
-    struct rig r = LONG;
+    struct fixture r = LONG;
 
     open_two(&r, ctx);
 
@@ -105,8 +105,8 @@ TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
     waitq_wake_all(&r.host.last_anchor->q);
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(registry_containers(r.registry), 1);
-    ASSERT_STR(rig_told(&r, ctx), "");
-    rig_close(&r, ctx);
+    ASSERT_STR(fixture_told(&r, ctx), "");
+    fixture_close(&r, ctx);
 }
 
 #define IN_POD(kind)                                                                               \
@@ -116,48 +116,48 @@ TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
 TEST_VIRTUAL(a_pods_first_container_that_is_given_up_waits_for_the_others)
 {
     struct ctx root = ctx_root(ctx->loop);
-    struct rig r = LONG;
+    struct fixture r = LONG;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     events_filter(r.events, tell, &r);
-    rig_write_spec(&r, "p", IN_POD("sandbox"));
-    ASSERT_OK(rig_try_create(&r, ctx, "p", &err), err);
-    rig_start(&r, ctx, "p", "");
-    rig_write_spec(&r, "c", IN_POD("container"));
-    ASSERT_OK(rig_try_create(&r, ctx, "c", &err), err);
-    rig_start(&r, ctx, "c", "");
+    fixture_write_spec(&r, "p", IN_POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "p", &err), err);
+    fixture_start(&r, ctx, "p", "");
+    fixture_write_spec(&r, "c", IN_POD("container"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "c", &err), err);
+    fixture_start(&r, ctx, "c", "");
     give_up(&r, "p", "");
     sleep_ns(ctx, 30 * NS_PER_S);
     ASSERT_EQ(registry_containers(r.registry), 2);
-    ASSERT_OK(container_kill(&root, rig_find(&r, "c"), "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "c", ""), 137);
+    ASSERT_OK(container_kill(&root, fixture_find(&r, "c"), "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "c", ""), 137);
     sleep_ns(ctx, 30 * NS_PER_S);
     ASSERT_EQ(registry_containers(r.registry), 2); /* ended, but containerd still asks for it */
-    rig_delete(&r, &root, "c", "");
+    fixture_delete(&r, &root, "c", "");
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT(registry_given_up(r.registry) && registry_idle(r.registry));
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_container_whose_anchor_was_killed_during_its_creation_is_not_created)
 {
-    struct rig r = LONG;
+    struct fixture r = LONG;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "other");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "other");
     r.host.anchor_dies = true;
-    rig_write_spec(&r, "a", "");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
+    fixture_write_spec(&r, "a", "");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "was killed");
     ASSERT_EQ(registry_containers(r.registry), 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
 {
-    struct rig r = LONG;
+    struct fixture r = LONG;
     AUTO(run_note_release) struct run_note n = { 0 }, later = { 0 };
     struct err err = ERR_INIT;
     bool given_up = true;
@@ -189,5 +189,5 @@ TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_OK(run_note_read(dir, &later, &err), err);
     ASSERT_EQ(later.n, 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

@@ -1,8 +1,8 @@
 /* registry_host.c - the real host. */
 #include "host/control/registry_host.h"
 #include "base/clock_step.h"
-#include "host/control/network_host.h"
-#include "host/own/pci.h"
+#include "host/device/network_host.h"
+#include "host/jail/pci.h"
 
 static int find_pci(const char *name, struct pci_function *ret, struct err *err)
 {

@@ -2,17 +2,17 @@
  * cgroups, stdio. One ops table, so that tests and the simulation have a host without an OS. The
  * entries mean what the functions of the same name in host/own and host/io say. */
 #pragma once
+#include "host/files/blockimage.h"
+#include "host/files/emptydir.h"
+#include "host/files/pause.h"
+#include "host/files/rootfs.h"
+#include "host/files/scratch.h"
+#include "host/files/tree.h"
 #include "host/io/io.h"
-#include "host/own/anchor.h"
-#include "host/own/blockimage.h"
-#include "host/own/cgroup.h"
-#include "host/own/emptydir.h"
-#include "host/own/oom.h"
-#include "host/own/pause.h"
-#include "host/own/rootfs.h"
-#include "host/own/scratch.h"
-#include "host/own/tree.h"
-#include "host/own/turn.h"
+#include "host/jail/anchor.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/oom.h"
+#include "host/jail/turn.h"
 #include <stdint.h>
 
 struct network_host;

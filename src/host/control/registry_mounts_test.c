@@ -1,6 +1,6 @@
 /* A container's mounts and devices over the fake VMM and a scripted guest: what becomes a disk,
  * what a share, what stays in the VM; and that it is taken back. */
-#include "host/control/registry_rig.h"
+#include "fixture/registry_fixture.h"
 
 #define ANNOTATED(type, more)                                                                      \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
@@ -12,32 +12,32 @@
     ",\"mounts\":[{\"destination\":\"/run\",\"type\":\"bind\",\"source\":\"" EMPTY                 \
     "\",\"options\":[\"rbind\"]}]"
 
-static void write_linux(struct rig *r, const char *id, const char *linux_part)
+static void write_linux(struct fixture *r, const char *id, const char *linux_part)
 {
     AUTO_FREE char *path = str_format("%s/%s/config.json", r->dir, id);
     AUTO_FREE char *text = str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{"
                                       "\"path\":\"rootfs\"},\"linux\":{%s}}",
                                       linux_part);
 
-    rig_write_spec(r, id, "");
+    fixture_write_spec(r, id, "");
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
 TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "other"); /* so that the VM stays */
-    ASSERT_EQ(r.guest.disks, 1);  /* scratch */
-    rig_write_spec(&r, "a",
-                   ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\",\"source\":"
-                   "\"/a.img\",\"options\":[\"ro\"]}]");
-    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "other"); /* so that the VM stays */
+    ASSERT_EQ(r.guest.disks, 1);      /* scratch */
+    fixture_write_spec(&r, "a",
+                       ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\",\"source\":"
+                       "\"/a.img\",\"options\":[\"ro\"]}]");
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
     ASSERT_EQ(r.guest.disks, 2);
-    ASSERT(!rig_find(&r, "a")->writes_host);
-    rig_delete(&r, ctx, "a", "");
+    ASSERT(!fixture_find(&r, "a")->writes_host);
+    fixture_delete(&r, ctx, "a", "");
     ASSERT_EQ(r.guest.disks, 1);
 
     write_linux(&r, "b",
@@ -46,12 +46,12 @@ TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
                 "{\"path\":\"/dev/kvm\",\"type\":\"c\",\"major\":10,\"minor\":232}],"
                 "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"},{\"allow\":true,"
                 "\"type\":\"b\",\"major\":7,\"minor\":0,\"access\":\"rwm\"}]}");
-    ASSERT_OK(rig_try_create(&r, ctx, "b", &err), err);
+    ASSERT_OK(fixture_try_create(&r, ctx, "b", &err), err);
     ASSERT_EQ(r.guest.disks, 2); /* not the host's sda, which nobody asked for */
-    ASSERT(rig_find(&r, "b")->writes_host);
-    rig_delete(&r, ctx, "b", "");
+    ASSERT(fixture_find(&r, "b")->writes_host);
+    fixture_delete(&r, ctx, "b", "");
     ASSERT_EQ(r.guest.disks, 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 static int fail_disk(void *arg, struct ctx *ctx, const char *op, struct err *err)
@@ -61,80 +61,80 @@ static int fail_disk(void *arg, struct ctx *ctx, const char *op, struct err *err
 
 TEST_VIRTUAL(a_disk_that_cannot_be_opened_names_the_mount_and_leaves_nothing)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     r.host.step = fail_disk;
-    rig_write_spec(&r, "a",
-                   ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"physical-disk\",\"source\":"
-                   "\"/dev/x\"}]");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_STATE);
+    fixture_write_spec(&r, "a",
+                       ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"physical-disk\",\"source\":"
+                       "\"/dev/x\"}]");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "mount /dev/x on /d: it is in use");
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(an_empty_dir_of_a_pod_is_no_share_unless_that_is_wanted)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
     unsigned before;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "pod", POD("sandbox"));
-    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
-    rig_start(&r, ctx, "pod", "");
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
     before = r.guest.shares;
-    rig_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
-    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    fixture_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT_EQ(r.guest.shares, before + 1); /* its root */
-    ASSERT(!rig_find(&r, "w")->writes_host);
-    rig_delete(&r, ctx, "w", "");
+    ASSERT(!fixture_find(&r, "w")->writes_host);
+    fixture_delete(&r, ctx, "w", "");
 
     r.config.shared_empty_dirs = true; /* the pod was made before: it counts for all in it */
-    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT_EQ(r.guest.shares, before + 1);
-    rig_delete(&r, ctx, "w", "");
-    rig_write_spec(&r, "w",
-                   ANNOTATED("container", ",\"io.lcow.empty_dir\":\"shared\"") EMPTY_MOUNT);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_INVALID);
+    fixture_delete(&r, ctx, "w", "");
+    fixture_write_spec(&r, "w",
+                       ANNOTATED("container", ",\"io.lcow.empty_dir\":\"shared\"") EMPTY_MOUNT);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "io.lcow.empty_dir is \"shared\", and \"guest\" in its pod pod");
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* The path is not there on this host. */
 TEST_VIRTUAL(an_empty_dir_of_the_host_is_shared_if_the_pod_says_so)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "pod", ANNOTATED("sandbox", ",\"io.lcow.empty_dir\":\"shared\""));
-    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
-    rig_start(&r, ctx, "pod", "");
-    rig_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "pod", ANNOTATED("sandbox", ",\"io.lcow.empty_dir\":\"shared\""));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    fixture_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "mount " EMPTY " on /run");
-    rig_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
+    fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
     ASSERT_HAS(err.msg, "though an emptyDir, on the host");
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(an_empty_dir_in_the_vm_is_no_writable_share)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "pod", POD("sandbox"));
-    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
-    rig_start(&r, ctx, "pod", "");
-    rig_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
-    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
-    ASSERT(!rig_find(&r, "w")->writes_host);
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
+    ASSERT(!fixture_find(&r, "w")->writes_host);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

@@ -1,8 +1,8 @@
 /* registry_network_test.c - when a pod's network comes and goes. What a network is made of is
  * network_test.c's. */
-#include "host/control/network_host.h"
-#include "host/control/registry_script.h"
+#include "fixture/registry_steps.h"
 #include "host/control/sandbox.h"
+#include "host/device/network_host.h"
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -67,17 +67,17 @@ static const struct network_host machine_host = { .open = machine_open,
                                                   .count = machine_count };
 static struct registry_host with_network;
 
-static void open_rig(struct rig *r, struct ctx *ctx)
+static void open_fixture(struct fixture *r, struct ctx *ctx)
 {
     memset(&machine, 0, sizeof(machine));
     with_network = fake_host_ops;
     with_network.network = &machine_host;
     r->host_ops = &with_network;
     r->guest_opts.process_ns = 900 * NS_PER_S;
-    rig_open(r, ctx);
+    fixture_open(r, ctx);
 }
 
-static unsigned nics(struct rig *r)
+static unsigned nics(struct fixture *r)
 {
     struct fake_facts f;
 
@@ -86,7 +86,7 @@ static unsigned nics(struct rig *r)
 }
 
 /* A spec with this network namespace. */
-static void write_spec(struct rig *r, const char *id, const char *netns, const char *more)
+static void write_spec(struct fixture *r, const char *id, const char *netns, const char *more)
 {
     AUTO_FREE char *dir = str_format("%s/%s", r->dir, id);
     AUTO_FREE char *path = str_format("%s/config.json", dir);
@@ -102,142 +102,142 @@ static void write_spec(struct rig *r, const char *id, const char *netns, const c
 /* Its delete failed, or whoever asked has forgotten it: it must not keep the pod for ever. */
 TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "p", "", POD("sandbox", "p"));
     write_spec(&r, "a", "", POD("container", "p"));
     write_spec(&r, "b", "", POD("container", "p"));
     for (const char *const *id = (const char *const[]){ "p", "a", "b", NULL }; *id; id++) {
-        ASSERT_OK(rig_try_create(&r, &root, *id, &err), err);
-        rig_start(&r, &root, *id, "");
+        ASSERT_OK(fixture_try_create(&r, &root, *id, &err), err);
+        fixture_start(&r, &root, *id, "");
     }
     for (const char *const *id = (const char *const[]){ "a", "p", NULL }; *id; id++) {
-        ASSERT_OK(rig_try_kill(&r, &root, *id, "", 9, true, &err), err);
-        ASSERT_EQ(rig_wait(&r, &root, *id, ""), 137);
+        ASSERT_OK(fixture_try_kill(&r, &root, *id, "", 9, true, &err), err);
+        ASSERT_EQ(fixture_wait(&r, &root, *id, ""), 137);
     }
-    ASSERT_FAIL(rig_try_delete(&r, &root, "p", "", &err), err, ERR_STATE);
+    ASSERT_FAIL(fixture_try_delete(&r, &root, "p", "", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "still has container b");
-    ASSERT(rig_find(&r, "a")); /* refused: nothing was touched */
-    ASSERT_OK(rig_try_kill(&r, &root, "b", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "b", ""), 137);
-    rig_delete(&r, &root, "p", "");
+    ASSERT(fixture_find(&r, "a")); /* refused: nothing was touched */
+    ASSERT_OK(fixture_try_kill(&r, &root, "b", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "b", ""), 137);
+    fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(registry_containers(r.registry), 0);
-    ASSERT_HAS(rig_told(&r, &root), "delete a 137;delete b 137;delete p 137");
-    rig_close(&r, ctx);
+    ASSERT_HAS(fixture_told(&r, &root), "delete a 137;delete b 137;delete p 137");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "p", "/run/netns/cni-1", POD("sandbox", "p"));
     write_spec(&r, "c", "/proc/1000/ns/net", POD("container", "p"));
-    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
+    ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
     ASSERT_EQ(machine.opened, 0); /* CNI may come only now */
-    rig_start(&r, &root, "p", "");
+    fixture_start(&r, &root, "p", "");
     ASSERT_STR(machine.path, "/run/netns/cni-1");
     ASSERT_EQ(machine.plugged, 1);
     ASSERT_EQ(nics(&r), 1);
     ASSERT_EQ(r.guest.nics, 1);
-    ASSERT_OK(rig_try_create(&r, &root, "c", &err), err);
-    rig_start(&r, &root, "c", "");
+    ASSERT_OK(fixture_try_create(&r, &root, "c", &err), err);
+    fixture_start(&r, &root, "c", "");
     ASSERT_EQ(machine.opened, 1); /* the pod has it */
-    ASSERT_OK(rig_try_kill(&r, &root, "c", "", 9, true, &err), err);
-    (void)rig_wait(&r, &root, "c", "");
-    rig_delete(&r, &root, "c", "");
+    ASSERT_OK(fixture_try_kill(&r, &root, "c", "", 9, true, &err), err);
+    (void)fixture_wait(&r, &root, "c", "");
+    fixture_delete(&r, &root, "c", "");
     ASSERT_EQ(machine.plugged, 1);
-    ASSERT_OK(rig_try_kill(&r, &root, "p", "", 9, true, &err), err);
-    (void)rig_wait(&r, &root, "p", "");
-    rig_delete(&r, &root, "p", "");
+    ASSERT_OK(fixture_try_kill(&r, &root, "p", "", 9, true, &err), err);
+    (void)fixture_wait(&r, &root, "p", "");
+    fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(machine.plugged, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_namespace_of_its_own_is_its_anchors)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     AUTO_FREE char *want = NULL;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "a", "", "");
-    ASSERT_OK(rig_try_create(&r, &root, "a", &err), err);
-    rig_start(&r, &root, "a", "");
-    want = str_format("/proc/%u/ns/net", rig_find(&r, "a")->pid);
+    ASSERT_OK(fixture_try_create(&r, &root, "a", &err), err);
+    fixture_start(&r, &root, "a", "");
+    want = str_format("/proc/%u/ns/net", fixture_find(&r, "a")->pid);
     ASSERT_STR(machine.path, want);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
     ASSERT_EQ(machine.plugged, 0);
 }
 
 TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "p", "/run/netns/x", POD("sandbox", "p"));
-    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
+    ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
     machine.open_fails = true;
-    ASSERT_FAIL(rig_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "network of pod p");
     err_clear(&err);
-    rig_delete(&r, &root, "p", "");
+    fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(machine.plugged, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(the_networks_of_pods_in_one_vm_are_their_own)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "p1", "/run/netns/1", POD("sandbox", "p1"));
     write_spec(&r, "p2", "/run/netns/2", POD("sandbox", "p2"));
-    ASSERT_OK(rig_try_create(&r, &root, "p1", &err), err);
-    ASSERT_OK(rig_try_create(&r, &root, "p2", &err), err);
-    rig_start(&r, &root, "p1", "");
-    rig_start(&r, &root, "p2", "");
+    ASSERT_OK(fixture_try_create(&r, &root, "p1", &err), err);
+    ASSERT_OK(fixture_try_create(&r, &root, "p2", &err), err);
+    fixture_start(&r, &root, "p1", "");
+    fixture_start(&r, &root, "p2", "");
     ASSERT_EQ(nics(&r), 2);
-    ASSERT_OK(rig_try_kill(&r, &root, "p1", "", 9, true, &err), err);
-    (void)rig_wait(&r, &root, "p1", "");
-    rig_delete(&r, &root, "p1", "");
+    ASSERT_OK(fixture_try_kill(&r, &root, "p1", "", 9, true, &err), err);
+    (void)fixture_wait(&r, &root, "p1", "");
+    fixture_delete(&r, &root, "p1", "");
     ASSERT_EQ(nics(&r), 1);
     ASSERT_EQ(machine.plugged, 1);
-    ASSERT_EQ(container_state(rig_find(&r, "p2")), CONTAINER_RUNNING);
-    rig_close(&r, ctx);
+    ASSERT_EQ(container_state(fixture_find(&r, "p2")), CONTAINER_RUNNING);
+    fixture_close(&r, ctx);
     ASSERT_EQ(machine.plugged, 0);
 }
 
 TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     write_spec(&r, "p", "/run/netns/1", POD("sandbox", "p"));
-    ASSERT_OK(rig_try_create(&r, &root, "p", &err), err);
-    rig_start(&r, &root, "p", "");
+    ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
+    fixture_start(&r, &root, "p", "");
     fake_vmm_die(r.vmm, FAKE_KILLED);
-    ASSERT_EQ(rig_wait(&r, &root, "p", ""), 137);
-    rig_delete(&r, &root, "p", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
+    fixture_delete(&r, &root, "p", "");
     ASSERT_EQ(machine.plugged, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_time)
 {
-    struct rig r = { .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     const struct sandbox_create c = {
         .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
@@ -247,7 +247,7 @@ TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_tim
     struct err err = ERR_INIT;
     uint64_t begin;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
     ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
     ASSERT_OK(sandbox_stats(&root, r.registry, "s", &v, &err), err);
@@ -266,28 +266,28 @@ TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_tim
     ASSERT_EQ(v.n_nics, 1);
     ASSERT(loop_now(ctx->loop) - begin < 3 * NS_PER_S);
     sandbox_stats_release(&v);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 static void create_worker(void *arg)
 {
-    struct rig *r = arg;
+    struct fixture *r = arg;
     struct ctx root = ctx_root(r->loop);
     struct err err = ERR_INIT;
 
-    ASSERT_OK(rig_try_create(r, &root, "w", &err), err);
+    ASSERT_OK(fixture_try_create(r, &root, "w", &err), err);
 }
 
 TEST_VIRTUAL(a_container_that_is_being_created_does_not_hide_the_others_numbers)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     const struct sandbox_create c = { .id = "s", .bundle = "/none", .netns = "", .spec = "{}" };
     struct sandbox_started s;
     struct sandbox_stats v;
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
     ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
     write_spec(&r, "w", "", POD("container", "s"));
@@ -301,12 +301,12 @@ TEST_VIRTUAL(a_container_that_is_being_created_does_not_hide_the_others_numbers)
         sandbox_stats_release(&v);
         ASSERT_OK(fiber_sleep(ctx, 3 * NS_PER_S, &err), err);
     }
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     const struct sandbox_create c = {
         .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
@@ -314,12 +314,12 @@ TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
     struct sandbox_started s;
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx);
+    open_fixture(&r, ctx);
     ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
     ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
     ASSERT_STR(machine.path, "/run/netns/cni-2");
     ASSERT_EQ(machine.plugged, 1);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     ASSERT_EQ(machine.plugged, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

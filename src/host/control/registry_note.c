@@ -4,7 +4,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/run_note.h"
 #include "host/control/sandbox_priv.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include <stdlib.h>
 #include <unistd.h>
 

@@ -14,12 +14,12 @@
 #include "base/list.h"
 #include "base/str.h"
 #include "base/timeline.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
+#include "host/config/sizing.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
 #include "host/control/registry_host.h"
-#include "host/control/sizing.h"
 #include "oci/spec.h"
 
 struct network;
@@ -341,7 +341,7 @@ struct registry {
 /* Makes the box if there is none, and waits until things can be made for it; its VM boots
  * meanwhile. spec: whose limits size it. */
 int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
-              const struct options *options, struct err *err);
+              const struct annotations *options, struct err *err);
 /* Waits until the VM takes calls; until its scratch disk is there too. */
 int box_need_vm(struct ctx *ctx, struct registry *r, struct err *err);
 int box_need_all(struct ctx *ctx, struct registry *r, struct err *err);

@@ -1,11 +1,11 @@
 /* registry_start_test.c - the way to a container: what is done at the same time, what is refused
  * on the way, and who notices when the VM is lost meanwhile. */
-#include "host/control/registry_script.h"
+#include "fixture/registry_steps.h"
 
 /* --- at the same time --- */
 
 static struct {
-    struct rig *r;
+    struct fixture *r;
     uint64_t vm_started, vm_up, scratch, rootfs, anchor, io; /* begun */
     uint64_t scratch_ns, rootfs_ns;
 } seen;
@@ -35,22 +35,22 @@ static void see_vm(void *arg, const char *what)
         seen.vm_started = loop_now(seen.r->loop);
 }
 
-static uint64_t create_takes(struct rig *r, struct ctx *ctx)
+static uint64_t create_takes(struct fixture *r, struct ctx *ctx)
 {
     uint64_t before = loop_now(ctx->loop);
 
     memset(&seen.vm_started, 0, 6 * sizeof(uint64_t));
     seen.r = r;
-    rig_open(r, ctx);
+    fixture_open(r, ctx);
     r->host.step = see_step;
     r->vmm_opts.trace = see_vm;
-    rig_create(r, ctx, "a");
+    fixture_create(r, ctx, "a");
     return loop_now(ctx->loop) - before;
 }
 
 TEST_VIRTUAL(nothing_on_the_host_waits_for_the_vm)
 {
-    struct rig r = { .guest_opts.agent_ns = 2 * NS_PER_S };
+    struct fixture r = { .guest_opts.agent_ns = 2 * NS_PER_S };
     uint64_t took;
 
     seen.scratch_ns = seen.rootfs_ns = 900 * NS_PER_MS;
@@ -59,12 +59,12 @@ TEST_VIRTUAL(nothing_on_the_host_waits_for_the_vm)
     ASSERT(seen.vm_started && seen.scratch && seen.rootfs && seen.anchor && seen.io);
     ASSERT(seen.vm_started <= seen.rootfs);
     ASSERT(took >= 2 * NS_PER_S && took < 2 * NS_PER_S + 50 * NS_PER_MS);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(the_vm_waits_for_nothing_on_the_host)
 {
-    struct rig r = { .guest_opts.agent_ns = 100 * NS_PER_MS };
+    struct fixture r = { .guest_opts.agent_ns = 100 * NS_PER_MS };
     uint64_t took, began = loop_now(ctx->loop);
 
     seen.scratch_ns = 2 * NS_PER_S;
@@ -72,29 +72,29 @@ TEST_VIRTUAL(the_vm_waits_for_nothing_on_the_host)
     took = create_takes(&r, ctx);
     ASSERT(seen.vm_started - began < 10 * NS_PER_MS);
     ASSERT(took >= 2 * NS_PER_S && took < 2 * NS_PER_S + 50 * NS_PER_MS);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_scratch_disk_that_hangs_does_not_hold_up_the_end)
 {
-    struct rig r = { .guest_opts.agent_ns = NS_PER_MS };
+    struct fixture r = { .guest_opts.agent_ns = NS_PER_MS };
     struct ctx root = ctx_root(ctx->loop), little = ctx_with_timeout(&root, NS_PER_S);
     struct err err = ERR_INIT;
     uint64_t before;
 
     seen.scratch_ns = 10000 * NS_PER_S;
     seen.rootfs_ns = 0;
-    rig_open(&r, &root);
+    fixture_open(&r, &root);
     r.host.step = see_step;
-    rig_write_spec(&r, "a", "");
-    ASSERT_FAIL(rig_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
+    fixture_write_spec(&r, "a", "");
+    ASSERT_FAIL(fixture_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
     before = loop_now(ctx->loop);
-    rig_close(&r, &root);
+    fixture_close(&r, &root);
     ASSERT(loop_now(ctx->loop) - before < NS_PER_S);
     seen.scratch_ns = 0;
 }
 
-static const struct timeline_span *span_of(const struct rig *r, const char *name)
+static const struct timeline_span *span_of(const struct fixture *r, const char *name)
 {
     for (unsigned i = 0; i < r->timeline.n; i++)
         if (str_eq(r->timeline.spans[i].name, name))
@@ -107,12 +107,12 @@ TEST_VIRTUAL(the_timeline_shows_the_overlaps)
     static const char *const names[] = { "make scratch",     "anchor and stdio", "open files",
                                          "attach scratch",   "share rootfs",     "combine layers",
                                          "create container", "start container" };
-    struct rig r = { .guest_opts.agent_ns = NS_PER_S };
+    struct fixture r = { .guest_opts.agent_ns = NS_PER_S };
     const struct timeline_span *wait;
 
     seen.scratch_ns = seen.rootfs_ns = 100 * NS_PER_MS;
     (void)create_takes(&r, ctx);
-    rig_start(&r, ctx, "a", "");
+    fixture_start(&r, ctx, "a", "");
     wait = span_of(&r, "wait for agent");
     ASSERT(wait != NULL);
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -124,7 +124,7 @@ TEST_VIRTUAL(the_timeline_shows_the_overlaps)
         else
             ASSERT(s->start >= wait->end);
     }
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- what the guest is asked --- */
@@ -148,7 +148,7 @@ static const char *name_of(const struct bridge_request *q)
 
 static struct fake_answer note_question(void *arg, const struct bridge_request *q)
 {
-    struct rig *r = arg;
+    struct fixture *r = arg;
     bool clock = q->type == BRIDGE_MODIFY_SETTINGS && q->modify.resource == BRIDGE_RES_CLOCK;
 
     sbuf_addf(&asked.all, "%s%s", asked.all.len ? " " : "", name_of(q));
@@ -165,95 +165,97 @@ static struct fake_answer note_question(void *arg, const struct bridge_request *
 /* Each costs a guest that is emulated its time. One more must be worth it. */
 TEST_VIRTUAL(a_start_asks_the_guest_for_these_things_and_no_more)
 {
-    struct rig r = { .guest_opts = { .decide_request = note_question, .process_ns = NS_PER_S } };
+    struct fixture r = { .guest_opts = { .decide_request = note_question,
+                                         .process_ns = NS_PER_S } };
 
     asked.clock_ns = 0;
     r.guest_opts.decide_arg = &r;
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
-    rig_delete(&r, ctx, "a", ""); /* the VM goes with it: the guest is not asked */
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 0);
+    fixture_delete(&r, ctx, "a", ""); /* the VM goes with it: the guest is not asked */
     ASSERT_STR(asked.all.data, "NegotiateProtocol disk share layers Create Start "
                                "ExecuteProcess GetProperties WaitForProcess");
     sbuf_release(&asked.all);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_clones_clock_is_set_beside_its_start_and_before_it_runs_anything)
 {
-    struct rig r = { .guest_opts = { .decide_request = note_question }, .vmm_opts.clone = true };
+    struct fixture r = { .guest_opts = { .decide_request = note_question },
+                         .vmm_opts.clone = true };
     uint64_t began = loop_now(ctx->loop);
 
     asked.clock_ns = 3 * NS_PER_S;
     r.guest_opts.decide_arg = &r;
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
     ASSERT(loop_now(ctx->loop) - began < NS_PER_S);
-    rig_start(&r, ctx, "a", "");
+    fixture_start(&r, ctx, "a", "");
     ASSERT(asked.start_at - began >= 3 * NS_PER_S);
     ASSERT_HAS(asked.all.data, "clock share layers Create"); /* under way since the bridge is */
     ASSERT_HAS(asked.all.data, "Create clock Start");        /* that took too long: once more */
     sbuf_release(&asked.all);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_scratch_disk_that_fails_late_ends_the_vm)
 {
-    struct rig r = { .host.scratch_fails = true };
+    struct fixture r = { .host.scratch_fails = true };
     struct err err = ERR_INIT;
 
     seen.scratch_ns = 3 * NS_PER_S;
     seen.rootfs_ns = 0;
     seen.r = &r;
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     r.host.step = see_step;
-    rig_write_spec(&r, "a", "");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_EXHAUSTED);
+    fixture_write_spec(&r, "a", "");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "scratch disk");
     expect_gone(&r, ctx, "a");
     r.host.scratch_fails = false;
-    rig_create(&r, ctx, "a");
+    fixture_create(&r, ctx, "a");
     ASSERT_EQ(r.vms, 2);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_container_of_a_running_vm_is_refused_while_scratch_has_no_room)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
     r.host.scratch_fails = true;
-    rig_write_spec(&r, "b", "");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_EXHAUSTED);
+    fixture_write_spec(&r, "b", "");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "is full");
     ASSERT_EQ(r.vms, 1);
     r.host.scratch_fails = false;
-    rig_create(&r, ctx, "b");
+    fixture_create(&r, ctx, "b");
     ASSERT_EQ(r.vms, 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* A root file system that fails does not leave a VM that boots for nobody. */
 TEST_VIRTUAL(a_create_that_fails_on_the_host_ends_the_boot)
 {
-    struct rig r = { .guest_opts.agent_ns = 20 * NS_PER_S, .host.rootfs_fails = true };
+    struct fixture r = { .guest_opts.agent_ns = 20 * NS_PER_S, .host.rootfs_fails = true };
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "a", "");
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "a", "");
     before = loop_now(ctx->loop);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND);
     ASSERT(loop_now(ctx->loop) - before < NS_PER_S);
     r.host.rootfs_fails = false;
     r.guest_opts.agent_ns = 0;
-    rig_create(&r, ctx, "a"); /* waits for the end of the first VM, and has one of its own */
+    fixture_create(&r, ctx, "a"); /* waits for the end of the first VM, and has one of its own */
     ASSERT_EQ(r.vms, 2);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- what is lost --- */
@@ -261,54 +263,55 @@ TEST_VIRTUAL(a_create_that_fails_on_the_host_ends_the_boot)
 /* Nobody calls the guest: only created containers are there. */
 TEST_VIRTUAL(a_lost_bridge_is_noticed_without_a_call)
 {
-    struct rig r = { .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     struct process_view v;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
     pass(&root, 10 * NS_PER_S);
-    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    process_view(container_process(fixture_find(&r, "a"), "", &err), &v);
     ASSERT_EQ(v.status, PROCESS_CREATED);
     /* An answer that ends the bridge, to a call that has nothing to do with the container. */
     refusal = (struct refusal){ BRIDGE_DUMP_STACKS, -1, -1, 1, FAKE_DISCONNECT, 0 };
     AUTO_FREE char *text = NULL;
     (void)vm_dump_stacks(&root, registry_vm(r.registry), &text, &err);
     pass(&root, 200 * NS_PER_MS);
-    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    process_view(container_process(fixture_find(&r, "a"), "", &err), &v);
     ASSERT_EQ(v.status, PROCESS_STOPPED);
     ASSERT(v.exit_status != 0);
-    rig_delete(&r, &root, "a", "");
-    rig_close(&r, ctx);
+    fixture_delete(&r, &root, "a", "");
+    fixture_close(&r, ctx);
 }
 
 /* An init whose start failed has ended; the exec that runs in its container is told before the
  * delete is. */
 TEST_VIRTUAL(no_exit_of_an_exec_comes_behind_the_delete)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
     struct err err = ERR_INIT;
     const char *told;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "other");
-    rig_create(&r, ctx, "a");
-    rig_exec(&r, ctx, "a", "x");
-    rig_start(&r, ctx, "a", "x");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "other");
+    fixture_create(&r, ctx, "a");
+    fixture_exec(&r, ctx, "a", "x");
+    fixture_start(&r, ctx, "a", "x");
     refusal = (struct refusal){ BRIDGE_START, -1, -1, 1, FAKE_REFUSE, 0 };
-    ASSERT_FAIL(rig_try_start(&r, ctx, "a", "", &err), err, ERR_UNKNOWN);
-    rig_delete(&r, ctx, "a", "");
+    ASSERT_FAIL(fixture_try_start(&r, ctx, "a", "", &err), err, ERR_UNKNOWN);
+    fixture_delete(&r, ctx, "a", "");
     pass(ctx, NS_PER_S);
-    told = rig_told(&r, ctx);
+    told = fixture_told(&r, ctx);
     ASSERT_HAS(told, "exit a/x 137;delete a 1");
     ASSERT(!strstr(strstr(told, "delete a"), "exit a"));
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- bad bundles --- */
 
-static void write_config(struct rig *r, const char *id, const char *text, size_t len)
+static void write_config(struct fixture *r, const char *id, const char *text, size_t len)
 {
     AUTO_FREE char *dir = str_format("%s/%s", r->dir, id);
     AUTO_FREE char *path = str_format("%s/config.json", dir);
@@ -325,23 +328,23 @@ TEST_VIRTUAL(a_bad_bundle_is_refused_by_its_name_and_starts_no_vm)
                                        "\"x\"",
                                        "{\"linux\":{}}",
                                        "{\"linux\":{},\"process\":{\"args\":[]},\"root\":{}}" };
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "none", &err), err, ERR_NOT_FOUND);
+    fixture_open(&r, ctx);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "none", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "none/config.json");
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
         write_config(&r, "bad", bad[i], strlen(bad[i]));
         err_clear(&err);
-        ASSERT_FAIL(rig_try_create(&r, ctx, "bad", &err), err, ERR_INVALID);
+        ASSERT_FAIL(fixture_try_create(&r, ctx, "bad", &err), err, ERR_INVALID);
         ASSERT_HAS(err.msg, "bad/config.json");
     }
     ASSERT_EQ(r.vms, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
-static void write_mounts(struct rig *r, const char *id, unsigned n, unsigned blanks)
+static void write_mounts(struct fixture *r, const char *id, unsigned n, unsigned blanks)
 {
     struct sbuf more = { 0 };
 
@@ -350,54 +353,54 @@ static void write_mounts(struct rig *r, const char *id, unsigned n, unsigned bla
         sbuf_addf(&more, "%s{\"destination\":\"/m%u\",\"type\":\"tmpfs\",\"source\":\"tmpfs\"%*s}",
                   i ? "," : "", i, (int)blanks, "");
     sbuf_addf(&more, "]");
-    rig_write_spec(r, id, more.data);
+    fixture_write_spec(r, id, more.data);
     sbuf_release(&more);
 }
 
 TEST_VIRTUAL(a_hundred_thousand_mounts_are_refused_naming_the_limit)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     write_mounts(&r, "a", 100000, 0);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "at most 131072");
     write_mounts(&r, "a", 5000, 0);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "5000 mounts, at most 4096");
     write_mounts(&r, "b", 100000, 100);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "b/config.json is larger than 8 MiB");
     ASSERT_EQ(r.vms, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- a reader that never reads --- */
 
 TEST_VIRTUAL(a_reader_that_never_reads_does_not_keep_kill_and_delete)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S,
-                     .guest_opts.output_bytes = 4096,
-                     .host.io_stuck = true };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.output_bytes = 4096,
+                         .host.io_stuck = true };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
-    rig_create(&r, &root, "other");
-    rig_create(&r, &root, "a");
-    rig_start(&r, &root, "a", "");
-    rig_exec(&r, &root, "a", "x");
-    rig_start(&r, &root, "a", "x");
+    fixture_open(&r, ctx);
+    fixture_create(&r, &root, "other");
+    fixture_create(&r, &root, "a");
+    fixture_start(&r, &root, "a", "");
+    fixture_exec(&r, &root, "a", "x");
+    fixture_start(&r, &root, "a", "x");
     before = loop_now(ctx->loop);
-    ASSERT_OK(rig_try_kill(&r, &root, "a", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
+    ASSERT_OK(fixture_try_kill(&r, &root, "a", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
     ASSERT(loop_now(ctx->loop) - before <=
            2 * PROCESS_DRAIN_LIMIT + PROCESS_EXECS_LIMIT + NS_PER_S);
-    rig_delete(&r, &root, "a", "");
+    fixture_delete(&r, &root, "a", "");
     expect_gone(&r, &root, "a");
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- the shim's own cgroup --- */
@@ -432,15 +435,15 @@ static void move_free(struct cgroup *c)
 static char *moves_of(struct ctx *ctx, struct cgroup *at)
 {
     struct registry_host ops = fake_host_ops;
-    struct rig r = { .home = at, .host_ops = &ops };
+    struct fixture r = { .home = at, .host_ops = &ops };
 
     ops.cgroup_make = move_make;
     ops.cgroup_join = move_join;
     ops.cgroup_remove = move_remove;
     ops.cgroup_free = move_free;
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_close(&r, ctx);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_close(&r, ctx);
     return sbuf_take(&moves);
 }
 

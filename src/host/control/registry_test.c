@@ -1,8 +1,8 @@
 /* registry_test.c - containers from create to delete: states, answers, events. */
+#include "fixture/registry_fixture.h"
 #include "harness/fsm_table.h"
 #include "host/control/inspect.h"
-#include "host/control/registry_rig.h"
-#include "host/control/scsi.h"
+#include "host/device/scsi.h"
 
 #include <sys/mman.h>
 
@@ -14,40 +14,40 @@ TEST(tables_of_states_are_complete)
 
 TEST_VIRTUAL(a_container_runs_and_ends_with_its_status)
 {
-    struct rig r = { .guest_opts.exit_code = 7, .guest_opts.output_bytes = 5000 };
+    struct fixture r = { .guest_opts.exit_code = 7, .guest_opts.output_bytes = 5000 };
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 7);
-    rig_delete(&r, ctx, "a", "");
-    ASSERT_STR(rig_told(&r, ctx), "create a;start a;exit a 7;delete a 7");
-    rig_close(&r, ctx);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 7);
+    fixture_delete(&r, ctx, "a", "");
+    ASSERT_STR(fixture_told(&r, ctx), "create a;start a;exit a 7;delete a 7");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(the_vm_goes_with_the_last_container_and_comes_again)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_create(&r, ctx, "b");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_create(&r, ctx, "b");
     ASSERT_EQ(r.vms, 1);
-    rig_delete(&r, ctx, "a", "");
+    fixture_delete(&r, ctx, "a", "");
     ASSERT_EQ(r.guest.containers, 1);
-    rig_delete(&r, ctx, "b", "");
-    rig_create(&r, ctx, "c");
+    fixture_delete(&r, ctx, "b", "");
+    fixture_create(&r, ctx, "c");
     ASSERT_EQ(r.vms, 2);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* What containerd-contract.md §3.3 says of each state. */
 enum call { START, KILL, DELETE, EXEC, PAUSE, RESUME, UPDATE, STATS, RESIZE, CLOSE_IO, CALLS };
 
-static enum err_code do_call(struct rig *r, struct ctx *ctx, enum call call)
+static enum err_code do_call(struct fixture *r, struct ctx *ctx, enum call call)
 {
     static const char resources[] = "{\"memory\":{\"limit\":1048576}}";
-    struct container *c = rig_find(r, "a");
+    struct container *c = fixture_find(r, "a");
     AUTO_FREE char *json = NULL;
     struct err err = ERR_INIT;
     uint32_t pid;
@@ -60,10 +60,10 @@ static enum err_code do_call(struct rig *r, struct ctx *ctx, enum call call)
         (void)container_kill(ctx, c, "", 9, false, &err);
         break;
     case DELETE:
-        (void)rig_try_delete(r, ctx, "a", "", &err);
+        (void)fixture_try_delete(r, ctx, "a", "", &err);
         break;
     case EXEC:
-        (void)rig_try_exec(r, ctx, "a", "x", &err);
+        (void)fixture_try_exec(r, ctx, "a", "x", &err);
         break;
     case PAUSE:
         (void)container_pause(ctx, c, &err);
@@ -89,19 +89,19 @@ static enum err_code do_call(struct rig *r, struct ctx *ctx, enum call call)
     return err.code;
 }
 
-static void reach(struct rig *r, struct ctx *ctx, enum container_state state)
+static void reach(struct fixture *r, struct ctx *ctx, enum container_state state)
 {
     struct err err = ERR_INIT;
 
-    rig_create(r, ctx, "a");
+    fixture_create(r, ctx, "a");
     if (state == CONTAINER_CREATED)
         return;
-    rig_start(r, ctx, "a", "");
+    fixture_start(r, ctx, "a", "");
     if (state == CONTAINER_PAUSED)
-        ASSERT_OK(container_pause(ctx, rig_find(r, "a"), &err), err);
+        ASSERT_OK(container_pause(ctx, fixture_find(r, "a"), &err), err);
     if (state == CONTAINER_STOPPED) {
-        ASSERT_OK(rig_try_kill(r, ctx, "a", "", 9, false, &err), err);
-        ASSERT_EQ(rig_wait(r, ctx, "a", ""), 137);
+        ASSERT_OK(fixture_try_kill(r, ctx, "a", "", 9, false, &err), err);
+        ASSERT_EQ(fixture_wait(r, ctx, "a", ""), 137);
     }
 }
 
@@ -125,242 +125,244 @@ TEST_VIRTUAL(each_state_answers_as_the_contract_says)
     for (unsigned s = CONTAINER_CREATED; s <= CONTAINER_STOPPED; s++) {
         for (unsigned call = 0; call < CALLS; call++) {
             struct ctx root = ctx_root(ctx->loop);
-            struct rig r = { .guest_opts.container_ns = 1000 * NS_PER_S };
+            struct fixture r = { .guest_opts.container_ns = 1000 * NS_PER_S };
 
-            rig_open(&r, &root);
+            fixture_open(&r, &root);
             reach(&r, &root, s);
-            ASSERT_EQ(container_state(rig_find(&r, "a")), s);
+            ASSERT_EQ(container_state(fixture_find(&r, "a")), s);
 
             enum err_code code = do_call(&r, &root, call);
 
             if (code != want[s][call])
                 tap_fail(__FILE__, __LINE__, "state %u, call %u: %s, expected %s", s, call,
                          err_code_name(code), err_code_name(want[s][call]));
-            rig_close(&r, &root);
+            fixture_close(&r, &root);
         }
     }
 }
 
 TEST_VIRTUAL(an_unknown_id_is_not_found)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    ASSERT_FAIL(rig_try_delete(&r, ctx, "nobody", "", &err), err, ERR_NOT_FOUND);
+    fixture_open(&r, ctx);
+    ASSERT_FAIL(fixture_try_delete(&r, ctx, "nobody", "", &err), err, ERR_NOT_FOUND);
     ASSERT(registry_find(r.registry, "nobody", &err) == NULL);
-    rig_create(&r, ctx, "a");
-    ASSERT_FAIL(rig_try_delete(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
-    ASSERT_FAIL(rig_try_start(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
-    ASSERT_FAIL(rig_try_kill(&r, ctx, "a", "nobody", 9, false, &err), err, ERR_NOT_FOUND);
-    rig_close(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    ASSERT_FAIL(fixture_try_delete(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, "a", "nobody", &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(fixture_try_kill(&r, ctx, "a", "nobody", 9, false, &err), err, ERR_NOT_FOUND);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(bad_ids_are_refused)
 {
     static const char *const bad[] = { "", "..", "a/b", "a b", "-a", "a-", "a..b", "\xc3\xa4" };
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
     static char huge[65536]; /* no room on a stack of a fiber */
 
     memset(huge, 'x', sizeof(huge) - 1);
     huge[sizeof(huge) - 1] = '\0';
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-        ASSERT_FAIL(rig_try_create(&r, ctx, bad[i], &err), err, ERR_INVALID);
-    ASSERT_FAIL(rig_try_create(&r, ctx, huge, &err), err, ERR_INVALID);
+        ASSERT_FAIL(fixture_try_create(&r, ctx, bad[i], &err), err, ERR_INVALID);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, huge, &err), err, ERR_INVALID);
     ASSERT_EQ(registry_containers(r.registry), 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(execs_run_beside_init_and_end_before_it)
 {
-    struct rig r = { .guest_opts.process_ns = 600 * NS_PER_S, .guest_opts.exit_code = 3 };
+    struct fixture r = { .guest_opts.process_ns = 600 * NS_PER_S, .guest_opts.exit_code = 3 };
     struct ctx root = ctx_root(ctx->loop);
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     r.guest_opts.container_ns = 2 * NS_PER_S; /* shorter than the exec's life */
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    rig_exec(&r, ctx, "a", "x");
-    rig_start(&r, ctx, "a", "x");
-    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 3);
-    ASSERT_EQ(rig_wait(&r, &root, "a", "x"), 137);
-    rig_delete(&r, &root, "a", "x");
-    rig_delete(&r, &root, "a", "");
-    ASSERT_STR(rig_told(&r, ctx), "create a;start a;exec-added a/x;exec-started a/x;"
-                                  "exit a/x 137;exit a 3;delete a 3");
-    rig_close(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    fixture_exec(&r, ctx, "a", "x");
+    fixture_start(&r, ctx, "a", "x");
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 3);
+    ASSERT_EQ(fixture_wait(&r, &root, "a", "x"), 137);
+    fixture_delete(&r, &root, "a", "x");
+    fixture_delete(&r, &root, "a", "");
+    ASSERT_STR(fixture_told(&r, ctx), "create a;start a;exec-added a/x;exec-started a/x;"
+                                      "exit a/x 137;exit a 3;delete a 3");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(sixty_four_execs_start_at_once)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     char id[8];
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
     for (int i = 0; i < 64; i++) {
         snprintf(id, sizeof(id), "x%d", i);
-        rig_exec(&r, ctx, "a", id);
-        rig_start(&r, ctx, "a", id);
+        fixture_exec(&r, ctx, "a", id);
+        fixture_start(&r, ctx, "a", id);
     }
 
     struct container_pid *pids = NULL;
     struct err err = ERR_INIT;
     size_t n = 0;
 
-    ASSERT_OK(container_pids(rig_find(&r, "a"), &pids, &n, &err), err);
+    ASSERT_OK(container_pids(fixture_find(&r, "a"), &pids, &n, &err), err);
     ASSERT_EQ(n, 65);
     free(pids);
     for (int i = 0; i < 64; i++) {
         snprintf(id, sizeof(id), "x%d", i);
-        ASSERT_EQ(rig_wait(&r, ctx, "a", id), 0);
-        rig_delete(&r, ctx, "a", id);
+        ASSERT_EQ(fixture_wait(&r, ctx, "a", id), 0);
+        fixture_delete(&r, ctx, "a", id);
     }
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(oom_is_told_before_the_exit)
 {
-    struct rig r = { .guest_opts.oom_ns = NS_PER_S, .guest_opts.container_ns = 2 * NS_PER_S };
+    struct fixture r = { .guest_opts.oom_ns = NS_PER_S, .guest_opts.container_ns = 2 * NS_PER_S };
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
-    ASSERT_STR(rig_told(&r, ctx), "create a;start a;oom a;exit a 0");
-    rig_close(&r, ctx);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 0);
+    ASSERT_STR(fixture_told(&r, ctx), "create a;start a;oom a;exit a 0");
+    fixture_close(&r, ctx);
 }
 
 /* Ten a second would be 600. */
 TEST_VIRTUAL(a_container_that_is_out_of_memory_for_ever_does_not_flood_containerd)
 {
-    struct rig r = { .guest_opts.oom_ns = NS_PER_S,
-                     .guest_opts.oom_again = true,
-                     .guest_opts.container_ns = 60 * NS_PER_S };
+    struct fixture r = { .guest_opts.oom_ns = NS_PER_S,
+                         .guest_opts.oom_again = true,
+                         .guest_opts.container_ns = 60 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     unsigned n = 0;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 0);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 0);
 
-    const char *told = rig_told(&r, ctx);
+    const char *told = fixture_told(&r, ctx);
 
     for (const char *p = told; (p = strstr(p, "oom a")); p++)
         n++;
     ASSERT(n >= 5 + 5 && n <= 5 + 6);
     ASSERT(str_ends(told, ";exit a 0"));
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(pause_and_resume_are_told_and_seen)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct process_view v;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
-    ASSERT_OK(container_pause(ctx, rig_find(&r, "a"), &err), err);
-    process_view(container_process(rig_find(&r, "a"), "", &err), &v);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_OK(container_pause(ctx, fixture_find(&r, "a"), &err), err);
+    process_view(container_process(fixture_find(&r, "a"), "", &err), &v);
     ASSERT_EQ(v.status, PROCESS_PAUSED);
     ASSERT_EQ(r.guest.frozen, 1);
-    ASSERT_OK(container_resume(ctx, rig_find(&r, "a"), &err), err);
+    ASSERT_OK(container_resume(ctx, fixture_find(&r, "a"), &err), err);
     ASSERT_EQ(r.guest.frozen, 0);
-    ASSERT_STR(rig_told(&r, ctx), "create a;start a;paused a;resumed a");
-    rig_close(&r, ctx);
+    ASSERT_STR(fixture_told(&r, ctx), "create a;start a;paused a;resumed a");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(metrics_stay_known_after_the_vm_has_gone)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     AUTO_FREE char *before = NULL, *after = NULL;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    ASSERT_OK(container_stats(ctx, rig_find(&r, "a"), &before, &err), err);
-    rig_start(&r, ctx, "a", "");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    ASSERT_OK(container_stats(ctx, fixture_find(&r, "a"), &before, &err), err);
+    fixture_start(&r, ctx, "a", "");
     fake_vmm_die(r.vmm, FAKE_KILLED);
-    ASSERT_EQ(rig_wait(&r, &root, "a", ""), 137);
-    ASSERT_OK(container_stats(ctx, rig_find(&r, "a"), &after, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
+    ASSERT_OK(container_stats(ctx, fixture_find(&r, "a"), &after, &err), err);
     ASSERT_STR(after, before);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_killed_anchor_kills_its_container)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    rig_start(&r, ctx, "a", "");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    fixture_start(&r, ctx, "a", "");
     r.host.last_anchor->ended = true; /* by somebody else */
     waitq_wake_all(&r.host.last_anchor->q);
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 137);
-    rig_close(&r, ctx);
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 137);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_second_create_of_an_id_is_refused)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
-    ASSERT_STR(rig_told(&r, ctx), "create a");
-    rig_close(&r, ctx);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
+    ASSERT_STR(fixture_told(&r, ctx), "create a");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(mounts_of_the_host_are_shared_and_taken_back)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "other"); /* so that the VM stays */
-    rig_write_spec(&r, "a",
-                   ",\"mounts\":[{\"destination\":\"/proc\",\"type\":\"proc\",\"source\":\"proc\"},"
-                   "{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\","
-                   "\"options\":[\"rbind\",\"ro\"]},"
-                   "{\"destination\":\"/y\",\"type\":\"bind\",\"source\":\"/usr\"}]");
-    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "other"); /* so that the VM stays */
+    fixture_write_spec(
+        &r, "a",
+        ",\"mounts\":[{\"destination\":\"/proc\",\"type\":\"proc\",\"source\":\"proc\"},"
+        "{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\","
+        "\"options\":[\"rbind\",\"ro\"]},"
+        "{\"destination\":\"/y\",\"type\":\"bind\",\"source\":\"/usr\"}]");
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
     ASSERT_EQ(r.guest.shares, 4);
     ASSERT_EQ(r.guest.layers, 2);
-    rig_delete(&r, ctx, "a", "");
+    fixture_delete(&r, ctx, "a", "");
     ASSERT_EQ(r.guest.shares, 1);
     ASSERT_EQ(r.guest.layers, 1);
 
-    rig_write_spec(&r, "b",
-                   ",\"mounts\":[{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\"},"
-                   "{\"destination\":\"/z\",\"type\":\"nfs\",\"source\":\"h:/e\"}]");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
+    fixture_write_spec(
+        &r, "b",
+        ",\"mounts\":[{\"destination\":\"/x\",\"type\":\"bind\",\"source\":\"/tmp\"},"
+        "{\"destination\":\"/z\",\"type\":\"nfs\",\"source\":\"h:/e\"}]");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "b", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "nfs");
     ASSERT_EQ(r.guest.shares, 1);
     ASSERT_EQ(r.guest.layers, 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_step_of_the_hosts_clock_reaches_the_guest)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "a");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "a");
     for (unsigned i = 1; i <= 3; i++) {
         waitq_wake_all(&r.host.clock_q);
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
         ASSERT_EQ(r.guest.clocks, i);
     }
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 #define POD(type)                                                                                  \
@@ -369,84 +371,84 @@ TEST_VIRTUAL(a_step_of_the_hosts_clock_reaches_the_guest)
 
 TEST_VIRTUAL(a_pod_is_there_before_and_behind_its_containers)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "w", POD("container"));
-    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
-    rig_write_spec(&r, "pod", POD("sandbox"));
-    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "w", &err), err, ERR_STATE);
-    rig_start(&r, ctx, "pod", "");
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "w", POD("container"));
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_NOT_FOUND);
+    fixture_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_STATE);
+    fixture_start(&r, ctx, "pod", "");
     err_clear(&err);
-    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
-    ASSERT_STR(container_pod_id(rig_find(&r, "w")), "pod");
-    rig_start(&r, ctx, "w", "");
-    ASSERT_OK(rig_try_kill(&r, ctx, "pod", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, ctx, "pod", ""), 137);
-    ASSERT_FAIL(rig_try_delete(&r, ctx, "pod", "", &err), err, ERR_STATE);
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
+    ASSERT_STR(container_pod_id(fixture_find(&r, "w")), "pod");
+    fixture_start(&r, ctx, "w", "");
+    ASSERT_OK(fixture_try_kill(&r, ctx, "pod", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, ctx, "pod", ""), 137);
+    ASSERT_FAIL(fixture_try_delete(&r, ctx, "pod", "", &err), err, ERR_STATE);
     ASSERT_EQ(r.guest.containers, 2);
-    ASSERT_OK(rig_try_kill(&r, ctx, "w", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, ctx, "w", ""), 137);
-    rig_delete(&r, ctx, "w", "");
-    rig_delete(&r, ctx, "pod", "");
-    rig_close(&r, ctx);
+    ASSERT_OK(fixture_try_kill(&r, ctx, "w", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, ctx, "w", ""), 137);
+    fixture_delete(&r, ctx, "w", "");
+    fixture_delete(&r, ctx, "pod", "");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(closing_ends_a_pod_with_its_containers)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "pod", POD("sandbox"));
-    ASSERT_OK(rig_try_create(&r, ctx, "pod", &err), err);
-    rig_start(&r, ctx, "pod", "");
-    rig_write_spec(&r, "w", POD("container"));
-    ASSERT_OK(rig_try_create(&r, ctx, "w", &err), err);
-    rig_start(&r, ctx, "w", "");
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    fixture_write_spec(&r, "w", POD("container"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
+    fixture_start(&r, ctx, "w", "");
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
-    ASSERT_HAS(rig_told(&r, ctx), "delete w 137;delete pod 137");
-    rig_close(&r, ctx);
+    ASSERT_HAS(fixture_told(&r, ctx), "delete w 137;delete pod 137");
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_spec_that_cannot_be_used_is_named)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND); /* no bundle */
+    fixture_open(&r, ctx);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_NOT_FOUND); /* no bundle */
     ASSERT_HAS(err.msg, "config.json");
-    rig_write_spec(&r, "a", ",");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    rig_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.cpus\":\"many\"}");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
-    rig_write_spec(&r, "a", ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"x\"}");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    fixture_write_spec(&r, "a", ",");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    fixture_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.cpus\":\"many\"}");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
+    fixture_write_spec(&r, "a", ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"x\"}");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_INVALID);
     ASSERT_EQ(r.vms, 0); /* no VM was made for nothing */
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_shared_root_needs_no_scratch)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.rootfs\":\"shared\"}");
-    ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "a", ",\"annotations\":{\"io.lcow.rootfs\":\"shared\"}");
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
     ASSERT_EQ(r.guest.layers, 0);
     ASSERT_EQ(r.guest.shares, 1);
-    rig_start(&r, ctx, "a", "");
-    ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
-    rig_delete(&r, ctx, "a", "");
-    rig_close(&r, ctx);
+    fixture_start(&r, ctx, "a", "");
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 0);
+    fixture_delete(&r, ctx, "a", "");
+    fixture_close(&r, ctx);
 }
 
 /* "kept", "discarded" … as lcow inspect shows it. */
-static void assert_writes(struct rig *r, const char *word)
+static void assert_writes(struct fixture *r, const char *word)
 {
     AUTO_FREE char *text = registry_inspect(r->registry);
     AUTO_FREE char *pair = str_format("\"rootfs\":\"%s\"", word);
@@ -473,22 +475,22 @@ TEST_VIRTUAL(writes_are_kept_but_for_containers_that_are_thrown_away)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
-        struct rig r = { .rootfs_auto = true };
+        struct fixture r = { .rootfs_auto = true };
         struct err err = ERR_INIT;
 
-        rig_open(&r, ctx);
-        rig_write_spec(&r, "a", cases[i].more);
-        ASSERT_OK(rig_try_create(&r, ctx, "a", &err), err);
+        fixture_open(&r, ctx);
+        fixture_write_spec(&r, "a", cases[i].more);
+        ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
         ASSERT_EQ(r.guest.layers, cases[i].layers);
         assert_writes(&r, cases[i].writes);
-        rig_start(&r, ctx, "a", "");
-        ASSERT_EQ(rig_wait(&r, ctx, "a", ""), 0);
-        rig_delete(&r, ctx, "a", "");
-        rig_close(&r, ctx);
+        fixture_start(&r, ctx, "a", "");
+        ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 0);
+        fixture_delete(&r, ctx, "a", "");
+        fixture_close(&r, ctx);
     }
 }
 
-static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const char *type,
+static int create_of_disks(struct fixture *r, struct ctx *ctx, const char *id, const char *type,
                            struct err *err)
 {
     AUTO_FREE char *bundle = str_format("%s/%s", r->dir, id);
@@ -502,7 +504,7 @@ static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const
                                        .n_rootfs = str_eq(type, "ext4") ? 1 : 2 };
     uint32_t pid;
 
-    rig_write_spec(r, id, "");
+    fixture_write_spec(r, id, "");
     ASSERT_EQ(file_write(a, "a", 1, 0600), 0);
     ASSERT_EQ(file_write(b, "b", 1, 0600), 0);
     return registry_create(ctx, r->registry, &c, &pid, err);
@@ -510,10 +512,10 @@ static int create_of_disks(struct rig *r, struct ctx *ctx, const char *id, const
 
 TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "erofs", &err), err);
     ASSERT_EQ(r.guest.disks, 3); /* scratch and two layers */
     ASSERT_EQ(r.guest.shares, 0);
@@ -521,27 +523,27 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     ASSERT_OK(create_of_disks(&r, ctx, "two", "erofs", &err), err);
     ASSERT_EQ(r.guest.disks, 3);
     ASSERT_EQ(r.guest.layers, 2);
-    rig_delete(&r, ctx, "one", "");
+    fixture_delete(&r, ctx, "one", "");
     ASSERT_EQ(r.guest.disks, 3);
     ASSERT_EQ(r.guest.layers, 1);
     /* The same file for writing is refused, and nothing of the attempt stays. */
     ASSERT_FAIL(create_of_disks(&r, ctx, "three", "ext4", &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "a.img");
     ASSERT_HAS(err.msg, "read-only");
-    rig_create(&r, ctx, "other");
-    rig_delete(&r, ctx, "two", "");
+    fixture_create(&r, ctx, "other");
+    fixture_delete(&r, ctx, "two", "");
     ASSERT_EQ(r.guest.disks, 1);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
     uint32_t pid;
 
-    rig_open(&r, ctx);
-    rig_write_spec(&r, "a", "");
+    fixture_open(&r, ctx);
+    fixture_write_spec(&r, "a", "");
 
     AUTO_FREE char *bundle = str_format("%s/a", r.dir);
     const struct registry_create c = { .id = "a",
@@ -554,8 +556,8 @@ TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
 
     ASSERT_HAS(doc, "\"stdout\":\"binary:///bin/drain\"");
     ASSERT(!strstr(doc, "hush"));
-    rig_delete(&r, ctx, "a", "");
-    rig_close(&r, ctx);
+    fixture_delete(&r, ctx, "a", "");
+    fixture_close(&r, ctx);
 }
 
 static int late_scratch(void *arg, struct ctx *ctx, const char *op, struct err *err)
@@ -566,14 +568,14 @@ static int late_scratch(void *arg, struct ctx *ctx, const char *op, struct err *
 /* A clone's guest knows a disk in that place already, and would take another one for it. */
 TEST_VIRTUAL(the_scratch_disk_has_the_first_slot_even_if_it_comes_last)
 {
-    struct rig r = { .host.step = late_scratch };
+    struct fixture r = { .host.step = late_scratch };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "ext4", &err), err);
-    ASSERT_STR(rig_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
+    ASSERT_STR(fixture_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
     ASSERT_STR(r.registry->box->scratch_path, "/run/mounts/scsi/0_0_0");
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* All slots of a VM but this many. */
@@ -596,41 +598,41 @@ static void fill_slots(struct ctx *ctx, struct scsi *scsi, size_t free_slots, ui
 
 TEST_VIRTUAL(layers_for_which_a_vm_has_no_slots_are_shared_as_one_tree)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
     static uint64_t ids[SCSI_DISKS_MAX];
 
-    rig_open(&r, ctx);
-    rig_create(&r, ctx, "other");
+    fixture_open(&r, ctx);
+    fixture_create(&r, ctx, "other");
     unsigned shares = r.guest.shares;
     fill_slots(ctx, r.registry->box->scsi, 1, ids, false);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "erofs", &err), err);
     ASSERT_EQ(r.guest.disks, 1); /* scratch; the layer that had a slot has given it back */
     ASSERT_EQ(r.guest.shares, shares + 1);
     ASSERT_EQ(r.guest.layers, 2);
-    rig_delete(&r, ctx, "one", "");
+    fixture_delete(&r, ctx, "one", "");
     ASSERT_EQ(r.guest.shares, shares);
     fill_slots(ctx, r.registry->box->scsi, 1, ids, true);
     /* One that is written to has no such way out. */
     fill_slots(ctx, r.registry->box->scsi, 0, ids, false);
     ASSERT_FAIL(create_of_disks(&r, ctx, "two", "ext4", &err), err, ERR_EXHAUSTED);
     fill_slots(ctx, r.registry->box->scsi, 0, ids, true);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_writable_disk_is_the_root_itself_and_flushed_before_the_vm_ends)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "ext4", &err), err);
     ASSERT_EQ(r.guest.disks, 2);
     ASSERT_EQ(r.guest.layers, 0);
-    ASSERT_STR(rig_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
-    rig_start(&r, ctx, "one", "");
-    ASSERT_EQ(rig_wait(&r, ctx, "one", ""), 0);
-    rig_delete(&r, ctx, "one", "");
+    ASSERT_STR(fixture_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
+    fixture_start(&r, ctx, "one", "");
+    ASSERT_EQ(fixture_wait(&r, ctx, "one", ""), 0);
+    fixture_delete(&r, ctx, "one", "");
     ASSERT_EQ(r.guest.disks, 1); /* unmounted by the guest, before its VM was killed */
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

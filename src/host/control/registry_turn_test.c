@@ -1,5 +1,5 @@
 /* registry_turn_test.c - a VM waits for its turn to start, and what ends that wait. */
-#include "host/control/registry_script.h"
+#include "fixture/registry_steps.h"
 
 static struct {
     uint64_t wait_ns;
@@ -32,7 +32,7 @@ static void give_turn(struct turn *t)
 
 static struct registry_host with_turns;
 
-static void open_rig(struct rig *r, struct ctx *ctx, uint64_t wait_ns)
+static void open_fixture(struct fixture *r, struct ctx *ctx, uint64_t wait_ns)
 {
     memset(&turns, 0, sizeof(turns));
     turns.wait_ns = wait_ns;
@@ -40,10 +40,10 @@ static void open_rig(struct rig *r, struct ctx *ctx, uint64_t wait_ns)
     with_turns.turn_take = wait_turn;
     with_turns.turn_give = give_turn;
     r->host_ops = &with_turns;
-    rig_open(r, ctx);
+    fixture_open(r, ctx);
 }
 
-static const struct timeline_span *wait_of(const struct rig *r)
+static const struct timeline_span *wait_of(const struct fixture *r)
 {
     for (unsigned i = 0; i < r->timeline.n; i++)
         if (str_eq(r->timeline.spans[i].name, "wait for a turn"))
@@ -53,83 +53,83 @@ static const struct timeline_span *wait_of(const struct rig *r)
 
 TEST_VIRTUAL(the_time_of_waiting_is_shown_and_is_none_of_the_boots)
 {
-    struct rig r = { .guest_opts.agent_ns = 30 * NS_PER_S };
+    struct fixture r = { .guest_opts.agent_ns = 30 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
 
-    open_rig(&r, ctx, 90 * NS_PER_S);
+    open_fixture(&r, ctx, 90 * NS_PER_S);
     r.config.boot_timeout_s = 60;
     r.config.parallel_starts = 7;
-    rig_create(&r, &root, "a");
+    fixture_create(&r, &root, "a");
     ASSERT_EQ(turns.n, 7);
     ASSERT_EQ(turns.held, 1);
-    rig_start(&r, &root, "a", "");
+    fixture_start(&r, &root, "a", "");
     pass(&root, NS_PER_MS);
     ASSERT_EQ(turns.held, 0);
     ASSERT_EQ(turns.most, 1);
     ASSERT(wait_of(&r) && wait_of(&r)->end - wait_of(&r)->start == 90 * NS_PER_S);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_turn_that_is_free_is_not_worth_a_word)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
 
-    open_rig(&r, ctx, 0);
-    rig_create(&r, ctx, "a");
+    open_fixture(&r, ctx, 0);
+    fixture_create(&r, ctx, "a");
     ASSERT(turns.n >= 2);
     ASSERT_EQ(turns.most, 1);
     ASSERT(!wait_of(&r));
     pass(&root, BOX_TURN_HOLD + NS_PER_S); /* nobody starts it: others need not wait for that */
     ASSERT_EQ(turns.held, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_turn_that_does_not_come_is_done_without)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     uint64_t before = loop_now(ctx->loop);
 
-    open_rig(&r, ctx, 10000 * NS_PER_S);
-    rig_create(&r, &root, "a");
+    open_fixture(&r, ctx, 10000 * NS_PER_S);
+    fixture_create(&r, &root, "a");
     ASSERT(loop_now(ctx->loop) - before >= BOX_TURN_LIMIT);
     ASSERT_EQ(turns.most, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_boot_that_fails_gives_its_turn_back)
 {
-    struct rig r = { .guest_opts.agent_ns = 1000 * NS_PER_S };
+    struct fixture r = { .guest_opts.agent_ns = 1000 * NS_PER_S };
     struct err err = ERR_INIT;
 
-    open_rig(&r, ctx, 0);
+    open_fixture(&r, ctx, 0);
     r.config.boot_timeout_s = 5;
-    rig_write_spec(&r, "a", "");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_DEADLINE);
+    fixture_write_spec(&r, "a", "");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_DEADLINE);
     ASSERT_EQ(turns.most, 1);
     ASSERT_EQ(turns.held, 0);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_client_that_goes_away_ends_the_wait)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop), little = ctx_with_timeout(&root, NS_PER_S);
     struct err err = ERR_INIT;
 
-    open_rig(&r, &root, 100 * NS_PER_S);
-    rig_write_spec(&r, "a", "");
-    ASSERT_FAIL(rig_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
+    open_fixture(&r, &root, 100 * NS_PER_S);
+    fixture_write_spec(&r, "a", "");
+    ASSERT_FAIL(fixture_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
     pass(&root, NS_PER_S);
     ASSERT(!r.registry->box);
     ASSERT_EQ(turns.most, 0);
-    rig_close(&r, &root);
+    fixture_close(&r, &root);
 }
 
 static void close_main(void *arg)
 {
-    struct rig *r = arg;
+    struct fixture *r = arg;
     struct ctx root = ctx_root(r->loop);
     struct err err = ERR_INIT;
 
@@ -139,14 +139,14 @@ static void close_main(void *arg)
 
 TEST_VIRTUAL(a_vm_that_is_stopped_does_not_wait_any_longer)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
     uint64_t before = loop_now(ctx->loop);
 
-    open_rig(&r, ctx, 100 * NS_PER_S);
-    rig_write_spec(&r, "a", "");
+    open_fixture(&r, ctx, 100 * NS_PER_S);
+    fixture_write_spec(&r, "a", "");
     group_go(&r.clients, ctx->loop, close_main, &r, "stop");
-    ASSERT_FAIL(rig_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
     ASSERT(loop_now(ctx->loop) - before < 2 * NS_PER_S);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

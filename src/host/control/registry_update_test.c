@@ -1,42 +1,42 @@
 /* Updates over the fake VMM and a scripted guest: the VM follows the limits in it. */
-#include "host/control/registry_rig.h"
+#include "fixture/registry_fixture.h"
 
 #define POD(type)                                                                                  \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
     "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
 
-static int update(struct rig *r, struct ctx *ctx, const char *id, const char *resources,
+static int update(struct fixture *r, struct ctx *ctx, const char *id, const char *resources,
                   struct err *err)
 {
     err_clear(err);
-    return container_update(ctx, rig_find(r, id), resources, strlen(resources), err);
+    return container_update(ctx, fixture_find(r, id), resources, strlen(resources), err);
 }
 
-static void open_with_pod(struct rig *r, struct ctx *ctx)
+static void open_with_pod(struct fixture *r, struct ctx *ctx)
 {
     struct err err = ERR_INIT;
 
-    rig_open(r, ctx);
+    fixture_open(r, ctx);
     r->config.max_memory_mib = 2048;
     r->config.max_cpus = 4;
-    rig_write_spec(r, "pod", POD("sandbox"));
-    rig_write_spec(r, "w", POD("container"));
-    ASSERT_OK(rig_try_create(r, ctx, "pod", &err), err);
-    rig_start(r, ctx, "pod", "");
-    ASSERT_OK(rig_try_create(r, ctx, "w", &err), err);
+    fixture_write_spec(r, "pod", POD("sandbox"));
+    fixture_write_spec(r, "w", POD("container"));
+    ASSERT_OK(fixture_try_create(r, ctx, "pod", &err), err);
+    fixture_start(r, ctx, "pod", "");
+    ASSERT_OK(fixture_try_create(r, ctx, "w", &err), err);
 }
 
-static void close_pod(struct rig *r, struct ctx *ctx)
+static void close_pod(struct fixture *r, struct ctx *ctx)
 {
     struct err err = ERR_INIT;
 
     ASSERT_OK(registry_close(ctx, r->registry, &err), err);
-    rig_close(r, ctx);
+    fixture_close(r, ctx);
 }
 
 TEST_VIRTUAL(a_pods_update_resizes_the_vm_and_limits_qemu)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
@@ -59,7 +59,7 @@ TEST_VIRTUAL(a_pods_update_resizes_the_vm_and_limits_qemu)
 
 TEST_VIRTUAL(a_container_that_needs_more_makes_the_vm_grow)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
@@ -76,7 +76,7 @@ TEST_VIRTUAL(a_container_that_needs_more_makes_the_vm_grow)
 
 TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
@@ -91,7 +91,7 @@ TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
 
 TEST_VIRTUAL(a_pod_smaller_than_its_vm_began_is_told_a_container_is_not)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
@@ -104,7 +104,7 @@ TEST_VIRTUAL(a_pod_smaller_than_its_vm_began_is_told_a_container_is_not)
 
 TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_it)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     r.vmm_opts.set_memory.how = FAKE_FAIL;
@@ -112,7 +112,7 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
     ASSERT_HAS(err.msg, "update container w: resize the VM");
     ASSERT_EQ(r.guest.updates, 0);
-    ASSERT_EQ(rig_find(&r, "w")->limits.memory_bytes, 0);
+    ASSERT_EQ(fixture_find(&r, "w")->limits.memory_bytes, 0);
     /* Nor is it taken for grown: who repeats the update is not told that all is well. */
     ASSERT_EQ(r.registry->box->size.memory_mib, 256);
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
@@ -125,7 +125,7 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
 /* The guest may keep memory; but it is asked again, and a pod is told again. */
 TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
 {
-    struct rig r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);

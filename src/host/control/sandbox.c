@@ -125,7 +125,7 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
                    struct err *err)
 {
     AUTO(spec_free) struct spec *spec = NULL;
-    struct options options;
+    struct annotations options;
     struct sizing size;
     struct sandbox *s;
 
@@ -135,7 +135,7 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
         return -1;
     if (load_spec(ctx, c, &spec, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
-    if (options_read(r->o.config, spec, &options, err) < 0 ||
+    if (annotations_read(r->o.config, spec, &options, err) < 0 ||
         sizing_of(r->o.config, spec, &options, &size, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
     if (is_the_same(r, c)) /* meanwhile */

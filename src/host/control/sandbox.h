@@ -8,7 +8,7 @@
  * Queries never wait. Everything but create is ERR_NOT_FOUND for another id, or before create. */
 #pragma once
 #include "base/mem.h"
-#include "host/control/network.h"
+#include "host/device/network.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

@@ -1,9 +1,9 @@
 /* sandbox_random_test.c - a sandbox under many clients at once, while host, guest and VM fail at
  * random: whoever waits is answered, in bounded time, and nothing is left. A seed that fails is
  * printed; SEED=n runs that one alone. */
-#include "host/control/network_host.h"
-#include "host/control/registry_script.h"
+#include "fixture/registry_steps.h"
 #include "host/control/sandbox_priv.h"
+#include "host/device/network_host.h"
 #include <stdio.h>
 #include <sys/mman.h>
 
@@ -15,7 +15,7 @@ static struct {
     uint64_t state;
     unsigned fault_percent;
     unsigned plugged;
-    struct rig *r;
+    struct fixture *r;
     uint64_t seed;
 } world;
 
@@ -89,7 +89,7 @@ static const struct network_host machine = {
     .open = plain_open, .read = plain_read, .plug = plain_plug, .unplug = plain_unplug
 };
 
-static void one_call(struct rig *r, struct ctx *ctx, unsigned what)
+static void one_call(struct fixture *r, struct ctx *ctx, unsigned what)
 {
     struct registry *g = r->registry;
     const struct sandbox_create c = {
@@ -132,14 +132,14 @@ static void one_call(struct rig *r, struct ctx *ctx, unsigned what)
         break;
     case 8:
     case 9:
-        if (rig_try_create(r, ctx, id, &err) == 0)
-            (void)rig_try_start(r, ctx, id, "", &err);
+        if (fixture_try_create(r, ctx, id, &err) == 0)
+            (void)fixture_try_start(r, ctx, id, "", &err);
         break;
     case 10:
-        (void)rig_try_kill(r, ctx, id, "", 9, true, &err);
+        (void)fixture_try_kill(r, ctx, id, "", 9, true, &err);
         break;
     case 11:
-        (void)rig_try_delete(r, ctx, id, "", &err);
+        (void)fixture_try_delete(r, ctx, id, "", &err);
         break;
     default:
         (void)sandbox_view(g, "s", &v, &err);
@@ -149,7 +149,7 @@ static void one_call(struct rig *r, struct ctx *ctx, unsigned what)
 
 static void client_main(void *arg)
 {
-    struct rig *r = world.r;
+    struct fixture *r = world.r;
     struct ctx root = ctx_root(r->loop);
 
     for (unsigned i = 0; i < CALLS; i++) {
@@ -168,7 +168,8 @@ static void one_world(struct ctx *ctx, uint64_t seed)
 {
     static struct registry_host host;
     struct ctx root = ctx_root(ctx->loop);
-    struct rig r = { .guest_opts.process_ns = 20 * NS_PER_S, .guest_opts.decide_request = answer };
+    struct fixture r = { .guest_opts.process_ns = 20 * NS_PER_S,
+                         .guest_opts.decide_request = answer };
     struct err err = ERR_INIT;
 
     world.seed = seed;
@@ -180,18 +181,18 @@ static void one_world(struct ctx *ctx, uint64_t seed)
     host.network = &machine;
     r.host_ops = &host;
     r.guest_opts.agent_ns = roll(1500) * NS_PER_MS;
-    rig_open(&r, &root);
+    fixture_open(&r, &root);
     r.host.step = step;
-    rig_write_spec(&r, "c1",
-                   ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
-                   "\"io.kubernetes.cri.sandbox-id\":\"s\"}");
-    rig_write_spec(&r, "c2", "");
+    fixture_write_spec(&r, "c1",
+                       ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
+                       "\"io.kubernetes.cri.sandbox-id\":\"s\"}");
+    fixture_write_spec(&r, "c2", "");
     one_call(&r, &root, 0);
     for (unsigned i = 0; i < CLIENTS; i++)
         group_go(&r.clients, r.loop, client_main, NULL, "client %u", i);
     ASSERT_OK(group_wait(&root, &r.clients, "clients", &err), err);
     world.fault_percent = 0;
-    rig_close(&r, &root);
+    fixture_close(&r, &root);
     ASSERT_EQ(world.plugged, 0);
 }
 

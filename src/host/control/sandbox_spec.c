@@ -4,7 +4,7 @@
 #include "base/str.h"
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
-#include "host/own/pause.h"
+#include "host/files/pause.h"
 #include <string.h>
 
 #define CRI "io.kubernetes.cri."

@@ -1,13 +1,13 @@
 /* sandbox_test.c - a sandbox made on purpose: its states, its end from every side, pods in it. */
+#include "fixture/registry_steps.h"
 #include "harness/fsm_table.h"
-#include "host/control/registry_script.h"
 #include "host/control/sandbox_priv.h"
 
 #define POD                                                                                        \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"%s\","                               \
     "\"io.kubernetes.cri.sandbox-id\":\"%s\"}"
 
-static int try_make(struct rig *r, struct ctx *ctx, const char *id, const char *spec,
+static int try_make(struct fixture *r, struct ctx *ctx, const char *id, const char *spec,
                     struct err *err)
 {
     AUTO_FREE char *bundle = str_format("%s/%s", r->dir, id);
@@ -16,14 +16,14 @@ static int try_make(struct rig *r, struct ctx *ctx, const char *id, const char *
     return sandbox_create(ctx, r->registry, &c, err);
 }
 
-static void make(struct rig *r, struct ctx *ctx)
+static void make(struct fixture *r, struct ctx *ctx)
 {
     struct err err = ERR_INIT;
 
     ASSERT_OK(try_make(r, ctx, "s", "{}", &err), err);
 }
 
-static struct sandbox_started begin(struct rig *r, struct ctx *ctx)
+static struct sandbox_started begin(struct fixture *r, struct ctx *ctx)
 {
     struct sandbox_started s = { 0 };
     struct err err = ERR_INIT;
@@ -33,7 +33,7 @@ static struct sandbox_started begin(struct rig *r, struct ctx *ctx)
     return s;
 }
 
-static enum sandbox_state state_of(struct rig *r)
+static enum sandbox_state state_of(struct fixture *r)
 {
     struct sandbox_view v;
     struct err err = ERR_INIT;
@@ -42,20 +42,21 @@ static enum sandbox_state state_of(struct rig *r)
     return v.state;
 }
 
-static void write_member(struct rig *r, const char *id, const char *type, const char *pod)
+static void write_member(struct fixture *r, const char *id, const char *type, const char *pod)
 {
     AUTO_FREE char *more = str_format(POD, type, pod);
 
-    rig_write_spec(r, id, more);
+    fixture_write_spec(r, id, more);
 }
 
-static void add(struct rig *r, struct ctx *ctx, const char *id, const char *type, const char *pod)
+static void add(struct fixture *r, struct ctx *ctx, const char *id, const char *type,
+                const char *pod)
 {
     struct err err = ERR_INIT;
 
     write_member(r, id, type, pod);
-    ASSERT_OK(rig_try_create(r, ctx, id, &err), err);
-    rig_start(r, ctx, id, "");
+    ASSERT_OK(fixture_try_create(r, ctx, id, &err), err);
+    fixture_start(r, ctx, id, "");
 }
 
 TEST(every_pair_of_state_and_event_is_listed_or_refused)
@@ -67,14 +68,14 @@ TEST(every_pair_of_state_and_event_is_listed_or_refused)
 
 TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct sandbox_started s, again;
     struct sandbox_view v;
     struct sandbox_exit x;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     make(&r, &root);
     ASSERT_EQ(r.vms, 0); /* nothing is made yet */
     ASSERT_EQ(state_of(&r), SANDBOX_CREATED);
@@ -102,17 +103,17 @@ TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     ASSERT(registry_idle(r.registry));
-    ASSERT_STR(rig_told(&r, &root), ""); /* a sandbox is no task */
-    rig_close(&r, ctx);
+    ASSERT_STR(fixture_told(&r, &root), ""); /* a sandbox is no task */
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_second_sandbox_and_an_unknown_one_are_refused)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct sandbox_started s;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     ASSERT_FAIL(sandbox_start(ctx, r.registry, "s", &s, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(sandbox_stop(ctx, r.registry, "s", 0, &err), err, ERR_NOT_FOUND);
     make(&r, ctx);
@@ -123,7 +124,7 @@ TEST_VIRTUAL(a_second_sandbox_and_an_unknown_one_are_refused)
     ASSERT_OK(sandbox_stop(ctx, r.registry, "s", 0, &err), err);
     ASSERT_FAIL(sandbox_start(ctx, r.registry, "s", &s, &err), err, ERR_STATE);
     ASSERT_FAIL(try_make(&r, ctx, "s", "{}", &err), err, ERR_EXISTS);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_spec_comes_from_the_request_or_the_bundle_or_is_not_there)
@@ -131,10 +132,10 @@ TEST_VIRTUAL(a_spec_comes_from_the_request_or_the_bundle_or_is_not_there)
     struct err err = ERR_INIT;
 
     for (int i = 0; i < 4; i++) {
-        struct rig r = { 0 };
+        struct fixture r = { 0 };
         AUTO_FREE char *bundle = NULL, *path = NULL;
 
-        rig_open(&r, ctx);
+        fixture_open(&r, ctx);
         bundle = str_format("%s/s", r.dir);
         path = str_format("%s/config.json", bundle);
         ASSERT_EQ(dir_make(bundle, 0700), 0);
@@ -154,7 +155,7 @@ TEST_VIRTUAL(a_spec_comes_from_the_request_or_the_bundle_or_is_not_there)
                                 : "");
         }
         err_clear(&err);
-        rig_close(&r, ctx);
+        fixture_close(&r, ctx);
     }
 }
 
@@ -196,33 +197,33 @@ TEST_VIRTUAL(a_pods_spec_says_what_a_pod_is_and_nothing_else)
 
 TEST_VIRTUAL(the_vm_outlives_its_containers)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     write_member(&r, "c1", "container", "s");
     make(&r, &root);
-    ASSERT_FAIL(rig_try_create(&r, &root, "c1", &err), err, ERR_STATE); /* not started */
+    ASSERT_FAIL(fixture_try_create(&r, &root, "c1", &err), err, ERR_STATE); /* not started */
     (void)begin(&r, &root);
     add(&r, &root, "c1", "container", "s");
-    ASSERT_FAIL(rig_try_create(&r, &root, "s", &err), err, ERR_EXISTS);
-    ASSERT_OK(rig_try_kill(&r, &root, "c1", "", 9, false, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "c1", ""), 137);
-    rig_delete(&r, &root, "c1", "");
+    ASSERT_FAIL(fixture_try_create(&r, &root, "s", &err), err, ERR_EXISTS);
+    ASSERT_OK(fixture_try_kill(&r, &root, "c1", "", 9, false, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "c1", ""), 137);
+    fixture_delete(&r, &root, "c1", "");
     pass(&root, 10 * NS_PER_S);
     ASSERT_EQ(state_of(&r), SANDBOX_READY);
     add(&r, &root, "c2", "container", "s");
     ASSERT_EQ(r.vms, 1);
-    ASSERT_STR(rig_told(&r, &root), "create c1;start c1;exit c1 137;delete c1 137;"
-                                    "create c2;start c2");
-    rig_close(&r, ctx);
+    ASSERT_STR(fixture_told(&r, &root), "create c1;start c1;exit c1 137;delete c1 137;"
+                                        "create c2;start c2");
+    fixture_close(&r, ctx);
 }
 
 /* containerd 1.7, sandbox mode: empty directories where the pod's files should be. */
 TEST_VIRTUAL(directories_in_place_of_the_pods_files_are_left_out)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     AUTO_FREE char *more =
@@ -231,72 +232,74 @@ TEST_VIRTUAL(directories_in_place_of_the_pods_files_are_left_out)
                        "\"source\":\"/tmp\"}]",
                    "container", "s");
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
-    rig_write_spec(&r, "c1", more);
-    ASSERT_OK(rig_try_create(&r, &root, "c1", &err), err);
-    ASSERT_EQ(rig_find(&r, "c1")->n_shares, 1);
-    rig_close(&r, ctx);
+    fixture_write_spec(&r, "c1", more);
+    ASSERT_OK(fixture_try_create(&r, &root, "c1", &err), err);
+    ASSERT_EQ(fixture_find(&r, "c1")->n_shares, 1);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(several_pods_share_a_vm_and_one_that_goes_leaves_the_others)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
     add(&r, &root, "p1", "sandbox", "p1");
     add(&r, &root, "p2", "sandbox", "p2");
     add(&r, &root, "c1", "container", "p1");
     add(&r, &root, "c2", "container", "p2");
     ASSERT_EQ(r.vms, 1);
-    ASSERT_OK(rig_try_kill(&r, &root, "p1", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "p1", ""), 137);
-    ASSERT_FAIL(rig_try_delete(&r, &root, "p1", "", &err), err, ERR_STATE); /* c1 is in it */
+    ASSERT_OK(fixture_try_kill(&r, &root, "p1", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "p1", ""), 137);
+    ASSERT_FAIL(fixture_try_delete(&r, &root, "p1", "", &err), err, ERR_STATE); /* c1 is in it */
     err_clear(&err);
-    ASSERT_OK(rig_try_kill(&r, &root, "c1", "", 9, true, &err), err);
-    ASSERT_EQ(rig_wait(&r, &root, "c1", ""), 137);
-    rig_delete(&r, &root, "c1", "");
-    rig_delete(&r, &root, "p1", "");
-    ASSERT_EQ(container_state(rig_find(&r, "p2")), CONTAINER_RUNNING);
-    ASSERT_EQ(container_state(rig_find(&r, "c2")), CONTAINER_RUNNING);
+    ASSERT_OK(fixture_try_kill(&r, &root, "c1", "", 9, true, &err), err);
+    ASSERT_EQ(fixture_wait(&r, &root, "c1", ""), 137);
+    fixture_delete(&r, &root, "c1", "");
+    fixture_delete(&r, &root, "p1", "");
+    ASSERT_EQ(container_state(fixture_find(&r, "p2")), CONTAINER_RUNNING);
+    ASSERT_EQ(container_state(fixture_find(&r, "c2")), CONTAINER_RUNNING);
     ASSERT_EQ(state_of(&r), SANDBOX_READY);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 /* --- the end --- */
 
 TEST_VIRTUAL(ws20_stop_gives_containers_their_time)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
     add(&r, &root, "c1", "container", "s");
     /* One that takes its SIGTERM. */
     before = loop_now(r.loop);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 60 * NS_PER_S, &err), err);
     ASSERT(loop_now(r.loop) - before < 10 * NS_PER_S);
-    ASSERT_HAS(rig_told(&r, &root), "exit c1 143");
-    ASSERT_EQ(container_state(rig_find(&r, "c1")), CONTAINER_STOPPED);
-    rig_delete(&r, &root, "c1", "");
+    ASSERT_HAS(fixture_told(&r, &root), "exit c1 143");
+    ASSERT_EQ(container_state(fixture_find(&r, "c1")), CONTAINER_STOPPED);
+    fixture_delete(&r, &root, "c1", "");
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(ws20_and_no_more_than_that)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
     add(&r, &root, "c1", "container", "s");
     refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_SILENT, 0 };
@@ -304,12 +307,12 @@ TEST_VIRTUAL(ws20_and_no_more_than_that)
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 7 * NS_PER_S, &err), err);
     ASSERT(loop_now(r.loop) - before >= 7 * NS_PER_S);
     ASSERT(loop_now(r.loop) - before < 8 * NS_PER_S);
-    ASSERT_HAS(rig_told(&r, &root), "exit c1 137");
+    ASSERT_HAS(fixture_told(&r, &root), "exit c1 137");
     /* What it left is forgotten with the sandbox. */
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
-    ASSERT_HAS(rig_told(&r, &root), "delete c1 137");
+    ASSERT_HAS(fixture_told(&r, &root), "delete c1 137");
     ASSERT(registry_idle(r.registry));
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 static struct sandbox_started late;
@@ -318,7 +321,7 @@ static int late_ret;
 
 static void long_stop_main(void *arg)
 {
-    struct rig *r = arg;
+    struct fixture *r = arg;
     struct ctx root = ctx_root(r->loop);
 
     err_clear(&late_err);
@@ -327,12 +330,13 @@ static void long_stop_main(void *arg)
 
 TEST_VIRTUAL(a_second_stop_without_grace_ends_that_of_the_first)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
     add(&r, &root, "c1", "container", "s");
     refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_SILENT, 0 };
@@ -344,17 +348,18 @@ TEST_VIRTUAL(a_second_stop_without_grace_ends_that_of_the_first)
     ASSERT(loop_now(r.loop) - before < NS_PER_S);
     ASSERT_OK(group_wait(&root, &r.clients, "the first", &err), err);
     ASSERT_OK(late_ret, late_err);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(ws20_ping_asks_the_guest_and_is_bounded)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S, .guest_opts.decide_request = decide };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     make(&r, &root);
     ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_STATE);
     (void)begin(&r, &root);
@@ -363,11 +368,11 @@ TEST_VIRTUAL(ws20_ping_asks_the_guest_and_is_bounded)
     before = loop_now(r.loop);
     ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_DEADLINE);
     ASSERT(loop_now(r.loop) - before <= SANDBOX_PING_LIMIT);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 struct waiter {
-    struct rig *r;
+    struct fixture *r;
     struct ctx *ctx;
     struct sandbox_exit exit;
     int ret;
@@ -390,13 +395,13 @@ TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
     };
 
     for (enum fake_death how = FAKE_KILLED; how <= FAKE_OOM; how++) {
-        struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+        struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
         struct ctx root = ctx_root(ctx->loop);
         struct waiter w = { .r = &r, .ctx = &root };
         struct err err = ERR_INIT;
         uint64_t before;
 
-        rig_open(&r, &root);
+        fixture_open(&r, &root);
         (void)begin(&r, &root);
         add(&r, &root, "c1", "container", "s");
         group_go(&r.clients, r.loop, sandbox_wait_main, &w, "wait");
@@ -410,26 +415,26 @@ TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
         ASSERT(loop_now(r.loop) - before < 100 * NS_PER_MS);
         ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
         ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
-        rig_delete(&r, &root, "c1", "");
+        fixture_delete(&r, &root, "c1", "");
         ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
-        rig_close(&r, &root);
+        fixture_close(&r, &root);
     }
 }
 
 TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
 {
-    struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct sandbox_exit x;
     struct err err = ERR_INIT;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     (void)begin(&r, &root);
     r.host.last_anchor->ended = true;
     waitq_wake_all(&r.host.last_anchor->q);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
     ASSERT_EQ(x.status, 137);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }
 
 TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
@@ -443,13 +448,13 @@ TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
-        struct rig r = { .guest_opts.process_ns = 900 * NS_PER_S };
+        struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
         struct ctx root = ctx_root(ctx->loop);
         struct sandbox_started s;
         struct sandbox_exit x;
         struct err err = ERR_INIT;
 
-        rig_open(&r, &root);
+        fixture_open(&r, &root);
         make(&r, &root);
         refuse(&r, steps[i]);
         ASSERT(sandbox_start(&root, r.registry, "s", &s, &err) < 0);
@@ -459,13 +464,13 @@ TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
         ASSERT_EQ(r.host.anchors, 0);
         ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
         ASSERT(registry_idle(r.registry));
-        rig_close(&r, &root);
+        fixture_close(&r, &root);
     }
 }
 
 static void late_start_main(void *arg)
 {
-    struct rig *r = arg;
+    struct fixture *r = arg;
     struct ctx root = ctx_root(r->loop);
 
     err_clear(&late_err);
@@ -474,12 +479,12 @@ static void late_start_main(void *arg)
 
 TEST_VIRTUAL(stop_ends_a_start_that_hangs)
 {
-    struct rig r = { .guest_opts.agent_hangs = true };
+    struct fixture r = { .guest_opts.agent_hangs = true };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_open(&r, ctx);
+    fixture_open(&r, ctx);
     make(&r, &root);
     group_go(&r.clients, r.loop, late_start_main, &r, "start");
     pass(&root, NS_PER_S);
@@ -490,5 +495,5 @@ TEST_VIRTUAL(stop_ends_a_start_that_hangs)
     ASSERT_OK(group_wait(&root, &r.clients, "start", &err), err);
     ASSERT(late_ret < 0);
     ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
-    rig_close(&r, ctx);
+    fixture_close(&r, ctx);
 }

@@ -6,7 +6,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
 #include "host/vmm/vmm.h"

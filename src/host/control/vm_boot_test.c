@@ -1,6 +1,6 @@
 /* vm_boot_test.c - the VM controller: states, create, start, exec, queries. */
 #include "base/fsm.h"
-#include "host/control/vm_rig.h"
+#include "fixture/vm_fixture.h"
 #include "proto/bridge.h"
 #include <signal.h>
 #include <stdlib.h>
@@ -47,12 +47,12 @@ TEST(every_state_and_event_steps_as_listed_or_is_refused)
 
 TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
 {
-    struct rig r = { .vmm_opts = { .start.delay_ns = NS_PER_MS },
-                     .guest_opts = { .init_ns = 300 * NS_PER_MS,
-                                     .agent_ns = 100 * NS_PER_MS,
-                                     .process_ns = 50 * NS_PER_MS,
-                                     .exit_code = 7,
-                                     .output_bytes = 3 } };
+    struct fixture r = { .vmm_opts = { .start.delay_ns = NS_PER_MS },
+                         .guest_opts = { .init_ns = 300 * NS_PER_MS,
+                                         .agent_ns = 100 * NS_PER_MS,
+                                         .process_ns = 50 * NS_PER_MS,
+                                         .exit_code = 7,
+                                         .output_bytes = 3 } };
     struct vm_exec e = { .argv = argv_true, .want_stdin = true, .want_stdout = true };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     AUTO(stream_free) struct stream *out = NULL;
@@ -63,7 +63,7 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     char buf[16];
     size_t n = 0;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_EQ(vm_state(r.vm), VM_RUNNING);
     ASSERT_EQ(vm_stage(r.vm), VM_STAGE_NEGOTIATED);
     ASSERT(vm_started_at(r.vm) > 0);
@@ -82,7 +82,7 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     ASSERT_FAIL(vm_process_signal(ctx, p, SIGTERM, &err), err, ERR_NOT_FOUND);
     ASSERT_OK(vm_stats(ctx, r.vm, &stats, &err), err);
     ASSERT_FAIL(vm_exit_status(r.vm, &x, &err), err, ERR_STATE);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(r.exits, 1);
     ASSERT(r.exit.requested);
     ASSERT_EQ(r.exit.code, 0);
@@ -90,18 +90,19 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
 
 TEST_VIRTUAL(a_failed_create_leaves_nothing_and_may_be_tried_again)
 {
-    struct rig r = { .vmm_opts = { .create = { FAKE_FAIL, NS_PER_MS }, .release_failures = 2 } };
+    struct fixture r = { .vmm_opts = { .create = { FAKE_FAIL, NS_PER_MS },
+                                       .release_failures = 2 } };
     struct fake_facts facts;
     struct vm_exit x;
     struct err err = ERR_INIT;
 
-    rig_build(&r, ctx);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &rig_doc, &err), err, ERR_INTERNAL);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_INTERNAL);
     ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
     ASSERT_FAIL(vm_wait(ctx, r.vm, &x, &err), err, ERR_STATE);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &rig_doc, &err), err, ERR_INTERNAL);
+    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_INTERNAL);
     ASSERT_OK(vm_terminate(ctx, r.vm, &err), err); /* nothing there: success */
     ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
     ASSERT_EQ(r.exits, 0);
@@ -110,13 +111,13 @@ TEST_VIRTUAL(a_failed_create_leaves_nothing_and_may_be_tried_again)
 
 TEST_VIRTUAL(a_cancelled_create_leaves_nothing)
 {
-    struct rig r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
+    struct fixture r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    rig_build(&r, ctx);
-    ASSERT_FAIL(vm_create(&soon, r.vm, &rig_doc, &err), err, ERR_DEADLINE);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(vm_create(&soon, r.vm, &fixture_doc, &err), err, ERR_DEADLINE);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
     ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
@@ -125,19 +126,19 @@ TEST_VIRTUAL(a_cancelled_create_leaves_nothing)
 
 TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
 {
-    struct rig r = { .guest_opts = { .init_ns = NS_PER_MS, .agent_hangs = true } };
+    struct fixture r = { .guest_opts = { .init_ns = NS_PER_MS, .agent_hangs = true } };
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_S);
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     ASSERT_FAIL(vm_start(&soon, r.vm, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "boot stopped at stage 'init'");
     ASSERT_EQ(vm_state(r.vm), VM_INVALID);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT(facts.terminated_ns > 0);
     ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_STATE);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(vm_fsm.n_states, VM_STATE_COUNT);
     ASSERT_EQ(r.exit.code, 255); /* nobody asked for this end */
     ASSERT_HAS(r.exit.why, "boot stopped at stage 'init'");
@@ -145,86 +146,86 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
 
 TEST_VIRTUAL(a_vmm_that_dies_during_boot_is_named_with_its_cause)
 {
-    struct rig r = { .vmm_opts = { .dies_after_ns = 20 * NS_PER_MS },
-                     .guest_opts = { .agent_hangs = true } };
+    struct fixture r = { .vmm_opts = { .dies_after_ns = 20 * NS_PER_MS },
+                         .guest_opts = { .agent_hangs = true } };
     struct vm_exit x;
     struct err err = ERR_INIT;
     uint64_t began = loop_now(ctx->loop);
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "killed by signal 9");
     ASSERT(loop_now(ctx->loop) - began < 100 * NS_PER_MS);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(x.code, 137);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_start_has_a_deadline_of_its_own)
 {
-    struct rig r = { .guest_opts = { .agent_hangs = true } };
+    struct fixture r = { .guest_opts = { .agent_hangs = true } };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t began;
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     began = loop_now(ctx->loop);
     ASSERT_FAIL(vm_start(&root, r.vm, &err), err, ERR_DEADLINE);
     ASSERT_EQ(loop_now(ctx->loop) - began, VM_START_LIMIT);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
 {
-    struct rig r = { .guest_opts = { .version = 3 } };
+    struct fixture r = { .guest_opts = { .version = 3 } };
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "version 3");
     ASSERT_HAS(err.msg, "version 4");
     ASSERT_HAS(err.msg, "stage 'agent'");
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(two_starts_at_once_boot_one_vm)
 {
-    struct rig r = { .guest_opts = { .init_ns = 100 * NS_PER_MS } };
-    struct rig_client a, b;
+    struct fixture r = { .guest_opts = { .init_ns = 100 * NS_PER_MS } };
+    struct fixture_client a, b;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &a, ctx, rig_start_main, "start a");
-    rig_client_go(&r, &b, ctx, rig_start_main, "start b");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &a, ctx, fixture_start_main, "start a");
+    fixture_client_go(&r, &b, ctx, fixture_start_main, "start b");
     ASSERT_OK(group_wait(ctx, &r.clients, "starts", &err), err);
     ASSERT_OK(a.r, a.err);
     ASSERT_OK(b.r, b.err);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_terminal_with_stderr_is_refused)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct vm_exec e = { .argv = argv_true, .terminal = true, .want_stderr = true };
     struct vm_process *p = NULL;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_FAIL(vm_exec(ctx, r.vm, &e, &p, &err), err, ERR_INVALID);
     e = (struct vm_exec){ 0 };
     ASSERT_FAIL(vm_exec(ctx, r.vm, &e, &p, &err), err, ERR_INVALID);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(an_abandoned_wait_does_not_lose_the_exit_code)
 {
-    struct rig r = { .guest_opts = { .process_ns = NS_PER_S, .exit_code = 9 } };
+    struct fixture r = { .guest_opts = { .process_ns = NS_PER_S, .exit_code = 9 } };
     struct vm_exec e = { .argv = argv_true };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     struct err err = ERR_INIT;
     uint32_t code = 0;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
 
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
@@ -233,40 +234,40 @@ TEST_VIRTUAL(an_abandoned_wait_does_not_lose_the_exit_code)
     ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
     ASSERT_OK(vm_process_wait(ctx, p, &code, &err), err);
     ASSERT_EQ(code, 9);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_signalled_process_reports_128_plus_the_signal)
 {
-    struct rig r = { .guest_opts = { .process_ns = 100 * NS_PER_S } };
+    struct fixture r = { .guest_opts = { .process_ns = 100 * NS_PER_S } };
     struct vm_exec e = { .argv = argv_true, .terminal = true, .rows = 24, .cols = 80 };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     struct err err = ERR_INIT;
     uint32_t code = 0;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
     ASSERT_OK(vm_process_resize(ctx, p, 50, 100, &err), err);
     ASSERT_OK(vm_process_signal(ctx, p, SIGTERM, &err), err);
     ASSERT_OK(vm_process_wait(ctx, p, &code, &err), err);
     ASSERT_EQ(code, 128 + SIGTERM);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_process_of_a_vm_that_dies_is_unavailable_never_zero)
 {
-    struct rig r = { .vmm_opts = { .dies_after_ns = NS_PER_S },
-                     .guest_opts = { .process_ns = 100 * NS_PER_S } };
+    struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_S },
+                         .guest_opts = { .process_ns = 100 * NS_PER_S } };
     struct vm_exec e = { .argv = argv_true };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     struct err err = ERR_INIT;
     uint32_t code = 77;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
     ASSERT_FAIL(vm_process_wait(ctx, p, &code, &err), err, ERR_UNAVAILABLE);
     ASSERT_EQ(code, 77);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(r.exit.code, 137);
 }
 
@@ -285,16 +286,16 @@ static void note_stage(void *arg, enum vm_stage stage)
 
 TEST_VIRTUAL(stages_are_told_once_and_in_order)
 {
-    struct rig r = { .guest_opts = { .init_ns = NS_PER_MS } };
+    struct fixture r = { .guest_opts = { .init_ns = NS_PER_MS } };
     struct stages s = { 0 };
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     vm_on_stage(r.vm, note_stage, &s);
     ASSERT_OK(vm_start(ctx, r.vm, &err), err);
     ASSERT(s.n >= 4);
     for (unsigned i = 1; i < s.n; i++)
         ASSERT(s.seen[i] > s.seen[i - 1]);
     ASSERT_EQ(s.seen[s.n - 1], VM_STAGE_NEGOTIATED);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }

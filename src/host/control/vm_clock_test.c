@@ -1,7 +1,7 @@
 /* vm_clock_test.c - the guest's clock against the host's: bounds, what they tell, and the one check
  * after a start. */
+#include "fixture/vm_fixture.h"
 #include "host/control/vm_clock.h"
-#include "host/control/vm_rig.h"
 #include "proto/bridge.h"
 #include <string.h>
 
@@ -64,13 +64,13 @@ TEST(what_is_wrong_is_said_in_percent)
 }
 
 /* After the check, what the VM's backend was told. */
-static struct fake_facts checked(struct rig *r, struct ctx *ctx, struct vm_clock *ret)
+static struct fake_facts checked(struct fixture *r, struct ctx *ctx, struct vm_clock *ret)
 {
     struct ctx patient = ctx_root(ctx->loop);
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    rig_start(r, ctx);
+    fixture_start(r, ctx);
     vm_clock_check(r->vm);
     vm_clock_check(r->vm); /* once is enough */
     ASSERT_OK(fiber_sleep(&patient, 60 * NS_PER_S, &err), err);
@@ -82,7 +82,7 @@ static struct fake_facts checked(struct rig *r, struct ctx *ctx, struct vm_clock
 TEST_VIRTUAL(a_right_clock_is_compared_once_and_then_never_again)
 {
     struct fake_guest_facts guest = { 0 };
-    struct rig r = { .guest_opts = { .facts = &guest } };
+    struct fixture r = { .guest_opts = { .facts = &guest } };
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
     struct ctx patient = ctx_root(ctx->loop);
@@ -94,19 +94,19 @@ TEST_VIRTUAL(a_right_clock_is_compared_once_and_then_never_again)
     ASSERT_EQ(guest.clock_reads, 2);
     ASSERT_OK(fiber_sleep(&patient, 24 * 3600 * NS_PER_S, &err), err);
     ASSERT_EQ(guest.clock_reads, 2);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_wrong_clock_is_found_and_the_backend_is_told)
 {
-    struct rig r = { .guest_opts = { .clock_ppm = 10000 } };
+    struct fixture r = { .guest_opts = { .clock_ppm = 10000 } };
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
     ASSERT_EQ(c.state, VM_CLOCK_OFF);
     ASSERT_EQ(facts.judged, 1);
     ASSERT_HAS(facts.judged_why, "1.00 % too fast");
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 static struct fake_answer slow_answers(void *arg, uint32_t type)
@@ -118,13 +118,13 @@ static struct fake_answer slow_answers(void *arg, uint32_t type)
 TEST_VIRTUAL(a_busy_machine_is_no_wrong_clock)
 {
     uint64_t delay = 40 * NS_PER_MS;
-    struct rig r = { .guest_opts = { .decide = slow_answers, .decide_arg = &delay } };
+    struct fixture r = { .guest_opts = { .decide = slow_answers, .decide_arg = &delay } };
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
     ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
     ASSERT_EQ(facts.judged, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 static struct fake_answer no_answers(void *arg, uint32_t type)
@@ -136,41 +136,41 @@ static struct fake_answer no_answers(void *arg, uint32_t type)
 
 TEST_VIRTUAL(a_guest_that_does_not_tell_its_clock_is_left_alone)
 {
-    struct rig r = { .guest_opts = { .decide = no_answers } };
+    struct fixture r = { .guest_opts = { .decide = no_answers } };
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
     ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
     ASSERT_EQ(facts.judged, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(the_check_does_not_hold_up_the_end_of_its_vm)
 {
-    struct rig r = { 0 };
+    struct fixture r = { 0 };
     struct err err = ERR_INIT;
     uint64_t began;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     vm_clock_check(r.vm);
     ASSERT_OK(fiber_sleep(ctx, 2200 * NS_PER_MS, &err), err); /* between its two looks */
     began = loop_now(ctx->loop);
     fake_vmm_die(r.vmm, FAKE_POWERED_OFF);
     ASSERT_OK(vm_wait(ctx, r.vm, &r.exit, &err), err);
     ASSERT(loop_now(ctx->loop) - began < 100 * NS_PER_MS);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(measuring_ends_at_its_limit)
 {
     uint64_t delay = 400 * NS_PER_MS;
-    struct rig r = { .guest_opts = { .decide = slow_answers, .decide_arg = &delay } };
+    struct fixture r = { .guest_opts = { .decide = slow_answers, .decide_arg = &delay } };
     struct ctx patient = ctx_root(ctx->loop);
     struct vm_clock c = { 0 };
     struct err err = ERR_INIT;
     uint64_t began;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     began = loop_now(ctx->loop);
     ASSERT_OK(vm_call_begin(r.vm, "look", &err), err);
     ASSERT_OK(vm_clock_measure(&patient, r.vm, 16 * NS_PER_S, &c, &err), err);
@@ -178,5 +178,5 @@ TEST_VIRTUAL(measuring_ends_at_its_limit)
     ASSERT(loop_now(ctx->loop) - began < 30 * NS_PER_S);
     ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
     ASSERT(c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }

@@ -1,6 +1,6 @@
 /* vm_end_test.c - how a VM ends, and the weak spots of the original (host.md §24) that the VM
  * controller must not have: 4, 5, 6, 14, 15, 38. */
-#include "host/control/vm_rig.h"
+#include "fixture/vm_fixture.h"
 #include "proto/bridge.h"
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static struct fake_answer silent_but_negotiates(void *arg, uint32_t type)
 }
 
 struct stacks_client {
-    struct rig *rig;
+    struct fixture *fixture;
     struct ctx *ctx;
     int r;
     struct err err;
@@ -32,8 +32,8 @@ static void stacks_main(void *arg)
     struct stacks_client *c = arg;
     char *text = NULL;
 
-    c->r = vm_dump_stacks(c->ctx, c->rig->vm, &text, &c->err);
-    c->ended_ns = loop_now(c->rig->loop);
+    c->r = vm_dump_stacks(c->ctx, c->fixture->vm, &text, &c->err);
+    c->ended_ns = loop_now(c->fixture->loop);
     free(text);
 }
 
@@ -41,14 +41,14 @@ static void stacks_main(void *arg)
 
 TEST_VIRTUAL(ws04_state_answers_while_a_boot_hangs)
 {
-    struct rig r = { .guest_opts = { .agent_hangs = true } };
-    struct rig_client c;
+    struct fixture r = { .guest_opts = { .agent_hangs = true } };
+    struct fixture_client c;
     struct vmm_info info;
     struct vm_exit x;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &c, ctx, rig_start_main, "start");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
 
     uint64_t before = loop_now(ctx->loop);
@@ -60,17 +60,17 @@ TEST_VIRTUAL(ws04_state_answers_while_a_boot_hangs)
     ASSERT_FAIL(vm_exit_status(r.vm, &x, &err), err, ERR_STATE);
     ASSERT_EQ(loop_now(ctx->loop), before);
     ASSERT(!c.done);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(ws04_a_stuck_boot_can_be_terminated)
 {
-    struct rig r = { .guest_opts = { .agent_hangs = true } };
-    struct rig_client c;
+    struct fixture r = { .guest_opts = { .agent_hangs = true } };
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &c, ctx, rig_start_main, "start");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
 
     uint64_t before = loop_now(ctx->loop);
@@ -81,33 +81,33 @@ TEST_VIRTUAL(ws04_a_stuck_boot_can_be_terminated)
     ASSERT_EQ(c.ended_ns, before);
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
     ASSERT_EQ(r.exit.code, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(ws04_a_stuck_vmm_start_can_be_terminated)
 {
-    struct rig r = { .vmm_opts = { .start = { FAKE_HANG, 0 } } };
-    struct rig_client c;
+    struct fixture r = { .vmm_opts = { .start = { FAKE_HANG, 0 } } };
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &c, ctx, rig_start_main, "start");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
     ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
     ASSERT_FAIL(c.r, c.err, ERR_UNAVAILABLE);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 /* --- weak spot 5: waits that hang, return too early, or tell a clean end as a failure --- */
 
 TEST_VIRTUAL(ws05_wait_ends_when_a_vm_is_terminated_before_its_start)
 {
-    struct rig r = { 0 };
-    struct rig_client c;
+    struct fixture r = { 0 };
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &c, ctx, rig_wait_main, "wait");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
     ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
     ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
@@ -116,52 +116,52 @@ TEST_VIRTUAL(ws05_wait_ends_when_a_vm_is_terminated_before_its_start)
     ASSERT_EQ(c.exit.code, 0);
     ASSERT_STR(c.exit.why, "");
     ASSERT_EQ(c.exit.started_wall_ns, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(ws05_wait_ends_when_a_start_fails_before_the_log_is_open)
 {
-    struct rig r = { .vmm_opts = { .listen_fails_at = 2 } };
-    struct rig_client c;
+    struct fixture r = { .vmm_opts = { .listen_fails_at = 2 } };
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
-    rig_client_go(&r, &c, ctx, rig_wait_main, "wait");
+    fixture_create(&r, ctx);
+    fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
     ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_EXHAUSTED);
     ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
     ASSERT_OK(c.r, c.err);
     ASSERT(!c.exit.requested);
     ASSERT_EQ(c.exit.code, 255);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(ws05_wait_returns_only_when_the_vm_is_terminated)
 {
-    struct rig r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .release_failures = 2 } };
+    struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .release_failures = 2 } };
     struct fake_facts facts;
     struct vm_exit x, again;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
     ASSERT_OK(vm_exit_status(r.vm, &again, &err), err);
     ASSERT_EQ(again.code, x.code);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
 {
-    struct rig r = { .vmm_opts = { .release_failures = VM_RELEASE_TRIES } };
+    struct fixture r = { .vmm_opts = { .release_failures = VM_RELEASE_TRIES } };
     struct vm_exit x;
     struct ctx root = ctx_root(ctx->loop);
-    struct rig_client c;
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
-    rig_client_go(&r, &c, &root, rig_wait_main, "wait");
+    fixture_start(&r, ctx);
+    fixture_client_go(&r, &c, &root, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
     ASSERT_FAIL(vm_terminate(&root, r.vm, &err), err, ERR_INTERNAL);
     ASSERT_HAS(err.msg, "take back what the VM owned");
@@ -171,50 +171,50 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
     ASSERT_OK(vm_terminate(&root, r.vm, &err), err); /* repeated: goes on where it stopped */
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
     ASSERT_EQ(r.exits, 1);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_FAIL(c.r, c.err, ERR_INTERNAL);
 }
 
 static void terminate_again_main(void *arg)
 {
-    struct rig_client *c = arg;
+    struct fixture_client *c = arg;
 
-    while (vm_terminate(c->ctx, c->rig->vm, &c->err) < 0)
+    while (vm_terminate(c->ctx, c->fixture->vm, &c->err) < 0)
         err_clear(&c->err); /* at once again, each time */
 }
 
 TEST_VIRTUAL(ws05_a_wait_is_not_kept_by_others_who_try_again)
 {
-    struct rig r = { .vmm_opts = { .kill_ns = 10 * VM_KILL_LIMIT } };
+    struct fixture r = { .vmm_opts = { .kill_ns = 10 * VM_KILL_LIMIT } };
     struct ctx root = ctx_root(ctx->loop);
-    struct rig_client c;
+    struct fixture_client c;
     struct vm_exit x;
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
-    rig_client_go(&r, &c, &root, terminate_again_main, "terminate");
+    fixture_client_go(&r, &c, &root, terminate_again_main, "terminate");
     fiber_yield(ctx->loop); /* it is first in line, so it runs before us when a round has failed */
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_DEADLINE);
     ASSERT_EQ(loop_now(ctx->loop) - before, VM_KILL_LIMIT);
     ASSERT_OK(group_wait(&root, &r.clients, "the terminate", &err), err);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 /* --- weak spot 6: one lock across every round trip --- */
 
 TEST_VIRTUAL(ws06_a_hung_guest_call_blocks_no_other)
 {
-    struct rig r = { .guest_opts = { .decide = silent_stacks, .exit_code = 3 } };
-    struct stacks_client s = { .rig = &r, .ctx = ctx };
+    struct fixture r = { .guest_opts = { .decide = silent_stacks, .exit_code = 3 } };
+    struct stacks_client s = { .fixture = &r, .ctx = ctx };
     struct vm_exec e = { .argv = argv_true };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     struct err err = ERR_INIT;
     uint32_t code = 0;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     group_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
     fiber_yield(ctx->loop);
     before = loop_now(ctx->loop);
@@ -223,19 +223,19 @@ TEST_VIRTUAL(ws06_a_hung_guest_call_blocks_no_other)
     ASSERT_EQ(code, 3);
     ASSERT_EQ(loop_now(ctx->loop), before);
     ASSERT_EQ(s.ended_ns, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_FAIL(s.r, s.err, ERR_UNAVAILABLE);
 }
 
 TEST_VIRTUAL(ws06_terminate_does_not_wait_for_a_hung_guest)
 {
-    struct rig r = { .guest_opts = { .decide = silent_but_negotiates } };
-    struct stacks_client s = { .rig = &r, .ctx = ctx };
+    struct fixture r = { .guest_opts = { .decide = silent_but_negotiates } };
+    struct stacks_client s = { .fixture = &r, .ctx = ctx };
     struct fake_facts facts;
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     group_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     before = loop_now(ctx->loop);
@@ -245,7 +245,7 @@ TEST_VIRTUAL(ws06_terminate_does_not_wait_for_a_hung_guest)
     ASSERT_OK(group_wait(ctx, &r.clients, "stacks", &err), err);
     ASSERT_FAIL(s.r, s.err, ERR_UNAVAILABLE);
     ASSERT_EQ(s.ended_ns, before);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 /* --- weak spot 14: calls on a bridge that is not there --- */
@@ -280,13 +280,13 @@ TEST_VIRTUAL(ws14_calls_without_a_bridge_are_unavailable)
 
 TEST_VIRTUAL(ws14_calls_on_a_vm_that_just_died_are_unavailable)
 {
-    struct rig r = { .vmm_opts = { .release = { FAKE_OK, NS_PER_S } } };
+    struct fixture r = { .vmm_opts = { .release = { FAKE_OK, NS_PER_S } } };
     struct vm_exec e = { .argv = argv_true };
     struct vm_process *p = NULL;
     char *text = NULL;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     fake_vmm_die(r.vmm, FAKE_KILLED);
     ASSERT(vm_exec(ctx, r.vm, &e, &p, &err) < 0);
     ASSERT_EQ(err.code, ERR_UNAVAILABLE);
@@ -294,7 +294,7 @@ TEST_VIRTUAL(ws14_calls_on_a_vm_that_just_died_are_unavailable)
     ASSERT_EQ(vm_state(r.vm), VM_RUNNING); /* not taken back yet */
     ASSERT_FAIL(vm_exec(ctx, r.vm, &e, &p, &err), err, ERR_UNAVAILABLE);
     ASSERT_FAIL(vm_dump_stacks(ctx, r.vm, &text, &err), err, ERR_UNAVAILABLE);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(r.exit.code, 137);
 }
 
@@ -302,11 +302,11 @@ TEST_VIRTUAL(ws14_calls_on_a_vm_that_just_died_are_unavailable)
 
 TEST_VIRTUAL(ws38_a_vm_that_exits_by_itself_is_released)
 {
-    struct rig r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .death = FAKE_CRASHED } };
+    struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .death = FAKE_CRASHED } };
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED); /* though nobody waited or asked */
     fake_vmm_facts(r.vmm, &facts);
@@ -316,7 +316,7 @@ TEST_VIRTUAL(ws38_a_vm_that_exits_by_itself_is_released)
     ASSERT(!r.exit.requested);
     ASSERT_EQ(r.exit.code, 255);
     ASSERT_STR(r.exit.why, "exit status 1");
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(r.exits, 1);
 }
 
@@ -324,68 +324,68 @@ TEST_VIRTUAL(ws38_a_vm_that_exits_by_itself_is_released)
 
 TEST_VIRTUAL(terminate_goes_on_behind_a_client_that_left)
 {
-    struct rig r = { .vmm_opts = { .kill_ns = NS_PER_S } };
+    struct fixture r = { .vmm_opts = { .kill_ns = NS_PER_S } };
     struct vm_exit x;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
 
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
 
     ASSERT_FAIL(vm_terminate(&soon, r.vm, &err), err, ERR_DEADLINE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(x.code, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 static void create_main(void *arg)
 {
-    struct rig_client *c = arg;
+    struct fixture_client *c = arg;
 
-    c->r = vm_create(c->ctx, c->rig->vm, &rig_doc, &c->err);
+    c->r = vm_create(c->ctx, c->fixture->vm, &fixture_doc, &c->err);
     c->done = true;
 }
 
 TEST_VIRTUAL(terminate_while_a_create_runs_makes_it_unavailable)
 {
-    struct rig r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
-    struct rig_client c;
+    struct fixture r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
+    struct fixture_client c;
     struct err err = ERR_INIT;
 
-    rig_build(&r, ctx);
-    rig_client_go(&r, &c, ctx, create_main, "create");
+    fixture_build(&r, ctx);
+    fixture_client_go(&r, &c, ctx, create_main, "create");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
     ASSERT(c.done);
     ASSERT_FAIL(c.r, c.err, ERR_UNAVAILABLE);
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &rig_doc, &err), err, ERR_UNAVAILABLE);
-    rig_finish(&r, ctx);
+    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_UNAVAILABLE);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_told_and_can_be_tried_again)
 {
-    struct rig r = { .vmm_opts = { .kill_ns = VM_KILL_LIMIT + NS_PER_S } };
+    struct fixture r = { .vmm_opts = { .kill_ns = VM_KILL_LIMIT + NS_PER_S } };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_FAIL(vm_terminate(&root, r.vm, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "does not go away");
     ASSERT_EQ(vm_state(r.vm), VM_INVALID);
     ASSERT_OK(vm_terminate(&root, r.vm, &err), err);
     ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
     ASSERT_EQ(r.exits, 1);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(shutdown_lets_the_guest_power_off)
 {
-    struct rig r = { .guest_opts = { .power_off = rig_power_off } };
+    struct fixture r = { .guest_opts = { .power_off = fixture_power_off } };
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     ASSERT_OK(vm_shutdown(ctx, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT(facts.powered_off);
@@ -393,17 +393,17 @@ TEST_VIRTUAL(shutdown_lets_the_guest_power_off)
     ASSERT_EQ(facts.terminated_ns, 0);
     ASSERT_EQ(r.exit.code, 0);
     ASSERT(r.exit.requested);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(shutdown_of_a_silent_guest_quits_the_vmm_after_the_grace)
 {
-    struct rig r = { .guest_opts = { .decide = silent_but_negotiates } };
+    struct fixture r = { .guest_opts = { .decide = silent_but_negotiates } };
     struct fake_facts facts;
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
     ASSERT_OK(vm_shutdown(ctx, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
@@ -411,66 +411,66 @@ TEST_VIRTUAL(shutdown_of_a_silent_guest_quits_the_vmm_after_the_grace)
     ASSERT_EQ(facts.terminated_ns, 0);
     ASSERT_EQ(facts.gone_ns - before, NS_PER_S);
     ASSERT_EQ(r.exit.code, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(shutdown_kills_when_even_quit_hangs)
 {
-    struct rig r = { .vmm_opts = { .quit = { FAKE_HANG, 0 } },
-                     .guest_opts = { .decide = silent_but_negotiates } };
+    struct fixture r = { .vmm_opts = { .quit = { FAKE_HANG, 0 } },
+                         .guest_opts = { .decide = silent_but_negotiates } };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     struct fake_facts facts;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
     ASSERT_OK(vm_shutdown(&root, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.terminated_ns - before, NS_PER_S + VM_QUIT_LIMIT);
     ASSERT_EQ(r.exit.code, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(shutdown_goes_on_behind_a_client_that_left)
 {
-    struct rig r = { .guest_opts = { .decide = silent_but_negotiates } };
+    struct fixture r = { .guest_opts = { .decide = silent_but_negotiates } };
     struct vm_exit x;
     struct err err = ERR_INIT;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
 
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
 
     ASSERT_FAIL(vm_shutdown(&soon, r.vm, NS_PER_S, &err), err, ERR_DEADLINE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(x.code, 0);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
 }
 
 TEST_VIRTUAL(a_guest_that_powers_off_during_boot_is_no_clean_end)
 {
-    struct rig r = { .vmm_opts = { .dies_after_ns = NS_PER_MS, .death = FAKE_POWERED_OFF },
-                     .guest_opts = { .agent_hangs = true } };
+    struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_MS, .death = FAKE_POWERED_OFF },
+                         .guest_opts = { .agent_hangs = true } };
     struct err err = ERR_INIT;
 
-    rig_create(&r, ctx);
+    fixture_create(&r, ctx);
     ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNAVAILABLE);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_EQ(r.exit.code, 255);
 }
 
 TEST_VIRTUAL(a_log_that_never_ends_does_not_keep_the_vm)
 {
-    struct rig r = { .guest_opts = { .log_lingers = true } };
+    struct fixture r = { .guest_opts = { .log_lingers = true } };
     struct ctx root = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
     uint64_t before;
 
-    rig_start(&r, ctx);
+    fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
     ASSERT_OK(vm_terminate(&root, r.vm, &err), err);
     ASSERT(loop_now(ctx->loop) - before <= VM_DRAIN_LIMIT + 100 * NS_PER_MS);
-    rig_finish(&r, ctx);
+    fixture_finish(&r, ctx);
     ASSERT_OK(fiber_sleep(&root, 120 * NS_PER_S, &err), err); /* the fake's own end */
 }

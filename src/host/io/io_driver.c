@@ -8,7 +8,7 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/io/io_priv.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>

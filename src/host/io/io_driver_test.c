@@ -1,5 +1,5 @@
-/* Log drivers: the real thing with a puppet as the program. */
-#include "host/io/io_rig.h"
+/* Log drivers: the real thing with a peer as the program. */
+#include "fixture/io_fixture.h"
 
 #include <signal.h>
 
@@ -11,7 +11,7 @@ static const struct io_times patient = { .ready = 30 * NS_PER_S,
                                          .term = 30 * NS_PER_S };
 
 struct driven {
-    struct rig rig;
+    struct fixture fixture;
     struct ledger *ledger;
     struct group drivers;
     struct io_times times;
@@ -23,31 +23,31 @@ static void driven_init(struct driven *d, struct ctx *ctx, const char *scheme, c
     struct err err = ERR_INIT;
     AUTO_FREE char *dir = NULL;
 
-    if (!getenv("IO_PUPPET"))
-        tap_skip("IO_PUPPET does not name the log driver");
+    if (!getenv("IO_PEER"))
+        tap_skip("IO_PEER does not name the log driver");
     memset(d, 0, sizeof(*d));
     d->times = patient;
-    rig_init(&d->rig, ctx);
-    dir = str_format("%s/ns/vm", d->rig.place.dir);
+    fixture_init(&d->fixture, ctx);
+    dir = str_format("%s/ns/vm", d->fixture.place.dir);
     ASSERT_OK(ledger_create(dir, &d->ledger, &err), err);
     group_init(&d->drivers);
     d->uri = str_format("%s://%s?part=%s&to=%s&odd=a%%20b+c%%26&bare&part=again", scheme,
-                        getenv("IO_PUPPET"), part, d->rig.place.dir);
-    d->rig.spec.out = d->rig.spec.err = d->uri;
-    d->rig.spec.ledger = d->ledger;
-    d->rig.spec.drivers = &d->drivers;
+                        getenv("IO_PEER"), part, d->fixture.place.dir);
+    d->fixture.spec.out = d->fixture.spec.err = d->uri;
+    d->fixture.spec.ledger = d->ledger;
+    d->fixture.spec.drivers = &d->drivers;
 }
 
 static void driven_release_auto(struct driven *d)
 {
     struct err err = ERR_INIT;
 
-    io_free(TAKE_PTR(d->rig.io));
-    ASSERT_OK(group_wait(d->rig.ctx, &d->drivers, "log drivers", &err), err);
+    io_free(TAKE_PTR(d->fixture.io));
+    ASSERT_OK(group_wait(d->fixture.ctx, &d->drivers, "log drivers", &err), err);
     ASSERT_EQ(ledger_open_count(d->ledger), 0);
     ledger_close(d->ledger);
     free(d->uri);
-    rig_release_auto(&d->rig);
+    fixture_release_auto(&d->fixture);
 }
 #define DRIVEN(d, scheme, part)                                                                    \
     AUTO(driven_release) struct driven d;                                                          \
@@ -55,7 +55,8 @@ static void driven_release_auto(struct driven *d)
 
 static int driven_open(struct driven *d, struct err *err)
 {
-    return io_open_timed(d->rig.ctx, d->rig.ctx->loop, &d->rig.spec, &d->times, &d->rig.io, err);
+    return io_open_timed(d->fixture.ctx, d->fixture.ctx->loop, &d->fixture.spec, &d->times,
+                         &d->fixture.io, err);
 }
 
 static char *given(struct driven *d)
@@ -63,7 +64,7 @@ static char *given(struct driven *d)
     char *text = NULL;
     size_t len;
 
-    ASSERT_EQ(file_read_all(place_path(&d->rig.place, "given"), 4096, &text, &len), 0);
+    ASSERT_EQ(file_read_all(place_path(&d->fixture.place, "given"), 4096, &text, &len), 0);
     return text;
 }
 
@@ -79,7 +80,7 @@ static void await_gone(struct driven *d, pid_t pid)
     struct err err = ERR_INIT;
 
     while (proc_start_time(pid) != 0)
-        ASSERT_OK(fiber_sleep(d->rig.ctx, NS_PER_MS, &err), err);
+        ASSERT_OK(fiber_sleep(d->fixture.ctx, NS_PER_MS, &err), err);
 }
 
 TEST_FIBER(a_log_driver_gets_its_arguments_two_variables_and_three_pipes)
@@ -88,7 +89,7 @@ TEST_FIBER(a_log_driver_gets_its_arguments_two_variables_and_three_pipes)
     struct err err = ERR_INIT;
 
     ASSERT_OK(driven_open(&d, &err), err);
-    ASSERT(!io_wants(d.rig.io, 0) && io_wants(d.rig.io, 1) && io_wants(d.rig.io, 2));
+    ASSERT(!io_wants(d.fixture.io, 0) && io_wants(d.fixture.io, 1) && io_wants(d.fixture.io, 2));
     ASSERT_EQ(ledger_open_count(d.ledger), 1);
 
     AUTO_FREE char *text = given(&d), *want = NULL;
@@ -96,25 +97,25 @@ TEST_FIBER(a_log_driver_gets_its_arguments_two_variables_and_three_pipes)
     want = str_format("arg part\narg copy\narg to\narg %s\narg odd\narg a b c&\narg bare\narg \n"
                       "env CONTAINER_ID=c1\nenv CONTAINER_NAMESPACE=test\n"
                       "fd 0\nfd 1\nfd 2\nfd 3\nfd 4\nfd 5\n",
-                      d.rig.place.dir);
+                      d.fixture.place.dir);
     ASSERT_EQ(strncmp(text, want, strlen(want)), 0);
 }
 
 TEST_FIBER(sixty_four_mebibytes_reach_a_log_driver)
 {
     DRIVEN(d, "binary", "copy");
-    struct rig_writer out, errs;
+    struct fixture_writer out, errs;
     struct err err = ERR_INIT;
 
     ASSERT_OK(driven_open(&d, &err), err);
-    rig_attach(&d.rig);
-    rig_write(&d.rig, &out, &d.rig.guest[1], 64 * MIB);
-    rig_write(&d.rig, &errs, &d.rig.guest[2], 1000);
-    ASSERT_OK(io_drain(ctx, d.rig.io, &err), err);
-    io_free(TAKE_PTR(d.rig.io));
+    fixture_attach(&d.fixture);
+    fixture_write(&d.fixture, &out, &d.fixture.guest[1], 64 * MIB);
+    fixture_write(&d.fixture, &errs, &d.fixture.guest[2], 1000);
+    ASSERT_OK(io_drain(ctx, d.fixture.io, &err), err);
+    io_free(TAKE_PTR(d.fixture.io));
     ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
-    rig_expect_file(&d.rig, place_path(&d.rig.place, "driver-out"), 64 * MIB);
-    rig_expect_file(&d.rig, place_path(&d.rig.place, "driver-err"), 1000);
+    fixture_expect_file(&d.fixture, place_path(&d.fixture.place, "driver-out"), 64 * MIB);
+    fixture_expect_file(&d.fixture, place_path(&d.fixture.place, "driver-err"), 1000);
 }
 
 static void cancel_soon(void *arg)
@@ -133,23 +134,23 @@ TEST_FIBER(ws43_a_log_driver_outlives_the_request_that_started_it)
     cancel_init(&request, NULL);
     with_cancel = ctx_with_cancel(ctx, &request);
     call = ctx_with_timeout(&with_cancel, 3 * NS_PER_S);
-    ASSERT_OK(io_open(&call, ctx->loop, &d.rig.spec, &d.rig.io, &err), err);
+    ASSERT_OK(io_open(&call, ctx->loop, &d.fixture.spec, &d.fixture.io, &err), err);
     fiber_go(ctx->loop, cancel_soon, &request, "client gone");
     ASSERT_OK(fiber_sleep(ctx, 3100 * NS_PER_MS, &err), err);
     ASSERT(request.fired && ctx_check(&call, &err) < 0);
-    rig_attach(&d.rig);
-    rig_put(&d.rig, d.rig.guest[1], "still here");
-    stream_free(TAKE_PTR(d.rig.guest[1]));
-    stream_free(TAKE_PTR(d.rig.guest[2]));
-    ASSERT_OK(io_drain(ctx, d.rig.io, &err), err);
-    ASSERT_EQ(io_lost_bytes(d.rig.io), 0);
-    io_free(TAKE_PTR(d.rig.io));
+    fixture_attach(&d.fixture);
+    fixture_put(&d.fixture, d.fixture.guest[1], "still here");
+    stream_free(TAKE_PTR(d.fixture.guest[1]));
+    stream_free(TAKE_PTR(d.fixture.guest[2]));
+    ASSERT_OK(io_drain(ctx, d.fixture.io, &err), err);
+    ASSERT_EQ(io_lost_bytes(d.fixture.io), 0);
+    io_free(TAKE_PTR(d.fixture.io));
     ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
 
     AUTO_FREE char *text = NULL;
     size_t len;
 
-    ASSERT_EQ(file_read_all(place_path(&d.rig.place, "driver-out"), 100, &text, &len), 0);
+    ASSERT_EQ(file_read_all(place_path(&d.fixture.place, "driver-out"), 100, &text, &len), 0);
     ASSERT_STR(text, "still here");
     cancel_release(&request);
 }
@@ -179,7 +180,7 @@ TEST_FIBER(a_log_driver_that_never_gets_ready_is_given_up_and_killed)
 
     d.times.ready = 2 * NS_PER_S; /* it has to write down its pid before */
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_DEADLINE);
-    ASSERT_HAS(err.msg, "io_puppet");
+    ASSERT_HAS(err.msg, "io_peer");
     await_gone(&d, driver_pid(&d));
 }
 
@@ -203,7 +204,7 @@ TEST_FIBER(a_log_driver_killed_at_once_is_told)
 
 TEST_FIBER(a_log_driver_that_is_not_there_is_named)
 {
-    RIG(r);
+    FIXTURE(r);
     struct err err = ERR_INIT;
 
     r.spec.out = "binary:///no/such/driver?a=b";
@@ -214,16 +215,16 @@ TEST_FIBER(a_log_driver_that_is_not_there_is_named)
 TEST_FIBER(a_log_driver_that_dies_does_not_stop_the_process)
 {
     DRIVEN(d, "binary", "dies");
-    struct rig_writer w;
+    struct fixture_writer w;
     struct err err = ERR_INIT;
 
     ASSERT_OK(driven_open(&d, &err), err);
-    rig_attach(&d.rig);
-    rig_write(&d.rig, &w, &d.rig.guest[1], 8 * MIB);
-    stream_free(TAKE_PTR(d.rig.guest[2]));
-    ASSERT_OK(io_drain(ctx, d.rig.io, &err), err);
+    fixture_attach(&d.fixture);
+    fixture_write(&d.fixture, &w, &d.fixture.guest[1], 8 * MIB);
+    stream_free(TAKE_PTR(d.fixture.guest[2]));
+    ASSERT_OK(io_drain(ctx, d.fixture.io, &err), err);
     ASSERT_EQ(w.written, 8 * MIB);
-    ASSERT(io_lost_bytes(d.rig.io) > 7 * MIB && io_lost_bytes(d.rig.io) < 8 * MIB);
+    ASSERT(io_lost_bytes(d.fixture.io) > 7 * MIB && io_lost_bytes(d.fixture.io) < 8 * MIB);
 }
 
 TEST_FIBER(a_log_driver_that_goes_on_after_the_end_gets_sigterm)
@@ -237,7 +238,7 @@ TEST_FIBER(a_log_driver_that_goes_on_after_the_end_gets_sigterm)
     pid_t pid = driver_pid(&d);
     uint64_t before = loop_now(ctx->loop);
 
-    io_free(TAKE_PTR(d.rig.io));
+    io_free(TAKE_PTR(d.fixture.io));
     ASSERT(proc_start_time(pid) != 0); /* not at once */
     ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
     ASSERT(loop_now(ctx->loop) - before >= d.times.finish);
@@ -256,7 +257,7 @@ TEST_FIBER(a_log_driver_that_ignores_sigterm_is_killed)
     pid_t pid = driver_pid(&d);
     uint64_t before = loop_now(ctx->loop);
 
-    io_close(d.rig.io);
+    io_close(d.fixture.io);
     ASSERT_EQ(ledger_open_count(d.ledger), 1);
     ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
     ASSERT(loop_now(ctx->loop) - before >= d.times.finish + d.times.term);
@@ -269,12 +270,12 @@ TEST_FIBER(a_log_driver_that_nobody_counts_dies_with_io)
     DRIVEN(d, "binary", "stubborn");
     struct err err = ERR_INIT;
 
-    d.rig.spec.drivers = NULL;
+    d.fixture.spec.drivers = NULL;
     ASSERT_OK(driven_open(&d, &err), err);
 
     pid_t pid = driver_pid(&d);
 
-    io_free(TAKE_PTR(d.rig.io));
+    io_free(TAKE_PTR(d.fixture.io));
     ASSERT_EQ(ledger_open_count(d.ledger), 0);
     await_gone(&d, pid);
 }
@@ -284,9 +285,9 @@ TEST_FIBER(a_terminal_s_log_driver_gets_stdout_only)
     DRIVEN(d, "binary", "copy");
     struct err err = ERR_INIT;
 
-    d.rig.spec.terminal = true;
+    d.fixture.spec.terminal = true;
     ASSERT_OK(driven_open(&d, &err), err);
-    ASSERT(io_wants(d.rig.io, 1) && !io_wants(d.rig.io, 2));
+    ASSERT(io_wants(d.fixture.io, 1) && !io_wants(d.fixture.io, 2));
 }
 
 TEST_FIBER(stderr_may_go_elsewhere_than_a_log_driver)
@@ -294,13 +295,13 @@ TEST_FIBER(stderr_may_go_elsewhere_than_a_log_driver)
     DRIVEN(d, "binary", "copy");
     struct err err = ERR_INIT;
 
-    rig_fifos(&d.rig, 4);
+    fixture_fifos(&d.fixture, 4);
     ASSERT_OK(driven_open(&d, &err), err);
-    rig_attach(&d.rig);
-    AUTO(stream_free) struct stream *errs = rig_client(&d.rig, 2);
+    fixture_attach(&d.fixture);
+    AUTO(stream_free) struct stream *errs = fixture_client(&d.fixture, 2);
 
-    rig_put(&d.rig, d.rig.guest[2], "elsewhere");
-    rig_get(&d.rig, errs, "elsewhere");
+    fixture_put(&d.fixture, d.fixture.guest[2], "elsewhere");
+    fixture_get(&d.fixture, errs, "elsewhere");
 }
 
 TEST_FIBER(input_from_a_log_driver_is_refused)
@@ -308,6 +309,6 @@ TEST_FIBER(input_from_a_log_driver_is_refused)
     DRIVEN(d, "binary", "copy");
     struct err err = ERR_INIT;
 
-    d.rig.spec.in = d.uri;
+    d.fixture.spec.in = d.uri;
     ASSERT_FAIL(driven_open(&d, &err), err, ERR_INVALID);
 }

@@ -1,5 +1,5 @@
 /* Files, and paths that are no good. */
-#include "host/io/io_rig.h"
+#include "fixture/io_fixture.h"
 
 #include <sys/un.h>
 
@@ -14,7 +14,7 @@ static void expect_text(const char *path, const char *want)
     ASSERT_STR(text, want);
 }
 
-static void expect_refusal(struct rig *r, const char *name, const char *why)
+static void expect_refusal(struct fixture *r, const char *name, const char *why)
 {
     struct err err = ERR_INIT;
 
@@ -25,7 +25,7 @@ static void expect_refusal(struct rig *r, const char *name, const char *why)
 
 TEST_FIBER(a_file_uri_makes_directories_and_appends)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *path = str_format("%s/a b/c/log", r.place.dir),
                    *uri = str_format("file://%s/a%%20b/c/log", r.place.dir);
     struct err err = ERR_INIT;
@@ -34,9 +34,9 @@ TEST_FIBER(a_file_uri_makes_directories_and_appends)
 
     r.spec.out = uri;
     for (int i = 0; i < 2; i++) {
-        rig_open(&r);
-        rig_attach(&r);
-        rig_put(&r, r.guest[1], "line\n");
+        fixture_open(&r);
+        fixture_attach(&r);
+        fixture_put(&r, r.guest[1], "line\n");
         stream_free(TAKE_PTR(r.guest[1]));
         ASSERT_OK(io_drain(ctx, r.io, &err), err);
         io_free(TAKE_PTR(r.io));
@@ -51,19 +51,19 @@ TEST_FIBER(a_file_uri_makes_directories_and_appends)
 
 TEST_FIBER(both_outputs_into_one_file_open_it_once)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
     struct stat st = { 0 };
     struct err err = ERR_INIT;
 
     r.spec.out = r.spec.err = uri;
-    rig_open(&r);
-    rig_attach(&r);
-    rig_put(&r, r.guest[1], "out\n");
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_put(&r, r.guest[1], "out\n");
     stream_free(TAKE_PTR(r.guest[1]));
     while (stat(r.paths[1], &st) < 0 || st.st_size < 4)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
-    rig_put(&r, r.guest[2], "err\n");
+    fixture_put(&r, r.guest[2], "err\n");
     stream_free(TAKE_PTR(r.guest[2]));
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     expect_text(r.paths[1], "out\nerr\n");
@@ -71,29 +71,29 @@ TEST_FIBER(both_outputs_into_one_file_open_it_once)
 
 TEST_FIBER(sixty_four_mebibytes_are_in_the_file_when_it_is_drained)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
-    struct rig_writer w;
+    struct fixture_writer w;
     struct err err = ERR_INIT;
 
     r.spec.out = uri;
-    rig_open(&r);
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 64 * MIB);
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_write(&r, &w, &r.guest[1], 64 * MIB);
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
-    rig_expect_file(&r, r.paths[1], 64 * MIB);
+    fixture_expect_file(&r, r.paths[1], 64 * MIB);
 }
 
 TEST_FIBER(a_plain_path_to_a_file_is_appended_to)
 {
-    RIG(r);
+    FIXTURE(r);
     struct err err = ERR_INIT;
 
     ASSERT_EQ(file_write(r.paths[1], "old\n", 4, 0600), 0);
     r.spec.out = r.spec.err = r.paths[1];
-    rig_open(&r);
-    rig_attach(&r);
-    rig_put(&r, r.guest[1], "new\n");
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_put(&r, r.guest[1], "new\n");
     stream_free(TAKE_PTR(r.guest[1]));
     stream_free(TAKE_PTR(r.guest[2]));
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
@@ -102,61 +102,61 @@ TEST_FIBER(a_plain_path_to_a_file_is_appended_to)
 
 TEST_FIBER(input_may_be_a_file)
 {
-    RIG(r);
+    FIXTURE(r);
 
     ASSERT_EQ(file_write(r.paths[0], "from a file", 11, 0600), 0);
     r.spec.in = r.paths[0];
-    rig_open(&r);
-    rig_attach(&r);
-    rig_get(&r, r.guest[0], "from a file");
-    rig_get_end(&r, r.guest[0]);
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_get(&r, r.guest[0], "from a file");
+    fixture_get_end(&r, r.guest[0]);
 }
 
 TEST_FIBER(input_from_a_large_file_that_nobody_takes_ends_with_io)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *data = mem_zalloc(4 * MIB);
 
     ASSERT_EQ(file_write(r.paths[0], data, 4 * MIB, 0600), 0);
     r.spec.in = r.paths[0];
-    rig_open(&r);
-    rig_attach(&r);
-    rig_get(&r, r.guest[0], "");
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_get(&r, r.guest[0], "");
 }
 
 /* The rest is on its way in a pipe: it is written even though io is gone. */
 TEST_FIBER(a_file_gets_what_was_taken_before_io_was_freed)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
-    struct rig_writer w;
+    struct fixture_writer w;
     struct err err = ERR_INIT;
     struct stat st = { 0 };
 
     r.spec.out = uri;
-    rig_open(&r);
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 60000);
+    fixture_open(&r);
+    fixture_attach(&r);
+    fixture_write(&r, &w, &r.guest[1], 60000);
     while (r.io->relays[1].running)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     io_free(TAKE_PTR(r.io));
     while (stat(r.paths[1], &st) < 0 || st.st_size < 60000)
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
-    rig_expect_file(&r, r.paths[1], 60000);
+    fixture_expect_file(&r, r.paths[1], 60000);
 }
 
 /* A file that grows no more is a full disk to us. */
 TEST_FIBER(a_full_disk_does_not_stop_the_process)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s", r.paths[1]);
-    struct rig_writer w;
+    struct fixture_writer w;
     struct err err = ERR_INIT;
 
     if (access("/dev/full", W_OK) < 0)
         tap_skip("no /dev/full here");
     r.spec.out = uri;
-    rig_open(&r);
+    fixture_open(&r);
 
     /* Behind io's back its file becomes one that is always full. */
     char link[256], path[64];
@@ -175,8 +175,8 @@ TEST_FIBER(a_full_disk_does_not_stop_the_process)
         }
     }
     ASSERT(found);
-    rig_attach(&r);
-    rig_write(&r, &w, &r.guest[1], 2 * MIB);
+    fixture_attach(&r);
+    fixture_write(&r, &w, &r.guest[1], 2 * MIB);
     ASSERT_OK(io_drain(ctx, r.io, &err), err);
     ASSERT_EQ(w.written, 2 * MIB);
     ASSERT_EQ(io_lost_bytes(r.io), 2 * MIB);
@@ -184,7 +184,7 @@ TEST_FIBER(a_full_disk_does_not_stop_the_process)
 
 TEST_FIBER(a_directory_is_refused)
 {
-    RIG(r);
+    FIXTURE(r);
 
     ASSERT_EQ(mkdir(r.paths[1], 0700), 0);
     r.spec.out = r.paths[1];
@@ -193,7 +193,7 @@ TEST_FIBER(a_directory_is_refused)
 
 TEST_FIBER(a_socket_is_refused)
 {
-    RIG(r);
+    FIXTURE(r);
     struct sockaddr_un a = { .sun_family = AF_UNIX };
     AUTO_FD int s = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0);
 
@@ -201,12 +201,12 @@ TEST_FIBER(a_socket_is_refused)
     ASSERT_EQ(bind(s, (struct sockaddr *)&a, sizeof(a)), 0);
     r.spec.err = r.paths[2];
     expect_refusal(&r, "stderr", "no FIFO and no plain file");
-    fd_close(TAKE_FD(s)); /* before the rig counts */
+    fd_close(TAKE_FD(s)); /* before the fixture counts */
 }
 
 TEST_FIBER(a_device_is_refused_without_being_opened)
 {
-    RIG(r);
+    FIXTURE(r);
 
     r.spec.in = "/dev/null";
     expect_refusal(&r, "stdin: /dev/null", "no FIFO and no plain file");
@@ -214,7 +214,7 @@ TEST_FIBER(a_device_is_refused_without_being_opened)
 
 TEST_FIBER(a_loop_of_symbolic_links_is_refused)
 {
-    RIG(r);
+    FIXTURE(r);
 
     ASSERT_EQ(symlink(r.paths[2], r.paths[1]), 0);
     ASSERT_EQ(symlink(r.paths[1], r.paths[2]), 0);
@@ -224,7 +224,7 @@ TEST_FIBER(a_loop_of_symbolic_links_is_refused)
 
 TEST_FIBER(a_name_of_four_kibibytes_is_refused_and_the_reason_told)
 {
-    RIG(r);
+    FIXTURE(r);
     char name[4200];
 
     memset(name, 'n', sizeof(name));
@@ -241,7 +241,7 @@ TEST_FIBER(a_name_of_four_kibibytes_is_refused_and_the_reason_told)
 
 TEST_FIBER(a_path_that_is_not_there_is_refused)
 {
-    RIG(r);
+    FIXTURE(r);
 
     r.spec.out = r.paths[1];
     expect_refusal(&r, "/out", "No such file");
@@ -249,21 +249,21 @@ TEST_FIBER(a_path_that_is_not_there_is_refused)
 
 TEST_FIBER(what_was_opened_before_the_refusal_is_closed)
 {
-    RIG(r);
+    FIXTURE(r);
 
-    rig_fifos(&r, 3);
+    fixture_fifos(&r, 3);
     r.spec.err = r.paths[2]; /* not there */
     expect_refusal(&r, "stderr", "No such file");
-    ASSERT_EQ(rig_fds(), r.fds);
+    ASSERT_EQ(fixture_fds(), r.fds);
     ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1);
 }
 
 TEST_FIBER(a_fifo_uri_wants_a_fifo_and_a_file_uri_a_file)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *file = NULL, *fifo = NULL;
 
-    rig_fifos(&r, 2);
+    fixture_fifos(&r, 2);
     ASSERT_EQ(file_write(r.paths[2], "", 0, 0600), 0);
     r.spec.out = file = str_format("file://%s", r.paths[1]);
     expect_refusal(&r, "/out", "no plain file");
@@ -273,22 +273,22 @@ TEST_FIBER(a_fifo_uri_wants_a_fifo_and_a_file_uri_a_file)
 
 TEST_FIBER(a_fifo_uri_is_a_fifo)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *fifo = str_format("fifo://%s", r.paths[1]);
 
-    rig_fifos(&r, 2);
+    fixture_fifos(&r, 2);
     r.spec.out = fifo;
-    rig_open(&r);
-    AUTO(stream_free) struct stream *out = rig_client(&r, 1);
+    fixture_open(&r);
+    AUTO(stream_free) struct stream *out = fixture_client(&r, 1);
 
-    rig_attach(&r);
-    rig_put(&r, r.guest[1], "x");
-    rig_get(&r, out, "x");
+    fixture_attach(&r);
+    fixture_put(&r, r.guest[1], "x");
+    fixture_get(&r, out, "x");
 }
 
 TEST_FIBER(a_parent_that_is_a_file_is_refused)
 {
-    RIG(r);
+    FIXTURE(r);
     AUTO_FREE char *uri = str_format("file://%s/log", r.paths[1]);
 
     ASSERT_EQ(file_write(r.paths[1], "", 0, 0600), 0);

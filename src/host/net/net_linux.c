@@ -1,7 +1,7 @@
 /* net_linux.c - finding a network namespace and working in it. */
 #include "base/offload.h"
+#include "host/jail/netns.h"
 #include "host/net/net_priv.h"
-#include "host/own/netns.h"
 #include "proto/rtnl.h"
 
 #include <fcntl.h>

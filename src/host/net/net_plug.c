@@ -1,6 +1,6 @@
 /* net_plug.c - a tap beside the pod's interface, and all traffic of one to the other. */
+#include "host/jail/jail.h"
 #include "host/net/net_priv.h"
-#include "host/own/jail.h"
 #include "proto/rtnl.h"
 
 #include <fcntl.h>

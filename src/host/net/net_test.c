@@ -2,12 +2,12 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/netlink.h"
+#include "fixture/net_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
+#include "host/ledger/ledger.h"
+#include "host/ledger/netlink.h"
 #include "host/net/net.h"
-#include "host/net/net_rig.h"
-#include "host/own/ledger.h"
-#include "host/own/netlink.h"
 
 #include <arpa/inet.h>
 #include <errno.h>
@@ -23,26 +23,26 @@
 #include <string.h>
 #include <sys/socket.h>
 
-static void make_veth(const struct rig_pod *p)
+static void make_veth(const struct fixture_pod *p)
 {
-    rig_sh("ip link add host0 type veth peer name eth0 netns %d", POD(p));
-    rig_sh("ip link set host0 up mtu 1400 && ip addr add 10.1.0.1/24 dev host0");
-    rig_sh(IN_POD "ip link set eth0 mtu 1400 address 02:00:00:00:01:02", POD(p));
-    rig_sh(IN_POD "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad'", POD(p));
-    rig_sh(IN_POD "ip link set eth0 up", POD(p));
-    rig_settle(p, "eth0");
+    fixture_sh("ip link add host0 type veth peer name eth0 netns %d", POD(p));
+    fixture_sh("ip link set host0 up mtu 1400 && ip addr add 10.1.0.1/24 dev host0");
+    fixture_sh(IN_POD "ip link set eth0 mtu 1400 address 02:00:00:00:01:02", POD(p));
+    fixture_sh(IN_POD "sh -c 'echo 0 >/proc/sys/net/ipv6/conf/eth0/accept_dad'", POD(p));
+    fixture_sh(IN_POD "ip link set eth0 up", POD(p));
+    fixture_settle(p, "eth0");
 }
 
-static void make_macvlan(const struct rig_pod *p)
+static void make_macvlan(const struct fixture_pod *p)
 {
-    rig_sh("ip link add parent0 type veth peer name parent1 && ip link set parent0 up && "
-           "ip link set parent1 up");
+    fixture_sh("ip link add parent0 type veth peer name parent1 && ip link set parent0 up && "
+               "ip link set parent1 up");
     if (system("ip link add link parent0 name mv0 type macvlan mode bridge 2>/dev/null") != 0)
         tap_skip("this kernel has no macvlan");
-    rig_sh("ip link set mv0 netns %d", POD(p));
+    fixture_sh("ip link set mv0 netns %d", POD(p));
 }
 
-static int open_pod(struct ctx *ctx, const struct rig_pod *p)
+static int open_pod(struct ctx *ctx, const struct fixture_pod *p)
 {
     struct err err = ERR_INIT;
     uint64_t inode;
@@ -80,18 +80,19 @@ static bool has_address(const struct net_iface *i, const char *text, unsigned pr
 
 TEST_FIBER(all_of_an_interface_is_read)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     make_veth(&p);
-    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
-    rig_sh(IN_POD "ip addr add fd00:1::2/64 dev eth0 nodad", POD(&p));
-    rig_sh(IN_POD "ip route add default via 10.1.0.1 metric 70", POD(&p));
-    rig_sh(IN_POD "ip route add 192.168.7.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
-    rig_sh(IN_POD "ip route add 172.16.0.0/12 via 169.254.1.1 dev eth0 onlink mtu 1300", POD(&p));
-    rig_sh(IN_POD "ip route add 198.51.100.0/24 via inet6 fd00:1::1 dev eth0", POD(&p));
-    rig_sh(IN_POD "ip -6 route add default via fd00:1::1 dev eth0", POD(&p));
-    rig_sh(IN_POD "ip neigh add 169.254.1.1 lladdr 02:00:00:00:00:09 nud permanent dev eth0",
-           POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip addr add fd00:1::2/64 dev eth0 nodad", POD(&p));
+    fixture_sh(IN_POD "ip route add default via 10.1.0.1 metric 70", POD(&p));
+    fixture_sh(IN_POD "ip route add 192.168.7.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
+    fixture_sh(IN_POD "ip route add 172.16.0.0/12 via 169.254.1.1 dev eth0 onlink mtu 1300",
+               POD(&p));
+    fixture_sh(IN_POD "ip route add 198.51.100.0/24 via inet6 fd00:1::1 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip -6 route add default via fd00:1::1 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip neigh add 169.254.1.1 lladdr 02:00:00:00:00:09 nud permanent dev eth0",
+               POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
@@ -124,14 +125,14 @@ TEST_FIBER(all_of_an_interface_is_read)
 
 TEST_FIBER(a_route_that_cni_took_away_is_not_read)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     make_veth(&p);
     /* As the ptp plugin leaves it. */
-    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
-    rig_sh(IN_POD "ip route del 10.1.0.0/24 dev eth0", POD(&p));
-    rig_sh(IN_POD "ip route add 10.1.0.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
-    rig_sh(IN_POD "ip route add 10.1.0.0/24 via 10.1.0.1 src 10.1.0.2", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip route del 10.1.0.0/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip route add 10.1.0.1/32 dev eth0 scope link src 10.1.0.2", POD(&p));
+    fixture_sh(IN_POD "ip route add 10.1.0.0/24 via 10.1.0.1 src 10.1.0.2", POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
@@ -141,13 +142,13 @@ TEST_FIBER(a_route_that_cni_took_away_is_not_read)
 
 TEST_FIBER(several_interfaces_of_several_kinds_are_read)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     make_veth(&p);
     make_macvlan(&p);
-    rig_sh(IN_POD "ip link set mv0 name net1 up", POD(&p));
-    rig_sh(IN_POD "ip link add down0 type veth peer name down1", POD(&p)); /* stay down */
-    rig_sh(IN_POD "ip link set lo up", POD(&p));
+    fixture_sh(IN_POD "ip link set mv0 name net1 up", POD(&p));
+    fixture_sh(IN_POD "ip link add down0 type veth peer name down1", POD(&p)); /* stay down */
+    fixture_sh(IN_POD "ip link set lo up", POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
@@ -159,8 +160,8 @@ TEST_FIBER(several_interfaces_of_several_kinds_are_read)
 
 TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
@@ -170,13 +171,13 @@ TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
 
 TEST_FIBER(an_interface_that_is_no_ethernet_is_refused_by_name)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct net_config *c;
     struct err err = ERR_INIT;
 
-    rig_sh(IN_POD "ip tuntap add tun7 mode tun && nsenter -t %d -n ip link set tun7 up", POD(&p),
-           POD(&p));
+    fixture_sh(IN_POD "ip tuntap add tun7 mode tun && nsenter -t %d -n ip link set tun7 up",
+               POD(&p), POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "tun7");
@@ -184,15 +185,16 @@ TEST_FIBER(an_interface_that_is_no_ethernet_is_refused_by_name)
 
 TEST_FIBER(limits_are_kept)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct net_config *c;
     struct err err = ERR_INIT;
 
     make_veth(&p);
-    rig_sh(IN_POD "sh -c 'for i in $(seq 1 130); do echo route add 10.9.$i.0/24 dev eth0; done | "
-                  "ip -batch -'",
-           POD(&p));
+    fixture_sh(IN_POD
+               "sh -c 'for i in $(seq 1 130); do echo route add 10.9.$i.0/24 dev eth0; done | "
+               "ip -batch -'",
+               POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
     ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "more than 128 routes of eth0");
@@ -204,7 +206,7 @@ TEST_FIBER(what_is_no_namespace_of_a_pod_is_refused)
     uint64_t inode;
     int fd;
 
-    rig_host();
+    fixture_host();
     ASSERT_FAIL(net_open(ctx, "/nonexistent/netns", &fd, &inode, &err), err, ERR_NOT_FOUND);
     ASSERT_FAIL(net_open(ctx, "/proc/self/ns/mnt", &fd, &inode, &err), err, ERR_INVALID);
     ASSERT_FAIL(net_open(ctx, "/dev/zero", &fd, &inode, &err), err, ERR_INVALID);
@@ -234,15 +236,15 @@ static bool is_question(const uint8_t *frame, size_t len)
 
 TEST_FIBER(traffic_goes_both_ways_through_the_tap)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     uint8_t frame[2048];
     bool seen = false;
 
     make_veth(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
-    AUTO_FREE char *mtu = rig_out(IN_POD "ip -o link show lcow0", POD(&p));
+    AUTO_FREE char *mtu = fixture_out(IN_POD "ip -o link show lcow0", POD(&p));
     ASSERT_HAS(mtu, "mtu 1400");
 
     /* In. */
@@ -278,32 +280,32 @@ TEST_FIBER(traffic_goes_both_ways_through_the_tap)
 
 TEST_FIBER(after_unplug_all_is_as_before)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct err err = ERR_INIT;
 
     make_veth(&p);
-    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
-    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FREE char *before = fixture_look(&p);
     int tap = plug(ctx, netns, "eth0", "lcow0");
-    AUTO_FREE char *plugged = rig_look(&p);
+    AUTO_FREE char *plugged = fixture_look(&p);
     ASSERT_HAS(plugged, "mirred (Egress Redirect to device lcow0)");
     ASSERT_HAS(plugged, "mirred (Egress Redirect to device eth0)");
     fd_close(tap);
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
-    AUTO_FREE char *after = rig_look(&p);
+    AUTO_FREE char *after = fixture_look(&p);
     ASSERT_STR(after, before);
     /* Again, with the descriptor still open this time; and once more, when there is nothing. */
     AUTO_FD int held = plug(ctx, netns, "eth0", "lcow0");
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
-    AUTO_FREE char *silent = rig_look(&p);
+    AUTO_FREE char *silent = fixture_look(&p);
     ASSERT(!strstr(silent, "mirred") && !strstr(silent, "ingress"));
     fd_close(TAKE_FD(held));
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
-    AUTO_FREE char *again = rig_look(&p);
+    AUTO_FREE char *again = fixture_look(&p);
     ASSERT_STR(again, before);
-    rig_sh("ip link del host0");
+    fixture_sh("ip link del host0");
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
 }
 
@@ -336,8 +338,8 @@ static void hear(int fd, struct sbuf *out)
 
 TEST_FIBER(unplugging_silences_the_tap_before_its_qdisc_goes)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     AUTO(sbuf_release) struct sbuf heard = { 0 };
     struct err err = ERR_INIT;
 
@@ -354,33 +356,33 @@ TEST_FIBER(unplugging_silences_the_tap_before_its_qdisc_goes)
 
 TEST_FIBER(macvlan_can_be_plugged)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct err err = ERR_INIT;
 
     make_macvlan(&p);
-    rig_sh(IN_POD "ip link set mv0 up", POD(&p));
-    rig_settle(&p, "mv0");
-    AUTO_FREE char *before = rig_look(&p);
+    fixture_sh(IN_POD "ip link set mv0 up", POD(&p));
+    fixture_settle(&p, "mv0");
+    AUTO_FREE char *before = fixture_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     int tap = plug(ctx, netns, "mv0", "lcow0");
     fd_close(tap);
     ASSERT_OK(net_unplug(ctx, netns, "mv0", "lcow0", &err), err);
-    AUTO_FREE char *after = rig_look(&p);
+    AUTO_FREE char *after = fixture_look(&p);
     ASSERT_STR(after, before);
 }
 
 TEST_FIBER(a_failed_plug_leaves_nothing)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     const char *ifaces[] = { "eth0", "gone0" };
     struct err err = ERR_INIT;
     int fd;
 
     make_veth(&p);
-    rig_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* somebody else's */
-    AUTO_FREE char *before = rig_look(&p);
+    fixture_sh(IN_POD "tc qdisc add dev eth0 ingress", POD(&p)); /* somebody else's */
+    AUTO_FREE char *before = fixture_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     for (size_t i = 0; i < ARRAY_LEN(ifaces); i++) {
         const struct net_plug o = {
@@ -388,19 +390,19 @@ TEST_FIBER(a_failed_plug_leaves_nothing)
         };
         ASSERT_FAIL(net_plug(ctx, &o, &fd, &err), err, i == 0 ? ERR_STATE : ERR_UNAVAILABLE);
         ASSERT_HAS(err.msg, ifaces[i]);
-        AUTO_FREE char *after = rig_look(&p);
+        AUTO_FREE char *after = fixture_look(&p);
         ASSERT_STR(after, before);
     }
 }
 
 TEST_FIBER(a_plug_that_nobody_waits_for_undoes_itself)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct err err = ERR_INIT;
 
     make_veth(&p);
-    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FREE char *before = fixture_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     const struct net_plug o = { .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400 };
     struct ctx short_ctx = ctx_with_timeout(ctx, 1);
@@ -411,7 +413,7 @@ TEST_FIBER(a_plug_that_nobody_waits_for_undoes_itself)
         ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
     }
     for (int i = 0; i < 3000; i++) {
-        AUTO_FREE char *after = rig_look(&p);
+        AUTO_FREE char *after = fixture_look(&p);
         if (strcmp(after, before) == 0)
             break;
         ASSERT(i < 2999);
@@ -421,8 +423,8 @@ TEST_FIBER(a_plug_that_nobody_waits_for_undoes_itself)
 
 TEST_FIBER(counters_are_the_pods)
 {
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     struct net_counters c;
     struct err err = ERR_INIT;
 
@@ -430,7 +432,7 @@ TEST_FIBER(counters_are_the_pods)
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
-    rig_sh("ip neigh add 10.1.0.2 lladdr 02:00:00:00:01:02 nud permanent dev host0");
+    fixture_sh("ip neigh add 10.1.0.2 lladdr 02:00:00:00:01:02 nud permanent dev host0");
     inet_pton(AF_INET, "10.1.0.2", &to.sin_addr);
     ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
     for (int i = 0; i < 3000; i++) {
@@ -461,13 +463,13 @@ TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
     uint64_t inode;
     int netns;
 
-    rig_host();
+    fixture_host();
     PLACE(place);
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
     struct ledger *l;
     make_veth(&p);
-    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FREE char *before = fixture_look(&p);
     ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
     note(l, LEDGER_LINK, p.path, inode, "lcow0");
@@ -480,10 +482,10 @@ TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
     fd_close(netns);
     ledger_close(l);
     ASSERT_OK(ledger_reclaim(ctx, dir, true, NULL, NULL, &err), err);
-    AUTO_FREE char *untouched = rig_look(&p);
+    AUTO_FREE char *untouched = fixture_look(&p);
     ASSERT_HAS(untouched, "mirred");
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
-    AUTO_FREE char *after = rig_look(&p);
+    AUTO_FREE char *after = fixture_look(&p);
     ASSERT_STR(after, before);
 }
 
@@ -493,22 +495,22 @@ TEST_FIBER(a_namespace_that_took_the_others_path_is_left_alone)
     uint64_t inode;
     int netns;
 
-    rig_host();
+    fixture_host();
     PLACE(place);
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
     struct ledger *l;
     make_veth(&p);
     ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
     ASSERT(tap >= 0);
-    AUTO_FREE char *before = rig_look(&p);
+    AUTO_FREE char *before = fixture_look(&p);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
     note(l, LEDGER_LINK, p.path, inode + 1, "lcow0");
     note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
     ledger_close(l);
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
-    AUTO_FREE char *after = rig_look(&p);
+    AUTO_FREE char *after = fixture_look(&p);
     ASSERT_STR(after, before);
     ASSERT_OK(net_unplug(ctx, netns, "eth0", "lcow0", &err), err);
     fd_close(netns);
@@ -528,12 +530,12 @@ TEST_FIBER(every_port_of_a_pod_leads_to_one_listener)
                   { "10.1.0.2", 1, false } };
     struct err err = ERR_INIT;
 
-    rig_host();
-    AUTO(rig_pod_end) struct rig_pod p = rig_pod(ctx);
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     make_veth(&p);
-    rig_sh(IN_POD "ip link set lo up", POD(&p));
-    rig_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
-    AUTO_FREE char *before = rig_look(&p);
+    fixture_sh(IN_POD "ip link set lo up", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    AUTO_FREE char *before = fixture_look(&p);
     AUTO_FD int netns = open_pod(ctx, &p);
     AUTO_FD int listener = -1, hook = -1;
     ASSERT_OK(net_forward_open(ctx, netns, &listener, &hook, &err), err);
@@ -546,7 +548,7 @@ TEST_FIBER(every_port_of_a_pod_leads_to_one_listener)
         bool ipv6 = false;
         char buf[2];
 
-        rig_sh("nsenter -t %d -n timeout 10 python3 -c '%s' &", POD(&p), code);
+        fixture_sh("nsenter -t %d -n timeout 10 python3 -c '%s' &", POD(&p), code);
         AUTO_FD int fd = -1;
         ASSERT_OK(net_forward_accept(ctx, listener, &fd, &ipv6, &port, &err), err);
         ASSERT_EQ(port, dials[i].port);
@@ -560,10 +562,10 @@ TEST_FIBER(every_port_of_a_pod_leads_to_one_listener)
     fd_close(TAKE_FD(hook));
     fd_close(TAKE_FD(listener));
     AUTO_FREE char *refused =
-        rig_out("nsenter -t %d -n python3 -c 'import socket; s = socket.socket(); "
-                "print(s.connect_ex((\"127.0.0.1\", 80)))'",
-                POD(&p));
+        fixture_out("nsenter -t %d -n python3 -c 'import socket; s = socket.socket(); "
+                    "print(s.connect_ex((\"127.0.0.1\", 80)))'",
+                    POD(&p));
     ASSERT_EQ(atoi(refused), ECONNREFUSED);
-    AUTO_FREE char *after = rig_look(&p);
+    AUTO_FREE char *after = fixture_look(&p);
     ASSERT_STR(after, before);
 }

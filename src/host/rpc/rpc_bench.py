@@ -2,7 +2,7 @@
 """What the server costs: the round trip of an empty unary call over a unix socket, the processor
 time of one, the memory of an idle connection that was used. Prints JSON.
 
-    rpc_bench.py RPC_PUPPET
+    rpc_bench.py RPC_PEER
 """
 import json
 import os

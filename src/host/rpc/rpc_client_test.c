@@ -3,10 +3,10 @@
 #include "api/forward.pb-c.h"
 #include "api/types.pb-c.h"
 #include "base/fd.h"
+#include "fixture/rpc_fixture.h"
 #include "harness/place.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_sock.h"
-#include "host/rpc/rpc_test.h"
 #include <errno.h>
 #include <stdio.h>
 #include <sys/stat.h>

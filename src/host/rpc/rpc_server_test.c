@@ -1,7 +1,7 @@
 /* The server against a peer that writes frames by hand. */
 #include "base/fd.h"
 #include "base/loop.h"
-#include "host/rpc/rpc_test.h"
+#include "fixture/rpc_fixture.h"
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>

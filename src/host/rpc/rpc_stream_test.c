@@ -1,5 +1,5 @@
 /* Streams in all three directions, and what a client can do wrong with them. */
-#include "host/rpc/rpc_test.h"
+#include "fixture/rpc_fixture.h"
 
 static void open_stream(struct ctx *ctx, struct stream *peer, uint32_t id, uint8_t flags,
                         const char *payload)

@@ -1,8 +1,8 @@
 /* Deadlines, cancellation and shutdown on virtual time, frames over streams in memory: the way the
  * simulation runs the whole service. */
 #include "base/fd.h"
+#include "fixture/rpc_fixture.h"
 #include "host/rpc/rpc_client.h"
-#include "host/rpc/rpc_test.h"
 #include <sys/mman.h>
 #include <unistd.h>
 

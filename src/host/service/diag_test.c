@@ -3,7 +3,7 @@
 #include "api/shimdiag.pb-c.h"
 #include "base/fiber.h"
 #include "base/json.h"
-#include "host/service/task_rig.h"
+#include "fixture/task_fixture.h"
 
 #define PROCESS "{\"args\":[\"/bin/sh\"],\"cwd\":\"/\"}"
 #define DIAG(d, method, req, Type, ret)                                                            \
@@ -32,7 +32,7 @@ static enum err_code exec_code(struct desk *d, struct ctx *ctx, bool terminal, c
 /* Weak spot 25: the original answers a command that fails with an error, and its code is lost. */
 TEST_VIRTUAL(ws25_the_exit_code_of_a_command_is_told)
 {
-    struct desk d = { .rig.guest_opts.exit_code = 3 };
+    struct desk d = { .fixture.guest_opts.exit_code = 3 };
     struct err err = ERR_INIT;
     int32_t code = -1;
 
@@ -40,7 +40,7 @@ TEST_VIRTUAL(ws25_the_exit_code_of_a_command_is_told)
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(exec_code(&d, ctx, false, "", &code, &err), ERR_NONE);
     ASSERT_EQ(code, 3);
-    ASSERT_EQ(d.rig.host.ios, 1); /* c1's own: the command's was closed */
+    ASSERT_EQ(d.fixture.host.ios, 1); /* c1's own: the command's was closed */
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
@@ -64,7 +64,7 @@ TEST_VIRTUAL(a_command_needs_a_vm_and_no_terminal_with_a_stderr)
 
 TEST_VIRTUAL(a_command_whose_caller_is_gone_is_killed)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_S);
     struct err err = ERR_INIT;
     int32_t code;
@@ -73,15 +73,15 @@ TEST_VIRTUAL(a_command_whose_caller_is_gone_is_killed)
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(exec_code(&d, &soon, false, "", &code, &err), ERR_DEADLINE);
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
-    ASSERT_EQ(d.rig.guest.last_signal, 9);
-    ASSERT_EQ(d.rig.host.ios, 1);
+    ASSERT_EQ(d.fixture.guest.last_signal, 9);
+    ASSERT_EQ(d.fixture.host.ios, 1);
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
 
 TEST_VIRTUAL(tasks_are_listed_with_their_execs)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     Diag__TasksRequest req = DIAG__TASKS_REQUEST__INIT;
     AUTO(pb_free) Diag__TasksResponse *brief = NULL, *all = NULL;
     struct err err = ERR_INIT;
@@ -119,7 +119,7 @@ static struct fake_answer silent_about_stacks(void *arg, uint32_t type)
 
 TEST_VIRTUAL(a_silent_guest_does_not_keep_the_hosts_stacks_back)
 {
-    struct desk d = { .rig.guest_opts.decide = silent_about_stacks };
+    struct desk d = { .fixture.guest_opts.decide = silent_about_stacks };
     Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
     AUTO(pb_free) Diag__StacksResponse *resp = NULL;
     struct err err = ERR_INIT;
@@ -146,13 +146,13 @@ TEST_VIRTUAL(ws26_a_share_is_where_it_was_asked_for)
 
     desk_open(&d, ctx);
     desk_create(&d, ctx, "c1");
-    unsigned shares = d.rig.guest.shares;
+    unsigned shares = d.fixture.guest.shares;
 
-    req.host_path = d.rig.dir;
+    req.host_path = d.fixture.dir;
     req.uvm_path = "/mnt/here";
     ASSERT_OK(DIAG(&d, "DiagShare", &req, share_response, &asked), err);
     ASSERT_STR(asked->uvm_path, "/mnt/here");
-    ASSERT_EQ(d.rig.guest.shares, shares + 1);
+    ASSERT_EQ(d.fixture.guest.shares, shares + 1);
     req.uvm_path = "";
     ASSERT_OK(DIAG(&d, "DiagShare", &req, share_response, &any), err);
     ASSERT(any->uvm_path[0] == '/');
@@ -164,26 +164,26 @@ TEST_VIRTUAL(ws26_a_share_is_where_it_was_asked_for)
     req.host_path = "relative";
     ASSERT(DIAG(&d, "DiagShare", &req, share_response, NULL) < 0);
     ASSERT_EQ(err.code, ERR_INVALID);
-    ASSERT_EQ(d.rig.guest.shares, shares + 2);
+    ASSERT_EQ(d.fixture.guest.shares, shares + 2);
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
 
 TEST_VIRTUAL(a_share_that_the_vm_cannot_mount_there_is_taken_back)
 {
-    struct desk d = { .rig.guest_opts.exit_code = 1 };
+    struct desk d = { .fixture.guest_opts.exit_code = 1 };
     Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
     desk_create(&d, ctx, "c1");
-    unsigned shares = d.rig.guest.shares;
+    unsigned shares = d.fixture.guest.shares;
 
-    req.host_path = d.rig.dir;
+    req.host_path = d.fixture.dir;
     req.uvm_path = "/proc/no";
     ASSERT(DIAG(&d, "DiagShare", &req, share_response, NULL) < 0);
     ASSERT(strstr(err.msg, "/proc/no"));
-    ASSERT_EQ(d.rig.guest.shares, shares);
+    ASSERT_EQ(d.fixture.guest.shares, shares);
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
@@ -237,7 +237,7 @@ static enum err_code control(struct desk *d, struct ctx *ctx, const char *name, 
 
 TEST_VIRTUAL(a_running_command_is_told_by_the_name_of_its_stdin)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 3 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 3 * NS_PER_S };
     struct background b = { .d = &d, .ctx = ctx };
     struct err err = ERR_INIT;
 
@@ -290,7 +290,7 @@ static json_int_t scratch_bytes(struct desk *d, struct ctx *ctx, bool ask_guest)
 
 TEST_VIRTUAL(inspect_asks_the_guest_only_if_it_is_to)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -307,7 +307,7 @@ TEST_VIRTUAL(inspect_asks_the_guest_only_if_it_is_to)
 
 TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 3600 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 3600 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -339,13 +339,13 @@ TEST_VIRTUAL(inspect_tells_of_nothing_and_of_everything)
 
 TEST_VIRTUAL(the_address_is_beside_the_ledger_while_there_is_a_vm)
 {
-    struct desk d = { .rig.address = "unix:///run/s/1" };
+    struct desk d = { .fixture.address = "unix:///run/s/1" };
     struct err err = ERR_INIT;
     AUTO_FREE char *text = NULL;
     size_t len;
 
     desk_open(&d, ctx);
-    AUTO_FREE char *path = str_format("%s/test/box/shim", d.rig.config.run_root);
+    AUTO_FREE char *path = str_format("%s/test/box/shim", d.fixture.config.run_root);
     ASSERT(access(path, F_OK) < 0);
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(file_read_all(path, 4096, &text, &len), 0);

@@ -3,7 +3,7 @@
 #include "api/cgroups_v2.pb-c.h"
 #include "api/cri.pb-c.h"
 #include "api/sandbox.pb-c.h"
-#include "host/service/task_rig.h"
+#include "fixture/task_fixture.h"
 
 static int call(struct desk *d, struct ctx *ctx, const char *method, const void *req, void **ret,
                 struct err *err)
@@ -30,7 +30,7 @@ static enum err_code code_of(struct desk *d, struct ctx *ctx, const char *method
 static CreateSandboxRequest *create_request(struct desk *d, const char *id)
 {
     CreateSandboxRequest *req = pb_new(&create_sandbox_request__descriptor);
-    AUTO_FREE char *bundle = str_format("%s/%s", d->rig.dir, id);
+    AUTO_FREE char *bundle = str_format("%s/%s", d->fixture.dir, id);
 
     pb_set_str(&req->sandbox_id, id);
     pb_set_str(&req->bundle_path, bundle);
@@ -86,7 +86,7 @@ static SandboxStatusResponse *status(struct desk *d, struct ctx *ctx, bool verbo
 
 TEST_VIRTUAL(a_pod_as_cri_runs_it)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 900 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     PlatformRequest preq = PLATFORM_REQUEST__INIT;
     AUTO(pb_free) PlatformResponse *platform = NULL;
@@ -108,9 +108,9 @@ TEST_VIRTUAL(a_pod_as_cri_runs_it)
     ASSERT_STR(platform->platform->os, "linux");
     ASSERT(platform->platform->architecture[0]);
 
-    rig_write_spec(&d.rig, "c",
-                   ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
-                   "\"io.kubernetes.cri.sandbox-id\":\"s\"}");
+    fixture_write_spec(&d.fixture, "c",
+                       ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
+                       "\"io.kubernetes.cri.sandbox-id\":\"s\"}");
     ASSERT_EQ(desk_try_create(&d, &root, "c", &err), ERR_NONE);
     desk_start(&d, &root, "c", "");
     ASSERT_EQ(desk_code(&d, &root, "Pids", &pids_request__descriptor, "s", "", &err),
@@ -184,7 +184,7 @@ TEST_VIRTUAL(what_a_vm_cannot_be_is_refused_before_there_is_one)
 
 TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 900 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     AUTO(json_decref) json_t *info = NULL;
     AUTO_FREE char *manifest = NULL;
@@ -192,10 +192,10 @@ TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
     const json_t *vm;
 
     desk_open(&d, &root);
-    manifest = str_format("%s/manifest.json", d.rig.dir);
+    manifest = str_format("%s/manifest.json", d.fixture.dir);
     ASSERT_EQ(file_write(manifest, "{\"kernel_release\":\"6.1.0\"}", 26, 0600), 0);
-    free(d.rig.config.image_dir);
-    d.rig.config.image_dir = str_dup(d.rig.dir);
+    free(d.fixture.config.image_dir);
+    d.fixture.config.image_dir = str_dup(d.fixture.dir);
     create(&d, &root);
     (void)start(&d, &root);
 
@@ -216,7 +216,7 @@ TEST_VIRTUAL(ws21_verbose_status_tells_what_the_vm_is)
 
 TEST_VIRTUAL(metrics_are_those_of_the_whole_vm)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 900 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     SandboxMetricsRequest req = SANDBOX_METRICS_REQUEST__INIT;
     AUTO(pb_free) SandboxMetricsResponse *resp = NULL;
@@ -261,20 +261,20 @@ static void wait_for_end(void *arg)
 
 TEST_VIRTUAL(waits_are_answered_when_it_ends_and_not_before)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 900 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
     struct waiting w[2] = { { .d = &d, .ctx = &root }, { .d = &d, .ctx = &root } };
     struct err err = ERR_INIT;
 
     desk_open(&d, &root);
     create(&d, &root);
-    group_go(&d.rig.clients, d.rig.loop, wait_for_end, &w[0], "wait");
+    group_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[0], "wait");
     (void)start(&d, &root);
-    group_go(&d.rig.clients, d.rig.loop, wait_for_end, &w[1], "wait");
+    group_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[1], "wait");
     ASSERT_OK(fiber_sleep(&root, 10 * NS_PER_S, &err), err);
     ASSERT(!w[0].done && !w[1].done);
-    fake_vmm_die(d.rig.vmm, FAKE_KILLED);
-    ASSERT_OK(group_wait(&root, &d.rig.clients, "waits", &err), err);
+    fake_vmm_die(d.fixture.vmm, FAKE_KILLED);
+    ASSERT_OK(group_wait(&root, &d.fixture.clients, "waits", &err), err);
     ASSERT_EQ(w[0].status, 137);
     ASSERT_EQ(w[1].status, 137);
     desk_close(&d, &root);

@@ -2,7 +2,7 @@
 #include "api/cgroups_v2.pb-c.h"
 #include "api/process.pb-c.h"
 #include "api/runc.pb-c.h"
-#include "host/service/task_rig.h"
+#include "fixture/task_fixture.h"
 
 #define PROCESS "{\"args\":[\"/bin/sh\"],\"cwd\":\"/\"}"
 #define RESOURCES "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources"
@@ -10,7 +10,7 @@
 
 static void whole_life(struct ctx *ctx, const char *name)
 {
-    struct desk d = { .name = name, .rig.guest_opts.exit_code = 7 };
+    struct desk d = { .name = name, .fixture.guest_opts.exit_code = 7 };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -32,7 +32,7 @@ static void whole_life(struct ctx *ctx, const char *name)
     ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND);
     ASSERT(!desk_state(&d, ctx, "c1", "", &err));
     ASSERT_EQ(err.code, ERR_NOT_FOUND);
-    ASSERT_STR(rig_told(&d.rig, ctx), "create c1;start c1;exit c1 7;delete c1 7");
+    ASSERT_STR(fixture_told(&d.fixture, ctx), "create c1;start c1;exit c1 7;delete c1 7");
     desk_close(&d, ctx);
 }
 
@@ -52,7 +52,7 @@ TEST_VIRTUAL(state_tells_what_create_was_told)
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
-    rig_write_spec(&d.rig, "c1", "");
+    fixture_write_spec(&d.fixture, "c1", "");
 
     AUTO(pb_free) CreateTaskRequest *req = desk_create_request(&d, "c1");
     AUTO(pb_free) CreateTaskResponse *created = NULL;
@@ -82,7 +82,7 @@ TEST_VIRTUAL(state_tells_what_create_was_told)
 
 TEST_VIRTUAL(ws36_wrong_states_and_names_have_their_codes)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -144,7 +144,7 @@ TEST_VIRTUAL(create_refuses_what_cannot_be)
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
-    rig_write_spec(&d.rig, "c1", "");
+    fixture_write_spec(&d.fixture, "c1", "");
 
     AUTO(pb_free) CreateTaskRequest *relative = desk_create_request(&d, "c1");
     AUTO(pb_free) CreateTaskRequest *empty_mount = desk_create_request(&d, "c1");
@@ -160,13 +160,13 @@ TEST_VIRTUAL(create_refuses_what_cannot_be)
     pb_set_str(&checkpoint->checkpoint, "/image");
     ASSERT_FAIL(desk_call(&d, ctx, "Create", checkpoint, type, NULL, &err), err, ERR_UNIMPLEMENTED);
     ASSERT(service_idle(d.service));
-    ASSERT_STR(rig_told(&d.rig, ctx), "");
+    ASSERT_STR(fixture_told(&d.fixture, ctx), "");
     desk_close(&d, ctx);
 }
 
 TEST_VIRTUAL(ws22_exec_without_a_spec_is_refused_and_leaves_nothing)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -187,9 +187,9 @@ TEST_VIRTUAL(ws22_exec_without_a_spec_is_refused_and_leaves_nothing)
 
 TEST_VIRTUAL(an_exec_has_a_life_of_its_own)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 2 * NS_PER_S,
-                      .rig.guest_opts.container_ns = 100 * NS_PER_S,
-                      .rig.guest_opts.exit_code = 3 };
+    struct desk d = { .fixture.guest_opts.process_ns = 2 * NS_PER_S,
+                      .fixture.guest_opts.container_ns = 100 * NS_PER_S,
+                      .fixture.guest_opts.exit_code = 3 };
     struct err err = ERR_INIT;
     struct ctx root = ctx_root(ctx->loop), longer = ctx_with_timeout(&root, 300 * NS_PER_S);
 
@@ -216,14 +216,15 @@ TEST_VIRTUAL(an_exec_has_a_life_of_its_own)
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, true, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     desk_delete(&d, ctx, "c1", "");
-    ASSERT_STR(rig_told(&d.rig, ctx), "create c1;start c1;exec-added c1/e1;exec-started c1/e1;"
-                                      "exit c1/e1 3;exit c1 137;delete c1 137");
+    ASSERT_STR(fixture_told(&d.fixture, ctx),
+               "create c1;start c1;exec-added c1/e1;exec-started c1/e1;"
+               "exit c1/e1 3;exit c1 137;delete c1 137");
     desk_close(&d, ctx);
 }
 
 TEST_VIRTUAL(ws23_a_wait_that_is_given_up_is_no_exit)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -256,7 +257,7 @@ TEST_VIRTUAL(ws44_kill_before_start_ends_it_and_is_told)
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     desk_delete(&d, ctx, "c1", "");
-    ASSERT_STR(rig_told(&d.rig, ctx), "create c1;exit c1 137;delete c1 137");
+    ASSERT_STR(fixture_told(&d.fixture, ctx), "create c1;exit c1 137;delete c1 137");
     desk_close(&d, ctx);
 }
 
@@ -306,7 +307,7 @@ static PidsResponse *pids_of(struct desk *d, struct ctx *ctx, const char *id)
 
 TEST_VIRTUAL(pids_are_never_empty_while_the_task_exists)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -369,7 +370,7 @@ TEST_VIRTUAL(stats_work_before_start_and_keep_their_last_values)
 
 TEST_VIRTUAL(update_takes_linux_resources_and_nothing_else)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
     static const struct {
         const char *type, *json;
@@ -397,7 +398,7 @@ TEST_VIRTUAL(update_takes_linux_resources_and_nothing_else)
         if (err.code != tries[i].code)
             tap_fail(__FILE__, __LINE__, "try %zu: code %d: %s", i, err.code, err.msg);
     }
-    ASSERT_EQ(d.rig.guest.updates, 1);
+    ASSERT_EQ(d.fixture.guest.updates, 1);
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     desk_delete(&d, ctx, "c1", "");
@@ -433,7 +434,7 @@ TEST_VIRTUAL(a_size_and_the_end_of_stdin_may_come_before_start)
 
 TEST_VIRTUAL(a_paused_task_says_so)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
@@ -448,7 +449,7 @@ TEST_VIRTUAL(a_paused_task_says_so)
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     desk_delete(&d, ctx, "c1", "");
-    ASSERT_HAS(rig_told(&d.rig, ctx), "paused c1;resumed c1");
+    ASSERT_HAS(fixture_told(&d.fixture, ctx), "paused c1;resumed c1");
     desk_close(&d, ctx);
 }
 
@@ -470,7 +471,7 @@ TEST_VIRTUAL(shutdown_means_leave_if_idle)
     ASSERT_EQ(d.changes, before + 2);
     ASSERT_EQ(service_asked_to_leave(d.service), 1);
     service_refuse(d.service);
-    rig_write_spec(&d.rig, "c2", "");
+    fixture_write_spec(&d.fixture, "c2", "");
     ASSERT_EQ(desk_try_create(&d, ctx, "c2", &err), ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "shutting down");
     desk_close(&d, ctx);

@@ -1,5 +1,5 @@
 /* task_trouble_test.c - the Task service when guest, VM or client do not do their part. */
-#include "host/service/task_rig.h"
+#include "fixture/task_fixture.h"
 
 #define CODE(method, Type, id, exec) desk_code(&d, ctx, method, &Type##__descriptor, id, exec, &err)
 
@@ -12,12 +12,12 @@ static struct fake_answer refuse_create(void *arg, uint32_t type)
 TEST_VIRTUAL(ws12_after_a_failed_create_the_id_is_free_again)
 {
     bool refuse = true;
-    struct desk d = { .rig.guest_opts.decide = refuse_create,
-                      .rig.guest_opts.decide_arg = &refuse };
+    struct desk d = { .fixture.guest_opts.decide = refuse_create,
+                      .fixture.guest_opts.decide_arg = &refuse };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
-    rig_write_spec(&d.rig, "c1", "");
+    fixture_write_spec(&d.fixture, "c1", "");
     ASSERT(desk_try_create(&d, ctx, "c1", &err) != ERR_NONE);
     ASSERT_HAS(err.msg, "create container c1");
     ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND); /* what containerd does */
@@ -28,7 +28,7 @@ TEST_VIRTUAL(ws12_after_a_failed_create_the_id_is_free_again)
     desk_create(&d, ctx, "c1");
     ASSERT_EQ(service_asked_to_leave(d.service), 0); /* a new container takes that back */
     desk_delete(&d, ctx, "c1", "");
-    ASSERT_HAS(rig_told(&d.rig, ctx), "create c1;delete c1"); /* of the second alone */
+    ASSERT_HAS(fixture_told(&d.fixture, ctx), "create c1;delete c1"); /* of the second alone */
     desk_close(&d, ctx);
 }
 
@@ -46,7 +46,7 @@ struct late {
 static void late_create(void *arg)
 {
     struct late *l = arg;
-    struct ctx root = ctx_root(l->d->rig.loop), ctx = ctx_with_timeout(&root, 20 * NS_PER_S);
+    struct ctx root = ctx_root(l->d->fixture.loop), ctx = ctx_with_timeout(&root, 20 * NS_PER_S);
     struct err err = ERR_INIT;
 
     l->code = desk_try_create(l->d, &ctx, "c2", &err);
@@ -56,9 +56,9 @@ static void late_create(void *arg)
 TEST_VIRTUAL(ws11_state_answers_at_once_while_a_create_hangs)
 {
     uint32_t silent = 0;
-    struct desk d = { .rig.guest_opts.decide = silent_create,
-                      .rig.guest_opts.decide_arg = &silent,
-                      .rig.guest_opts.process_ns = 500 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.decide = silent_create,
+                      .fixture.guest_opts.decide_arg = &silent,
+                      .fixture.guest_opts.process_ns = 500 * NS_PER_S };
     struct late l = { .d = &d };
     struct err err = ERR_INIT;
     struct ctx root = ctx_root(ctx->loop), longer = ctx_with_timeout(&root, 900 * NS_PER_S);
@@ -68,19 +68,19 @@ TEST_VIRTUAL(ws11_state_answers_at_once_while_a_create_hangs)
     desk_create(&d, ctx, "c1");
     desk_start(&d, ctx, "c1", "");
     silent = BRIDGE_CREATE;
-    rig_write_spec(&d.rig, "c2", "");
-    group_go(&d.rig.clients, d.rig.loop, late_create, &l, "late create");
+    fixture_write_spec(&d.fixture, "c2", "");
+    group_go(&d.fixture.clients, d.fixture.loop, late_create, &l, "late create");
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_S, &err), err);
     ASSERT(!l.done);
     ASSERT(!service_idle(d.service));
 
-    uint64_t before = loop_now(d.rig.loop);
+    uint64_t before = loop_now(d.fixture.loop);
 
     ASSERT_EQ(desk_status(&d, ctx, "c1", ""), STATUS__RUNNING);
     ASSERT_EQ(CODE("Connect", connect_request, "c2", ""), ERR_NONE);
     ASSERT_EQ(CODE("Pids", pids_request, "c1", ""), ERR_NONE);
-    ASSERT_EQ(loop_now(d.rig.loop), before);
-    ASSERT_OK(group_wait(ctx, &d.rig.clients, "late create", &err), err);
+    ASSERT_EQ(loop_now(d.fixture.loop), before);
+    ASSERT_OK(group_wait(ctx, &d.fixture.clients, "late create", &err), err);
     ASSERT_EQ(l.code, ERR_DEADLINE);
     silent = 0;
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
@@ -91,20 +91,20 @@ TEST_VIRTUAL(ws11_state_answers_at_once_while_a_create_hangs)
 
 TEST_VIRTUAL(a_killed_vm_ends_its_tasks_with_137_and_they_can_be_deleted)
 {
-    struct desk d = { .rig.guest_opts.process_ns = 100 * NS_PER_S };
+    struct desk d = { .fixture.guest_opts.process_ns = 100 * NS_PER_S };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
     desk_create(&d, ctx, "c1");
     desk_start(&d, ctx, "c1", "");
-    fake_vmm_die(d.rig.vmm, FAKE_KILLED);
+    fake_vmm_die(d.fixture.vmm, FAKE_KILLED);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     ASSERT_EQ(desk_status(&d, ctx, "c1", ""), STATUS__STOPPED);
     ASSERT_EQ(CODE("Stats", stats_request, "c1", "") == ERR_NONE || err.code == ERR_NOT_FOUND ||
                   err.code == ERR_UNAVAILABLE || err.code == ERR_STATE,
               1);
     desk_delete(&d, ctx, "c1", "");
-    ASSERT_STR(rig_told(&d.rig, ctx), "create c1;start c1;exit c1 137;delete c1 137");
+    ASSERT_STR(fixture_told(&d.fixture, ctx), "create c1;start c1;exit c1 137;delete c1 137");
     desk_close(&d, ctx);
 }
 
@@ -113,19 +113,19 @@ TEST_VIRTUAL(a_killed_vm_ends_its_tasks_with_137_and_they_can_be_deleted)
 TEST_VIRTUAL(ws08_leaving_right_after_a_failed_create_is_orderly)
 {
     bool refuse = true;
-    struct desk d = { .rig.guest_opts.decide = refuse_create,
-                      .rig.guest_opts.decide_arg = &refuse };
+    struct desk d = { .fixture.guest_opts.decide = refuse_create,
+                      .fixture.guest_opts.decide_arg = &refuse };
     struct err err = ERR_INIT;
 
     desk_open(&d, ctx);
-    rig_write_spec(&d.rig, "c1", "");
+    fixture_write_spec(&d.fixture, "c1", "");
     ASSERT(desk_try_create(&d, ctx, "c1", &err) != ERR_NONE);
     ASSERT_EQ(CODE("Delete", delete_request, "c1", ""), ERR_NOT_FOUND);
     ASSERT_EQ(CODE("Shutdown", shutdown_request, "c1", ""), ERR_NONE);
     ASSERT(service_idle(d.service));
-    ASSERT_OK(registry_close(ctx, d.rig.registry, &err), err);
-    ASSERT(!registry_vm(d.rig.registry));
-    ASSERT_STR(rig_told(&d.rig, ctx), "");
+    ASSERT_OK(registry_close(ctx, d.fixture.registry, &err), err);
+    ASSERT(!registry_vm(d.fixture.registry));
+    ASSERT_STR(fixture_told(&d.fixture, ctx), "");
     desk_close(&d, ctx);
 }
 
@@ -139,7 +139,7 @@ static struct fake_answer answer_late(void *arg, uint32_t type)
 static void hang_up(void *arg)
 {
     struct desk *d = arg;
-    struct ctx ctx = ctx_root(d->rig.loop);
+    struct ctx ctx = ctx_root(d->fixture.loop);
     struct err err = ERR_INIT;
 
     ASSERT_OK(fiber_sleep(&ctx, 100 * NS_PER_MS, &err), err);
@@ -149,7 +149,8 @@ static void hang_up(void *arg)
 TEST_VIRTUAL(a_delete_goes_on_when_its_caller_hangs_up)
 {
     uint64_t delay = 0;
-    struct desk d = { .rig.guest_opts.decide = answer_late, .rig.guest_opts.decide_arg = &delay };
+    struct desk d = { .fixture.guest_opts.decide = answer_late,
+                      .fixture.guest_opts.decide_arg = &delay };
     DeleteRequest req = DELETE_REQUEST__INIT;
     struct err err = ERR_INIT;
 
@@ -158,7 +159,7 @@ TEST_VIRTUAL(a_delete_goes_on_when_its_caller_hangs_up)
     desk_create(&d, ctx, "c1");
     req.id = "c1";
     delay = NS_PER_S;
-    fiber_go(d.rig.loop, hang_up, &d, "hang up");
+    fiber_go(d.fixture.loop, hang_up, &d, "hang up");
     ASSERT_FAIL(desk_call(&d, ctx, "Delete", &req, &delete_response__descriptor, NULL, &err), err,
                 ERR_UNAVAILABLE);
     d.client = desk_connect(&d);
@@ -181,9 +182,9 @@ static struct fake_answer change_late(void *arg, uint32_t type)
 TEST_VIRTUAL(a_start_and_a_pause_go_on_when_their_caller_hangs_up)
 {
     uint64_t delay = 0;
-    struct desk d = { .rig.guest_opts.container_ns = 900 * NS_PER_S,
-                      .rig.guest_opts.decide = change_late,
-                      .rig.guest_opts.decide_arg = &delay };
+    struct desk d = { .fixture.guest_opts.container_ns = 900 * NS_PER_S,
+                      .fixture.guest_opts.decide = change_late,
+                      .fixture.guest_opts.decide_arg = &delay };
     StartRequest start = START_REQUEST__INIT;
     PauseRequest pause = PAUSE_REQUEST__INIT;
     struct err err = ERR_INIT;
@@ -192,13 +193,13 @@ TEST_VIRTUAL(a_start_and_a_pause_go_on_when_their_caller_hangs_up)
     desk_create(&d, ctx, "c1");
     start.id = pause.id = "c1";
     delay = NS_PER_S;
-    fiber_go(d.rig.loop, hang_up, &d, "hang up");
+    fiber_go(d.fixture.loop, hang_up, &d, "hang up");
     ASSERT_FAIL(desk_call(&d, ctx, "Start", &start, &start_response__descriptor, NULL, &err), err,
                 ERR_UNAVAILABLE);
     d.client = desk_connect(&d);
     ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
     ASSERT_EQ(desk_status(&d, ctx, "c1", ""), STATUS__RUNNING);
-    fiber_go(d.rig.loop, hang_up, &d, "hang up");
+    fiber_go(d.fixture.loop, hang_up, &d, "hang up");
     ASSERT_FAIL(desk_call(&d, ctx, "Pause", &pause, &empty__descriptor, NULL, &err), err,
                 ERR_UNAVAILABLE);
     d.client = desk_connect(&d);

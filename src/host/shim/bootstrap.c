@@ -6,7 +6,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/sha256.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/service/options.h"
 #include "proto/pb.h"

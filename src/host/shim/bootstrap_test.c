@@ -6,12 +6,12 @@
 #include "api/task.pb-c.h"
 #include "api/types.pb-c.h"
 #include "base/json.h"
-#include "host/control/config.h"
+#include "fixture/ttrpc_vectors.h"
+#include "host/config/config.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/shim_args.h"
 #include "host/shim/shim_priv.h"
 #include "proto/pb.h"
-#include "proto/ttrpc_vectors.h"
 #include <string.h>
 
 #define ADDRESS                                                                                    \

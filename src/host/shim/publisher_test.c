@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/ttrpc_vectors.h"
 #include "harness/tap.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_client.h"
@@ -14,7 +15,6 @@
 #include "host/shim/publisher.h"
 #include "proto/pb.h"
 #include "proto/ttrpc.h"
-#include "proto/ttrpc_vectors.h"
 #include <string.h>
 
 #define SERVICE "containerd.services.events.ttrpc.v1.Events"

@@ -5,7 +5,7 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "host/own/rootfs.h"
+#include "host/files/rootfs.h"
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <stdio.h>

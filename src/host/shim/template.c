@@ -1,6 +1,6 @@
 /* template.c - a template is built by a process of its own, with low priority, which outlives the
  * shim that asked for it. The shim only listens to how it ends. */
-#include "host/own/template.h"
+#include "host/template/template.h"
 #include "base/child.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -9,9 +9,9 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "host/control/config.h"
+#include "host/config/config.h"
 #include "host/control/template_build.h"
-#include "host/own/cgroup.h"
+#include "host/jail/cgroup.h"
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <fcntl.h>

@@ -1,7 +1,7 @@
 /* watch_test.c - when the shim leaves, and when it does not. */
 #include "api/lcow.pb-c.h"
+#include "fixture/task_fixture.h"
 #include "harness/tap.h"
-#include "host/service/task_rig.h"
 #include "host/shim/watch.h"
 
 struct scene {
@@ -19,7 +19,7 @@ static void on_leave(void *arg, const char *why)
 
     ASSERT(!s->why);
     s->why = why;
-    s->at = loop_now(s->d.rig.loop);
+    s->at = loop_now(s->d.fixture.loop);
 }
 
 static bool are_bundles_gone(struct ctx *ctx, void *arg)

@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
 #include <signal.h>

@@ -2,7 +2,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "host/own/ledger.h"
+#include "host/ledger/ledger.h"
 #include "host/vmm/qemu/cmdline.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"

@@ -1,10 +1,10 @@
-/* Disks and shares of the backend with a puppet in QEMU's place: everything is real but the
+/* Disks and shares of the backend with a peer in QEMU's place: everything is real but the
  * program in the jail, which misbehaves as its name says. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "host/vmm/qemu/qemu_rig.h"
+#include "fixture/qemu_fixture.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -22,17 +22,17 @@
 #define ENOUGH NS_PER_S       /* for what never comes, once all before it has */
 
 struct fixture {
-    struct rig rig;
+    struct qemu_fixture fixture;
     int image;
 };
 
 static void start_with(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib)
 {
-    rig_prepare(ctx, &f->rig, part, "", 61100);
-    f->rig.doc.scsi_controllers = 1;
-    f->rig.doc.disk_mib = disk_mib;
-    rig_start(&f->rig);
-    f->image = open(f->rig.initrd, O_RDWR | O_CLOEXEC);
+    fixture_prepare(ctx, &f->fixture, part, "", 61100);
+    f->fixture.doc.scsi_controllers = 1;
+    f->fixture.doc.disk_mib = disk_mib;
+    fixture_start(&f->fixture);
+    f->image = open(f->fixture.initrd, O_RDWR | O_CLOEXEC);
     ASSERT(f->image >= 0);
 }
 
@@ -43,15 +43,15 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
 
 static void finish(struct fixture *f)
 {
-    rig_quit(&f->rig);
+    fixture_quit(&f->fixture);
     fd_close(f->image);
 }
 
 static int add_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
-    return f->rig.v->ops->scsi_add(&limited, f->rig.v, slot, f->image, false, err);
+    return f->fixture.v->ops->scsi_add(&limited, f->fixture.v, slot, f->image, false, err);
 }
 
 static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
@@ -61,9 +61,9 @@ static int add(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err
 
 static int take_at(struct fixture *f, struct scsi_slot slot, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
-    return f->rig.v->ops->scsi_remove(&limited, f->rig.v, slot, err);
+    return f->fixture.v->ops->scsi_remove(&limited, f->fixture.v, slot, err);
 }
 
 static int take(struct fixture *f, uint8_t lun, uint64_t timeout, struct err *err)
@@ -228,7 +228,7 @@ TEST_FIBER(many_disks_at_once_each_get_their_own_descriptor)
     finish(&f);
 }
 
-/* The puppet chokes on a controller that comes before those below it or in another's place. */
+/* The peer chokes on a controller that comes before those below it or in another's place. */
 TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
 {
     struct fixture f;
@@ -268,7 +268,7 @@ static char *in_jail(struct fixture *f, const char *path)
 {
     struct vmm_info info;
 
-    f->rig.v->ops->info(f->rig.v, &info);
+    f->fixture.v->ops->info(f->fixture.v, &info);
     return str_format("/proc/%d/root/shares/%s", info.pid, path);
 }
 
@@ -279,19 +279,20 @@ TEST_FIBER(a_share_is_seen_in_the_jail_alone_and_goes_with_all_below_it)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/dir", f.rig.place.dir), *sub = str_format("%s/sub", dir);
+    AUTO_FREE char *dir = str_format("%s/dir", f.fixture.place.dir),
+                   *sub = str_format("%s/sub", dir);
     AUTO_FREE char *file = str_format("%s/f", sub);
     ASSERT_EQ(dir_make(sub, 0755), 0);
     ASSERT_EQ(mount("below", sub, "tmpfs", 0, "size=64k"), 0);
     int made = file_write(file, "one", 3, 0644);
     AUTO_FD int tree = open_tree(AT_FDCWD, dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_RECURSIVE);
-    int added = f.rig.v->ops->share_add(ctx, f.rig.v, "5", tree, true, &err);
+    int added = f.fixture.v->ops->share_add(ctx, f.fixture.v, "5", tree, true, &err);
     AUTO_FREE char *seen = in_jail(&f, "5/sub/f"), *top = in_jail(&f, "5"), *new = in_jail(&f, "x");
     AUTO_FD int fd = open(seen, O_RDONLY | O_CLOEXEC);
     int wrote = open(seen, O_WRONLY | O_CLOEXEC), why = errno;
     int outside = mkdir(new, 0755), why_outside = errno;
     fd_close(TAKE_FD(tree));
-    int removed = f.rig.v->ops->share_remove(ctx, f.rig.v, "5", &err);
+    int removed = f.fixture.v->ops->share_remove(ctx, f.fixture.v, "5", &err);
     int left = access(top, F_OK), still = access(file, F_OK);
     int cleaned = umount2(sub, MNT_DETACH);
 
@@ -316,11 +317,12 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/host", f.rig.place.dir), *file = str_format("%s/new", dir);
+    AUTO_FREE char *dir = str_format("%s/host", f.fixture.place.dir),
+                   *file = str_format("%s/new", dir);
     ASSERT_EQ(mkdir(dir, 0755), 0);
     ASSERT_EQ(mount("host", dir, "tmpfs", 0, "size=64k"), 0);
     AUTO_FD int no_tree = open(dir, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    int r = f.rig.v->ops->share_add(ctx, f.rig.v, "6", no_tree, true, &err);
+    int r = f.fixture.v->ops->share_add(ctx, f.fixture.v, "6", no_tree, true, &err);
     int wrote = file_write(file, "x", 1, 0600);
 
     fd_close(TAKE_FD(no_tree));
@@ -330,7 +332,7 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     ASSERT_EQ(wrote, 0);
     AUTO_FREE char *top = in_jail(&f, "6");
     ASSERT_EQ(access(top, F_OK), -1);
-    ASSERT_OK(f.rig.v->ops->share_remove(ctx, f.rig.v, "6", &err), err);
+    ASSERT_OK(f.fixture.v->ops->share_remove(ctx, f.fixture.v, "6", &err), err);
     finish(&f);
 }
 
@@ -344,13 +346,13 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
     for (unsigned i = 0; i < 400; i++) {
         AUTO_FREE char *name = str_format("%u", i);
         AUTO_FD int tree =
-            open_tree(AT_FDCWD, f.rig.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-        ASSERT_OK(f.rig.v->ops->share_add(ctx, f.rig.v, name, tree, true, &err), err);
+            open_tree(AT_FDCWD, f.fixture.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+        ASSERT_OK(f.fixture.v->ops->share_add(ctx, f.fixture.v, name, tree, true, &err), err);
     }
     for (unsigned i = 0; i < 400; i++) {
         AUTO_FREE char *name = str_format("%u", i), *seen = in_jail(&f, name);
         there += access(seen, F_OK) == 0;
-        ASSERT_OK(f.rig.v->ops->share_remove(ctx, f.rig.v, name, &err), err);
+        ASSERT_OK(f.fixture.v->ops->share_remove(ctx, f.fixture.v, name, &err), err);
     }
     ASSERT_EQ(there, 400);
     finish(&f);
@@ -360,7 +362,7 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
 static int loop_device(struct fixture *f, char *path, size_t size)
 {
     AUTO_FD int control = open("/dev/loop-control", O_RDWR | O_CLOEXEC);
-    AUTO_FD int file = open(f->rig.initrd, O_RDWR | O_CLOEXEC);
+    AUTO_FD int file = open(f->fixture.initrd, O_RDWR | O_CLOEXEC);
     struct loop_info64 info = { .lo_flags = LO_FLAGS_AUTOCLEAR };
     int n = control < 0 || ftruncate(file, 4096) < 0 ? -1 : ioctl(control, LOOP_CTL_GET_FREE);
 
@@ -381,7 +383,7 @@ static unsigned write_devices(struct fixture *f, int *ret_why)
     struct vmm_info info;
     unsigned found = 0;
 
-    f->rig.v->ops->info(f->rig.v, &info);
+    f->fixture.v->ops->info(f->fixture.v, &info);
     for (int i = 3; i < 64; i++) {
         AUTO_FREE char *path = str_format("/proc/%d/fd/%d", info.pid, i);
         struct stat st;
@@ -409,8 +411,8 @@ TEST_FIBER(a_device_to_be_read_cannot_be_opened_for_writing_by_the_vmm)
         tap_skip("no loop devices here");
     }
     AUTO_FD int device = open(path, O_RDONLY | O_CLOEXEC);
-    int added =
-        f.rig.v->ops->scsi_add(ctx, f.rig.v, (struct scsi_slot){ 0, 1 }, device, true, &err);
+    int added = f.fixture.v->ops->scsi_add(ctx, f.fixture.v, (struct scsi_slot){ 0, 1 }, device,
+                                           true, &err);
     unsigned found = write_devices(&f, &why);
     int taken = take(&f, 1, AMPLE, &err);
 

@@ -1,10 +1,10 @@
-/* NICs of the backend with a puppet in QEMU's place: everything is real but the program in the
+/* NICs of the backend with a peer in QEMU's place: everything is real but the program in the
  * jail, which misbehaves as its name says. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "host/vmm/qemu/qemu_rig.h"
+#include "fixture/qemu_fixture.h"
 
 #include <fcntl.h>
 
@@ -12,38 +12,38 @@
 #define ENOUGH NS_PER_S       /* for what never comes, once all before it has */
 
 struct fixture {
-    struct rig rig;
+    struct qemu_fixture fixture;
     int tap;
 };
 
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
 {
-    rig_prepare(ctx, &f->rig, part, "", 61200);
-    f->rig.doc.scsi_controllers = 1;
-    rig_start(&f->rig);
+    fixture_prepare(ctx, &f->fixture, part, "", 61200);
+    f->fixture.doc.scsi_controllers = 1;
+    fixture_start(&f->fixture);
     f->tap = open("/dev/null", O_RDWR | O_CLOEXEC);
     ASSERT(f->tap >= 0);
 }
 
 static void finish(struct fixture *f)
 {
-    rig_quit(&f->rig);
+    fixture_quit(&f->fixture);
     fd_close(f->tap);
 }
 
 static int add(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
     const struct vmm_nic n = { .id = id, .tap_fd = f->tap, .mac = { 2 }, .mtu = 1500, .queues = 1 };
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
-    return f->rig.v->ops->nic_add(&limited, f->rig.v, &n, err);
+    return f->fixture.v->ops->nic_add(&limited, f->fixture.v, &n, err);
 }
 
 static int take(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
-    return f->rig.v->ops->nic_remove(&limited, f->rig.v, id, err);
+    return f->fixture.v->ops->nic_remove(&limited, f->fixture.v, id, err);
 }
 
 static const char *const steps[] = { "getfd", "netdev_add", "device_add" };
@@ -103,7 +103,7 @@ TEST_FIBER(a_removal_that_fails_at_any_step_goes_on_where_it_stopped)
 /* The event that frees the name may be on its way still. */
 static int add_when_free(struct fixture *f, const char *id, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, AMPLE);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, AMPLE);
 
     while (add(f, id, AMPLE, err) < 0)
         if (err->code != ERR_EXISTS || fiber_sleep(&limited, NS_PER_MS, &(struct err){ 0 }) < 0)
@@ -123,12 +123,12 @@ TEST_FIBER(a_guest_that_does_not_let_go_is_cut_off)
     ASSERT_OK(take(&f, "a", AMPLE, &err), err);
     ASSERT_OK(add_when_free(&f, "a", &err), err);
     ASSERT_OK(add(&f, "b", AMPLE, &err), err);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     struct vmm_exit e;
-    ASSERT_OK(f.rig.v->ops->wait(ctx, f.rig.v, &e, &err), err);
+    ASSERT_OK(f.fixture.v->ops->wait(ctx, f.fixture.v, &e, &err), err);
     ASSERT_OK(take(&f, "b", AMPLE, &err), err); /* went with it */
-    ASSERT_OK(f.rig.v->ops->release(ctx, f.rig.v, &err), err);
-    rig_free(&f.rig);
+    ASSERT_OK(f.fixture.v->ops->release(ctx, f.fixture.v, &err), err);
+    fixture_free(&f.fixture);
     fd_close(f.tap);
 }
 
@@ -142,9 +142,9 @@ TEST_FIBER(names_and_sizes_that_are_none_are_refused)
     ASSERT_FAIL(add(&f, "", AMPLE, &err), err, ERR_INVALID);
     ASSERT_FAIL(add(&f, "a,b", AMPLE, &err), err, ERR_INVALID);
     n.tap_fd = f.tap;
-    ASSERT_FAIL(f.rig.v->ops->nic_add(ctx, f.rig.v, &n, &err), err, ERR_INVALID);
+    ASSERT_FAIL(f.fixture.v->ops->nic_add(ctx, f.fixture.v, &n, &err), err, ERR_INVALID);
     n.mtu = 1500;
     n.queues = 2;
-    ASSERT_FAIL(f.rig.v->ops->nic_add(ctx, f.rig.v, &n, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_FAIL(f.fixture.v->ops->nic_add(ctx, f.fixture.v, &n, &err), err, ERR_UNIMPLEMENTED);
     finish(&f);
 }

@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "host/own/pci.h"
+#include "host/jail/pci.h"
 #include "host/vmm/qemu/qemu_pci_priv.h"
 
 #include <stdlib.h>

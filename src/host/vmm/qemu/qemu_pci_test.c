@@ -1,16 +1,16 @@
-/* PCI devices of the backend with a puppet in QEMU's place: everything is real but the program in
+/* PCI devices of the backend with a peer in QEMU's place: everything is real but the program in
  * the jail, which misbehaves as its name says. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
-#include "host/vmm/qemu/qemu_rig.h"
+#include "fixture/qemu_fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 struct fixture {
-    struct rig rig;
+    struct qemu_fixture fixture;
     struct ctx root; /* without the limit of a test: many of these are started in one */
     char *dev;
 };
@@ -18,20 +18,20 @@ struct fixture {
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
 {
     f->root = ctx_root(ctx->loop);
-    rig_prepare(&f->root, &f->rig, part, "", 61300);
-    f->dev = str_format("%s/dev", f->rig.place.dir);
-    f->rig.env.pci_sys = f->rig.place.dir;
-    f->rig.env.pci_dev = f->dev;
-    f->rig.doc.pci_ports = 2;
-    place_put(&f->rig.place, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
-    place_put(&f->rig.place, "dev/vfio/devices/vfio0", "");
-    place_put(&f->rig.place, "dev/iommu", "");
-    rig_start(&f->rig);
+    fixture_prepare(&f->root, &f->fixture, part, "", 61300);
+    f->dev = str_format("%s/dev", f->fixture.place.dir);
+    f->fixture.env.pci_sys = f->fixture.place.dir;
+    f->fixture.env.pci_dev = f->dev;
+    f->fixture.doc.pci_ports = 2;
+    place_put(&f->fixture.place, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
+    place_put(&f->fixture.place, "dev/vfio/devices/vfio0", "");
+    place_put(&f->fixture.place, "dev/iommu", "");
+    fixture_start(&f->fixture);
 }
 
 static void finish(struct fixture *f)
 {
-    rig_quit(&f->rig);
+    fixture_quit(&f->fixture);
     free(f->dev);
 }
 
@@ -40,17 +40,17 @@ static void finish(struct fixture *f)
 static int add(struct fixture *f, const char *address, const char *id, uint64_t timeout,
                struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
     AUTO_FREE char *place = NULL;
 
-    return f->rig.v->ops->pci_add(&limited, f->rig.v, address, id, &place, err);
+    return f->fixture.v->ops->pci_add(&limited, f->fixture.v, address, id, &place, err);
 }
 
 static int take(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(f->rig.ctx, timeout);
+    struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
-    return f->rig.v->ops->pci_remove(&limited, f->rig.v, id, err);
+    return f->fixture.v->ops->pci_remove(&limited, f->fixture.v, id, err);
 }
 
 /* What is asked for on the way to each kind of device. */
@@ -152,9 +152,9 @@ TEST_FIBER(a_function_of_the_host_comes_as_descriptors)
     size_t len;
 
     start(ctx, &f, "fine");
-    ASSERT_OK(f.rig.v->ops->pci_add(f.rig.ctx, f.rig.v, NIC, "a", &place, &err), err);
+    ASSERT_OK(f.fixture.v->ops->pci_add(f.fixture.ctx, f.fixture.v, NIC, "a", &place, &err), err);
     ASSERT_STR(place, "0000:00:10.0/00.0");
-    f.rig.v->ops->info(f.rig.v, &info);
+    f.fixture.v->ops->info(f.fixture.v, &info);
     AUTO_FREE char *path = str_format("/proc/%d/limits", info.pid);
     ASSERT_EQ(file_read_all(path, 1 << 16, &text, &len), 0);
     if (may_raise_limits())

@@ -10,7 +10,7 @@
 #include "base/log.h"
 #include "base/offload.h"
 #include "base/str.h"
-#include "host/own/jail.h"
+#include "host/jail/jail.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 

@@ -1,4 +1,4 @@
-/* Building a template and what becomes of a clone that fails, with a puppet in QEMU's place:
+/* Building a template and what becomes of a clone that fails, with a peer in QEMU's place:
  * everything is real but the program in the jail. A clone that comes to life is in
  * tests/integration. */
 #include "base/clock.h"
@@ -7,9 +7,9 @@
 #include "base/fiber.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "host/own/template.h"
+#include "fixture/qemu_fixture.h"
+#include "host/template/template.h"
 #include "host/vmm/qemu/qemu_priv.h"
-#include "host/vmm/qemu/qemu_rig.h"
 #include "proto/qmp.h"
 
 #include <stdio.h>
@@ -19,16 +19,16 @@
 #include <unistd.h>
 
 struct fixture {
-    struct rig rig;
+    struct qemu_fixture fixture;
     char *templates;
 };
 
 static void open_fixture(struct ctx *ctx, struct fixture *f)
 {
-    struct vm_doc *doc = &f->rig.doc;
+    struct vm_doc *doc = &f->fixture.doc;
 
-    rig_prepare(ctx, &f->rig, "", "", 61400);
-    f->templates = str_format("%s/templates", f->rig.place.dir);
+    fixture_prepare(ctx, &f->fixture, "", "", 61400);
+    f->templates = str_format("%s/templates", f->fixture.place.dir);
     doc->max_memory_mib = 512;
     doc->max_cpus = 3;
     doc->accel = VM_ACCEL_TCG;
@@ -37,28 +37,28 @@ static void open_fixture(struct ctx *ctx, struct fixture *f)
 
 static void finish(struct fixture *f)
 {
-    rig_free(&f->rig);
+    fixture_free(&f->fixture);
     free(f->templates);
 }
 
 static void name(struct fixture *f, const char *part)
 {
-    free(f->rig.id);
-    f->rig.doc.id = f->rig.id = str_format("%s@vm", part);
+    free(f->fixture.id);
+    f->fixture.doc.id = f->fixture.id = str_format("%s@vm", part);
 }
 
 static bool build(struct fixture *f, char key[TEMPLATE_KEY_SIZE])
 {
     AUTO(template_info_release) struct template_info info = { 0 };
-    struct ctx patient = ctx_root(f->rig.ctx->loop); /* 256 MiB are hashed */
+    struct ctx patient = ctx_root(f->fixture.ctx->loop); /* 256 MiB are hashed */
     struct err err = ERR_INIT;
     bool made;
 
     name(f, "builder");
-    ASSERT_OK(qemu_template_build(&patient, f->rig.ctx->loop, &f->rig.doc,
+    ASSERT_OK(qemu_template_build(&patient, f->fixture.ctx->loop, &f->fixture.doc,
                                   &(struct vmm_template_opts){ 0 }, &info, &made, &err),
               err);
-    ASSERT_EQ(access(f->rig.run_dir, F_OK), -1); /* ledger and jail are gone */
+    ASSERT_EQ(access(f->fixture.run_dir, F_OK), -1); /* ledger and jail are gone */
     ASSERT_STR(info.vmm_version, "10.0.1");
     memcpy(key, info.key, TEMPLATE_KEY_SIZE);
     return made;
@@ -70,8 +70,8 @@ static void end(struct fixture *f, struct vmm *v)
     struct err err = ERR_INIT;
 
     v->ops->terminate(v);
-    ASSERT_OK(v->ops->wait(f->rig.ctx, v, &exit, &err), err);
-    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    ASSERT_OK(v->ops->wait(f->fixture.ctx, v, &exit, &err), err);
+    ASSERT_OK(v->ops->release(f->fixture.ctx, v, &err), err);
     v->ops->free(v);
 }
 
@@ -103,7 +103,7 @@ TEST_FIBER(a_template_is_built_once)
     ASSERT_STR(first, second);
     ASSERT_EQ(count(&f), 1);
     /* Another kernel is another template. */
-    rig_write_kernel(f.rig.kernel, 2);
+    fixture_write_kernel(f.fixture.kernel, 2);
     ASSERT(build(&f, second));
     ASSERT(strcmp(first, second) != 0);
     finish(&f);
@@ -113,17 +113,17 @@ TEST_FIBER(a_template_is_built_once)
 static void start_cold_with(struct fixture *f, const char *part, const char *why, bool wants,
                             size_t left)
 {
-    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct vmm *v = qemu_vmm_new(f->fixture.ctx->loop);
     struct vmm_info info;
     struct err err = ERR_INIT;
-    struct ctx patient = ctx_root(f->rig.ctx->loop);
+    struct ctx patient = ctx_root(f->fixture.ctx->loop);
 
-    struct ctx *before = f->rig.ctx;
+    struct ctx *before = f->fixture.ctx;
 
-    f->rig.ctx = &patient;
+    f->fixture.ctx = &patient;
     name(f, part);
-    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
-    ASSERT_OK(v->ops->start(f->rig.ctx, v, &err), err);
+    ASSERT_OK(v->ops->create(f->fixture.ctx, v, &f->fixture.doc, &err), err);
+    ASSERT_OK(v->ops->start(f->fixture.ctx, v, &err), err);
     v->ops->info(v, &info);
     ASSERT(!info.clone);
     ASSERT(info.cold_why[0]);
@@ -131,10 +131,10 @@ static void start_cold_with(struct fixture *f, const char *part, const char *why
     ASSERT_EQ(info.want_template, wants);
     ASSERT(info.pid > 0);
     while (v->ops->stage(v) < VM_STAGE_INIT)
-        ASSERT_OK(fiber_sleep(f->rig.ctx, 1000 * 1000, &err), err);
+        ASSERT_OK(fiber_sleep(f->fixture.ctx, 1000 * 1000, &err), err);
     ASSERT_EQ(count(f), left);
     end(f, v);
-    f->rig.ctx = before;
+    f->fixture.ctx = before;
 }
 
 static void start_cold(struct fixture *f, const char *part, const char *why, bool removed)
@@ -174,8 +174,8 @@ TEST_FIBER(a_clone_that_is_killed_at_any_command_is_a_cold_start)
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
-    f.rig.doc.cpus = 2;
-    f.rig.doc.memory_mib = 400;
+    f.fixture.doc.cpus = 2;
+    f.fixture.doc.memory_mib = 400;
     for (unsigned i = 0; i < sizeof(at) / sizeof(at[0]); i++) {
         snprintf(part, sizeof(part), "dies-at-%u", i + 1);
         start_cold(&f, part, at[i], false);
@@ -194,7 +194,7 @@ TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
-    f.rig.doc.cpus = 2;
+    f.fixture.doc.cpus = 2;
     start_cold(&f, "dies-at-1", "", false); /* before the restore: not the template's fault */
     start_cold(&f, "dies-at-1", "", false);
     start_cold(&f, "dies-at-3", "", false);
@@ -214,14 +214,14 @@ TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
 /* Somebody has compared the clock of a VM of that form. */
 static void judge(struct fixture *f, enum qemu_form form, const char *why)
 {
-    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct vmm *v = qemu_vmm_new(f->fixture.ctx->loop);
     struct err err = ERR_INIT;
 
     name(f, "judged");
-    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
+    ASSERT_OK(v->ops->create(f->fixture.ctx, v, &f->fixture.doc, &err), err);
     qemu_of(v)->form = form;
     v->ops->judge(v, why);
-    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    ASSERT_OK(v->ops->release(f->fixture.ctx, v, &err), err);
     v->ops->free(v);
 }
 
@@ -269,14 +269,14 @@ TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
     open_fixture(ctx, &f);
     name(&f, "builder");
     const struct vmm_template_opts opts = { .prove = refuse, .arg = &asked };
-    ASSERT_FAIL(qemu_template_build(&patient, ctx->loop, &f.rig.doc, &opts, &info, &made, &err),
+    ASSERT_FAIL(qemu_template_build(&patient, ctx->loop, &f.fixture.doc, &opts, &info, &made, &err),
                 err, ERR_DATA_LOSS);
     ASSERT_EQ(asked, 1);
     ASSERT(!made);
     ASSERT_EQ(count(&f), 0);
     ASSERT_EQ(template_failures(f.templates, &all), 1);
     ASSERT_HAS(all[0].why, "96 % too slow");
-    ASSERT_EQ(access(f.rig.run_dir, F_OK), -1);
+    ASSERT_EQ(access(f.fixture.run_dir, F_OK), -1);
     /* Whoever starts now says so, and does not have it built again at once. */
     cold_why(&f, 256, why);
     ASSERT_HAS(why, "the last build of its template failed");
@@ -293,14 +293,14 @@ TEST_FIBER(a_template_that_fails_its_proof_is_thrown_away_and_the_reason_kept)
 /* The lines of the key that a VM of this fixture would have. */
 static char *identity(struct fixture *f, bool kvm)
 {
-    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct vmm *v = qemu_vmm_new(f->fixture.ctx->loop);
     struct err err = ERR_INIT;
 
     name(f, "identity");
-    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
+    ASSERT_OK(v->ops->create(f->fixture.ctx, v, &f->fixture.doc, &err), err);
     qemu_of(v)->accel.emulated = !kvm;
     char *text = qemu_template_identity(qemu_of(v));
-    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    ASSERT_OK(v->ops->release(f->fixture.ctx, v, &err), err);
     v->ops->free(v);
     return text;
 }
@@ -332,7 +332,7 @@ TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
     size_t len;
 
     open_fixture(ctx, &f);
-    AUTO_FREE char *tsc = str_format("%s/tsc", f.rig.place.dir);
+    AUTO_FREE char *tsc = str_format("%s/tsc", f.fixture.place.dir);
     ASSERT_EQ(file_read_all("/proc/sys/kernel/random/boot_id", 256, &boot_id, &len), 0);
     boot_id[strcspn(boot_id, "\n")] = '\0';
     AUTO_FREE char *first = str_format("%s tsc 2300000\n", boot_id),
@@ -356,17 +356,17 @@ TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
 /* Why a VM of that size would not be a clone; "" if it would. */
 static void cold_why(struct fixture *f, uint32_t memory_mib, char ret[160])
 {
-    struct vmm *v = qemu_vmm_new(f->rig.ctx->loop);
+    struct vmm *v = qemu_vmm_new(f->fixture.ctx->loop);
     struct vmm_info info;
     struct err err = ERR_INIT;
 
     name(f, "sized");
-    f->rig.doc.memory_mib = memory_mib;
-    f->rig.doc.max_memory_mib = 0;
-    ASSERT_OK(v->ops->create(f->rig.ctx, v, &f->rig.doc, &err), err);
+    f->fixture.doc.memory_mib = memory_mib;
+    f->fixture.doc.max_memory_mib = 0;
+    ASSERT_OK(v->ops->create(f->fixture.ctx, v, &f->fixture.doc, &err), err);
     v->ops->info(v, &info);
     memcpy(ret, info.cold_why, sizeof(info.cold_why));
-    ASSERT_OK(v->ops->release(f->rig.ctx, v, &err), err);
+    ASSERT_OK(v->ops->release(f->fixture.ctx, v, &err), err);
     v->ops->free(v);
 }
 
@@ -393,10 +393,10 @@ TEST_FIBER(a_vm_that_no_template_fits_starts_cold_and_says_so)
 
     open_fixture(ctx, &f);
     ASSERT(build(&f, key));
-    f.rig.doc.cpus = f.rig.doc.max_cpus = 64;
+    f.fixture.doc.cpus = f.fixture.doc.max_cpus = 64;
     start_cold(&f, "wide", "vCPUs", false);
-    f.rig.doc.cpus = f.rig.doc.max_cpus = 1;
-    f.rig.doc.scsi_controllers = 4;
+    f.fixture.doc.cpus = f.fixture.doc.max_cpus = 1;
+    f.fixture.doc.scsi_controllers = 4;
     start_cold(&f, "many", "SCSI", false);
     finish(&f);
 }
@@ -472,13 +472,13 @@ TEST_FIBER(a_template_of_another_processor_is_not_used_and_said)
 
     open_fixture(ctx, &f);
 
-    struct vmm *v = qemu_vmm_new_for_test(ctx->loop, &f.rig.env);
+    struct vmm *v = qemu_vmm_new_for_test(ctx->loop, &f.fixture.env);
 
     ASSERT(build(&f, key));
     /* As after a move of the disk, or of the VM that the host is, to another machine. */
-    ASSERT_EQ(file_write(f.rig.cpuinfo, moved, strlen(moved), 0600), 0);
+    ASSERT_EQ(file_write(f.fixture.cpuinfo, moved, strlen(moved), 0600), 0);
     name(&f, "moved");
-    ASSERT_OK(v->ops->create(ctx, v, &f.rig.doc, &err), err);
+    ASSERT_OK(v->ops->create(ctx, v, &f.fixture.doc, &err), err);
     v->ops->info(v, &info);
     ASSERT_HAS(info.cold_why, "another processor");
     ASSERT(!strstr(info.cold_why, "QEMU"));
@@ -494,10 +494,10 @@ static void start_with_four(struct ctx *ctx, struct fixture *f, struct vmm *v, c
     struct err err = ERR_INIT;
 
     open_fixture(ctx, f);
-    f->rig.doc.template_dir = NULL;
-    f->rig.doc.max_cpus = 4;
+    f->fixture.doc.template_dir = NULL;
+    f->fixture.doc.max_cpus = 4;
     name(f, part);
-    ASSERT_OK(v->ops->create(ctx, v, &f->rig.doc, &err), err);
+    ASSERT_OK(v->ops->create(ctx, v, &f->fixture.doc, &err), err);
     ASSERT_OK(v->ops->start(ctx, v, &err), err);
     qemu_of(v)->accel.emulated = false; /* an emulated one keeps its vCPUs */
 }
@@ -577,10 +577,10 @@ TEST_FIBER(memory_and_vcpus_are_added_within_their_bounds)
     struct err err = ERR_INIT;
 
     open_fixture(ctx, &f);
-    f.rig.doc.template_dir = NULL;
+    f.fixture.doc.template_dir = NULL;
     name(&f, "grows");
     ASSERT_FAIL(v->ops->set_memory(ctx, v, 300, &err), err, ERR_STATE);
-    ASSERT_OK(v->ops->create(ctx, v, &f.rig.doc, &err), err);
+    ASSERT_OK(v->ops->create(ctx, v, &f.fixture.doc, &err), err);
     ASSERT_OK(v->ops->start(ctx, v, &err), err);
     ASSERT_OK(v->ops->set_memory(ctx, v, 300, &err), err);
     ASSERT_OK(v->ops->set_memory(ctx, v, 257, &err), err); /* rounded up to a block */

@@ -1,4 +1,4 @@
-/* The backend with a puppet in QEMU's place: everything is real but the program in the jail. */
+/* The backend with a peer in QEMU's place: everything is real but the program in the jail. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
@@ -6,10 +6,10 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "host/own/cgroup.h"
-#include "host/own/oom.h"
+#include "fixture/qemu_fixture.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/oom.h"
 #include "host/vmm/qemu/qemu_priv.h"
-#include "host/vmm/qemu/qemu_rig.h"
 #include "proto/link.h"
 
 #include <errno.h>
@@ -21,7 +21,7 @@
 #include <unistd.h>
 
 struct fixture {
-    struct rig rig;
+    struct qemu_fixture fixture;
     struct timeline timeline;
     char stages[128];
     struct group calls;
@@ -43,11 +43,11 @@ static void put(const char *path, const void *data, size_t len)
 static void start_fixture(struct ctx *ctx, struct fixture *f, const char *part, const char *flags)
 {
     *f = (struct fixture){ 0 };
-    rig_prepare(ctx, &f->rig, part, flags, 61000);
-    f->rig.v = qemu_vmm_new_for_test(ctx->loop, &f->rig.env);
-    f->rig.v->on_stage = on_stage;
-    f->rig.v->on_stage_arg = f;
-    f->rig.v->timeline = &f->timeline;
+    fixture_prepare(ctx, &f->fixture, part, flags, 61000);
+    f->fixture.v = qemu_vmm_new_for_test(ctx->loop, &f->fixture.env);
+    f->fixture.v->on_stage = on_stage;
+    f->fixture.v->on_stage_arg = f;
+    f->fixture.v->timeline = &f->timeline;
     group_init(&f->calls);
 }
 
@@ -55,7 +55,7 @@ static void create(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->rig.v->ops->create(f->rig.ctx, f->rig.v, &f->rig.doc, &err), err);
+    ASSERT_OK(f->fixture.v->ops->create(f->fixture.ctx, f->fixture.v, &f->fixture.doc, &err), err);
 }
 
 static void boot(struct fixture *f)
@@ -63,15 +63,15 @@ static void boot(struct fixture *f)
     struct err err = ERR_INIT;
 
     create(f);
-    ASSERT_OK(f->rig.v->ops->start(f->rig.ctx, f->rig.v, &err), err);
+    ASSERT_OK(f->fixture.v->ops->start(f->fixture.ctx, f->fixture.v, &err), err);
 }
 
 static void await_stage(struct fixture *f, enum vm_stage stage)
 {
     struct err err = ERR_INIT;
 
-    while (f->rig.v->ops->stage(f->rig.v) < stage)
-        ASSERT_OK(fiber_sleep(f->rig.ctx, NS_PER_MS, &err), err);
+    while (f->fixture.v->ops->stage(f->fixture.v) < stage)
+        ASSERT_OK(fiber_sleep(f->fixture.ctx, NS_PER_MS, &err), err);
 }
 
 static struct vmm_exit ended(struct fixture *f)
@@ -79,7 +79,7 @@ static struct vmm_exit ended(struct fixture *f)
     struct vmm_exit e;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->rig.v->ops->wait(f->rig.ctx, f->rig.v, &e, &err), err);
+    ASSERT_OK(f->fixture.v->ops->wait(f->fixture.ctx, f->fixture.v, &e, &err), err);
     return e;
 }
 
@@ -88,18 +88,18 @@ static void finish(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(f->rig.v->ops->release(f->rig.ctx, f->rig.v, &err), err);
-    ASSERT_OK(f->rig.v->ops->release(f->rig.ctx, f->rig.v, &err), err);
-    ASSERT_OK(group_wait(f->rig.ctx, &f->calls, "calls", &err), err);
-    ASSERT_EQ(access(f->rig.run_dir, F_OK), -1);
-    rig_free(&f->rig);
+    ASSERT_OK(f->fixture.v->ops->release(f->fixture.ctx, f->fixture.v, &err), err);
+    ASSERT_OK(f->fixture.v->ops->release(f->fixture.ctx, f->fixture.v, &err), err);
+    ASSERT_OK(group_wait(f->fixture.ctx, &f->calls, "calls", &err), err);
+    ASSERT_EQ(access(f->fixture.run_dir, F_OK), -1);
+    fixture_free(&f->fixture);
 }
 
 static int pid_of(struct fixture *f)
 {
     struct vmm_info info;
 
-    f->rig.v->ops->info(f->rig.v, &info);
+    f->fixture.v->ops->info(f->fixture.v, &info);
     return info.pid;
 }
 
@@ -113,26 +113,26 @@ TEST_FIBER(a_vm_boots_pauses_and_quits)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    f.rig.v->ops->info(f.rig.v, &info);
+    f.fixture.v->ops->info(f.fixture.v, &info);
     ASSERT(info.pid > 0 && info.emulated);
     ASSERT_STR(info.version, "10.0.1");
     ASSERT_STR(info.backend, "qemu");
     await_stage(&f, VM_STAGE_INIT);
     ASSERT_STR(f.stages, "spawned kernel init ");
-    f.rig.v->ops->console_tail(f.rig.v, 100, &tail);
+    f.fixture.v->ops->console_tail(f.fixture.v, 100, &tail);
     ASSERT_HAS(tail.data, "?[31mred\n");
     sbuf_release(&tail);
-    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
-    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err);
-    ASSERT_OK(f.rig.v->ops->stats(ctx, f.rig.v, &stats, &err), err);
+    ASSERT_OK(f.fixture.v->ops->pause(ctx, f.fixture.v, &err), err);
+    ASSERT_OK(f.fixture.v->ops->resume(ctx, f.fixture.v, &err), err);
+    ASSERT_OK(f.fixture.v->ops->stats(ctx, f.fixture.v, &stats, &err), err);
     ASSERT(stats.rss_bytes > 0 && stats.pss_bytes > 0 && stats.pss_bytes <= stats.rss_bytes);
     ASSERT_EQ(stats.memory_bytes, 256 << 20);
-    ASSERT_FAIL(f.rig.v->ops->release(ctx, f.rig.v, &err), err, ERR_STATE);
-    ASSERT_OK(f.rig.v->ops->quit(ctx, f.rig.v, &err), err);
+    ASSERT_FAIL(f.fixture.v->ops->release(ctx, f.fixture.v, &err), err, ERR_STATE);
+    ASSERT_OK(f.fixture.v->ops->quit(ctx, f.fixture.v, &err), err);
     struct vmm_exit e = ended(&f);
     ASSERT(e.requested && !e.powered_off && e.status == 0);
     ASSERT_STR(e.why, "");
-    ASSERT_FAIL(f.rig.v->ops->stats(ctx, f.rig.v, &stats, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.fixture.v->ops->stats(ctx, f.fixture.v, &stats, &err), err, ERR_STATE);
     ASSERT_EQ(pid_of(&f), 0);
     ASSERT(f.timeline.n >= 3);
     finish(&f);
@@ -156,8 +156,8 @@ TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
 
     start_fixture(ctx, &f, "boots", "tsc");
     ASSERT_OK(cgroup_make(path, NULL, &c, &err), err);
-    f.rig.doc.on_pid = join_cgroup;
-    f.rig.doc.on_pid_arg = c;
+    f.fixture.doc.on_pid = join_cgroup;
+    f.fixture.doc.on_pid_arg = c;
     boot(&f);
     file = str_format("/proc/%d/cgroup", pid_of(&f));
     score_file = str_format("/proc/%d/oom_score_adj", pid_of(&f));
@@ -166,7 +166,7 @@ TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
     ASSERT_EQ(file_read_all(score_file, 64, &score, &len), 0);
     ASSERT_STR(score, "321\n");
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ended(&f);
     finish(&f);
     ASSERT_OK(cgroup_remove(c, &err), err);
@@ -185,9 +185,9 @@ TEST_FIBER(a_process_that_cannot_enter_does_not_run)
     struct err err = ERR_INIT;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    f.rig.doc.on_pid = refuse_to_enter;
+    f.fixture.doc.on_pid = refuse_to_enter;
     create(&f);
-    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_PERMISSION);
+    ASSERT_FAIL(f.fixture.v->ops->start(ctx, f.fixture.v, &err), err, ERR_PERMISSION);
     ASSERT_HAS(err.msg, "no way in");
     finish(&f);
 }
@@ -200,7 +200,7 @@ TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    AUTO_FREE char *path = str_format("%s/ledger", f.rig.run_dir), *text = NULL,
+    AUTO_FREE char *path = str_format("%s/ledger", f.fixture.run_dir), *text = NULL,
                    *proc = str_format("/proc/%d/status", pid_of(&f)), *of = NULL;
     size_t len;
     ASSERT_EQ(file_read_all(path, 65536, &text, &len), 0);
@@ -212,8 +212,8 @@ TEST_FIBER(the_process_is_on_record_and_has_a_user_of_its_own)
     ASSERT_HAS(of, "\nCapEff:\t000000000000001b\n");
     start_fixture(ctx, &g, "boots", "tsc"); /* other root, other locks: the same number */
     boot(&g);
-    f.rig.v->ops->terminate(f.rig.v);
-    g.rig.v->ops->terminate(g.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
+    g.fixture.v->ops->terminate(g.fixture.v);
     ASSERT(ended(&f).requested && ended(&g).requested);
     finish(&f);
     finish(&g);
@@ -228,14 +228,14 @@ TEST_FIBER(a_killed_qemu_is_told_truly_and_wakes_who_waits_for_the_guest)
 
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    ASSERT_OK(f.rig.v->ops->listen(f.rig.v, PORT_BRIDGE, &l, &err), err);
+    ASSERT_OK(f.fixture.v->ops->listen(f.fixture.v, PORT_BRIDGE, &l, &err), err);
     ASSERT_EQ(kill(pid_of(&f), SIGKILL), 0);
-    ASSERT_FAIL(f.rig.v->ops->accept(ctx, l, &s, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(f.fixture.v->ops->accept(ctx, l, &s, &err), err, ERR_UNAVAILABLE);
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested && !e.powered_off && !e.oom);
     ASSERT_EQ(e.status, SIGKILL);
     ASSERT_STR(e.why, "qemu was killed by signal 9 (SIGKILL)");
-    ASSERT_FAIL(f.rig.v->ops->pause(ctx, f.rig.v, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.fixture.v->ops->pause(ctx, f.fixture.v, &err), err, ERR_STATE);
     finish(&f);
 }
 
@@ -246,8 +246,8 @@ TEST_FIBER(a_stopped_qemu_can_be_terminated)
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
     ASSERT_EQ(kill(pid_of(&f), SIGSTOP), 0);
-    f.rig.v->ops->terminate(f.rig.v);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ASSERT(ended(&f).requested);
     finish(&f);
 }
@@ -300,7 +300,7 @@ TEST_FIBER(what_a_guest_or_qemu_can_cause_does_not_fill_the_log_nor_reach_a_term
     size_t len;
 
     start_fixture(ctx, &f, "flood", "tsc");
-    AUTO_FREE char *path = str_format("%s/log", f.rig.place.dir);
+    AUTO_FREE char *path = str_format("%s/log", f.fixture.place.dir);
     AUTO_FD int log = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     log_init(log, LOG_WARN, LOG_LOGFMT);
     boot(&f);
@@ -324,19 +324,19 @@ static void fails_to_start(struct ctx *ctx, const char *part, uint64_t limit, en
 
     start_fixture(ctx, &f, part, "tsc");
     create(&f);
-    ASSERT_FAIL(f.rig.v->ops->start(&limited, f.rig.v, &err), err, code);
+    ASSERT_FAIL(f.fixture.v->ops->start(&limited, f.fixture.v, &err), err, code);
     ASSERT_HAS(err.msg, why);
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested);
     ASSERT_HAS(e.why, why);
-    ASSERT_FAIL(f.rig.v->ops->start(ctx, f.rig.v, &err), err, ERR_STATE);
+    ASSERT_FAIL(f.fixture.v->ops->start(ctx, f.fixture.v, &err), err, ERR_STATE);
     finish(&f);
 }
 
 TEST_FIBER(a_qemu_that_exits_at_once_is_quoted)
 {
     fails_to_start(ctx, "exits", NS_PER_S * 30, ERR_UNAVAILABLE,
-                   "qemu exited with status 1: puppet: first line / puppet: ?[1mcannot go on");
+                   "qemu exited with status 1: peer: first line / peer: ?[1mcannot go on");
 }
 
 TEST_FIBER(an_old_qemu_is_named_with_the_remedy)
@@ -367,9 +367,9 @@ static void start_fiber(void *arg)
     struct fixture *f = s->f;
 
     s->start = -2;
-    s->create = f->rig.v->ops->create(f->rig.ctx, f->rig.v, &f->rig.doc, &s->err);
+    s->create = f->fixture.v->ops->create(f->fixture.ctx, f->fixture.v, &f->fixture.doc, &s->err);
     if (s->create == 0)
-        s->start = f->rig.v->ops->start(f->rig.ctx, f->rig.v, &s->err);
+        s->start = f->fixture.v->ops->start(f->fixture.ctx, f->fixture.v, &s->err);
     s->done = true;
 }
 
@@ -384,14 +384,14 @@ TEST_FIBER(terminate_works_at_any_moment_of_create_and_start)
         start_fixture(ctx, &f, step % 2 ? "silent" : "boots", "tsc");
         group_go(&f.calls, ctx->loop, start_fiber, &s, "starting");
         ASSERT_OK(fiber_sleep(ctx, step * 700 * NS_PER_US, &err), err);
-        f.rig.v->ops->terminate(f.rig.v);
+        f.fixture.v->ops->terminate(f.fixture.v);
         ASSERT_OK(group_wait(ctx, &f.calls, "start", &err), err);
         ASSERT(s.done);
         if (s.create < 0 || s.start < 0) {
             ASSERT_EQ(s.err.code, ERR_UNAVAILABLE);
         }
         if (s.create < 0)
-            ASSERT_FAIL(f.rig.v->ops->wait(ctx, f.rig.v, &e, &err), err, ERR_STATE);
+            ASSERT_FAIL(f.fixture.v->ops->wait(ctx, f.fixture.v, &e, &err), err, ERR_STATE);
         else
             ASSERT(ended(&f).requested);
         finish(&f);
@@ -404,8 +404,9 @@ TEST_FIBER(a_terminated_vm_is_not_created_any_more)
     struct err err = ERR_INIT;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    f.rig.v->ops->terminate(f.rig.v);
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_UNAVAILABLE);
+    f.fixture.v->ops->terminate(f.fixture.v);
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
+                ERR_UNAVAILABLE);
     finish(&f);
 }
 
@@ -416,28 +417,32 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
     struct vm_doc good;
 
     start_fixture(ctx, &f, "boots", "tsc");
-    good = f.rig.doc;
-    f.rig.doc.kernel = "/nonexistent/vmlinux";
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_NOT_FOUND);
+    good = f.fixture.doc;
+    f.fixture.doc.kernel = "/nonexistent/vmlinux";
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
+                ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "make image");
-    f.rig.doc = good, f.rig.doc.kernel = f.rig.initrd;
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_DATA_LOSS);
-    f.rig.doc = good, f.rig.doc.initrd = f.rig.kernel;
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_DATA_LOSS);
-    f.rig.doc = good, f.rig.doc.memory_mib = 1;
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_INVALID);
-    f.rig.doc = good, f.rig.doc.vmm_path = "/nonexistent/qemu";
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_NOT_FOUND);
+    f.fixture.doc = good, f.fixture.doc.kernel = f.fixture.initrd;
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
+                ERR_DATA_LOSS);
+    f.fixture.doc = good, f.fixture.doc.initrd = f.fixture.kernel;
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
+                ERR_DATA_LOSS);
+    f.fixture.doc = good, f.fixture.doc.memory_mib = 1;
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_INVALID);
+    f.fixture.doc = good, f.fixture.doc.vmm_path = "/nonexistent/qemu";
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err,
+                ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "scripts/deps");
-    f.rig.doc = good, f.rig.doc.allow_emulation = false;
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_STATE);
+    f.fixture.doc = good, f.fixture.doc.allow_emulation = false;
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "--allow-emulation");
-    f.rig.doc = good, f.rig.doc.uid_count = 0;
-    ASSERT_FAIL(f.rig.v->ops->create(ctx, f.rig.v, &f.rig.doc, &err), err, ERR_INVALID);
-    ASSERT_EQ(access(f.rig.run_dir, F_OK), -1);
-    f.rig.doc = good;
+    f.fixture.doc = good, f.fixture.doc.uid_count = 0;
+    ASSERT_FAIL(f.fixture.v->ops->create(ctx, f.fixture.v, &f.fixture.doc, &err), err, ERR_INVALID);
+    ASSERT_EQ(access(f.fixture.run_dir, F_OK), -1);
+    f.fixture.doc = good;
     boot(&f);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ended(&f);
     finish(&f);
 }
@@ -465,7 +470,7 @@ TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 /* NULL: nothing. */
 static void assert_remembered(struct fixture *f, const char *words)
 {
-    AUTO_FREE char *path = str_format("%s/accel", f->rig.place.dir), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/accel", f->fixture.place.dir), *text = NULL;
     size_t len;
     int r = file_read_all(path, 512, &text, &len);
 
@@ -482,11 +487,11 @@ TEST_FIBER(a_first_boot_with_kvm_proves_it)
     struct fixture f;
 
     start_fixture(ctx, &f, "boots", "vmx");
-    f.rig.doc.allow_emulation = false;
+    f.fixture.doc.allow_emulation = false;
     boot(&f);
-    ASSERT(f.rig.v->ops->stage(f.rig.v) >= VM_STAGE_KERNEL);
+    ASSERT(f.fixture.v->ops->stage(f.fixture.v) >= VM_STAGE_KERNEL);
     assert_remembered(&f, "kvm works");
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ended(&f);
     finish(&f);
 }
@@ -498,13 +503,13 @@ static void falls_back(struct ctx *ctx, const char *part, uint64_t proof_cpu_ns,
     struct vmm_info info;
 
     start_fixture(ctx, &f, part, "vmx");
-    f.rig.env.proof_cpu_ns = proof_cpu_ns;
+    f.fixture.env.proof_cpu_ns = proof_cpu_ns;
     boot(&f);
-    f.rig.v->ops->info(f.rig.v, &info);
+    f.fixture.v->ops->info(f.fixture.v, &info);
     ASSERT(info.emulated && info.pid > 0);
     assert_remembered(&f, words);
     await_stage(&f, VM_STAGE_INIT);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ASSERT(ended(&f).requested);
     finish(&f);
 }
@@ -528,9 +533,9 @@ static void fails_with_kvm(struct ctx *ctx, const char *part, uint64_t limit, en
     struct ctx limited = ctx_with_timeout(ctx, limit);
 
     start_fixture(ctx, &f, part, "svm");
-    f.rig.doc.allow_emulation = false;
+    f.fixture.doc.allow_emulation = false;
     create(&f);
-    ASSERT_FAIL(f.rig.v->ops->start(&limited, f.rig.v, err), *err, code);
+    ASSERT_FAIL(f.fixture.v->ops->start(&limited, f.fixture.v, err), *err, code);
     ASSERT(!ended(&f).requested);
     assert_remembered(&f, words);
     finish(&f);
@@ -573,7 +578,8 @@ static void stops(struct ctx *ctx, const char *part, bool panicked, const char *
 
     start_fixture(ctx, &f, part, "tsc");
     boot(&f);
-    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err); /* which is when the puppet does it */
+    ASSERT_OK(f.fixture.v->ops->resume(ctx, f.fixture.v, &err),
+              err); /* which is when the peer does it */
     struct vmm_exit e = ended(&f);
     ASSERT(!e.requested && !e.powered_off);
     ASSERT_EQ(e.panicked, panicked);
@@ -606,20 +612,20 @@ TEST_FIBER(a_pause_that_was_asked_for_is_not_a_failure_but_a_stop_after_it_is)
 
     start_fixture(ctx, &f, "stops-paused", "tsc");
     boot(&f);
-    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
-    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
+    ASSERT_OK(f.fixture.v->ops->pause(ctx, f.fixture.v, &err), err);
+    ASSERT_OK(f.fixture.v->ops->pause(ctx, f.fixture.v, &err), err);
     ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
     ASSERT(pid_of(&f) > 0);
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ASSERT(ended(&f).requested);
     finish(&f);
     start_fixture(ctx, &f, "boots", "tsc");
     boot(&f);
-    ASSERT_OK(f.rig.v->ops->pause(ctx, f.rig.v, &err), err);
-    ASSERT_OK(f.rig.v->ops->resume(ctx, f.rig.v, &err), err);
-    struct qemu *q = qemu_of(f.rig.v);
+    ASSERT_OK(f.fixture.v->ops->pause(ctx, f.fixture.v, &err), err);
+    ASSERT_OK(f.fixture.v->ops->resume(ctx, f.fixture.v, &err), err);
+    struct qemu *q = qemu_of(f.fixture.v);
     ASSERT(!q->proc->pause_asked); /* or the next stop would pass for this one */
-    f.rig.v->ops->terminate(f.rig.v);
+    f.fixture.v->ops->terminate(f.fixture.v);
     ended(&f);
     finish(&f);
 }

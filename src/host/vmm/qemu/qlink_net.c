@@ -2,7 +2,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
-#include "host/own/jail.h"
+#include "host/jail/jail.h"
 #include "proto/link.h"
 
 #include <arpa/inet.h>

@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 /* Two clocks that run beside each other. Each reading takes time; one in so many is interrupted. */
-struct rig {
+struct fake_tsc {
     uint64_t now;      /* ns, the truth */
     uint64_t khz;      /* of the counter */
     uint64_t cost;     /* of a reading, ns */
@@ -19,7 +19,7 @@ struct rig {
     uint64_t lost;     /* for so long, ns */
 };
 
-static void pass(struct rig *r)
+static void pass(struct fake_tsc *r)
 {
     r->now += r->cost;
     if (r->every && ++r->readings % r->every == 0)
@@ -28,7 +28,7 @@ static void pass(struct rig *r)
 
 static uint64_t ticks(void *arg)
 {
-    struct rig *r = arg;
+    struct fake_tsc *r = arg;
 
     pass(r);
     return r->now * r->khz / NS_PER_MS;
@@ -36,7 +36,7 @@ static uint64_t ticks(void *arg)
 
 static uint64_t ns(void *arg)
 {
-    struct rig *r = arg;
+    struct fake_tsc *r = arg;
 
     pass(r);
     return r->now;
@@ -52,7 +52,7 @@ static bool near(uint64_t have, uint64_t want, uint64_t ppm)
 struct fixture {
     struct place place;
     char *clocksource, *boot_id, *state;
-    struct rig rig;
+    struct fake_tsc tsc;
     struct tsc_env env;
 };
 
@@ -67,10 +67,10 @@ static void open_fixture(struct fixture *f)
     f->clocksource = str_format("%s/clocksource", f->place.dir);
     f->boot_id = str_format("%s/boot_id", f->place.dir);
     f->state = str_format("%s/tsc", f->place.dir);
-    f->rig = (struct rig){ .now = 1234, .khz = 2299998, .cost = 25 };
+    f->tsc = (struct fake_tsc){ .now = 1234, .khz = 2299998, .cost = 25 };
     put(f->clocksource, "tsc\n");
     put(f->boot_id, "boot-one\n");
-    f->env = (struct tsc_env){ f->clocksource, f->boot_id, f->state, { ticks, ns, &f->rig } };
+    f->env = (struct tsc_env){ f->clocksource, f->boot_id, f->state, { ticks, ns, &f->tsc } };
 }
 
 static void close_fixture(struct fixture *f)
@@ -94,7 +94,7 @@ TEST(the_frequency_is_measured_and_needs_no_log_of_the_kernel)
 
 TEST(a_busy_machine_measures_the_same)
 {
-    struct rig r = { .khz = 2299998, .cost = 25, .every = 5, .lost = 30 * NS_PER_MS };
+    struct fake_tsc r = { .khz = 2299998, .cost = 25, .every = 5, .lost = 30 * NS_PER_MS };
 
     ASSERT(near(tsc_measure(&(struct tsc_clocks){ ticks, ns, &r }), 2299998, 20));
     r.every = 2; /* within each look: there is nothing to go by */
@@ -103,7 +103,7 @@ TEST(a_busy_machine_measures_the_same)
 
 TEST(readings_that_take_long_take_a_longer_measurement)
 {
-    struct rig r = { .khz = 3000000, .cost = 2000 };
+    struct fake_tsc r = { .khz = 3000000, .cost = 2000 };
 
     ASSERT(near(tsc_measure(&(struct tsc_clocks){ ticks, ns, &r }), 3000000, 20));
     ASSERT(r.now > 100 * NS_PER_MS);
@@ -113,7 +113,7 @@ TEST(readings_that_take_long_take_a_longer_measurement)
 
 TEST(a_counter_that_stands_still_is_no_frequency)
 {
-    struct rig r = { .khz = 0, .cost = 25 };
+    struct fake_tsc r = { .khz = 0, .cost = 25 };
 
     ASSERT_EQ(tsc_measure(&(struct tsc_clocks){ ticks, ns, &r }), 0);
     r.khz = 50; /* 50 kHz */
@@ -128,11 +128,11 @@ TEST(it_is_measured_once_for_each_boot_of_the_host)
     open_fixture(&f);
     khz = tsc_khz(&f.env);
     ASSERT(khz > 0);
-    f.rig.khz = 1000000;
+    f.tsc.khz = 1000000;
     ASSERT_EQ(tsc_khz(&f.env), khz);
     put(f.boot_id, "boot-two\n");
     ASSERT(near(tsc_khz(&f.env), 1000000, 20));
-    f.rig.khz = 2000000;
+    f.tsc.khz = 2000000;
     tsc_forget(&f.env);
     ASSERT(near(tsc_khz(&f.env), 2000000, 20));
     close_fixture(&f);

@@ -1,0 +1,285 @@
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/config/annotations.h"
+#include "host/config/config.h"
+#include "oci/spec.h"
+#include <stdlib.h>
+#include <string.h>
+
+#define VM "io.microsoft.virtualmachine."
+
+static struct spec *spec_with(const char *annotations, const char *mounts)
+{
+    AUTO_FREE char *text = str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
+                                      "\"linux\":{},\"annotations\":{%s},\"mounts\":[%s]}",
+                                      annotations, mounts);
+    struct spec *s = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
+    return s;
+}
+
+static int read_with(const char *allow, const char *annotations, struct annotations *ret,
+                     struct err *err)
+{
+    AUTO(config_release) struct config c;
+    AUTO(spec_free) struct spec *s = spec_with(annotations, "");
+
+    config_init(&c);
+    if (allow) {
+        free(c.allow_annotations);
+        c.allow_annotations = str_dup(allow);
+    }
+    c.max_memory_mib = 4096;
+    c.max_cpus = 8;
+    return annotations_read(&c, s, ret, err);
+}
+
+static struct annotations taken(const char *allow, const char *annotations)
+{
+    struct annotations o = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(read_with(allow, annotations, &o, &err), err);
+    return o;
+}
+
+static void refused(const char *annotations, enum err_code code, const char *part)
+{
+    struct annotations o;
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(read_with("io.*", annotations, &o, &err), err, code);
+    ASSERT_HAS(err.msg, part);
+}
+
+TEST(memory_mib)
+{
+    ASSERT_EQ(taken("io.lcow.memory_mib", "\"io.lcow.memory_mib\":\"513\"").memory_mib, 513);
+    refused("\"io.lcow.memory_mib\":\"64\"", ERR_INVALID, "from 128 to 4096");
+    refused("\"io.lcow.memory_mib\":\"1e3\"", ERR_INVALID, "\"1e3\"");
+    refused("\"io.lcow.memory_mib\":\"\"", ERR_INVALID, "io.lcow.memory_mib");
+    refused("\"io.lcow.memory_mib\":\"99999999999\"", ERR_INVALID, "from 128 to 4096");
+}
+
+TEST(cpus)
+{
+    ASSERT_EQ(taken("io.lcow.cpus", "\"io.lcow.cpus\":\"8\"").cpus, 8);
+    refused("\"io.lcow.cpus\":\"0\"", ERR_INVALID, "from 1 to 8");
+    refused("\"io.lcow.cpus\":\"-1\"", ERR_INVALID, "from 1 to 8");
+}
+
+TEST(rootfs)
+{
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"shared\"").rootfs,
+              CONFIG_ROOTFS_SHARED);
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"scratch\"").rootfs,
+              CONFIG_ROOTFS_SCRATCH);
+    ASSERT_EQ(taken("io.lcow.rootfs", "\"io.lcow.rootfs\":\"auto\"").rootfs, CONFIG_ROOTFS_AUTO);
+    refused("\"io.lcow.rootfs\":\"/etc/passwd\"", ERR_INVALID, "auto, scratch or shared");
+}
+
+TEST(hcsshims_memory_is_rounded_up_to_even)
+{
+    static const char text[] = "\"" VM "computetopology.memory.sizeinmb\":\"513\"";
+
+    ASSERT_EQ(taken(VM "computetopology.memory.sizeinmb", text).memory_mib, 514);
+    ASSERT_EQ(taken(NULL, text).memory_mib, 0); /* not in the list that is the default */
+    ASSERT_EQ(taken("io.*", "\"io.lcow.memory_mib\":\"256\",\"" VM
+                            "computetopology.memory.sizeinmb\":\"512\"")
+                  .memory_mib,
+              256);
+    refused("\"" VM "computetopology.memory.sizeinmb\":\"x\"", ERR_INVALID, "from 128 to 4096");
+}
+
+TEST(hcsshims_processor_count)
+{
+    ASSERT_EQ(taken(VM "*", "\"" VM "computetopology.processor.count\":\"3\"").cpus, 3);
+    ASSERT_EQ(taken(NULL, "\"" VM "computetopology.processor.count\":\"3\"").cpus, 0);
+    refused("\"" VM "computetopology.processor.count\":\"9\"", ERR_INVALID, "from 1 to 8");
+}
+
+TEST(the_list_has_whole_names_and_beginnings)
+{
+    static const char text[] = "\"io.lcow.cpus\":\"3\"";
+
+    ASSERT_EQ(taken("io.lcow.cpu io.lcow.cpuss, xio.lcow.cpus", text).cpus, 0);
+    ASSERT_EQ(taken(" , io.lcow.memory_mib,\tio.lcow.cpus", text).cpus, 3);
+    ASSERT_EQ(taken("io.lcow.c*", text).cpus, 3);
+    ASSERT_EQ(taken("*", text).cpus, 3);
+    ASSERT_EQ(taken("", text).cpus, 0);
+    /* What is not allowed is not even looked at. */
+    ASSERT_EQ(taken("", "\"io.lcow.cpus\":\"nonsense\"").cpus, 0);
+}
+
+static int mount(const char *annotations, const char *mounts, struct err *err)
+{
+    AUTO(config_release) struct config c;
+    AUTO(spec_free) struct spec *s = spec_with(annotations, mounts);
+    struct annotations o;
+
+    config_init(&c);
+    return annotations_read(&c, s, &o, err);
+}
+
+TEST(writable_shares_can_be_forbidden)
+{
+    static const char no[] = "\"" VM "fileshares.disablewritable\":\"true\"";
+    static const char rw[] = "{\"destination\":\"/a\",\"type\":\"bind\",\"source\":\"/host/a\","
+                             "\"options\":[\"rbind\"]}";
+    static const char ro[] = "{\"destination\":\"/a\",\"type\":\"bind\",\"source\":\"/host/a\","
+                             "\"options\":[\"rbind\",\"ro\"]},"
+                             "{\"destination\":\"/t\",\"type\":\"tmpfs\",\"source\":\"tmpfs\"}";
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(mount(no, rw, &err), err, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "/host/a");
+    ASSERT_OK(mount(no, ro, &err), err);
+    ASSERT_OK(mount("", rw, &err), err);
+    ASSERT_OK(mount("\"" VM "fileshares.disablewritable\":\"F\"", rw, &err), err);
+    ASSERT_FAIL(mount("\"io.microsoft.disable-unsafe-operations\":\"1\"", rw, &err), err,
+                ERR_PERMISSION);
+    refused("\"" VM "fileshares.disablewritable\":\"1\",\"io.lcow.rootfs\":\"shared\"", ERR_INVALID,
+            "writable");
+}
+
+TEST(two_that_contradict_each_other_are_refused)
+{
+    refused("\"" VM "fileshares.disablewritable\":\"false\","
+            "\"io.microsoft.disable-unsafe-operations\":\"true\"",
+            ERR_INVALID, "contradicts");
+    ASSERT(taken(NULL, "\"" VM "fileshares.disablewritable\":\"t\","
+                       "\"io.microsoft.disable-unsafe-operations\":\"true\"")
+               .no_writable_shares);
+    refused("\"" VM "fileshares.disablewritable\":\"yes\"", ERR_INVALID, "true or false");
+}
+
+TEST(what_is_not_given_is_refused)
+{
+    static const struct {
+        const char *name, *asks, *does_not;
+    } cases[] = {
+        { "io.microsoft.network.ncproxy", "x", "" },
+        { VM "lcow.vpmem.nomultimapping", "true", "" },
+        { VM "kerneldrivers", "x", "" },
+        { VM "lcow.securitypolicy", "cGFja2FnZQ==", "" },
+        { "io.microsoft.cri.virtual-pod-id", "v", "" },
+        { VM "cpugroup.id", "1", "" },
+        { VM "resource-partition-id", "1", "" },
+        { VM "lcow.dmverity-mode", "true", "0" },
+        { VM "fullyphysicallybacked", "True", "f" },
+        { VM "computetopology.memory.allowovercommit", "false", "true" },
+        { "io.microsoft.migration.support-enabled", "1", "0" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_FREE char *yes = str_format("\"%s\":\"%s\"", cases[i].name, cases[i].asks);
+        AUTO_FREE char *no = str_format("\"%s\":\"%s\"", cases[i].name, cases[i].does_not);
+
+        refused(yes, ERR_UNIMPLEMENTED, cases[i].name);
+        (void)taken("", no);
+    }
+    refused("\"" VM "storage.scratch.encrypted\":\"perhaps\"", ERR_INVALID, "true or false");
+}
+
+TEST(an_encrypted_scratch_disk_is_always_taken)
+{
+    struct annotations yes = taken("", "\"" VM "storage.scratch.encrypted\":\"true\"");
+    struct annotations no = taken("*", "\"" VM "storage.scratch.encrypted\":\"false\"");
+
+    ASSERT(yes.encrypted_scratch && !no.encrypted_scratch);
+}
+
+TEST(scratch_quota_mib)
+{
+    static const char text[] = "\"io.lcow.scratch_quota_mib\":\"32\"";
+
+    ASSERT_EQ(taken("io.lcow.scratch_quota_mib", text).scratch_quota_mib, 32);
+    ASSERT_EQ(taken(NULL, text).scratch_quota_mib, 0); /* not in the list that is the default */
+    refused("\"io.lcow.scratch_quota_mib\":\"much\"", ERR_INVALID, "from 0 to");
+    refused("\"io.lcow.scratch_quota_mib\":\"32\",\"" VM "storage.scratch.encrypted\":\"true\"",
+            ERR_UNIMPLEMENTED, "keeps no quotas");
+}
+
+TEST(privilege_is_off_unless_allowed)
+{
+    static const char name[] = VM "lcow.privileged", text[] = "\"" VM "lcow.privileged\":\"true\"";
+
+    ASSERT(!taken(NULL, text).privileged);
+    ASSERT(!taken("io.lcow.*", text).privileged);
+    ASSERT(taken(name, text).privileged);
+    ASSERT(!taken(name, "\"" VM "lcow.privileged\":\"false\"").privileged);
+    refused("\"" VM "lcow.privileged\":\"yes\"", ERR_INVALID, "true or false");
+}
+
+TEST(what_is_not_allowed_is_taken_out_of_the_spec)
+{
+    static const char *const names[] = {
+        VM "lcow.privileged",
+        "io.microsoft.lcow.shm.size-kb",
+        "io.microsoft.lcow.rlimitcore",
+        "io.microsoft.container.lcow.tee-log-dir-mount",
+        "io.lcow.cpus",
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(names); i++) {
+        AUTO(config_release) struct config c;
+        AUTO_FREE char *text = str_format("\"%s\":\"1\",\"other\":\"2\"", names[i]);
+        AUTO(spec_free) struct spec *s = spec_with(text, ""), *kept = spec_copy(s);
+        struct err err = ERR_INIT;
+        struct annotations o;
+
+        config_init(&c);
+        ASSERT_OK(annotations_read(&c, s, &o, &err), err);
+        ASSERT(spec_annotation(s, names[i]) == NULL);
+        ASSERT_STR(spec_annotation(s, "other"), "2"); /* document.h */
+        free(c.allow_annotations);
+        c.allow_annotations = str_dup(names[i]);
+        ASSERT_OK(annotations_read(&c, kept, &o, &err), err);
+        ASSERT_STR(spec_annotation(kept, names[i]), "1");
+    }
+}
+
+TEST(others_change_nothing)
+{
+    struct annotations o =
+        taken("*", "\"io.lcow.unknown\":\"1\",\"" VM "lcow.kernelbootoptions\":\"x\","
+                   "\"" VM "bootfilesrootpath\":\"/etc\"");
+
+    ASSERT(!o.memory_mib && !o.cpus && o.rootfs == CONFIG_ROOTFS_AUTO && !o.no_writable_shares);
+}
+
+TEST(the_administrators_defaults_fill_gaps)
+{
+    AUTO(config_release) struct config c;
+    AUTO(spec_free) struct spec *s = spec_with("\"io.lcow.cpus\":\"2\"", "");
+    AUTO(spec_free) struct spec *same = spec_copy(s);
+    struct annotations o;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    strv_add(&c.default_annotations, "io.lcow.cpus=4");
+    strv_add(&c.default_annotations, "io.lcow.memory_mib=512");
+    for (int i = 0; i < 2; i++) { /* a container's own counts only where it is allowed */
+        ASSERT_OK(annotations_read(&c, s, &o, &err), err);
+        ASSERT_EQ(o.cpus, 4);
+        ASSERT_EQ(o.memory_mib, 512);
+    }
+    free(c.allow_annotations);
+    c.allow_annotations = str_dup("io.lcow.cpus");
+    ASSERT_OK(annotations_read(&c, same, &o, &err), err);
+    ASSERT_EQ(o.cpus, 2);
+    ASSERT_EQ(o.memory_mib, 512);
+}
+
+TEST(names_for_the_list_are_known)
+{
+    const char *near = NULL;
+
+    ASSERT(annotations_known("io.lcow.cpus", 12, &near));
+    ASSERT(annotations_known("io.lcow.*", 9, &near));
+    ASSERT(!annotations_known("io.lcow.cpu", 11, &near));
+    ASSERT_STR(near, "io.lcow.cpus");
+    ASSERT(!annotations_known("com.example.*", 13, &near));
+}

@@ -1,0 +1,49 @@
+/* config_priv.h - the table of keys, for config*.c and its test. */
+#pragma once
+#include "host/config/config.h"
+#include <stddef.h>
+
+struct err;
+struct sbuf;
+
+enum key_type {
+    KEY_BOOL,
+    KEY_U32,
+    KEY_PATH,    /* absolute */
+    KEY_PROGRAM, /* absolute, or a name without a slash */
+    KEY_LEVEL,
+    KEY_WORDS,  /* any, separated by blanks */
+    KEY_EITHER, /* bool: the words for false and true */
+    KEY_CGROUP, /* none, pod or an absolute path */
+    KEY_CHOICE, /* enum: the words for 0, 1 and 2 */
+};
+
+struct config_key {
+    const char *section, *name;
+    enum key_type type;
+    const char *def; /* NULL: computed by config_init */
+    uint32_t min, max;
+    size_t offset;
+    const char *doc;
+    const char *either[3]; /* KEY_EITHER, KEY_CHOICE */
+};
+extern const struct config_key config_keys[];
+extern const size_t config_n_keys;
+
+/* Writes the field, or says what would have been allowed. */
+int config_key_set(struct config *c, const struct config_key *k, const char *value,
+                   struct err *err);
+void config_key_print(const struct config *c, const struct config_key *k, struct sbuf *out);
+/* What it may be: "128 to 1048576", "true or false". */
+void config_key_allowed(const struct config_key *k, struct sbuf *out);
+/* section "": any. NULL with the most helpful thing that can be said: nearest match, or where the
+ * key belongs. */
+const struct config_key *config_key_find(const char *section, const char *name, struct err *err);
+
+/* One value met at a place ("FILE:LINE"): set, its origin noted, its error collected. -1 unless
+ * all is well or a report collects what is not. */
+int config_take(struct config *c, const char *place, const char *section, const char *name,
+                const char *value, struct config_report *report, struct err *err);
+/* An error at a place that concerns no key. */
+int config_refuse(const char *place, const char *what, struct config_report *report,
+                  struct err *err);

@@ -1,0 +1,274 @@
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include "host/config/config.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static int parse(struct config *c, const char *text, struct err *err)
+{
+    return config_parse(c, "x.conf", text, strlen(text), err);
+}
+
+/* Expects a refusal whose message has both parts. */
+static void refused(const char *text, const char *part, const char *other)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT(parse(&c, text, &err) < 0);
+    ASSERT_HAS(err.msg, part);
+    ASSERT_HAS(err.msg, other);
+}
+
+TEST(defaults_are_complete)
+{
+    AUTO(config_release) struct config c;
+
+    config_init(&c);
+    ASSERT(!c.allow_emulation);
+    ASSERT_EQ(c.memory_mib, 256);
+    ASSERT_EQ(c.cpus, 1);
+    ASSERT_EQ(c.vm_uid_base, 2000000000);
+    ASSERT_EQ(c.vm_uid_count, 4096);
+    ASSERT_STR(c.run_root, "/run/lcow");
+    ASSERT_STR(c.scratch_dir, "/var/lib/lcow");
+    ASSERT_EQ(c.scratch_mib, 10240);
+    ASSERT_EQ(c.scratch_quota_mib, 0);
+    ASSERT(c.use_template && c.rootfs == CONFIG_ROOTFS_AUTO);
+    ASSERT_STR(c.template_dir, "/var/lib/lcow/templates");
+    ASSERT_STR(c.qemu, "qemu-system-x86_64");
+    ASSERT(c.image_dir != NULL);
+    ASSERT_EQ(c.log_level, LOG_WARN);
+}
+
+TEST(every_key_is_read)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_OK(parse(&c,
+                    "# comment\n[vm]\nallow_emulation = yes\nmemory_mib=512 ; inline\n"
+                    "  cpus = 4\nboot_timeout_s: 9\nqemu = /opt/qemu\nimage_dir = /img\n"
+                    "\r\n[host]\nrun_root = /tmp/r\nvm_uid_base = 70000\nvm_uid_count = 7\n"
+                    "log_level = debug\nscratch_dir = /big\nscratch_mib = 2048\n"
+                    "scratch_quota_mib = 64\n"
+                    "template_dir = /t\n[vm]\nrootfs = shared\ntemplate = off",
+                    &err),
+              err);
+    ASSERT(c.allow_emulation);
+    ASSERT_EQ(c.memory_mib, 512);
+    ASSERT_EQ(c.cpus, 4);
+    ASSERT_EQ(c.boot_timeout_s, 9);
+    ASSERT_STR(c.scratch_dir, "/big");
+    ASSERT(c.rootfs == CONFIG_ROOTFS_SHARED && !c.use_template);
+    ASSERT_STR(c.template_dir, "/t");
+    ASSERT_EQ(c.scratch_mib, 2048);
+    ASSERT_EQ(c.scratch_quota_mib, 64);
+    ASSERT_STR(c.qemu, "/opt/qemu");
+    ASSERT_STR(c.image_dir, "/img");
+    ASSERT_STR(c.run_root, "/tmp/r");
+    ASSERT_EQ(c.vm_uid_base, 70000);
+    ASSERT_EQ(c.vm_uid_count, 7);
+    ASSERT_EQ(c.log_level, LOG_DEBUG);
+}
+
+TEST(unknown_key_names_line_and_nearest)
+{
+    refused("[vm]\n\nalow_emulation = true\n", "x.conf:3: unknown key alow_emulation",
+            "did you mean allow_emulation?");
+    refused("[vm]\nzzzzzzzzzzzzz = true\n", "x.conf:2: unknown key", "zzzz");
+}
+
+TEST(unknown_section_names_nearest)
+{
+    refused("[hots]\nrun_rot = /x\n", "x.conf:2: unknown section [hots]", "did you mean [host]?");
+}
+
+TEST(key_in_the_wrong_section_says_where_it_belongs)
+{
+    refused("[host]\ncpus = 1\n", "cpus belongs below [vm]", "not below [host]");
+}
+
+TEST(sections_may_be_left_out)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_OK(parse(&c, "run_root = /r\nallow_emulation = true\n", &err), err);
+    ASSERT_STR(c.run_root, "/r");
+    ASSERT(c.allow_emulation);
+    refused("alow_emulation = true\n", "x.conf:1: unknown key", "did you mean allow_emulation?");
+}
+
+TEST(bad_values_name_file_line_key_value_and_range)
+{
+    refused("[vm]\nmemory_mib = 1\n", "x.conf:2: memory_mib = 1:", "from 128 to 1048576");
+    refused("[vm]\nmemory_mib = abc\n", "memory_mib = abc:", "number from 128");
+    refused("[vm]\nmemory_mib = -256\n", "memory_mib = -256:", "number from 128");
+    refused("[vm]\nmemory_mib = 99999999999999999999\n", "memory_mib", "number from 128");
+    refused("[vm]\nmemory_mib =\n", "memory_mib = :", "number");
+    refused("[vm]\nallow_emulation = maybe\n", "allow_emulation = maybe:", "true or false");
+    refused("[vm]\nimage_dir = img\n", "image_dir = img:", "absolute path");
+    refused("[vm]\nqemu = ./qemu\n", "qemu = ./qemu:", "program's name");
+    refused("[vm]\ntemplate = on\n", "template = on:", "off or auto");
+    refused("[vm]\nrootfs = x\n", "rootfs = x:", "auto, scratch or shared");
+    refused("[host]\nlog_level = loud\n", "log_level = loud:", "trace, debug");
+}
+
+TEST(garbage_is_refused_with_its_line)
+{
+    char text[400];
+
+    refused("[vm]\nwhat is this\n", "x.conf:2:", "neither [section] nor key = value");
+    memset(text, 'a', sizeof(text) - 1);
+    text[sizeof(text) - 1] = '\0';
+    refused(text, "x.conf:1:", "longer than");
+
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_FAIL(config_parse(&c, "x.conf", "[vm]\ncpus\0 = 2\n", 15, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "x.conf:2:");
+}
+
+TEST(what_is_printed_reads_back)
+{
+    AUTO(config_release) struct config a, b;
+    AUTO(sbuf_release) struct sbuf out = { 0 }, again = { 0 };
+    struct err err = ERR_INIT;
+
+    config_init(&a);
+    ASSERT_OK(parse(&a, "[vm]\ncpus = 3\nallow_emulation = on\n[host]\nrun_root = /r\n", &err),
+              err);
+    config_print(&a, &out);
+    config_init(&b);
+    ASSERT_OK(config_parse(&b, "printed", out.data, out.len, &err), err);
+    config_print(&b, &again);
+    ASSERT_STR(out.data, again.data);
+    ASSERT_HAS(out.data, "\ncpus = 3\n");
+    for (const char *line = out.data; *line; line += strcspn(line, "\n") + 1)
+        ASSERT(strcspn(line, "\n") <= 80 || str_starts(line, "image_dir"));
+}
+
+TEST(drop_ins_win_in_the_order_of_their_names)
+{
+    PLACE(p);
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+
+    AUTO_FREE char *path = str_format("%s/l.conf", p.dir), *sub = str_format("%s.d", path);
+    AUTO_FREE char *a = str_format("%s/10.conf", sub), *b = str_format("%s/20.conf", sub);
+    AUTO_FREE char *ignored = str_format("%s/30.conf.bak", sub);
+
+    config_init(&c);
+    ASSERT_FAIL(config_load(&c, path, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, path);
+    ASSERT_EQ(mkdir(sub, 0700), 0);
+    ASSERT_EQ(file_write(path, "[vm]\ncpus=2\nmemory_mib=300\n", 27, 0600), 0);
+    ASSERT_EQ(file_write(b, "[vm]\ncpus=5\n", 12, 0600), 0);
+    ASSERT_EQ(file_write(a, "[vm]\ncpus=4\n", 12, 0600), 0);
+    ASSERT_EQ(file_write(ignored, "[vm]\ncpus=6\n", 12, 0600), 0);
+    ASSERT_OK(config_load(&c, path, &err), err);
+    ASSERT_EQ(c.cpus, 5);
+    ASSERT_EQ(c.memory_mib, 300);
+    ASSERT_EQ(file_write(a, "[vm]\ncpu=4\n", 11, 0600), 0);
+    ASSERT_FAIL(config_load(&c, path, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "10.conf:2: unknown key cpu; did you mean cpus?");
+}
+
+static void report_of(struct config *c, const char *text, struct config_report *report)
+{
+    PLACE(p);
+    const char *path = place_path(&p, "l.conf");
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+    config_init(c);
+    ASSERT_OK(config_read_file(c, path, report, &err), err);
+    ASSERT_STR(report->files.v[0], path);
+}
+
+TEST(a_report_has_every_error_with_its_line)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+
+    report_of(&c,
+              "[vm]\nwhat\ncpus = 0\nalow_emulation = 1\n[hots]\nx = 1\n[vm\nmemory_mib = 300\n"
+              "  key ; = 5\n",
+              &r);
+    ASSERT_EQ(r.errors.n, 7);
+    ASSERT_HAS(r.errors.v[0], ":2: neither [section] nor key = value");
+    ASSERT_HAS(r.errors.v[1], ":3: cpus = 0: must be from 1 to 64");
+    ASSERT_HAS(r.errors.v[2], ":4: unknown key alow_emulation; did you mean allow_emulation?");
+    ASSERT_HAS(r.errors.v[3], ":6: unknown section [hots]; did you mean [host]?");
+    ASSERT_HAS(r.errors.v[4], ":7: neither [section] nor key = value");
+    ASSERT_HAS(r.errors.v[5], ":8: memory_mib belongs below [vm], not below [hots]");
+    ASSERT_HAS(r.errors.v[6], ":9: neither [section] nor key = value");
+}
+
+TEST(a_report_knows_where_values_come_from)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+    AUTO(sbuf_release) struct sbuf text = { 0 }, json = { 0 }, plain = { 0 };
+    struct err err = ERR_INIT;
+
+    report_of(&c, "cpus = 2\n\ncpus = 3\n", &r);
+    ASSERT_EQ(r.errors.n, 0);
+    config_print_short(&c, &r, &text);
+    ASSERT_HAS(text.data, ":3\n");
+    ASSERT_HAS(text.data, "\nmemory_mib = 256                        ; default\n");
+    ASSERT_OK(config_parse(&c, "printed", text.data, text.len, &err), err);
+    config_print_json(&c, &r, &json);
+    ASSERT_HAS(json.data,
+               "{\"section\":\"vm\",\"key\":\"cpus\",\"value\":\"3\",\"origin\":\"/tmp/");
+    config_print_short(&c, NULL, &plain);
+    ASSERT_HAS(plain.data, "\ncpus = 3\n");
+}
+
+TEST(keys_that_contradict_each_other_are_found)
+{
+    AUTO(config_release) struct config c;
+    AUTO(config_report_release) struct config_report r = { 0 };
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    config_check(&c, &r);
+    ASSERT_EQ(r.errors.n, 0);
+    ASSERT_OK(parse(&c,
+                    "max_memory_mib = 200\nmax_cpus = 2\ncpus = 3\nvm_uid_base = 4294900000\n"
+                    "vm_uid_count = 65536\n",
+                    &err),
+              err);
+    c.vm_uid_base = 4294960000u;
+    config_check(&c, &r);
+    ASSERT_EQ(r.errors.n, 3);
+    ASSERT_HAS(r.errors.v[0], "larger than max_memory_mib = 200");
+    ASSERT_HAS(r.errors.v[1], "more than max_cpus = 2");
+    ASSERT_HAS(r.errors.v[2], "vm_uid_base");
+}
+
+TEST(the_page_has_every_key)
+{
+    AUTO(sbuf_release) struct sbuf page = { 0 }, plain = { 0 };
+    AUTO(config_release) struct config c;
+
+    config_init(&c);
+    config_print_markdown(&page);
+    config_print_short(&c, NULL, &plain);
+    for (const char *line = plain.data; *line; line += strcspn(line, "\n") + 1) {
+        AUTO_FREE char *title = str_format("\n### %.*s\n", (int)strcspn(line, " \n"), line);
+
+        if (*line != '[' && *line != '\n')
+            ASSERT_HAS(page.data, title);
+    }
+}

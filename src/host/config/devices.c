@@ -1,0 +1,136 @@
+#include "host/config/devices.h"
+#include "base/err.h"
+#include "base/str.h"
+#include "host/config/config.h"
+#include "host/jail/pci.h"
+#include "oci/spec.h"
+
+#include <ctype.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLANKS " \t,"
+
+/* What QEMU emulates, for tests of everything around a device. */
+static bool is_test(const char *name)
+{
+    return str_eq(name, "test:edu") || str_eq(name, "test:nvme");
+}
+
+/* --- what is allowed --- */
+
+/* "8086:1572" */
+static bool is_model(const char *word)
+{
+    for (int i = 0; i < 9; i++)
+        if (i == 4 ? word[i] != ':' : !isxdigit((unsigned char)word[i]))
+            return false;
+    return word[9] == '\0';
+}
+
+bool devices_word_ok(const char *word, size_t len)
+{
+    AUTO_FREE char *copy = str_ndup(word, len);
+    char address[PCI_ADDRESS_MAX];
+
+    return is_test(copy) || is_model(copy) || pci_address(copy, address) == 0;
+}
+
+static bool matches(const char *word, const struct pci_function *f)
+{
+    char address[PCI_ADDRESS_MAX], model[10];
+
+    if (is_model(word)) {
+        snprintf(model, sizeof(model), "%04x:%04x", f->vendor, f->device);
+        return !is_test(f->address) && strcasecmp(word, model) == 0;
+    }
+    if (pci_address(word, address) == 0)
+        return str_eq(address, f->address);
+    return str_eq(word, f->address); /* a test's */
+}
+
+static bool allowed(const struct config *c, const struct pci_function *f)
+{
+    for (const char *at = c->allow_devices + strspn(c->allow_devices, BLANKS); *at;) {
+        size_t n = strcspn(at, BLANKS);
+        AUTO_FREE char *word = str_ndup(at, n);
+
+        if (matches(word, f))
+            return true;
+        at += n + strspn(at + n, BLANKS);
+    }
+    return false;
+}
+
+/* --- what is asked for --- */
+
+static int take(const struct config *c, const char *name,
+                int (*find)(const char *name, struct pci_function *ret, struct err *err),
+                struct strv *ret, struct err *err)
+{
+    struct pci_function f = { 0 };
+
+    if (is_test(name))
+        snprintf(f.address, sizeof(f.address), "%s", name);
+    else if (!find)
+        return err_set(err, ERR_UNIMPLEMENTED, "this host gives no PCI devices");
+    else if (find(name, &f, err) < 0)
+        return -1;
+    if (!allowed(c, &f))
+        return err_set(err, ERR_PERMISSION,
+                       "PCI device %s (%04x:%04x) is not in allow_devices of the configuration",
+                       f.address, f.vendor, f.device);
+    if (!is_test(name) && !str_eq(f.driver, PCI_DRIVER))
+        return err_set(err, ERR_STATE,
+                       "PCI device %s %s%s, not to " PCI_DRIVER
+                       "; do it with: driverctl set-override %s " PCI_DRIVER,
+                       f.address, f.driver[0] ? "belongs to the driver " : "is bound to no driver",
+                       f.driver, f.address);
+    for (size_t i = 0; i < ret->n; i++)
+        if (str_eq(ret->v[i], f.address))
+            return 0;
+    if (ret->n == DEVICES_MAX)
+        return err_set(err, ERR_EXHAUSTED, "more than %d PCI devices in a container", DEVICES_MAX);
+    strv_add(ret, f.address);
+    return 0;
+}
+
+static bool is_type(const char *type)
+{
+    return str_eq(type, "vpci-instance-id") || str_eq(type, "vpci") || str_eq(type, "gpu");
+}
+
+int devices_read(const struct config *c, const struct spec *s,
+                 int (*find)(const char *name, struct pci_function *ret, struct err *err),
+                 struct strv *ret, struct err *err)
+{
+    json_t *list = js_get(js_get(spec_json(s), "windows"), "devices"), *item;
+    json_t *annotations = js_get(spec_json(s), "annotations");
+    const char *key;
+    size_t i;
+
+    json_array_foreach(list, i, item)
+    {
+        const char *id = json_string_value(js_get(item, "id"));
+        const char *type = json_string_value(js_get(item, "idType"));
+
+        if (!id || !is_type(type))
+            return err_set(err, ERR_INVALID,
+                           "windows.devices[%zu]: an id and an idType of vpci-instance-id, vpci or "
+                           "gpu are needed, not \"%.64s\"",
+                           i, type ? type : "");
+        if (take(c, id, find, ret, err) < 0)
+            return err_wrap(err, "windows.devices[%zu]", i);
+    }
+    json_object_foreach(annotations, key, item)
+    {
+        if (!str_starts(key, DEVICES_ANNOTATION))
+            continue;
+        if (!json_is_string(item))
+            return err_set(err, ERR_INVALID, "annotation %.128s is not a text", key);
+        if (take(c, json_string_value(item), find, ret, err) < 0)
+            return err_wrap(err, "annotation %.128s", key);
+    }
+    return 0;
+}

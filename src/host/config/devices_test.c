@@ -1,0 +1,136 @@
+#include "base/err.h"
+#include "base/str.h"
+#include "harness/tap.h"
+#include "host/config/config.h"
+#include "host/config/devices.h"
+#include "host/jail/pci.h"
+#include "oci/spec.h"
+
+#include <stdio.h>
+#include <string.h>
+
+static const struct pci_function functions[] = {
+    { "0000:03:00.0", 0x8086, 0x1572, "vfio-pci" },
+    { "0000:03:00.1", 0x8086, 0x1572, "i40e" },
+    { "0000:04:00.0", 0x10de, 0x20b0, "vfio-pci" },
+    { "0000:05:00.0", 0x10de, 0x20b0, "" },
+};
+
+static int find(const char *name, struct pci_function *ret, struct err *err)
+{
+    char address[PCI_ADDRESS_MAX];
+
+    if (pci_address(name, address) < 0)
+        return err_set(err, ERR_INVALID, "no address");
+    for (size_t i = 0; i < ARRAY_LEN(functions); i++)
+        if (str_eq(functions[i].address, address)) {
+            *ret = functions[i];
+            return 0;
+        }
+    return err_set(err, ERR_NOT_FOUND, "no device");
+}
+
+/* allow_devices; what follows "annotations" in the spec, or stands beside it. */
+static int read_spec(const char *allow, const char *rest, struct strv *ret, struct err *err)
+{
+    AUTO_FREE char *text =
+        str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
+                   "\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},\"linux\":{},%s}",
+                   rest);
+    AUTO(config_release) struct config c;
+    AUTO(spec_free) struct spec *spec = NULL;
+    struct err none = ERR_INIT;
+
+    config_init(&c);
+    free(c.allow_devices);
+    c.allow_devices = str_dup(allow);
+    ASSERT_OK(spec_parse(text, strlen(text), &spec, &none), none);
+    return devices_read(&c, spec, find, ret, err);
+}
+
+static void expect(const char *allow, const char *rest, const char *want)
+{
+    AUTO(strv_release) struct strv got = { 0 };
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(read_spec(allow, rest, &got, &err), err);
+    for (size_t i = 0; i < got.n; i++)
+        sbuf_addf(&text, "%s%s", i ? " " : "", got.v[i]);
+    ASSERT_STR(text.data ? text.data : "", want);
+}
+
+static void refuse(const char *allow, const char *rest, enum err_code code, const char *words)
+{
+    AUTO(strv_release) struct strv got = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(read_spec(allow, rest, &got, &err), err, code);
+    ASSERT_HAS(err.msg, words);
+}
+
+#define ONE(value) "\"annotations\":{\"io.lcow.device/a\":\"" value "\"}"
+
+TEST(nothing_is_asked_for_and_nothing_given)
+{
+    expect("", "\"annotations\":{\"io.lcow.memory_mib\":\"512\"}", "");
+    expect("0000:03:00.0", "\"annotations\":{}", "");
+}
+
+TEST(annotations_and_windows_devices_name_what_the_list_allows)
+{
+    expect("0000:03:00.0", ONE("3:0.0"), "0000:03:00.0");
+    expect("03:00.0", ONE("0000:03:00.0"), "0000:03:00.0");
+    expect("10DE:20b0", ONE("0000:04:00.0"), "0000:04:00.0");
+    expect("10de:20b0,0000:03:00.0",
+           "\"windows\":{\"devices\":[{\"id\":\"04:00.0\",\"idType\":\"gpu\"},"
+           "{\"id\":\"03:00.0\",\"idType\":\"vpci-instance-id\"}]},"
+           "\"annotations\":{\"io.lcow.device/again\":\"04:00.0\"}",
+           "0000:04:00.0 0000:03:00.0");
+}
+
+TEST(what_the_list_does_not_name_is_refused)
+{
+    refuse("", ONE("03:00.0"), ERR_PERMISSION, "allow_devices");
+    refuse("0000:04:00.0", ONE("03:00.0"), ERR_PERMISSION, "0000:03:00.0 (8086:1572)");
+    refuse("8086:1571", ONE("03:00.0"), ERR_PERMISSION, "io.lcow.device/a");
+}
+
+/* Nothing but their names on the list lets them in. */
+TEST(devices_for_tests_are_off_unless_named)
+{
+    refuse("", ONE("test:edu"), ERR_PERMISSION, "allow_devices");
+    refuse("0000:0000 test:nvme 0000:03:00.0", ONE("test:edu"), ERR_PERMISSION, "test:edu");
+    expect("test:edu", ONE("test:edu"), "test:edu");
+    refuse("test:disk", ONE("test:disk"), ERR_INVALID, "no address");
+}
+
+TEST(a_device_that_the_host_uses_is_refused_with_the_remedy)
+{
+    refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "i40e");
+    refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "driverctl set-override 0000:03:00.1 vfio-pci");
+    refuse("10de:20b0", ONE("05:00.0"), ERR_STATE, "no driver");
+}
+
+TEST(nonsense_is_named)
+{
+    refuse("", ONE("/etc/passwd"), ERR_INVALID, "io.lcow.device/a");
+    refuse("", ONE("09:00.0"), ERR_NOT_FOUND, "io.lcow.device/a");
+    refuse("",
+           "\"annotations\":{},\"windows\":{\"devices\":[{\"id\":\"03:00.0\",\"idType\":\"usb\"}]}",
+           ERR_INVALID, "usb");
+    refuse("", "\"annotations\":{},\"windows\":{\"devices\":[{\"idType\":\"vpci\"}]}", ERR_INVALID,
+           "windows.devices[0]");
+}
+
+TEST(words_of_the_list_are_checked)
+{
+    static const char *const good[] = { "03:00.0", "0000:03:00.0", "8086:1572", "test:edu",
+                                        "test:nvme" };
+    static const char *const bad[] = { "", "*", "8086:*", "test:", "test:*", "8086", "03:00" };
+
+    for (size_t i = 0; i < ARRAY_LEN(good); i++)
+        ASSERT(devices_word_ok(good[i], strlen(good[i])));
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        ASSERT(!devices_word_ok(bad[i], strlen(bad[i])));
+}

@@ -1,0 +1,349 @@
+#include "host/device/plan9.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/gate.h"
+#include "base/json.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/device/gone.h"
+#include "host/device/plan9_priv.h"
+#include "host/vmm/vmm.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
+
+static const char *const share_states[] = { "Reserved", "Added", "Invalid", "Removed" };
+static const char *const share_events[] = { "be added", "fail to be added", "be removed",
+                                            "be dropped" };
+_Static_assert(ARRAY_LEN(share_states) == SHARE_STATE_COUNT, "a name for each state");
+_Static_assert(ARRAY_LEN(share_events) == SHARE_EV_COUNT, "a name for each event");
+
+static const struct fsm_edge share_edges[] = {
+    { SHARE_RESERVED, SHARE_EV_ADDED, SHARE_ADDED },
+    { SHARE_RESERVED, SHARE_EV_ADD_FAILED, SHARE_INVALID },
+    { SHARE_RESERVED, SHARE_EV_DROPPED, SHARE_REMOVED },
+    { SHARE_ADDED, SHARE_EV_REMOVED, SHARE_REMOVED },
+    { SHARE_INVALID, SHARE_EV_REMOVED, SHARE_REMOVED },
+};
+
+const struct fsm plan9_share_fsm = {
+    .name = "share",
+    .states = share_states,
+    .n_states = ARRAY_LEN(share_states),
+    .events = share_events,
+    .n_events = ARRAY_LEN(share_events),
+    .edges = share_edges,
+    .n_edges = ARRAY_LEN(share_edges),
+};
+
+static const char *const mount_states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
+static const char *const mount_events[] = { "be mounted", "fail to be mounted", "be unmounted",
+                                            "be dropped" };
+_Static_assert(ARRAY_LEN(mount_states) == SHARE_MOUNT_STATE_COUNT, "a name for each state");
+_Static_assert(ARRAY_LEN(mount_events) == SHARE_MOUNT_EV_COUNT, "a name for each event");
+
+static const struct fsm_edge mount_edges[] = {
+    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_MOUNTED, SHARE_MOUNT_MOUNTED },
+    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_MOUNT_FAILED, SHARE_MOUNT_INVALID },
+    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_DROPPED, SHARE_MOUNT_UNMOUNTED },
+    { SHARE_MOUNT_MOUNTED, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
+    { SHARE_MOUNT_INVALID, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
+};
+
+const struct fsm plan9_mount_fsm = {
+    .name = "share mount",
+    .states = mount_states,
+    .n_states = ARRAY_LEN(mount_states),
+    .events = mount_events,
+    .n_events = ARRAY_LEN(mount_events),
+    .edges = mount_edges,
+    .n_edges = ARRAY_LEN(mount_edges),
+};
+
+struct share {
+    struct list node;
+    unsigned state, mount; /* enum share_state, enum share_mount_state */
+    unsigned refs;         /* reservations */
+    bool leaving;          /* its last reservation is being released: not for new ones */
+    char *name, *host_path, *path;
+    dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
+    ino_t ino;
+    int tree_fd; /* until it is added */
+    bool read_only, unique;
+};
+
+struct holder {
+    struct list node;
+    uint64_t id;
+    struct share *share;
+};
+
+struct plan9 {
+    struct vmm *vmm;
+    struct guest *guest;
+    struct gate gate;
+    struct list shares, holders;
+    uint64_t last_id, next_name;
+};
+
+/* --- one share --- */
+
+static void share_free(struct share *s)
+{
+    list_remove(&s->node);
+    fd_close_later(s->tree_fd);
+    free(s->name);
+    free(s->host_path);
+    free(s->path);
+    free(s);
+}
+
+static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct err *err)
+{
+    if (s->state == SHARE_ADDED)
+        return 0;
+    if (fsm_check(&plan9_share_fsm, s->state, SHARE_EV_ADDED, err) < 0)
+        return err_wrap(err, "%s", s->host_path);
+    int r = vmm->ops->share_add
+                ? vmm->ops->share_add(ctx, vmm, s->name, s->tree_fd, s->read_only, err)
+                : vmm_unsupported("share_add", err);
+    fd_close_later(TAKE_FD(s->tree_fd)); /* moved into the VMM's namespace, or of no more use */
+    fsm_step(&plan9_share_fsm, &s->state, r < 0 ? SHARE_EV_ADD_FAILED : SHARE_EV_ADDED);
+    if (r < 0)
+        return err_wrap(err, "share %s with the VM", s->host_path);
+    log_info(ctx, "directory shared", F_STR("host-path", s->host_path), F_STR("share", s->name),
+             F_BOOL("read-only", s->read_only));
+    return 0;
+}
+
+static int share_mount(struct ctx *ctx, struct share *s, struct guest *guest, struct err *err)
+{
+    const struct guest_share g = { s->name, s->path, s->read_only };
+
+    if (s->mount == SHARE_MOUNT_MOUNTED)
+        return 0;
+    if (fsm_check(&plan9_mount_fsm, s->mount, SHARE_MOUNT_EV_MOUNTED, err) < 0)
+        return err_wrap(err, "%s", s->host_path);
+    if (guest->ops->mount_share(ctx, guest, &g, err) < 0) {
+        fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_MOUNT_FAILED);
+        return err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path);
+    }
+    fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_MOUNTED);
+    return 0;
+}
+
+static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, struct err *err)
+{
+    const struct guest_share g = { s->name, s->path, s->read_only };
+
+    if (s->mount == SHARE_MOUNT_RESERVED)
+        fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_DROPPED);
+    if (s->mount == SHARE_MOUNT_UNMOUNTED)
+        return 0;
+    /* After a failed mount too: its answer may have been lost. Not mounted is success. */
+    if (gone_is_done(guest->ops->unmount_share(ctx, guest, &g, err), ctx, err) < 0)
+        return err_wrap(err, "unmount share %s (%s) in the guest", s->name, s->host_path);
+    fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_UNMOUNTED);
+    return 0;
+}
+
+static int share_remove(struct ctx *ctx, struct share *s, struct vmm *vmm, struct err *err)
+{
+    if (s->state == SHARE_RESERVED)
+        fsm_step(&plan9_share_fsm, &s->state, SHARE_EV_DROPPED);
+    if (s->state == SHARE_REMOVED)
+        return 0;
+    int r = vmm->ops->share_remove ? vmm->ops->share_remove(ctx, vmm, s->name, err) : 0;
+    if (gone_is_done(r, ctx, err) < 0)
+        return err_wrap(err, "take share %s (%s) from the VM", s->name, s->host_path);
+    fsm_step(&plan9_share_fsm, &s->state, SHARE_EV_REMOVED);
+    log_info(ctx, "directory no longer shared", F_STR("host-path", s->host_path),
+             F_STR("share", s->name));
+    return 0;
+}
+
+/* --- the controller --- */
+
+struct plan9 *plan9_new(struct vmm *vmm, struct guest *guest)
+{
+    struct plan9 *c = mem_new(struct plan9);
+
+    c->vmm = vmm;
+    c->guest = guest;
+    gate_init(&c->gate, "plan9");
+    list_init(&c->shares);
+    list_init(&c->holders);
+    return c;
+}
+
+static void forget(struct holder *h)
+{
+    list_remove(&h->node);
+    if (--h->share->refs == 0)
+        share_free(h->share);
+    free(h);
+}
+
+void plan9_free(struct plan9 *c)
+{
+    if (!c)
+        return;
+    while (!list_empty(&c->holders))
+        forget(LIST_FIRST(&c->holders, struct holder, node));
+    free(c);
+}
+
+static struct holder *find(struct plan9 *c, uint64_t id, struct err *err)
+{
+    LIST_EACH (&c->holders, n) {
+        struct holder *h = LIST_ENTRY(n, struct holder, node);
+        if (h->id == id)
+            return h;
+    }
+    err_set(err, ERR_NOT_FOUND, "share reservation %llu is not known", (unsigned long long)id);
+    return NULL;
+}
+
+/* Only what can still be used. */
+static struct share *find_share(struct plan9 *c, const struct plan9_share *o, const struct stat *st)
+{
+    LIST_EACH (&c->shares, n) {
+        struct share *s = LIST_ENTRY(n, struct share, node);
+        if (!s->unique && !s->leaving && s->dev == st->st_dev && s->ino == st->st_ino &&
+            s->read_only == o->read_only && str_eq(s->host_path, o->host_path) &&
+            s->state != SHARE_INVALID && s->mount != SHARE_MOUNT_INVALID)
+            return s;
+    }
+    return NULL;
+}
+
+static struct share *new_share(struct plan9 *c, const struct plan9_share *o, const struct stat *st,
+                               struct err *err)
+{
+    int fd = fcntl(o->tree_fd, F_DUPFD_CLOEXEC, 3);
+
+    if (fd < 0) {
+        err_sys(err, errno, "copy the descriptor of %s", o->host_path);
+        return NULL;
+    }
+    struct share *s = mem_new(struct share);
+    s->name = str_format("%llu", (unsigned long long)c->next_name++);
+    s->path = str_format("/run/mounts/plan9/%s", s->name);
+    s->host_path = str_dup(o->host_path);
+    s->tree_fd = fd;
+    s->dev = st->st_dev;
+    s->ino = st->st_ino;
+    s->read_only = o->read_only;
+    s->unique = o->unique;
+    list_append(&c->shares, &s->node);
+    return s;
+}
+
+/* Its number alone, which does not change: a file system that does not answer is not asked. */
+static int identify(int fd, struct stat *ret)
+{
+    struct statx x;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x) < 0)
+        return -1;
+    *ret =
+        (struct stat){ .st_dev = makedev(x.stx_dev_major, x.stx_dev_minor), .st_ino = x.stx_ino };
+    return 0;
+}
+
+int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *share,
+                  uint64_t *ret_id, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.reserve", err);
+    struct stat st;
+
+    if (!held)
+        return -1;
+    if (identify(share->tree_fd, &st) < 0)
+        return err_sys(err, errno, "look at %s", share->host_path);
+    struct share *s = share->unique ? NULL : find_share(c, share, &st);
+    if (!s)
+        s = new_share(c, share, &st, err);
+    if (!s)
+        return -1;
+    struct holder *h = mem_new(struct holder);
+    *h = (struct holder){ .id = ++c->last_id, .share = s };
+    s->refs++;
+    list_append(&c->holders, &h->node);
+    *ret_id = h->id;
+    return 0;
+}
+
+int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.map", err);
+    struct holder *h = held ? find(c, id, err) : NULL;
+
+    if (!h)
+        return -1;
+    if (h->share->leaving)
+        return err_set(err, ERR_STATE, "share reservation %llu is being released",
+                       (unsigned long long)id);
+    if (share_add(ctx, h->share, c->vmm, err) < 0 || share_mount(ctx, h->share, c->guest, err) < 0)
+        return -1;
+    *ret_path = str_dup(h->share->path);
+    return 0;
+}
+
+int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.unmap", err);
+    struct holder *h = held ? find(c, id, err) : NULL;
+
+    if (!h)
+        return -1;
+    if (h->share->refs == 1) {
+        h->share->leaving = true;
+        if (share_unmount(ctx, h->share, c->guest, err) < 0 ||
+            share_remove(ctx, h->share, c->vmm, err) < 0)
+            return -1;
+    }
+    forget(h);
+    return 0;
+}
+
+const char *plan9_name(const struct plan9 *c, uint64_t id)
+{
+    LIST_EACH (&c->holders, at) {
+        const struct holder *h = LIST_ENTRY(at, struct holder, node);
+        if (h->id == id)
+            return h->share->name;
+    }
+    return "";
+}
+
+size_t plan9_used(const struct plan9 *c)
+{
+    size_t n = 0;
+
+    LIST_EACH (&c->shares, pos)
+        n += LIST_ENTRY(pos, struct share, node)->state != SHARE_REMOVED;
+    return n;
+}
+
+void plan9_describe(const struct plan9 *c, struct jsw *w)
+{
+    LIST_EACH (&c->shares, at) {
+        const struct share *s = LIST_ENTRY(at, struct share, node);
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "name", s->name);
+        jsw_str(w, "host_path", s->host_path);
+        jsw_str(w, "path", s->path);
+        jsw_bool(w, "read_only", s->read_only);
+        jsw_str(w, "state", fsm_state_name(&plan9_share_fsm, s->state));
+        jsw_u64(w, "holders", s->refs);
+        jsw_end_obj(w);
+    }
+}

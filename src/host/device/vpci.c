@@ -1,0 +1,272 @@
+#include "host/device/vpci.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/gate.h"
+#include "base/json.h"
+#include "base/list.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/device/gone.h"
+#include "host/device/vpci_priv.h"
+#include "host/vmm/vmm.h"
+
+#include <stdlib.h>
+
+static const char *const states[] = { "Reserved", "Assigned", "Ready", "Invalid", "Removed" };
+static const char *const events[] = { "be assigned", "be confirmed", "fail", "be removed",
+                                      "be dropped" };
+_Static_assert(ARRAY_LEN(states) == VPCI_STATE_COUNT, "a name for each state");
+_Static_assert(ARRAY_LEN(events) == VPCI_EV_COUNT, "a name for each event");
+
+static const struct fsm_edge edges[] = {
+    { VPCI_RESERVED, VPCI_EV_ASSIGNED, VPCI_ASSIGNED },
+    { VPCI_RESERVED, VPCI_EV_FAILED, VPCI_INVALID },
+    { VPCI_RESERVED, VPCI_EV_DROPPED, VPCI_REMOVED },
+    { VPCI_ASSIGNED, VPCI_EV_CONFIRMED, VPCI_READY },
+    { VPCI_ASSIGNED, VPCI_EV_FAILED, VPCI_INVALID },
+    { VPCI_READY, VPCI_EV_REMOVED, VPCI_REMOVED },
+    { VPCI_INVALID, VPCI_EV_REMOVED, VPCI_REMOVED },
+};
+
+const struct fsm vpci_fsm = {
+    .name = "vPCI device",
+    .states = states,
+    .n_states = ARRAY_LEN(states),
+    .events = events,
+    .n_events = ARRAY_LEN(events),
+    .edges = edges,
+    .n_edges = ARRAY_LEN(edges),
+};
+
+struct device {
+    struct list node;
+    unsigned state; /* enum vpci_state */
+    unsigned refs;  /* reservations */
+    bool leaving;   /* its last one is being released: not for new ones */
+    char *address, *id, *place;
+};
+
+struct holder {
+    struct list node;
+    uint64_t id;
+    struct device *device;
+};
+
+struct vpci {
+    struct vmm *vmm;
+    struct guest *guest;
+    struct gate gate;
+    struct list devices, holders;
+    uint64_t last_id, next_name;
+};
+
+/* --- one device --- */
+
+static void device_free(struct device *d)
+{
+    list_remove(&d->node);
+    free(d->address);
+    free(d->id);
+    free(d->place);
+    free(d);
+}
+
+static int assign(struct ctx *ctx, struct device *d, struct vmm *vmm, struct err *err)
+{
+    int r = vmm->ops->pci_add ? vmm->ops->pci_add(ctx, vmm, d->address, d->id, &d->place, err)
+                              : vmm_unsupported("pci_add", err);
+
+    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_ASSIGNED);
+    return r;
+}
+
+static int confirm(struct ctx *ctx, struct device *d, struct guest *guest, struct err *err)
+{
+    int r = guest->ops->add_device(ctx, guest, d->place, err);
+
+    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_CONFIRMED);
+    return r;
+}
+
+static int bring(struct ctx *ctx, struct vpci *c, struct device *d, struct err *err)
+{
+    if (d->state == VPCI_READY)
+        return 0;
+    if (fsm_check(&vpci_fsm, d->state, VPCI_EV_ASSIGNED, err) < 0)
+        return -1;
+    if (assign(ctx, d, c->vmm, err) < 0)
+        return err_wrap(err, "give it to the VM");
+    if (confirm(ctx, d, c->guest, err) < 0)
+        return err_wrap(err, "find it in the guest");
+    log_info(ctx, "PCI device added", F_STR("device", d->address), F_STR("uvm-path", d->place));
+    return 0;
+}
+
+static int take_back(struct ctx *ctx, struct device *d, struct vmm *vmm, struct err *err)
+{
+    if (d->state == VPCI_RESERVED)
+        fsm_step(&vpci_fsm, &d->state, VPCI_EV_DROPPED);
+    if (d->state == VPCI_REMOVED)
+        return 0;
+    /* After a failed add too: its answer may have been lost. */
+    int r = vmm->ops->pci_remove ? vmm->ops->pci_remove(ctx, vmm, d->id, err) : 0;
+    if (gone_is_done(r, ctx, err) < 0)
+        return err_wrap(err, "take PCI device %s from the VM", d->address);
+    fsm_step(&vpci_fsm, &d->state, VPCI_EV_REMOVED);
+    log_info(ctx, "PCI device removed", F_STR("device", d->address));
+    return 0;
+}
+
+/* --- the controller --- */
+
+struct vpci *vpci_new(struct vmm *vmm, struct guest *guest)
+{
+    struct vpci *c = mem_new(struct vpci);
+
+    c->vmm = vmm;
+    c->guest = guest;
+    gate_init(&c->gate, "vpci");
+    list_init(&c->devices);
+    list_init(&c->holders);
+    return c;
+}
+
+static void forget(struct holder *h)
+{
+    list_remove(&h->node);
+    if (--h->device->refs == 0)
+        device_free(h->device);
+    free(h);
+}
+
+void vpci_free(struct vpci *c)
+{
+    if (!c)
+        return;
+    while (!list_empty(&c->holders))
+        forget(LIST_FIRST(&c->holders, struct holder, node));
+    free(c);
+}
+
+static struct holder *find(struct vpci *c, uint64_t id, struct err *err)
+{
+    LIST_EACH (&c->holders, n) {
+        struct holder *h = LIST_ENTRY(n, struct holder, node);
+        if (h->id == id)
+            return h;
+    }
+    err_set(err, ERR_NOT_FOUND, "device reservation %llu is not known", (unsigned long long)id);
+    return NULL;
+}
+
+static struct device *find_device(struct vpci *c, const char *address)
+{
+    LIST_EACH (&c->devices, n) {
+        struct device *d = LIST_ENTRY(n, struct device, node);
+        if (str_eq(d->address, address))
+            return d;
+    }
+    return NULL;
+}
+
+static struct device *new_device(struct vpci *c, const char *address)
+{
+    struct device *d = mem_new(struct device);
+
+    d->address = str_dup(address);
+    d->id = str_format("%llu", (unsigned long long)c->next_name++); /* never used twice */
+    list_append(&c->devices, &d->node);
+    return d;
+}
+
+int vpci_reserve(struct ctx *ctx, struct vpci *c, const char *address, uint64_t *ret_id,
+                 struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "vpci.reserve", err);
+
+    if (!held)
+        return -1;
+    struct device *d = find_device(c, address);
+    /* A second record of the same function would be attached twice. */
+    if (d && (d->leaving || d->state == VPCI_INVALID))
+        return err_set(err, ERR_STATE,
+                       "PCI device %s failed or is being taken back: delete the containers that "
+                       "have it first",
+                       address);
+    if (!d)
+        d = new_device(c, address);
+    struct holder *h = mem_new(struct holder);
+    *h = (struct holder){ .id = ++c->last_id, .device = d };
+    d->refs++;
+    list_append(&c->holders, &h->node);
+    *ret_id = h->id;
+    return 0;
+}
+
+int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "vpci.add", err);
+    struct holder *h = held ? find(c, id, err) : NULL;
+
+    if (!h)
+        return -1;
+    if (h->device->leaving)
+        return err_set(err, ERR_STATE, "device reservation %llu is being released",
+                       (unsigned long long)id);
+    if (bring(ctx, c, h->device, err) < 0)
+        return err_wrap(err, "PCI device %s", h->device->address);
+    *ret_place = str_dup(h->device->place);
+    return 0;
+}
+
+int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "vpci.remove", err);
+    struct holder *h = held ? find(c, id, err) : NULL;
+
+    if (!h)
+        return -1;
+    if (h->device->refs == 1) {
+        h->device->leaving = true;
+        if (take_back(ctx, h->device, c->vmm, err) < 0)
+            return -1;
+    }
+    forget(h);
+    return 0;
+}
+
+const char *vpci_address(const struct vpci *c, uint64_t id)
+{
+    LIST_EACH (&c->holders, at) {
+        const struct holder *h = LIST_ENTRY(at, struct holder, node);
+        if (h->id == id)
+            return h->device->address;
+    }
+    return "";
+}
+
+size_t vpci_used(const struct vpci *c)
+{
+    size_t n = 0;
+
+    LIST_EACH (&c->devices, pos) {
+        unsigned state = LIST_ENTRY(pos, struct device, node)->state;
+        n += state != VPCI_RESERVED && state != VPCI_REMOVED;
+    }
+    return n;
+}
+
+void vpci_describe(const struct vpci *c, struct jsw *w)
+{
+    LIST_EACH (&c->devices, at) {
+        const struct device *d = LIST_ENTRY(at, struct device, node);
+
+        jsw_obj(w, NULL);
+        jsw_str(w, "device", d->address);
+        jsw_str(w, "place", d->place ? d->place : "");
+        jsw_str(w, "state", fsm_state_name(&vpci_fsm, d->state));
+        jsw_u64(w, "holders", d->refs);
+        jsw_end_obj(w);
+    }
+}

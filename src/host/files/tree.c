@@ -1,0 +1,160 @@
+#include "host/files/tree.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/offload.h"
+#include "base/str.h"
+#include "host/files/tree_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mount.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct job {
+    char *path;
+    struct tree_opts opts;
+    struct tree tree;
+};
+
+static void job_free(void *arg)
+{
+    struct job *j = arg;
+
+    if (!j)
+        return;
+    fd_close_later(j->tree.fd);
+    free(j->path);
+    free(j);
+}
+
+/* --- in the thread --- */
+
+int tree_enter_private(struct err *err)
+{
+    if (unshare(CLONE_FS | CLONE_NEWNS) < 0)
+        return err_sys(err, errno, "make a mount namespace");
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
+        return err_sys(err, errno, "make mounts private");
+    return 0;
+}
+
+int tree_open_path(const char *path, bool must_be_dir, struct err *err)
+{
+    if (path[0] != '/')
+        return err_set(err, ERR_INVALID, "\"%s\" is no absolute path", path);
+    int fd = open(path, O_PATH | O_CLOEXEC | (must_be_dir ? O_DIRECTORY : 0));
+    if (fd < 0)
+        return err_sys(err, errno, "open %s", path);
+    return fd;
+}
+
+int tree_clone(int fd, bool recursive, const char *what, struct err *err)
+{
+    AUTO_FD int tree = open_tree(fd, "",
+                                 OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH |
+                                     (recursive ? AT_RECURSIVE : 0));
+
+    if (tree < 0)
+        return err_sys(err, errno, "make a mount of %s", what);
+    return TAKE_FD(tree);
+}
+
+int tree_set_read_only(int tree_fd, bool recursive, const char *what, struct err *err)
+{
+    struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY };
+
+    if (mount_setattr(tree_fd, "", AT_EMPTY_PATH | (recursive ? AT_RECURSIVE : 0), &attr,
+                      sizeof(attr)) < 0)
+        return err_sys(err, errno, "make the mount of %s read-only", what);
+    return 0;
+}
+
+static int take_name(struct job *j, struct err *err)
+{
+    const char *slash = strrchr(j->path, '/');
+    size_t n = strlen(slash + 1);
+
+    if (n == 0 || n >= sizeof(j->tree.name) || str_eq(slash + 1, ".") || str_eq(slash + 1, ".."))
+        return err_set(err, ERR_INVALID, "%s does not end with the name of a file", j->path);
+    memcpy(j->tree.name, slash + 1, n + 1);
+    return 0;
+}
+
+/* A tmpfs with one name in it, and the file mounted on that name. A mount inside a detached tree
+ * is not possible on all kernels: it is put together in a namespace, then cloned out of it. */
+static int wrap_file(struct job *j, int file, struct err *err)
+{
+    if (take_name(j, err) < 0 || tree_enter_private(err) < 0)
+        return -1;
+    if (mount("lcow-file", TREE_SPOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
+              "mode=0555,size=4k,nr_inodes=4") < 0)
+        return err_sys(err, errno, "mount a tmpfs");
+    AUTO_FD int dir = open(TREE_SPOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (dir < 0)
+        return err_sys(err, errno, "open the tmpfs");
+    AUTO_FD int spot = openat(dir, j->tree.name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0);
+    if (spot < 0)
+        return err_sys(err, errno, "make %s to mount on", j->tree.name);
+    if (move_mount(file, "", dir, j->tree.name, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "mount %s", j->path);
+    j->tree.fd = tree_clone(dir, true, j->path, err);
+    if (j->tree.fd < 0)
+        return -1;
+    /* The directory always; the file if asked for. */
+    return tree_set_read_only(j->tree.fd, j->opts.read_only, j->path, err);
+}
+
+static int open_in_thread(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    struct stat st;
+    AUTO_FD int fd = tree_open_path(j->path, false, err);
+
+    if (fd < 0)
+        return -1;
+    if (fstat(fd, &st) < 0)
+        return err_sys(err, errno, "look at %s", j->path);
+    if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "%s is no directory and no plain file: sockets, fifos and devices cannot "
+                       "be shared with a VM",
+                       j->path);
+    bool is_dir = S_ISDIR(st.st_mode);
+    AUTO_FD int tree = tree_clone(fd, is_dir && j->opts.recursive, j->path, err);
+    if (tree < 0)
+        return -1;
+    if (!is_dir)
+        return wrap_file(j, tree, err);
+    if (j->opts.read_only && tree_set_read_only(tree, true, j->path, err) < 0)
+        return -1;
+    j->tree.fd = TAKE_FD(tree);
+    return 0;
+}
+
+int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,
+              struct err *err)
+{
+    struct job *j = mem_new(struct job);
+    void *arg = j;
+
+    j->path = str_dup(path);
+    j->opts = *opts;
+    j->tree.fd = -1;
+    int r = offload_run(ctx, open_in_thread, &arg, job_free, "open a host path", err);
+
+    j = arg;
+    if (r == 0) {
+        *ret = j->tree;
+        j->tree.fd = -1;
+    } else if (!j) {
+        err_wrap(err, "open %s", path);
+    }
+    job_free(j);
+    return r;
+}

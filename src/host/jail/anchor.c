@@ -1,0 +1,168 @@
+#include "host/jail/anchor.h"
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/jail/anchor_program.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/netns.h"
+#include "host/jail/oom.h"
+#include "host/ledger/ledger.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#define NETNS_OPEN_NS (10 * NS_PER_S)
+#define ANCHOR_ID_SHOWN 128
+
+#ifndef MFD_EXEC
+#define MFD_EXEC 0x10U
+#endif
+
+struct anchor {
+    struct child *child;
+    struct ledger *ledger;
+    uint64_t note; /* 0: none */
+    bool by_us;
+};
+
+/* An fd that is the same in the child. */
+static int find_netns(struct ctx *ctx, const char *path, int *ret, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, NETNS_OPEN_NS);
+    AUTO_FD int fd = -1;
+
+    if (netns_open(&limited, path, &fd, err) < 0)
+        return -1;
+    *ret = fcntl(fd, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
+    return *ret < 0 ? err_sys(err, errno, "dup") : 0;
+}
+
+/* --- the program --- */
+
+static int make_program(int *ret, struct err *err)
+{
+    AUTO_FD int fd = memfd_create("lcow-anchor", MFD_CLOEXEC | MFD_EXEC);
+    int r;
+
+    if (fd < 0 && errno == EINVAL) /* before 6.3 there was no other kind */
+        fd = memfd_create("lcow-anchor", MFD_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, errno,
+                       "make the anchor's program (is vm.memfd_noexec 2? it has to be less)");
+    r = fd_write_full(fd, anchor_blob, anchor_blob_len);
+    if (r < 0)
+        return err_sys(err, -r, "write the anchor's program");
+    *ret = TAKE_FD(fd);
+    return 0;
+}
+
+/* --- the process --- */
+
+struct launch {
+    struct ctx *ctx;
+    const struct anchor_opts *opts;
+    struct anchor *anchor;
+    int netns; /* -1: none to join */
+};
+
+/* In the parent, before anything runs. */
+static int on_pid(void *arg, pid_t pid, struct err *err)
+{
+    struct launch *l = arg;
+
+    if (l->opts->ledger && ledger_note_process(l->opts->ledger, pid, &l->anchor->note, err) < 0)
+        return -1;
+    return l->opts->set_oom_score_adj ? oom_score_adj_set(l->ctx, pid, l->opts->oom_score_adj, err)
+                                      : 0;
+}
+
+/* In the child. */
+static int enter(void *arg, struct err *err)
+{
+    const struct launch *l = arg;
+
+    if (l->netns >= 0 && setns(l->netns, CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "join network namespace %.256s", l->opts->netns);
+    return l->opts->cgroup ? cgroup_join_self(l->opts->cgroup, err) : 0;
+}
+
+static int spawn(struct ctx *ctx, struct anchor *a, const struct anchor_opts *o, int program,
+                 int netns, struct err *err)
+{
+    struct launch l = { .ctx = ctx, .opts = o, .anchor = a, .netns = netns };
+    AUTO_FREE char *id = str_format("%.*s", ANCHOR_ID_SHOWN, o->id ? o->id : "");
+    const char *const argv[] = { "lcow-anchor", id, NULL }, *const no_env[] = { NULL };
+
+    return child_spawn(
+        ctx,
+        &(struct child_opts){ .exec_fd = program,
+                              .argv = argv,
+                              .envp = no_env,
+                              .cwd = "/",
+                              .clone_flags = netns < 0 && o->own_netns ? CLONE_NEWNET : 0,
+                              .new_session = true,
+                              .die_with_us = true,
+                              .setup = enter,
+                              .setup_arg = &l,
+                              .on_pid = on_pid,
+                              .on_pid_arg = &l },
+        &a->child, err);
+}
+
+int anchor_spawn(struct ctx *ctx, const struct anchor_opts *o, struct anchor **ret, struct err *err)
+{
+    AUTO(anchor_free) struct anchor *a = mem_new(struct anchor);
+    AUTO_FD int program = -1, netns = -1;
+
+    a->ledger = o->ledger;
+    if (o->netns && *o->netns && find_netns(ctx, o->netns, &netns, err) < 0)
+        return err_wrap(err, "anchor of %.64s", o->id);
+    if (make_program(&program, err) < 0 || spawn(ctx, a, o, program, netns, err) < 0)
+        return err_wrap(err, "anchor of %.64s", o->id);
+    *ret = TAKE_PTR(a);
+    return 0;
+}
+
+pid_t anchor_pid(const struct anchor *a)
+{
+    return child_pid(a->child);
+}
+
+int anchor_wait(struct ctx *ctx, struct anchor *a, bool *ret_by_us, struct err *err)
+{
+    int status;
+
+    if (child_wait(ctx, a->child, &status, err) < 0)
+        return -1;
+    *ret_by_us = a->by_us;
+    return 0;
+}
+
+void anchor_end(struct anchor *a)
+{
+    /* Gone already: then it was somebody else. */
+    if (child_kill(a->child, SIGKILL) == 0)
+        a->by_us = true;
+}
+
+void anchor_free(struct anchor *a)
+{
+    struct err err = ERR_INIT;
+
+    if (!a)
+        return;
+    child_free(a->child);
+    if (a->note && ledger_forget(a->ledger, a->note, &err) < 0)
+        log_warn(NULL, "anchor stays on record", F_ERR(&err));
+    free(a);
+}

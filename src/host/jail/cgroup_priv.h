@@ -1,0 +1,41 @@
+/* cgroup_priv.h - between cgroup.c, cgroup_find.c and their test. */
+#pragma once
+#include "base/str.h"
+#include "host/jail/cgroup.h"
+
+/* Where the host tells about its cgroups; a test has files of its own. */
+struct cgroup_host {
+    const char *mountinfo; /* /proc/self/mountinfo */
+    const char *self;      /* /proc/self/cgroup */
+};
+extern const struct cgroup_host cgroup_this_host;
+
+#define CGROUP_HIERARCHIES_MAX 32
+
+struct cgroup_hierarchy {
+    char *mount_point, *device;
+    char *own;         /* our own cgroup in it, seen from the mount point: "/", "/a/b" */
+    char *controllers; /* "cpu,cpuacct", "name=systemd"; "" in v2 */
+    bool v2;
+};
+struct cgroup_hierarchies {
+    struct cgroup_hierarchy v[CGROUP_HIERARCHIES_MAX];
+    size_t n;
+    enum cgroup_mode mode;
+};
+/* Those that a cgroup of ours consists of: in hybrid mode only v1's. Caller releases. */
+int cgroup_find(const struct cgroup_host *host, struct cgroup_hierarchies *ret, struct err *err);
+void cgroup_hierarchies_release(struct cgroup_hierarchies *h);
+static inline void cgroup_hierarchies_release_auto(struct cgroup_hierarchies *h)
+{
+    cgroup_hierarchies_release(h);
+}
+bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name);
+
+/* The path in plain words: "/a/b" absolute, "a/b" below our own; systemd's form expanded. Caller
+ * frees. */
+int cgroup_path_expand(const char *path, char **ret, struct err *err);
+
+int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struct err *err);
+int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledger *ledger,
+                   struct cgroup **ret, struct err *err);

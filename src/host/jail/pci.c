@@ -1,0 +1,175 @@
+#include "host/jail/pci.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+
+#include <ctype.h>
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <limits.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#define ATTRIBUTE_MAX 4096
+#define VF_MAX UINT16_MAX
+
+/* Up to `most` hexadecimal digits and the character behind them. */
+static int hex(const char **at, size_t most, char end, unsigned *ret)
+{
+    char digits[9] = "";
+    size_t n = 0;
+
+    while (n < most && isxdigit((unsigned char)(*at)[n]))
+        n++;
+    if (n == 0 || (*at)[n] != end)
+        return -EINVAL;
+    memcpy(digits, *at, n);
+    *ret = (unsigned)strtoul(digits, NULL, 16);
+    *at += n + (end != '\0');
+    return 0;
+}
+
+int pci_address(const char *text, char ret[static PCI_ADDRESS_MAX])
+{
+    const char *colon = strchr(text, ':'), *at = text;
+    unsigned domain = 0, bus, slot, function;
+
+    if (colon && strchr(colon + 1, ':') && hex(&at, 8, ':', &domain) < 0)
+        return -EINVAL;
+    if (hex(&at, 2, ':', &bus) < 0 || hex(&at, 2, '.', &slot) < 0 ||
+        hex(&at, 1, '\0', &function) < 0 || slot > 31 || function > 7)
+        return -EINVAL;
+    snprintf(ret, PCI_ADDRESS_MAX, "%04x:%02x:%02x.%x", domain, bus, slot, function);
+    return 0;
+}
+
+static char *attribute(const char *sys, const char *address, const char *name)
+{
+    AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/%s", sys, address, name);
+    char *text = NULL;
+    size_t len;
+
+    return file_read_all(path, ATTRIBUTE_MAX, &text, &len) < 0 ? NULL : text;
+}
+
+/* The last part of what a link leads to. */
+static int link_name(const char *path, char *ret, size_t size)
+{
+    char target[PATH_MAX];
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+
+    if (n < 0)
+        return -errno;
+    target[n] = '\0';
+    const char *slash = strrchr(target, '/'), *name = slash ? slash + 1 : target;
+    if (strlen(name) >= size)
+        return -ENAMETOOLONG;
+    strcpy(ret, name);
+    return 0;
+}
+
+static int virtual_function(const char *sys, const char *address, const char *number,
+                            char ret[static PCI_ADDRESS_MAX], struct err *err)
+{
+    char name[64];
+    uint64_t n;
+
+    if (str_to_u64(number, VF_MAX, &n) < 0)
+        return err_set(err, ERR_INVALID, "\"%.32s\" is no number of a virtual function", number);
+    AUTO_FREE char *path =
+        str_format("%s/bus/pci/devices/%s/virtfn%llu", sys, address, (unsigned long long)n);
+    if (link_name(path, name, sizeof(name)) < 0 || pci_address(name, ret) < 0)
+        return err_set(err, ERR_NOT_FOUND, "PCI device %s has no virtual function %llu", address,
+                       (unsigned long long)n);
+    return 0;
+}
+
+/* "0x8086\n" */
+static int number(const char *sys, const char *address, const char *name, uint16_t *ret)
+{
+    AUTO_FREE char *text = attribute(sys, address, name);
+    const char *at = text ? text : "";
+    unsigned value;
+
+    at += str_starts(at, "0x") ? 2 : 0;
+    if (hex(&at, 4, '\n', &value) < 0)
+        return -EIO;
+    *ret = (uint16_t)value;
+    return 0;
+}
+
+int pci_find(const char *sys, const char *name, struct pci_function *ret, struct err *err)
+{
+    const char *slash = strchr(name, '/');
+    AUTO_FREE char *first = str_ndup(name, slash ? (size_t)(slash - name) : strlen(name));
+    struct pci_function f = { 0 };
+
+    if (pci_address(first, f.address) < 0)
+        return err_set(err, ERR_INVALID, "\"%.64s\" is no PCI address such as 0000:03:00.0", name);
+    if (slash && virtual_function(sys, f.address, slash + 1, f.address, err) < 0)
+        return -1;
+    AUTO_FREE char *driver = str_format("%s/bus/pci/devices/%s/driver", sys, f.address);
+    if (number(sys, f.address, "vendor", &f.vendor) < 0 ||
+        number(sys, f.address, "device", &f.device) < 0)
+        return err_set(err, ERR_NOT_FOUND, "this host has no PCI device %s", f.address);
+    if (link_name(driver, f.driver, sizeof(f.driver)) < 0)
+        f.driver[0] = '\0';
+    *ret = f;
+    return 0;
+}
+
+/* Its name below vfio-dev: "vfio0". */
+static int cdev_name(const char *sys, const char *address, char *ret, size_t size)
+{
+    AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/vfio-dev", sys, address);
+    DIR *dir = opendir(path);
+    int r = -ENOENT;
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (!str_starts(e->d_name, "vfio") || strlen(e->d_name) >= size)
+            continue;
+        strcpy(ret, e->d_name);
+        r = 0;
+    }
+    if (dir)
+        closedir(dir);
+    return r;
+}
+
+int pci_open(const char *sys, const char *dev, const char *address, int *ret_device,
+             struct err *err)
+{
+    char name[32];
+
+    if (cdev_name(sys, address, name, sizeof(name)) < 0)
+        return err_set(
+            err, ERR_STATE,
+            "PCI device %s: vfio has no character device for it; is it bound to " PCI_DRIVER
+            ", and has the kernel (6.6 or later) CONFIG_VFIO_DEVICE_CDEV?",
+            address);
+    AUTO_FREE char *path = str_format("%s/vfio/devices/%s", dev, name);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+    if (fd < 0)
+        return err_sys(err, errno, "PCI device %s: open %s", address, path);
+    *ret_device = fd;
+    return 0;
+}
+
+int pci_open_iommu(const char *dev, int *ret_fd, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/iommu", dev);
+    int fd = open(path, O_RDWR | O_CLOEXEC);
+
+    if (fd < 0 && (errno == ENOENT || errno == ENODEV))
+        return err_set(err, ERR_STATE,
+                       "%s is not there: is the IOMMU on (intel_iommu=on), and is "
+                       "the module iommufd loaded?",
+                       path);
+    if (fd < 0)
+        return err_sys(err, errno, "open %s", path);
+    *ret_fd = fd;
+    return 0;
+}

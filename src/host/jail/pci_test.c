@@ -1,0 +1,119 @@
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include "host/jail/pci.h"
+
+#include <errno.h>
+#include <string.h>
+#include <unistd.h>
+
+static void lead(struct place *p, const char *name, const char *target)
+{
+    ASSERT_EQ(symlink(target, place_path(p, name)), 0);
+}
+
+/* One with two virtual functions, of which the first is ours; one that belongs to a driver. */
+static void make_host(struct place *p)
+{
+    place_put(p, "bus/pci/devices/0000:03:00.0/vendor", "0x8086\n");
+    place_put(p, "bus/pci/devices/0000:03:00.0/device", "0x1572\n");
+    lead(p, "bus/pci/devices/0000:03:00.0/driver", "../../../bus/pci/drivers/i40e");
+    lead(p, "bus/pci/devices/0000:03:00.0/virtfn0", "../0000:03:02.0");
+    place_put(p, "bus/pci/devices/0000:03:02.0/vendor", "0x8086\n");
+    place_put(p, "bus/pci/devices/0000:03:02.0/device", "0x154c\n");
+    lead(p, "bus/pci/devices/0000:03:02.0/driver", "../../../bus/pci/drivers/vfio-pci");
+    place_put(p, "bus/pci/devices/0000:03:02.0/vfio-dev/vfio7/dev", "511:7\n");
+    place_put(p, "bus/pci/devices/0000:04:00.0/vendor", "rubbish");
+    place_put(p, "dev/vfio/devices/vfio7", "");
+}
+
+TEST(addresses_have_one_form)
+{
+    char out[PCI_ADDRESS_MAX];
+
+    ASSERT_EQ(pci_address("0000:03:00.0", out), 0);
+    ASSERT_STR(out, "0000:03:00.0");
+    ASSERT_EQ(pci_address("3:0.1", out), 0);
+    ASSERT_STR(out, "0000:03:00.1");
+    ASSERT_EQ(pci_address("10000:E1:1f.7", out), 0);
+    ASSERT_STR(out, "10000:e1:1f.7");
+
+    static const char *const bad[] = { "",
+                                       "0000",
+                                       "3",
+                                       "3:0",
+                                       "3:0.",
+                                       "3:0.8",
+                                       "3:20.0",
+                                       "3:0.0x",
+                                       "3:0.0/1",
+                                       "../3:0.0",
+                                       "1:2:3:4.5",
+                                       "0000:3:0",
+                                       ":3:0.0",
+                                       "0000:03:00,0",
+                                       "100:00.0",
+                                       "8086:1572",
+                                       "-3:0.0",
+                                       " 3:0.0",
+                                       "000000000:03:00.0" };
+    for (size_t i = 0; i < sizeof(bad) / sizeof(bad[0]); i++)
+        if (pci_address(bad[i], out) != -EINVAL)
+            tap_fail(__FILE__, __LINE__, "\"%s\" was taken as %s", bad[i], out);
+}
+
+TEST(a_function_is_found_with_its_driver)
+{
+    PLACE(p);
+    struct pci_function f;
+    struct err err = ERR_INIT;
+
+    make_host(&p);
+    ASSERT_OK(pci_find(p.dir, "03:00.0", &f, &err), err);
+    ASSERT_STR(f.address, "0000:03:00.0");
+    ASSERT_EQ(f.vendor, 0x8086);
+    ASSERT_EQ(f.device, 0x1572);
+    ASSERT_STR(f.driver, "i40e");
+    ASSERT_OK(pci_find(p.dir, "0000:03:00.0/0", &f, &err), err);
+    ASSERT_STR(f.address, "0000:03:02.0");
+    ASSERT_STR(f.driver, "vfio-pci");
+}
+
+TEST(what_is_not_there_is_named)
+{
+    PLACE(p);
+    struct pci_function f;
+    struct err err = ERR_INIT;
+
+    make_host(&p);
+    ASSERT_FAIL(pci_find(p.dir, "../../etc", &f, &err), err, ERR_INVALID);
+    ASSERT_FAIL(pci_find(p.dir, "05:00.0", &f, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "0000:05:00.0");
+    ASSERT_FAIL(pci_find(p.dir, "04:00.0", &f, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(pci_find(p.dir, "03:00.0/1", &f, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "virtual function 1");
+    ASSERT_FAIL(pci_find(p.dir, "03:00.0/x", &f, &err), err, ERR_INVALID);
+    ASSERT_FAIL(pci_find(p.dir, "03:00.0/70000", &f, &err), err, ERR_INVALID);
+}
+
+TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
+{
+    PLACE(p);
+    AUTO_FREE char *dev = str_format("%s/dev", p.dir);
+    struct err err = ERR_INIT;
+    int fd = -1;
+
+    make_host(&p);
+    ASSERT_OK(pci_open(p.dir, dev, "0000:03:02.0", &fd, &err), err);
+    fd_close(fd);
+    ASSERT_FAIL(pci_open(p.dir, dev, "0000:03:00.0", &fd, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "vfio-pci");
+    ASSERT_FAIL(pci_open_iommu(dev, &fd, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "iommufd");
+    place_put(&p, "dev/iommu", "");
+    err_clear(&err);
+    ASSERT_OK(pci_open_iommu(dev, &fd, &err), err);
+    fd_close(fd);
+}

@@ -1,0 +1,299 @@
+#include "host/ledger/ledger.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "host/ledger/ledger_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* A line is
+ *     <crc32 of the rest, 8 hex digits> + <id> <kind> <what>\n     about to be created
+ *     <crc32 of the rest, 8 hex digits> - <id>\n                   taken back
+ * Ids rise. One write() each, so that only the last line can be torn. */
+
+struct ledger {
+    char *dir, *path;
+    int fd;
+    uint64_t last_id;
+    uint64_t *open; /* ids of open records, rising */
+    size_t n_open, cap_open;
+    off_t end;        /* of the last whole line */
+    off_t compact_at; /* when it is worth looking */
+};
+
+static const char *const kind_names[LEDGER_KIND_COUNT] = {
+    [LEDGER_PROCESS] = "process", [LEDGER_MOUNT] = "mount",     [LEDGER_NETNS] = "netns",
+    [LEDGER_LINK] = "link",       [LEDGER_INGRESS] = "ingress", [LEDGER_FILE] = "file",
+    [LEDGER_DIR] = "dir",         [LEDGER_CGROUP] = "cgroup",
+};
+
+const char *ledger_kind_name(enum ledger_kind k)
+{
+    return (unsigned)k < LEDGER_KIND_COUNT ? kind_names[k] : "unknown";
+}
+
+int ledger_kind_parse(const char *name, size_t len)
+{
+    for (int k = 0; k < LEDGER_KIND_COUNT; k++)
+        if (strlen(kind_names[k]) == len && memcmp(kind_names[k], name, len) == 0)
+            return k;
+    return -EINVAL;
+}
+
+uint32_t ledger_crc(const char *data, size_t len)
+{
+    uint32_t crc = UINT32_MAX;
+
+    for (size_t i = 0; i < len; i++) {
+        crc ^= (uint8_t)data[i];
+        for (int bit = 0; bit < 8; bit++)
+            crc = (crc >> 1) ^ (UINT32_C(0xedb88320) & -(crc & 1));
+    }
+    return ~crc;
+}
+
+/* A file that a dead owner left: empty of open records it is ours, else gc must come first. */
+static int adopt(struct ledger *l, struct err *err)
+{
+    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
+    struct stat st;
+
+    if (fstat(l->fd, &st) == 0 && st.st_size == 0)
+        return 0; /* ours from the beginning: nothing here may fail and leave it behind */
+    int r = ledger_lines_read(&lines, l->fd);
+    size_t n = lines.n - lines.n_gone;
+
+    if (r < 0)
+        return err_sys(err, -r, "read %s", l->path);
+    if (lines.bad > 0)
+        return err_set(err, ERR_DATA_LOSS, "%s: line %zu is damaged; run 'lcow gc' first", l->path,
+                       lines.first_bad);
+    if (n > 0)
+        return err_set(err, ERR_STATE,
+                       "%s still names %zu things of an owner that died; run 'lcow gc' first",
+                       l->path, n);
+    if (ftruncate(l->fd, 0) < 0)
+        return err_sys(err, errno, "empty %s", l->path);
+    return 0;
+}
+
+int ledger_create(const char *dir, struct ledger **ret, struct err *err)
+{
+    AUTO(ledger_close) struct ledger *l = mem_new(struct ledger);
+    enum ledger_holder holder;
+    int r = -ENOENT;
+
+    l->fd = -1;
+    l->compact_at = LEDGER_COMPACT_BYTES;
+    l->dir = str_dup(dir);
+    l->path = str_format("%s/" LEDGER_FILE_NAME, dir);
+    /* Others remove empty directories, perhaps just before something is in it: make it again. */
+    for (int tries = 0; tries < 16 && r == -ENOENT; tries++) {
+        r = dir_make(dir, 0700);
+        if (r < 0 && r != -ENOENT)
+            return err_sys(err, -r, "make directory %s", dir);
+        if (r == 0)
+            r = ledger_lock(dir, O_CREAT, LEDGER_OWNER, &l->fd, &holder);
+    }
+    if (r == -EWOULDBLOCK && holder == LEDGER_OWNER)
+        return err_set(err, ERR_EXISTS, "%s is in use by a living owner", dir);
+    if (r == -EWOULDBLOCK)
+        return err_set(err, ERR_UNAVAILABLE, "%s is being cleaned up; try again", dir);
+    if (r < 0)
+        return err_sys(err, -r, "open %s", l->path);
+    if (adopt(l, err) < 0)
+        return -1;
+    *ret = TAKE_PTR(l);
+    return 0;
+}
+
+void ledger_close(struct ledger *l)
+{
+    if (!l)
+        return;
+    fd_close(l->fd);
+    free(l->dir);
+    free(l->path);
+    free(l->open);
+    free(l);
+}
+
+const char *ledger_dir(const struct ledger *l)
+{
+    return l->dir;
+}
+
+size_t ledger_open_count(const struct ledger *l)
+{
+    return l->n_open;
+}
+
+/* body: what follows the checksum, without line break. Caller frees. */
+static char *make_line(const char *body)
+{
+    return str_format("%08" PRIx32 " %s\n", ledger_crc(body, strlen(body)), body);
+}
+
+static char *created_line(uint64_t id, enum ledger_kind kind, const char *what)
+{
+    AUTO_FREE char *body = str_format("+ %" PRIu64 " %s %s", id, kind_names[kind], what);
+
+    return make_line(body);
+}
+
+static int append(struct ledger *l, const char *line, struct err *err)
+{
+    size_t len = strlen(line);
+    ssize_t n;
+
+    do
+        n = write(l->fd, line, len);
+    while (n < 0 && errno == EINTR);
+    if (n == (ssize_t)len) {
+        l->end += n;
+        return 0;
+    }
+    int why = n < 0 ? errno : ENOSPC;
+
+    /* Half a line must not stand before the next one. If that fails too, the line is the last
+     * one for good: every later append fails the same way. */
+    if (n > 0 && ftruncate(l->fd, l->end) < 0)
+        why = errno;
+    if (why == ENOSPC || why == EDQUOT || why == EFBIG)
+        return err_set(err, ERR_EXHAUSTED, "record in %s: no space left; free some there", l->path);
+    return err_sys(err, why, "record in %s", l->path);
+}
+
+int ledger_check(enum ledger_kind kind, const char *what, struct err *err)
+{
+    if (strlen(what) > LEDGER_WHAT_MAX || strpbrk(what, "\r\n"))
+        return err_set(err, ERR_INVALID, "ledger: a %s record of %zu bytes%s is not possible",
+                       ledger_kind_name(kind), strlen(what),
+                       strpbrk(what, "\r\n") ? " with line breaks" : "");
+    if (kind == LEDGER_PROCESS)
+        return 0;
+    /* What is removed later as root must be named beyond doubt. */
+    if (what[0] != '/' || what[1] == '\0' || what[1] == '/' || strstr(what, "/../") ||
+        str_ends(what, "/..") || str_ends(what, "/"))
+        return err_set(err, ERR_INVALID, "ledger: \"%s\" is no plain absolute path", what);
+    return 0;
+}
+
+int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
+                struct err *err)
+{
+    uint64_t id = l->last_id + 1;
+
+    if (ledger_check(kind, what, err) < 0)
+        return -1;
+    AUTO_FREE char *line = created_line(id, kind, what);
+    if (append(l, line, err) < 0)
+        return -1;
+    l->last_id = id;
+    l->open = mem_grow(l->open, l->n_open, &l->cap_open, sizeof(*l->open));
+    l->open[l->n_open++] = id;
+    *ret_id = id;
+    return 0;
+}
+
+/* --- writing it anew --- */
+
+/* All open records, unless the file says something else than we know: then it stays as it is. */
+static int write_open(const struct ledger *l, int fd, off_t *ret_end)
+{
+    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    int r = ledger_lines_read(&lines, l->fd);
+
+    if (r < 0)
+        return r;
+    if (lines.bad > 0 || lines.n - lines.n_gone != l->n_open)
+        return -EBADMSG;
+    for (size_t i = 0; i < lines.n; i++)
+        if (lines.v[i].what) {
+            AUTO_FREE char *line = created_line(lines.v[i].id, lines.v[i].kind, lines.v[i].what);
+            sbuf_adds(&text, line);
+        }
+    *ret_end = (off_t)text.len;
+    return fd_write_full(fd, text.data, text.len);
+}
+
+/* The new file is ours before it has the name: at no moment is there a ledger without an owner, or
+ * one that is not whole. Whoever has opened the old one finds that the name is another's now. */
+static int replace(struct ledger *l, const char *path)
+{
+    AUTO_FD int fd = open(path, O_RDWR | O_APPEND | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    off_t end = 0;
+    int r = fd < 0 ? -errno : write_open(l, fd, &end);
+
+    if (r == 0)
+        r = ledger_own(fd);
+    if (r == 0 && rename(path, l->path) < 0)
+        r = -errno;
+    if (r < 0)
+        return r;
+    fd_close(l->fd);
+    l->fd = TAKE_FD(fd);
+    l->end = end;
+    return 0;
+}
+
+/* Not needed for what it says, so a failure is none: it is tried again at twice the length. */
+static void compact(struct ledger *l)
+{
+    AUTO_FREE char *path = str_format("%s/" LEDGER_NEW_NAME, l->dir);
+
+    (void)unlink(path); /* an owner may have died here */
+    if (replace(l, path) < 0)
+        (void)unlink(path);
+    l->compact_at = 2 * l->end < LEDGER_COMPACT_BYTES ? LEDGER_COMPACT_BYTES : 2 * l->end;
+}
+
+int ledger_forget(struct ledger *l, uint64_t id, struct err *err)
+{
+    size_t i = 0;
+
+    while (i < l->n_open && l->open[i] != id)
+        i++;
+    if (i == l->n_open)
+        return err_set(err, ERR_NOT_FOUND, "ledger %s has no open record %" PRIu64, l->path, id);
+    AUTO_FREE char *body = str_format("- %" PRIu64, id), *line = make_line(body);
+    if (append(l, line, err) < 0)
+        return -1;
+    memmove(&l->open[i], &l->open[i + 1], (l->n_open - i - 1) * sizeof(*l->open));
+    l->n_open--;
+    if (l->end >= l->compact_at)
+        compact(l);
+    return 0;
+}
+
+void ledger_drop_parent(const char *dir)
+{
+    AUTO_FREE char *parent = str_dup(dir);
+    char *slash = strrchr(parent, '/');
+
+    if (!slash || slash == parent)
+        return;
+    *slash = '\0';
+    (void)rmdir(parent); /* others live there, or it is gone: both are fine */
+}
+
+int ledger_finish(struct ledger *l, struct err *err)
+{
+    if (l->n_open > 0)
+        return err_set(err, ERR_STATE, "ledger %s still has %zu open records", l->path, l->n_open);
+    AUTO_FREE char *other = str_format("%s/" LEDGER_NEW_NAME, l->dir);
+    (void)unlink(other); /* a dead owner may have left it */
+    if (unlink(l->path) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", l->path);
+    if (rmdir(l->dir) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove directory %s", l->dir);
+    ledger_drop_parent(l->dir);
+    return 0;
+}
