@@ -1,6 +1,5 @@
 #include "base/err.h"
 #include "base/fsm.h"
-#include "base/mem.h"
 #include "harness/tap.h"
 
 enum { CREATED, RUNNING, STOPPED, STATE_COUNT };
@@ -13,9 +12,7 @@ static const struct fsm_edge edges[] = {
     { RUNNING, STOP, STOPPED },
     { CREATED, STOP, STOPPED },
 };
-static const struct fsm machine = {
-    "vm", states, STATE_COUNT, events, EVENT_COUNT, edges, ARRAY_LEN(edges),
-};
+static FSM_DEFINE(machine, "vm", states, STATE_COUNT, events, EVENT_COUNT, edges);
 
 TEST(check_allows_what_the_table_lists_and_nothing_else)
 {

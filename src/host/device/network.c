@@ -25,8 +25,6 @@ const struct network_host network_host_linux = {
 static const char *const state_names[] = { "NotConfigured", "Configured", "Invalid", "TornDown" };
 static const char *const event_names[] = { "be set up", "fail to be set up", "be torn down",
                                            "fail to be torn down" };
-_Static_assert(ARRAY_LEN(state_names) == NETWORK_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(event_names) == NETWORK_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge edges[] = {
     { NETWORK_NONE, NETWORK_EV_ATTACHED, NETWORK_ATTACHED },
@@ -36,16 +34,8 @@ static const struct fsm_edge edges[] = {
     { NETWORK_INVALID, NETWORK_EV_DETACHED, NETWORK_DETACHED },
     { NETWORK_INVALID, NETWORK_EV_DETACH_FAILED, NETWORK_INVALID },
 };
-
-const struct fsm network_fsm = {
-    .name = "network",
-    .states = state_names,
-    .n_states = ARRAY_LEN(state_names),
-    .events = event_names,
-    .n_events = ARRAY_LEN(event_names),
-    .edges = edges,
-    .n_edges = ARRAY_LEN(edges),
-};
+FSM_DEFINE(network_fsm, "network", state_names, NETWORK_STATE_COUNT, event_names, NETWORK_EV_COUNT,
+           edges);
 
 /* --- life --- */
 

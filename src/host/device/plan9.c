@@ -21,8 +21,6 @@
 static const char *const share_states[] = { "Reserved", "Added", "Invalid", "Removed" };
 static const char *const share_events[] = { "be added", "fail to be added", "be removed",
                                             "be dropped" };
-_Static_assert(ARRAY_LEN(share_states) == SHARE_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(share_events) == SHARE_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge share_edges[] = {
     { SHARE_RESERVED, SHARE_EV_ADDED, SHARE_ADDED },
@@ -31,22 +29,12 @@ static const struct fsm_edge share_edges[] = {
     { SHARE_ADDED, SHARE_EV_REMOVED, SHARE_REMOVED },
     { SHARE_INVALID, SHARE_EV_REMOVED, SHARE_REMOVED },
 };
-
-const struct fsm plan9_share_fsm = {
-    .name = "share",
-    .states = share_states,
-    .n_states = ARRAY_LEN(share_states),
-    .events = share_events,
-    .n_events = ARRAY_LEN(share_events),
-    .edges = share_edges,
-    .n_edges = ARRAY_LEN(share_edges),
-};
+FSM_DEFINE(plan9_share_fsm, "share", share_states, SHARE_STATE_COUNT, share_events, SHARE_EV_COUNT,
+           share_edges);
 
 static const char *const mount_states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
 static const char *const mount_events[] = { "be mounted", "fail to be mounted", "be unmounted",
                                             "be dropped" };
-_Static_assert(ARRAY_LEN(mount_states) == SHARE_MOUNT_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(mount_events) == SHARE_MOUNT_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge mount_edges[] = {
     { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_MOUNTED, SHARE_MOUNT_MOUNTED },
@@ -55,16 +43,8 @@ static const struct fsm_edge mount_edges[] = {
     { SHARE_MOUNT_MOUNTED, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
     { SHARE_MOUNT_INVALID, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
 };
-
-const struct fsm plan9_mount_fsm = {
-    .name = "share mount",
-    .states = mount_states,
-    .n_states = ARRAY_LEN(mount_states),
-    .events = mount_events,
-    .n_events = ARRAY_LEN(mount_events),
-    .edges = mount_edges,
-    .n_edges = ARRAY_LEN(mount_edges),
-};
+FSM_DEFINE(plan9_mount_fsm, "share mount", mount_states, SHARE_MOUNT_STATE_COUNT, mount_events,
+           SHARE_MOUNT_EV_COUNT, mount_edges);
 
 struct share {
     struct list node;

@@ -17,8 +17,6 @@
 static const char *const states[] = { "Reserved", "Attached", "Ejected", "Invalid", "Detached" };
 static const char *const events[] = { "be attached", "fail to be attached", "be ejected",
                                       "be removed", "be dropped" };
-_Static_assert(ARRAY_LEN(states) == DISK_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(events) == DISK_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge edges[] = {
     { DISK_RESERVED, DISK_EV_ATTACHED, DISK_ATTACHED },
@@ -28,16 +26,7 @@ static const struct fsm_edge edges[] = {
     { DISK_EJECTED, DISK_EV_REMOVED, DISK_DETACHED },
     { DISK_INVALID, DISK_EV_REMOVED, DISK_DETACHED },
 };
-
-const struct fsm scsi_disk_fsm = {
-    .name = "disk",
-    .states = states,
-    .n_states = ARRAY_LEN(states),
-    .events = events,
-    .n_events = ARRAY_LEN(events),
-    .edges = edges,
-    .n_edges = ARRAY_LEN(edges),
-};
+FSM_DEFINE(scsi_disk_fsm, "disk", states, DISK_STATE_COUNT, events, DISK_EV_COUNT, edges);
 
 #define LOOK_NS (2 * NS_PER_S)
 

@@ -15,8 +15,6 @@
 static const char *const states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
 static const char *const events[] = { "be mounted", "fail to be mounted", "be unmounted",
                                       "be dropped" };
-_Static_assert(ARRAY_LEN(states) == MOUNT_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(events) == MOUNT_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge edges[] = {
     { MOUNT_RESERVED, MOUNT_EV_MOUNTED, MOUNT_MOUNTED },
@@ -25,16 +23,7 @@ static const struct fsm_edge edges[] = {
     { MOUNT_MOUNTED, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
     { MOUNT_INVALID, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
 };
-
-const struct fsm scsi_mount_fsm = {
-    .name = "disk mount",
-    .states = states,
-    .n_states = ARRAY_LEN(states),
-    .events = events,
-    .n_events = ARRAY_LEN(events),
-    .edges = edges,
-    .n_edges = ARRAY_LEN(edges),
-};
+FSM_DEFINE(scsi_mount_fsm, "disk mount", states, MOUNT_STATE_COUNT, events, MOUNT_EV_COUNT, edges);
 
 static size_t count(const char *const *v)
 {

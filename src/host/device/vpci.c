@@ -16,8 +16,6 @@
 static const char *const states[] = { "Reserved", "Assigned", "Ready", "Invalid", "Removed" };
 static const char *const events[] = { "be assigned", "be confirmed", "fail", "be removed",
                                       "be dropped" };
-_Static_assert(ARRAY_LEN(states) == VPCI_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(events) == VPCI_EV_COUNT, "a name for each event");
 
 static const struct fsm_edge edges[] = {
     { VPCI_RESERVED, VPCI_EV_ASSIGNED, VPCI_ASSIGNED },
@@ -28,16 +26,7 @@ static const struct fsm_edge edges[] = {
     { VPCI_READY, VPCI_EV_REMOVED, VPCI_REMOVED },
     { VPCI_INVALID, VPCI_EV_REMOVED, VPCI_REMOVED },
 };
-
-const struct fsm vpci_fsm = {
-    .name = "vPCI device",
-    .states = states,
-    .n_states = ARRAY_LEN(states),
-    .events = events,
-    .n_events = ARRAY_LEN(events),
-    .edges = edges,
-    .n_edges = ARRAY_LEN(edges),
-};
+FSM_DEFINE(vpci_fsm, "vPCI device", states, VPCI_STATE_COUNT, events, VPCI_EV_COUNT, edges);
 
 struct device {
     struct list node;
