@@ -14,47 +14,6 @@
 
 #define CONNECT_NS (5 * NS_PER_S) /* it is all in one kernel */
 
-/* --- NICs --- */
-
-static int add_nic(struct ctx *ctx, struct handlers *h, const struct bridge_network *b,
-                   struct err *err)
-{
-    AUTO_FREE struct nets_address *addresses = mem_zalloc((b->n_ips + 1) * sizeof(*addresses));
-    AUTO_FREE struct nets_route *routes = mem_zalloc((b->n_routes + 1) * sizeof(*routes));
-    AUTO_FREE struct nets_neighbour *neighbours =
-        mem_zalloc((b->n_neighbours + 1) * sizeof(*neighbours));
-
-    for (size_t i = 0; i < b->n_ips; i++)
-        addresses[i] = (struct nets_address){ b->ips[i].address, b->ips[i].prefix };
-    for (size_t i = 0; i < b->n_routes; i++)
-        routes[i] = (struct nets_route){ .destination = b->routes[i].destination,
-                                         .next_hop = b->routes[i].next_hop,
-                                         .source = b->routes[i].source,
-                                         .metric = b->routes[i].metric,
-                                         .mtu = b->routes[i].mtu,
-                                         .on_link = b->routes[i].on_link,
-                                         .link_scope = b->routes[i].link_scope };
-    for (size_t i = 0; i < b->n_neighbours; i++)
-        neighbours[i] = (struct nets_neighbour){ b->neighbours[i].address, b->neighbours[i].mac };
-
-    const struct nets_nic nic = { .ns = b->namespace_id,
-                                  .id = b->id,
-                                  .mac = b->mac,
-                                  .name = b->name,
-                                  .mtu = b->mtu,
-                                  .encap_overhead = b->encap_overhead,
-                                  .addresses = addresses,
-                                  .n_addresses = b->n_ips,
-                                  .routes = routes,
-                                  .n_routes = b->n_routes,
-                                  .neighbours = neighbours,
-                                  .n_neighbours = b->n_neighbours,
-                                  .dns_search = b->dns_search,
-                                  .dns_servers = b->dns_servers };
-
-    return nets_add(ctx, h->nets, &nic, err);
-}
-
 int handlers_network(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
                      struct err *err)
 {
@@ -69,7 +28,7 @@ int handlers_network(struct ctx *ctx, struct handlers *h, const struct bridge_mo
         return err_set(err, ERR_UNIMPLEMENTED,
                        "NIC %.64s: policy based routing and assigned devices are not supported",
                        b->id);
-    return add_nic(ctx, h, b, err);
+    return nets_add(ctx, h->nets, b, err);
 }
 
 /* --- ports --- */

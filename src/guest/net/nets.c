@@ -182,16 +182,16 @@ static struct nic *find_nic(const struct netns *s, const char *id)
 
 static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic *nic, struct err *err)
 {
-    struct rtnl_link link;
+    struct rtnl_link device;
 
-    if (make(ctx, n, s, err) < 0 || nic_await(ctx, nic->mac, &link, err) < 0)
+    if (make(ctx, n, s, err) < 0 || nic_await(ctx, nic->mac, &device, err) < 0)
         return -1;
     if (!nic->name[0])
-        snprintf(nic->name, sizeof(nic->name), "%s", link.name);
-    return nic_move(ctx, nic, &link, s->fd, err);
+        snprintf(nic->name, sizeof(nic->name), "%s", device.name);
+    return nic_move(ctx, nic, &device, s->fd, err);
 }
 
-static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct nets_nic *in,
+static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct bridge_network *in,
                struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.add", err);
@@ -218,9 +218,9 @@ static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct ne
     return 0;
 }
 
-int nets_add(struct ctx *ctx, struct nets *n, const struct nets_nic *nic, struct err *err)
+int nets_add(struct ctx *ctx, struct nets *n, const struct bridge_network *nic, struct err *err)
 {
-    struct netns *s = need(n, nic->ns, err);
+    struct netns *s = need(n, nic->namespace_id, err);
 
     if (!s)
         return -1;

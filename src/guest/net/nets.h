@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct bridge_network;
 struct ctx;
 struct err;
 struct loop;
@@ -26,36 +27,11 @@ AUTO_DEFINE(struct nets *, nets_free);
  * ready. */
 int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err);
 
-/* Texts as inet_pton takes them; "" where there is none. All borrowed during the call. */
-struct nets_address {
-    const char *text;
-    uint8_t prefix;
-};
-struct nets_route {
-    const char *destination, *next_hop, *source;
-    uint32_t metric, mtu;
-    bool on_link, link_scope;
-};
-struct nets_neighbour {
-    const char *text, *mac;
-};
-struct nets_nic {
-    const char *ns, *id;
-    const char *mac; /* six pairs of hex digits, with ':' or '-' */
-    /* Of the interface in the pod. "": the original's host asks, which names none; then the kernel
-     * makes the routes to the addresses' nets by itself, else only those named are made. */
-    const char *name;
-    uint32_t mtu;            /* 0: leave */
-    uint16_t encap_overhead; /* taken off the MTU */
-    const struct nets_address *addresses;
-    const struct nets_route *routes;
-    const struct nets_neighbour *neighbours;
-    size_t n_addresses, n_routes, n_neighbours;
-    const char *dns_search, *dns_servers; /* comma-separated */
-};
-/* Waits for the device to appear, moves it to the namespace and configures it. ERR_EXISTS: the id
- * is in use. A failure leaves the namespace as it was, with the device down. */
-int nets_add(struct ctx *ctx, struct nets *n, const struct nets_nic *nic, struct err *err);
+/* Waits for the device to appear, moves it to the namespace and configures it. Without a name the
+ * original's host asks: then the kernel makes the routes to the addresses' nets by itself, else
+ * only those named are made. ERR_EXISTS: the id is in use. A failure leaves the namespace as it
+ * was, with the device down. */
+int nets_add(struct ctx *ctx, struct nets *n, const struct bridge_network *nic, struct err *err);
 /* Takes it down, so that the device can be pulled. Unknown names: success. */
 int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err);
 

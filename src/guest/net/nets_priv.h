@@ -9,6 +9,7 @@
 #include "base/netlink.h"
 #include "base/str.h"
 #include "guest/net/nets.h"
+#include "proto/bridge.h"
 #include "proto/rtnl.h"
 
 #include <errno.h>
@@ -30,7 +31,7 @@ struct nic {
     size_t n_addresses, n_routes, n_neighbours;
 };
 /* Reads the texts. ERR_INVALID names what is wrong. */
-int nic_parse(const struct nets_nic *in, struct nic **ret, struct err *err);
+int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err);
 void nic_free(struct nic *n);
 AUTO_DEFINE(struct nic *, nic_free);
 struct nic *nic_copy(const struct nic *n);
@@ -38,7 +39,7 @@ struct nic *nic_copy(const struct nic *n);
 /* Waits until a device with this MAC is in our own namespace. *ret: its index and name. */
 int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err);
 /* Moves the device there and configures it. Waits. */
-int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *link, int netns,
+int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *device, int netns,
              struct err *err);
 /* Takes it down. One that is gone: success. Waits. */
 int nic_lower(struct ctx *ctx, const struct nic *n, int netns, struct err *err);

@@ -54,8 +54,8 @@ __attribute__((format(printf, 2, 3))) static char *in_ns(const char *path, const
     return sbuf_take(&b);
 }
 
-static const struct nets_address addresses[] = { { "10.1.0.2", 24 }, { "fd00:1::2", 64 } };
-static const struct nets_route routes[] = {
+static struct bridge_ip addresses[] = { { "10.1.0.2", 24 }, { "fd00:1::2", 64 } };
+static struct bridge_route routes[] = {
     { .destination = "10.1.0.1/32", .next_hop = "", .source = "10.1.0.2", .link_scope = true },
     { .destination = "10.1.0.0/24", .next_hop = "10.1.0.1", .source = "" },
     { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "", .metric = 7 },
@@ -64,29 +64,29 @@ static const struct nets_route routes[] = {
     { .destination = "fd00:1::/64", .next_hop = "", .source = "", .metric = 256 },
     { .destination = "::/0", .next_hop = "fd00:1::1", .source = "", .mtu = 1300 },
 };
-static const struct nets_neighbour neighbours[] = { { "169.254.1.1", "02-00-00-00-00-09" } };
+static struct bridge_neighbour neighbours[] = { { "169.254.1.1", "02-00-00-00-00-09" } };
 
-static struct nets_nic nic(void)
+static struct bridge_network nic(void)
 {
-    return (struct nets_nic){ .ns = "pod1",
-                              .id = "n1",
-                              .mac = "02-00-00-00-01-02",
-                              .name = "eth0",
-                              .mtu = 1400,
-                              .addresses = addresses,
-                              .n_addresses = ARRAY_LEN(addresses),
-                              .routes = routes,
-                              .n_routes = ARRAY_LEN(routes),
-                              .neighbours = neighbours,
-                              .n_neighbours = 1,
-                              .dns_search = "a.example,b.example",
-                              .dns_servers = "10.0.0.10" };
+    return (struct bridge_network){ .namespace_id = "pod1",
+                                    .id = "n1",
+                                    .mac = "02-00-00-00-01-02",
+                                    .name = "eth0",
+                                    .mtu = 1400,
+                                    .ips = addresses,
+                                    .n_ips = ARRAY_LEN(addresses),
+                                    .routes = routes,
+                                    .n_routes = ARRAY_LEN(routes),
+                                    .neighbours = neighbours,
+                                    .n_neighbours = 1,
+                                    .dns_search = "a.example,b.example",
+                                    .dns_servers = "10.0.0.10" };
 }
 
 TEST_FIBER(a_device_is_moved_and_configured_and_goes)
 {
     struct err err = ERR_INIT;
-    struct nets_nic n = nic();
+    struct bridge_network n = nic();
     AUTO_FREE char *path = NULL, *search = NULL, *servers = NULL;
 
     begin();
@@ -172,11 +172,11 @@ TEST_FIBER(a_namespace_made_ahead_is_the_first_pods)
 /* No names, no routes of its own: the kernel makes those to the addresses' nets. */
 TEST_FIBER(the_originals_host_is_understood)
 {
-    static const struct nets_route one[] = {
+    static struct bridge_route one[] = {
         { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "" },
         { .destination = "::/0", .next_hop = "::", .source = "" }, /* leads nowhere: none */
     };
-    struct nets_nic n = nic();
+    struct bridge_network n = nic();
     struct err err = ERR_INIT;
     AUTO_FREE char *path = NULL;
 
@@ -198,7 +198,7 @@ TEST_FIBER(the_originals_host_is_understood)
     ASSERT_HAS(out, "default via 10.1.0.1");
     ASSERT(!strstr(out, "default via ::"));
     n.id = "n2";
-    n.n_addresses = 0;
+    n.n_ips = 0;
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_UNIMPLEMENTED);
     nets_release(nets, "pod1");
 }
@@ -211,7 +211,7 @@ static void plug_later(void *arg)
 
 TEST_FIBER(a_device_that_comes_late_is_waited_for)
 {
-    struct nets_nic n = nic();
+    struct bridge_network n = nic();
     struct err err = ERR_INIT;
     struct group g;
 
@@ -225,7 +225,7 @@ TEST_FIBER(a_device_that_comes_late_is_waited_for)
 
 TEST_FIBER(a_device_that_never_comes_is_said)
 {
-    struct nets_nic n = nic();
+    struct bridge_network n = nic();
     struct err err = ERR_INIT;
 
     begin();
@@ -237,11 +237,15 @@ TEST_FIBER(a_device_that_never_comes_is_said)
 
 TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
 {
-    static const struct nets_address bad_ip = { "10.1.0.2", 33 };
-    static const struct nets_route bad_route = { "10.0.0.0", "", "", 0, 0, false, false },
-                                   lost = { "192.0.2.0/24", "", "203.0.113.9", 0, 0, false, false };
-    static const struct nets_neighbour bad_mac = { "10.0.0.1", "02:00" };
-    struct nets_nic n;
+    static struct bridge_ip bad_ip = { "10.1.0.2", 33 };
+    static struct bridge_route bad_route = { .destination = "10.0.0.0",
+                                             .next_hop = "",
+                                             .source = "" },
+                               lost = { .destination = "192.0.2.0/24",
+                                        .next_hop = "",
+                                        .source = "203.0.113.9" };
+    static struct bridge_neighbour bad_mac = { "10.0.0.1", "02:00" };
+    struct bridge_network n;
     struct err err = ERR_INIT;
     AUTO_FREE char *path = NULL;
 
@@ -257,11 +261,11 @@ TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
     n.name = "a/b";
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
     n = nic();
-    n.ns = "../x";
+    n.namespace_id = "../x";
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
     n = nic();
-    n.addresses = &bad_ip;
-    n.n_addresses = 1;
+    n.ips = &bad_ip;
+    n.n_ips = 1;
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
     n = nic();
     n.routes = &bad_route;
@@ -283,7 +287,7 @@ TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
 
 TEST_FIBER(a_port_is_reached_on_loopback_and_on_the_address)
 {
-    struct nets_nic n = nic();
+    struct bridge_network n = nic();
     struct err err = ERR_INIT;
     AUTO_FREE char *path = NULL;
     int fd = -1;

@@ -45,16 +45,16 @@ static bool name_ok(const char *name)
     return true;
 }
 
-static int parse_addresses(const struct nets_nic *in, struct nic *n, struct err *err)
+static int parse_addresses(const struct bridge_network *in, struct nic *n, struct err *err)
 {
-    n->addresses = mem_zalloc((in->n_addresses + 1) * sizeof(*n->addresses));
-    for (size_t i = 0; i < in->n_addresses; i++) {
+    n->addresses = mem_zalloc((in->n_ips + 1) * sizeof(*n->addresses));
+    for (size_t i = 0; i < in->n_ips; i++) {
         struct rtnl_address *a = &n->addresses[n->n_addresses];
-        const struct nets_address *from = &in->addresses[i];
+        const struct bridge_ip *from = &in->ips[i];
 
-        if (rtnl_ip_parse(from->text, &a->ip) < 0 || !a->ip.family ||
+        if (rtnl_ip_parse(from->address, &a->ip) < 0 || !a->ip.family ||
             from->prefix > (a->ip.family == AF_INET ? 32 : 128))
-            return err_set(err, ERR_INVALID, "\"%.64s/%u\" is no address", from->text,
+            return err_set(err, ERR_INVALID, "\"%.64s/%u\" is no address", from->address,
                            from->prefix);
         a->prefix = from->prefix;
         a->flags =
@@ -71,7 +71,7 @@ static bool is_zero(const struct rtnl_ip *ip)
     return ip->family && memcmp(ip->bytes, zero, sizeof(zero)) == 0;
 }
 
-static int parse_route(const struct nets_route *from, struct rtnl_route *to, struct err *err)
+static int parse_route(const struct bridge_route *from, struct rtnl_route *to, struct err *err)
 {
     if (rtnl_prefix_parse(from->destination, &to->destination, &to->prefix) < 0)
         return err_set(err, ERR_INVALID, "route to \"%.64s\": no prefix", from->destination);
@@ -91,7 +91,7 @@ static int parse_route(const struct nets_route *from, struct rtnl_route *to, str
 }
 
 /* As the original: a default route that leads nowhere is none. */
-static int parse_routes(const struct nets_nic *in, struct nic *n, struct err *err)
+static int parse_routes(const struct bridge_network *in, struct nic *n, struct err *err)
 {
     n->routes = mem_zalloc((in->n_routes + 1) * sizeof(*n->routes));
     for (size_t i = 0; i < in->n_routes; i++) {
@@ -106,14 +106,14 @@ static int parse_routes(const struct nets_nic *in, struct nic *n, struct err *er
     return 0;
 }
 
-static int parse_neighbours(const struct nets_nic *in, struct nic *n, struct err *err)
+static int parse_neighbours(const struct bridge_network *in, struct nic *n, struct err *err)
 {
     n->neighbours = mem_zalloc((in->n_neighbours + 1) * sizeof(*n->neighbours));
     for (size_t i = 0; i < in->n_neighbours; i++) {
         struct rtnl_neighbour *b = &n->neighbours[i];
 
-        if (rtnl_ip_parse(in->neighbours[i].text, &b->ip) < 0 || !b->ip.family)
-            return err_set(err, ERR_INVALID, "\"%.64s\" is no address", in->neighbours[i].text);
+        if (rtnl_ip_parse(in->neighbours[i].address, &b->ip) < 0 || !b->ip.family)
+            return err_set(err, ERR_INVALID, "\"%.64s\" is no address", in->neighbours[i].address);
         if (parse_mac(in->neighbours[i].mac, b->mac, err) < 0)
             return -1;
         n->n_neighbours++;
@@ -121,27 +121,26 @@ static int parse_neighbours(const struct nets_nic *in, struct nic *n, struct err
     return 0;
 }
 
-static int check(const struct nets_nic *in, struct nic *n, struct err *err)
+static int check(const struct bridge_network *in, struct nic *n, struct err *err)
 {
-    uint8_t link[6];
+    uint8_t ours[6];
 
     if (parse_mac(in->mac, n->mac, err) < 0)
         return -1;
-    if (parse_mac(LINK_GUEST_MAC, link, err) == 0 && memcmp(link, n->mac, sizeof(link)) == 0)
+    if (parse_mac(LINK_GUEST_MAC, ours, err) == 0 && memcmp(ours, n->mac, sizeof(ours)) == 0)
         return err_set(err, ERR_INVALID, "%s is the link to the host", in->mac);
     if (!in->id[0] || strlen(in->id) > 128 || !name_ok(in->name) || in->mtu > MTU_MAX)
         return err_set(err, ERR_INVALID, "NIC \"%.64s\": id, name or MTU is none", in->id);
-    if (in->n_addresses > PER_NIC_MAX || in->n_routes > PER_NIC_MAX ||
-        in->n_neighbours > PER_NIC_MAX || strlen(in->dns_search) > DNS_MAX ||
-        strlen(in->dns_servers) > DNS_MAX)
+    if (in->n_ips > PER_NIC_MAX || in->n_routes > PER_NIC_MAX || in->n_neighbours > PER_NIC_MAX ||
+        strlen(in->dns_search) > DNS_MAX || strlen(in->dns_servers) > DNS_MAX)
         return err_set(err, ERR_EXHAUSTED, "NIC %s: more than %d of a kind", in->id, PER_NIC_MAX);
-    if (!in->name[0] && in->n_addresses == 0)
+    if (!in->name[0] && in->n_ips == 0)
         return err_set(err, ERR_UNIMPLEMENTED, "NIC %s has no address, and there is no DHCP here",
                        in->id);
     return 0;
 }
 
-int nic_parse(const struct nets_nic *in, struct nic **ret, struct err *err)
+int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err)
 {
     AUTO(nic_free) struct nic *n = mem_new(struct nic);
 

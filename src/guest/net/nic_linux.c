@@ -20,7 +20,7 @@
 
 struct wanted {
     const uint8_t *mac;
-    struct rtnl_link *link;
+    struct rtnl_link *device;
     bool found;
 };
 
@@ -31,13 +31,13 @@ static int look(void *arg, uint16_t type, const uint8_t *body, size_t len)
 
     if (type == RTM_NEWLINK && rtnl_read_link(body, len, &l) == 0 && l.has_mac &&
         memcmp(l.mac, w->mac, sizeof(l.mac)) == 0) {
-        *w->link = l;
+        *w->device = l;
         w->found = true;
     }
     return 0;
 }
 
-static int find_link(struct wanted *w, struct err *err)
+static int find_device(struct wanted *w, struct err *err)
 {
     AUTO_FD int fd = nl_open(NETLINK_ROUTE, 0);
     struct nl_msg m;
@@ -63,13 +63,13 @@ static void drain(int fd)
 int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, APPEAR_NS);
-    struct wanted w = { .mac = mac, .link = ret };
+    struct wanted w = { .mac = mac, .device = ret };
     AUTO_FD int news = nl_open(NETLINK_ROUTE, RTMGRP_LINK); /* before the first look */
 
     if (news < 0)
         return err_sys(err, -news, "listen for network devices");
     for (;;) {
-        if (find_link(&w, err) < 0)
+        if (find_device(&w, err) < 0)
             return -1;
         if (w.found)
             return 0;
@@ -83,7 +83,7 @@ int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, stru
 
 struct job {
     struct nic *nic;
-    struct rtnl_link link;
+    struct rtnl_link device;
     int netns, fd, family;
 };
 
@@ -127,7 +127,7 @@ static int enter(struct job *j, int *ret_rtnl, struct err *err)
     return *ret_rtnl < 0 ? err_sys(err, -*ret_rtnl, "open netlink") : 0;
 }
 
-static int change_link(int rtnl, const struct rtnl_link_change *c)
+static int change_device(int rtnl, const struct rtnl_link_change *c)
 {
     struct nl_msg m;
 
@@ -138,13 +138,13 @@ static int change_link(int rtnl, const struct rtnl_link_change *c)
 /* Before the thread enters the namespace: the device is still in ours. */
 static int move(struct job *j, struct err *err)
 {
-    const struct rtnl_link_change c = { .index = j->link.index,
+    const struct rtnl_link_change c = { .index = j->device.index,
                                         .name = j->nic->name,
                                         .netns = j->netns };
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
-    int r = rtnl < 0 ? rtnl : change_link(rtnl, &c);
+    int r = rtnl < 0 ? rtnl : change_device(rtnl, &c);
 
-    return r < 0 ? err_sys(err, -r, "move %s to the pod as %s", j->link.name, j->nic->name) : 0;
+    return r < 0 ? err_sys(err, -r, "move %s to the pod as %s", j->device.name, j->nic->name) : 0;
 }
 
 /* The host's kernel has asked already whether an address is free. */
@@ -158,10 +158,10 @@ static void set_ipv6(const char *name)
     }
 }
 
-static int raise_link(struct job *j, int rtnl, int index, struct err *err)
+static int raise_device(struct job *j, int rtnl, int index, struct err *err)
 {
     const struct nic *n = j->nic;
-    uint32_t mtu = n->mtu ? n->mtu : j->link.mtu;
+    uint32_t mtu = n->mtu ? n->mtu : j->device.mtu;
 
     if (n->encap_overhead >= mtu)
         return err_set(err, ERR_INVALID, "an overhead of %u leaves nothing of an MTU of %u",
@@ -169,7 +169,7 @@ static int raise_link(struct job *j, int rtnl, int index, struct err *err)
     const struct rtnl_link_change c = {
         .index = index, .up = true, .mtu = mtu - n->encap_overhead, .netns = -1
     };
-    int r = change_link(rtnl, &c);
+    int r = change_device(rtnl, &c);
     return r < 0 ? err_sys(err, -r, "raise %s with an MTU of %u", n->name, c.mtu) : 0;
 }
 
@@ -247,19 +247,19 @@ static int move_in_thread(void *arg, struct err *err)
     if (index == 0)
         return err_set(err, ERR_UNAVAILABLE, "%s did not arrive in the pod", j->nic->name);
     set_ipv6(j->nic->name);
-    if (raise_link(j, rtnl, index, err) < 0 || add_addresses(j->nic, rtnl, index, err) < 0 ||
+    if (raise_device(j, rtnl, index, err) < 0 || add_addresses(j->nic, rtnl, index, err) < 0 ||
         add_routes(j->nic, rtnl, index, err) < 0)
         return -1;
     return add_neighbours(j->nic, rtnl, index, err);
 }
 
-int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *link, int netns,
+int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *device, int netns,
              struct err *err)
 {
     AUTO(job_free) struct job *j = job_new(netns);
 
     j->nic = nic_copy(n);
-    j->link = *link;
+    j->device = *device;
     return job_run(ctx, &j, move_in_thread, "configure a NIC", err);
 }
 
@@ -273,7 +273,7 @@ static int lower_in_thread(void *arg, struct err *err)
     const struct rtnl_link_change c = { .index = (int)if_nametoindex(j->nic->name),
                                         .down = true,
                                         .netns = -1 };
-    int r = c.index ? change_link(rtnl, &c) : 0;
+    int r = c.index ? change_device(rtnl, &c) : 0;
     return r < 0 && r != -ENODEV ? err_sys(err, -r, "take %s down", j->nic->name) : 0;
 }
 
@@ -295,7 +295,7 @@ static int make_in_thread(void *arg, struct err *err)
     if (unshare(CLONE_NEWNET) < 0)
         return err_sys(err, errno, "make a network namespace");
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
-    int r = rtnl < 0 ? rtnl : change_link(rtnl, &up);
+    int r = rtnl < 0 ? rtnl : change_device(rtnl, &up);
     if (r < 0)
         return err_sys(err, -r, "raise loopback");
     j->fd = open("/proc/thread-self/ns/net", O_RDONLY | O_CLOEXEC);
