@@ -3,103 +3,61 @@
 #include "base/log.h"
 #include "base/str.h"
 #include <inttypes.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
 
-#define PAGE 4096
 #define SYSCTL_MAX 4096
-#define VALUES_MAX 3
+#define STACK_BYTES (16 * 1024)
+#define THREAD_BYTES (8 * STACK_BYTES) /* kernel/fork.c: an eighth of the memory for stacks */
+#define TCP_BYTES (16 * 4096)          /* net/ipv4/tcp.c: a page for so much; udp.c: two */
 
-/* Up to three numbers, as the kernel's own formulas have them (Linux 6.1). */
-struct limit {
+/* Up to three numbers, as the kernel's own formulas have them (Linux 6.1): total / per * times, at
+ * most max (0: no maximum). */
+static const struct limit {
     const char *path;
     unsigned n;
-    uint64_t (*value)(uint64_t total, unsigned i);
+    struct {
+        uint64_t per, times, max;
+    } v[3];
+} limits[] = {
+    { "kernel/threads-max", 1, { { THREAD_BYTES, 1, 0 } } },
+    /* fs/file_table.c: a tenth of the memory, 1 KiB a file. */
+    { "fs/file-max", 1, { { 10 * 1024, 1, 0 } } },
+    /* fs/notify/inotify: 1 % of the memory, about 1 KiB a watch. */
+    { "fs/inotify/max_user_watches", 1, { { 100 * 1024, 1, 1048576 } } },
+    { "net/ipv4/tcp_mem",
+      3,
+      { { 4 * TCP_BYTES, 3, 0 }, { TCP_BYTES, 1, 0 }, { 4 * TCP_BYTES, 6, 0 } } },
+    { "net/ipv4/udp_mem",
+      3,
+      { { 4 * TCP_BYTES, 6, 0 }, { TCP_BYTES, 2, 0 }, { 4 * TCP_BYTES, 12, 0 } } },
+    { "net/ipv4/tcp_rmem", 3, { { 1, 1, 4096 }, { 1, 1, 131072 }, { 128, 1, 6 << 20 } } },
+    { "net/ipv4/tcp_wmem", 3, { { 1, 1, 4096 }, { 1, 1, 16384 }, { 128, 1, 4 << 20 } } },
 };
 
-/* kernel/fork.c: an eighth of the memory for stacks of 16 KiB. */
-static uint64_t threads(uint64_t total, unsigned i)
+static uint64_t value(const struct limit *l, unsigned i, uint64_t total)
 {
-    return total / (8 * 16 * 1024);
-}
+    uint64_t n = total / l->v[i].per * l->v[i].times;
 
-/* fs/file_table.c: a tenth of the memory, 1 KiB a file. */
-static uint64_t files(uint64_t total, unsigned i)
-{
-    return total / 1024 / 10;
-}
-
-/* fs/notify/inotify: 1 % of the memory, about 1 KiB a watch. */
-static uint64_t watches(uint64_t total, unsigned i)
-{
-    uint64_t n = total / 100 / 1024;
-
-    return n > 1048576 ? 1048576 : n;
-}
-
-/* net/ipv4/tcp.c and udp.c: in pages; a sixteenth, an eighth. */
-static uint64_t tcp_pages(uint64_t total, unsigned i)
-{
-    uint64_t limit = total / PAGE / 16;
-
-    return i == 0 ? limit / 4 * 3 : i == 1 ? limit : limit / 4 * 6;
-}
-
-static uint64_t udp_pages(uint64_t total, unsigned i)
-{
-    return 2 * tcp_pages(total, i);
-}
-
-static uint64_t tcp_receive(uint64_t total, unsigned i)
-{
-    static const uint64_t v[] = { 4096, 131072, 6 << 20 };
-    uint64_t share = total / 128;
-
-    return i == 2 && share < v[2] ? share : v[i];
-}
-
-static uint64_t tcp_send(uint64_t total, unsigned i)
-{
-    static const uint64_t v[] = { 4096, 16384, 4 << 20 };
-    uint64_t share = total / 128;
-
-    return i == 2 && share < v[2] ? share : v[i];
-}
-
-static const struct limit limits[] = {
-    { "kernel/threads-max", 1, threads },          { "fs/file-max", 1, files },
-    { "fs/inotify/max_user_watches", 1, watches }, { "net/ipv4/tcp_mem", 3, tcp_pages },
-    { "net/ipv4/udp_mem", 3, udp_pages },          { "net/ipv4/tcp_rmem", 3, tcp_receive },
-    { "net/ipv4/tcp_wmem", 3, tcp_send },
-};
-
-static unsigned read_values(const char *path, uint64_t v[VALUES_MAX])
-{
-    AUTO_FREE char *text = NULL;
-    size_t len;
-
-    if (file_read_all(path, SYSCTL_MAX, &text, &len) < 0)
-        return 0;
-    int n = sscanf(text, "%" SCNu64 " %" SCNu64 " %" SCNu64, &v[0], &v[1], &v[2]);
-    return n < 0 ? 0 : (unsigned)n;
+    return l->v[i].max && n > l->v[i].max ? l->v[i].max : n;
 }
 
 static void raise_one(const char *root, const struct limit *l, uint64_t total)
 {
-    AUTO_FREE char *path = str_format("%s/%s", root, l->path);
+    AUTO_FREE char *path = str_format("%s/%s", root, l->path), *have = NULL;
     AUTO(sbuf_release) struct sbuf text = { 0 };
-    uint64_t have[VALUES_MAX];
     bool more = false;
+    size_t len;
 
-    if (read_values(path, have) != l->n) /* a kernel without it */
+    if (file_read_all(path, SYSCTL_MAX, &have, &len) < 0) /* a kernel without it */
         return;
+    char *at = have;
     for (unsigned i = 0; i < l->n; i++) {
-        uint64_t want = l->value(total, i);
+        uint64_t old = strtoull(at, &at, 10), new = value(l, i, total);
 
-        more = more || want > have[i];
-        sbuf_addf(&text, "%s%" PRIu64, i ? " " : "", want > have[i] ? want : have[i]);
+        more = more || new > old;
+        sbuf_addf(&text, "%s%" PRIu64, i ? " " : "", new > old ? new : old);
     }
     int r = more ? file_write(path, text.data, text.len, 0644) : 0;
     if (r < 0)
@@ -114,7 +72,7 @@ void limits_raise(const char *root, uint64_t total)
     for (size_t i = 0; i < ARRAY_LEN(limits); i++)
         raise_one(root, &limits[i], total);
     /* For what we start from now on; kernel/fork.c again. */
-    rlim_t want = (rlim_t)(threads(total, 0) / 2);
+    rlim_t want = (rlim_t)(total / THREAD_BYTES / 2);
     if (getrlimit(RLIMIT_NPROC, &have) == 0 && have.rlim_max < want) {
         const struct rlimit nproc = { want, want };
         (void)setrlimit(RLIMIT_NPROC, &nproc); /* root has none anyway */

@@ -8,7 +8,6 @@
 #include <fcntl.h>
 #include <fnmatch.h>
 #include <limits.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -118,10 +117,12 @@ static void look_node(const char *list, const char *name, char type, const char 
     AUTO_FREE char *link = str_format("%s/%s", list, name), *real = realpath(link, NULL);
     struct pci_node n = { .type = type };
     size_t len = strlen(dir);
+    char *colon = NULL;
 
-    if (!real || strncmp(real, dir, len) != 0 || real[len] != '/' ||
-        sscanf(name, "%u:%u", &n.major, &n.minor) != 2)
+    n.major = (unsigned)strtoul(name, &colon, 10);
+    if (!real || strncmp(real, dir, len) != 0 || real[len] != '/' || *colon != ':')
         return;
+    n.minor = (unsigned)strtoul(colon + 1, NULL, 10);
     AUTO_FREE char *path = str_format("%s/uevent", real), *text = NULL;
     size_t size;
 
@@ -155,7 +156,7 @@ int pci_nodes(const char *sys, const char *dir, void (*fn)(void *arg, const stru
     return 0;
 }
 
-static void note_disk(void *arg, const struct pci_node *n)
+static void see_disk(void *arg, const struct pci_node *n)
 {
     *(bool *)arg = *(bool *)arg || n->type == 'b';
 }
@@ -167,5 +168,5 @@ bool pci_lacks_disk(const char *sys, const char *dir)
 
     if (!class || !str_starts(class, CLASS_STORAGE) || !pci_has_driver(dir))
         return false;
-    return pci_nodes(sys, dir, note_disk, &has_disk) == 0 && !has_disk;
+    return pci_nodes(sys, dir, see_disk, &has_disk) == 0 && !has_disk;
 }
