@@ -9,8 +9,7 @@
 #include "guest/bridge/agent.h"
 #include "guest/init/init.h"
 #include "guest/init/modules.h"
-#include "guest/init/power.h"
-#include "guest/runtime/in_root.h"
+#include "guest/storage/in_root.h"
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -81,7 +80,7 @@ static int serve(char **words)
 
     s.opts.started_ns = clock_mono();
     s.opts.load_module = modules_load;
-    s.opts.power_off = power_off;
+    s.opts.power_off = init_power_off;
     set_up_process();
     if (parse_words(words, &s.opts, &s.err) == 0) {
         s.loop = loop_new(NULL);

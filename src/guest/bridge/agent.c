@@ -19,9 +19,9 @@
 #include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/crun.h"
-#include "guest/runtime/process.h"
 #include "guest/runtime/reaper.h"
 #include "guest/runtime/standing.h"
+#include "guest/runtime/vm_process.h"
 #include "guest/storage/scsi.h"
 #include "guest/storage/storage.h"
 #include "proto/link.h"
@@ -50,7 +50,7 @@ struct agent {
     struct crun *crun; /* made ahead in a template: its clones share that memory */
     struct stages stages;
     size_t stages_told;
-    struct fw_cfg_place boot_place;
+    uint16_t boot_key;
     bool negotiated, stopping;
     bool told_host; /* entropy and log are under way */
     bool template;  /* it was one: what is ours alone came with the boot block */
@@ -140,7 +140,7 @@ static int read_boot(void *arg, void *buf, size_t len, struct err *err)
 {
     struct agent *a = arg;
 
-    return fw_cfg_read(LINK_BOOT_FILE, &a->boot_place, buf, len, err);
+    return fw_cfg_read(LINK_BOOT_FILE, &a->boot_key, buf, len, err);
 }
 
 static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
@@ -352,7 +352,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     };
 
     a->handlers.server = server;
-    a->handlers.processes = process_table_new(ctx->loop, link_dialer(a->link));
+    a->handlers.processes = vm_processes_new(ctx->loop, link_dialer(a->link));
     a->handlers.storage = storage_new(a->opts->load_module);
     a->handlers.dialer = link_dialer(a->link);
     a->handlers.nets = containers.nets;
@@ -362,7 +362,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
     int r = server_run(ctx, server, err);
     containers_free(a->handlers.containers);
     storage_free(a->handlers.storage);
-    process_table_free(a->handlers.processes);
+    vm_processes_free(a->handlers.processes);
     return r;
 }
 

@@ -56,12 +56,12 @@ static int locate(const struct fw_cfg_port *port, const char *name, size_t len, 
     return 0;
 }
 
-int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, struct fw_cfg_place *place,
-                     void *buf, size_t len, struct err *err)
+int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, uint16_t *key, void *buf,
+                     size_t len, struct err *err)
 {
-    if (place->key == 0 && locate(port, name, len, &place->key, err) < 0)
+    if (*key == 0 && locate(port, name, len, key, err) < 0)
         return -1;
-    port->select(port->arg, place->key);
+    port->select(port->arg, *key);
     port->read(port->arg, buf, len);
     return 0;
 }
@@ -78,14 +78,13 @@ static void port_read(void *arg, void *buf, size_t len)
     __asm__ volatile("cld; rep insb" : "+D"(buf), "+c"(len) : "d"((uint16_t)PORT_DATA) : "memory");
 }
 
-int fw_cfg_read(const char *name, struct fw_cfg_place *place, void *buf, size_t len,
-                struct err *err)
+int fw_cfg_read(const char *name, uint16_t *key, void *buf, size_t len, struct err *err)
 {
     const struct fw_cfg_port port = { port_select, port_read, NULL };
 
     if (ioperm(PORT_SELECT, 2, 1) < 0)
         return err_sys(err, errno, "access to fw_cfg's ports");
-    int r = fw_cfg_read_from(&port, name, place, buf, len, err);
+    int r = fw_cfg_read_from(&port, name, key, buf, len, err);
     (void)ioperm(PORT_SELECT, 2, 0);
     return r;
 }

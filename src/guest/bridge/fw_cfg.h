@@ -14,16 +14,11 @@ struct fw_cfg_port {
 };
 
 /* ERR_UNAVAILABLE: no such device (not QEMU). ERR_NOT_FOUND: no such file. ERR_INVALID: the
- * directory makes no sense, or the file is not exactly len bytes. */
-struct fw_cfg_place;
-int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, struct fw_cfg_place *place,
-                     void *buf, size_t len, struct err *err);
-/* Where a file was found: its place does not change in the life of a VM, nor from a template to its
- * clones. The directory is 3 KB, each byte of it a port access. */
-struct fw_cfg_place {
-    uint16_t key; /* 0: not known yet */
-};
+ * directory makes no sense, or the file is not exactly len bytes. *key, 0 at first, becomes that of
+ * the file: it does not change in the life of a VM, nor from a template to its clones, and the
+ * directory is 3 KB, each byte of it a port access. */
+int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, uint16_t *key, void *buf,
+                     size_t len, struct err *err);
 /* From the real ports; needs root. Permission to use them is given back each time, since children
  * would inherit it. */
-int fw_cfg_read(const char *name, struct fw_cfg_place *place, void *buf, size_t len,
-                struct err *err);
+int fw_cfg_read(const char *name, uint16_t *key, void *buf, size_t len, struct err *err);

@@ -8,8 +8,7 @@
 #include "base/str.h"
 #include "guest/bridge/handlers_priv.h"
 #include "guest/bridge/stacks.h"
-#include "guest/runtime/process.h"
-#include <signal.h>
+#include "guest/runtime/vm_process.h"
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -50,12 +49,17 @@ int handlers_fail_process(struct err *err)
     }
 }
 
-int handlers_need_container(const struct handlers *h, const struct server_call *call,
-                            struct err *err)
+struct container *handlers_container(const struct handlers *h, const struct server_call *call,
+                                     struct err *err)
 {
-    if (!h->containers || !containers_knows(h->containers, call->req.container_id))
-        return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
-    return 0;
+    struct container *c =
+        h->containers ? containers_get(h->containers, call->req.container_id, err) : NULL;
+
+    if (!c && (!h->containers || err->code == ERR_NOT_FOUND))
+        handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
+    else if (!c)
+        handlers_fail_as(err, BRIDGE_HR_FAIL);
+    return c;
 }
 
 /* --- processes --- */
@@ -69,7 +73,7 @@ static int execute_process(struct ctx *ctx, void *arg, struct server_call *call,
 {
     struct handlers *h = arg;
     const struct bridge_exec *e = &call->req.exec;
-    const struct process_spec spec = {
+    const struct vm_process_spec spec = {
         .argv = e->args,
         .command_line = e->command_line,
         .env = e->env,
@@ -77,13 +81,12 @@ static int execute_process(struct ctx *ctx, void *arg, struct server_call *call,
         .terminal = e->terminal,
         .rows = console_size(e->rows),
         .cols = console_size(e->cols),
-        .want = { e->want_in, e->want_out, e->want_err },
-        .port = { e->ports.in, e->ports.out, e->ports.err },
+        .io = handlers_stdio(e),
     };
 
     if (!e->in_vm && !is_vm(&call->req))
         return handlers_exec(ctx, h, call, err);
-    if (process_exec(ctx, h->processes, &spec, &call->resp.process_id, err) < 0)
+    if (vm_process_exec(ctx, h->processes, &spec, &call->resp.process_id, err) < 0)
         return handlers_fail_as(err, err->code == ERR_INVALID ? BRIDGE_HR_INVALID_ARGUMENT
                                                               : BRIDGE_HR_FAIL);
     return 0;
@@ -97,7 +100,7 @@ static int wait_for_process(struct ctx *ctx, void *arg, struct server_call *call
     if (!is_vm(&call->req))
         return handlers_wait(ctx, h, call, err);
     server_call_forget_request(call);
-    if (process_wait(ctx, h->processes, w.pid, w.timeout_ms, &call->resp.exit_code, err) < 0)
+    if (vm_process_wait(ctx, h->processes, w.pid, w.timeout_ms, &call->resp.exit_code, err) < 0)
         return handlers_fail_process(err);
     return 0;
 }
@@ -108,29 +111,32 @@ static int signal_process(struct ctx *ctx, void *arg, struct server_call *call, 
     const struct bridge_signal *s = &call->req.signal;
     int r;
 
-    if (!is_vm(&call->req) && handlers_need_container(h, call, err) < 0)
-        return -1;
-    if (is_vm(&call->req))
-        r = process_signal(h->processes, s->pid, s->signal, err);
-    else
-        r = container_signal(h->containers, call->req.container_id, s->pid, s->signal, err);
+    if (is_vm(&call->req)) {
+        r = vm_process_signal(h->processes, s->pid, s->signal, err);
+    } else {
+        AUTO(container_unref) struct container *c = handlers_container(h, call, err);
+        if (!c)
+            return -1;
+        r = container_signal(c, s->pid, s->signal, err);
+    }
     return r < 0 ? handlers_fail_process(err) : 0;
 }
 
 static int resize_console(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     struct handlers *h = arg;
-    const struct bridge_resize *r = &call->req.resize;
-    const char *id = call->req.container_id;
-    int result;
+    const struct bridge_resize *s = &call->req.resize;
+    int r;
 
-    if (!is_vm(&call->req) && handlers_need_container(h, call, err) < 0)
-        return -1;
-    if (is_vm(&call->req))
-        result = process_resize(h->processes, r->pid, r->rows, r->cols, err);
-    else
-        result = container_resize(h->containers, id, r->pid, r->rows, r->cols, err);
-    return result < 0 ? handlers_fail_process(err) : 0;
+    if (is_vm(&call->req)) {
+        r = vm_process_resize(h->processes, s->pid, s->rows, s->cols, err);
+    } else {
+        AUTO(container_unref) struct container *c = handlers_container(h, call, err);
+        if (!c)
+            return -1;
+        r = container_resize(c, s->pid, s->rows, s->cols, err);
+    }
+    return r < 0 ? handlers_fail_process(err) : 0;
 }
 
 /* --- the VM --- */
@@ -168,9 +174,9 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
     log_info(ctx, "power off", F_BOOL("forced", forced));
     if (!forced) {
         struct ctx grace = ctx_with_timeout(ctx, GRACE_NS);
-        if (h->containers && containers_stop_all(&grace, h->containers, false, &ignored) < 0)
+        if (h->containers && containers_stop(&grace, h->containers, &ignored) < 0)
             log_warn(ctx, "containers outlive SIGTERM, going on", F_ERR(&ignored));
-        if (process_stop_all(&grace, h->processes, SIGTERM, &ignored) < 0)
+        if (vm_processes_stop(&grace, h->processes, &ignored) < 0)
             log_warn(ctx, "processes outlive SIGTERM, going on", F_ERR(&ignored));
         struct ctx syncing = ctx_with_timeout(ctx, SYNC_NS);
         void *none = NULL;

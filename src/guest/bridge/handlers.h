@@ -7,12 +7,12 @@
 
 struct dialer;
 struct nets;
-struct process_table;
+struct vm_processes;
 struct storage;
 
 /* What the handlers work on. All borrowed. */
 struct handlers {
-    struct process_table *processes;
+    struct vm_processes *processes;
     struct containers *containers;
     struct storage *storage;
     struct nets *nets;     /* NULL: none here … */

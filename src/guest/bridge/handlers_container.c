@@ -61,106 +61,91 @@ int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct
     return container_create(ctx, h->containers, &config, err) < 0 ? fail_container(err) : 0;
 }
 
-int handlers_exec(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
+struct stdio_ports handlers_stdio(const struct bridge_exec *e)
 {
-    const struct bridge_exec *e = &call->req.exec;
-    const char *id = call->req.container_id;
-    const struct task_stdio io = {
+    return (struct stdio_ports){
         .want = { e->want_in, e->want_out, e->want_err },
         .port = { e->ports.in, e->ports.out, e->ports.err },
     };
-    int r;
-
-    if (handlers_need_container(h, call, err) < 0)
-        return -1;
-    if (e->oci_process)
-        r = container_exec(ctx, h->containers, id, e->oci_process, &io, &call->resp.process_id,
-                           err);
-    else
-        r = container_start(ctx, h->containers, id, &io, &call->resp.process_id, err);
-    return r < 0 ? fail_container(err) : 0;
 }
 
-static void wait_answered(void *arg, bool sent)
+int handlers_exec(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
 {
-    container_answered(arg, sent);
+    const struct bridge_exec *e = &call->req.exec;
+    AUTO(container_unref) struct container *c = handlers_container(h, call, err);
+    const struct stdio_ports io = handlers_stdio(e);
+    uint32_t *pid = &call->resp.process_id;
+
+    if (!c)
+        return -1;
+    int r = e->oci_process ? container_exec(ctx, c, e->oci_process, &io, pid, err)
+                           : container_start(ctx, c, &io, pid, err);
+    return r < 0 ? fail_container(err) : 0;
 }
 
 int handlers_wait(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
 {
     const struct bridge_wait w = call->req.wait;
-    AUTO_FREE char *id = str_dup(call->req.container_id);
-    struct container *init = NULL;
+    AUTO(container_unref) struct container *c = handlers_container(h, call, err);
+    bool is_init = false;
 
-    if (handlers_need_container(h, call, err) < 0)
+    if (!c)
         return -1;
     server_call_forget_request(call);
-    if (container_wait(ctx, h->containers, id, w.pid, w.timeout_ms, &call->resp.exit_code, &init,
-                       err) < 0)
+    if (container_wait(ctx, c, w.pid, w.timeout_ms, &call->resp.exit_code, &is_init, err) < 0)
         return handlers_fail_process(err);
-    if (init) {
-        call->after = wait_answered;
-        call->after_arg = init;
+    if (is_init) {
+        call->after = container_answered;
+        call->after_arg = TAKE_PTR(c);
     }
     return 0;
 }
 
 /* --- properties --- */
 
-static void oom_answered(void *arg, bool sent)
+static int wait_oom(struct ctx *ctx, struct container *c, struct server_call *call, struct err *err)
 {
-    container_oom_answered(arg, sent);
-}
-
-static int wait_oom(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err)
-{
-    AUTO_FREE char *id = str_dup(call->req.container_id);
-    struct container *held = NULL;
     bool oom = false;
 
     server_call_forget_request(call);
-    if (container_wait_oom(ctx, h->containers, id, &oom, &held, err) < 0)
+    if (container_wait_oom(ctx, c, &oom, err) < 0)
         return handlers_fail_as(err, BRIDGE_HR_FAIL);
-    call->after = oom_answered;
-    call->after_arg = held;
+    call->after = container_oom_answered;
+    call->after_arg = container_ref(c);
     call->text = str_dup(oom ? "{\"OutOfMemory\":true}" : "{\"OutOfMemory\":false}");
     call->resp.properties = call->text;
     return 0;
 }
 
-static int list_processes(struct handlers *h, const char *id, struct bridge_properties *to,
-                          struct err *err)
+static void list_processes(const struct container *c, struct bridge_properties *to)
 {
     AUTO_FREE uint32_t *pids = NULL;
     size_t n = 0;
 
-    if (container_pids(h->containers, id, &pids, &n, err) < 0)
-        return -1;
+    container_pids(c, &pids, &n);
     to->processes = mem_zalloc(n * sizeof(to->processes[0]));
     to->n_processes = n;
     for (size_t i = 0; i < n; i++)
         to->processes[i].pid = pids[i];
-    return 0;
 }
 
-static int read_metrics(struct handlers *h, const char *id, json_t **ret, struct err *err)
+static int read_metrics(const struct container *c, json_t **ret, struct err *err)
 {
     AUTO_FREE char *text = NULL;
 
-    if (container_stats(h->containers, id, &text, err) < 0)
+    if (container_stats(c, &text, err) < 0)
         return -1;
     return js_parse(text, strlen(text), BRIDGE_MAX_RESPONSE, ret, err);
 }
 
 /* A disk that hangs must not hold up the rest of the answer. */
-static uint64_t read_scratch(struct ctx *ctx, struct handlers *h, const char *id)
+static uint64_t read_scratch(struct ctx *ctx, const struct container *c)
 {
     struct ctx limited = ctx_with_timeout(ctx, SCRATCH_LIMIT);
-    AUTO_FREE char *path = container_scratch(h->containers, id);
     struct err ignored = ERR_INIT;
     uint64_t bytes = 0;
 
-    return storage_used(&limited, path, &bytes, &ignored) == 0 ? bytes : 0;
+    return storage_used(&limited, container_scratch(c), &bytes, &ignored) == 0 ? bytes : 0;
 }
 
 static bool asks(const struct bridge_query *q, const char *type)
@@ -175,39 +160,37 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
                         struct err *err)
 {
     const struct bridge_query *q = &call->req.query;
-    const char *id = call->req.container_id;
+    AUTO(container_unref) struct container *c = handlers_container(h, call, err);
     AUTO(json_decref) json_t *metrics = NULL;
     struct bridge_properties p = { 0 };
-    int r = 0;
 
-    if (handlers_need_container(h, call, err) < 0)
+    if (!c)
         return -1;
     if (asks(q, BRIDGE_PROPERTY_OUT_OF_MEMORY))
-        return wait_oom(ctx, h, call, err);
-    if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))
-        r = list_processes(h, id, &p, err);
-    if (r == 0 && asks(q, BRIDGE_PROPERTY_STATISTICS))
-        r = read_metrics(h, id, &metrics, err);
-    p.metrics = metrics;
-    if (metrics)
-        p.scratch = read_scratch(ctx, h, id);
-    if (r == 0) {
-        call->text = bridge_properties_encode(&p);
-        call->resp.properties = call->text;
+        return wait_oom(ctx, c, call, err);
+    if (asks(q, BRIDGE_PROPERTY_STATISTICS)) {
+        if (read_metrics(c, &metrics, err) < 0)
+            return handlers_fail_as(err, BRIDGE_HR_FAIL);
+        p.metrics = metrics;
+        p.scratch = read_scratch(ctx, c);
     }
+    if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))
+        list_processes(c, &p);
+    call->text = bridge_properties_encode(&p);
+    call->resp.properties = call->text;
     free(p.processes);
-    return r < 0 ? handlers_fail_as(err, BRIDGE_HR_FAIL) : 0;
+    return 0;
 }
 
 /* --- the end --- */
 
 int handlers_stop(struct handlers *h, struct server_call *call, struct err *err)
 {
-    bool forced = call->req.type == BRIDGE_SHUTDOWN_FORCED;
+    AUTO(container_unref) struct container *c = handlers_container(h, call, err);
 
-    if (handlers_need_container(h, call, err) < 0)
+    if (!c)
         return -1;
-    if (container_shutdown(h->containers, call->req.container_id, forced, err) < 0)
+    if (container_shutdown(c, call->req.type == BRIDGE_SHUTDOWN_FORCED, err) < 0)
         return fail_container(err);
     return 0;
 }
@@ -216,11 +199,9 @@ int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct
 {
     struct handlers *h = arg;
 
-    if (handlers_need_container(h, call, err) < 0)
-        return -1;
-    if (container_delete(ctx, h->containers, call->req.container_id, err) == 0)
+    if (h->containers && container_delete(ctx, h->containers, call->req.container_id, err) == 0)
         return 0;
-    if (err->code == ERR_NOT_FOUND) /* its creation failed while we waited for that */
+    if (!h->containers || err->code == ERR_NOT_FOUND)
         return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
     return handlers_fail_as(err, err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
 }

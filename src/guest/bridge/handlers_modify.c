@@ -71,6 +71,21 @@ static int policy(struct handlers *h, const struct bridge_policy *p, struct err 
     return 0;
 }
 
+static int container(struct ctx *ctx, struct handlers *h, const struct server_call *call,
+                     struct err *err)
+{
+    const struct bridge_modify *m = &call->req.modify;
+    AUTO(container_unref) struct container *c = handlers_container(h, call, err);
+
+    if (!c)
+        return -1;
+    if (m->resource == BRIDGE_RES_CONTAINER_FREEZER)
+        return container_freeze(ctx, c, m->freezer.frozen, err);
+    if (!m->constraints.linux_resources)
+        return 0; /* nothing to change */
+    return container_update(ctx, c, m->constraints.linux_resources, err);
+}
+
 static int pods_limit(struct err *err)
 {
     struct sysinfo si = { 0 };
@@ -83,7 +98,6 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
                   struct err *err)
 {
     const struct bridge_modify *m = &call->req.modify;
-    const char *id = call->req.container_id;
 
     switch (m->resource) {
     case BRIDGE_RES_MAPPED_VIRTUAL_DISK:
@@ -102,11 +116,8 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
     case BRIDGE_RES_PORT_FORWARD:
         return handlers_forward(ctx, h, &m->forward, err);
     case BRIDGE_RES_CONTAINER_CONSTRAINTS:
-        if (!m->constraints.linux_resources)
-            return 0; /* nothing to change */
-        return container_update(ctx, h->containers, id, m->constraints.linux_resources, err);
     case BRIDGE_RES_CONTAINER_FREEZER:
-        return container_freeze(ctx, h->containers, id, m->freezer.frozen, err);
+        return container(ctx, h, call, err);
     case BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT:
         return pods_limit(err);
     case BRIDGE_RES_CLOCK:
@@ -119,17 +130,11 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
     }
 }
 
-static bool of_container(enum bridge_resource r)
-{
-    return r == BRIDGE_RES_CONTAINER_CONSTRAINTS || r == BRIDGE_RES_CONTAINER_FREEZER;
-}
-
 int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     struct handlers *h = arg;
+    enum bridge_resource r = call->req.modify.resource;
 
-    if (of_container(call->req.modify.resource) && handlers_need_container(h, call, err) < 0)
-        return -1;
     if (change(ctx, h, call, err) == 0)
         return 0;
     if (err->sys < 0) /* it has its HRESULT already */
@@ -138,7 +143,8 @@ int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct
         return handlers_fail_as(err, BRIDGE_HR_INVALID_ARGUMENT);
     if (err->code == ERR_UNIMPLEMENTED)
         return handlers_fail_as(err, BRIDGE_HR_NOT_IMPLEMENTED);
-    if (of_container(call->req.modify.resource) && err->code == ERR_STATE)
+    if (err->code == ERR_STATE &&
+        (r == BRIDGE_RES_CONTAINER_CONSTRAINTS || r == BRIDGE_RES_CONTAINER_FREEZER))
         return handlers_fail_as(err, BRIDGE_HR_INVALID_STATE);
     return handlers_fail_as(err, BRIDGE_HR_FAIL);
 }

@@ -1,6 +1,7 @@
 /* handlers_priv.h - for handlers*.c only. */
 #pragma once
 #include "guest/bridge/handlers.h"
+#include "guest/stdio/dial.h"
 
 /* Errors that are nothing but their number, as the real guest words them. */
 int handlers_fail_code(struct err *err, uint32_t hr);
@@ -8,11 +9,12 @@ int handlers_fail_code(struct err *err, uint32_t hr);
 int handlers_fail_as(struct err *err, uint32_t hr);
 /* Of calls that name a pid. */
 int handlers_fail_process(struct err *err);
-/* 0 if the request names a container that is known, else -1 with its HRESULT. */
-int handlers_need_container(const struct handlers *h, const struct server_call *call,
-                            struct err *err);
+/* The container that the request names; NULL with its HRESULT. Caller unrefs. */
+struct container *handlers_container(const struct handlers *h, const struct server_call *call,
+                                     struct err *err);
 
 /* Of containers (handlers_container.c). */
+struct stdio_ports handlers_stdio(const struct bridge_exec *e);
 int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);
 int handlers_exec(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err);
 int handlers_wait(struct ctx *ctx, struct handlers *h, struct server_call *call, struct err *err);

@@ -9,7 +9,7 @@
 #include "fixture/bridge_peer.h"
 #include "fixture/dial_fixture.h"
 #include "guest/bridge/handlers_priv.h"
-#include "guest/runtime/process.h"
+#include "guest/runtime/vm_process.h"
 #include "harness/tap.h"
 #include "proto/link.h"
 #include <signal.h>
@@ -54,7 +54,7 @@ static void world_init(struct world *w, struct ctx *ctx)
     *w = (struct world){ .host = dial_pair_new(), .loop = ctx->loop, .next_id = 1 };
     cancel_init(&w->stop, NULL);
     group_init(&w->run);
-    w->h.processes = process_table_new(ctx->loop, dial_pair_dialer(w->host));
+    w->h.processes = vm_processes_new(ctx->loop, dial_pair_dialer(w->host));
     w->h.power_off = count_power_off;
     w->server = server_new(&(struct server_opts){ .dialer = dial_pair_dialer(w->host),
                                                   .port = PORT_BRIDGE,
@@ -74,7 +74,7 @@ static void world_release(struct world *w, struct ctx *ctx)
     ASSERT_OK(group_wait(ctx, &w->run, "server to stop", &err), err);
     stream_free(w->s);
     server_free(w->server);
-    process_table_free(w->h.processes);
+    vm_processes_free(w->h.processes);
     dial_pair_free(w->host);
 }
 
@@ -297,11 +297,12 @@ TEST_FIBER(a_container_whose_create_fails_meanwhile_is_none_for_its_delete)
     group_init(&clients);
     group_go(&clients, ctx->loop, create_main, &creating, "create");
     fiber_yield(ctx->loop);
-    ASSERT(containers_knows(containers, "c7")); /* it waits for its thread */
+    ASSERT(!containers_get(containers, "c7", &err) &&
+           err.code == ERR_ABORTED); /* it waits for its thread */
 
     ASSERT_EQ(handlers_delete(&bounded, &h, &call, &err), -1);
     ASSERT_EQ(bridge_hr(&err), BRIDGE_HR_NO_CONTAINER);
-    ASSERT(!containers_knows(containers, "c7"));
+    ASSERT(!containers_get(containers, "c7", &err) && err.code == ERR_NOT_FOUND);
     ASSERT_OK(group_wait(ctx, &clients, "the create", &err), err);
     ASSERT_EQ(creating.ret, -1);
     ASSERT_HAS(creating.err.msg, "File name too long");

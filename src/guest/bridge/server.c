@@ -29,7 +29,7 @@ struct conn {
     struct waitq unused;
 };
 
-struct note {
+struct notification {
     struct list in_queue;
     struct sbuf frame;
 };
@@ -42,7 +42,7 @@ struct server {
     struct group calls;
     struct waitq room; /* for the reader */
     size_t bytes;      /* of requests being worked on */
-    struct list notes;
+    struct list notifications;
     bool flushing;
     struct log_rate refusals, connects; /* a host may do nonsense as fast as it likes */
     bool trimming;
@@ -72,13 +72,13 @@ struct server *server_new(const struct server_opts *opts)
         s->opts.trim_ns = TRIM_NS;
     group_init(&s->calls);
     waitq_init(&s->room);
-    list_init(&s->notes);
+    list_init(&s->notifications);
     s->refusals.burst = REFUSALS_PER_S;
     s->connects.burst = CONNECTS_PER_S;
     return s;
 }
 
-static void note_free(struct note *n)
+static void notification_free(struct notification *n)
 {
     list_remove(&n->in_queue);
     sbuf_release(&n->frame);
@@ -89,8 +89,8 @@ void server_free(struct server *s)
 {
     if (!s)
         return;
-    LIST_EACH (&s->notes, pos)
-        note_free(LIST_ENTRY(pos, struct note, in_queue));
+    LIST_EACH (&s->notifications, pos)
+        notification_free(LIST_ENTRY(pos, struct notification, in_queue));
     free(s);
 }
 
@@ -136,40 +136,41 @@ static bool send_answer(struct server *s, const struct work *w)
     return false;
 }
 
-/* What is queued goes out in order; a note leaves the queue only once it is written. */
-static void flush_notes(struct server *s)
+/* What is queued goes out in order; each leaves the queue only once it is written. */
+static void flush_notifications(struct server *s)
 {
     struct err err = ERR_INIT;
 
     s->flushing = true;
-    while (!list_empty(&s->notes) && s->conn && !s->conn->lost.fired) {
-        struct note *n = LIST_FIRST(&s->notes, struct note, in_queue);
+    while (!list_empty(&s->notifications) && s->conn && !s->conn->lost.fired) {
+        struct notification *n = LIST_FIRST(&s->notifications, struct notification, in_queue);
         if (conn_write(s->conn, s->loop, &n->frame, &err) < 0)
             break;
-        note_free(n);
-        s->stats.notes--;
+        notification_free(n);
+        s->stats.notifications--;
     }
     s->flushing = false;
 }
 
 static void flush_fiber(void *arg)
 {
-    flush_notes(arg);
+    flush_notifications(arg);
 }
 
-int server_notify(struct server *s, const struct bridge_notification *note, struct err *err)
+int server_notify(struct server *s, const struct bridge_notification *n, struct err *err)
 {
     AUTO(sbuf_release) struct sbuf frame = { 0 };
 
-    if (s->stats.notes >= SERVER_NOTES)
-        return err_set(err, ERR_EXHAUSTED, "%d notifications wait for a host", SERVER_NOTES);
-    if (bridge_notification_encode(note, &frame, err) < 0)
+    if (s->stats.notifications >= SERVER_NOTIFICATIONS)
+        return err_set(err, ERR_EXHAUSTED, "%d notifications wait for a host",
+                       SERVER_NOTIFICATIONS);
+    if (bridge_notification_encode(n, &frame, err) < 0)
         return -1;
-    struct note *n = mem_new(struct note);
-    n->frame = frame;
+    struct notification *queued = mem_new(struct notification);
+    queued->frame = frame;
     frame = (struct sbuf){ 0 };
-    list_append(&s->notes, &n->in_queue);
-    s->stats.notes++;
+    list_append(&s->notifications, &queued->in_queue);
+    s->stats.notifications++;
     if (s->conn && !s->flushing) {
         s->flushing = true;
         group_go(&s->calls, s->loop, flush_fiber, s, "bridge notifications");
@@ -422,7 +423,7 @@ static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *er
     if (s->opts.on_connected)
         s->opts.on_connected(s->opts.arg);
     if (!s->flushing) /* else its fiber, left from the last connection, goes on with this one */
-        flush_notes(s);
+        flush_notifications(s);
     while (read_request(&reading, s, &c, &w, err) == 0)
         dispatch(s, &c, w);
 

@@ -21,7 +21,7 @@ struct server;
 #define SERVER_IN_FLIGHT 1024 /* requests being worked on; more are not read from the socket */
 #define SERVER_PARKED 4096    /* requests that wait for processes; more are refused */
 #define SERVER_BYTES (32u << 20)
-#define SERVER_NOTES 4096
+#define SERVER_NOTIFICATIONS 4096
 
 /* One request and its answer. */
 struct server_call {
@@ -61,8 +61,8 @@ struct server_opts {
 struct server_stats {
     uint64_t connections, requests, answers, dropped; /* answers without a connection */
     unsigned in_flight, parked;
-    size_t notes;   /* waiting for a connection */
-    unsigned trims; /* times that memory was given back */
+    size_t notifications; /* waiting for a connection */
+    unsigned trims;       /* times that memory was given back */
 };
 
 /* Caller frees, after server_run() has returned. */
@@ -72,8 +72,8 @@ AUTO_DEFINE(struct server *, server_free);
 /* Serves until ctx ends; then waits until the requests under way, which it cancels, have ended.
  * Always -1 with ctx's reason. */
 int server_run(struct ctx *ctx, struct server *s, struct err *err);
-/* Queues a notification; never waits. ERR_EXHAUSTED when SERVER_NOTES are waiting. */
-int server_notify(struct server *s, const struct bridge_notification *note, struct err *err);
+/* Queues a notification; never waits. ERR_EXHAUSTED when SERVER_NOTIFICATIONS are waiting. */
+int server_notify(struct server *s, const struct bridge_notification *n, struct err *err);
 void server_get_stats(const struct server *s, struct server_stats *ret);
 
 /* For a handler that is going to wait long: frees the request, which may be large. req is empty

@@ -129,6 +129,6 @@ TEST_FIBER(a_lost_answer_is_told_to_be_lost)
     ASSERT_EQ(w.lost, 1);
     ASSERT_EQ(w.sent, 0);
     server_get_stats(w.server, &stats);
-    ASSERT_EQ(stats.notes, 1); /* the notification waits for the next connection */
+    ASSERT_EQ(stats.notifications, 1); /* the notification waits for the next connection */
     finish(&w, ctx);
 }

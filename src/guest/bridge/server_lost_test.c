@@ -142,7 +142,7 @@ TEST_FIBER(a_notification_goes_out_at_once_when_connected)
     notify(&w, "b");
     expect_note(&w, ctx, "a");
     expect_note(&w, ctx, "b");
-    ASSERT_EQ(fixture_stats(&w).notes, 0);
+    ASSERT_EQ(fixture_stats(&w).notifications, 0);
     fixture_release(&w, ctx);
 }
 
@@ -170,7 +170,7 @@ TEST_FIBER(notifications_are_bounded)
 
     fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
-    for (int i = 0; i < SERVER_NOTES; i++)
+    for (int i = 0; i < SERVER_NOTIFICATIONS; i++)
         ASSERT_OK(server_notify(w.server, &note, &err), err);
     ASSERT_FAIL(server_notify(w.server, &note, &err), err, ERR_EXHAUSTED);
     fixture_release(&w, ctx);

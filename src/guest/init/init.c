@@ -1,22 +1,23 @@
 #include "guest/init/init.h"
 #include "base/clock.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/mem.h"
-#include "guest/init/console.h"
 #include "guest/init/modules.h"
 #include "guest/init/mounts.h"
-#include "guest/init/power.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
 #include <net/if.h>
 #include <signal.h>
 #include <spawn.h>
+#include <stdarg.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/reboot.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -25,6 +26,8 @@
 #define ARGS_MAX 32
 #define NOFILE_SOFT 1024
 #define NOFILE_HARD 1048576
+/* The kernel's log only reaches a quiet console with an urgent priority. */
+#define KMSG_PREFIX "<1>"
 
 /* What the link to the host needs; all else is loaded when it is first used. */
 static const char *const boot_modules[] = { "virtio_pci", "virtio_net" };
@@ -34,6 +37,30 @@ static const char *const boot_modules[] = { "virtio_pci", "virtio_net" };
 struct stamps {
     uint64_t init_start, mounts_start, mounts_end, modules_start, modules_end, init_end;
 };
+
+/* A line on the console, where the host reads how far the boot has come: one write(2) of at most
+ * 512 bytes. A missing console falls back to the kernel's log. */
+__attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
+{
+    char line[512] = KMSG_PREFIX "lcow: ";
+    size_t used = strlen(line);
+    va_list ap;
+
+    va_start(ap, fmt);
+    int n = vsnprintf(line + used, sizeof(line) - used - 1, fmt, ap);
+    va_end(ap);
+    if (n > 0)
+        used += (size_t)n < sizeof(line) - used - 2 ? (size_t)n : sizeof(line) - used - 2;
+    line[used++] = '\n';
+
+    const char *plain = line + strlen(KMSG_PREFIX);
+    AUTO_FD int console = open("/dev/console", O_WRONLY | O_NOCTTY | O_CLOEXEC);
+    if (console >= 0 && fd_write_full(console, plain, used - strlen(KMSG_PREFIX)) >= 0)
+        return;
+    AUTO_FD int kmsg = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
+    if (kmsg >= 0)
+        (void)fd_write_full(kmsg, line, used); /* nowhere left to complain */
+}
 
 static int set_limits(struct err *err)
 {
@@ -47,18 +74,15 @@ static int set_limits(struct err *err)
 static int loopback_up(struct err *err)
 {
     struct ifreq req = { .ifr_name = "lo" };
-    int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    AUTO_FD int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
 
     if (fd < 0)
         return err_sys(err, errno, "socket for lo");
     int r = ioctl(fd, SIOCGIFFLAGS, &req);
     req.ifr_flags |= IFF_UP;
-    if (r == 0)
-        r = ioctl(fd, SIOCSIFFLAGS, &req);
-    if (r < 0)
-        err_sys(err, errno, "bring up lo");
-    close(fd);
-    return r < 0 ? -1 : 0;
+    if (r < 0 || ioctl(fd, SIOCSIFFLAGS, &req) < 0)
+        return err_sys(err, errno, "bring up lo");
+    return 0;
 }
 
 static int boot(struct stamps *t, struct err *err)
@@ -66,7 +90,7 @@ static int boot(struct stamps *t, struct err *err)
     t->init_start = clock_mono();
     if (mounts_root(err) < 0 || mounts_dev(err) < 0)
         return -1;
-    console_say("stage init");
+    say("stage init");
     t->mounts_start = clock_mono();
     if (mounts_all(err) < 0)
         return -1;
@@ -139,13 +163,19 @@ static int watch(const sigset_t *signals, pid_t agent)
     return status;
 }
 
+int init_power_off(struct err *err)
+{
+    reboot(RB_POWER_OFF);
+    return err_sys(err, errno, "power off");
+}
+
 /* No sync: it could wait for a dead disk, and what a dead agent's VM wrote is lost anyway. */
 static int end_vm(void)
 {
     struct err err = ERR_INIT;
 
-    (void)power_off(&err);
-    console_say("%s", err.msg);
+    (void)init_power_off(&err);
+    say("%s", err.msg);
     return 1; /* PID 1 ending panics the kernel, which also ends the VM */
 }
 
@@ -159,18 +189,17 @@ int init_run(const char *exe, const char *const *args)
     sigfillset(&signals);
     sigprocmask(SIG_SETMASK, &signals, NULL);
     if (boot(&stamps, &err) < 0 || spawn_agent(exe, args, &stamps, &agent, &err) < 0) {
-        console_say("init failed: %s", err.msg);
+        say("init failed: %s", err.msg);
         return end_vm();
     }
-    console_say("stage agent");
+    say("stage agent");
     malloc_trim(0);
     mem_drop_program(); /* booting has mapped most of it, and all that is left to do is to reap */
 
     int status = watch(&signals, agent);
     if (WIFSIGNALED(status))
-        console_say("agent died: killed by signal %d (%s)", WTERMSIG(status),
-                    strsignal(WTERMSIG(status)));
+        say("agent died: killed by signal %d (%s)", WTERMSIG(status), strsignal(WTERMSIG(status)));
     else
-        console_say("agent died: exit status %d", WEXITSTATUS(status));
+        say("agent died: exit status %d", WEXITSTATUS(status));
     return end_vm();
 }

@@ -1,17 +1,12 @@
 #include "guest/init/mounts.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/mem.h"
 #include <errno.h>
-#include <stdio.h>
-#include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #define SAFE (MS_NODEV | MS_NOSUID | MS_NOEXEC)
-#define CGROUP_ROOT "/sys/fs/cgroup"
-#define CONTROLLERS_MAX 1024
 
 struct entry {
     const char *where, *type;
@@ -29,7 +24,7 @@ static const struct entry entries[] = {
     { "/mnt", "tmpfs", MS_NODEV | MS_NOSUID, "mode=0755" }, /* shared directories, tools */
     { "/dev/shm", "tmpfs", SAFE, "mode=1777" },
     { "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=0620,ptmxmode=0666" },
-    { CGROUP_ROOT, "cgroup2", SAFE, NULL },
+    { "/sys/fs/cgroup", "cgroup2", SAFE, NULL },
 };
 
 static const struct {
@@ -76,28 +71,6 @@ int mounts_dev(struct err *err)
     return 0;
 }
 
-/* Without "+controller" in the root's subtree_control no child cgroup can have limits. */
-static int enable_controllers(struct err *err)
-{
-    AUTO_FREE char *list = NULL;
-    size_t len;
-    int r = file_read_all(CGROUP_ROOT "/cgroup.controllers", CONTROLLERS_MAX, &list, &len);
-
-    if (r < 0)
-        return err_sys(err, -r, "read " CGROUP_ROOT "/cgroup.controllers");
-    char *save = NULL;
-    for (char *name = strtok_r(list, " \n", &save); name; name = strtok_r(NULL, " \n", &save)) {
-        char word[64];
-        int n = snprintf(word, sizeof(word), "+%s", name);
-        if (n >= (int)sizeof(word))
-            continue;
-        r = file_write(CGROUP_ROOT "/cgroup.subtree_control", word, (size_t)n, 0644);
-        if (r < 0)
-            return err_sys(err, -r, "enable cgroup controller %s", name);
-    }
-    return 0;
-}
-
 /* Whoever is misled to write into the VM's own files, by a link in a container's root for example,
  * fails. The kernel itself still makes nodes in /dev: it does not go through this mount, and a
  * device can be opened for writing on a read-only one. */
@@ -116,5 +89,5 @@ int mounts_all(struct err *err)
     for (size_t i = 0; i < ARRAY_LEN(entries); i++)
         if (mount_entry(&entries[i], err) < 0)
             return -1;
-    return enable_controllers(err) < 0 ? -1 : seal(err);
+    return seal(err);
 }

@@ -8,6 +8,6 @@ struct err;
 int mounts_root(struct err *err);
 /* devtmpfs on /dev and its symlinks: from here on there is a console. */
 int mounts_dev(struct err *err);
-/* proc, sysfs, tmpfs on /run, /tmp, /mnt and /dev/shm, devpts, cgroup2 with all controllers. The
- * rest is read-only from here on. */
+/* proc, sysfs, tmpfs on /run, /tmp, /mnt and /dev/shm, devpts, cgroup2. The rest is read-only from
+ * here on. */
 int mounts_all(struct err *err);

@@ -36,22 +36,36 @@ static char *read_in(const char *dir, const char *name)
     return text;
 }
 
+/* As the kernel makes them. */
+static void make_attributes(struct place *p)
+{
+    static const char *const names[] = { "cgroup.subtree_control", "gcs/cgroup.procs",
+                                         "pods/memory.max", "pods/cgroup.subtree_control" };
+
+    ASSERT_EQ(dir_make(place_path(p, "gcs"), 0755), 0);
+    ASSERT_EQ(dir_make(place_path(p, "pods"), 0755), 0);
+    write_in(p->dir, "cgroup.controllers", "cpu memory\n");
+    write_in(p->dir, "pods/cgroup.controllers", "cpu io memory pids\n");
+    for (size_t i = 0; i < ARRAY_LEN(names); i++)
+        write_in(p->dir, names[i], "");
+}
+
 TEST(the_groups_are_made_and_limited)
 {
     PLACE(p);
     const char *dir = p.dir;
     struct err err = ERR_INIT;
 
-    AUTO_FREE char *pods = str_format("%s/pods", dir);
-    ASSERT_EQ(dir_make(pods, 0755), 0);
-    write_in(dir, "pods/cgroup.controllers", "cpu io memory pids\n");
+    make_attributes(&p);
     for (int again = 0; again < 2; again++) {
         ASSERT_OK(cgroup_setup(dir, 128 * MIB, &err), err);
         AUTO_FREE char *max = read_in(dir, "pods/memory.max"),
                        *procs = read_in(dir, "gcs/cgroup.procs"),
+                       *all = read_in(dir, "cgroup.subtree_control"),
                        *on = read_in(dir, "pods/cgroup.subtree_control");
         ASSERT_STR(max, "100663296");
         ASSERT_STR(procs, "0");
+        ASSERT_STR(all, "+cpu +memory ");
         ASSERT_STR(on, "+cpu +io +memory +pids ");
     }
 }
@@ -74,6 +88,7 @@ TEST(commands_get_what_is_available_and_keep_what_they_hold)
     ASSERT_FAIL(cgroup_limit_commands(dir, info, &err), err, ERR_NOT_FOUND);
     err_clear(&err);
     ASSERT_EQ(dir_make(commands, 0755), 0);
+    write_in(dir, "commands/memory.max", "");
     write_in(dir, "commands/memory.stat",
              "anon 1048576\nfile 99999999\nkernel 4096\nkernel_stack 7\nshmem 2097152\n");
     ASSERT_OK(cgroup_limit_commands(dir, info, &err), err);
@@ -87,5 +102,5 @@ TEST(a_missing_hierarchy_is_named)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(cgroup_setup("/nonexistent/cgroup", MIB, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "/nonexistent/cgroup/gcs");
+    ASSERT_HAS(err.msg, "/nonexistent/cgroup/cgroup.controllers");
 }

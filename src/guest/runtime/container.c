@@ -1,8 +1,7 @@
 #include "guest/runtime/container.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "base/str.h"
-#include "guest/runtime/cg.h"
+#include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/runtime/metrics.h"
@@ -32,15 +31,8 @@ static const struct fsm_edge edges[] = {
     { CONTAINER_PAUSED, CONTAINER_EV_EXITED, CONTAINER_STOPPED },
     { CONTAINER_STOPPED, CONTAINER_EV_DELETED, CONTAINER_GONE },
 };
-const struct fsm container_fsm = {
-    .name = "container",
-    .states = state_names,
-    .n_states = CONTAINER_STATE_COUNT,
-    .events = event_names,
-    .n_events = CONTAINER_EV_COUNT,
-    .edges = edges,
-    .n_edges = ARRAY_LEN(edges),
-};
+FSM_DEFINE(container_fsm, "container", state_names, CONTAINER_STATE_COUNT, event_names,
+           CONTAINER_EV_COUNT, edges);
 
 /* --- the table --- */
 
@@ -63,11 +55,11 @@ struct crun *containers_crun(struct containers *cs, struct err *err)
     return cs->crun;
 }
 
-void pod_unref(struct pod *p)
+static void pod_unref(struct pod *p)
 {
     if (!p || --p->refs > 0)
         return;
-    int r = cg_remove(p->cgroup);
+    int r = cgroup_remove(p->cgroup);
     if (r < 0)
         log_warn(NULL, "pod's cgroup stays", F_STR("pod-id", p->id), F_STR("error", strerror(-r)));
     free(p->id);
@@ -82,20 +74,12 @@ struct container *container_ref(struct container *c)
     return c;
 }
 
-static void exec_free(struct exec *e)
-{
-    list_remove(&e->in_container);
-    task_unref(e->task);
-    free(e);
-}
-
 void container_unref(struct container *c)
 {
     if (!c || --c->refs > 0)
         return;
-    LIST_EACH (&c->execs, pos)
-        exec_free(LIST_ENTRY(pos, struct exec, in_container));
-    task_unref(c->init);
+    processes_release(&c->execs);
+    process_unref(c->init);
     pod_unref(c->pod);
     container_leave_network(c);
     cancel_release(&c->oom_stop);
@@ -120,19 +104,15 @@ void container_forget(struct container *c)
     container_unref(c);
 }
 
-static struct container *search(const struct containers *cs, const char *id)
+struct container *containers_find(const struct containers *cs, const char *id, struct err *err)
 {
     LIST_EACH (&cs->containers, pos) {
         struct container *c = LIST_ENTRY(pos, struct container, in_table);
         if (strcmp(c->id, id) == 0)
             return c;
     }
+    err_set(err, ERR_NOT_FOUND, "no container \"%.64s\"", id);
     return NULL;
-}
-
-bool containers_knows(const struct containers *cs, const char *id)
-{
-    return search(cs, id) != NULL;
 }
 
 bool containers_has_bundle(const struct containers *cs, const char *bundle)
@@ -143,18 +123,9 @@ bool containers_has_bundle(const struct containers *cs, const char *bundle)
     return false;
 }
 
-struct container *container_find(const struct containers *cs, const char *id, struct err *err)
+struct container *containers_get(const struct containers *cs, const char *id, struct err *err)
 {
-    struct container *c = search(cs, id);
-
-    if (!c)
-        err_set(err, ERR_NOT_FOUND, "no container \"%.64s\"", id);
-    return c;
-}
-
-struct container *container_get(const struct containers *cs, const char *id, struct err *err)
-{
-    struct container *c = container_find(cs, id, err);
+    struct container *c = containers_find(cs, id, err);
 
     if (c && c->state == CONTAINER_CREATING) {
         err_set(err, ERR_ABORTED, "container %s is still being created", id);
@@ -163,29 +134,28 @@ struct container *container_get(const struct containers *cs, const char *id, str
     return c ? container_ref(c) : NULL;
 }
 
-static bool any_runs(const struct containers *cs)
+/* --- the end of all --- */
+
+static bool all_done(const struct containers *cs)
 {
     LIST_EACH (&cs->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, in_table);
-        if (c->init && !task_done(c->init, NULL))
-            return true;
-        LIST_EACH (&c->execs, e)
-            if (!task_done(LIST_ENTRY(e, struct exec, in_container)->task, NULL))
-                return true;
+        const struct container *c = LIST_ENTRY(pos, struct container, in_table);
+        if ((c->init && !process_done(c->init, NULL)) || !processes_all_done(&c->execs))
+            return false;
     }
-    return false;
+    return true;
 }
 
-int containers_stop_all(struct ctx *ctx, struct containers *cs, bool forced, struct err *err)
+int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err)
 {
     struct err ignored = ERR_INIT;
 
     LIST_EACH (&cs->containers, pos) {
         struct container *c = LIST_ENTRY(pos, struct container, in_table);
         if (c->init)
-            (void)task_signal(c->init, forced ? SIGKILL : SIGTERM, &ignored); /* may be gone */
+            (void)process_signal(c->init, SIGTERM, &ignored); /* may be gone */
     }
-    while (any_runs(cs))
+    while (!all_done(cs))
         if (waitq_wait(ctx, &cs->changed, "containers to end", err) < 0)
             return -1;
     return 0;
@@ -200,16 +170,11 @@ void containers_free(struct containers *cs)
     struct ctx ctx = ctx_root(cs->opts.loop);
     LIST_EACH (&cs->containers, pos) {
         struct container *c = LIST_ENTRY(pos, struct container, in_table);
-        if (c->init) {
-            task_drop_output(c->init);
-            (void)task_signal(c->init, SIGKILL, &ignored);
-        }
-        LIST_EACH (&c->execs, e) {
-            task_drop_output(LIST_ENTRY(e, struct exec, in_container)->task);
-            (void)task_signal(LIST_ENTRY(e, struct exec, in_container)->task, SIGKILL, &ignored);
-        }
+        if (c->init)
+            process_kill(c->init);
+        processes_each(&c->execs, process_kill);
     }
-    while (any_runs(cs))
+    while (!all_done(cs))
         (void)waitq_wait(&ctx, &cs->changed, "containers to end", &ignored);
     LIST_EACH (&cs->containers, pos)
         container_forget(LIST_ENTRY(pos, struct container, in_table));
@@ -219,66 +184,42 @@ void containers_free(struct containers *cs)
 
 /* --- processes by pid --- */
 
-static struct exec *find_exec(const struct container *c, uint32_t pid)
+static struct process *find_process(const struct container *c, uint32_t pid, struct err *err)
 {
-    for (struct list *pos = c->execs.prev; pos != &c->execs; pos = pos->prev) {
-        struct exec *e = LIST_ENTRY(pos, struct exec, in_container);
-        if (task_pid(e->task) == pid)
-            return e;
-    }
-    return NULL;
-}
+    struct err in_execs = ERR_INIT;
+    struct process *p = processes_find(&c->execs, pid, &in_execs);
 
-static struct task *find_task(const struct container *c, uint32_t pid, struct err *err)
-{
-    struct exec *e = find_exec(c, pid);
-
-    if (e)
-        return e->task;
-    if (c->init && task_pid(c->init) == pid)
+    if (p)
+        return p;
+    if (c->init && process_pid(c->init) == pid)
         return c->init;
     err_set(err, ERR_NOT_FOUND, "no process %u in container %s", pid, c->id);
     return NULL;
 }
 
-static void forget_exec(struct container *c, uint32_t pid, const struct task *task)
+int container_wait(struct ctx *ctx, struct container *c, uint32_t pid, uint32_t timeout_ms,
+                   uint32_t *ret_code, bool *ret_init, struct err *err)
 {
-    struct exec *e = find_exec(c, pid);
-
-    if (e && e->task == task) {
-        c->n_execs--;
-        exec_free(e);
-    }
-}
-
-int container_wait(struct ctx *ctx, struct containers *cs, const char *id, uint32_t pid,
-                   uint32_t timeout_ms, uint32_t *ret_code, struct container **ret_init,
-                   struct err *err)
-{
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
-    struct task *found = c ? find_task(c, pid, err) : NULL;
-    struct ctx bounded = *ctx;
+    struct process *found = find_process(c, pid, err);
 
     if (!found)
         return -1;
-    if (timeout_ms != UINT32_MAX)
-        bounded = ctx_with_timeout(ctx, timeout_ms * UINT64_C(1000000));
-    AUTO(task_unref) struct task *task = task_ref(found);
-    bool is_init = task == c->init;
+    AUTO(process_unref) struct process *p = process_ref(found);
+    bool is_init = p == c->init;
     c->init_waits += is_init;
-    if (task_wait(&bounded, task, ret_code, err) < 0) {
+    if (process_wait(ctx, p, timeout_ms, ret_code, err) < 0) {
         c->init_waits -= is_init;
         return -1;
     }
-    if (is_init)
-        *ret_init = TAKE_PTR(c);
-    else
-        forget_exec(c, pid, task);
+    if (!is_init)
+        processes_forget(&c->execs, p);
+    *ret_init = is_init;
     return 0;
 }
 
-void container_answered(struct container *c, bool sent)
+void container_answered(void *container, bool sent)
 {
+    struct container *c = container;
     const struct containers_opts *o = &c->table->opts;
     enum container_end end = c->last_signal == SIGTERM   ? CONTAINER_END_GRACEFUL
                              : c->last_signal == SIGKILL ? CONTAINER_END_FORCED
@@ -293,65 +234,48 @@ void container_answered(struct container *c, bool sent)
     container_unref(c);
 }
 
-int container_signal(struct containers *cs, const char *id, uint32_t pid, int signo,
-                     struct err *err)
+int container_signal(struct container *c, uint32_t pid, int signo, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
-    struct task *task = c ? find_task(c, pid, err) : NULL;
+    struct process *p = find_process(c, pid, err);
 
-    if (!task || task_signal(task, signo, err) < 0)
+    if (!p || process_signal(p, signo, err) < 0)
         return -1;
-    if (task == c->init && (signo == SIGTERM || signo == SIGKILL || signo == 0))
+    if (p == c->init && (signo == SIGTERM || signo == SIGKILL || signo == 0))
         c->last_signal = signo ? signo : SIGKILL;
     return 0;
 }
 
-int container_resize(struct containers *cs, const char *id, uint32_t pid, uint16_t rows,
-                     uint16_t cols, struct err *err)
+int container_resize(struct container *c, uint32_t pid, uint16_t rows, uint16_t cols,
+                     struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
-    struct task *task = c ? find_task(c, pid, err) : NULL;
+    struct process *p = find_process(c, pid, err);
 
-    return task ? task_resize(task, rows, cols, err) : -1;
+    return p ? process_resize(p, rows, cols, err) : -1;
 }
 
-int container_shutdown(struct containers *cs, const char *id, bool forced, struct err *err)
+int container_shutdown(struct container *c, bool forced, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
     int signo = forced ? SIGKILL : SIGTERM;
 
-    if (!c)
-        return -1;
-    if (task_exited(c->init) || task_signal(c->init, signo, err) < 0)
-        return err_set(err, ERR_UNAVAILABLE, "container %s is not running", id);
+    if (process_signal(c->init, signo, err) < 0)
+        return err_set(err, ERR_UNAVAILABLE, "container %s is not running", c->id);
     c->last_signal = signo;
     return 0;
 }
 
 /* --- queries --- */
 
-int container_pids(struct containers *cs, const char *id, uint32_t **ret, size_t *ret_n,
-                   struct err *err)
+void container_pids(const struct container *c, uint32_t **ret, size_t *ret_n)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
-
-    if (!c)
-        return -1;
-    cg_pids(c->cgroup, ret, ret_n);
-    return 0;
+    cgroup_pids(c->cgroup, ret, ret_n);
 }
 
-int container_stats(struct containers *cs, const char *id, char **ret_json, struct err *err)
+int container_stats(const struct container *c, char **ret_json, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
-
-    return c ? metrics_read(c->cgroup, ret_json, err) : -1;
+    return metrics_read(c->cgroup, ret_json, err);
 }
 
-char *container_scratch(struct containers *cs, const char *id)
+const char *container_scratch(const struct container *c)
 {
-    struct err ignored = ERR_INIT;
-    AUTO(container_unref) struct container *c = container_get(cs, id, &ignored);
-
-    return str_dup(c ? c->scratch : "");
+    return c->scratch;
 }

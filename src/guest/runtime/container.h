@@ -3,13 +3,11 @@
  * create leaves nothing. A failed delete keeps the container and goes on where it stopped when it
  * is repeated.
  *
- * Calls that name an unknown id: ERR_NOT_FOUND (ask containers_knows first to tell that from an
- * unknown pid); one that is still being created: ERR_ABORTED. Changing calls of one container
- * follow each other; execs and queries run at any time. All may wait unless said otherwise. */
+ * Changing calls of one container follow each other; execs and queries run at any time. All that
+ * take a ctx may wait. */
 #pragma once
 #include "base/fsm.h"
 #include "base/mem.h"
-#include "guest/runtime/task.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -17,7 +15,13 @@
 
 struct container;
 struct containers;
+struct crun;
+struct ctx;
+struct dialer;
+struct err;
+struct loop;
 struct nets;
+struct stdio_ports;
 
 enum container_state {
     CONTAINER_CREATING,
@@ -59,11 +63,14 @@ struct containers *containers_new(const struct containers_opts *opts);
 /* Kills what runs and waits (bounded by the kernel) until it is reaped. Files stay. */
 void containers_free(struct containers *cs);
 AUTO_DEFINE(struct containers *, containers_free);
-/* SIGTERM or SIGKILL to all inits; waits until they have exited and their output is drained, or ctx
- * ends. */
-int containers_stop_all(struct ctx *ctx, struct containers *cs, bool forced, struct err *err);
-bool containers_knows(const struct containers *cs, const char *id);
+/* SIGTERM to all inits; waits until they have exited and their output is drained, or ctx ends. */
+int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err);
 bool containers_has_bundle(const struct containers *cs, const char *bundle);
+/* ERR_NOT_FOUND; ERR_ABORTED: it is still being created. Caller unrefs. */
+struct container *containers_get(const struct containers *cs, const char *id, struct err *err);
+struct container *container_ref(struct container *c);
+void container_unref(struct container *c);
+AUTO_DEFINE(struct container *, container_unref);
 
 struct container_config {
     const char *id, *activity_id;
@@ -76,42 +83,37 @@ struct container_config {
 int container_create(struct ctx *ctx, struct containers *cs, const struct container_config *config,
                      struct err *err);
 /* Starts the init that create made. */
-int container_start(struct ctx *ctx, struct containers *cs, const char *id,
-                    const struct task_stdio *io, uint32_t *ret_pid, struct err *err);
+int container_start(struct ctx *ctx, struct container *c, const struct stdio_ports *io,
+                    uint32_t *ret_pid, struct err *err);
 /* process: an OCI process. */
-int container_exec(struct ctx *ctx, struct containers *cs, const char *id, const json_t *process,
-                   const struct task_stdio *io, uint32_t *ret_pid, struct err *err);
+int container_exec(struct ctx *ctx, struct container *c, const json_t *process,
+                   const struct stdio_ports *io, uint32_t *ret_pid, struct err *err);
 
-/* An exec is forgotten when this succeeds; init stays until the container is deleted. For init
- * *ret_init is the container, to be given to container_answered() when the answer has gone out or
- * was lost; else NULL. ERR_DEADLINE after timeout_ms; UINT32_MAX: for ever. */
-int container_wait(struct ctx *ctx, struct containers *cs, const char *id, uint32_t pid,
-                   uint32_t timeout_ms, uint32_t *ret_code, struct container **ret_init,
-                   struct err *err);
-void container_answered(struct container *c, bool sent);
-/* Neither waits. */
-int container_signal(struct containers *cs, const char *id, uint32_t pid, int signo,
+/* As process_wait(). An exec is forgotten when this succeeds; init stays until the container is
+ * deleted. If *ret_init, the caller gives a reference on c to container_answered() when the answer
+ * has been sent or was lost. */
+int container_wait(struct ctx *ctx, struct container *c, uint32_t pid, uint32_t timeout_ms,
+                   uint32_t *ret_code, bool *ret_init, struct err *err);
+void container_answered(void *container, bool sent);
+/* As process_signal() and process_resize(). */
+int container_signal(struct container *c, uint32_t pid, int signo, struct err *err);
+int container_resize(struct container *c, uint32_t pid, uint16_t rows, uint16_t cols,
                      struct err *err);
-int container_resize(struct containers *cs, const char *id, uint32_t pid, uint16_t rows,
-                     uint16_t cols, struct err *err);
 /* SIGTERM or SIGKILL to init. ERR_UNAVAILABLE: it does not run. Never waits. */
-int container_shutdown(struct containers *cs, const char *id, bool forced, struct err *err);
+int container_shutdown(struct container *c, bool forced, struct err *err);
 
 /* Caller frees. Neither waits. */
-int container_pids(struct containers *cs, const char *id, uint32_t **ret, size_t *ret_n,
-                   struct err *err);
-int container_stats(struct containers *cs, const char *id, char **ret_json, struct err *err);
-/* Where it writes on the scratch disk, or "". Caller frees. */
-char *container_scratch(struct containers *cs, const char *id);
-/* Until the kernel killed somebody in it for want of memory that was not told before (true), or it
- * has stopped. As with container_wait, *ret_held goes to container_oom_answered(). */
-int container_wait_oom(struct ctx *ctx, struct containers *cs, const char *id, bool *ret_oom,
-                       struct container **ret_held, struct err *err);
-void container_oom_answered(struct container *c, bool sent);
+void container_pids(const struct container *c, uint32_t **ret, size_t *ret_n);
+int container_stats(const struct container *c, char **ret_json, struct err *err);
+/* Where it writes on the scratch disk, or "". Borrows. */
+const char *container_scratch(const struct container *c);
+/* Waits until the kernel has killed for want of memory in it and that was not reported before
+ * (true), or it has stopped. The caller gives a reference on c to container_oom_answered(). */
+int container_wait_oom(struct ctx *ctx, struct container *c, bool *ret_oom, struct err *err);
+void container_oom_answered(void *container, bool sent);
 
-int container_update(struct ctx *ctx, struct containers *cs, const char *id,
-                     const json_t *resources, struct err *err);
-int container_freeze(struct ctx *ctx, struct containers *cs, const char *id, bool frozen,
+int container_update(struct ctx *ctx, struct container *c, const json_t *resources,
                      struct err *err);
-/* ERR_STATE: it runs. */
+int container_freeze(struct ctx *ctx, struct container *c, bool frozen, struct err *err);
+/* Waits until it is created, if it is being. ERR_STATE: it runs. */
 int container_delete(struct ctx *ctx, struct containers *cs, const char *id, struct err *err);

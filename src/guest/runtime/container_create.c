@@ -3,13 +3,11 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "guest/runtime/cg.h"
+#include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/runtime/etcfiles.h"
 #include "guest/runtime/rewrite.h"
-#include "guest/stdio/relay.h"
-#include "guest/stdio/tty.h"
 #include "guest/storage/path.h"
 #include "oci/pods.h"
 #include <errno.h>
@@ -77,8 +75,8 @@ static int make_pod(struct container *c, const struct spec *spec, const char *po
     if (strcmp(pod_id, c->id) != 0)
         return err_set(err, ERR_INVALID, "sandbox container %s names another sandbox, %.64s", c->id,
                        pod_id);
-    AUTO_FREE char *path = str_format("/pods/%s", pod_id), *dir = cg_dir(path);
-    if (cg_make_pod(dir, resources, err) < 0)
+    AUTO_FREE char *path = str_format("/pods/%s", pod_id), *dir = cgroup_dir(path);
+    if (cgroup_make_pod(dir, resources, err) < 0)
         return -1;
     c->pod = mem_new(struct pod);
     c->pod->refs = 1;
@@ -153,48 +151,6 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
     return 0;
 }
 
-/* Kept even if the watcher cannot be started: then the process is killed with the container. */
-static int adopt(struct container *c, pid_t pid, struct relay *relay, int master, struct err *err)
-{
-    const struct task_opts opts = {
-        .loop = c->table->opts.loop,
-        .pid = pid,
-        .relay = relay,
-        .tty = master >= 0 ? tty_adopt(c->table->opts.loop, master) : NULL,
-        .on_exit = container_on_exit,
-        .on_done = container_on_done,
-        .arg = c,
-    };
-
-    container_ref(c); /* the watcher's, given back by container_on_done */
-    if (task_adopt(&opts, &c->init, err) == 0)
-        return 0;
-    container_unref(c);
-    return -1;
-}
-
-static int run_create(struct ctx *ctx, struct container *c, struct err *err)
-{
-    AUTO(relay_free) struct relay *relay = NULL;
-    struct crun_start start = {
-        .id = c->id,
-        .bundle = c->bundle,
-        .terminal = c->terminal,
-        .fd = { -1, -1, -1 },
-    };
-    int master = -1;
-    pid_t pid;
-
-    struct crun *crun = containers_crun(c->table, err);
-    if (!crun || (!c->terminal && relay_open(ctx->loop, &relay, start.fd, err) < 0))
-        return -1;
-    c->crun_made = true; /* even a failed create may leave a directory */
-    int r = crun_start_process(ctx, crun, &start, &pid, &master, err);
-    for (int i = 0; i < 3; i++)
-        fd_close(start.fd[i]);
-    return r < 0 ? -1 : adopt(c, pid, TAKE_PTR(relay), master, err);
-}
-
 static int create(struct ctx *ctx, struct container *c, struct spec *spec, const char *pod_id,
                   bool privileged, struct err *err)
 {
@@ -204,12 +160,14 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
         return -1;
     if (spec_annotation(spec, TEE_LOG))
         log_warn(ctx, "a copy of the output is not kept, going on", F_STR("annotation", TEE_LOG));
-    c->cgroup = cg_dir(spec_cgroups_path(spec));
+    c->cgroup = cgroup_dir(spec_cgroups_path(spec));
     c->terminal = spec_terminal(spec);
     c->own_pid_ns = spec_namespace(spec, "pid", &pid_ns) && !pid_ns[0];
     if (write_spec(c, spec, err) < 0)
         return -1;
-    return run_create(ctx, c, err);
+    c->crun_made = true; /* even a failed create may leave a directory */
+    return container_run(ctx, c, NULL, c->terminal, container_on_exit, container_on_done, &c->init,
+                         err);
 }
 
 /* Nothing is left but the rootfs, which is the host's to take down. */
@@ -222,7 +180,7 @@ static void undo(struct container *c)
     if (c->crun_made && crun_delete(&ctx, c->table->crun, c->id, true, &err) < 0)
         log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
     if (c->cgroup)
-        (void)cg_remove(c->cgroup); /* crun usually has */
+        (void)cgroup_remove(c->cgroup); /* crun usually has */
     if (c->sandbox_made && sandbox_remove(&ctx, c->bundle, c->kind == SPEC_SANDBOX, &err) < 0)
         log_warn(&ctx, "files of a container that failed stay", F_STR("cid", c->id), F_ERR(&err));
     (void)unlink(config);
@@ -231,13 +189,15 @@ static void undo(struct container *c)
 static int check(const struct containers *cs, const struct container_config *config,
                  struct err *err)
 {
+    struct err unknown = ERR_INIT;
+
     if (!path_name_ok(config->id))
         return err_set(err, ERR_INVALID, "invalid container ID format: \"%.64s\"", config->id);
     if (path_check_run(config->bundle_path, "OciBundlePath", err) < 0)
         return -1;
     if (config->scratch_path[0] && path_check_run(config->scratch_path, "ScratchDirPath", err) < 0)
         return -1;
-    if (containers_knows(cs, config->id))
+    if (containers_find(cs, config->id, &unknown))
         return err_set(err, ERR_EXISTS, "container with given ID already exists: %s", config->id);
     if (cs->n >= CONTAINERS_MAX)
         return err_set(err, ERR_EXHAUSTED, "%d containers are there already", CONTAINERS_MAX);
@@ -255,7 +215,7 @@ static struct container *add(struct containers *cs, const struct container_confi
     c->bundle = str_dup(config->bundle_path);
     c->scratch = str_dup(config->scratch_path);
     gate_init(&c->gate, "container");
-    list_init(&c->execs);
+    processes_init(&c->execs);
     waitq_init(&c->oom);
     cancel_init(&c->oom_stop, NULL);
     list_append(&cs->containers, &c->in_table);
@@ -288,9 +248,9 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
         return err_wrap(err, "create container %s", config->id);
     }
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
-    if (task_done(c->init, NULL)) /* already: container_on_done left the step to us */
+    if (process_done(c->init, NULL)) /* already: container_on_done left the step to us */
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
     waitq_wake_all(&cs->changed); /* a delete may wait for it */
-    log_info(ctx, "container created", F_STR("cid", c->id), F_U("pid", task_pid(c->init)));
+    log_info(ctx, "container created", F_STR("cid", c->id), F_U("pid", process_pid(c->init)));
     return 0;
 }

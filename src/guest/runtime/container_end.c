@@ -5,7 +5,7 @@
 #include "base/log.h"
 #include "base/offload.h"
 #include "base/str.h"
-#include "guest/runtime/cg.h"
+#include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/storage/mnt.h"
@@ -18,7 +18,7 @@
 #include <unistd.h>
 
 #define OOM_ANSWER_NS (2 * NS_PER_S)
-#define KILLED_NS (30 * NS_PER_S)
+#define KILLED_MS 30000
 
 /* --- out of memory --- */
 
@@ -28,11 +28,11 @@ static void watch_oom(void *arg)
     struct container *c = arg;
     struct ctx root = ctx_root(c->table->opts.loop), ctx = ctx_with_cancel(&root, &c->oom_stop);
     struct err err = ERR_INIT;
-    uint64_t seen = cg_oom_kills(c->cgroup);
+    uint64_t seen = cgroup_oom_kills(c->cgroup);
 
     waitq_wake_all(&c->oom);
-    while (cg_wait_memory_event(&ctx, c->cgroup, seen, &err) == 0) {
-        seen = cg_oom_kills(c->cgroup);
+    while (cgroup_wait_memory_event(&ctx, c->cgroup, seen, &err) == 0) {
+        seen = cgroup_oom_kills(c->cgroup);
         waitq_wake_all(&c->oom);
     }
     container_unref(c);
@@ -40,23 +40,19 @@ static void watch_oom(void *arg)
 
 static void need_oom_watch(struct container *c)
 {
-    if (c->oom_watched || task_exited(c->init))
+    if (c->oom_watched || process_exited(c->init))
         return;
     c->oom_watched = true;
     fiber_go(c->table->opts.loop, watch_oom, container_ref(c), "oom %s", c->id);
 }
 
-int container_wait_oom(struct ctx *ctx, struct containers *cs, const char *id, bool *ret_oom,
-                       struct container **ret_held, struct err *err)
+int container_wait_oom(struct ctx *ctx, struct container *c, bool *ret_oom, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_get(cs, id, err);
     uint64_t kills;
 
-    if (!c)
-        return -1;
     need_oom_watch(c);
     c->oom_waits++;
-    while ((kills = cg_oom_kills(c->cgroup)) <= c->oom_told && !task_exited(c->init)) {
+    while ((kills = cgroup_oom_kills(c->cgroup)) <= c->oom_told && !process_exited(c->init)) {
         if (waitq_wait(ctx, &c->oom, "memory to run out", err) < 0) {
             c->oom_waits--;
             return -1;
@@ -65,12 +61,13 @@ int container_wait_oom(struct ctx *ctx, struct containers *cs, const char *id, b
     *ret_oom = kills > c->oom_told;
     if (*ret_oom)
         c->oom_told = kills;
-    *ret_held = TAKE_PTR(c);
     return 0;
 }
 
-void container_oom_answered(struct container *c, bool sent)
+void container_oom_answered(void *container, bool sent)
 {
+    struct container *c = container;
+
     c->oom_waits--;
     waitq_wake_all(&c->oom);
     container_unref(c);
@@ -97,7 +94,7 @@ void container_on_exit(void *arg)
     struct container *c = arg;
 
     if (!c->own_pid_ns) {
-        int r = cg_kill(c->cgroup);
+        int r = cgroup_kill(c->cgroup);
         if (r < 0 && r != -ENOENT)
             log_warn(NULL, "processes of a container outlive it", F_STR("cid", c->id),
                      F_STR("error", strerror(-r)));
@@ -113,7 +110,7 @@ void container_on_done(void *arg)
     /* While it is being created, create does this step itself. */
     if (c->state != CONTAINER_CREATING && c->state != CONTAINER_GONE)
         fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
-    (void)task_done(c->init, &code);
+    (void)process_done(c->init, &code);
     log_info(NULL, "container exited", F_STR("cid", c->id), F_U("code", code));
     waitq_wake_all(&c->table->changed);
     container_unref(c);
@@ -159,13 +156,10 @@ static int unbind_bundle(struct ctx *ctx, const struct container *c, struct err 
 /* One that was created and never started is ended first. */
 static int end_init(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct ctx bounded = ctx_with_timeout(ctx, KILLED_NS);
-    struct err ignored = ERR_INIT;
     uint32_t code;
 
-    task_drop_output(c->init);
-    (void)task_signal(c->init, SIGKILL, &ignored); /* it may be gone already */
-    if (task_wait(&bounded, c->init, &code, err) < 0)
+    process_kill(c->init);
+    if (process_wait(ctx, c->init, KILLED_MS, &code, err) < 0)
         return err_wrap(err, "container %s does not end", c->id);
     return 0;
 }
@@ -173,13 +167,12 @@ static int end_init(struct ctx *ctx, struct container *c, struct err *err)
 /* Each step may be repeated, so that a delete can be. */
 static int take_down(struct ctx *ctx, struct container *c, struct err *err)
 {
-    LIST_EACH (&c->execs, pos)
-        task_drop_output(LIST_ENTRY(pos, struct exec, in_container)->task);
+    processes_each(&c->execs, process_drop_output);
     if (c->crun_made && crun_delete(ctx, c->table->crun, c->id, false, err) < 0)
         return -1;
     c->crun_made = false;
     container_leave_network(c);
-    int r = cg_remove(c->cgroup);
+    int r = cgroup_remove(c->cgroup);
     if (r < 0)
         return err_sys(err, -r, "remove cgroup %s", c->cgroup);
     if (c->sandbox_made && sandbox_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
@@ -196,7 +189,7 @@ static struct container *get_when_made(struct ctx *ctx, struct containers *cs, c
 {
     struct container *c;
 
-    while ((c = container_find(cs, id, err)) && c->state == CONTAINER_CREATING)
+    while ((c = containers_find(cs, id, err)) && c->state == CONTAINER_CREATING)
         if (waitq_wait(ctx, &cs->changed, "the container to be created", err) < 0)
             return NULL;
     return c ? container_ref(c) : NULL;

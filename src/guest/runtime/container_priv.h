@@ -5,18 +5,13 @@
 #include "base/gate.h"
 #include "base/list.h"
 #include "guest/runtime/container.h"
+#include "guest/runtime/process.h"
 #include "oci/spec.h"
 
 /* A pod: what its sandbox container and its workloads share. */
 struct pod {
     unsigned refs; /* containers */
     char *id, *root, *cgroup;
-};
-
-/* An exec, until its first answered wait. */
-struct exec {
-    struct list in_container;
-    struct task *task;
 };
 
 struct container {
@@ -29,15 +24,14 @@ struct container {
     uint8_t state;   /* enum container_state */
     struct gate gate;
 
-    struct task *init;
+    struct process *init;
     bool attached; /* the start has been tried: its stdio is given away */
     bool own_pid_ns, terminal;
     int last_signal;     /* TERM or KILL to init */
     char *cgroup, *root; /* full paths */
     char *network;       /* the namespace it holds (guest/net); NULL: none */
     json_t *rlimits, *user;
-    struct list execs;
-    size_t n_execs;
+    struct processes execs;
 
     unsigned init_waits; /* waits on init under way, until their answer is out */
     bool wait_answered, notified;
@@ -63,16 +57,16 @@ struct containers {
 
 /* The first call makes it. NULL with err. */
 struct crun *containers_crun(struct containers *cs, struct err *err);
-struct container *container_ref(struct container *c);
-void container_unref(struct container *c);
-AUTO_DEFINE(struct container *, container_unref);
-/* Borrows; NULL with err. Also while it is being created. */
-struct container *container_find(const struct containers *cs, const char *id, struct err *err);
-/* The same, but not while it is being created. Caller unrefs. */
-struct container *container_get(const struct containers *cs, const char *id, struct err *err);
+/* Borrows; NULL with ERR_NOT_FOUND. Also while it is being created. */
+struct container *containers_find(const struct containers *cs, const char *id, struct err *err);
 /* Out of the table. */
 void container_forget(struct container *c);
-void pod_unref(struct pod *p);
+
+/* container_run.c: crun creates the container (process NULL), or runs the OCI process, as JSON
+ * text, in it; whoever is started is ours afterwards. on_done gets a reference on c. */
+int container_run(struct ctx *ctx, struct container *c, const char *process, bool terminal,
+                  void (*on_exit)(void *arg), void (*on_done)(void *arg), struct process **ret,
+                  struct err *err);
 
 /* container_end.c */
 void container_on_exit(void *arg);

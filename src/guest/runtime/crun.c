@@ -99,6 +99,18 @@ static int call_begin(struct call *c, const char *command, struct err *err)
     return 0;
 }
 
+/* --NAME=FILE with this text in the file. */
+static int call_add_file(struct call *c, const char *name, const char *text, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/%s", c->dir, name);
+    int r = file_write(path, text, strlen(text), 0600);
+
+    if (r < 0)
+        return err_sys(err, -r, "write %s", path);
+    strv_addf(&c->argv, "--%s=%s", name, path);
+    return 0;
+}
+
 static void call_release(struct call *c)
 {
     if (c->argv.n)
@@ -213,12 +225,9 @@ static int read_pid(const struct call *c, pid_t *ret, struct err *err)
 static int prepare(struct call *c, const struct crun_start *s, int *ret_console, struct err *err)
 {
     if (s->process) {
-        AUTO_FREE char *path = str_format("%s/process", c->dir);
-        int r = file_write(path, s->process, strlen(s->process), 0600);
-        if (r < 0)
-            return err_sys(err, -r, "write %s", path);
         strv_add(&c->argv, "--detach");
-        strv_addf(&c->argv, "--process=%s", path);
+        if (call_add_file(c, "process", s->process, err) < 0)
+            return -1;
     } else {
         strv_addf(&c->argv, "--bundle=%s", s->bundle);
     }
@@ -226,8 +235,8 @@ static int prepare(struct call *c, const struct crun_start *s, int *ret_console,
     if (s->terminal && console_listen(c, ret_console, err) < 0)
         return -1;
     for (int i = 0; i < 3 && !s->terminal; i++)
-        if (s->fd[i] >= 0)
-            c->fds[c->n_fds++] = (struct child_fd){ s->fd[i], i };
+        if (s->fds.fd[i] >= 0)
+            c->fds[c->n_fds++] = (struct child_fd){ s->fds.fd[i], i };
     strv_add(&c->argv, s->id);
     return 0;
 }
@@ -259,7 +268,7 @@ int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_sta
 /* --- the rest --- */
 
 static int simple(struct ctx *ctx, struct crun *crun, const char *command, const char *option,
-                  const char *id, const char *last, struct err *err)
+                  const char *id, struct err *err)
 {
     struct call c = { 0 };
     int r = call_begin(&c, command, err);
@@ -268,8 +277,6 @@ static int simple(struct ctx *ctx, struct crun *crun, const char *command, const
         if (option)
             strv_add(&c.argv, option);
         strv_add(&c.argv, id);
-        if (last)
-            strv_add(&c.argv, last);
         r = call_run(ctx, crun, &c, err);
     }
     call_release(&c);
@@ -278,7 +285,7 @@ static int simple(struct ctx *ctx, struct crun *crun, const char *command, const
 
 int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *err)
 {
-    return simple(ctx, crun, "start", NULL, id, NULL, err);
+    return simple(ctx, crun, "start", NULL, id, err);
 }
 
 int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err)
@@ -287,7 +294,7 @@ int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, 
 
     if (access(state, F_OK) < 0 && errno == ENOENT)
         return 0;
-    return simple(ctx, crun, "delete", force ? "--force" : NULL, id, NULL, err);
+    return simple(ctx, crun, "delete", force ? "--force" : NULL, id, err);
 }
 
 int crun_update(struct ctx *ctx, struct crun *crun, const char *id, const char *resources,
@@ -296,16 +303,12 @@ int crun_update(struct ctx *ctx, struct crun *crun, const char *id, const char *
     struct call c = { 0 };
     int r = call_begin(&c, "update", err);
 
-    if (r == 0) {
-        AUTO_FREE char *path = str_format("%s/resources", c.dir);
-        int written = file_write(path, resources, strlen(resources), 0600);
-        if (written < 0)
-            r = err_sys(err, -written, "write %s", path);
-        strv_addf(&c.argv, "--resources=%s", path);
-        strv_add(&c.argv, id);
-    }
     if (r == 0)
+        r = call_add_file(&c, "resources", resources, err);
+    if (r == 0) {
+        strv_add(&c.argv, id);
         r = call_run(ctx, crun, &c, err);
+    }
     call_release(&c);
     return r;
 }

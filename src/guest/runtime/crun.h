@@ -3,6 +3,7 @@
  * has; a crun that takes too long is killed. */
 #pragma once
 #include "base/mem.h"
+#include "guest/stdio/dial.h"
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -35,10 +36,10 @@ char *crun_log_error(const char *log, size_t len);
 
 struct crun_start {
     const char *id;
-    const char *bundle;  /* create; else */
+    const char *bundle;  /* of create, which it is without */
     const char *process; /* exec: the OCI process as JSON text */
     bool terminal;
-    int fd[3]; /* the process's ends of its pipes; unused with a terminal. Borrowed */
+    struct stdio_fds fds; /* the process's ends of its pipes; unused with a terminal. Borrowed */
 };
 /* crun create or exec. *ret_master is the terminal's (-1 without one). ret_pid is the process's. */
 int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_start *s,

@@ -2,7 +2,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
-#include "guest/runtime/cg.h"
+#include "guest/runtime/cgroup.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -28,7 +28,7 @@ static void put(struct jsw *w, const char *key, uint64_t value)
 
 static uint64_t usec(const char *text, const char *key)
 {
-    uint64_t n = cg_keyed(text, key);
+    uint64_t n = cgroup_keyed(text, key);
 
     return n > UINT64_MAX / NS_PER_USEC ? UINT64_MAX : n * NS_PER_USEC;
 }
@@ -42,8 +42,8 @@ static void put_cpu(struct jsw *w, const char *stat)
     put(w, "user", usec(stat, "user_usec"));
     jsw_end_obj(w);
     jsw_obj(w, "throttling");
-    put(w, "periods", cg_keyed(stat, "nr_periods"));
-    put(w, "throttled_periods", cg_keyed(stat, "nr_throttled"));
+    put(w, "periods", cgroup_keyed(stat, "nr_periods"));
+    put(w, "throttled_periods", cgroup_keyed(stat, "nr_throttled"));
     put(w, "throttled_time", usec(stat, "throttled_usec"));
     jsw_end_obj(w);
     jsw_end_obj(w);
@@ -109,8 +109,8 @@ static void put_memory(struct jsw *w, const struct metrics_files *f)
         put(w, memory_keys[i].total, values[i]);
     put_entry(w, "usage", limit, number(f->memory_current), number(f->memory_peak));
     put_entry(w, "swap", swap_limit, number(f->swap_current), number(f->swap_peak));
-    put_entry(w, "kernel", 0, cg_keyed(f->memory_stat, "kernel_stack"), 0);
-    put_entry(w, "kernel_tcp", 0, cg_keyed(f->memory_stat, "sock"), 0);
+    put_entry(w, "kernel", 0, cgroup_keyed(f->memory_stat, "kernel_stack"), 0);
+    put_entry(w, "kernel_tcp", 0, cgroup_keyed(f->memory_stat, "sock"), 0);
     jsw_end_obj(w);
 }
 
@@ -131,7 +131,7 @@ char *metrics_json(const struct metrics_files *f)
     jsw_obj(&w, "rdma");
     jsw_end_obj(&w);
     jsw_obj(&w, "memory_oom_control");
-    put(&w, "oom_kill", cg_keyed(f->memory_events, "oom_kill"));
+    put(&w, "oom_kill", cgroup_keyed(f->memory_events, "oom_kill"));
     jsw_end_obj(&w);
     jsw_end_obj(&w);
     return jsw_take(&w, NULL);

@@ -1,351 +1,285 @@
 #include "guest/runtime/process.h"
-#include "base/child.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
-#include "base/list.h"
 #include "base/log.h"
-#include "base/str.h"
-#include "guest/runtime/cgroup.h"
-#include "guest/runtime/cmdline.h"
-#include "guest/runtime/standing.h"
+#include "base/loop.h"
 #include "guest/stdio/dial.h"
+#include "guest/stdio/relay.h"
 #include "guest/stdio/tty.h"
 #include <errno.h>
-#include <fcntl.h>
+#include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+/* docs/decisions/0007-containers-in-the-guest.md */
+#define GRACE_NS (10 * NS_PER_S)
+#define EXIT_UNKNOWN 255
+
 struct process {
-    struct list in_table; /* alone once forgotten */
-    unsigned refs;        /* table, watcher, each waiter */
-    struct process_table *table;
-    struct child *child;
-    struct tty *tty; /* NULL without a terminal */
-    uint32_t pid, code;
-    struct latch done; /* exited and drained; code is valid */
+    unsigned refs;
+    struct list in_list; /* of struct processes */
+    struct process_opts opts;
+    int pidfd;
+    bool exited;
+    uint32_t code;
+    struct latch done;
+    struct cancel drop;
 };
 
-struct process_table {
-    struct loop *loop;
-    struct dialer *dialer;
-    struct list processes; /* oldest first */
-    size_t n;
-    struct cancel closing;
-    struct group watchers;
-    struct waitq exits;
-};
-
-/* The sockets of a process that is being started, and its words. */
-struct launch {
-    int fd[3];
-    struct strv words;
-    const char *const *argv;
-};
-
-struct process_table *process_table_new(struct loop *loop, struct dialer *dialer)
+struct process *process_ref(struct process *p)
 {
-    struct process_table *t = mem_new(struct process_table);
-
-    t->loop = loop;
-    t->dialer = dialer;
-    list_init(&t->processes);
-    cancel_init(&t->closing, NULL);
-    group_init(&t->watchers);
-    waitq_init(&t->exits);
-    return t;
+    p->refs++;
+    return p;
 }
 
-static void process_unref(struct process *p)
+void process_unref(struct process *p)
 {
-    if (--p->refs > 0)
+    if (!p || --p->refs > 0)
         return;
-    child_free(p->child);
-    tty_free(p->tty);
+    relay_free(p->opts.relay);
+    tty_free(p->opts.tty);
+    cancel_release(&p->drop);
+    fd_close(p->pidfd);
     free(p);
 }
 
-static void process_forget(struct process *p)
+uint32_t process_pid(const struct process *p)
 {
-    if (list_empty(&p->in_table))
+    return (uint32_t)p->opts.pid;
+}
+
+bool process_exited(const struct process *p)
+{
+    return p->exited;
+}
+
+bool process_done(const struct process *p, uint32_t *ret_code)
+{
+    if (p->done.set && ret_code)
+        *ret_code = p->code;
+    return p->done.set;
+}
+
+/* --- exit --- */
+
+static uint32_t reap(struct process *p)
+{
+    siginfo_t info = { 0 };
+
+    if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 || info.si_pid == 0) {
+        log_error(NULL, "cannot reap a process", F_U("pid", process_pid(p)));
+        return EXIT_UNKNOWN;
+    }
+    return info.si_code == CLD_EXITED ? (uint32_t)info.si_status : 128u + (uint32_t)info.si_status;
+}
+
+static void report(struct process *p)
+{
+    if (p->done.set)
         return;
-    list_remove(&p->in_table);
-    p->table->n--;
-    process_unref(p);
+    latch_set(&p->done);
+    if (p->opts.on_done)
+        p->opts.on_done(p->opts.arg);
 }
 
-void process_table_free(struct process_table *t)
+static void report_in_time(void *arg)
 {
-    if (!t)
-        return;
-    struct ctx ctx = ctx_root(t->loop);
-    struct err ignored = ERR_INIT;
-
-    LIST_EACH (&t->processes, pos)
-        (void)child_kill(LIST_ENTRY(pos, struct process, in_table)->child, SIGKILL);
-    cancel_fire(&t->closing, ERR_CANCELLED, "process table is closing");
-    if (t->watchers.running > 0)
-        (void)group_wait(&ctx, &t->watchers, "processes to end", &ignored);
-    LIST_EACH (&t->processes, pos)
-        process_forget(LIST_ENTRY(pos, struct process, in_table));
-    cancel_release(&t->closing);
-    free(t);
-}
-
-size_t process_count(const struct process_table *t)
-{
-    return t->n;
-}
-
-static struct process *find(const struct process_table *t, uint32_t pid)
-{
-    for (struct list *pos = t->processes.prev; pos != &t->processes; pos = pos->prev) {
-        struct process *p = LIST_ENTRY(pos, struct process, in_table);
-        if (p->pid == pid)
-            return p;
-    }
-    return NULL;
-}
-
-static int not_found(uint32_t pid, struct err *err)
-{
-    return err_set(err, ERR_NOT_FOUND, "no process %u", pid);
-}
-
-/* --- start --- */
-
-static void launch_release(struct launch *l)
-{
-    for (int i = 0; i < 3; i++)
-        fd_close(l->fd[i]);
-    strv_release(&l->words);
-}
-
-static int check_spec(struct process_table *t, const struct process_spec *spec, struct launch *l,
-                      struct err *err)
-{
-    l->argv = spec->argv;
-    if (!l->argv || !l->argv[0]) {
-        if (spec->command_line && cmdline_split(spec->command_line, &l->words, err) < 0)
-            return -1;
-        l->argv = (const char *const *)l->words.v;
-    }
-    if (!l->argv || !l->argv[0] || !l->argv[0][0])
-        return err_set(err, ERR_INVALID, "process has neither arguments nor a command line");
-    if (spec->terminal && spec->want[2])
-        return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
-    if (t->n < PROCESS_MAX)
-        return 0;
-
-    /* Room: the oldest whose end nobody asked for. */
-    LIST_EACH (&t->processes, pos) {
-        struct process *p = LIST_ENTRY(pos, struct process, in_table);
-        if (p->done.set) {
-            process_forget(p);
-            return 0;
-        }
-    }
-    return err_set(err, ERR_EXHAUSTED, "%d processes run already", PROCESS_MAX);
-}
-
-static int dial_stdio(struct ctx *ctx, struct process_table *t, const struct process_spec *spec,
-                      struct launch *l, struct err *err)
-{
-    static const char *const names[] = { "stdin", "stdout", "stderr" };
-
-    for (int i = 0; i < 3; i++)
-        if (spec->want[i] && dialer_dial(ctx, t->dialer, spec->port[i], &l->fd[i], err) < 0)
-            return err_wrap(err, "%s", names[i]);
-    return 0;
-}
-
-static int child_setup(void *arg, struct err *err)
-{
-    standing_drop();
-    (void)cgroup_join_commands(); /* limit_commands() has warned */
-    return 0;
-}
-
-/* Without a limit of its own a command that eats all memory may take the VM with it. In tests there
- * is no such cgroup. */
-static void limit_commands(struct ctx *ctx)
-{
+    struct process *p = arg;
+    struct ctx root = ctx_root(p->opts.loop);
+    struct ctx limited =
+        ctx_with_timeout(&root, p->opts.report_ns ? p->opts.report_ns : PROCESS_REPORT_NS);
     struct err err = ERR_INIT;
 
-    if (cgroup_limit_commands(CGROUP_ROOT, "/proc/meminfo", &err) < 0 && err.code != ERR_NOT_FOUND)
-        log_warn(ctx, "command has no limit of memory", F_ERR(&err));
-}
-
-static int spawn(struct ctx *ctx, const struct process_spec *spec, const struct launch *l,
-                 int slave, struct child **ret, struct err *err)
-{
-    struct child_fd fds[3];
-    size_t n = 0;
-    struct child_opts opts = {
-        .argv = l->argv,
-        .envp = spec->env && spec->env[0] ? spec->env : NULL,
-        .cwd = spec->cwd && spec->cwd[0] ? spec->cwd : NULL,
-        .fds = fds,
-        .setup = child_setup,
-    };
-
-    for (int i = 0; i < 3; i++) {
-        int fd = spec->terminal ? slave : l->fd[i];
-        if (fd >= 0)
-            fds[n++] = (struct child_fd){ fd, i };
-    }
-    opts.n_fds = n;
-    opts.new_session = true;
-    if (spec->terminal)
-        opts.ctty = STDOUT_FILENO;
-    limit_commands(ctx);
-    if (child_spawn(ctx, &opts, ret, err) < 0)
-        return err_wrap(err, "run %s", l->argv[0]);
-    return 0;
-}
-
-static uint32_t exit_code(int status)
-{
-    return WIFSIGNALED(status) ? 128u + (uint32_t)WTERMSIG(status) : (uint32_t)WEXITSTATUS(status);
+    if (latch_wait(&limited, &p->done, "output to be taken", &err) < 0)
+        log_warn(&root, "nobody takes the output of a process that has exited",
+                 F_U("pid", process_pid(p)));
+    report(p);
+    process_unref(p);
 }
 
 static void watch(void *arg)
 {
     struct process *p = arg;
-    struct process_table *t = p->table;
-    struct ctx root = ctx_root(t->loop), ctx = ctx_with_cancel(&root, &t->closing);
+    struct ctx root = ctx_root(p->opts.loop), ctx = ctx_with_cancel(&root, &p->drop);
     struct err err = ERR_INIT;
-    int status = 0;
 
-    /* Not with ctx: a closing table has killed it, so that this ends either way. */
-    if (child_wait(&root, p->child, &status, &err) < 0)
-        log_error(&root, "cannot wait for a process", F_U("pid", p->pid), F_ERR(&err));
-    p->code = exit_code(status);
-    waitq_wake_all(&t->exits);
-    if (p->tty)
-        (void)tty_drain(&ctx, p->tty, &err); /* fails only when the table closes */
-    latch_set(&p->done);
+    if (loop_wait_fd(&root, p->pidfd, POLLIN, "process to exit", &err) < 0)
+        log_error(&root, "cannot wait for a process", F_U("pid", process_pid(p)), F_ERR(&err));
+    p->code = reap(p);
+    p->exited = true;
+    if (p->opts.on_exit)
+        p->opts.on_exit(p->opts.arg);
+    if (p->opts.relay || p->opts.tty)
+        fiber_go(p->opts.loop, report_in_time, process_ref(p), "exit of %d", p->opts.pid);
+    /* Both fail only when the output is dropped on purpose. */
+    if (p->opts.relay)
+        (void)relay_drain(&ctx, p->opts.relay, GRACE_NS, &err);
+    if (p->opts.tty)
+        (void)tty_drain(&ctx, p->opts.tty, &err);
+    report(p);
     process_unref(p);
 }
 
-/* The kernel may hand out a pid again while an exit nobody asked for is still in the table. */
-static void table_add(struct process_table *t, struct process *p)
+int process_adopt(const struct process_opts *opts, struct process **ret, struct err *err)
 {
-    struct process *old = find(t, p->pid);
-
-    if (old)
-        process_forget(old);
-    list_append(&t->processes, &p->in_table);
-    t->n++;
-    p->refs = 2;
-    group_go(&t->watchers, t->loop, watch, p, "process %u", p->pid);
-}
-
-static int start(struct ctx *ctx, struct process_table *t, const struct process_spec *spec,
-                 struct launch *l, uint32_t *ret_pid, struct err *err)
-{
-    AUTO(tty_free) struct tty *tty = NULL;
-    AUTO_FD int slave = -1;
-    struct child *child;
-
-    if (check_spec(t, spec, l, err) < 0 || dial_stdio(ctx, t, spec, l, err) < 0)
-        return -1;
-    if (spec->terminal && tty_open(t->loop, spec->rows, spec->cols, &tty, &slave, err) < 0)
-        return -1;
-    if (spawn(ctx, spec, l, slave, &child, err) < 0)
-        return -1;
-
     struct process *p = mem_new(struct process);
-    p->table = t;
-    p->child = child;
-    p->pid = (uint32_t)child_pid(child);
+
+    p->opts = *opts;
+    p->refs = 2;
+    p->pidfd = (int)syscall(SYS_pidfd_open, opts->pid, 0);
+    list_init(&p->in_list);
     latch_init(&p->done);
-    if (tty) {
-        fd_close(TAKE_FD(slave));
-        tty_attach(tty, TAKE_FD(l->fd[0]), TAKE_FD(l->fd[1]));
-        p->tty = TAKE_PTR(tty);
+    cancel_init(&p->drop, NULL);
+    if (p->pidfd < 0) {
+        err_sys(err, errno, "pidfd of process %d", opts->pid);
+        p->refs = 1;
+        process_unref(p);
+        return -1;
     }
-    table_add(t, p);
-    *ret_pid = p->pid;
+    fiber_go(opts->loop, watch, p, "process %d", opts->pid);
+    *ret = p;
     return 0;
-}
-
-int process_exec(struct ctx *ctx, struct process_table *t, const struct process_spec *spec,
-                 uint32_t *ret_pid, struct err *err)
-{
-    struct launch l = { .fd = { -1, -1, -1 } };
-    int r = start(ctx, t, spec, &l, ret_pid, err);
-
-    launch_release(&l);
-    return r;
 }
 
 /* --- the rest of its life --- */
 
-int process_wait(struct ctx *ctx, struct process_table *t, uint32_t pid, uint32_t timeout_ms,
-                 uint32_t *ret_code, struct err *err)
+void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
+                    struct dialer *redial)
 {
-    struct process *p = find(t, pid);
+    if (p->opts.tty) /* which has no stderr */
+        tty_attach(p->opts.tty, TAKE_FD(fds->fd[0]), TAKE_FD(fds->fd[1]));
+    else
+        relay_attach(p->opts.relay, fds, ports, redial);
+}
+
+void process_drop_output(struct process *p)
+{
+    cancel_fire(&p->drop, ERR_CANCELLED, "output is dropped");
+}
+
+int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32_t *ret_code,
+                 struct err *err)
+{
     struct ctx bounded = *ctx;
 
-    if (!p)
-        return not_found(pid, err);
     if (timeout_ms != PROCESS_WAIT_FOREVER)
         bounded = ctx_with_timeout(ctx, timeout_ms * NS_PER_MS);
-    p->refs++;
-    int r = p->done.set ? 0 : latch_wait(&bounded, &p->done, "process to exit", err);
-    if (r == 0) {
-        *ret_code = p->code;
-        process_forget(p);
-    }
-    process_unref(p);
-    return r;
-}
-
-int process_signal(struct process_table *t, uint32_t pid, int signo, struct err *err)
-{
-    struct process *p = find(t, pid);
-
-    if (signo < 0 || signo > SIGRTMAX)
-        return err_set(err, ERR_INVALID, "no signal %d", signo);
-    if (!p)
-        return not_found(pid, err);
-    int r = child_kill(p->child, signo ? signo : SIGKILL);
-    if (r == -ESRCH)
-        return not_found(pid, err);
-    return r < 0 ? err_sys(err, -r, "signal %d to process %u", signo, pid) : 0;
-}
-
-int process_resize(struct process_table *t, uint32_t pid, uint16_t rows, uint16_t cols,
-                   struct err *err)
-{
-    struct process *p = find(t, pid);
-
-    if (!p)
-        return not_found(pid, err);
-    if (!p->tty)
-        return err_set(err, ERR_STATE, "process %u has no terminal", pid);
-    return tty_resize(p->tty, rows, cols, err);
-}
-
-static bool any_runs(const struct process_table *t)
-{
-    LIST_EACH (&t->processes, pos)
-        if (!child_done(LIST_ENTRY(pos, struct process, in_table)->child, NULL))
-            return true;
-    return false;
-}
-
-int process_stop_all(struct ctx *ctx, struct process_table *t, int signo, struct err *err)
-{
-    LIST_EACH (&t->processes, pos)
-        (void)child_kill(LIST_ENTRY(pos, struct process, in_table)->child, signo);
-    while (any_runs(t))
-        if (waitq_wait(ctx, &t->exits, "processes to exit", err) < 0)
-            return -1;
+    if (!p->done.set && latch_wait(&bounded, &p->done, "process to exit", err) < 0)
+        return -1;
+    *ret_code = p->code;
     return 0;
+}
+
+int process_signal(struct process *p, int signo, struct err *err)
+{
+    if (signo < 0 || signo > SIGRTMAX)
+        return err_set(err, ERR_INVALID, "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
+    if (!p->exited &&
+        syscall(SYS_pidfd_send_signal, p->pidfd, signo ? signo : SIGKILL, NULL, 0) == 0)
+        return 0;
+    if (p->exited || errno == ESRCH)
+        return err_set(err, ERR_NOT_FOUND, "process %u has exited", process_pid(p));
+    return err_sys(err, errno, "signal %d to process %u", signo, process_pid(p));
+}
+
+void process_kill(struct process *p)
+{
+    struct err ignored = ERR_INIT;
+
+    process_drop_output(p);
+    (void)process_signal(p, SIGKILL, &ignored); /* it may have exited already */
+}
+
+int process_resize(struct process *p, uint16_t rows, uint16_t cols, struct err *err)
+{
+    if (!p->opts.tty)
+        return err_set(err, ERR_STATE, "process %u has no terminal", process_pid(p));
+    return tty_resize(p->opts.tty, rows, cols, err);
+}
+
+/* --- many of them --- */
+
+void processes_init(struct processes *l)
+{
+    *l = (struct processes){ 0 };
+    list_init(&l->all);
+}
+
+void processes_each(const struct processes *l, void (*fn)(struct process *p))
+{
+    LIST_EACH (&l->all, pos)
+        fn(LIST_ENTRY(pos, struct process, in_list));
+}
+
+void processes_forget(struct processes *l, struct process *p)
+{
+    if (list_empty(&p->in_list))
+        return;
+    list_remove(&p->in_list);
+    l->n--;
+    process_unref(p);
+}
+
+void processes_release(struct processes *l)
+{
+    LIST_EACH (&l->all, pos)
+        processes_forget(l, LIST_ENTRY(pos, struct process, in_list));
+}
+
+/* From the newest: the kernel may use a pid again while an exit nobody asked for is still here. */
+static struct process *find(const struct processes *l, uint32_t pid)
+{
+    for (struct list *pos = l->all.prev; pos != &l->all; pos = pos->prev) {
+        struct process *p = LIST_ENTRY(pos, struct process, in_list);
+        if (process_pid(p) == pid)
+            return p;
+    }
+    return NULL;
+}
+
+void processes_add(struct processes *l, struct process *p)
+{
+    struct process *old = find(l, process_pid(p));
+
+    if (old)
+        processes_forget(l, old);
+    list_append(&l->all, &p->in_list);
+    l->n++;
+}
+
+struct process *processes_find(const struct processes *l, uint32_t pid, struct err *err)
+{
+    struct process *p = find(l, pid);
+
+    if (!p)
+        err_set(err, ERR_NOT_FOUND, "no process %u", pid);
+    return p;
+}
+
+int processes_make_room(struct processes *l, size_t max, struct err *err)
+{
+    if (l->n < max)
+        return 0;
+    LIST_EACH (&l->all, pos) {
+        struct process *p = LIST_ENTRY(pos, struct process, in_list);
+        if (p->done.set) {
+            processes_forget(l, p);
+            return 0;
+        }
+    }
+    return err_set(err, ERR_EXHAUSTED, "%zu processes run already", max);
+}
+
+bool processes_all_done(const struct processes *l)
+{
+    LIST_EACH (&l->all, pos)
+        if (!LIST_ENTRY(pos, struct process, in_list)->done.set)
+            return false;
+    return true;
 }

@@ -1,55 +1,83 @@
-/* process.h - processes in the VM itself, outside containers: started with their stdio dialled to
- * the host, waited for, signalled, resized. A process is in the table from its start until its
- * first answered wait. Pids are those of the VM's root pid namespace.
+/* process.h - one process that the agent has started, in a container (through crun) or in the VM
+ * itself: its stdio, its exit. Pids are those of the VM's root pid namespace. The process is our
+ * child: spawned by us, or left to us by crun, whose subreaper we are.
  *
- * Without a terminal the dialled sockets themselves are the process's fds 0, 1 and 2 and we keep
- * no copy; with one, a relay stands between (stdio/tty.h). */
+ * Counted: process_adopt gives one reference; the watcher holds another until the process has
+ * exited and its output is drained. The exit is reported when the output was taken, but a reader
+ * that takes nothing holds it back only for a while: then it is reported, and the output flows on
+ * behind it. */
 #pragma once
+#include "base/list.h"
 #include "base/mem.h"
 #include <stdbool.h>
-#include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct ctx;
 struct dialer;
 struct err;
 struct loop;
-struct process_table;
+struct process;
+struct relay;
+struct stdio_fds;
+struct stdio_ports;
+struct tty;
 
-#define PROCESS_MAX 1024
+#define PROCESS_REPORT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
 #define PROCESS_WAIT_FOREVER UINT32_MAX
 
-struct process_spec {
-    const char *const *argv;  /* NULL-terminated; wins over command_line if not empty */
-    const char *command_line; /* split by cmdline_split() */
-    const char *const *env;   /* the whole environment; NULL or empty: our PATH */
-    const char *cwd;          /* NULL or "": ours */
-    bool terminal;            /* then no stderr */
-    uint16_t rows, cols;      /* 0: leave */
-    bool want[3];             /* stdin, stdout, stderr; the others are /dev/null */
-    uint32_t port[3];         /* of the host, for those wanted */
+struct process_opts {
+    struct loop *loop;
+    pid_t pid;
+    struct relay *relay; /* takes one of both, or none … */
+    struct tty *tty;     /* … also on failure */
+    /* Runs in the watcher once the process is reaped, before its output is drained. May wait. */
+    void (*on_exit)(void *arg);
+    void (*on_done)(void *arg); /* the code may be reported. May not wait */
+    uint64_t report_ns;         /* from the exit, at most; 0: PROCESS_REPORT_NS */
+    void *arg;
 };
 
-/* Borrows the dialer. Caller frees. */
-struct process_table *process_table_new(struct loop *loop, struct dialer *dialer);
-/* Kills what still runs and waits (bounded by the kernel) until all is reaped. */
-void process_table_free(struct process_table *t);
-AUTO_DEFINE(struct process_table *, process_table_free);
-size_t process_count(const struct process_table *t);
+int process_adopt(const struct process_opts *opts, struct process **ret, struct err *err);
+struct process *process_ref(struct process *p);
+void process_unref(struct process *p);
+AUTO_DEFINE(struct process *, process_unref);
 
-/* Waits for the dialled streams and until exec happened. ERR_INVALID: nothing to run, or a
- * terminal with stderr; ERR_EXHAUSTED: too many; else the error names the command or the port. */
-int process_exec(struct ctx *ctx, struct process_table *t, const struct process_spec *spec,
-                 uint32_t *ret_pid, struct err *err);
-/* Waits until the process has exited and a terminal's output has been drained, then forgets it.
- * Code: exit status, or 128 + signal. ERR_DEADLINE after timeout_ms (the process stays),
- * ERR_NOT_FOUND for an unknown pid. */
-int process_wait(struct ctx *ctx, struct process_table *t, uint32_t pid, uint32_t timeout_ms,
-                 uint32_t *ret_code, struct err *err);
-/* ERR_NOT_FOUND: unknown or gone; ERR_INVALID: no such signal. 0 means SIGKILL. */
-int process_signal(struct process_table *t, uint32_t pid, int signo, struct err *err);
+uint32_t process_pid(const struct process *p);
+bool process_exited(const struct process *p); /* reaped; its output may still flow */
+/* The exit may be reported: see above. */
+bool process_done(const struct process *p, uint32_t *ret_code);
+
+/* Takes the sockets; once. redial: a lost output is dialled again; NULL: it is given up. */
+void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
+                    struct dialer *redial);
+/* Waits for exit and drained output. Code: exit status, or 128 + signal. ERR_DEADLINE after
+ * timeout_ms, if it is not PROCESS_WAIT_FOREVER. */
+int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32_t *ret_code,
+                 struct err *err);
+/* ERR_NOT_FOUND: gone. 0 means SIGKILL. ERR_INVALID: no such signal. */
+int process_signal(struct process *p, int signo, struct err *err);
 /* ERR_STATE without a terminal; success if it is closed already. */
-int process_resize(struct process_table *t, uint32_t pid, uint16_t rows, uint16_t cols,
-                   struct err *err);
-/* Signals all that run and waits until they have exited or ctx ends. */
-int process_stop_all(struct ctx *ctx, struct process_table *t, int signo, struct err *err);
+int process_resize(struct process *p, uint16_t rows, uint16_t cols, struct err *err);
+/* Output that is still on its way is dropped: nobody waits for it. Never waits. */
+void process_drop_output(struct process *p);
+/* SIGKILL, and its output is dropped. Never waits. */
+void process_kill(struct process *p);
+
+/* Processes by pid, oldest first. Each is in it until its first answered wait. */
+struct processes {
+    struct list all;
+    size_t n;
+};
+void processes_init(struct processes *l);
+void processes_release(struct processes *l);
+/* Takes one reference. An exited process that had the same pid is forgotten. */
+void processes_add(struct processes *l, struct process *p);
+void processes_forget(struct processes *l, struct process *p);
+/* Borrows; NULL with ERR_NOT_FOUND. */
+struct process *processes_find(const struct processes *l, uint32_t pid, struct err *err);
+/* Room for one more: with max of them the oldest whose exit nobody asked for is forgotten.
+ * ERR_EXHAUSTED: all of them run. */
+int processes_make_room(struct processes *l, size_t max, struct err *err);
+bool processes_all_done(const struct processes *l);
+void processes_each(const struct processes *l, void (*fn)(struct process *p));

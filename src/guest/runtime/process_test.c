@@ -1,348 +1,329 @@
-/* process_test.c - real children, with pipes. */
+/* Processes as crun leaves them: orphans of a parent that has gone, which become ours. */
+#include "base/child.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/fiber.h"
-#include "fixture/process_fixture.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "fixture/dial_fixture.h"
+#include "guest/runtime/process.h"
+#include "guest/runtime/reaper.h"
+#include "guest/stdio/relay.h"
+#include "harness/tap.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
+#include <sys/prctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
-/* --- ends --- */
-
-TEST_FIBER(the_exit_status_is_the_code)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = SH("exit 7") });
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 7);
-    ASSERT_EQ(process_count(w.t), 0);
-    fixture_release(&w);
-}
-
-TEST_FIBER(a_signal_is_128_and_its_number)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = SH("kill -TERM $$") });
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 128 + SIGTERM);
-    fixture_release(&w);
-}
-
-TEST_FIBER(a_process_is_forgotten_after_its_first_answered_wait)
-{
-    struct fixture w;
-    struct err err = ERR_INIT;
-    uint32_t code;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("true") });
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    ASSERT_FAIL(process_wait(ctx, w.t, pid, PROCESS_WAIT_FOREVER, &code, &err), err, ERR_NOT_FOUND);
-    ASSERT_FAIL(process_signal(w.t, pid, SIGTERM, &err), err, ERR_NOT_FOUND);
-    ASSERT_FAIL(process_resize(w.t, pid, 1, 1, &err), err, ERR_NOT_FOUND);
-    fixture_release(&w);
-}
-
-TEST_FIBER(a_wait_that_times_out_changes_nothing)
-{
-    struct fixture w;
-    struct err err = ERR_INIT;
-    uint32_t code;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
-    ASSERT_FAIL(process_wait(ctx, w.t, pid, 0, &code, &err), err, ERR_DEADLINE);
-    ASSERT_FAIL(process_wait(ctx, w.t, pid, 20, &code, &err), err, ERR_DEADLINE);
-    ASSERT_OK(process_signal(w.t, pid, 0, &err), err); /* 0 is KILL */
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 128 + SIGKILL);
-    fixture_release(&w);
-}
-
-struct waiter {
-    struct fixture *w;
-    struct loop *loop;
-    uint32_t pid, code;
+struct fixture {
+    struct dial_pair *host;
+    struct process *process;
+    struct stream *s[3];
+    struct stdio_ports io;
+    int done;
+    uint64_t report_ns;
 };
 
-static void wait_fiber(void *arg)
+/* The pid of `script`, run in the background by a shell that has ended. It begins only then,
+ * because the shell would reap it. fds 0 … 2 are given. */
+static pid_t orphan(struct ctx *ctx, const char *script, const int fd[3])
 {
-    struct waiter *a = arg;
-    struct ctx root = ctx_root(a->loop), ctx = ctx_with_timeout(&root, 60 * NS_PER_S);
-
-    a->code = fixture_wait(&ctx, a->w, a->pid);
-}
-
-TEST_FIBER(all_who_wait_get_the_code)
-{
-    struct fixture w;
+    AUTO_FREE char *line = str_format("exec 3>&-; read gate <&7; exec 7<&-; %s", script);
+    const char *const argv[] = { "sh", "-c",
+                                 "sh -c \"$0\" <&4 >&5 2>&6 4<&- 5>&- 6>&- & echo $! >&3", line,
+                                 NULL };
+    AUTO(child_free) struct child *child = NULL;
     struct err err = ERR_INIT;
-    struct waiter waiters[3];
-    struct group g;
+    int out[2], gate[2], status;
+    char text[32] = "";
 
-    fixture_init(&w, ctx);
-    group_init(&g);
-    uint32_t pid = fixture_start(
-        ctx, &w, (struct process_spec){ .argv = SH("read x; exit 5"), .want = { true } });
-    for (size_t i = 0; i < ARRAY_LEN(waiters); i++) {
-        waiters[i] = (struct waiter){ &w, ctx->loop, pid, 0 };
-        group_go(&g, ctx->loop, wait_fiber, &waiters[i], "waiter %zu", i);
-    }
-    fiber_yield(ctx->loop);
-    fixture_say(ctx, w.in, "go\n");
-    ASSERT_OK(group_wait(ctx, &g, "waiters", &err), err);
-    for (size_t i = 0; i < ARRAY_LEN(waiters); i++)
-        ASSERT_EQ(waiters[i].code, 5);
-    fixture_release(&w);
+    ASSERT_EQ(prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0), 0);
+    ASSERT_EQ(pipe2(out, O_CLOEXEC), 0);
+    ASSERT_EQ(pipe2(gate, O_CLOEXEC), 0);
+    const struct child_fd fds[] = {
+        { out[1], 3 }, { fd[0], 4 }, { fd[1], 5 }, { fd[2], 6 }, { gate[0], 7 },
+    };
+    const struct child_opts opts = { .argv = argv, .fds = fds, .n_fds = ARRAY_LEN(fds) };
+    ASSERT_OK(child_spawn(ctx, &opts, &child, &err), err);
+    fd_close(out[1]);
+    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
+    ASSERT(fd_read_full(out[0], text, sizeof(text) - 1) > 0);
+    fd_close(out[0]);
+    fd_close(gate[0]);
+    fd_close(gate[1]);
+    return (pid_t)atoi(text);
 }
 
-/* --- pipes --- */
-
-TEST_FIBER(input_comes_back_and_its_end_ends_cat)
+static void on_done(void *arg)
 {
-    struct fixture w;
+    ((struct fixture *)arg)->done++;
+}
 
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w, (struct process_spec){ .argv = ARGV("cat"), .want = { true, true } });
-    fixture_say(ctx, w.in, "hello\n");
-    ASSERT_EQ(stream_shutdown(w.in, SHUT_WR), 0);
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
+static void start(struct ctx *ctx, struct fixture *r, const char *script, bool redial)
+{
+    struct stdio_fds ends, fds;
+    struct relay *relay;
+    struct err err = ERR_INIT;
+
+    r->host = dial_pair_new();
+    ASSERT_OK(relay_open(ctx->loop, &relay, &ends, &err), err);
+    pid_t pid = orphan(ctx, script, ends.fd);
+    stdio_fds_release(&ends);
+    ASSERT_OK(process_adopt(&(struct process_opts){ .loop = ctx->loop,
+                                                    .pid = pid,
+                                                    .relay = relay,
+                                                    .on_done = on_done,
+                                                    .arg = r,
+                                                    .report_ns = r->report_ns },
+                            &r->process, &err),
+              err);
+    ASSERT_OK(dialer_dial_stdio(ctx, dial_pair_dialer(r->host), &r->io, &fds, &err), err);
+    for (int i = 0; i < 3; i++) {
+        int host = -1;
+        if (!r->io.want[i])
+            continue;
+        ASSERT_OK(dial_pair_accept(ctx, r->host, r->io.port[i], &host, &err), err);
+        r->s[i] = stream_from_fd(ctx->loop, host);
+    }
+    process_attach(r->process, &fds, &r->io, redial ? dial_pair_dialer(r->host) : NULL);
+}
+
+static void release(struct fixture *r)
+{
+    for (int i = 0; i < 3; i++)
+        stream_free(r->s[i]);
+    process_unref(r->process);
+    dial_pair_free(r->host);
+}
+
+/* To the end, then closed, as the host must. */
+static char *read_all(struct ctx *ctx, struct fixture *r, int i)
+{
+    struct sbuf out = { 0 };
+    struct err err = ERR_INIT;
+    size_t n = 1;
+
+    while (n > 0) {
+        char *to = sbuf_room(&out, 4096);
+        ASSERT_OK(stream_read(ctx, r->s[i], to, 4096, &n, &err), err);
+        out.len += n;
+        out.data[out.len] = '\0';
+    }
+    stream_free(r->s[i]);
+    r->s[i] = NULL;
+    return sbuf_take(&out);
+}
+
+static void drain(struct ctx *ctx, struct fixture *r, int i)
+{
+    free(read_all(ctx, r, i));
+}
+
+static uint32_t wait_code(struct ctx *ctx, struct fixture *r)
+{
+    struct err err = ERR_INIT;
+    uint32_t code = 9999;
+
+    ASSERT_OK(process_wait(ctx, r->process, PROCESS_WAIT_FOREVER, &code, &err), err);
+    return code;
+}
+
+#define ALL                                                                                        \
+    {                                                                                              \
+        .want = { true, true, true }, .port = { 20, 21, 22 }                                       \
+    }
+
+TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
+{
+    struct fixture r = { .io = ALL };
+    struct err err = ERR_INIT;
+
+    start(ctx, &r, "cat; echo e >&2; exit 7", false);
+    ASSERT_OK(stream_write_full(ctx, r.s[0], "in\n", 3, &err), err);
+    ASSERT_EQ(stream_shutdown(r.s[0], SHUT_WR), 0);
+    AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
+    ASSERT_STR(out, "in\n");
+    ASSERT_STR(e, "e\n");
+    ASSERT_EQ(wait_code(ctx, &r), 7);
+    ASSERT_EQ(r.done, 1);
+    ASSERT_FAIL(process_signal(r.process, SIGTERM, &err), err, ERR_NOT_FOUND);
+    release(&r);
+}
+
+TEST_FIBER(the_exit_waits_until_the_host_has_closed)
+{
+    struct fixture r = { .io = ALL };
+    struct err err = ERR_INIT;
+    uint32_t code;
+
+    start(ctx, &r, "echo o", false);
+    while (!process_exited(r.process))
+        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
+    ASSERT_FAIL(process_wait(ctx, r.process, 300, &code, &err), err, ERR_DEADLINE);
+    ASSERT(process_exited(r.process) && !process_done(r.process, NULL));
+    drain(ctx, &r, 1);
+    drain(ctx, &r, 2);
+    ASSERT_EQ(wait_code(ctx, &r), 0);
+    release(&r);
+}
+
+TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
+{
+    struct fixture r = { .io = ALL, .report_ns = 50 * NS_PER_MS };
+
+    start(ctx, &r, "echo hello; exit 3", false);
+    ASSERT_EQ(wait_code(ctx, &r), 3);
+    ASSERT_EQ(r.done, 1);
+    /* What there is comes behind it. */
+    AUTO_FREE char *out = read_all(ctx, &r, 1);
     ASSERT_STR(out, "hello\n");
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    fixture_release(&w);
+    drain(ctx, &r, 2);
+    ASSERT_EQ(r.done, 1);
+    release(&r);
 }
 
-TEST_FIBER(stdout_and_stderr_are_two_streams)
+TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
 {
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w,
-        (struct process_spec){ .argv = SH("echo o; echo e >&2"), .want = { false, true, true } });
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out), *err = fixture_read_all(ctx, w.err);
-    ASSERT_STR(out, "o\n");
-    ASSERT_STR(err, "e\n");
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    fixture_release(&w);
-}
-
-TEST_FIBER(streams_nobody_asked_for_are_dev_null)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w,
-        (struct process_spec){ .argv = SH("cat && echo x >&2 && readlink /proc/self/fd/0"),
-                               .want = { false, true } });
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
-    ASSERT_STR(out, "/dev/null\n");
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    ASSERT_EQ(dial_pair_count(w.host), 1);
-    fixture_release(&w);
-}
-
-TEST_FIBER(output_nobody_reads_does_not_hold_the_exit_back)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w, (struct process_spec){ .argv = ARGV("echo", "unread"), .want = { false, true } });
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
-    ASSERT_STR(out, "unread\n");
-    fixture_release(&w);
-}
-
-TEST_FIBER(a_grandchild_that_keeps_stdout_does_not_hold_the_exit_back)
-{
-    struct fixture w;
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w,
-        (struct process_spec){ .argv = SH("sleep 60 & echo $!; exit 3"), .want = { false, true } });
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 3);
-    AUTO_FREE char *line = fixture_read_until(ctx, w.out, "\n");
-    struct ctx brief = ctx_with_timeout(ctx, 20 * NS_PER_MS);
-    char byte;
-    size_t n;
-    ASSERT_FAIL(stream_read(&brief, w.out, &byte, 1, &n, &err), err, ERR_DEADLINE);
-    ASSERT_EQ(kill((pid_t)atoi(line), SIGKILL), 0);
-    AUTO_FREE char *rest = fixture_read_all(ctx, w.out); /* ends with the grandchild */
-    ASSERT_STR(rest, "");
-    fixture_release(&w);
+    start(ctx, &r, "exec sleep 100", false);
+    ASSERT_FAIL(process_signal(r.process, 99, &err), err, ERR_INVALID);
+    ASSERT_FAIL(process_signal(r.process, -1, &err), err, ERR_INVALID);
+    ASSERT_OK(process_signal(r.process, 0, &err), err);
+    drain(ctx, &r, 1);
+    drain(ctx, &r, 2);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGKILL);
+    release(&r);
 }
 
-TEST_FIBER(much_output_arrives_whole)
+TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
 {
-    struct fixture w;
+    struct fixture r = { .io = { .want = { false } } };
 
-    fixture_init(&w, ctx);
-    uint32_t pid = fixture_start(
-        ctx, &w,
-        (struct process_spec){ .argv = SH("head -c 3000000 /dev/zero"), .want = { false, true } });
+    start(ctx, &r, "cat && head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2", false);
+    ASSERT_EQ(wait_code(ctx, &r), 0);
+    release(&r);
+}
+
+TEST_FIBER(a_process_may_write_256_kib_before_it_has_to_wait)
+{
+    static const char data[256 * 1024];
+    struct relay *relay;
     struct err err = ERR_INIT;
-    AUTO_FREE char *buf = mem_alloc(65536);
-    size_t total = 0, n;
-    while (stream_read(ctx, w.out, buf, 65536, &n, &err) == 0 && n > 0)
-        total += n;
-    ASSERT_EQ(total, 3000000);
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    fixture_release(&w);
-}
+    struct stdio_fds ends;
 
-/* --- what is run --- */
-
-TEST_FIBER(environment_and_directory_are_those_given)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid =
-        fixture_start(ctx, &w,
-                      (struct process_spec){ .argv = SH("pwd; /usr/bin/env | grep -v -e PWD= "
-                                                        "-e SHLVL= -e _="),
-                                             .env = ARGV("A=1", "B=two words"),
-                                             .cwd = "/usr",
-                                             .want = { false, true } });
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
-    ASSERT_HAS(out, "/usr\n");
-    ASSERT_HAS(out, "A=1\n");
-    ASSERT_HAS(out, "B=two words\n");
-    ASSERT(!strstr(out, "HOME="));
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 0);
-    fixture_release(&w);
-}
-
-TEST_FIBER(a_command_line_is_split_into_words)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    uint32_t pid =
-        fixture_start(ctx, &w,
-                      (struct process_spec){ .argv = ARGV(NULL),
-                                             .command_line = "sh -c 'echo \"$0\"; exit 4' 'a b'",
-                                             .want = { false, true } });
-    AUTO_FREE char *out = fixture_read_all(ctx, w.out);
-    ASSERT_STR(out, "a b\n");
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 4);
-    fixture_release(&w);
-}
-
-TEST_FIBER(nothing_to_run_is_invalid)
-{
-    static const char *const lines[] = { NULL, "", "   ", "'", "''" };
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    for (size_t i = 0; i < ARRAY_LEN(lines); i++) {
-        struct process_spec spec = { .command_line = lines[i], .want = { true, true, true } };
-        struct err err = ERR_INIT;
-        uint32_t pid;
-        ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_INVALID);
+    ASSERT_OK(relay_open(ctx->loop, &relay, &ends, &err), err);
+    for (int i = 1; i < 3; i++) {
+        ASSERT_EQ(fd_nonblock(ends.fd[i]), 0);
+        ASSERT_EQ(write(ends.fd[i], data, sizeof(data)), (ssize_t)sizeof(data));
     }
-    ASSERT_EQ(dial_pair_count(w.host), 0);
-    fixture_release(&w);
+    relay_free(relay);
+    stdio_fds_release(&ends);
 }
 
-TEST_FIBER(an_unknown_command_or_directory_is_named)
+TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
 {
-    struct fixture w;
+    struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
+
+    start(ctx, &r, "trap '' PIPE; while echo x; do :; done; exit 9", false);
+    stream_free(TAKE_PTR(r.s[1]));
+    ASSERT_EQ(wait_code(ctx, &r), 9);
+    release(&r);
+}
+
+TEST_FIBER(a_lost_output_of_init_is_dialled_again)
+{
+    struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
     struct err err = ERR_INIT;
-    uint32_t pid;
+    char buf[64];
+    size_t n;
+    int fd;
 
-    fixture_init(&w, ctx);
-    struct process_spec spec = { .argv = ARGV("no-such-command") };
-    ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "no-such-command");
-    spec = (struct process_spec){ .argv = ARGV("/no/such/command") };
-    ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "/no/such/command");
-    spec = (struct process_spec){ .argv = ARGV("true"), .cwd = "/no/such/dir" };
-    ASSERT_FAIL(process_exec(ctx, w.t, &spec, &pid, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "/no/such/dir");
-    ASSERT_EQ(process_count(w.t), 0);
-    fixture_release(&w);
+    start(ctx, &r, "while :; do echo x; sleep 0.01; done", true);
+    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
+    stream_free(TAKE_PTR(r.s[1]));
+    ASSERT_OK(dial_pair_accept(ctx, r.host, 21, &fd, &err), err);
+    r.s[1] = stream_from_fd(ctx->loop, fd);
+    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
+    ASSERT(n > 0);
+    ASSERT_OK(process_signal(r.process, SIGKILL, &err), err);
+    drain(ctx, &r, 1);
+    ASSERT_EQ(wait_code(ctx, &r), 137);
+    release(&r);
 }
 
-TEST_FIBER(a_stream_that_cannot_be_dialled_is_named_and_nothing_starts)
+TEST_FIBER(dropped_output_does_not_keep_the_exit)
 {
-    struct fixture w;
-    struct err err = ERR_INIT;
-    uint32_t pid;
-
-    fixture_init(&w, ctx);
-    dial_pair_refuse(w.host, ECONNREFUSED, -1);
-    struct process_spec spec = { .argv = ARGV("true"), .want = { false, true }, .port = { 0, 77 } };
-    ASSERT(process_exec(ctx, w.t, &spec, &pid, &err) < 0);
-    ASSERT_HAS(err.msg, "stdout");
-    ASSERT_HAS(err.msg, "77");
-    ASSERT_EQ(process_count(w.t), 0);
-    fixture_release(&w);
-}
-
-/* --- signals --- */
-
-TEST_FIBER(signals_reach_the_process_and_nonsense_is_refused)
-{
-    struct fixture w;
+    struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
-    fixture_init(&w, ctx);
-    uint32_t pid =
-        fixture_start(ctx, &w,
-                      (struct process_spec){
-                          .argv = SH("trap 'exit 42' USR1; echo ready; while :; do sleep 0.01; "
-                                     "done"),
-                          .want = { false, true } });
-    free(fixture_read_until(ctx, w.out, "ready"));
-    ASSERT_FAIL(process_signal(w.t, pid, 1000, &err), err, ERR_INVALID);
-    ASSERT_FAIL(process_signal(w.t, pid, -1, &err), err, ERR_INVALID);
-    ASSERT_FAIL(process_signal(w.t, 1, SIGTERM, &err), err, ERR_NOT_FOUND);
-    ASSERT_OK(process_signal(w.t, pid, SIGUSR1, &err), err);
-    ASSERT_EQ(fixture_wait(ctx, &w, pid), 42);
-    fixture_release(&w);
+    start(ctx, &r, "echo o; exec sleep 100", false);
+    process_drop_output(r.process); /* the host reads nothing and closes nothing */
+    ASSERT_OK(process_signal(r.process, SIGTERM, &err), err);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGTERM);
+    release(&r);
 }
 
-TEST_FIBER(stopping_all_ends_those_that_listen_and_is_bounded_for_the_rest)
+TEST_FIBER(a_failed_dial_leaves_nothing_open)
 {
-    struct fixture w;
+    struct dial_pair *host = dial_pair_new();
+    const struct stdio_ports io = ALL;
+    struct err err = ERR_INIT;
+    struct stdio_fds fds = { { 7, 7, 7 } };
+
+    dial_pair_refuse(host, ECONNREFUSED, -1);
+    ASSERT_FAIL(dialer_dial_stdio(ctx, dial_pair_dialer(host), &io, &fds, &err), err,
+                ERR_UNAVAILABLE);
+    ASSERT_HAS(err.msg, "stdin");
+    ASSERT_EQ(fds.fd[0], 7);
+    dial_pair_free(host);
+}
+
+TEST_FIBER(a_process_that_is_gone_cannot_be_adopted)
+{
+    struct relay *relay;
+    struct process *process = NULL;
+    struct err err = ERR_INIT;
+    struct stdio_fds ends;
+
+    ASSERT_OK(relay_open(ctx->loop, &relay, &ends, &err), err);
+    stdio_fds_release(&ends);
+    ASSERT_FAIL(process_adopt(
+                    &(struct process_opts){ .loop = ctx->loop, .pid = 0x7ffffff0, .relay = relay },
+                    &process, &err),
+                err, err.code);
+    ASSERT(!process);
+}
+
+static bool exists(pid_t pid)
+{
+    AUTO_FREE char *path = str_format("/proc/%d", pid);
+
+    return access(path, F_OK) == 0;
+}
+
+TEST_FIBER(strangers_are_reaped_and_others_are_not)
+{
+    const char *const argv[] = { "true", NULL };
+    AUTO(child_free) struct child *ours = NULL;
+    AUTO_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    const int fd[3] = { null, null, null };
+    struct reaper *reaper = NULL;
     struct err err = ERR_INIT;
 
-    fixture_init(&w, ctx);
-    uint32_t gentle = fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
-    ASSERT_OK(process_stop_all(ctx, w.t, SIGTERM, &err), err);
-    ASSERT_EQ(fixture_wait(ctx, &w, gentle), 128 + SIGTERM);
-
-    fixture_start(
-        ctx, &w,
-        (struct process_spec){ .argv = SH("trap '' TERM; echo ready; while :; do sleep 0.01; "
-                                          "done"),
-                               .want = { false, true } });
-    free(fixture_read_until(ctx, w.out, "ready"));
-    struct ctx brief = ctx_with_timeout(ctx, 30 * NS_PER_MS);
-    ASSERT_FAIL(process_stop_all(&brief, w.t, SIGTERM, &err), err, ERR_DEADLINE);
-    fixture_release(&w); /* kills it */
-}
-
-/* --- many --- */
-
-TEST_FIBER(a_table_that_closes_kills_and_reaps)
-{
-    struct fixture w;
-
-    fixture_init(&w, ctx);
-    for (int i = 0; i < 20; i++)
-        fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60") });
-    fixture_start(ctx, &w, (struct process_spec){ .argv = ARGV("sleep", "60"), .terminal = true });
-    ASSERT_EQ(process_count(w.t), 21);
-    fixture_release(&w);
+    ASSERT_OK(reaper_new(ctx->loop, &reaper, &err), err);
+    ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &ours, &err), err);
+    pid_t stranger = orphan(ctx, "true", fd);
+    while (exists(stranger))
+        ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
+    int status = -1;
+    ASSERT_OK(child_wait(ctx, ours, &status, &err), err);
+    ASSERT_EQ(status, 0);
+    ASSERT_OK(fiber_sleep(ctx, 2500 * NS_PER_MS, &err), err); /* the sweep ends by itself */
+    reaper_free(reaper);
 }

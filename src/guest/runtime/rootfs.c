@@ -3,7 +3,7 @@
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/users.h"
-#include "guest/storage/inroot.h"
+#include "guest/storage/in_root.h"
 #include <errno.h>
 #include <stdlib.h>
 
@@ -29,7 +29,7 @@ static void job_free(void *arg)
 static int read_file(const char *root, const char *path, char **ret, struct err *err)
 {
     size_t len;
-    int r = inroot_read(root, path, USERS_MAX_BYTES, ret, &len);
+    int r = in_root_read(root, path, USERS_MAX_BYTES, ret, &len);
 
     if (r == -ENOENT || r == -ENOTDIR) {
         *ret = str_dup("");
@@ -41,13 +41,13 @@ static int read_file(const char *root, const char *path, char **ret, struct err 
 /* crun mounts and makes nodes here before the root is the container's: a link may lead it to files
  * of the VM's. Every other target it resolves inside the root, and so may be a link (/var/run,
  * /lib). runc refuses links at /proc and /sys, too. */
-static int check_places(const char *root, struct err *err)
+static int check_mount_points(const char *root, struct err *err)
 {
     static const char *const names[] = { "dev", "proc", "sys" };
 
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         AUTO_FREE char *target = NULL;
-        int r = inroot_check_dir(root, names[i], &target);
+        int r = in_root_check_dir(root, names[i], &target);
 
         if (r == -ELOOP && target)
             return err_set(err, ERR_INVALID,
@@ -71,10 +71,10 @@ static int run(void *arg, struct err *err)
     struct job *j = arg;
     AUTO_FREE char *passwd = NULL, *group = NULL;
 
-    if (j->fresh && check_places(j->root, err) < 0)
+    if (j->fresh && check_mount_points(j->root, err) < 0)
         return -1;
     if (j->cwd[0])
-        (void)inroot_mkdir(j->root, j->cwd, 0755); /* a read-only root: crun tells */
+        (void)in_root_mkdir(j->root, j->cwd, 0755); /* a read-only root: crun tells */
     if (!j->user[0])
         return 0;
     if (read_file(j->root, "/etc/passwd", &passwd, err) < 0 ||

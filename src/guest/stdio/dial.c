@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/fiber.h"
 #include <errno.h>
 
@@ -21,4 +22,25 @@ int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, s
             return err_wrap(err, "dial host port %u", port);
         }
     }
+}
+
+void stdio_fds_release(struct stdio_fds *fds)
+{
+    for (int i = 0; i < 3; i++)
+        fd_close(TAKE_FD(fds->fd[i]));
+}
+
+int dialer_dial_stdio(struct ctx *ctx, struct dialer *d, const struct stdio_ports *ports,
+                      struct stdio_fds *ret, struct err *err)
+{
+    static const char *const names[] = { "stdin", "stdout", "stderr" };
+    struct stdio_fds fds = STDIO_FDS_NONE;
+
+    for (int i = 0; i < 3; i++)
+        if (ports->want[i] && dialer_dial(ctx, d, ports->port[i], &fds.fd[i], err) < 0) {
+            stdio_fds_release(&fds);
+            return err_wrap(err, "%s", names[i]);
+        }
+    *ret = fds;
+    return 0;
 }

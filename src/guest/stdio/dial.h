@@ -2,6 +2,7 @@
  * 32-bit port numbers (gcs-protocol.md §1.1). What lies beneath (TCP with a preface, vsock, a
  * socketpair in tests) is behind this seam. */
 #pragma once
+#include <stdbool.h>
 #include <stdint.h>
 
 struct ctx;
@@ -21,3 +22,28 @@ struct dialer {
 /* Dials by the rules of the protocol: a time-out (ETIMEDOUT) is tried again, 10 times in all,
  * 100 ms apart; any other failure is final. Waits until ctx ends. */
 int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, struct err *err);
+
+/* The three streams of a process: which of them are wanted, and the host's port of each. */
+struct stdio_ports {
+    bool want[3];
+    uint32_t port[3];
+};
+/* Their descriptors, -1 for what is not there. */
+struct stdio_fds {
+    int fd[3];
+};
+#define STDIO_FDS_NONE                                                                             \
+    {                                                                                              \
+        {                                                                                          \
+            -1, -1, -1                                                                             \
+        }                                                                                          \
+    }
+/* Closes them. */
+void stdio_fds_release(struct stdio_fds *fds);
+static inline void stdio_fds_release_auto(struct stdio_fds *fds)
+{
+    stdio_fds_release(fds);
+}
+/* Dials what is wanted. On failure none is open, and the error names the stream. */
+int dialer_dial_stdio(struct ctx *ctx, struct dialer *d, const struct stdio_ports *ports,
+                      struct stdio_fds *ret, struct err *err);

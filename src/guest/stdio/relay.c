@@ -42,31 +42,25 @@ struct relay {
     struct group running;
 };
 
-int relay_open(struct loop *loop, struct relay **ret, int ret_ends[3], struct err *err)
+int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends, struct err *err)
 {
-    int ours[3] = { -1, -1, -1 }, theirs[3] = { -1, -1, -1 };
+    AUTO(stdio_fds_release) struct stdio_fds ours = STDIO_FDS_NONE, theirs = STDIO_FDS_NONE;
 
     for (int i = 0; i < 3; i++) {
         int fds[2];
 
-        if (pipe2(fds, O_CLOEXEC) < 0) {
-            err_sys(err, errno, "pipe");
-            for (int k = 0; k < i; k++) {
-                fd_close(ours[k]);
-                fd_close(theirs[k]);
-            }
-            return -1;
-        }
+        if (pipe2(fds, O_CLOEXEC) < 0)
+            return err_sys(err, errno, "pipe");
         (void)fcntl(fds[0], F_SETPIPE_SZ, PIPE_BYTES); /* else it has the usual size */
-        ours[i] = fds[i == 0];
-        theirs[i] = fds[i != 0];
+        ours.fd[i] = fds[i == 0];
+        theirs.fd[i] = fds[i != 0];
     }
     struct relay *r = mem_new(struct relay);
     r->loop = loop;
     for (int i = 0; i < 3; i++) {
         r->halves[i].relay = r;
-        r->halves[i].pipe = stream_from_fd(loop, ours[i]);
-        ret_ends[i] = theirs[i];
+        r->halves[i].pipe = stream_from_fd(loop, TAKE_FD(ours.fd[i]));
+        ret_ends->fd[i] = TAKE_FD(theirs.fd[i]);
     }
     cancel_init(&r->input, NULL);
     cancel_init(&r->cut, NULL);
@@ -93,7 +87,7 @@ static void run_in(void *arg)
 /* --- output --- */
 
 /* Until the host has the port open again. */
-static bool redial(struct half *h)
+static bool dial_again(struct half *h)
 {
     struct relay *r = h->relay;
     struct ctx root = ctx_root(r->loop), ctx = ctx_with_cancel(&root, &r->drop);
@@ -161,7 +155,7 @@ static void run_out(void *arg)
             break;
         if (r->cut.fired ? copy_rest(h, &err) == 0 : side == 'r')
             break;
-        if (!redial(h))
+        if (!dial_again(h))
             break;
     }
     (void)stream_shutdown(h->pipe, SHUT_RDWR); /* whoever still writes gets EPIPE */
@@ -171,16 +165,17 @@ static void run_out(void *arg)
 
 /* --- life --- */
 
-void relay_attach(struct relay *r, const struct relay_host *host)
+void relay_attach(struct relay *r, struct stdio_fds *host, const struct stdio_ports *ports,
+                  struct dialer *redial)
 {
     static const char *const names[] = { "stdin", "stdout", "stderr" };
 
-    r->redial = host->redial;
+    r->redial = redial;
     for (int i = 0; i < 3; i++) {
         struct half *h = &r->halves[i];
-        int fd = host->fd[i];
+        int fd = TAKE_FD(host->fd[i]);
 
-        h->port = host->port[i];
+        h->port = ports->port[i];
         if (fd < 0 && i > 0)
             fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (fd < 0) { /* no input: the end at once */

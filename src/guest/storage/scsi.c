@@ -45,8 +45,8 @@ static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
     return r;
 }
 
-/* As host/vmm/qemu/qemu_hba.c places them. */
-#define PLACE_BASE 0x1c
+/* As host/vmm/qemu/qemu_hba.c puts them. */
+#define SLOT_BASE 0x1c
 
 /* A virtio-scsi host and where it sits: "0000:00:03.0" or "0000:00:05.0/0000:01:1d.0". */
 struct host {
@@ -108,7 +108,7 @@ static size_t list_hosts(const char *sys, struct host *hosts)
 }
 
 /* On its bridge, if it was added later; 0 on the root bus. */
-static long place_of(const struct host *h)
+static long slot_of(const struct host *h)
 {
     const char *last = strrchr(h->address, '/');
 
@@ -120,12 +120,12 @@ static int pick(const struct host *hosts, size_t n, unsigned controller, unsigne
     unsigned at_boot = 0;
 
     for (size_t i = 0; i < n; i++)
-        if (place_of(&hosts[i]) == 0 && at_boot++ == controller) {
+        if (slot_of(&hosts[i]) == 0 && at_boot++ == controller) {
             *ret = hosts[i].number;
             return 0;
         }
     for (size_t i = 0; i < n; i++)
-        if (place_of(&hosts[i]) == PLACE_BASE + (long)controller) {
+        if (slot_of(&hosts[i]) == SLOT_BASE + (long)controller) {
             *ret = hosts[i].number;
             return 0;
         }

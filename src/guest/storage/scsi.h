@@ -1,7 +1,7 @@
 /* scsi.h - finds a disk of the VM by controller and LUN (gcs-protocol.md §4.1): the controller is
  * the vmbus device with the fixed GUID where there is a vmbus; else a virtio-scsi host: of those
  * that were there at boot, on the root bus, the i-th in the order of PCI addresses; one that was
- * added later, behind a bridge, by its place there (0x1d for controller 1 and so on), so that it
+ * added later, behind a bridge, by its slot there (0x1d for controller 1 and so on), so that it
  * does not matter which of them the kernel finds first. sys is "/sys" but for tests. Leaf code: 0,
  * or -errno. */
 #pragma once

@@ -289,7 +289,7 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
     return 0;
 }
 
-static int add_link(const struct storage_disk *d, const char *node, struct err *err)
+static int add_symlink(const struct storage_disk *d, const char *node, struct err *err)
 {
     AUTO_FREE char *parent = path_parent(d->mount_path);
     int r = dir_make(parent, 0700);
@@ -316,7 +316,7 @@ int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_di
         return -1;
     if (find(ctx, s, d, &node, err) < 0 || storage_dm_add(ctx, s, d, &node, err) < 0)
         return -1;
-    int r = d->block_device ? add_link(d, node, err) : add_mount(ctx, s, d, node, err);
+    int r = d->block_device ? add_symlink(d, node, err) : add_mount(ctx, s, d, node, err);
     if (r < 0 && (d->verity || d->encrypted)) {
         struct err ignored = ERR_INIT;
 

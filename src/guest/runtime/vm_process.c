@@ -1,0 +1,193 @@
+#include "guest/runtime/vm_process.h"
+#include "base/child.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "guest/runtime/cgroup.h"
+#include "guest/runtime/cmdline.h"
+#include "guest/runtime/standing.h"
+#include "guest/stdio/tty.h"
+#include <signal.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+struct vm_processes *vm_processes_new(struct loop *loop, struct dialer *dialer)
+{
+    struct vm_processes *v = mem_new(struct vm_processes);
+
+    v->loop = loop;
+    v->dialer = dialer;
+    processes_init(&v->all);
+    waitq_init(&v->exits);
+    return v;
+}
+
+void vm_processes_free(struct vm_processes *v)
+{
+    struct err ignored = ERR_INIT;
+
+    if (!v)
+        return;
+    struct ctx ctx = ctx_root(v->loop);
+    processes_each(&v->all, process_kill);
+    while (!processes_all_done(&v->all))
+        (void)waitq_wait(&ctx, &v->exits, "processes to end", &ignored);
+    processes_release(&v->all);
+    free(v);
+}
+
+static void terminate(struct process *p)
+{
+    struct err ignored = ERR_INIT;
+
+    (void)process_signal(p, SIGTERM, &ignored); /* it may have exited already */
+}
+
+int vm_processes_stop(struct ctx *ctx, struct vm_processes *v, struct err *err)
+{
+    processes_each(&v->all, terminate);
+    while (!processes_all_done(&v->all))
+        if (waitq_wait(ctx, &v->exits, "processes to exit", err) < 0)
+            return -1;
+    return 0;
+}
+
+/* --- start --- */
+
+/* The words to run: those given, or those of the command line, which *split owns. */
+static int find_words(const struct vm_process_spec *spec, struct strv *split,
+                      const char *const **ret, struct err *err)
+{
+    const char *const *argv = spec->argv;
+
+    if (!argv || !argv[0]) {
+        if (spec->command_line && cmdline_split(spec->command_line, split, err) < 0)
+            return -1;
+        argv = (const char *const *)split->v;
+    }
+    if (!argv || !argv[0] || !argv[0][0])
+        return err_set(err, ERR_INVALID, "process has neither arguments nor a command line");
+    *ret = argv;
+    return 0;
+}
+
+static int child_setup(void *arg, struct err *err)
+{
+    standing_drop();
+    (void)cgroup_join_commands(); /* limit_commands() has warned */
+    return 0;
+}
+
+/* Without a limit of its own a command that eats all memory may take the VM with it. In tests there
+ * is no such cgroup. */
+static void limit_commands(struct ctx *ctx)
+{
+    struct err err = ERR_INIT;
+
+    if (cgroup_limit_commands(CGROUP_ROOT, "/proc/meminfo", &err) < 0 && err.code != ERR_NOT_FOUND)
+        log_warn(ctx, "command has no memory limit", F_ERR(&err));
+}
+
+/* slave: of the terminal, or -1. */
+static int spawn(struct ctx *ctx, const struct vm_process_spec *spec, const char *const *argv,
+                 const struct stdio_fds *fds, int slave, struct child **ret, struct err *err)
+{
+    struct child_fd named[3];
+    struct child_opts opts = {
+        .argv = argv,
+        .envp = spec->env && spec->env[0] ? spec->env : NULL,
+        .cwd = spec->cwd && spec->cwd[0] ? spec->cwd : NULL,
+        .fds = named,
+        .setup = child_setup,
+        .new_session = true,
+        .ctty = spec->terminal ? STDOUT_FILENO : 0,
+    };
+
+    for (int i = 0; i < 3; i++) {
+        int fd = spec->terminal ? slave : fds->fd[i];
+        if (fd >= 0)
+            named[opts.n_fds++] = (struct child_fd){ fd, i };
+    }
+    limit_commands(ctx);
+    if (child_spawn(ctx, &opts, ret, err) < 0)
+        return err_wrap(err, "run %s", argv[0]);
+    return 0;
+}
+
+static void on_done(void *arg)
+{
+    waitq_wake_all(&((struct vm_processes *)arg)->exits);
+}
+
+int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_process_spec *spec,
+                    uint32_t *ret_pid, struct err *err)
+{
+    AUTO(stdio_fds_release) struct stdio_fds fds = STDIO_FDS_NONE;
+    AUTO(strv_release) struct strv split = { 0 };
+    AUTO(child_free) struct child *child = NULL;
+    AUTO(tty_free) struct tty *tty = NULL;
+    AUTO_FD int slave = -1;
+    const char *const *argv = NULL;
+    struct process *p;
+
+    if (find_words(spec, &split, &argv, err) < 0)
+        return -1;
+    if (spec->terminal && spec->io.want[2])
+        return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
+    if (processes_make_room(&v->all, VM_PROCESS_MAX, err) < 0 ||
+        dialer_dial_stdio(ctx, v->dialer, &spec->io, &fds, err) < 0)
+        return -1;
+    if (spec->terminal && tty_open(v->loop, spec->rows, spec->cols, &tty, &slave, err) < 0)
+        return -1;
+    if (spawn(ctx, spec, argv, &fds, slave, &child, err) < 0)
+        return -1;
+    const struct process_opts opts = {
+        .loop = v->loop,
+        .pid = child_pid(child),
+        .tty = TAKE_PTR(tty),
+        .on_done = on_done,
+        .arg = v,
+    };
+    if (process_adopt(&opts, &p, err) < 0)
+        return -1;
+    child_leave(TAKE_PTR(child)); /* p has a pidfd of its own */
+    fd_close(TAKE_FD(slave));
+    if (spec->terminal)
+        process_attach(p, &fds, &spec->io, NULL);
+    processes_add(&v->all, p);
+    *ret_pid = process_pid(p);
+    return 0;
+}
+
+/* --- the rest of its life --- */
+
+int vm_process_wait(struct ctx *ctx, struct vm_processes *v, uint32_t pid, uint32_t timeout_ms,
+                    uint32_t *ret_code, struct err *err)
+{
+    struct process *found = processes_find(&v->all, pid, err);
+
+    if (!found)
+        return -1;
+    AUTO(process_unref) struct process *p = process_ref(found);
+    if (process_wait(ctx, p, timeout_ms, ret_code, err) < 0)
+        return -1;
+    processes_forget(&v->all, p);
+    return 0;
+}
+
+int vm_process_signal(struct vm_processes *v, uint32_t pid, int signo, struct err *err)
+{
+    struct process *p = processes_find(&v->all, pid, err);
+
+    return p ? process_signal(p, signo, err) : -1;
+}
+
+int vm_process_resize(struct vm_processes *v, uint32_t pid, uint16_t rows, uint16_t cols,
+                      struct err *err)
+{
+    struct process *p = processes_find(&v->all, pid, err);
+
+    return p ? process_resize(p, rows, cols, err) : -1;
+}
