@@ -53,12 +53,20 @@ struct ctx ctx_root(struct loop *loop)
     return (struct ctx){ .loop = loop };
 }
 
+/* Inherits all but the identifier, which is found through parent. */
+static struct ctx child_of(const struct ctx *parent)
+{
+    struct ctx c = *parent;
+
+    if (parent->id_key)
+        c.parent = parent;
+    c.id_key = c.id_value = NULL;
+    return c;
+}
+
 struct ctx ctx_with_timeout(const struct ctx *parent, uint64_t ns)
 {
-    struct ctx c = { .loop = parent->loop,
-                     .cancel = parent->cancel,
-                     .deadline = parent->deadline,
-                     .parent = parent };
+    struct ctx c = child_of(parent);
     uint64_t now = loop_now(parent->loop);
     uint64_t at = ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
 
@@ -69,19 +77,36 @@ struct ctx ctx_with_timeout(const struct ctx *parent, uint64_t ns)
 
 struct ctx ctx_with_cancel(const struct ctx *parent, struct cancel *cancel)
 {
-    return (struct ctx){
-        .loop = parent->loop, .cancel = cancel, .deadline = parent->deadline, .parent = parent
-    };
+    struct ctx c = child_of(parent);
+
+    c.cancel = cancel;
+    return c;
 }
 
 struct ctx ctx_with_id(const struct ctx *parent, const char *key, const char *value)
 {
-    return (struct ctx){ .loop = parent->loop,
-                         .cancel = parent->cancel,
-                         .deadline = parent->deadline,
-                         .parent = parent,
-                         .id_key = key,
-                         .id_value = value };
+    struct ctx c = child_of(parent);
+
+    c.id_key = key;
+    c.id_value = value;
+    return c;
+}
+
+struct ctx ctx_background(struct loop *loop, const char *key, const char *id)
+{
+    return (struct ctx){ .loop = loop, .id_key = key, .id_value = id };
+}
+
+struct ctx ctx_until(struct loop *loop, struct cancel *cancel)
+{
+    return (struct ctx){ .loop = loop, .cancel = cancel };
+}
+
+struct ctx ctx_limited(struct loop *loop, uint64_t ns)
+{
+    struct ctx root = ctx_root(loop);
+
+    return ctx_with_timeout(&root, ns);
 }
 
 int ctx_check(const struct ctx *ctx, struct err *err)

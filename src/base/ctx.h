@@ -1,7 +1,7 @@
 /* ctx.h - what every function that may wait takes first: the loop it waits on, a deadline, a
- * cancel, and the identifiers for its log lines. A value; children are made by ctx_with_* and
- * live on the caller's stack no longer than their parent. {0} is a ctx for code that does not
- * wait. */
+ * cancel, and the identifiers for its log lines. A value. ctx_with_* derive a child, which points
+ * to the nearest ctx above it that has an identifier and lives no longer than that. {0} is a ctx
+ * for code that does not wait. */
 #pragma once
 #include "base/err.h"
 #include "base/list.h"
@@ -30,12 +30,16 @@ struct ctx {
     struct loop *loop;
     struct cancel *cancel;    /* borrows; may be NULL */
     uint64_t deadline;        /* on loop_now()'s scale; 0 = none */
-    const struct ctx *parent; /* borrows; for the identifiers */
+    const struct ctx *parent; /* borrows; has an identifier, or is NULL */
     const char *id_key, *id_value;
 };
 
-/* No deadline, no cancel, no identifiers. */
+/* Of work that no request waits for. Each points to no other ctx: without deadline, cancel and
+ * identifier; with an identifier (borrowed); until cancel fires; for ns. */
 struct ctx ctx_root(struct loop *loop);
+struct ctx ctx_background(struct loop *loop, const char *key, const char *id);
+struct ctx ctx_until(struct loop *loop, struct cancel *cancel);
+struct ctx ctx_limited(struct loop *loop, uint64_t ns);
 /* The sooner of the parent's deadline and now + ns. */
 struct ctx ctx_with_timeout(const struct ctx *parent, uint64_t ns);
 struct ctx ctx_with_cancel(const struct ctx *parent, struct cancel *cancel);

@@ -4,18 +4,16 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "base/thread.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
 #include <unistd.h>
 
 #define THREADS_MAX 64
-#define THREAD_STACK_BYTES (256 * 1024) /* as offload's: the C library keeps one for both */
 #define AT_ONCE_NS (20 * NS_PER_MS)
 #define PATIENCE_NS (1 * NS_PER_S) /* after one that hangs the caller waits for none so long */
 
@@ -48,21 +46,6 @@ static void *close_main(void *unused)
     return NULL;
 }
 
-static int start(pthread_t *ret)
-{
-    pthread_attr_t attr;
-    sigset_t all, old;
-
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
-    sigfillset(&all); /* signals belong to the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    int r = pthread_create(ret, &attr, close_main, NULL);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    return -r;
-}
-
 static bool done_at_once(pthread_t thread)
 {
     uint64_t now = clock_mono(), until = now + AT_ONCE_NS, hung = later.hung_ns;
@@ -89,7 +72,7 @@ void fd_close_later(int fd)
 
     bool more = later.threads < THREADS_MAX;
 
-    if (more && start(&thread) < 0) {
+    if (more && thread_start(&thread, THREAD_STACK_BYTES, close_main, NULL) < 0) {
         /* Without a thread the file system is trusted to answer: a descriptor that stays open would
          * be certain to keep a client's file system busy. */
         more = false;

@@ -4,90 +4,117 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/loop.h"
+#include "base/str.h"
+#include "base/thread.h"
 #include <errno.h>
 #include <poll.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdatomic.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
-#define THREAD_STACK_BYTES (256 * 1024)
+enum { WORK_RUNNING, WORK_DONE, WORK_ABANDONED };
 
-enum { JOB_RUNNING, JOB_DONE, JOB_ABANDONED };
-
-struct job {
-    int (*fn)(void *arg, struct err *err);
-    void (*free_arg)(void *arg);
-    void *arg;
+struct work {
+    int (*fn)(void *job, struct err *err);
+    void (*drop)(void *job);
+    unsigned n_strings;
     int result;
     struct err err;
     int done_fd;
     atomic_int state;
     pthread_t thread; /* for us alone: joined, or detached when it is abandoned */
+    _Alignas(max_align_t) char job[];
 };
 
-static void job_free(struct job *j)
+static void work_free(struct work *w)
 {
-    fd_close(j->done_fd);
-    free(j);
+    char **strings = (char **)w->job;
+
+    for (unsigned i = 0; i < w->n_strings; i++)
+        free(strings[i]);
+    fd_close(w->done_fd);
+    free(w);
 }
 
-static void *job_main(void *p)
+static void *work_main(void *p)
 {
-    struct job *j = p;
+    struct work *w = p;
 
-    j->result = j->fn(j->arg, &j->err);
-    if (atomic_exchange(&j->state, JOB_DONE) == JOB_ABANDONED) {
-        if (j->free_arg)
-            j->free_arg(j->arg);
-        job_free(j);
+    w->result = w->fn(w->job, &w->err);
+    if (atomic_exchange(&w->state, WORK_DONE) == WORK_ABANDONED) {
+        if (w->drop)
+            w->drop(w->job);
+        work_free(w);
     } else {
-        (void)!write(j->done_fd, &(uint64_t){ 1 }, 8); /* cannot fail: the counter is 0 */
+        (void)!write(w->done_fd, &(uint64_t){ 1 }, 8); /* cannot fail: the counter is 0 */
     }
     return NULL;
 }
 
-static int job_start(struct job *j, struct err *err)
+static int work_start(struct work *w, struct err *err)
 {
-    pthread_attr_t attr;
-    sigset_t all, old;
-    int r;
-
-    j->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-    if (j->done_fd < 0)
+    w->done_fd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
+    if (w->done_fd < 0)
         return err_sys(err, errno, "eventfd");
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, THREAD_STACK_BYTES);
-    sigfillset(&all); /* signals belong to the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&j->thread, &attr, job_main, j);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    return r ? err_sys(err, r, "start a thread") : 0;
+    int r = thread_start(&w->thread, THREAD_STACK_BYTES, work_main, w);
+    return r < 0 ? err_sys(err, -r, "start a thread") : 0;
 }
 
-int offload_run(struct ctx *ctx, int (*fn)(void *arg, struct err *err), void **arg,
-                void (*free_arg)(void *arg), const char *why, struct err *err)
+static struct work *work_new(int (*fn)(void *job, struct err *err), const void *job, size_t size,
+                             unsigned n_strings, void (*drop)(void *job))
+{
+    struct work *w = mem_zalloc(sizeof(*w) + size);
+    char **strings = (char **)w->job;
+
+    *w = (struct work){ .fn = fn, .drop = drop, .n_strings = n_strings, .done_fd = -1 };
+    memcpy(w->job, job, size);
+    for (unsigned i = 0; i < n_strings; i++)
+        strings[i] = strings[i] ? str_dup(strings[i]) : NULL;
+    return w;
+}
+
+/* Moves into *job what fn left in the copy, but for the strings, and frees w. */
+static int work_result(struct work *w, void *job, size_t size, struct err *err)
+{
+    size_t borrowed = w->n_strings * sizeof(char *);
+    int r = w->result;
+
+    memcpy((char *)job + borrowed, w->job + borrowed, size - borrowed);
+    if (r < 0)
+        *err = w->err;
+    else
+        err_clear(err);
+    work_free(w);
+    return r;
+}
+
+static int drop_failed(int r, void *job, void (*drop)(void *job))
+{
+    if (r < 0 && drop)
+        drop(job);
+    return r;
+}
+
+int offload_job(struct ctx *ctx, int (*fn)(void *job, struct err *err), void *job, size_t size,
+                unsigned n_strings, void (*drop)(void *job), const char *why, struct err *err)
 {
     if (loop_is_virtual(ctx->loop))
-        return fn(*arg, err);
+        return drop_failed(fn(job, err), job, drop);
 
-    struct job *j = mem_new(struct job);
+    struct work *w = work_new(fn, job, size, n_strings, drop);
 
-    *j = (struct job){ .fn = fn, .free_arg = free_arg, .arg = *arg, .done_fd = -1 };
-    if (job_start(j, err) < 0) {
-        job_free(j);
-        return err_wrap(err, "%s", why);
+    if (work_start(w, err) < 0) {
+        work_free(w);
+        return drop_failed(err_wrap(err, "%s", why), job, drop);
     }
 
-    pthread_t thread = j->thread; /* an abandoned job may be gone in a moment */
+    pthread_t thread = w->thread; /* abandoned work may be gone in a moment */
 
-    if (loop_wait_fd(ctx, j->done_fd, POLLIN, why, err) < 0 &&
-        atomic_exchange(&j->state, JOB_ABANDONED) == JOB_RUNNING) {
+    if (loop_wait_fd(ctx, w->done_fd, POLLIN, why, err) < 0 &&
+        atomic_exchange(&w->state, WORK_ABANDONED) == WORK_RUNNING) {
         pthread_detach(thread);
-        *arg = NULL;
         return -1;
     }
     /* Done, perhaps at the very moment ctx ended: then the result counts. The thread may still be
@@ -95,13 +122,46 @@ int offload_run(struct ctx *ctx, int (*fn)(void *arg, struct err *err), void **a
      * lets the next thread have its stack: each that overlaps would leave one more in the C
      * library's cache, 16 KiB of it in use. */
     pthread_join(thread, NULL);
+    return drop_failed(work_result(w, job, size, err), job, drop);
+}
 
-    int r = j->result;
+struct heap_job {
+    int (*fn)(void *arg, struct err *err);
+    void (*free_arg)(void *arg);
+    void *arg;
+    int result;
+    struct err err;
+};
 
-    if (r < 0)
-        *err = j->err;
+static int heap_fn(void *job, struct err *err)
+{
+    struct heap_job *h = job;
+
+    (void)err;
+    h->result = h->fn(h->arg, &h->err);
+    return 0;
+}
+
+static void heap_drop(void *job)
+{
+    struct heap_job *h = job;
+
+    if (h->free_arg)
+        h->free_arg(h->arg);
+}
+
+int offload_run(struct ctx *ctx, int (*fn)(void *arg, struct err *err), void **arg,
+                void (*free_arg)(void *arg), const char *why, struct err *err)
+{
+    struct heap_job h = { .fn = fn, .free_arg = free_arg, .arg = *arg };
+
+    if (OFFLOAD(ctx, heap_fn, &h, 0, heap_drop, why, err) < 0) {
+        *arg = NULL;
+        return -1;
+    }
+    if (h.result < 0)
+        *err = h.err;
     else
         err_clear(err);
-    job_free(j);
-    return r;
+    return h.result;
 }

@@ -1,93 +1,107 @@
-/* offload_test.c - blocking work beside the loop, and letting go of it. */
+/* offload_test.c - blocking work beside the loop, and what is left behind. */
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "base/mem.h"
 #include "base/offload.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
+#include <string.h>
 #include <unistd.h>
 
 struct work {
-    int fd;    /* blocks until somebody writes */
-    int freed; /* told of our end */
+    const char *path;
+    int fd;      /* blocks until somebody writes */
+    int dropped; /* written to by drop */
     int result;
 };
 
-static int double_it(void *arg, struct err *err)
+static int double_it(void *job, struct err *err)
 {
-    struct work *w = arg;
+    struct work *w = job;
 
     (void)err;
     w->result *= 2;
     return 0;
 }
 
-static int fails(void *arg, struct err *err)
+static int fails(void *job, struct err *err)
 {
-    (void)arg;
-    return err_sys(err, ENOENT, "open /nowhere");
+    struct work *w = job;
+
+    w->result = 7;
+    return err_sys(err, ENOENT, "open %s", w->path);
 }
 
-static int blocks(void *arg, struct err *err)
+/* Afterwards writes what its string says by then. */
+static int blocks(void *job, struct err *err)
 {
-    struct work *w = arg;
+    struct work *w = job;
     char c;
 
     (void)err;
     (void)!read(w->fd, &c, 1);
+    (void)!write(w->dropped, w->path, strlen(w->path));
     return 0;
 }
 
-static void tell_freed(void *arg)
+static void tell_dropped(void *job)
 {
-    struct work *w = arg;
+    struct work *w = job;
 
-    (void)!write(w->freed, "f", 1);
-    free(w);
+    (void)!write(w->dropped, ".", 1);
 }
 
-TEST_FIBER(a_result_comes_back)
+TEST_FIBER(a_result_comes_back_and_the_strings_stay_the_callers)
 {
-    AUTO_FREE void *w = mem_new(struct work);
+    const char *path = "/somewhere";
+    struct work w = { .path = path, .result = 21 };
     struct err err = ERR_INIT;
 
-    ((struct work *)w)->result = 21;
-    ASSERT_OK(offload_run(ctx, double_it, &w, free, "double", &err), err);
-    ASSERT_EQ(((struct work *)w)->result, 42);
+    ASSERT_OK(OFFLOAD(ctx, double_it, &w, 1, NULL, "double", &err), err);
+    ASSERT_EQ(w.result, 42);
+    ASSERT(w.path == path);
 }
 
-TEST_FIBER(an_error_comes_back)
+TEST_FIBER(an_error_comes_back_and_the_job_is_dropped)
 {
-    AUTO_FREE void *w = mem_new(struct work);
     struct err err = ERR_INIT;
+    int told[2];
+    char c = 0;
 
-    ASSERT_FAIL(offload_run(ctx, fails, &w, free, "fail", &err), err, ERR_NOT_FOUND);
+    ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
+
+    struct work w = { .path = "/nowhere", .dropped = told[1] };
+
+    ASSERT_FAIL(OFFLOAD(ctx, fails, &w, 1, tell_dropped, "fail", &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/nowhere");
-    ASSERT(w);
+    ASSERT_EQ(w.result, 7);
+    ASSERT_EQ(read(told[0], &c, 1), 1);
+    ASSERT_EQ(c, '.');
+    close(told[0]), close(told[1]);
 }
 
-TEST_FIBER(who_blocks_for_ever_is_left_behind_and_frees_itself)
+TEST_FIBER(who_blocks_for_ever_is_left_behind_with_its_own_strings_and_dropped_at_its_end)
 {
     int block[2], told[2];
     struct err err = ERR_INIT;
     struct ctx soon = ctx_with_timeout(ctx, 20 * NS_PER_MS);
-    struct work *w = mem_new(struct work);
-    void *arg = w;
-    char c;
+    char path[] = "first", said[8] = "";
 
     ASSERT_EQ(pipe2(block, O_CLOEXEC), 0);
     ASSERT_EQ(pipe2(told, O_CLOEXEC), 0);
-    *w = (struct work){ .fd = block[0], .freed = told[1] };
-    ASSERT_FAIL(offload_run(&soon, blocks, &arg, tell_freed, "dead nfs", &err), err, ERR_DEADLINE);
-    ASSERT(arg == NULL);
+
+    struct work w = { .path = path, .fd = block[0], .dropped = told[1] };
+
+    ASSERT_FAIL(OFFLOAD(&soon, blocks, &w, 1, tell_dropped, "dead nfs", &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "dead nfs");
+    memcpy(path, "other", sizeof(path));
+    w = (struct work){ .fd = -1, .dropped = -1 };
     ASSERT_EQ(write(block[1], "x", 1), 1);
-    ASSERT_EQ(read(told[0], &c, 1), 1);
-    ASSERT_EQ(c, 'f');
+    for (size_t n = 0; n < 6; n++)
+        ASSERT_EQ(read(told[0], said + n, 1), 1);
+    ASSERT_STR(said, "first.");
     close(block[0]), close(block[1]), close(told[0]), close(told[1]);
 }
 
@@ -96,9 +110,9 @@ static void tick(void *arg)
     ++*(int *)arg;
 }
 
-static int where(void *arg, struct err *err)
+static int where(void *job, struct err *err)
 {
-    *(void **)arg = __builtin_frame_address(0);
+    *(void **)job = __builtin_frame_address(0);
     return 0;
 }
 
@@ -110,9 +124,9 @@ TEST_FIBER(jobs_in_a_row_share_one_stack)
 
     for (int i = 0; i < 300; i++) {
         struct err err = ERR_INIT;
-        void *at = NULL, *arg = &at;
+        void *at = NULL;
 
-        ASSERT_OK(offload_run(ctx, where, &arg, NULL, "test", &err), err);
+        ASSERT_OK(OFFLOAD(ctx, where, &at, 0, NULL, "test", &err), err);
         if (!first)
             first = at;
         others += at != first;
@@ -124,13 +138,14 @@ TEST_FIBER(other_fibers_run_meanwhile)
 {
     int block[2], ticks = 0;
     struct err err = ERR_INIT;
-    AUTO_FREE void *arg = mem_new(struct work);
     struct ctx soon = ctx_with_timeout(ctx, 20 * NS_PER_MS);
 
     ASSERT_EQ(pipe2(block, O_CLOEXEC), 0);
-    ((struct work *)arg)->fd = block[0];
+
+    struct work w = { .path = "", .fd = block[0], .dropped = block[1] };
+
     fiber_go(ctx->loop, tick, &ticks, "tick");
-    ASSERT_FAIL(offload_run(&soon, blocks, &arg, free, "block", &err), err, ERR_DEADLINE);
+    ASSERT_FAIL(OFFLOAD(&soon, blocks, &w, 1, NULL, "block", &err), err, ERR_DEADLINE);
     ASSERT_EQ(ticks, 1);
     close(block[1]); /* lets the thread end */
     close(block[0]);
@@ -138,10 +153,9 @@ TEST_FIBER(other_fibers_run_meanwhile)
 
 TEST_VIRTUAL(in_virtual_time_it_runs_inline)
 {
-    AUTO_FREE void *w = mem_new(struct work);
+    struct work w = { .result = 1 };
     struct err err = ERR_INIT;
 
-    ((struct work *)w)->result = 1;
-    ASSERT_OK(offload_run(ctx, double_it, &w, free, "double", &err), err);
-    ASSERT_EQ(((struct work *)w)->result, 2);
+    ASSERT_OK(OFFLOAD(ctx, double_it, &w, 1, NULL, "double", &err), err);
+    ASSERT_EQ(w.result, 2);
 }

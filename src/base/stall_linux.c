@@ -5,11 +5,10 @@
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/stall.h"
+#include "base/thread.h"
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
-#include <pthread.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -133,23 +132,16 @@ static void *watch_main(void *arg)
 int stall_new(const struct stall_opts *o, struct stall **ret, struct err *err)
 {
     struct stall *s = mem_new(struct stall);
-    pthread_attr_t attr;
-    sigset_t all, old;
-    int r;
 
     s->opts = *o;
     s->tid = (pid_t)syscall(SYS_gettid);
     atomic_store(&s->pulse.since, clock_mono());
-    pthread_attr_init(&attr);
-    pthread_attr_setstacksize(&attr, STACK_BYTES);
-    sigfillset(&all); /* signals belong to the main thread */
-    pthread_sigmask(SIG_SETMASK, &all, &old);
-    r = pthread_create(&s->thread, &attr, watch_main, s);
-    pthread_sigmask(SIG_SETMASK, &old, NULL);
-    pthread_attr_destroy(&attr);
-    if (r) {
+
+    int r = thread_start(&s->thread, STACK_BYTES, watch_main, s);
+
+    if (r < 0) {
         free(s);
-        return err_sys(err, r, "start a thread");
+        return err_sys(err, -r, "start a thread");
     }
     o->loop->pulse = &s->pulse;
     *ret = s;

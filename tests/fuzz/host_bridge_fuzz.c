@@ -29,7 +29,7 @@ struct bench {
 
 static void call(struct bench *b, int (*fn)(struct ctx *ctx, struct guest *g, struct err *err))
 {
-    struct ctx root = ctx_root(b->loop), ctx = ctx_with_timeout(&root, NS_PER_S);
+    struct ctx ctx = ctx_limited(b->loop, NS_PER_S);
     struct err err = ERR_INIT;
 
     if (fn(&ctx, b->guest, &err) < 0 && (err.code == ERR_NONE || !err.msg[0]))
@@ -104,7 +104,7 @@ static void fuzz(void *arg)
 {
     const struct fuzz_input *in = arg;
     struct bench b = { .loop = in->loop };
-    struct ctx root = ctx_root(in->loop), ctx = ctx_with_timeout(&root, 10 * NS_PER_S);
+    struct ctx ctx = ctx_limited(in->loop, 10 * NS_PER_S);
     struct fake_vmm_opts opts = { .loop = in->loop, .stream_bytes = in->size + (1 << 16) };
     struct vmm *vmm = fake_vmm_new(&opts);
     struct vm_doc doc = { .id = "fuzz" };

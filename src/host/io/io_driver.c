@@ -61,7 +61,7 @@ AUTO_DEFINE(struct io_driver *, driver_free);
 
 static bool ended_within(struct io_driver *d, uint64_t ns)
 {
-    struct ctx root = ctx_root(d->loop), limited = ctx_with_timeout(&root, ns);
+    struct ctx limited = ctx_limited(d->loop, ns);
     struct err err = ERR_INIT;
     int status;
 
@@ -71,7 +71,7 @@ static bool ended_within(struct io_driver *d, uint64_t ns)
 static void end_fiber(void *arg)
 {
     struct io_driver *d = arg;
-    struct ctx root = ctx_root(d->loop), ctx = ctx_with_id(&root, "log-driver", d->name);
+    struct ctx ctx = ctx_background(d->loop, "log-driver", d->name);
     bool asked = !ended_within(d, d->times->finish);
     int status = 0;
 

@@ -14,30 +14,24 @@
 
 #define OPEN_NS (10 * NS_PER_S)
 
-/* What the thread works on; it sees nothing else of ours. */
 struct job {
-    struct {
-        enum io_kind kind;
-        char *path;
-        struct io_opened opened;
-    } v[3];
+    const char *path[3]; /* NULL: nothing to open. The thread has copies (OFFLOAD) */
+    enum io_kind kind[3];
+    struct io_opened opened[3];
     bool same; /* both outputs name the same path */
 };
 
 static const char *const names[] = { "stdin", "stdout", "stderr" };
 
-static void job_free(void *arg)
+static void drop(void *job)
 {
-    struct job *j = arg;
+    struct job *j = job;
 
-    for (int i = 0; j && i < 3; i++) {
-        free(j->v[i].path);
-        fd_close_later(j->v[i].opened.fd);
-        fd_close_later(j->v[i].opened.held);
+    for (int i = 0; i < 3; i++) {
+        fd_close_later(j->opened[i].fd);
+        fd_close_later(j->opened[i].held);
     }
-    free(j);
 }
-AUTO_DEFINE(struct job *, job_free);
 
 /* A path that leads nowhere is the client's mistake. Not ERR_NOT_FOUND: containerd would take that
  * for a task that is not there. */
@@ -129,15 +123,15 @@ static int open_one(int which, enum io_kind kind, const char *path, struct io_op
                                      : "FIFO and no plain file");
 }
 
-static int open_all(void *arg, struct err *err)
+static int open_all(void *job, struct err *err)
 {
-    struct job *j = arg;
+    struct job *j = job;
 
     for (int i = 0; i < 3; i++) {
         /* Both outputs into one file: opened once. Two opens of one FIFO do no harm. */
-        if (i == 2 && j->same && j->v[1].opened.held < 0)
-            j->v[2].opened.shared = true;
-        else if (j->v[i].path && open_one(i, j->v[i].kind, j->v[i].path, &j->v[i].opened, err) < 0)
+        if (i == 2 && j->same && j->opened[1].held < 0)
+            j->opened[2].shared = true;
+        else if (j->path[i] && open_one(i, j->kind[i], j->path[i], &j->opened[i], err) < 0)
             return err_wrap(err, "%s", names[i]);
     }
     return 0;
@@ -147,22 +141,19 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
                   struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, OPEN_NS);
-    AUTO(job_free) struct job *j = mem_new(struct job);
+    struct job j = { 0 };
     bool any = false;
 
     for (int i = 0; i < 3; i++) {
-        j->v[i].opened = (struct io_opened){ .fd = -1, .held = -1 };
-        j->v[i].kind = forms[i].kind;
+        j.opened[i] = (struct io_opened){ .fd = -1, .held = -1 };
+        j.kind[i] = forms[i].kind;
         if (forms[i].kind != IO_NONE && !io_form_is_driver(&forms[i]))
-            j->v[i].path = str_dup(forms[i].path);
-        any = any || j->v[i].path;
+            j.path[i] = forms[i].path;
+        any = any || j.path[i];
     }
-    j->same = j->v[1].path && j->v[1].kind == j->v[2].kind && str_eq(j->v[1].path, j->v[2].path);
-    if (any && offload_run(&limited, open_all, (void **)&j, job_free, "opening of stdio", err) < 0)
+    j.same = j.path[1] && j.kind[1] == j.kind[2] && str_eq(j.path[1], j.path[2]);
+    if (any && OFFLOAD(&limited, open_all, &j, 3, drop, "opening of stdio", err) < 0)
         return -1;
-    for (int i = 0; i < 3; i++) {
-        ret[i] = j->v[i].opened;
-        j->v[i].opened = (struct io_opened){ .fd = -1, .held = -1 };
-    }
+    memcpy(ret, j.opened, sizeof(j.opened));
     return 0;
 }

@@ -12,9 +12,8 @@
 
 #define PUMP_BYTES (16 * 1024) /* on the thread's stack */
 
-/* The thread's own. */
 struct job {
-    int from, to;
+    int from, to; /* the thread's own */
     bool input;
     uint64_t lost;
     int failed; /* errno of the first failure */
@@ -22,25 +21,22 @@ struct job {
 
 struct pump {
     struct io *io;
-    struct job *job;
+    struct job job;
 };
 
-static void job_free(void *arg)
+static void drop(void *job)
 {
-    struct job *j = arg;
+    struct job *j = job;
 
-    if (!j)
-        return;
     fd_close_later(j->from);
     fd_close_later(j->to);
-    free(j);
 }
 
 /* A file that cannot be written to (full disk) must not stop the process whose output it is: the
  * bytes are counted, and the next ones are tried again. */
-static int pump_main(void *arg, struct err *err)
+static int pump_main(void *job, struct err *err)
 {
-    struct job *j = arg;
+    struct job *j = job;
     char buf[PUMP_BYTES];
 
     for (;;) {
@@ -67,21 +63,21 @@ static int pump_main(void *arg, struct err *err)
 static void pump_fiber(void *arg)
 {
     struct pump *p = arg;
+    struct job *j = &p->job;
     struct io *io = p->io;
     struct err err = ERR_INIT;
-    bool input = p->job->input;
-    int r = offload_run(&io->rest, pump_main, (void **)&p->job, job_free, "a file of stdio", &err);
+    bool input = j->input;
 
-    /* Not ours any more when io was freed: the thread writes what is left and ends. */
-    if (r < 0 && !io->gone.fired)
+    if (OFFLOAD(&io->rest, pump_main, j, 0, drop, "a file of stdio", &err) == 0)
+        drop(j);
+    else if (!io->gone.fired) /* after that the thread writes what is left and ends */
         log_warn(&io->rest, "file of stdio is given up", F_ERR(&err));
-    if (p->job && p->job->failed) {
-        io->lost += p->job->lost;
-        (void)err_sys(&err, p->job->failed, "write");
-        log_warn(&io->rest, "output could not be written to its file",
-                 F_U("lost-bytes", p->job->lost), F_ERR(&err));
+    if (j->failed) {
+        io->lost += j->lost;
+        (void)err_sys(&err, j->failed, "write");
+        log_warn(&io->rest, "output could not be written to its file", F_U("lost-bytes", j->lost),
+                 F_ERR(&err));
     }
-    job_free(p->job);
     free(p);
     if (!input)
         io_output_ended(io);
@@ -100,9 +96,8 @@ int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *
     struct pump *p = mem_new(struct pump);
 
     p->io = io_ref(io);
-    p->job = mem_new(struct job);
-    *p->job = input ? (struct job){ .from = file_fd, .to = fds[1], .input = true }
-                    : (struct job){ .from = fds[0], .to = file_fd };
+    p->job = input ? (struct job){ .from = file_fd, .to = fds[1], .input = true }
+                   : (struct job){ .from = fds[0], .to = file_fd };
     if (!input)
         io->outputs++;
     fiber_go(io->loop, pump_fiber, p, "io file %s", io->id);

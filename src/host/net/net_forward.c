@@ -107,12 +107,8 @@ static int make_listener(void)
     return TAKE_FD(fd);
 }
 
-static int open_in_thread(void *arg, struct err *err)
+static int open_in_thread(struct net_job *j, struct err *err)
 {
-    struct net_job *j = arg;
-
-    if (net_job_enter(j, err) < 0)
-        return -1;
     j->fd = make_listener();
     if (j->fd < 0)
         return err_sys(err, -j->fd, "listen in the pod's network namespace");
@@ -129,12 +125,12 @@ static int open_in_thread(void *arg, struct err *err)
 
 int net_forward_open(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook, struct err *err)
 {
-    AUTO(net_job_free) struct net_job *j = net_job_new(netns);
+    struct net_job j = { 0 };
 
-    if (net_run(ctx, &j, open_in_thread, "listen for the pod's ports", err) < 0)
+    if (net_run(ctx, &j, netns, open_in_thread, "listen for the pod's ports", err) < 0)
         return -1;
-    *ret_listener = TAKE_FD(j->fd);
-    *ret_hook = TAKE_FD(j->hook);
+    *ret_listener = j.fd;
+    *ret_hook = j.hook;
     return 0;
 }
 

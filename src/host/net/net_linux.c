@@ -34,21 +34,11 @@ int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode
 
 /* --- jobs --- */
 
-struct net_job *net_job_new(int netns)
+/* Undoes what was made. */
+static void drop(void *job)
 {
-    struct net_job *j = mem_new(struct net_job);
+    struct net_job *j = job;
 
-    j->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
-    j->rtnl = j->fd = j->hook = -1;
-    return j;
-}
-
-void net_job_free(void *arg)
-{
-    struct net_job *j = arg;
-
-    if (!j)
-        return;
     if (j->queue_is_ours)
         (void)net_drop_queue(j->rtnl, j->iface_index); /* it is on record as well */
     fd_close(j->fd);
@@ -56,27 +46,32 @@ void net_job_free(void *arg)
     fd_close(j->rtnl);
     fd_close(j->netns);
     net_config_free(j->config);
-    free(j);
 }
 
 /* The thread ends with the job; nobody else sees its namespace. */
-int net_job_enter(struct net_job *j, struct err *err)
+static int run_in_thread(void *job, struct err *err)
 {
+    struct net_job *j = job;
+
     if (setns(j->netns, CLONE_NEWNET) < 0)
         return err_sys(err, errno, "enter the pod's network namespace");
     j->rtnl = nl_open(NETLINK_ROUTE, 0);
-    return j->rtnl < 0 ? err_sys(err, -j->rtnl, "open netlink") : 0;
+    return j->rtnl < 0 ? err_sys(err, -j->rtnl, "open netlink") : j->fn(j, err);
 }
 
-int net_run(struct ctx *ctx, struct net_job **job, int (*fn)(void *arg, struct err *err),
-            const char *why, struct err *err)
+int net_run(struct ctx *ctx, struct net_job *j, int netns,
+            int (*fn)(struct net_job *j, struct err *err), const char *why, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, NET_NS_LIMIT);
-    void *arg = *job;
-    int r = offload_run(&limited, fn, &arg, net_job_free, why, err);
 
-    *job = arg;
-    return r;
+    j->fn = fn;
+    j->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
+    j->rtnl = j->fd = j->hook = -1;
+    if (OFFLOAD(&limited, run_in_thread, j, 2, drop, why, err) < 0)
+        return -1;
+    fd_close(j->netns);
+    fd_close(j->rtnl);
+    return 0;
 }
 
 int net_index(const char *name)

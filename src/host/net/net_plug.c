@@ -63,13 +63,10 @@ static int redirect(struct net_job *j, int from, int to, struct err *err)
     return r < 0 ? err_sys(err, -r, "redirect traffic of %s", j->iface) : 0;
 }
 
-static int plug_in_thread(void *arg, struct err *err)
+static int plug_in_thread(struct net_job *j, struct err *err)
 {
-    struct net_job *j = arg;
-
-    if (net_job_enter(j, err) < 0)
-        return -1;
     int r = net_index(j->iface);
+
     if (r < 0)
         return err_set(err, ERR_UNAVAILABLE,
                        "interface %s is gone from the pod's network "
@@ -93,29 +90,22 @@ static int plug_in_thread(void *arg, struct err *err)
 
 int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
 {
-    AUTO(net_job_free) struct net_job *j = net_job_new(p->netns);
+    struct net_job j = { .iface = p->iface, .tap = p->tap, .mtu = p->mtu };
 
-    snprintf(j->iface, sizeof(j->iface), "%s", p->iface);
-    snprintf(j->tap, sizeof(j->tap), "%s", p->tap);
-    j->mtu = p->mtu;
-    if (net_run(ctx, &j, plug_in_thread, "join the pod's interface with a tap", err) < 0)
+    if (net_run(ctx, &j, p->netns, plug_in_thread, "join the pod's interface with a tap", err) < 0)
         return -1;
-    *ret_fd = TAKE_FD(j->fd);
-    j->queue_is_ours = false;
+    *ret_fd = j.fd;
     return 0;
 }
 
 /* A tap that is still there is somebody's: it goes with the last descriptor. Deleted under QEMU it
  * would end the whole VM when the guest resets its NIC (tried), so it is only silenced: first of
  * all, since what the guest sends without the qdiscs would reach the pod's own IP stack. */
-static int unplug_in_thread(void *arg, struct err *err)
+static int unplug_in_thread(struct net_job *j, struct err *err)
 {
-    struct net_job *j = arg;
+    int index = net_index(j->iface), tap = net_index(j->tap), r = 0;
     struct nl_msg m;
 
-    if (net_job_enter(j, err) < 0)
-        return -1;
-    int index = net_index(j->iface), tap = net_index(j->tap), r = 0;
     if (tap >= 0) {
         const struct rtnl_link_change down = { .index = tap, .down = true, .netns = -1 };
         rtnl_set_link(&m, &down);
@@ -132,9 +122,7 @@ static int unplug_in_thread(void *arg, struct err *err)
 
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err)
 {
-    AUTO(net_job_free) struct net_job *j = net_job_new(netns);
+    struct net_job j = { .iface = iface, .tap = tap };
 
-    snprintf(j->iface, sizeof(j->iface), "%s", iface);
-    snprintf(j->tap, sizeof(j->tap), "%s", tap);
-    return net_run(ctx, &j, unplug_in_thread, "take the pod's tap away", err);
+    return net_run(ctx, &j, netns, unplug_in_thread, "take the pod's tap away", err);
 }

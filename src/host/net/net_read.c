@@ -1,5 +1,4 @@
 /* net_read.c - what CNI put into the pod's namespace. */
-#include "base/offload.h"
 #include "host/net/net_priv.h"
 #include "proto/rtnl.h"
 
@@ -223,13 +222,10 @@ static int read_once(struct net_job *j, struct err *err)
     return 0;
 }
 
-static int read_in_thread(void *arg, struct err *err)
+static int read_in_thread(struct net_job *j, struct err *err)
 {
-    struct net_job *j = arg;
     int r = -EAGAIN;
 
-    if (net_job_enter(j, err) < 0)
-        return -1;
     for (int i = 0; i < NET_DUMP_TRIES && r == -EAGAIN; i++)
         r = read_once(j, err);
     if (r == -EAGAIN)
@@ -240,11 +236,11 @@ static int read_in_thread(void *arg, struct err *err)
 
 int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err)
 {
-    AUTO(net_job_free) struct net_job *j = net_job_new(netns);
+    struct net_job j = { 0 };
 
-    if (net_run(ctx, &j, read_in_thread, "read the pod's network", err) < 0)
+    if (net_run(ctx, &j, netns, read_in_thread, "read the pod's network", err) < 0)
         return -1;
-    *ret = TAKE_PTR(j->config);
+    *ret = j.config;
     return 0;
 }
 
@@ -283,13 +279,10 @@ static int on_counters(void *arg, uint16_t type, const uint8_t *body, size_t len
     return 0;
 }
 
-static int count_in_thread(void *arg, struct err *err)
+static int count_in_thread(struct net_job *j, struct err *err)
 {
-    struct net_job *j = arg;
     struct nl_msg m;
 
-    if (net_job_enter(j, err) < 0)
-        return -1;
     rtnl_get_links(&m);
     int r = nl_ask(j->rtnl, &m, on_counters, j);
     if (r < 0 && r != -EAGAIN) /* ours was told all the same */
@@ -300,11 +293,10 @@ static int count_in_thread(void *arg, struct err *err)
 int net_count(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,
               struct err *err)
 {
-    AUTO(net_job_free) struct net_job *j = net_job_new(netns);
+    struct net_job j = { .iface = iface };
 
-    snprintf(j->iface, sizeof(j->iface), "%s", iface);
-    if (net_run(ctx, &j, count_in_thread, "count the pod's traffic", err) < 0)
+    if (net_run(ctx, &j, netns, count_in_thread, "count the pod's traffic", err) < 0)
         return -1;
-    *ret = j->counters;
+    *ret = j.counters;
     return 0;
 }

@@ -172,7 +172,7 @@ static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
 {
     const struct group_note *n = d->note;
     uint64_t began = loop_now(ctx->loop);
-    AUTO(group_unlock) struct group_lock *lock = NULL;
+    AUTO(group_unlock) struct group_lock lock = { 0 };
     bool killed = false;
 
     if (group_lock(ctx, n->address, &lock, err) < 0) {

@@ -139,18 +139,9 @@ int group_find_leaver(struct ctx *ctx, const char *address, struct group_leaver 
     return 0;
 }
 
-struct group_lock {
-    char *path;
-    int fd;
-};
-
-static void lock_free(void *arg)
+static void drop_lock(void *job)
 {
-    struct group_lock *l = arg;
-
-    fd_close(l->fd);
-    free(l->path);
-    free(l);
+    fd_close(((struct group_lock *)job)->fd);
 }
 
 /* One try. 1: it is ours. 0: the file was removed by its last holder meanwhile. */
@@ -169,45 +160,40 @@ static int lock_once(struct group_lock *l, int flags, struct err *err)
            mine.st_dev == there.st_dev;
 }
 
-static int lock_blocking(void *arg, struct err *err)
+static int lock_blocking(void *job, struct err *err)
 {
     int r;
 
-    while ((r = lock_once(arg, 0, err)) == 0)
+    while ((r = lock_once(job, 0, err)) == 0)
         ;
     return r < 0 ? -1 : 0;
 }
 
-int group_lock(struct ctx *ctx, const char *address, struct group_lock **ret, struct err *err)
+int group_lock(struct ctx *ctx, const char *address, struct group_lock *ret, struct err *err)
 {
-    struct group_lock *l = mem_new(struct group_lock);
-    void *arg;
+    AUTO_FREE char *path = str_format("%s.lock", group_path(address));
+    struct group_lock l = { .path = path, .fd = -1 };
     int r;
 
-    l->fd = -1;
-    l->path = str_format("%s.lock", group_path(address));
-    while ((r = lock_once(l, LOCK_NB, err)) == 0)
+    while ((r = lock_once(&l, LOCK_NB, err)) == 0)
         ;
     if (r < 0 && err->sys != EWOULDBLOCK) {
-        lock_free(l);
+        fd_close(l.fd);
         return -1;
     }
-    arg = l;
-    if (r < 0 && offload_run(ctx, lock_blocking, &arg, lock_free, "group lock", err) < 0) {
-        if (arg)
-            lock_free(arg);
+    if (r < 0 && OFFLOAD(ctx, lock_blocking, &l, 1, drop_lock, "group lock", err) < 0)
         return err_wrap(err, "wait for the lock of %s", address);
-    }
-    *ret = l;
+    *ret = (struct group_lock){ .path = TAKE_PTR(path), .fd = l.fd };
     return 0;
 }
 
 void group_unlock(struct group_lock *l)
 {
-    if (!l)
+    if (!l->path)
         return;
     (void)unlink(l->path); /* while we hold it: who waits for it sees that, and makes a new one */
-    lock_free(l);
+    fd_close(l->fd);
+    free((char *)l->path);
 }
 
 int group_write_address(const char *bundle, const char *address, struct err *err)

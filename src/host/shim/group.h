@@ -16,11 +16,17 @@ struct err;
 int group_of_bundle(const char *bundle, const char *id, char **ret, struct err *err);
 
 /* Exclusive, for whoever makes or removes the group's socket. Waits until ctx ends. The lock file
- * goes with its last holder. *ret_lock is for group_unlock. */
-struct group_lock;
-int group_lock(struct ctx *ctx, const char *address, struct group_lock **ret, struct err *err);
+ * goes with its last holder. {0} is not held. */
+struct group_lock {
+    const char *path; /* owned */
+    int fd;
+};
+int group_lock(struct ctx *ctx, const char *address, struct group_lock *ret, struct err *err);
 void group_unlock(struct group_lock *l);
-AUTO_DEFINE(struct group_lock *, group_unlock);
+static inline void group_unlock_auto(struct group_lock *l)
+{
+    group_unlock(l);
+}
 
 /* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
 bool group_alive(struct ctx *ctx, const char *address);

@@ -86,7 +86,7 @@ static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
 static void publisher_run(void *arg)
 {
     struct publisher *p = arg;
-    struct ctx root = ctx_root(p->opts.loop), ctx = ctx_with_cancel(&root, &p->life);
+    struct ctx ctx = ctx_until(p->opts.loop, &p->life);
     struct err err = ERR_INIT;
     const struct event *e;
 

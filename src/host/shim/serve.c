@@ -432,7 +432,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
 static void remove_socket(struct ctx *ctx, struct shim *s)
 {
     struct ctx limit = ctx_with_timeout(ctx, UNLINK_LIMIT);
-    AUTO(group_unlock) struct group_lock *lock = NULL;
+    AUTO(group_unlock) struct group_lock lock = { 0 };
     struct err err = ERR_INIT;
 
     if (s->socket.st_ino == 0)

@@ -262,7 +262,7 @@ static int find_or_launch(struct ctx *ctx, struct launch *l, struct group_leaver
                           struct err *err)
 {
     struct ctx limit = ctx_with_timeout(ctx, LOCK_LIMIT);
-    AUTO(group_unlock) struct group_lock *lock = NULL;
+    AUTO(group_unlock) struct group_lock lock = { 0 };
     AUTO_FD int listener = -1;
 
     if (group_lock(&limit, l->address, &lock, err) < 0 ||

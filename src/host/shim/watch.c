@@ -93,7 +93,7 @@ static const char *look_late(struct ctx *ctx, struct watch *w)
 static void watch_main(void *arg)
 {
     struct watch *w = arg;
-    struct ctx root = ctx_root(w->opts.loop), ctx = ctx_with_cancel(&root, &w->life);
+    struct ctx ctx = ctx_until(w->opts.loop, &w->life);
     const char *why;
     uint64_t again;
 

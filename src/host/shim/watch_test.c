@@ -75,7 +75,7 @@ static void ask(struct scene *s, struct ctx *ctx)
 }
 
 #define LONG_CTX                                                                                   \
-    struct ctx root_ = ctx_root(ctx->loop), longer_ = ctx_with_timeout(&root_, 3600 * NS_PER_S);   \
+    struct ctx longer_ = ctx_limited(ctx->loop, 3600 * NS_PER_S);                                  \
     ctx = &longer_
 
 TEST_VIRTUAL(a_shim_that_nobody_calls_leaves_after_a_minute)
