@@ -71,13 +71,6 @@ int tool_fail(int code, const char *fmt, ...)
     return code;
 }
 
-bool tool_is_terminal(int fd)
-{
-    const char *term = getenv("TERM");
-
-    return isatty(fd) && !str_eq(term, "dumb");
-}
-
 static void print_help(void)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };

@@ -3,7 +3,7 @@
 #pragma once
 #include "host/config/config.h"
 #include "host/control/template_build.h"
-#include "tool/args.h"
+#include "tool/lib/args.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -84,5 +84,3 @@ bool tool_begin_bare(struct tool *t, const struct args_cmd *cmd, void *opts, cha
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Writes all of it, blocking; what goes wrong with a closed stdout is not worth an error. */
 void tool_print(int fd, const char *text);
-/* May fd be written to with colours and cursor movements? */
-bool tool_is_terminal(int fd);

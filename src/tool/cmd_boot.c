@@ -1,0 +1,269 @@
+/* cmd_boot.c - `lcow boot`: the command line, the boots one after the other, where reports go. */
+#include "tool/cmd_boot.h"
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/template/template.h"
+#include "tool/lib/term.h"
+#include <errno.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/signalfd.h>
+#include <unistd.h>
+
+#define AT(f) offsetof(struct boot_opts, f)
+#define REPEAT_MAX 1000
+
+static const char *const timeline_suffixes[] = { ".svg", ".txt", NULL };
+static const struct args_opt opts_table[] = {
+    { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
+      "run by software emulation if KVM does not work here: slow, no security boundary" },
+    { "kvm", 0, ARGS_FLAG, NULL, AT(kvm),
+      "with KVM or not at all, even where emulation is allowed" },
+    { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib), "memory of the VM, in MiB",
+      CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
+    { "cpus", 'c', ARGS_NUMBER, "N", AT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
+    { "cold", 0, ARGS_FLAG, NULL, AT(cold), "not from a template, even if there is one" },
+    { "terminal", 't', ARGS_FLAG, NULL, AT(terminal),
+      "give CMD a terminal; without CMD that is so if stdin is one" },
+    { "keep", 'k', ARGS_FLAG, NULL, AT(keep),
+      "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
+    { "repeat", 0, ARGS_NUMBER, "N", AT(repeat),
+      "boot N times, cold and then from a template (which is built if there is none); print each "
+      "stage's time per boot, and min, median, max. With --cold only cold. Without CMD nothing is "
+      "run",
+      1, REPEAT_MAX, "boots" },
+    { "timeline", 0, ARGS_OPTIONAL, "FILE", AT(timeline),
+      "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
+      "--timeline FILE.svg)",
+      .suffixes = timeline_suffixes },
+    { "json", 0, ARGS_OPTIONAL, "FILE", AT(json),
+      "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
+      "FILE. With --repeat an array" },
+    { "bench-bridge", 0, ARGS_NUMBER, "N", AT(bench_bridge), "time N calls over the bridge", 1,
+      1000000, "calls", .hidden = true },
+};
+
+static const struct args_example examples[] = {
+    { "lcow boot --allow-emulation -- uname -a", "one command in a VM of its own" },
+    { "lcow boot", "a shell in a VM; its end is the VM's end" },
+    { "tar c . | lcow boot -- sh -c 'tar t | wc -l'", "stdin and stdout go through" },
+    { "lcow boot --timeline boot.svg -- true", "a picture of where the boot went" },
+    { "lcow boot --repeat 10 --json=boots.json", "boot times, for a program" },
+};
+
+static const struct args_cmd cmd = {
+    .name = "boot",
+    .summary = "Boot a utility VM, run CMD in it, take it down.",
+    .synopsis = "[options] [-- CMD...]",
+    .text =
+        "Without CMD it is a shell. stdin, stdout and stderr are CMD's. The first SIGINT or "
+        "SIGTERM is passed to CMD, the second ends the VM; SIGUSR1 prints what lcow waits for.\n"
+        "\n"
+        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD "
+        "cannot be run, 127 if there is no CMD of that name in the VM, 2 if this command line "
+        "is wrong.",
+    .opts = opts_table,
+    .n_opts = ARRAY_LEN(opts_table),
+    .takes_command = true,
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+
+struct boots {
+    struct tool *tool;
+    struct boot_opts opts;
+    struct image *image;
+    char *const *argv;
+    bool terminal;
+    struct boot_session *session; /* the one that runs; NULL between two */
+    int signo;                    /* came between two */
+};
+
+static void on_signal(void *arg, const struct signalfd_siginfo *info)
+{
+    struct boots *b = arg;
+
+    if (b->session)
+        boot_session_signal(b->session, (int)info->ssi_signo);
+    else if (info->ssi_signo != SIGWINCH)
+        b->signo = (int)info->ssi_signo;
+}
+
+/* One boot; what failed is said at once. */
+static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_result *ret)
+{
+    struct boot_session s = { .tool = b->tool,
+                              .opts = &b->opts,
+                              .image = b->image,
+                              .argv = b->argv,
+                              .terminal = b->terminal,
+                              .cold = cold };
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+
+    b->session = &s;
+    boot_session_run(ctx, &s, ret);
+    b->session = NULL;
+    if (s.stop.fired || ret->err.code == ERR_CANCELLED)
+        b->signo = s.signo;
+    if (ret->err.code != ERR_NONE) {
+        if (b->signo && term_is(STDERR_FILENO))
+            sbuf_addc(&text, '\n'); /* behind the terminal's ^C */
+        boot_report_failure(ret, &text);
+        tool_print(STDERR_FILENO, text.data);
+    }
+}
+
+static void say_failed_write(const char *path, int r)
+{
+    tool_fail(0, "write %s: %s", path, strerror(-r));
+}
+
+static int put_timeline(const struct boots *b, const struct boot_result *last)
+{
+    const char *path = b->opts.timeline.value;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    int r;
+
+    if (!b->opts.timeline.given)
+        return 0;
+    boot_report_timeline(last, path && str_ends(path, ".svg"), &out);
+    if (!path) {
+        tool_print(STDERR_FILENO, out.data);
+        return 0;
+    }
+    r = file_write(path, out.data, out.len, 0644);
+    if (r < 0)
+        say_failed_write(path, r);
+    return r;
+}
+
+static int put_json(const struct boots *b, const struct boot_result *results, size_t n)
+{
+    struct jsw w;
+    size_t len;
+    int r = 0;
+
+    if (!b->opts.json.given)
+        return 0;
+    jsw_init(&w, JSW_PLAIN);
+    if (b->opts.repeat)
+        jsw_arr(&w, NULL);
+    for (size_t i = 0; i < n; i++)
+        boot_report_json(&results[i], &b->opts, b->image, &w);
+    if (b->opts.repeat)
+        jsw_end_arr(&w);
+    AUTO_FREE char *text = jsw_take(&w, &len);
+    AUTO_FREE char *line = str_format("%s\n", text);
+
+    if (b->opts.json.value) {
+        r = file_write(b->opts.json.value, line, len + 1, 0644);
+        if (r < 0)
+            say_failed_write(b->opts.json.value, r);
+        return r;
+    }
+    /* CMD's last line may lack its end. */
+    if (results[n - 1].out.bytes > 0)
+        tool_print(STDOUT_FILENO, "\n");
+    tool_print(STDOUT_FILENO, line);
+    return 0;
+}
+
+/* So that the second half of a --repeat has what to start from. */
+static bool have_template(struct ctx *ctx, struct boots *b)
+{
+    AUTO(template_info_release) struct template_info info = { 0 };
+    struct err err = ERR_INIT;
+    bool made;
+    const struct template_build t = { .loop = b->tool->loop,
+                                      .config = &b->tool->config,
+                                      .build = b->tool->backend->template_build,
+                                      .vmm_new = b->tool->backend->vmm_new,
+                                      .guest_new = b->tool->backend->guest_new,
+                                      .allow_emulation = b->opts.allow_emulation,
+                                      .wait = true };
+
+    if (template_build(ctx, &t, &info, &made, &err) == 0)
+        return true;
+    tool_fail(0, "only cold starts: %s", err.msg);
+    return false;
+}
+
+static int boot_all(struct ctx *ctx, struct boots *b)
+{
+    size_t half = b->opts.repeat ? b->opts.repeat : 1, n = 0;
+    bool both = b->opts.repeat && !b->opts.cold && b->tool->config.use_template &&
+                b->tool->backend->template_build;
+    size_t want = both ? 2 * half : half;
+    struct boot_result *results = mem_zalloc(want * sizeof(*results));
+    int code = 0;
+
+    while (n < want && !b->signo) {
+        if (both && n == half && !have_template(ctx, b))
+            break;
+        boot_one(ctx, b, b->opts.cold || (both && n < half), &results[n]);
+        if (code == 0)
+            code = results[n].code;
+        n++;
+    }
+    if (n > 0) {
+        if (b->opts.repeat && !b->opts.json.given) {
+            AUTO(sbuf_release) struct sbuf out = { 0 };
+
+            boot_report_repeat(results, n, &out);
+            tool_print(STDOUT_FILENO, out.data);
+        }
+        if ((put_timeline(b, &results[n - 1]) < 0 || put_json(b, results, n) < 0) && code == 0)
+            code = TOOL_BOOT_FAILED;
+    }
+    for (size_t i = 0; i < n; i++)
+        boot_result_release(&results[i]);
+    free(results);
+    return code;
+}
+
+static void choose_command(struct boots *b, const struct args_rest *rest)
+{
+    static char *const shell[] = { "/bin/sh", NULL };
+
+    b->terminal = b->opts.terminal;
+    if (rest->n > 0) {
+        b->argv = rest->argv;
+    } else if (!b->opts.repeat && !b->opts.bench_bridge) {
+        b->argv = shell;
+        b->terminal = b->terminal || isatty(STDIN_FILENO);
+    }
+}
+
+static int run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGWINCH };
+    struct boots b = { .tool = t };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &cmd, &b.opts, argv, &rest, &code))
+        return code;
+    if (b.opts.keep && b.opts.repeat)
+        return tool_fail(TOOL_USAGE, "--keep and --repeat exclude each other");
+    b.opts.allow_emulation = b.opts.allow_emulation || t->config.allow_emulation;
+    if (!b.opts.memory_mib)
+        b.opts.memory_mib = t->config.memory_mib;
+    if (!b.opts.cpus)
+        b.opts.cpus = t->config.cpus;
+    choose_command(&b, &rest);
+    for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
+        if (loop_on_signal(t->loop, signals[i], on_signal, &b) < 0)
+            return tool_fail(TOOL_BOOT_FAILED, "cannot watch signal %d", signals[i]);
+    }
+    if (image_open(t->config.image_dir, &b.image, &err) < 0)
+        return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
+    code = boot_all(ctx, &b);
+    image_free(b.image);
+    return code;
+}
+
+const struct tool_command boot_command = { &cmd, run };

@@ -1,0 +1,289 @@
+/* cmd_boot_io.c - CMD with our stdin, stdout and stderr. Three relays, each a fiber; the order of
+ * the end: CMD's output is read to its end and written, then its exit code is asked for, then the
+ * helpers (stdin, signals) are sent home. */
+#include "base/clock.h"
+#include "base/fd.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "base/stream.h"
+#include "host/control/vm.h"
+#include "host/control/vm_clock.h"
+#include "tool/cmd_boot.h"
+#include "tool/lib/term.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <unistd.h>
+
+#define FORWARD_LIMIT (10 * NS_PER_S)
+#define HELPERS_LIMIT (10 * NS_PER_S)
+#define DRAIN_LIMIT NS_PER_S
+#define QUIET_LIMIT NS_PER_S
+#define EXEC_LIMIT (60 * NS_PER_S)
+
+struct relay {
+    struct boot_session *s;
+    struct ctx *ctx;
+    struct stream *ours, *theirs;
+    const char *name;
+    struct boot_flow flow;
+    struct err err; /* what went wrong on our side */
+};
+
+struct io {
+    struct relay in, out, errs;
+    struct ctx helper_ctx; /* ends when CMD has ended */
+    struct ctx output_ctx; /* ends some time after the VM, if that went first */
+    int flags[3];          /* of our fds: a stream may have changed those it shares with others */
+};
+
+/* Our fd as a stream. What cannot be opened again (another user's terminal) is shared. */
+static struct stream *our_stream(struct loop *loop, int fd, int flags)
+{
+    struct stream *s = stream_reopen(loop, fd, flags);
+    int copy;
+
+    if (s || errno == ENXIO) /* a pipe that nobody reads */
+        return s;
+    copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    return copy < 0 ? NULL : stream_from_fd(loop, copy);
+}
+
+static void note_time(struct relay *r, uint64_t since)
+{
+    r->flow.ns = loop_now(r->s->tool->loop) - since;
+}
+
+static void relay_in(void *arg)
+{
+    struct relay *r = arg;
+    uint64_t since = loop_now(r->s->tool->loop);
+    struct err err = ERR_INIT;
+    char side = 0;
+
+    if (r->ours && stream_copy(r->ctx, r->ours, r->theirs, &r->flow.bytes, &side, &err) < 0) {
+        /* CMD may end, or close its stdin, at any time: only our own side is worth a word. */
+        if (side == 'r' && !r->s->quiet.fired && !r->s->stop.fired)
+            r->err = err;
+    }
+    (void)stream_shutdown(r->theirs, SHUT_WR); /* it may be gone already */
+    note_time(r, since);
+}
+
+static void relay_out(void *arg)
+{
+    struct relay *r = arg;
+    uint64_t since = loop_now(r->s->tool->loop);
+    struct err err = ERR_INIT;
+    char side = 'w';
+
+    if (!r->ours || stream_copy(r->ctx, r->theirs, r->ours, &r->flow.bytes, &side, &err) < 0) {
+        /* Nobody reads us any more: CMD gets told by its own broken pipe, as in any pipeline. */
+        if (side == 'w' && r->ours && err.sys != EPIPE && !r->s->stop.fired)
+            r->err = err;
+    }
+    stream_free(TAKE_PTR(r->theirs));
+    note_time(r, since);
+}
+
+/* Signals and window sizes, one after the other. */
+static void forward_news(void *arg)
+{
+    struct io *io = arg;
+    struct boot_session *s = io->in.s;
+    struct err err = ERR_INIT;
+
+    for (;;) {
+        while (!s->forward && !s->resized) {
+            if (waitq_wait(&io->helper_ctx, &s->news, "a signal to forward", &err) < 0)
+                return;
+        }
+        struct ctx limited = ctx_with_timeout(&io->helper_ctx, FORWARD_LIMIT);
+        uint16_t rows, cols;
+        int signo = s->forward, r = 0;
+
+        s->forward = 0;
+        if (s->resized && s->terminal && term_size(&rows, &cols))
+            r = vm_process_resize(&limited, s->process, rows, cols, &err);
+        s->resized = false;
+        if (r == 0 && signo)
+            r = vm_process_signal(&limited, s->process, signo, &err);
+        if (r < 0 && !s->quiet.fired && !s->stop.fired)
+            log_warn(&io->helper_ctx, "not forwarded", F_I("signal", signo), F_ERR(&err));
+        else if (signo && term_is(STDERR_FILENO) && !s->terminal)
+            tool_print(STDERR_FILENO, "\nlcow: the command was told; once more ends the VM\n");
+        err_clear(&err);
+    }
+}
+
+static int start_process(struct ctx *ctx, struct boot_session *s, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, EXEC_LIMIT);
+    const char *term = getenv("TERM");
+    AUTO_FREE char *term_var = str_format("TERM=%s", term ? term : "linux");
+    const char *env[] = { "PATH=/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+                          "HOME=/root", s->terminal ? term_var : NULL, NULL };
+    struct vm_exec e = { .argv = (const char *const *)s->argv,
+                         .env = env,
+                         .terminal = s->terminal,
+                         .want_stdin = true,
+                         .want_stdout = true,
+                         .want_stderr = !s->terminal };
+    struct timeline *t = &s->result->timeline;
+    int span = timeline_begin(t, TRACK_HOST, "exec", loop_now(s->tool->loop)), r;
+
+    if (s->terminal)
+        (void)term_size(&e.rows, &e.cols); /* none: the guest's default */
+    r = vm_exec(&limited, s->vm, &e, &s->process, err);
+    if (r == 0)
+        vm_clock_check(s->vm);
+    timeline_end(t, span, loop_now(s->tool->loop));
+    return r;
+}
+
+static void start_relays(struct boot_session *s, struct io *io)
+{
+    struct loop *loop = s->tool->loop;
+    bool no_stdin = term_in_background();
+
+    for (int fd = 0; fd <= 2; fd++)
+        io->flags[fd] = fcntl(fd, F_GETFL);
+    io->in = (struct relay){ s, &io->helper_ctx, no_stdin ? NULL : our_stream(loop, 0, O_RDONLY),
+                             vm_process_take_stream(s->process, 0), "stdin" };
+    io->out = (struct relay){ s, &io->output_ctx, our_stream(loop, 1, O_WRONLY),
+                              vm_process_take_stream(s->process, 1), "stdout" };
+    group_go(&s->helpers, loop, relay_in, &io->in, "stdin");
+    group_go(&s->helpers, loop, relay_out, &io->out, "stdout");
+    if (!s->terminal) {
+        io->errs = (struct relay){ s, &io->output_ctx, our_stream(loop, 2, O_WRONLY),
+                                   vm_process_take_stream(s->process, 2), "stderr" };
+        group_go(&s->helpers, loop, relay_out, &io->errs, "stderr");
+    }
+    group_go(&s->helpers, loop, forward_news, io, "signals");
+}
+
+static void release_relay(struct relay *r)
+{
+    stream_free(r->ours);
+    stream_free(r->theirs);
+}
+
+static void release_io(struct io *io)
+{
+    release_relay(&io->in);
+    release_relay(&io->out);
+    release_relay(&io->errs);
+    for (int fd = 0; fd <= 2; fd++) {
+        if (io->flags[fd] >= 0)
+            (void)fcntl(fd, F_SETFL, io->flags[fd]); /* best effort for those who share it */
+    }
+    free(io);
+}
+
+/* Nothing has arrived that we did not take, and nothing that we took waits to be written. */
+static bool is_quiet(const struct relay *r)
+{
+    int left = 0;
+
+    if (!r->theirs || r->theirs->fd < 0)
+        return true;
+    if (ioctl(r->theirs->fd, FIONREAD, &left) == 0 && left > 0)
+        return false;
+    return !r->ours || r->ours->fd < 0 || fd_ready_now(r->ours->fd, POLLOUT);
+}
+
+/* CMD has ended, and all that it wrote comes through, however slowly we are read. A process that
+ * it left behind may hold its output open for ever: once nothing has come for a while, nobody
+ * waits for that. Quiet twice, since a write may just be going on. */
+static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, struct err *err)
+{
+    bool was_quiet = is_quiet(&io->out) && is_quiet(&io->errs);
+
+    for (;;) {
+        struct ctx limited = ctx_with_timeout(ctx, QUIET_LIMIT);
+
+        if (group_wait(&limited, &s->helpers, "relays to end", err) == 0)
+            return 0;
+        bool quiet = is_quiet(&io->out) && is_quiet(&io->errs);
+        if (err->code != ERR_DEADLINE || (quiet && was_quiet))
+            return -1;
+        was_quiet = quiet;
+        err_clear(err);
+    }
+}
+
+/* Everybody is sent home; they run on io, so nothing goes on before they have left. When the VM
+ * went first, what its dead connections still hold is written, briefly: nobody will end them. */
+static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, bool lost,
+                       struct err *err)
+{
+    struct ctx root = ctx_root(s->tool->loop), limited = ctx_with_timeout(&root, DRAIN_LIMIT);
+    int r;
+
+    cancel_fire(&s->quiet, ERR_CANCELLED, "the command has ended");
+    r = lost ? group_wait(&limited, &s->helpers, "relays to end", err)
+             : await_output(ctx, s, io, err);
+    if (r < 0) {
+        cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has ended");
+        limited = ctx_with_timeout(&root, HELPERS_LIMIT);
+        err_clear(err);
+        r = group_wait(&limited, &s->helpers, "relays to end", err);
+    }
+    if (r < 0)
+        return err_wrap(err, "the relays of the command do not end");
+    s->result->in = io->in.flow;
+    s->result->out = io->out.flow;
+    return 0;
+}
+
+static int our_failure(const struct io *io, struct err *err)
+{
+    const struct relay *const all[] = { &io->in, &io->out, &io->errs };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        if (all[i]->err.code != ERR_NONE) {
+            *err = all[i]->err;
+            err->code = ERR_DATA_LOSS; /* whatever it was, the VM is not to blame */
+            return err_wrap(err, "our own %s", all[i]->name);
+        }
+    }
+    return 0;
+}
+
+int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code, struct err *err)
+{
+    struct io *io;
+    struct err ignored = ERR_INIT;
+    int r;
+
+    if (start_process(ctx, s, err) < 0)
+        return -1;
+    if (s->terminal && isatty(STDIN_FILENO) && !term_in_background() && term_raw() < 0)
+        log_warn(ctx, "the terminal has no raw mode");
+    io = mem_new(struct io);
+    cancel_init(&s->quiet, ctx->cancel);
+    cancel_init(&s->drain, ctx->cancel);
+    io->helper_ctx = ctx_with_cancel(ctx, &s->quiet);
+    io->output_ctx = ctx_with_cancel(ctx, &s->drain);
+    start_relays(s, io);
+    r = vm_process_wait(ctx, s->process, ret_code, err);
+    if (end_helpers(ctx, s, io, r < 0, r < 0 ? &ignored : err) < 0) {
+        /* io is still in use: it is left to them, and the program ends. */
+        term_restore();
+        return -1;
+    }
+    term_restore();
+    if (r == 0 && our_failure(io, err) < 0)
+        r = -1;
+    release_io(io);
+    cancel_release(&s->quiet);
+    cancel_release(&s->drain);
+    vm_process_free(TAKE_PTR(s->process));
+    return r;
+}

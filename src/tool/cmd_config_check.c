@@ -1,0 +1,231 @@
+/* `lcow config check`: everything that is wrong with a configuration, at once: what it says, and
+ * what it says of this machine (QEMU, image, directories). */
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/json.h"
+#include "host/config/annotations.h"
+#include "host/config/devices.h"
+#include "tool/cmd_config.h"
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+struct check_opts {
+    bool json, syntax;
+};
+
+static const struct args_opt table[] = {
+    { "syntax", 0, ARGS_FLAG, NULL, offsetof(struct check_opts, syntax),
+      "only the files, not what they name on this machine" },
+    { "json", 0, ARGS_FLAG, NULL, offsetof(struct check_opts, json),
+      "print one JSON object on stdout instead" },
+};
+static const struct args_example examples[] = {
+    { "lcow config check", "the configuration in effect" },
+    { "lcow config check new.conf", "a file, before it is put in place" },
+};
+static const struct args_cmd cmd = {
+    .name = "config check",
+    .summary = "Find everything that is wrong with the configuration.",
+    .synopsis = "[options] [FILE…]",
+    .text = "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of "
+            "the defaults. Errors name file, line, key, value and what is allowed; then QEMU, the "
+            "guest image and the directories are looked for on this machine.\n"
+            "\n"
+            "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is "
+            "wrong.",
+    .opts = table,
+    .n_opts = ARRAY_LEN(table),
+    .takes_words = true,
+    .examples = examples,
+    .n_examples = ARRAY_LEN(examples),
+};
+
+struct check {
+    struct ctx *ctx;
+    struct tool *tool;
+    struct check_opts opts;
+    struct strv errors, warnings;
+};
+
+/* QEMU and the image are what the doctor looks at, too. */
+static void ask_doctor(struct check *k)
+{
+    static const char *const wanted[] = { "qemu", "image" };
+    struct doctor d = { .tool = k->tool };
+
+    for (size_t i = 0; i < doctor_n_vm_checks; i++) {
+        const struct doctor_check *c = &doctor_vm_checks[i];
+
+        for (size_t n = 0; n < ARRAY_LEN(wanted); n++) {
+            if (!str_eq(c->name, wanted[n]))
+                continue;
+            c->run(k->ctx, &d);
+            if (d.now.status == DOCTOR_OK)
+                continue;
+            strv_addf(d.now.status == DOCTOR_FAILED ? &k->errors : &k->warnings, "%s; fix: %s",
+                      d.now.text.data, d.now.fix.data);
+        }
+    }
+    sbuf_release(&d.now.text);
+    sbuf_release(&d.now.fix);
+    free(d.qemu);
+}
+
+/* It, or the nearest parent that exists, must be a directory that can be written. */
+static void check_dir(struct check *k, const char *key, const char *dir)
+{
+    AUTO_FREE char *p = str_dup(dir);
+    struct stat st;
+
+    while (stat(p, &st) < 0) {
+        char *slash = strrchr(p, '/');
+
+        if (errno != ENOENT || slash == p) {
+            strv_addf(&k->errors, "%s = %s: %s: %s", key, dir, p, strerror(errno));
+            return;
+        }
+        *slash = '\0';
+    }
+    if (!S_ISDIR(st.st_mode))
+        strv_addf(&k->errors, "%s = %s: %s is no directory", key, dir, p);
+    else if (access(p, W_OK) < 0)
+        strv_addf(errno == EACCES ? &k->warnings : &k->errors, "%s = %s: %s: %s", key, dir, p,
+                  strerror(errno));
+}
+
+/* Names of annotations that nothing would come of. */
+static void check_annotations(struct check *k)
+{
+    for (const char *at = k->tool->config.allow_annotations; *at;) {
+        size_t n = strcspn(at, " \t,");
+        const char *near = NULL;
+
+        if (n > 0 && !annotations_known(at, n, &near))
+            strv_addf(&k->warnings,
+                      "allow_annotations: %.*s is not an annotation that lcow takes"
+                      "%s%s%s",
+                      (int)n, at, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
+        at += n + strspn(at + n, " \t,");
+    }
+}
+
+/* Words of allow_devices that name nothing. */
+static void check_devices(struct check *k)
+{
+    for (const char *at = k->tool->config.allow_devices; *at;) {
+        size_t n = strcspn(at, " \t,");
+
+        if (n > 0 && !devices_word_ok(at, n))
+            strv_addf(&k->warnings,
+                      "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model "
+                      "(8086:1572)",
+                      (int)n, at);
+        at += n + strspn(at + n, " \t,");
+    }
+}
+
+static void check_machine(struct check *k)
+{
+    const struct config *c = &k->tool->config;
+
+    ask_doctor(k);
+    check_dir(k, "run_root", c->run_root);
+    check_dir(k, "scratch_dir", c->scratch_dir);
+    if (c->use_template)
+        check_dir(k, "template_dir", c->template_dir);
+}
+
+/* file NULL: what is in effect. */
+static void check_one(struct check *k, const char *file)
+{
+    AUTO(config_report_release) struct config_report report = { 0 };
+    struct config *c = &k->tool->config;
+    struct err err = ERR_INIT;
+    int r;
+
+    config_release(c);
+    config_init(c);
+    r = file ? config_read_file(c, file, &report, &err)
+             : config_read(c, k->tool->globals.config, &report, &err);
+    if (r < 0)
+        strv_add(&k->errors, err.msg);
+    config_check(c, &report);
+    for (size_t i = 0; i < report.errors.n; i++)
+        strv_add(&k->errors, report.errors.v[i]);
+    check_annotations(k);
+    check_devices(k);
+    if (!k->opts.syntax)
+        check_machine(k);
+}
+
+static void list(struct jsw *w, const char *key, const struct strv *l)
+{
+    jsw_arr(w, key);
+    for (size_t i = 0; i < l->n; i++)
+        jsw_str(w, NULL, l->v[i]);
+    jsw_end_arr(w);
+}
+
+static void print_json(const struct check *k)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    list(&w, "errors", &k->errors);
+    list(&w, "warnings", &k->warnings);
+    jsw_end_obj(&w);
+
+    AUTO_FREE char *text = jsw_take(&w, NULL), *line = str_format("%s\n", text);
+
+    tool_print(STDOUT_FILENO, line);
+}
+
+static void add_lines(struct sbuf *out, const char *what, const struct strv *l)
+{
+    for (size_t i = 0; i < l->n; i++) {
+        size_t at = out->len;
+
+        sbuf_addf(out, "%s: ", what);
+        args_wrap(out, l->v[i], 2, out->len - at);
+        sbuf_addc(out, '\n');
+    }
+}
+
+static void print_text(const struct check *k)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    add_lines(&out, "error", &k->errors);
+    add_lines(&out, "warning", &k->warnings);
+    sbuf_addf(&out, "%zu error%s, %zu warning%s\n", k->errors.n, k->errors.n == 1 ? "" : "s",
+              k->warnings.n, k->warnings.n == 1 ? "" : "s");
+    tool_print(STDOUT_FILENO, out.data);
+}
+
+static int run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    struct check k = { .ctx = ctx, .tool = t };
+    struct args_rest rest;
+    int code;
+
+    if (!tool_begin_bare(t, &cmd, &k.opts, argv, &rest, &code))
+        return code;
+    if (rest.n == 0)
+        check_one(&k, NULL);
+    for (int i = 0; i < rest.n; i++)
+        check_one(&k, rest.argv[i]);
+    if (k.opts.json)
+        print_json(&k);
+    else
+        print_text(&k);
+    code = k.errors.n > 0 ? TOOL_FAILED : TOOL_OK;
+    strv_release(&k.errors);
+    strv_release(&k.warnings);
+    return code;
+}
+
+const struct tool_command config_check_command = { &cmd, run };

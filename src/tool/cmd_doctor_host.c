@@ -1,0 +1,254 @@
+/* cmd_doctor_host.c - what the host must offer around a VM: namespaces, tap, tc, cgroups, disk,
+ * containerd; and what earlier programs have left. Probes run in children with a fresh network
+ * namespace, which takes everything they make with it. */
+#include "base/child.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "tool/cmd_doctor.h"
+#include "tool/lib/capture.h"
+#include "tool/lib/leftovers.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/if.h>
+#include <linux/if_tun.h>
+#include <linux/magic.h>
+#include <sched.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <sys/statvfs.h>
+#include <sys/vfs.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define PROBE_LIMIT (20 * NS_PER_S)
+#define ROOT_FIX "run lcow as root"
+
+/* In the child: taps that stay when it executes the next program; the namespace ends them. */
+static int make_taps(void *arg, struct err *err)
+{
+    const char *const *names = arg;
+
+    for (; *names; names++) {
+        struct ifreq req = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+        AUTO_FD int fd = open("/dev/net/tun", O_RDWR | O_CLOEXEC);
+
+        if (fd < 0)
+            return err_sys(err, errno, "open /dev/net/tun");
+        strncpy(req.ifr_name, *names, sizeof(req.ifr_name) - 1);
+        if (ioctl(fd, TUNSETIFF, &req) < 0)
+            return err_sys(err, errno, "create tap %s", *names);
+        if (ioctl(fd, TUNSETPERSIST, 1) < 0)
+            return err_sys(err, errno, "keep tap %s", *names);
+    }
+    return 0;
+}
+
+/* This program as a child that does nothing: what counts happens before. */
+static int probe(struct ctx *ctx, int (*setup)(void *arg, struct err *err), void *arg,
+                 struct err *err)
+{
+    struct capture c = { .argv = (const char *const[]){ "/proc/self/exe", "--version", NULL },
+                         .clone_flags = CLONE_NEWNET,
+                         .setup = setup,
+                         .setup_arg = arg,
+                         .limit_ns = PROBE_LIMIT };
+    AUTO_FREE char *text = NULL;
+    int status;
+
+    return capture_run(ctx, &c, &text, &status, err);
+}
+
+static void check_netns(struct ctx *ctx, struct doctor *d)
+{
+    struct err err = ERR_INIT;
+
+    if (probe(ctx, NULL, NULL, &err) < 0)
+        doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "no new network namespace: %s", err.msg);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
+}
+
+static void check_tun(struct ctx *ctx, struct doctor *d)
+{
+    const char *names[] = { "lcow0", NULL };
+    struct err err = ERR_INIT;
+
+    if (access("/dev/net/tun", F_OK) < 0)
+        doctor_say(d, DOCTOR_FAILED, "modprobe tun", "/dev/net/tun: %s", strerror(errno));
+    else if (probe(ctx, make_taps, names, &err) < 0)
+        doctor_say(d, DOCTOR_FAILED, geteuid() == 0 ? "modprobe tun" : ROOT_FIX, "%s", err.msg);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
+}
+
+/* The rules a pod's network needs: everything from one interface to the other. */
+static void check_tc(struct ctx *ctx, struct doctor *d)
+{
+    const char *names[] = { "lcow0", "lcow1", NULL };
+    struct capture c = { .argv = (const char *const[]){ "tc", "-batch", "-", NULL },
+                         .input = "qdisc add dev lcow0 ingress\n"
+                                  "filter add dev lcow0 parent ffff: protocol all u32 match u32 0 "
+                                  "0 action mirred egress redirect dev lcow1\n",
+                         .clone_flags = CLONE_NEWNET,
+                         .setup = make_taps,
+                         .setup_arg = names,
+                         .limit_ns = PROBE_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
+        if (err.code == ERR_NOT_FOUND)
+            doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
+                       "cannot be tried: tc is not installed");
+        else
+            doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
+    } else if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+        doctor_say(d, DOCTOR_FAILED, "modprobe -a sch_ingress cls_u32 act_mirred",
+                   "pods will have no network: %.150s", text);
+    } else {
+        doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
+    }
+}
+
+static void check_cgroups(struct ctx *ctx, struct doctor *d)
+{
+    AUTO_FREE char *text = NULL;
+    struct statfs fs;
+    size_t len;
+    bool v2 = statfs("/sys/fs/cgroup", &fs) == 0 && fs.f_type == CGROUP2_SUPER_MAGIC;
+    const char *file = v2 ? "/sys/fs/cgroup/cgroup.controllers" : "/proc/cgroups";
+    int r = file_read_all(file, 65536, &text, &len);
+
+    if (r < 0)
+        doctor_say(d, DOCTOR_FAILED, "mount cgroups on /sys/fs/cgroup", "%s: %s", file,
+                   strerror(-r));
+    else if (v2 ? !doctor_has_word(text, "memory") : !doctor_cgroup_v1_has(text, "memory"))
+        doctor_say(d, DOCTOR_FAILED, "boot the host with cgroup_enable=memory",
+                   "version %d without the memory controller", v2 ? 2 : 1);
+    else if (!v2 && access("/sys/fs/cgroup/memory", F_OK) < 0)
+        doctor_say(d, DOCTOR_FAILED, "mount cgroups below /sys/fs/cgroup",
+                   "version 1, and no memory controller is mounted");
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
+}
+
+/* The nearest directory that exists. */
+static bool space_of(const char *path, struct statvfs *ret)
+{
+    AUTO_FREE char *p = str_dup(path);
+
+    while (statvfs(p, ret) < 0) {
+        char *slash = strrchr(p, '/');
+
+        if (errno != ENOENT || !slash)
+            return false;
+        if (slash == p)
+            return statvfs("/", ret) == 0;
+        *slash = '\0';
+    }
+    return true;
+}
+
+static void check_disk(struct ctx *ctx, struct doctor *d)
+{
+    const char *root = d->tool->config.run_root;
+    struct statvfs fs;
+
+    if (!space_of(root, &fs)) {
+        doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s: %s", root,
+                   strerror(errno));
+        return;
+    }
+    unsigned long long mib = (unsigned long long)fs.f_bavail * fs.f_frsize / (1024 * 1024);
+
+    if (fs.f_flag & ST_RDONLY)
+        doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s cannot be written",
+                   root);
+    else if (mib < 16)
+        doctor_say(d, DOCTOR_FAILED, "free space there, or set run_root", "%llu MiB free in %s",
+                   mib, root);
+    else
+        doctor_say(d, mib < 64 ? DOCTOR_WARNING : DOCTOR_OK,
+                   mib < 64 ? "free space there, or set run_root" : NULL, "%llu MiB free for %s",
+                   mib, root);
+}
+
+static void check_containerd(struct ctx *ctx, struct doctor *d)
+{
+    struct capture c = { .argv = (const char *const[]){ "containerd", "--version", NULL },
+                         .limit_ns = PROBE_LIMIT };
+    AUTO_FREE char *text = NULL, *config = NULL;
+    struct doctor_version v;
+    struct err err = ERR_INIT;
+    size_t len;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
+        doctor_say(d, DOCTOR_WARNING, "apt install containerd",
+                   err.code == ERR_NOT_FOUND ? "not installed (lcow boot does not need it)" : "%s",
+                   err.msg);
+        return;
+    }
+    if (!doctor_parse_version(text, &v)) {
+        doctor_say(d, DOCTOR_WARNING, "apt install containerd", "tells no version: %.60s", text);
+        return;
+    }
+    if (v.major < 1 || (v.major == 1 && v.minor < 6))
+        doctor_say(d, DOCTOR_FAILED, "apt install containerd", "version %u.%u, 1.6 is the oldest",
+                   v.major, v.minor);
+    else if (file_read_all("/etc/containerd/config.toml", 1024 * 1024, &config, &len) < 0 ||
+             !doctor_containerd_has_runtime(config))
+        doctor_say(
+            d, DOCTOR_WARNING,
+            "append what lcow config containerd prints, then restart containerd (ctr needs none)",
+            "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
+    else
+        doctor_say(d, DOCTOR_OK, NULL,
+                   "version %u.%u, with a runtime of type "
+                   "io.containerd.lcow.v2",
+                   v.major, v.minor);
+}
+
+struct count {
+    size_t dead, alive, unknown;
+};
+
+static int on_leftover(void *arg, const struct leftover *l)
+{
+    struct count *c = arg;
+
+    if (l->err)
+        c->unknown++;
+    else if (l->alive)
+        c->alive++;
+    else
+        c->dead++;
+    return 0;
+}
+
+static void check_leftovers(struct ctx *ctx, struct doctor *d)
+{
+    struct count c = { 0 };
+    struct err err = ERR_INIT;
+
+    if (leftovers_walk(d->tool->config.run_root, on_leftover, &c, &err) < 0)
+        doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
+    else if (c.unknown > 0)
+        doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "%zu VM directories cannot be read", c.unknown);
+    else if (c.dead > 0)
+        doctor_say(d, DOCTOR_WARNING, "lcow gc", "%zu VM%s of dead owners (%zu in use)", c.dead,
+                   c.dead == 1 ? "" : "s", c.alive);
+    else
+        doctor_say(d, DOCTOR_OK, NULL, "none (%zu VM%s in use)", c.alive, c.alive == 1 ? "" : "s");
+}
+
+const struct doctor_check doctor_host_checks[] = {
+    { "netns", check_netns },         { "tun", check_tun },   { "tc", check_tc },
+    { "cgroups", check_cgroups },     { "disk", check_disk }, { "containerd", check_containerd },
+    { "leftovers", check_leftovers },
+};
+const size_t doctor_n_host_checks = ARRAY_LEN(doctor_host_checks);

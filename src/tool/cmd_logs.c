@@ -1,0 +1,385 @@
+/* cmd_logs.c - `lcow logs`: what shim, agent and guest kernel said of one sandbox, in the order of
+ * time; `lcow events`: what was told to containerd. Both from the journals: see reading.h. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "tool/cmd_look.h"
+#include "tool/lib/reading.h"
+#include "tool/lib/shims.h"
+#include "tool/lib/term.h"
+#include "tool/tool.h"
+#include <poll.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* Nobody tells of a shim that was killed, or of a reader that has gone. */
+#define LOOK_AGAIN NS_PER_S
+
+struct logs_opts {
+    bool follow, kernel, agent, shim, container, json;
+    uint32_t lines;
+};
+
+#define AT(f) offsetof(struct logs_opts, f)
+static const struct args_opt logs_table[] = {
+    { "follow", 'f', ARGS_FLAG, NULL, AT(follow), "go on until the sandbox ends" },
+    { "lines", 'n', ARGS_NUMBER, "N", AT(lines), "only the last N (default: all)", .min = 1,
+      .max = 1000000 },
+    { "shim", 0, ARGS_FLAG, NULL, AT(shim), "what the shim said; may be combined" },
+    { "agent", 0, ARGS_FLAG, NULL, AT(agent), "what the agent in the VM said" },
+    { "kernel", 0, ARGS_FLAG, NULL, AT(kernel), "what the guest's kernel said" },
+    { "container", 0, ARGS_FLAG, NULL, AT(container),
+      "what containers wrote, and what befell them" },
+    { "json", 0, ARGS_FLAG, NULL, AT(json), "one JSON object a line" },
+};
+static const struct args_example logs_examples[] = {
+    { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
+    { "lcow logs -f --kernel 4f2a9", "the guest kernel's, as they come" },
+    { "lcow logs -f --container 77b01", "one container's output, and what befell it" },
+};
+static const struct args_cmd logs_cmd = {
+    .name = "logs",
+    .summary = "Print what shim, agent, guest kernel and containers said.",
+    .synopsis = "[options] ID",
+    .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
+            "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
+            "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
+            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.\n"
+            "\n"
+            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+    .opts = logs_table,
+    .n_opts = ARRAY_LEN(logs_table),
+    .takes_words = true,
+    .examples = logs_examples,
+    .n_examples = ARRAY_LEN(logs_examples),
+};
+
+/* ---- one line */
+
+struct printing {
+    bool wanted[LINE_SOURCE_COUNT];
+    bool named;            /* and all that name a container: */
+    const char *container; /* this one; NULL: any */
+    bool json, colour, whose;
+};
+
+static bool names(const struct line *l, const char *container)
+{
+    const char *cid = json_string_value(json_object_get(l->doc, "cid"));
+    const char *fields = json_string_value(json_object_get(l->doc, "fields"));
+
+    if (!container)
+        return cid && cid[0];
+    return str_eq(cid, container) || (fields && strstr(fields, container));
+}
+
+static bool is_wanted(const struct printing *p, const struct line *l)
+{
+    return p->wanted[l->source] || (p->named && names(l, p->container));
+}
+
+static bool is_told_already(const char *key)
+{
+    static const char *const keys[] = { "time", "at",     "level", "msg",
+                                        "text", "source", "event", "fields" };
+
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++)
+        if (str_eq(key, keys[i]))
+            return true;
+    return false;
+}
+
+static void put_words(struct sbuf *out, const char *text)
+{
+    AUTO_FREE char *safe = str_printable(text);
+
+    sbuf_adds(out, safe);
+}
+
+static void put_fields(struct sbuf *out, const struct line *l)
+{
+    const char *more = json_string_value(json_object_get(l->doc, "fields"));
+    const char *key;
+    json_t *value;
+
+    json_object_foreach(l->doc, key, value)
+    {
+        AUTO_FREE char *dumped = NULL;
+        const char *text = json_string_value(value);
+
+        if (is_told_already(key) || (text && json_string_length(value) == 0))
+            continue;
+        if (!text || !text[0]) /* a large number begins with NUL */
+            text = dumped = js_text(value, 0);
+        sbuf_addf(out, " %s=", key);
+        put_words(out, text);
+    }
+    if (more) {
+        sbuf_addc(out, ' ');
+        put_words(out, more);
+    }
+}
+
+static const char *colour_of(const struct line *l)
+{
+    static const char *const colours[LINE_SOURCE_COUNT] = { [LINE_SHIM] = "\033[36m",
+                                                            [LINE_AGENT] = "\033[32m",
+                                                            [LINE_KERNEL] = "\033[33m",
+                                                            [LINE_EVENT] = "\033[35m",
+                                                            [LINE_OUTPUT] = "\033[34m" };
+
+    return str_eq(l->level, "error") ? "\033[31m" : colours[l->source];
+}
+
+static void put_line(const struct printing *p, const struct line *l, struct sbuf *out)
+{
+    if (p->json) {
+        AUTO_FREE char *text = js_text(l->doc, 0);
+
+        sbuf_addf(out, "%s\n", text);
+        return;
+    }
+    /* "02:41:24.123" of "2026-11-16T02:41:24.123456789Z" */
+    sbuf_addf(out, "%.12s %s%-6s%s ", strlen(l->time) > 22 ? l->time + 11 : l->time,
+              p->colour ? colour_of(l) : "", line_source_name(l->source),
+              p->colour ? "\033[0m" : "");
+    if (p->whose)
+        sbuf_addf(out, "%s/%.13s ", l->ns, l->id);
+    if (l->source == LINE_OUTPUT) {
+        sbuf_addf(out, "%.20s: %s\n", json_string_value(json_object_get(l->doc, "container")),
+                  l->text);
+        return;
+    }
+    if (l->source == LINE_EVENT) {
+        put_words(out, json_string_value(json_object_get(l->doc, "event")));
+    } else {
+        sbuf_addf(out, "%-5s ", l->level);
+        put_words(out, l->text);
+    }
+    put_fields(out, l);
+    sbuf_addc(out, '\n');
+}
+
+/* The last `limit` of those that are wanted; 0: all. */
+static void print_lines(const struct printing *p, const struct lines *lines, uint32_t limit)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+    size_t n = 0;
+
+    for (size_t i = 0; i < lines->n; i++)
+        n += is_wanted(p, &lines->v[i]);
+    for (size_t i = 0; i < lines->n; i++) {
+        if (!is_wanted(p, &lines->v[i]) || (limit && n-- > limit))
+            continue;
+        put_line(p, &lines->v[i], &out);
+    }
+    if (out.len > 0)
+        tool_print(STDOUT_FILENO, out.data);
+}
+
+/* ---- from now on */
+
+static int print_more(struct readings *r, const struct printing *p, uint32_t limit, struct err *err)
+{
+    AUTO(lines_release) struct lines lines = { 0 };
+
+    if (readings_more(r, &lines, err) < 0)
+        return -1;
+    print_lines(p, &lines, limit);
+    return 0;
+}
+
+static bool is_over(struct readings *r, struct err *err)
+{
+    AUTO(readings_release) struct readings now;
+    AUTO_FREE char *word = str_format("%s/%s", readings_ns(r), readings_id(r));
+
+    readings_init(&now, r->run_root);
+    return readings_add(&now, word, err) < 0 || !readings_alive(&now);
+}
+
+/* all: new sandboxes join, and it ends only with us (or with who reads us). */
+static int follow(struct ctx *ctx, struct readings *r, const struct printing *p, bool all,
+                  struct err *err)
+{
+    AUTO_FD int fd = -1;
+    char news[4096];
+
+    if (readings_watch(r, &fd, err) < 0)
+        return -1;
+    for (;;) {
+        struct err ignored = ERR_INIT;
+        bool over = !all && is_over(r, &ignored);
+
+        if ((all && readings_add(r, NULL, err) < 0) || print_more(r, p, 0, err) < 0)
+            return -1;
+        if (over || fd_ready_now(STDOUT_FILENO, 0) & (POLLERR | POLLHUP))
+            return 0;
+
+        struct ctx limited = ctx_with_timeout(ctx, LOOK_AGAIN);
+
+        if (loop_wait_fd(&limited, fd, POLLIN, "more to tell", err) < 0) {
+            if (err->code != ERR_DEADLINE || ctx_check(ctx, err) < 0)
+                return -1;
+            err_clear(err);
+        }
+        while (read(fd, news, sizeof(news)) > 0)
+            ;
+    }
+}
+
+/* ---- logs */
+
+static void tell_outputs(struct readings *r, const struct shim *s)
+{
+    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        readings_tell(r, json_array_get(list, i));
+}
+
+/* The journal that word means; a container's is its sandbox's. *ret_container: NULL: all of it. */
+static int choose(struct ctx *ctx, struct tool *t, const char *word, struct readings *r,
+                  char **ret_container, struct err *err)
+{
+    AUTO(shims_release) struct shims shims = { 0 };
+    const struct shim *s;
+    const char *container = NULL;
+    struct err ignored = ERR_INIT;
+
+    if (shims_list(t->config.run_root, &shims, &ignored) == 0) {
+        shims_ask(ctx, &shims);
+        if (shims_find(&shims, word, &s, &container, &ignored) == 0) {
+            AUTO_FREE char *whole = str_format("%s/%s", s->ns, s->id);
+
+            *ret_container = container ? str_dup(container) : NULL;
+            if (readings_add(r, whole, err) < 0)
+                return -1;
+            tell_outputs(r, s);
+            return 0;
+        }
+        if (ignored.code == ERR_INVALID) {
+            *err = ignored;
+            return -1;
+        }
+    }
+    *ret_container = NULL;
+    return readings_add(r, word, err);
+}
+
+int tool_journal(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out,
+                 struct err *err)
+{
+    const struct printing p = { .json = true };
+    AUTO(readings_release) struct readings r = { 0 };
+    AUTO(lines_release) struct lines lines = { 0 };
+    AUTO_FREE char *container = NULL;
+
+    readings_init(&r, t->config.run_root);
+    if (choose(ctx, t, word, &r, &container, err) < 0 || readings_more(&r, &lines, err) < 0)
+        return -1;
+    for (size_t i = 0; i < lines.n; i++)
+        put_line(&p, &lines.v[i], out);
+    return 0;
+}
+
+static void print_untold(const struct readings *r, const char *container)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    readings_untold(r, container, &out);
+    if (out.len > 0)
+        tool_print(STDERR_FILENO, out.data);
+}
+
+static int logs_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(readings_release) struct readings r = { 0 };
+    AUTO_FREE char *container = NULL;
+    struct logs_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &logs_cmd, &o, argv, &rest, &code))
+        return code;
+    if (rest.n != 1)
+        return tool_fail(TOOL_USAGE, "logs needs one ID; see: lcow ps");
+
+    bool any = o.shim || o.agent || o.kernel || o.container;
+    struct printing p = { .wanted = { [LINE_SHIM] = !any || o.shim,
+                                      [LINE_AGENT] = !any || o.agent,
+                                      [LINE_KERNEL] = !any || o.kernel,
+                                      [LINE_EVENT] = !any,
+                                      [LINE_OUTPUT] = !any },
+                          .named = o.container,
+                          .json = o.json,
+                          .colour = term_is(STDOUT_FILENO) };
+
+    readings_init(&r, t->config.run_root);
+    if (choose(ctx, t, rest.argv[0], &r, &container, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    p.container = container;
+    r.with_output = !any || o.container;
+    if (print_more(&r, &p, o.lines, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    if (o.container)
+        print_untold(&r, container);
+    if (o.follow && follow(ctx, &r, &p, false, &err) < 0)
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    return TOOL_OK;
+}
+
+const struct tool_command logs_command = { .cmd = &logs_cmd, .run = logs_run };
+
+/* ---- events */
+
+struct events_opts {
+    bool follow, json;
+};
+static const struct args_opt events_table[] = {
+    { "follow", 'f', ARGS_FLAG, NULL, offsetof(struct events_opts, follow), "go on until ^C" },
+    { "json", 0, ARGS_FLAG, NULL, offsetof(struct events_opts, json), "one JSON object a line" },
+};
+static const struct args_example events_examples[] = {
+    { "lcow events -f", "what happens on this host, as it happens" },
+};
+static const struct args_cmd events_cmd = {
+    .name = "events",
+    .summary = "Print the events of all sandboxes, as told to containerd.",
+    .synopsis = "[options]",
+    .text = "Of the sandboxes that live, and of those that ended with an error.\n"
+            "\n"
+            "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
+    .opts = events_table,
+    .n_opts = ARRAY_LEN(events_table),
+    .examples = events_examples,
+    .n_examples = ARRAY_LEN(events_examples),
+};
+
+static int events_run(struct ctx *ctx, struct tool *t, char **argv)
+{
+    AUTO(readings_release) struct readings r = { 0 };
+    struct events_opts o = { 0 };
+    struct args_rest rest;
+    struct err err = ERR_INIT;
+    int code;
+
+    if (!tool_begin(t, &events_cmd, &o, argv, &rest, &code))
+        return code;
+
+    const struct printing p = { .wanted = { [LINE_EVENT] = true },
+                                .json = o.json,
+                                .whose = true,
+                                .colour = term_is(STDOUT_FILENO) };
+
+    readings_init(&r, t->config.run_root);
+    if (readings_add(&r, NULL, &err) < 0 || print_more(&r, &p, 0, &err) < 0 ||
+        (o.follow && follow(ctx, &r, &p, true, &err) < 0))
+        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    return TOOL_OK;
+}
+
+const struct tool_command events_command = { .cmd = &events_cmd, .run = events_run };

@@ -1,0 +1,322 @@
+#include "tool/lib/args.h"
+#include "base/err.h"
+#include "base/str.h"
+#include <errno.h>
+#include <string.h>
+
+struct scan {
+    const struct args_set *sets;
+    size_t n_sets;
+    char **argv;
+    int i; /* the word looked at */
+    struct err *err;
+};
+
+static const struct args_opt *find(const struct scan *s, const char *name, size_t len, char letter,
+                                   void **ret_field)
+{
+    for (size_t i = 0; i < s->n_sets; i++) {
+        for (size_t k = 0; k < s->sets[i].n; k++) {
+            const struct args_opt *o = &s->sets[i].opts[k];
+
+            if (letter ? o->letter == letter
+                       : strlen(o->name) == len && memcmp(o->name, name, len) == 0) {
+                *ret_field = (char *)s->sets[i].into + o->offset;
+                return o;
+            }
+        }
+    }
+    return NULL;
+}
+
+static int unknown(const struct scan *s, const char *word, size_t len)
+{
+    const char *names[64] = { "help" };
+    size_t n = 1;
+    AUTO_FREE char *given = str_ndup(word, len);
+
+    for (size_t i = 0; i < s->n_sets; i++) {
+        for (size_t k = 0; k < s->sets[i].n && n < ARRAY_LEN(names) - 1; k++) {
+            if (!s->sets[i].opts[k].hidden)
+                names[n++] = s->sets[i].opts[k].name;
+        }
+    }
+    const char *near = str_nearest(given, names);
+
+    return err_set(s->err, ERR_INVALID, "unknown option --%s%s%s%s", given,
+                   near ? "; did you mean --" : "", near ? near : "", near ? "?" : "");
+}
+
+static int set_number(const struct scan *s, const struct args_opt *o, uint32_t *field,
+                      const char *value)
+{
+    const char *unit = o->unit ? o->unit : "", *gap = o->unit ? " " : "";
+    uint64_t number;
+    int r = str_to_u64(value, UINT64_MAX, &number);
+
+    if (r == -EINVAL)
+        return err_set(s->err, ERR_INVALID, "--%s %s: a number from %u to %u%s%s is needed",
+                       o->name, value, o->min, o->max, gap, unit);
+    if (r < 0 || number > o->max)
+        return err_set(s->err, ERR_INVALID, "--%s %s: at most %u%s%s are possible", o->name, value,
+                       o->max, gap, unit);
+    if (number < o->min)
+        return err_set(s->err, ERR_INVALID, "--%s %s: at least %u%s%s are needed", o->name, value,
+                       o->min, gap, unit);
+    *field = (uint32_t)number;
+    return 0;
+}
+
+static int set_optional(const struct scan *s, const struct args_opt *o, struct args_optional *field,
+                        const char *value)
+{
+    *field = (struct args_optional){ .given = true, .value = value };
+    if (!value)
+        return 0;
+    if (!*value)
+        return err_set(s->err, ERR_INVALID, "--%s=: the %s is empty", o->name, o->value);
+    for (const char *const *x = o->suffixes; x && *x; x++) {
+        if (str_ends(value, *x))
+            return 0;
+        if (!x[1])
+            return err_set(s->err, ERR_INVALID,
+                           "--%s %s: the file's name must end with %s%s%s (a command goes "
+                           "behind --)",
+                           o->name, value, o->suffixes[0], x == o->suffixes ? "" : " or ",
+                           x == o->suffixes ? "" : *x);
+    }
+    return 0;
+}
+
+/* value NULL: none was joined to the option; one may be in the next word. */
+static int set(struct scan *s, const struct args_opt *o, void *field, const char *value)
+{
+    const char *next = s->argv[s->i + 1];
+
+    if (o->kind == ARGS_FLAG) {
+        if (value)
+            return err_set(s->err, ERR_INVALID, "--%s takes no value", o->name);
+        *(bool *)field = true;
+        return 0;
+    }
+    if (o->kind == ARGS_OPTIONAL) {
+        if (!value && o->suffixes && next && *next != '-') {
+            value = next;
+            s->i++;
+        }
+        return set_optional(s, o, field, value);
+    }
+    if (!value) {
+        /* "--" would be swallowed silently, and no value of ours begins with a dash. */
+        if (!next || (next[0] == '-' && next[1]))
+            return err_set(s->err, ERR_INVALID, "--%s needs a value: --%s %s", o->name, o->name,
+                           o->value);
+        value = next;
+        s->i++;
+    }
+    if (o->kind == ARGS_NUMBER)
+        return set_number(s, o, field, value);
+    if (!*value)
+        return err_set(s->err, ERR_INVALID, "--%s: the %s is empty", o->name, o->value);
+    *(const char **)field = value;
+    return 0;
+}
+
+static int parse_letters(struct scan *s, const char *word)
+{
+    for (const char *c = word + 1; *c; c++) {
+        void *field;
+        const struct args_opt *o = find(s, NULL, 0, *c, &field);
+        const char *value = NULL;
+
+        if (*c == 'h')
+            return ARGS_HELP;
+        if (!o)
+            return err_set(s->err, ERR_INVALID, "unknown option -%c%s%s", *c, word[2] ? " in " : "",
+                           word[2] ? word : "");
+        if (o->kind != ARGS_FLAG && c[1])
+            value = c + 1;
+        if (set(s, o, field, value) < 0)
+            return -1;
+        if (value)
+            break;
+    }
+    return 0;
+}
+
+static int parse_option(struct scan *s, const char *word)
+{
+    size_t len;
+    void *field;
+
+    if (word[1] != '-')
+        return parse_letters(s, word);
+    word += 2;
+    len = strcspn(word, "=");
+    if (len == 4 && memcmp(word, "help", 4) == 0)
+        return ARGS_HELP;
+    const struct args_opt *o = find(s, word, len, 0, &field);
+
+    if (!o)
+        return unknown(s, word, len);
+    return set(s, o, field, word[len] == '=' ? word + len + 1 : NULL);
+}
+
+int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n_sets, char **argv,
+               struct args_rest *ret_rest, struct err *err)
+{
+    struct scan s = { sets, n_sets, argv, 1, err };
+    const char *word;
+    int n_words = 0;
+
+    *ret_rest = (struct args_rest){ 0 };
+    for (; (word = argv[s.i]); s.i++) {
+        int r;
+
+        if (str_eq(word, "--")) {
+            ret_rest->argv = &argv[s.i + 1];
+            while (ret_rest->argv[ret_rest->n])
+                ret_rest->n++;
+            break;
+        }
+        if (cmd->takes_words && (word[0] != '-' || !word[1])) {
+            argv[1 + n_words++] = argv[s.i]; /* never ahead of what is still to be read */
+            continue;
+        }
+        if (word[0] != '-' || !word[1])
+            return err_set(err, ERR_INVALID, "unexpected '%s'%s%s%s%s", word,
+                           cmd->takes_command ? "; a command goes behind --: lcow " : "",
+                           cmd->takes_command ? cmd->name : "", cmd->takes_command ? " -- " : "",
+                           cmd->takes_command ? word : "");
+        r = parse_option(&s, word);
+        if (r != 0)
+            return r;
+    }
+    if (cmd->takes_words) {
+        for (int i = 0; i < ret_rest->n; i++)
+            argv[1 + n_words++] = ret_rest->argv[i];
+        argv[1 + n_words] = NULL;
+        *ret_rest = (struct args_rest){ &argv[1], n_words };
+    } else if (ret_rest->n > 0 && !cmd->takes_command) {
+        return err_set(err, ERR_INVALID, "unexpected '%s'", ret_rest->argv[0]);
+    }
+    return 0;
+}
+
+int args_parse_leading(const struct args_set *sets, size_t n_sets, char **argv, int *ret_next,
+                       struct err *err)
+{
+    struct scan s = { sets, n_sets, argv, 1, err };
+
+    for (; argv[s.i] && argv[s.i][0] == '-' && argv[s.i][1] && !str_eq(argv[s.i], "--"); s.i++) {
+        int r = parse_option(&s, argv[s.i]);
+
+        if (r != 0)
+            return r;
+    }
+    *ret_next = s.i;
+    return 0;
+}
+
+/* ------------------------------------------------------------------ help */
+
+static void pad(struct sbuf *out, size_t n)
+{
+    while (n--)
+        sbuf_addc(out, ' ');
+}
+
+void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at)
+{
+    bool fresh = true;
+
+    while (*text) {
+        size_t len = strcspn(text, " \n");
+
+        if (!fresh && at + 1 + len > ARGS_COLUMNS) {
+            sbuf_addc(out, '\n');
+            pad(out, indent);
+            at = indent;
+            fresh = true;
+        }
+        if (!fresh)
+            sbuf_addc(out, ' ');
+        sbuf_add(out, text, len);
+        at += len + !fresh;
+        fresh = false;
+        text += len;
+        if (*text == '\n') {
+            sbuf_addc(out, '\n');
+            if (text[1] && text[1] != '\n')
+                pad(out, indent);
+            at = indent;
+            fresh = true;
+        }
+        text += *text != '\0';
+    }
+}
+
+void args_row(struct sbuf *out, const char *name, const char *doc, size_t width)
+{
+    size_t len = strlen(name);
+
+    sbuf_adds(out, "  ");
+    sbuf_adds(out, name);
+    if (len > width) {
+        sbuf_addc(out, '\n');
+        pad(out, width + 4);
+    } else {
+        pad(out, width - len + 2);
+    }
+    args_wrap(out, doc, width + 4, width + 4);
+    sbuf_addc(out, '\n');
+}
+
+static void option_name(const struct args_opt *o, struct sbuf *out)
+{
+    out->len = 0;
+    if (o->letter)
+        sbuf_addf(out, "-%c, ", o->letter);
+    else
+        sbuf_adds(out, "    ");
+    sbuf_addf(out, "--%s", o->name);
+    if (o->kind == ARGS_OPTIONAL)
+        sbuf_addf(out, "[=%s]", o->value);
+    else if (o->kind != ARGS_FLAG)
+        sbuf_addf(out, " %s", o->value);
+}
+
+void args_help_options(const char *title, const struct args_opt *opts, size_t n, struct sbuf *out)
+{
+    AUTO(sbuf_release) struct sbuf name = { 0 };
+
+    sbuf_addf(out, "\n%s\n", title);
+    for (size_t i = 0; i < n; i++) {
+        if (opts[i].hidden)
+            continue;
+        option_name(&opts[i], &name);
+        args_row(out, name.data, opts[i].doc, 23);
+    }
+}
+
+void args_help(const struct args_cmd *cmd, const struct args_opt *global, size_t n_global,
+               struct sbuf *out)
+{
+    sbuf_addf(out, "usage: lcow %s ", cmd->name);
+    args_wrap(out, cmd->synopsis, 12 + strlen(cmd->name) + 1, 12 + strlen(cmd->name) + 1);
+    sbuf_adds(out, "\n\n");
+    args_wrap(out, cmd->summary, 0, 0);
+    sbuf_addc(out, '\n');
+    if (cmd->text) {
+        sbuf_addc(out, '\n');
+        args_wrap(out, cmd->text, 0, 0);
+        sbuf_addc(out, '\n');
+    }
+    if (cmd->n_opts > 0)
+        args_help_options("options", cmd->opts, cmd->n_opts, out);
+    args_help_options("options of every command", global, n_global, out);
+    if (cmd->n_examples > 0)
+        sbuf_adds(out, "\nexamples\n");
+    for (size_t i = 0; i < cmd->n_examples; i++)
+        sbuf_addf(out, "  %s\n      %s\n", cmd->examples[i].line, cmd->examples[i].doc);
+}

@@ -1,0 +1,43 @@
+#include "base/err.h"
+#include "base/str.h"
+#include "harness/place.h"
+#include "harness/tap.h"
+#include "tool/lib/exec_task.h"
+#include <string.h>
+
+static void put_spec(struct place *p, const char *text)
+{
+    ASSERT_EQ(file_write(place_path(p, "config.json"), text, strlen(text), 0600), 0);
+}
+
+/* Without a limit is 2^64-1: more than jansson can hold. */
+TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
+{
+    PLACE(p);
+    AUTO_FREE char *process = NULL;
+    char *argv[] = { "id", "-u", NULL };
+    struct err err = ERR_INIT;
+
+    put_spec(&p, "{\"process\":{\"cwd\":\"/\",\"args\":[\"sh\"],\"rlimits\":[{\"type\":"
+                 "\"RLIMIT_CORE\",\"hard\":18446744073709551615,\"soft\":0}]}}");
+    ASSERT_OK(exec_task_process(p.dir, argv, "/tmp", false, &process, &err), err);
+    ASSERT_HAS(process, "\"hard\":18446744073709551615,");
+    ASSERT_HAS(process, "\"args\":[\"id\",\"-u\"]");
+    ASSERT_HAS(process, "\"cwd\":\"/tmp\"");
+}
+
+TEST(a_word_that_is_no_text_is_refused_not_left_out)
+{
+    PLACE(p);
+    AUTO_FREE char *process = NULL;
+    char *argv[] = { "rm", "\xff", "b", NULL };
+    struct err err = ERR_INIT;
+
+    put_spec(&p, "{\"process\":{}}");
+    ASSERT_FAIL(exec_task_process(p.dir, argv, NULL, false, &process, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "word 2 of the command");
+    err_clear(&err);
+    argv[1] = "a";
+    ASSERT_FAIL(exec_task_process(p.dir, argv, "\xff", false, &process, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "directory");
+}

@@ -1,0 +1,354 @@
+#include "tool/lib/reading.h"
+#include "base/clock.h"
+#include "base/err.h"
+#include "base/fd.h"
+#include "host/ledger/journal.h"
+#include "tool/lib/output.h"
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/inotify.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+#define LINE_MAX_BYTES 16384u
+#define READ_BYTES 8192u
+
+struct reading {
+    char *ns, *id, *path;
+    bool alive;
+    int fd; /* held: what it says last can be read although it was removed; -1: none yet */
+    off_t at;
+    struct sbuf part; /* of a line whose end is not there yet */
+    struct outputs *outputs;
+};
+
+const char *line_source_name(enum line_source s)
+{
+    static const char *const names[LINE_SOURCE_COUNT] = { "shim", "agent", "kernel", "event",
+                                                          "output" };
+
+    return names[s];
+}
+
+/* ---- which */
+
+struct choice {
+    struct readings *r;
+    const char *ns, *word;
+    struct strv all;
+    struct sbuf matches;
+    size_t n;
+    bool exact;
+};
+
+static void reading_free(struct reading *x)
+{
+    free(x->ns);
+    free(x->id);
+    free(x->path);
+    fd_close(x->fd);
+    sbuf_release(&x->part);
+    outputs_free(x->outputs);
+    free(x);
+}
+
+static bool is_known(const struct readings *r, const char *path)
+{
+    for (size_t i = 0; i < r->n; i++)
+        if (str_eq(r->v[i]->path, path))
+            return true;
+    return false;
+}
+
+static void keep(struct readings *r, const struct journal_entry *e)
+{
+    struct reading *x = mem_new(struct reading);
+
+    x->ns = str_dup(e->ns);
+    x->id = str_dup(e->id);
+    x->path = str_dup(e->path);
+    x->fd = -1;
+    x->alive = e->alive;
+    x->outputs = outputs_new();
+    r->v = mem_grow(r->v, r->n, &r->cap, sizeof(*r->v));
+    r->v[r->n++] = x;
+}
+
+static int consider(void *arg, const struct journal_entry *e)
+{
+    struct choice *c = arg;
+    bool exact = str_eq(e->id, c->word);
+
+    if (!c->word) {
+        if (!is_known(c->r, e->path))
+            keep(c->r, e);
+        return 0;
+    }
+    strv_add(&c->all, e->id);
+    if ((c->ns && !str_eq(c->ns, e->ns)) || !str_starts(e->id, c->word) || (c->exact && !exact))
+        return 0;
+    if (exact && !c->exact) {
+        c->exact = true;
+        c->n = 0;
+        sbuf_release(&c->matches);
+        while (c->r->n > 0)
+            reading_free(c->r->v[--c->r->n]);
+    }
+    c->n++;
+    sbuf_addf(&c->matches, "%s%s/%s", c->matches.len ? ", " : "", e->ns, e->id);
+    keep(c->r, e);
+    return 0;
+}
+
+static int judge(const struct choice *c, const char *word, struct err *err)
+{
+    const char *near;
+
+    if (!c->word || c->n == 1)
+        return 0;
+    if (c->n > 1)
+        return err_set(err, ERR_INVALID, "\"%s\" matches %.300s: give more of it", word,
+                       c->matches.data);
+    near = c->all.n ? str_nearest(c->word, (const char *const *)c->all.v) : NULL;
+    return err_set(err, ERR_NOT_FOUND,
+                   "nothing is known of a sandbox \"%.80s\"%s%s; those that live: lcow ps", word,
+                   near ? ", but of " : "", near ? near : "");
+}
+
+int readings_add(struct readings *r, const char *word, struct err *err)
+{
+    const char *slash = word ? strchr(word, '/') : NULL;
+    AUTO_FREE char *ns = slash ? str_ndup(word, (size_t)(slash - word)) : NULL;
+    struct choice c = { .r = r, .ns = ns, .word = slash ? slash + 1 : word };
+    int result = journal_each(r->run_root, consider, &c, err);
+
+    if (result == 0)
+        result = judge(&c, word, err);
+    strv_release(&c.all);
+    sbuf_release(&c.matches);
+    return result;
+}
+
+void readings_init(struct readings *r, const char *run_root)
+{
+    *r = (struct readings){ .run_root = str_dup(run_root), .watch_fd = -1 };
+}
+
+void readings_release(struct readings *r)
+{
+    for (size_t i = 0; i < r->n; i++)
+        reading_free(r->v[i]);
+    free(r->v);
+    free(r->run_root);
+    *r = (struct readings){ 0 };
+}
+
+const char *readings_ns(const struct readings *r)
+{
+    return r->n == 1 ? r->v[0]->ns : NULL;
+}
+
+const char *readings_id(const struct readings *r)
+{
+    return r->n == 1 ? r->v[0]->id : NULL;
+}
+
+bool readings_alive(const struct readings *r)
+{
+    return r->n == 1 && r->v[0]->alive;
+}
+
+/* ---- one line */
+
+/* "+01:00" */
+static int64_t parse_offset(const char *text)
+{
+    unsigned hours, minutes;
+    char sign;
+
+    if (sscanf(text, "%c%2u:%2u", &sign, &hours, &minutes) != 3 || (sign != '+' && sign != '-'))
+        return 0;
+    return (sign == '+' ? 1 : -1) * (int64_t)(hours * 3600 + minutes * 60);
+}
+
+int64_t line_time(const char *text)
+{
+    struct tm tm = { 0 };
+    const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
+    int64_t ns = 0;
+
+    if (!rest || tm.tm_year < 1700 - 1900 || tm.tm_year > 2200 - 1900) /* else it would overflow */
+        return 0;
+    if (*rest == '.')
+        for (int64_t unit = NS_PER_S / 10; *++rest >= '0' && *rest <= '9'; unit /= 10)
+            ns += (*rest - '0') * unit;
+    return ((int64_t)timegm(&tm) - parse_offset(rest)) * (int64_t)NS_PER_S + ns;
+}
+
+static enum line_source source_of(const json_t *doc)
+{
+    const char *source = json_string_value(json_object_get(doc, "source"));
+
+    if (str_eq(json_string_value(json_object_get(doc, "msg")), "event"))
+        return LINE_EVENT;
+    if (str_eq(source, "kernel"))
+        return LINE_KERNEL;
+    return str_eq(source, "guest") ? LINE_AGENT : LINE_SHIM;
+}
+
+static const char *string_of(const json_t *doc, const char *key)
+{
+    const char *s = json_string_value(json_object_get(doc, key));
+
+    return s ? s : "";
+}
+
+void lines_release(struct lines *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        json_decref(l->v[i].doc);
+    free(l->v);
+    *l = (struct lines){ 0 };
+}
+
+void lines_add(struct lines *l, const struct line *line)
+{
+    l->v = mem_grow(l->v, l->n, &l->cap, sizeof(*l->v));
+    l->v[l->n++] = *line;
+}
+
+static void add_line(struct readings *r, const struct reading *x, const char *text, size_t len,
+                     struct lines *out)
+{
+    AUTO(json_decref) json_t *doc = NULL;
+    struct err ignored = ERR_INIT; /* a torn line: its shim was killed while it wrote */
+
+    if (js_parse(text, len, LINE_MAX_BYTES, &doc, &ignored) < 0 || !json_is_object(doc))
+        return;
+
+    struct line line = { .source = source_of(doc), .ns = x->ns, .id = x->id, .order = r->order++ };
+    const char *at = string_of(doc, "at");
+
+    line.time = at[0] ? at : string_of(doc, "time");
+    line.at_ns = line_time(line.time);
+    line.level = string_of(doc, "level");
+    line.text =
+        string_of(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
+    line.doc = TAKE_PTR(doc);
+    if (line.source == LINE_SHIM && str_eq(line.text, "output"))
+        outputs_note(x->outputs, &line);
+    lines_add(out, &line);
+}
+
+/* ---- what is new */
+
+static int read_rest(struct readings *r, struct reading *x, struct lines *out)
+{
+    ssize_t n;
+
+    while ((n = pread(x->fd, sbuf_room(&x->part, READ_BYTES), READ_BYTES, x->at)) > 0) {
+        const char *from, *nl;
+
+        x->at += n;
+        x->part.len += (size_t)n;
+        from = x->part.data;
+        while ((nl = memchr(from, '\n', x->part.len - (size_t)(from - x->part.data)))) {
+            add_line(r, x, from, (size_t)(nl - from), out);
+            from = nl + 1;
+        }
+        sbuf_consume(&x->part, (size_t)(from - x->part.data));
+        if (x->part.len > 2 * LINE_MAX_BYTES)
+            x->part.len = 0;
+    }
+    return n < 0 ? -errno : 0;
+}
+
+static int reopen(struct reading *x, const char *path)
+{
+    fd_close(x->fd);
+    x->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    x->at = 0;
+    return x->fd < 0 ? -errno : 0;
+}
+
+/* Has the file that we hold been followed by a new one? */
+static bool is_followed(const struct reading *x)
+{
+    struct stat held, there;
+
+    return fstat(x->fd, &held) < 0 || (stat(x->path, &there) == 0 && there.st_ino != held.st_ino);
+}
+
+static int read_one(struct readings *r, struct reading *x, struct lines *out, struct err *err)
+{
+    AUTO_FREE char *older = str_format("%s@1", x->path);
+    int result = 0;
+
+    if (x->fd < 0 && reopen(x, older) == 0)
+        result = read_rest(r, x, out);
+    else if (x->fd >= 0)
+        result = read_rest(r, x, out);
+    if (result == 0 && (x->fd < 0 || is_followed(x))) {
+        result = reopen(x, x->path);
+        if (result == 0)
+            result = read_rest(r, x, out);
+        else if (result == -ENOENT)
+            result = 0; /* removed: its shim ended well */
+    }
+    return result < 0 ? err_sys(err, -result, "read %s", x->path) : 0;
+}
+
+static int by_time(const void *a, const void *b)
+{
+    const struct line *x = a, *y = b;
+
+    if (x->at_ns != y->at_ns)
+        return x->at_ns < y->at_ns ? -1 : 1;
+    return x->order < y->order ? -1 : x->order > y->order;
+}
+
+int readings_more(struct readings *r, struct lines *ret, struct err *err)
+{
+    *ret = (struct lines){ 0 };
+    for (size_t i = 0; i < r->n; i++) {
+        if (read_one(r, r->v[i], ret, err) < 0) {
+            lines_release(ret);
+            return -1;
+        }
+        if (r->with_output)
+            outputs_more(r->v[i]->outputs, r, r->v[i]->ns, r->v[i]->id, r->watch_fd, ret);
+    }
+    if (ret->n > 0)
+        qsort(ret->v, ret->n, sizeof(*ret->v), by_time);
+    return 0;
+}
+
+int readings_watch(struct readings *r, int *ret_fd, struct err *err)
+{
+    AUTO_FREE char *dir = str_format("%s/.journal", r->run_root);
+    AUTO_FD int fd = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+
+    if (fd < 0)
+        return err_sys(err, errno, "inotify");
+    (void)dir_make(dir, 0700); /* the first shim would */
+    if (inotify_add_watch(fd, dir, IN_MODIFY | IN_CREATE | IN_MOVED_TO | IN_DELETE) < 0)
+        return err_sys(err, errno, "watch %s", dir);
+    *ret_fd = r->watch_fd = TAKE_FD(fd);
+    return 0;
+}
+
+void readings_tell(struct readings *r, const json_t *container)
+{
+    if (r->n == 1)
+        outputs_tell(r->v[0]->outputs, container);
+}
+
+void readings_untold(const struct readings *r, const char *cid, struct sbuf *out)
+{
+    for (size_t i = 0; i < r->n; i++)
+        outputs_untold(r->v[i]->outputs, cid, out);
+}

@@ -1,0 +1,56 @@
+/* shims.h - the shims of this host, found by their run directories and asked over their own
+ * sockets, without containerd. Each is asked with a limit of its own: one that is stopped, dead or
+ * of another version keeps nothing back.
+ *
+ * `<run_root>/<namespace>/<sandbox>/shim` is {"address", "pid", "version"}, written by the shim.
+ * Life: list -> (ask) -> find … -> release. */
+#pragma once
+#include "base/err.h"
+#include "base/json.h"
+#include <sys/types.h>
+
+struct ctx;
+struct rpc_client;
+
+struct shim {
+    char *ns, *id, *address, *version;
+    pid_t pid;
+    json_t *doc;    /* its Inspect document; NULL until asked, or if it did not answer */
+    struct err why; /* why there is none */
+};
+struct shims {
+    struct shim *v;
+    size_t n, cap;
+};
+
+/* All whose owner lives, in the order of their names. Reads files only. */
+int shims_list(const char *run_root, struct shims *ret, struct err *err);
+/* Asks all at once for their documents; a failure is told in each one's why. */
+void shims_ask(struct ctx *ctx, struct shims *s);
+/* Asks one of them again, which asks its guest before. A failure leaves the document as it is; what
+ * was found in that one is gone otherwise. */
+void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s);
+void shims_release(struct shims *s);
+static inline void shims_release_auto(struct shims *s)
+{
+    shims_release(s);
+}
+
+/* word: "[NAMESPACE/]ID", a sandbox or, among those that were asked, a container; the beginning of
+ * an id is enough. *ret_container: the container's whole id, borrowed; NULL: a sandbox was meant.
+ * ERR_NOT_FOUND names the nearest, ERR_INVALID those that match. */
+int shims_find(const struct shims *s, const char *word, const struct shim **ret,
+               const char **ret_container, struct err *err);
+
+/* What the shim said of one of its containers; NULL: nothing. Borrowed. */
+const json_t *shims_container(const struct shim *s, const char *id);
+/* A connection. An answer that it is no shim of ours, or stopped, names it. Caller frees. */
+int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret, struct err *err);
+
+/* Was it asked and did not answer? Then *err tells of it: a call without a limit would hang. One of
+ * another version may know other questions. */
+int shim_answers(const struct shim *s, struct err *err);
+
+/* All of that in one step: the connection to the shim of word, if it answers. Caller frees *ret. */
+int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_client **ret,
+            struct err *err);
