@@ -5,7 +5,6 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/gone.h"
 #include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
 #include "host/ledger/netlink.h"
@@ -169,7 +168,7 @@ static int remove_from_guest(struct ctx *ctx, struct network *n, struct network_
         r = n->o.guest->ops->remove_nic(&limited, n->o.guest, n->guest_ns, c->id, err);
         network_leave(n);
     }
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
     c->in_guest = false;
     return 0;
@@ -185,7 +184,7 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
         r = n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err);
         network_leave(n);
     }
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
     c->in_vm = false;
     return 0;

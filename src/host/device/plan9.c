@@ -4,12 +4,11 @@
 #include "base/fd.h"
 #include "base/gate.h"
 #include "base/json.h"
-#include "base/list.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/gone.h"
 #include "host/device/plan9_priv.h"
+#include "host/device/reservations.h"
 #include "host/vmm/vmm.h"
 
 #include <errno.h>
@@ -32,25 +31,10 @@ static const struct fsm_edge share_edges[] = {
 FSM_DEFINE(plan9_share_fsm, "share", share_states, SHARE_STATE_COUNT, share_events, SHARE_EV_COUNT,
            share_edges);
 
-static const char *const mount_states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
-static const char *const mount_events[] = { "be mounted", "fail to be mounted", "be unmounted",
-                                            "be dropped" };
-
-static const struct fsm_edge mount_edges[] = {
-    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_MOUNTED, SHARE_MOUNT_MOUNTED },
-    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_MOUNT_FAILED, SHARE_MOUNT_INVALID },
-    { SHARE_MOUNT_RESERVED, SHARE_MOUNT_EV_DROPPED, SHARE_MOUNT_UNMOUNTED },
-    { SHARE_MOUNT_MOUNTED, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
-    { SHARE_MOUNT_INVALID, SHARE_MOUNT_EV_UNMOUNTED, SHARE_MOUNT_UNMOUNTED },
-};
-FSM_DEFINE(plan9_mount_fsm, "share mount", mount_states, SHARE_MOUNT_STATE_COUNT, mount_events,
-           SHARE_MOUNT_EV_COUNT, mount_edges);
-
 struct share {
+    struct reserved held;
     struct list node;
-    unsigned state, mount; /* enum share_state, enum share_mount_state */
-    unsigned refs;         /* reservations */
-    bool leaving;          /* its last reservation is being released: not for new ones */
+    unsigned state, mount; /* enum share_state, enum mount_state */
     char *name, *host_path, *path;
     dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
     ino_t ino;
@@ -58,24 +42,26 @@ struct share {
     bool read_only, unique;
 };
 
-struct holder {
-    struct list node;
-    uint64_t id;
-    struct share *share;
-};
-
 struct plan9 {
     struct vmm *vmm;
     struct guest *guest;
     struct gate gate;
-    struct list shares, holders;
-    uint64_t last_id, next_name;
+    struct reservations reservations;
+    struct list shares;
+    uint64_t next_name;
 };
 
 /* --- one share --- */
 
-static void share_free(struct share *s)
+static struct share *share_of(struct reserved *t)
 {
+    return t ? CONTAINER_OF(t, struct share, held) : NULL;
+}
+
+static void share_free(struct reserved *t)
+{
+    struct share *s = share_of(t);
+
     list_remove(&s->node);
     fd_close_later(s->tree_fd);
     free(s->name);
@@ -106,15 +92,15 @@ static int share_mount(struct ctx *ctx, struct share *s, struct guest *guest, st
 {
     const struct guest_share g = { s->name, s->path, s->read_only };
 
-    if (s->mount == SHARE_MOUNT_MOUNTED)
+    if (s->mount == MOUNT_MOUNTED)
         return 0;
-    if (fsm_check(&plan9_mount_fsm, s->mount, SHARE_MOUNT_EV_MOUNTED, err) < 0)
+    if (fsm_check(&mount_fsm, s->mount, MOUNT_EV_MOUNTED, err) < 0)
         return err_wrap(err, "%s", s->host_path);
     if (guest->ops->mount_share(ctx, guest, &g, err) < 0) {
-        fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_MOUNT_FAILED);
+        fsm_step(&mount_fsm, &s->mount, MOUNT_EV_MOUNT_FAILED);
         return err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path);
     }
-    fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_MOUNTED);
+    fsm_step(&mount_fsm, &s->mount, MOUNT_EV_MOUNTED);
     return 0;
 }
 
@@ -122,14 +108,14 @@ static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, 
 {
     const struct guest_share g = { s->name, s->path, s->read_only };
 
-    if (s->mount == SHARE_MOUNT_RESERVED)
-        fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_DROPPED);
-    if (s->mount == SHARE_MOUNT_UNMOUNTED)
+    if (s->mount == MOUNT_RESERVED)
+        fsm_step(&mount_fsm, &s->mount, MOUNT_EV_DROPPED);
+    if (s->mount == MOUNT_UNMOUNTED)
         return 0;
     /* After a failed mount too: its answer may have been lost. Not mounted is success. */
-    if (gone_is_done(guest->ops->unmount_share(ctx, guest, &g, err), ctx, err) < 0)
+    if (vmm_gone_is_done(guest->ops->unmount_share(ctx, guest, &g, err), ctx, err) < 0)
         return err_wrap(err, "unmount share %s (%s) in the guest", s->name, s->host_path);
-    fsm_step(&plan9_mount_fsm, &s->mount, SHARE_MOUNT_EV_UNMOUNTED);
+    fsm_step(&mount_fsm, &s->mount, MOUNT_EV_UNMOUNTED);
     return 0;
 }
 
@@ -140,7 +126,7 @@ static int share_remove(struct ctx *ctx, struct share *s, struct vmm *vmm, struc
     if (s->state == SHARE_REMOVED)
         return 0;
     int r = vmm->ops->share_remove ? vmm->ops->share_remove(ctx, vmm, s->name, err) : 0;
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "take share %s (%s) from the VM", s->name, s->host_path);
     fsm_step(&plan9_share_fsm, &s->state, SHARE_EV_REMOVED);
     log_info(ctx, "directory no longer shared", F_STR("host-path", s->host_path),
@@ -158,36 +144,16 @@ struct plan9 *plan9_new(struct vmm *vmm, struct guest *guest)
     c->guest = guest;
     gate_init(&c->gate, "plan9");
     list_init(&c->shares);
-    list_init(&c->holders);
+    reservations_init(&c->reservations, "share", share_free);
     return c;
-}
-
-static void forget(struct holder *h)
-{
-    list_remove(&h->node);
-    if (--h->share->refs == 0)
-        share_free(h->share);
-    free(h);
 }
 
 void plan9_free(struct plan9 *c)
 {
     if (!c)
         return;
-    while (!list_empty(&c->holders))
-        forget(LIST_FIRST(&c->holders, struct holder, node));
+    reservations_release(&c->reservations);
     free(c);
-}
-
-static struct holder *find(struct plan9 *c, uint64_t id, struct err *err)
-{
-    LIST_EACH (&c->holders, n) {
-        struct holder *h = LIST_ENTRY(n, struct holder, node);
-        if (h->id == id)
-            return h;
-    }
-    err_set(err, ERR_NOT_FOUND, "share reservation %llu is not known", (unsigned long long)id);
-    return NULL;
 }
 
 /* Only what can still be used. */
@@ -195,9 +161,9 @@ static struct share *find_share(struct plan9 *c, const struct plan9_share *o, co
 {
     LIST_EACH (&c->shares, n) {
         struct share *s = LIST_ENTRY(n, struct share, node);
-        if (!s->unique && !s->leaving && s->dev == st->st_dev && s->ino == st->st_ino &&
+        if (!s->unique && !s->held.leaving && s->dev == st->st_dev && s->ino == st->st_ino &&
             s->read_only == o->read_only && str_eq(s->host_path, o->host_path) &&
-            s->state != SHARE_INVALID && s->mount != SHARE_MOUNT_INVALID)
+            s->state != SHARE_INVALID && s->mount != MOUNT_INVALID)
             return s;
     }
     return NULL;
@@ -252,55 +218,43 @@ int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *sh
         s = new_share(c, share, &st, err);
     if (!s)
         return -1;
-    struct holder *h = mem_new(struct holder);
-    *h = (struct holder){ .id = ++c->last_id, .share = s };
-    s->refs++;
-    list_append(&c->holders, &h->node);
-    *ret_id = h->id;
+    *ret_id = reservations_take(&c->reservations, &s->held);
     return 0;
 }
 
 int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.map", err);
-    struct holder *h = held ? find(c, id, err) : NULL;
+    struct share *s = held ? share_of(reservations_use(&c->reservations, id, err)) : NULL;
 
-    if (!h)
+    if (!s || share_add(ctx, s, c->vmm, err) < 0 || share_mount(ctx, s, c->guest, err) < 0)
         return -1;
-    if (h->share->leaving)
-        return err_set(err, ERR_STATE, "share reservation %llu is being released",
-                       (unsigned long long)id);
-    if (share_add(ctx, h->share, c->vmm, err) < 0 || share_mount(ctx, h->share, c->guest, err) < 0)
-        return -1;
-    *ret_path = str_dup(h->share->path);
+    *ret_path = str_dup(s->path);
     return 0;
 }
 
 int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.unmap", err);
-    struct holder *h = held ? find(c, id, err) : NULL;
+    struct share *s = held ? share_of(reservations_find(&c->reservations, id, err)) : NULL;
 
-    if (!h)
+    if (!s)
         return -1;
-    if (h->share->refs == 1) {
-        h->share->leaving = true;
-        if (share_unmount(ctx, h->share, c->guest, err) < 0 ||
-            share_remove(ctx, h->share, c->vmm, err) < 0)
+    if (s->held.refs == 1) {
+        s->held.leaving = true;
+        if (share_unmount(ctx, s, c->guest, err) < 0 || share_remove(ctx, s, c->vmm, err) < 0)
             return -1;
     }
-    forget(h);
+    reservations_drop(&c->reservations, id);
     return 0;
 }
 
 const char *plan9_name(const struct plan9 *c, uint64_t id)
 {
-    LIST_EACH (&c->holders, at) {
-        const struct holder *h = LIST_ENTRY(at, struct holder, node);
-        if (h->id == id)
-            return h->share->name;
-    }
-    return "";
+    struct err unknown = ERR_INIT;
+    const struct share *s = share_of(reservations_find(&c->reservations, id, &unknown));
+
+    return s ? s->name : "";
 }
 
 size_t plan9_used(const struct plan9 *c)
@@ -323,7 +277,7 @@ void plan9_describe(const struct plan9 *c, struct jsw *w)
         jsw_str(w, "path", s->path);
         jsw_bool(w, "read_only", s->read_only);
         jsw_str(w, "state", fsm_state_name(&plan9_share_fsm, s->state));
-        jsw_u64(w, "holders", s->refs);
+        jsw_u64(w, "holders", s->held.refs);
         jsw_end_obj(w);
     }
 }

@@ -15,7 +15,7 @@ struct jsw;
 struct plan9;
 struct vmm;
 
-extern const struct fsm plan9_share_fsm, plan9_mount_fsm;
+extern const struct fsm plan9_share_fsm;
 
 struct plan9_share {
     const char *host_path; /* for people and logs; with read_only the identity of the share */

@@ -1,4 +1,4 @@
-/* plan9_priv.h - the states of shares and of their mounts in the guest. */
+/* plan9_priv.h - the states of shares. */
 #pragma once
 #include "base/fsm.h"
 #include "host/device/plan9.h"
@@ -16,19 +16,4 @@ enum share_event {
     SHARE_EV_REMOVED,
     SHARE_EV_DROPPED, /* never added, and nobody wants it any more */
     SHARE_EV_COUNT
-};
-
-enum share_mount_state {
-    SHARE_MOUNT_RESERVED,
-    SHARE_MOUNT_MOUNTED,
-    SHARE_MOUNT_INVALID,
-    SHARE_MOUNT_UNMOUNTED,
-    SHARE_MOUNT_STATE_COUNT
-};
-enum share_mount_event {
-    SHARE_MOUNT_EV_MOUNTED,
-    SHARE_MOUNT_EV_MOUNT_FAILED,
-    SHARE_MOUNT_EV_UNMOUNTED,
-    SHARE_MOUNT_EV_DROPPED,
-    SHARE_MOUNT_EV_COUNT
 };

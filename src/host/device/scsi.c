@@ -5,9 +5,6 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
-#include "base/str.h"
-#include "host/bridge/guest.h"
-#include "host/device/gone.h"
 #include "host/device/scsi_priv.h"
 
 #include <errno.h>
@@ -29,13 +26,14 @@ static const struct fsm_edge edges[] = {
 FSM_DEFINE(scsi_disk_fsm, "disk", states, DISK_STATE_COUNT, events, DISK_EV_COUNT, edges);
 
 #define LOOK_NS (2 * NS_PER_S)
+#define F_DISK(d)                                                                                  \
+    F_STR("host-path", (d)->host_path), F_U("controller", (d)->slot.controller),                   \
+        F_U("lun", (d)->slot.lun)
 
 /* --- one disk: attach, eject, remove --- */
 
 static void disk_free(struct disk *d)
 {
-    while (!list_empty(&d->mounts))
-        scsi_mount_free(LIST_FIRST(&d->mounts, struct mount, node));
     fd_close_later(d->fd);
     free(d->host_path);
     free(d);
@@ -53,8 +51,7 @@ static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct 
     if (r < 0)
         return err_wrap(err, "attach %s as disk %u:%u", d->host_path, d->slot.controller,
                         d->slot.lun);
-    log_info(ctx, "disk attached", F_STR("host-path", d->host_path),
-             F_U("controller", d->slot.controller), F_U("lun", d->slot.lun));
+    log_info(ctx, "disk attached", F_DISK(d));
     return 0;
 }
 
@@ -63,8 +60,7 @@ static void disk_desert(struct ctx *ctx, struct disk *d, struct err *err)
 {
     d->deserted = true;
     log_warn(ctx, "the guest does not let go of a disk: it is taken from it, its slot is lost",
-             F_STR("host-path", d->host_path), F_U("controller", d->slot.controller),
-             F_U("lun", d->slot.lun), F_ERR(err));
+             F_DISK(d), F_ERR(err));
     err_clear(err);
 }
 
@@ -79,7 +75,7 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
         disk_desert(ctx, d, err);
         r = 0;
     }
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "eject disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_EJECTED);
@@ -99,9 +95,7 @@ static void look_if_cut(struct ctx *ctx, struct scsi *c, const struct disk *d)
         c->silent = err.code == ERR_DEADLINE; /* two hundred of these are not waited for */
     else if (now.bytes < d->image.bytes)
         log_warn(ctx, "the image of a disk was cut while the VM had it: the rest was read as zeros",
-                 F_STR("host-path", d->host_path), F_U("controller", d->slot.controller),
-                 F_U("lun", d->slot.lun), F_U("bytes-before", d->image.bytes),
-                 F_U("bytes", now.bytes));
+                 F_DISK(d), F_U("bytes-before", d->image.bytes), F_U("bytes", now.bytes));
 }
 
 static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct err *err)
@@ -109,13 +103,12 @@ static int disk_remove(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
     struct vmm *vmm = c->vmm;
     int r = vmm->ops->scsi_remove ? vmm->ops->scsi_remove(ctx, vmm, d->slot, err) : 0;
 
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "detach disk %u:%u (%s)", d->slot.controller, d->slot.lun,
                         d->host_path);
     fsm_step(&scsi_disk_fsm, &d->state, DISK_EV_REMOVED);
     look_if_cut(ctx, c, d);
-    log_info(ctx, "disk detached", F_STR("host-path", d->host_path),
-             F_U("controller", d->slot.controller), F_U("lun", d->slot.lun));
+    log_info(ctx, "disk detached", F_DISK(d));
     return 0;
 }
 
@@ -138,6 +131,21 @@ static int disk_detach(struct ctx *ctx, struct scsi *c, struct disk *d, struct e
 
 /* --- the controller --- */
 
+static struct mount *mount_of(struct reserved *t)
+{
+    return t ? CONTAINER_OF(t, struct mount, held) : NULL;
+}
+
+/* With its last mount the disk. */
+static void mount_free(struct reserved *t)
+{
+    struct disk *d = mount_of(t)->disk;
+
+    scsi_mount_free(mount_of(t));
+    if (list_empty(&d->mounts))
+        disk_free(d);
+}
+
 struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controllers)
 {
     struct scsi *c = mem_new(struct scsi);
@@ -149,7 +157,7 @@ struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controlle
         n_controllers = SCSI_CONTROLLERS_MAX;
     c->n_slots = n_controllers * SCSI_LUNS;
     gate_init(&c->gate, "scsi");
-    list_init(&c->reservations);
+    reservations_init(&c->reservations, "disk", mount_free);
     return c;
 }
 
@@ -158,39 +166,19 @@ void scsi_keep_first(struct scsi *c)
     c->keeps_first = true;
 }
 
-static void forget(struct reservation *r)
-{
-    list_remove(&r->node);
-    if (--r->disk->refs == 0)
-        disk_free(r->disk);
-    free(r);
-}
-
 void scsi_free(struct scsi *c)
 {
     if (!c)
         return;
-    while (!list_empty(&c->reservations))
-        forget(LIST_FIRST(&c->reservations, struct reservation, node));
+    reservations_release(&c->reservations);
     free(c);
-}
-
-static struct reservation *find(struct scsi *c, uint64_t id, struct err *err)
-{
-    LIST_EACH (&c->reservations, n) {
-        struct reservation *r = LIST_ENTRY(n, struct reservation, node);
-        if (r->id == id)
-            return r;
-    }
-    err_set(err, ERR_NOT_FOUND, "disk reservation %llu is not known", (unsigned long long)id);
-    return NULL;
 }
 
 static struct mount *find_mount(struct disk *d, uint64_t partition)
 {
     LIST_EACH (&d->mounts, n) {
         struct mount *m = LIST_ENTRY(n, struct mount, node);
-        if (m->partition == partition)
+        if (m->guest.partition == partition)
             return m;
     }
     return NULL;
@@ -206,7 +194,7 @@ static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t par
             (d->state != DISK_RESERVED && d->state != DISK_ATTACHED))
             continue;
         struct mount *m = find_mount(d, partition);
-        if (!m || (!m->leaving && m->state != MOUNT_INVALID))
+        if (!m || (!m->held.leaving && m->state != MOUNT_INVALID))
             return d;
     }
     return NULL;
@@ -255,7 +243,7 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o,
     return d;
 }
 
-/* The partition's mount, shared or new. refs is the caller's to raise. */
+/* The partition's mount, shared or new. */
 static struct mount *take_mount(struct disk *d, const struct scsi_mount *o, struct err *err)
 {
     struct mount *m = find_mount(d, o->partition);
@@ -265,11 +253,7 @@ static struct mount *take_mount(struct disk *d, const struct scsi_mount *o, stru
                 (unsigned long long)o->partition, d->host_path);
         return NULL;
     }
-    if (!m) {
-        m = scsi_mount_new(d->slot, o);
-        list_append(&d->mounts, &m->node);
-    }
-    return m;
+    return m ? m : scsi_mount_new(d, o);
 }
 
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
@@ -307,56 +291,47 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
     struct mount *m = take_mount(d, &wanted, err); /* cannot fail on a new disk */
     if (!m)
         return -1;
-    struct reservation *r = mem_new(struct reservation);
-    *r = (struct reservation){ .id = ++c->last_id, .disk = d, .mount = m };
-    d->refs++;
-    m->refs++;
-    list_append(&c->reservations, &r->node);
-    *ret_id = r->id;
+    *ret_id = reservations_take(&c->reservations, &m->held);
     return 0;
 }
 
 int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.map", err);
-    struct reservation *r = held ? find(c, id, err) : NULL;
+    struct mount *m = held ? mount_of(reservations_use(&c->reservations, id, err)) : NULL;
 
-    if (!r)
+    if (!m)
         return -1;
-    if (!r->mount || r->mount->leaving || (r->disk->deserted && r->mount->state != MOUNT_MOUNTED))
-        return err_set(err, ERR_STATE, "disk reservation %llu is being released",
+    if (m->disk->deserted && m->state != MOUNT_MOUNTED)
+        return err_set(err, ERR_STATE, "the disk of reservation %llu is being released",
                        (unsigned long long)id);
-    if (disk_attach(ctx, r->disk, c->vmm, err) < 0 ||
-        scsi_mount_mount(ctx, r->mount, r->disk->slot, c->guest, err) < 0)
+    if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || scsi_mount_mount(ctx, m, c->guest, err) < 0)
         return -1;
-    *ret_path = str_dup(r->mount->path);
+    *ret_path = str_dup(m->guest.mount_path);
     return 0;
 }
 
 int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.unmap", err);
-    struct reservation *r = held ? find(c, id, err) : NULL;
+    struct mount *m = held ? mount_of(reservations_find(&c->reservations, id, err)) : NULL;
 
-    if (!r)
+    if (!m)
         return -1;
-    if (r->mount && r->mount->refs == 1) {
-        r->mount->leaving = true;
-        if (!r->disk->deserted &&
-            scsi_mount_unmount(ctx, r->mount, r->disk->slot, c->guest, err) < 0) {
+    if (m->held.refs == 1) {
+        struct disk *d = m->disk;
+
+        m->held.leaving = true;
+        if (!d->deserted && scsi_mount_unmount(ctx, m, c->guest, err) < 0) {
             if (!scsi_silent(ctx, err))
                 return -1;
-            disk_desert(ctx, r->disk, err);
+            disk_desert(ctx, d, err);
         }
-        scsi_mount_free(r->mount);
-    } else if (r->mount) {
-        r->mount->refs--;
+        bool last = d->mounts.next == &m->node && d->mounts.prev == &m->node;
+        if (last && disk_detach(ctx, c, d, err) < 0)
+            return -1;
     }
-    r->mount = NULL; /* done with, also if what follows must be repeated */
-    if (r->disk->state != DISK_DETACHED && list_empty(&r->disk->mounts) &&
-        disk_detach(ctx, c, r->disk, err) < 0)
-        return -1;
-    forget(r);
+    reservations_drop(&c->reservations, id);
     return 0;
 }
 
@@ -381,11 +356,20 @@ size_t scsi_lost_slots(const struct scsi *c)
 static void describe_mount(const struct mount *m, struct jsw *w)
 {
     jsw_obj(w, NULL);
-    jsw_u64(w, "partition", m->partition);
-    jsw_str(w, "path", m->path);
-    jsw_str(w, "state", fsm_state_name(&scsi_mount_fsm, m->state));
-    jsw_u64(w, "holders", m->refs);
+    jsw_u64(w, "partition", m->guest.partition);
+    jsw_str(w, "path", m->guest.mount_path);
+    jsw_str(w, "state", fsm_state_name(&mount_fsm, m->state));
+    jsw_u64(w, "holders", m->held.refs);
     jsw_end_obj(w);
+}
+
+static unsigned holders(const struct disk *d)
+{
+    unsigned n = 0;
+
+    LIST_EACH (&d->mounts, at)
+        n += LIST_ENTRY(at, struct mount, node)->held.refs;
+    return n;
 }
 
 void scsi_describe(const struct scsi *c, struct jsw *w)
@@ -403,7 +387,7 @@ void scsi_describe(const struct scsi *c, struct jsw *w)
         jsw_str(w, "path", d->host_path);
         jsw_bool(w, "read_only", d->read_only);
         jsw_str(w, "state", fsm_state_name(&scsi_disk_fsm, d->state));
-        jsw_u64(w, "holders", d->refs);
+        jsw_u64(w, "holders", holders(d));
         jsw_arr(w, "mounts");
         LIST_EACH (&d->mounts, at)
             describe_mount(LIST_ENTRY(at, struct mount, node), w);

@@ -24,7 +24,7 @@ struct vmm;
 #define SCSI_DISKS_MAX (SCSI_CONTROLLERS_MAX * SCSI_LUNS)
 #define SCSI_GUEST_S 30
 
-extern const struct fsm scsi_disk_fsm, scsi_mount_fsm;
+extern const struct fsm scsi_disk_fsm;
 
 struct scsi_disk {
     const char *host_path; /* for people and logs */

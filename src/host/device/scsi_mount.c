@@ -3,27 +3,11 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
-#include "base/str.h"
-#include "host/bridge/guest.h"
-#include "host/device/gone.h"
 #include "host/device/scsi_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
-
-static const char *const states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
-static const char *const events[] = { "be mounted", "fail to be mounted", "be unmounted",
-                                      "be dropped" };
-
-static const struct fsm_edge edges[] = {
-    { MOUNT_RESERVED, MOUNT_EV_MOUNTED, MOUNT_MOUNTED },
-    { MOUNT_RESERVED, MOUNT_EV_MOUNT_FAILED, MOUNT_INVALID },
-    { MOUNT_RESERVED, MOUNT_EV_DROPPED, MOUNT_UNMOUNTED },
-    { MOUNT_MOUNTED, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
-    { MOUNT_INVALID, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
-};
-FSM_DEFINE(scsi_mount_fsm, "disk mount", states, MOUNT_STATE_COUNT, events, MOUNT_EV_COUNT, edges);
 
 static size_t count(const char *const *v)
 {
@@ -34,40 +18,45 @@ static size_t count(const char *const *v)
     return n;
 }
 
-struct mount *scsi_mount_new(struct scsi_slot slot, const struct scsi_mount *m)
+/* Nothing for "". */
+static const char *given(const char *text)
 {
-    struct mount *c = mem_new(struct mount);
-    size_t n = count(m->options);
+    return text && *text ? text : NULL;
+}
 
-    c->partition = m->partition;
-    c->read_only = m->read_only;
-    c->encrypted = m->encrypted;
-    c->verity = m->verity;
-    if (m->root_hash && *m->root_hash)
-        c->root_hash = str_dup(m->root_hash);
-    c->ensure_filesystem = m->ensure_filesystem;
-    c->block_device = m->block_device;
-    if (m->filesystem && *m->filesystem)
-        c->filesystem = str_dup(m->filesystem);
-    c->options = mem_zalloc((n + 1) * sizeof(*c->options));
-    for (size_t i = 0; i < n; i++)
-        c->options[i] = str_dup(m->options[i]);
-    c->path = str_format("/run/mounts/scsi/%u_%u_%llu", slot.controller, slot.lun,
-                         (unsigned long long)m->partition);
-    return c;
+struct mount *scsi_mount_new(struct disk *d, const struct scsi_mount *how)
+{
+    struct mount *m = mem_new(struct mount);
+
+    for (size_t i = 0; i < count(how->options); i++)
+        strv_add(&m->options, how->options[i]);
+    m->disk = d;
+    m->guest = (struct guest_disk){
+        .controller = d->slot.controller,
+        .lun = d->slot.lun,
+        .partition = how->partition,
+        .mount_path = str_format("/run/mounts/scsi/%u_%u_%llu", d->slot.controller, d->slot.lun,
+                                 (unsigned long long)how->partition),
+        .read_only = how->read_only,
+        .encrypted = how->encrypted,
+        .ensure_filesystem = how->ensure_filesystem,
+        .block_device = how->block_device,
+        .verity = how->verity,
+        .root_hash = str_dup(given(how->root_hash)),
+        .filesystem = str_dup(given(how->filesystem)),
+        .options = (const char *const *)m->options.v,
+    };
+    list_append(&d->mounts, &m->node);
+    return m;
 }
 
 void scsi_mount_free(struct mount *m)
 {
-    if (!m)
-        return;
     list_remove(&m->node);
-    for (char **o = m->options; o && *o; o++)
-        free(*o);
-    free(m->options);
-    free(m->root_hash);
-    free(m->filesystem);
-    free(m->path);
+    strv_release(&m->options);
+    free((char *)m->guest.root_hash);
+    free((char *)m->guest.filesystem);
+    free((char *)m->guest.mount_path);
     free(m);
 }
 
@@ -109,21 +98,20 @@ static size_t times(const char *word, const char *const *list)
     return n;
 }
 
-bool scsi_mount_same(const struct mount *a, const struct scsi_mount *b)
+bool scsi_mount_same(const struct mount *m, const struct scsi_mount *b)
 {
-    const char *const *mine = (const char *const *)a->options;
-    const char *fs = b->filesystem && *b->filesystem ? b->filesystem : NULL;
-
-    const char *hash = b->root_hash && *b->root_hash ? b->root_hash : NULL;
+    const struct guest_disk *a = &m->guest;
+    const char *hash = given(b->root_hash);
 
     if (a->read_only != b->read_only || a->encrypted != b->encrypted ||
         a->ensure_filesystem != b->ensure_filesystem || a->block_device != b->block_device ||
-        a->verity != b->verity || !str_eq(a->filesystem, fs) || count(mine) != count(b->options))
+        a->verity != b->verity || !str_eq(a->filesystem, given(b->filesystem)) ||
+        m->options.n != count(b->options))
         return false;
     if (!a->root_hash != !hash || (hash && strcasecmp(a->root_hash, hash) != 0))
         return false;
-    for (const char *const *o = mine; *o; o++) /* in any order */
-        if (times(*o, mine) != times(*o, b->options))
+    for (size_t i = 0; i < m->options.n; i++) /* in any order */
+        if (times(a->options[i], a->options) != times(a->options[i], b->options))
             return false;
     return true;
 }
@@ -135,56 +123,36 @@ bool scsi_silent(struct ctx *ctx, const struct err *err)
     return err->code == ERR_DEADLINE && ctx_check(ctx, &ended) == 0;
 }
 
-static struct guest_disk words(const struct mount *m, struct scsi_slot slot)
+/* Says which one. */
+static int failed(const struct mount *m, const char *what, struct err *err)
 {
-    return (struct guest_disk){ .controller = slot.controller,
-                                .lun = slot.lun,
-                                .partition = m->partition,
-                                .mount_path = m->path,
-                                .read_only = m->read_only,
-                                .encrypted = m->encrypted,
-                                .ensure_filesystem = m->ensure_filesystem,
-                                .block_device = m->block_device,
-                                .verity = m->verity,
-                                .root_hash = m->root_hash,
-                                .filesystem = m->filesystem,
-                                .options = (const char *const *)m->options };
+    return err_wrap(err, "%s disk %u:%u partition %llu in the guest", what, m->guest.controller,
+                    m->guest.lun, (unsigned long long)m->guest.partition);
 }
 
-int scsi_mount_mount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, struct guest *guest,
-                     struct err *err)
+int scsi_mount_mount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err)
 {
-    const struct guest_disk d = words(m, slot);
-
     if (m->state == MOUNT_MOUNTED)
         return 0;
-    if (fsm_check(&scsi_mount_fsm, m->state, MOUNT_EV_MOUNTED, err) < 0)
+    if (fsm_check(&mount_fsm, m->state, MOUNT_EV_MOUNTED, err) < 0)
         return -1;
-    if (guest->ops->mount_disk(ctx, guest, &d, err) < 0) {
-        fsm_step(&scsi_mount_fsm, &m->state, MOUNT_EV_MOUNT_FAILED);
-        return err_wrap(err, "mount disk %u:%u partition %llu in the guest", slot.controller,
-                        slot.lun, (unsigned long long)m->partition);
-    }
-    fsm_step(&scsi_mount_fsm, &m->state, MOUNT_EV_MOUNTED);
-    return 0;
+    int r = guest->ops->mount_disk(ctx, guest, &m->guest, err);
+    fsm_step(&mount_fsm, &m->state, r < 0 ? MOUNT_EV_MOUNT_FAILED : MOUNT_EV_MOUNTED);
+    return r < 0 ? failed(m, "mount", err) : 0;
 }
 
-int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct scsi_slot slot, struct guest *guest,
-                       struct err *err)
+int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err)
 {
-    const struct guest_disk d = words(m, slot);
-
-    if (m->state == MOUNT_RESERVED) {
-        fsm_step(&scsi_mount_fsm, &m->state, MOUNT_EV_DROPPED);
-        return 0;
-    }
-    if (fsm_check(&scsi_mount_fsm, m->state, MOUNT_EV_UNMOUNTED, err) < 0)
-        return -1;
-    /* After a failed mount too: its answer may have been lost. Not mounted is success. */
     struct ctx limited = ctx_with_timeout(ctx, SCSI_GUEST_S * NS_PER_S);
-    if (gone_is_done(guest->ops->unmount_disk(&limited, guest, &d, err), ctx, err) < 0)
-        return err_wrap(err, "unmount disk %u:%u partition %llu in the guest", slot.controller,
-                        slot.lun, (unsigned long long)m->partition);
-    fsm_step(&scsi_mount_fsm, &m->state, MOUNT_EV_UNMOUNTED);
+
+    if (m->state == MOUNT_RESERVED)
+        fsm_step(&mount_fsm, &m->state, MOUNT_EV_DROPPED);
+    if (m->state == MOUNT_UNMOUNTED)
+        return 0;
+    /* After a failed mount too: its answer may have been lost. Not mounted is success. */
+    int r = guest->ops->unmount_disk(&limited, guest, &m->guest, err);
+    if (vmm_gone_is_done(r, ctx, err) < 0)
+        return failed(m, "unmount", err);
+    fsm_step(&mount_fsm, &m->state, MOUNT_EV_UNMOUNTED);
     return 0;
 }

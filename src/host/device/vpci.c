@@ -3,11 +3,10 @@
 #include "base/err.h"
 #include "base/gate.h"
 #include "base/json.h"
-#include "base/list.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/gone.h"
+#include "host/device/reservations.h"
 #include "host/device/vpci_priv.h"
 #include "host/vmm/vmm.h"
 
@@ -29,31 +28,32 @@ static const struct fsm_edge edges[] = {
 FSM_DEFINE(vpci_fsm, "vPCI device", states, VPCI_STATE_COUNT, events, VPCI_EV_COUNT, edges);
 
 struct device {
+    struct reserved held;
     struct list node;
     unsigned state; /* enum vpci_state */
-    unsigned refs;  /* reservations */
-    bool leaving;   /* its last one is being released: not for new ones */
     char *address, *id, *place;
-};
-
-struct holder {
-    struct list node;
-    uint64_t id;
-    struct device *device;
 };
 
 struct vpci {
     struct vmm *vmm;
     struct guest *guest;
     struct gate gate;
-    struct list devices, holders;
-    uint64_t last_id, next_name;
+    struct reservations reservations;
+    struct list devices;
+    uint64_t next_name;
 };
 
 /* --- one device --- */
 
-static void device_free(struct device *d)
+static struct device *device_of(struct reserved *t)
 {
+    return t ? CONTAINER_OF(t, struct device, held) : NULL;
+}
+
+static void device_free(struct reserved *t)
+{
+    struct device *d = device_of(t);
+
     list_remove(&d->node);
     free(d->address);
     free(d->id);
@@ -100,7 +100,7 @@ static int take_back(struct ctx *ctx, struct device *d, struct vmm *vmm, struct 
         return 0;
     /* After a failed add too: its answer may have been lost. */
     int r = vmm->ops->pci_remove ? vmm->ops->pci_remove(ctx, vmm, d->id, err) : 0;
-    if (gone_is_done(r, ctx, err) < 0)
+    if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "take PCI device %s from the VM", d->address);
     fsm_step(&vpci_fsm, &d->state, VPCI_EV_REMOVED);
     log_info(ctx, "PCI device removed", F_STR("device", d->address));
@@ -117,36 +117,16 @@ struct vpci *vpci_new(struct vmm *vmm, struct guest *guest)
     c->guest = guest;
     gate_init(&c->gate, "vpci");
     list_init(&c->devices);
-    list_init(&c->holders);
+    reservations_init(&c->reservations, "device", device_free);
     return c;
-}
-
-static void forget(struct holder *h)
-{
-    list_remove(&h->node);
-    if (--h->device->refs == 0)
-        device_free(h->device);
-    free(h);
 }
 
 void vpci_free(struct vpci *c)
 {
     if (!c)
         return;
-    while (!list_empty(&c->holders))
-        forget(LIST_FIRST(&c->holders, struct holder, node));
+    reservations_release(&c->reservations);
     free(c);
-}
-
-static struct holder *find(struct vpci *c, uint64_t id, struct err *err)
-{
-    LIST_EACH (&c->holders, n) {
-        struct holder *h = LIST_ENTRY(n, struct holder, node);
-        if (h->id == id)
-            return h;
-    }
-    err_set(err, ERR_NOT_FOUND, "device reservation %llu is not known", (unsigned long long)id);
-    return NULL;
 }
 
 static struct device *find_device(struct vpci *c, const char *address)
@@ -178,61 +158,52 @@ int vpci_reserve(struct ctx *ctx, struct vpci *c, const char *address, uint64_t 
         return -1;
     struct device *d = find_device(c, address);
     /* A second record of the same function would be attached twice. */
-    if (d && (d->leaving || d->state == VPCI_INVALID))
+    if (d && (d->held.leaving || d->state == VPCI_INVALID))
         return err_set(err, ERR_STATE,
                        "PCI device %s failed or is being taken back: delete the containers that "
                        "have it first",
                        address);
     if (!d)
         d = new_device(c, address);
-    struct holder *h = mem_new(struct holder);
-    *h = (struct holder){ .id = ++c->last_id, .device = d };
-    d->refs++;
-    list_append(&c->holders, &h->node);
-    *ret_id = h->id;
+    *ret_id = reservations_take(&c->reservations, &d->held);
     return 0;
 }
 
 int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "vpci.add", err);
-    struct holder *h = held ? find(c, id, err) : NULL;
+    struct device *d = held ? device_of(reservations_use(&c->reservations, id, err)) : NULL;
 
-    if (!h)
+    if (!d)
         return -1;
-    if (h->device->leaving)
-        return err_set(err, ERR_STATE, "device reservation %llu is being released",
-                       (unsigned long long)id);
-    if (bring(ctx, c, h->device, err) < 0)
-        return err_wrap(err, "PCI device %s", h->device->address);
-    *ret_place = str_dup(h->device->place);
+    if (bring(ctx, c, d, err) < 0)
+        return err_wrap(err, "PCI device %s", d->address);
+    *ret_place = str_dup(d->place);
     return 0;
 }
 
 int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "vpci.remove", err);
-    struct holder *h = held ? find(c, id, err) : NULL;
+    struct device *d = held ? device_of(reservations_find(&c->reservations, id, err)) : NULL;
 
-    if (!h)
+    if (!d)
         return -1;
-    if (h->device->refs == 1) {
-        h->device->leaving = true;
-        if (take_back(ctx, h->device, c->vmm, err) < 0)
+    if (d->held.refs == 1) {
+        d->held.leaving = true;
+        if (take_back(ctx, d, c->vmm, err) < 0)
             return -1;
     }
-    forget(h);
+    reservations_drop(&c->reservations, id);
     return 0;
 }
 
 const char *vpci_address(const struct vpci *c, uint64_t id)
 {
-    LIST_EACH (&c->holders, at) {
-        const struct holder *h = LIST_ENTRY(at, struct holder, node);
-        if (h->id == id)
-            return h->device->address;
-    }
-    return "";
+    struct err unknown = ERR_INIT;
+    const struct device *d = device_of(reservations_find(&c->reservations, id, &unknown));
+
+    return d ? d->address : "";
 }
 
 size_t vpci_used(const struct vpci *c)
@@ -255,7 +226,7 @@ void vpci_describe(const struct vpci *c, struct jsw *w)
         jsw_str(w, "device", d->address);
         jsw_str(w, "place", d->place ? d->place : "");
         jsw_str(w, "state", fsm_state_name(&vpci_fsm, d->state));
-        jsw_u64(w, "holders", d->refs);
+        jsw_u64(w, "holders", d->held.refs);
         jsw_end_obj(w);
     }
 }

@@ -1,4 +1,5 @@
 #include "host/vmm/vmm.h"
+#include "base/ctx.h"
 #include "base/err.h"
 
 static const char *const stage_names[VM_STAGE_COUNT] = {
@@ -14,4 +15,14 @@ const char *vm_stage_name(enum vm_stage s)
 int vmm_unsupported(const char *op, struct err *err)
 {
     return err_set(err, ERR_UNIMPLEMENTED, "the VM's backend cannot %s", op);
+}
+
+int vmm_gone_is_done(int r, const struct ctx *ctx, struct err *err)
+{
+    struct err ended = ERR_INIT;
+
+    if (r == 0 || err->code != ERR_UNAVAILABLE || ctx_check(ctx, &ended) < 0)
+        return r;
+    err_clear(err);
+    return 0;
 }

@@ -170,6 +170,9 @@ struct vmm_ops {
 
 /* What a NULL entry of the ops table answers: -1 with ERR_UNIMPLEMENTED naming op. */
 int vmm_unsupported(const char *op, struct err *err);
+/* A VM that is gone, or its guest, has nothing left to undo: r, what the call to it returned,
+ * becomes 0 and *err is cleared if it says ERR_UNAVAILABLE, unless it is ctx that has ended. */
+int vmm_gone_is_done(int r, const struct ctx *ctx, struct err *err);
 
 struct vmm {
     const struct vmm_ops *ops;

@@ -1,0 +1,52 @@
+/* reservations.h - what the controllers of disks, shares and PCI devices have in common: who holds
+ * which thing, and the states of what is mounted in the guest. A thing lives while a reservation
+ * refers to it; the number of its reservations is in it. The controller's gate orders the calls.
+ * Never waits. */
+#pragma once
+#include "base/fsm.h"
+#include "base/list.h"
+
+struct err;
+
+/* A member of the thing. */
+struct reserved {
+    unsigned refs;
+    bool leaving; /* its last reservation is being released: not for new ones */
+};
+
+struct reservations {
+    const char *what; /* for errors: "disk" */
+    void (*free_thing)(struct reserved *t);
+    struct list list;
+    uint64_t last_id;
+};
+
+void reservations_init(struct reservations *r, const char *what,
+                       void (*free_thing)(struct reserved *t));
+/* Drops all. */
+void reservations_release(struct reservations *r);
+/* Returns the id of another reservation for the thing, which is never used twice. */
+uint64_t reservations_take(struct reservations *r, struct reserved *t);
+/* NULL: ERR_NOT_FOUND. */
+struct reserved *reservations_find(const struct reservations *r, uint64_t id, struct err *err);
+/* The same for those who want to use the thing. NULL with ERR_STATE: it is being released. */
+struct reserved *reservations_use(const struct reservations *r, uint64_t id, struct err *err);
+/* With its last reservation the thing is freed. An unknown id is fine. */
+void reservations_drop(struct reservations *r, uint64_t id);
+
+/* A mount in the guest, of a disk's partition or of a share. */
+enum mount_state {
+    MOUNT_RESERVED,
+    MOUNT_MOUNTED,
+    MOUNT_INVALID, /* the mount failed, or its answer was lost: only to be unmounted */
+    MOUNT_UNMOUNTED,
+    MOUNT_STATE_COUNT
+};
+enum mount_event {
+    MOUNT_EV_MOUNTED,
+    MOUNT_EV_MOUNT_FAILED,
+    MOUNT_EV_UNMOUNTED,
+    MOUNT_EV_DROPPED, /* never mounted */
+    MOUNT_EV_COUNT
+};
+extern const struct fsm mount_fsm;
