@@ -222,38 +222,17 @@ int qmp_message_check(const struct qmp_message *m, const char *name, struct err 
 
 /* --- commands --------------------------------------------------------------------------------- */
 
-static void begin(struct jsw *w, const char *name)
+void qmp_command(const char *name, const json_t *args, uint64_t id, struct sbuf *out)
 {
-    jsw_init(w, JSW_PLAIN);
-    jsw_obj(w, NULL);
-    jsw_str(w, "execute", name);
-}
+    AUTO(jsw_release) struct jsw w;
 
-static void end(struct jsw *w, uint64_t id, struct sbuf *out)
-{
-    jsw_u64(w, "id", id);
-    jsw_end_obj(w);
-    sbuf_add(out, w->out.data, w->out.len);
+    jsw_init(&w, JSW_PLAIN);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "execute", name);
+    if (args)
+        jsw_value(&w, "arguments", args);
+    jsw_u64(&w, "id", id);
+    jsw_end_obj(&w);
+    sbuf_add(out, w.out.data, w.out.len);
     sbuf_addc(out, '\n');
-    jsw_release(w);
-}
-
-void qmp_command_begin(struct jsw *w, const char *name)
-{
-    begin(w, name);
-    jsw_obj(w, "arguments");
-}
-
-void qmp_command_end(struct jsw *w, uint64_t id, struct sbuf *out)
-{
-    jsw_end_obj(w);
-    end(w, id, out);
-}
-
-void qmp_command_plain(const char *name, uint64_t id, struct sbuf *out)
-{
-    struct jsw w;
-
-    begin(&w, name);
-    end(&w, id, out);
 }

@@ -62,12 +62,8 @@ int qmp_reader_next(struct qmp_reader *r, bool *ret_have, struct qmp_message *re
 /* Whether the stream may end here: no half message is buffered. */
 bool qmp_reader_at_boundary(const struct qmp_reader *r);
 
-/* {"execute":name,"arguments":{ … },"id":id} and a line end. Between begin and end the caller
- * writes the arguments with jsw_*. end appends to out and releases w. */
-void qmp_command_begin(struct jsw *w, const char *name);
-void qmp_command_end(struct jsw *w, uint64_t id, struct sbuf *out);
-/* Without arguments. */
-void qmp_command_plain(const char *name, uint64_t id, struct sbuf *out);
+/* Appends {"execute":name,"arguments":args,"id":id} and a line end. args: an object, or NULL. */
+void qmp_command(const char *name, const json_t *args, uint64_t id, struct sbuf *out);
 /* -1: an ERROR as err: "NAME: desc"; DeviceNotFound is ERR_NOT_FOUND, CommandNotFound
  * ERR_UNIMPLEMENTED, everything else ERR_UNKNOWN. 0 for other kinds. */
 int qmp_message_check(const struct qmp_message *m, const char *name, struct err *err);

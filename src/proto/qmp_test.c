@@ -275,13 +275,10 @@ TEST(errors_of_qemu_become_errs)
 TEST(commands_carry_their_arguments_and_id)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
-    struct jsw w;
+    AUTO(json_decref) json_t *args = json_pack("{ss,sb}", "driver", "virtio-<net>", "on", 1);
 
-    qmp_command_plain("qmp_capabilities", 0, &out);
-    qmp_command_begin(&w, "device_add");
-    jsw_str(&w, "driver", "virtio-<net>");
-    jsw_bool(&w, "on", true);
-    qmp_command_end(&w, UINT64_MAX, &out);
+    qmp_command("qmp_capabilities", NULL, 0, &out);
+    qmp_command("device_add", args, UINT64_MAX, &out);
     ASSERT_STR(out.data, "{\"execute\":\"qmp_capabilities\",\"id\":0}\n"
                          "{\"execute\":\"device_add\",\"arguments\":{\"driver\":\"virtio-<net>\","
                          "\"on\":true},\"id\":18446744073709551615}\n");

@@ -141,7 +141,6 @@ struct vmm_ops {
     int (*resume)(struct ctx *ctx, struct vmm *v, struct err *err);
     int (*stats)(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
     void (*info)(struct vmm *v, struct vmm_info *ret);
-    enum vm_stage (*stage)(struct vmm *v);
     /* The console's last lines, made printable, at most max bytes. */
     void (*console_tail)(struct vmm *v, size_t max, struct sbuf *out);
 

@@ -5,6 +5,7 @@
 #include "proto/link.h"
 
 #include <ctype.h>
+#include <stdarg.h>
 #include <string.h>
 
 #define CODE_CACHE_MIN 8 /* MiB */
@@ -134,26 +135,37 @@ static char *quote(const char *s)
     return sbuf_take(&b);
 }
 
+/* An option and its value. */
+__attribute__((format(printf, 3, 4))) static void add(struct strv *out, const char *option,
+                                                      const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    AUTO_FREE char *value = str_vformat(fmt, ap);
+    va_end(ap);
+    strv_add(out, option);
+    strv_add(out, value);
+}
+
 /* A clone maps the file privately and has it open for reading only; rom=off, since the mapping is
  * written to all the same. QEMU before 8.2 cannot do that. */
 static void add_memory(const struct vm_doc *doc, const struct qemu_host *host,
                        const struct qemu_fds *fds, struct strv *out)
 {
-    strv_add(out, "-object");
     if (host->form == QEMU_TEMPLATE)
-        strv_addf(out, "memory-backend-file,id=mem0,size=%uM,mem-path=/proc/self/fd/%d,share=on",
-                  doc->memory_mib, fds->ram);
+        add(out, "-object",
+            "memory-backend-file,id=mem0,size=%uM,mem-path=/proc/self/fd/%d,share=on",
+            doc->memory_mib, fds->ram);
     else if (host->form == QEMU_CLONE)
-        strv_addf(out,
-                  "memory-backend-file,id=mem0,size=%uM,mem-path=" QEMU_JAIL_RAM
-                  ",share=off,readonly=on,rom=off",
-                  doc->memory_mib);
+        add(out, "-object",
+            "memory-backend-file,id=mem0,size=%uM,mem-path=" QEMU_JAIL_RAM
+            ",share=off,readonly=on,rom=off",
+            doc->memory_mib);
     else
-        strv_addf(out, "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
-    if (host->form == QEMU_CLONE) {
-        strv_add(out, "-incoming");
-        strv_add(out, "defer");
-    }
+        add(out, "-object", "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
+    if (host->form == QEMU_CLONE)
+        add(out, "-incoming", "defer");
 }
 
 /* Of the device; 0: none. */
@@ -170,25 +182,21 @@ static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
 {
     uint32_t max = grow_mib(doc) ? doc->memory_mib + grow_mib(doc) : 0;
 
-    strv_add(out, "-machine");
-    strv_add(out, "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
-    strv_add(out, "-accel");
+    add(out, "-machine", "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
     if (host->emulated)
-        strv_addf(out, "tcg,thread=%s,tb-size=%u", tcg_threads(doc, host), tb_size_mib(doc, host));
+        add(out, "-accel", "tcg,thread=%s,tb-size=%u", tcg_threads(doc, host),
+            tb_size_mib(doc, host));
     else
-        strv_add(out, "kvm");
-    strv_add(out, "-cpu");
+        add(out, "-accel", "kvm");
     /* Emulated, a string instruction moves one element at a time: without these two the guest
      * copies by eight bytes instead of one. */
-    strv_addf(out, "%s%s", host->emulated ? "max,-la57,-erms,-fsrm" : "host",
-              doc->nested ? "" : ",-svm,-vmx");
-    strv_add(out, "-smp");
-    strv_addf(out, "%u,maxcpus=%u", doc->cpus, doc->max_cpus);
-    strv_add(out, "-m");
+    add(out, "-cpu", "%s%s", host->emulated ? "max,-la57,-erms,-fsrm" : "host",
+        doc->nested ? "" : ",-svm,-vmx");
+    add(out, "-smp", "%u,maxcpus=%u", doc->cpus, doc->max_cpus);
     if (max)
-        strv_addf(out, "%uM,slots=4,maxmem=%uM", doc->memory_mib, max);
+        add(out, "-m", "%uM,slots=4,maxmem=%uM", doc->memory_mib, max);
     else
-        strv_addf(out, "%uM", doc->memory_mib);
+        add(out, "-m", "%uM", doc->memory_mib);
     add_memory(doc, host, fds, out);
 }
 
@@ -196,73 +204,53 @@ static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, str
 {
     AUTO_FREE char *append = qemu_kernel_args(doc, host);
 
-    strv_add(out, "-kernel");
-    strv_add(out, QEMU_JAIL_KERNEL);
-    strv_add(out, "-initrd");
-    strv_add(out, QEMU_JAIL_INITRD);
-    strv_add(out, "-append");
-    strv_add(out, append);
-    strv_add(out, "-fw_cfg");
-    strv_add(out, "name=" LINK_BOOT_FILE ",file=" QEMU_JAIL_FW_CFG);
+    add(out, "-kernel", QEMU_JAIL_KERNEL);
+    add(out, "-initrd", QEMU_JAIL_INITRD);
+    add(out, "-append", "%s", append);
+    add(out, "-fw_cfg", "name=" LINK_BOOT_FILE ",file=" QEMU_JAIL_FW_CFG);
 }
 
 static void add_channels(const struct qemu_fds *fds, struct strv *out)
 {
-    strv_add(out, "-chardev");
-    strv_addf(out, "socket,id=qmp,fd=%d", fds->qmp);
-    strv_add(out, "-mon");
-    strv_add(out, "chardev=qmp,mode=control");
-    strv_add(out, "-chardev");
-    strv_addf(out, "socket,id=console,fd=%d", fds->console);
-    strv_add(out, "-serial");
-    strv_add(out, "chardev:console");
-    strv_add(out, "-netdev");
-    strv_addf(out, "tap,id=link,fd=%d", fds->link);
-    strv_add(out, "-device");
+    add(out, "-chardev", "socket,id=qmp,fd=%d", fds->qmp);
+    add(out, "-mon", "chardev=qmp,mode=control");
+    add(out, "-chardev", "socket,id=console,fd=%d", fds->console);
+    add(out, "-serial", "chardev:console");
+    add(out, "-netdev", "tap,id=link,fd=%d", fds->link);
     /* Both ends know each other's address: a clone announces itself to nobody. */
-    strv_add(out, "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC
-                  ",romfile=,guest_announce=off");
+    add(out, "-device",
+        "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=,guest_announce=off");
 }
 
 /* As qemu_scsi.c adds one, with nothing behind it yet. */
 static void add_disk(const struct vm_doc *doc, struct strv *out)
 {
-    strv_add(out, "-blockdev");
-    strv_addf(out, "driver=null-co,node-name=nothing,read-zeroes=on,size=%llu",
-              (unsigned long long)doc->disk_mib << 20);
-    strv_add(out, "-blockdev");
-    strv_add(out, "driver=raw,node-name=disk-0-0,file=nothing,read-only=off,discard=unmap");
-    strv_add(out, "-device");
-    strv_add(out, "scsi-hd,id=sd-0-0,bus=scsi0.0,channel=0,scsi-id=0,lun=0,drive=disk-0-0,"
-                  "serial=sd-0-0,rotation_rate=1,werror=report,rerror=report");
+    add(out, "-blockdev", "driver=null-co,node-name=nothing,read-zeroes=on,size=%llu",
+        (unsigned long long)doc->disk_mib << 20);
+    add(out, "-blockdev", "driver=raw,node-name=disk-0-0,file=nothing,read-only=off,discard=unmap");
+    add(out, "-device",
+        "scsi-hd,id=sd-0-0,bus=scsi0.0,channel=0,scsi-id=0,lun=0,drive=disk-0-0,"
+        "serial=sd-0-0,rotation_rate=1,werror=report,rerror=report");
 }
 
 static void add_devices(const struct vm_doc *doc, struct strv *out)
 {
-    for (unsigned i = 0; i < doc->scsi_controllers; i++) {
-        strv_add(out, "-device");
-        strv_addf(out, "virtio-scsi-pci,id=scsi%u", i);
-    }
+    for (unsigned i = 0; i < doc->scsi_controllers; i++)
+        add(out, "-device", "virtio-scsi-pci,id=scsi%u", i);
     if (doc->scsi_controllers > 0 && doc->disk_mib > 0)
         add_disk(doc, out);
-    strv_add(out, "-fsdev");
-    strv_add(out, "local,id=shares,path=" QEMU_JAIL_SHARES ",security_model=none,multidevs=remap");
-    strv_add(out, "-device");
-    strv_add(out, "virtio-9p-pci,fsdev=shares,mount_tag=lcow");
+    add(out, "-fsdev",
+        "local,id=shares,path=" QEMU_JAIL_SHARES ",security_model=none,multidevs=remap");
+    add(out, "-device", "virtio-9p-pci,fsdev=shares,mount_tag=lcow");
     /* 31 slots for what is hot-added later; a bridge cannot be. */
-    strv_add(out, "-device");
-    strv_add(out, "pcie-pci-bridge,id=hp");
-    for (unsigned i = 0; i < doc->pci_ports; i++) {
-        strv_add(out, "-device");
-        strv_addf(out, "pcie-root-port,id=port%u,bus=pcie.0,addr=0x%x,chassis=%u,slot=%u", i,
-                  QEMU_PORT_SLOT + i, i + 1, i + 1);
-    }
+    add(out, "-device", "pcie-pci-bridge,id=hp");
+    for (unsigned i = 0; i < doc->pci_ports; i++)
+        add(out, "-device", "pcie-root-port,id=port%u,bus=pcie.0,addr=0x%x,chassis=%u,slot=%u", i,
+            QEMU_PORT_SLOT + i, i + 1, i + 1);
     if (grow_mib(doc) > 0) {
-        strv_add(out, "-object");
-        strv_addf(out, "memory-backend-ram,id=grow,size=%uM,reserve=off", grow_mib(doc));
-        strv_add(out, "-device");
-        strv_addf(out, "virtio-mem-pci,id=grow0,memdev=grow,block-size=%uM,requested-size=0",
-                  QEMU_GROW_MIB);
+        add(out, "-object", "memory-backend-ram,id=grow,size=%uM,reserve=off", grow_mib(doc));
+        add(out, "-device", "virtio-mem-pci,id=grow0,memdev=grow,block-size=%uM,requested-size=0",
+            QEMU_GROW_MIB);
     }
 }
 
@@ -272,15 +260,12 @@ void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qe
     AUTO_FREE char *name = quote(doc->id);
 
     strv_add(out, program);
-    strv_add(out, "-name");
-    strv_addf(out, "guest=%s,debug-threads=on", name);
+    add(out, "-name", "guest=%s,debug-threads=on", name);
     strv_add(out, "-nodefaults");
     strv_add(out, "-no-user-config");
     strv_add(out, "-no-reboot");
-    strv_add(out, "-display");
-    strv_add(out, "none");
-    strv_add(out, "-sandbox");
-    strv_add(out, "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
+    add(out, "-display", "none");
+    add(out, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
     add_machine(doc, host, fds, out);
     add_boot(doc, host, out);
     add_channels(fds, out);

@@ -13,6 +13,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const char *const states[] = { "New", "Created", "Starting", "Running", "Ended" };
+static const char *const events[] = { "be created", "start", "run", "end" };
+
+static const struct fsm_edge edges[] = {
+    { QEMU_NEW, QEMU_EV_CREATED, QEMU_CREATED },
+    { QEMU_CREATED, QEMU_EV_START, QEMU_STARTING },
+    { QEMU_STARTING, QEMU_EV_STARTED, QEMU_RUNNING },
+    { QEMU_STARTING, QEMU_EV_ENDED, QEMU_ENDED },
+    { QEMU_RUNNING, QEMU_EV_ENDED, QEMU_ENDED },
+};
+FSM_DEFINE(qemu_fsm, "VM in QEMU", states, QEMU_STATE_COUNT, events, QEMU_EV_COUNT, edges);
+
 struct ctx qemu_op_begin(struct ctx *ctx, struct qemu *q, struct qemu_op *op)
 {
     op->q = q;
@@ -42,6 +54,20 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage)
         q->vmm.on_stage(q->vmm.on_stage_arg, stage);
 }
 
+bool qemu_is_gone(const struct qemu *q)
+{
+    return q->dying || q->ended.set || !q->proc || child_done(q->proc->child, NULL);
+}
+
+int qemu_check_runs(const struct qemu *q, const char *what, struct err *err)
+{
+    if (q->dying || q->ended.set)
+        return err_set(err, ERR_UNAVAILABLE, "%s: the VM is gone", what);
+    if (q->state != QEMU_RUNNING || !q->proc)
+        return err_set(err, ERR_STATE, "%s: the VM does not run", what);
+    return 0;
+}
+
 /* --- the end --- */
 
 static void terminate(struct vmm *v)
@@ -65,7 +91,7 @@ static int call_plain(struct ctx *ctx, struct qemu *q, const char *name, struct 
     if (q->state != QEMU_RUNNING || !q->proc)
         return err_set(err, ERR_STATE, "%s: the VM does not run", name);
     struct ctx inner = qemu_op_begin(ctx, q, &op);
-    int r = qmp_client_call(&inner, q->proc->qmp, name, NULL, NULL, NULL, err);
+    int r = qmp_client_call(&inner, q->proc->qmp, name, NULL, NULL, err);
     qemu_op_end(&op);
     return r;
 }
@@ -111,9 +137,7 @@ static int release(struct ctx *ctx, struct vmm *v, struct err *err)
             return err_wrap(err, "release");
         q->proc = NULL;
     }
-    qemu_disks_forget(q);
-    qemu_nics_forget(q);
-    qemu_pcis_forget(q);
+    qemu_plugs_forget(q);
     if (qemu_uncreate(ctx, q, err) < 0)
         return err_wrap(err, "release");
     return 0;
@@ -131,19 +155,9 @@ static void qemu_free(struct vmm *v)
         return;
     }
     ledger_close(q->ledger);
-    uid_slot_release(&q->uid);
-    fd_close(q->kernel_fd);
-    fd_close(q->initrd_fd);
-    template_close(&q->tpl);
     cancel_release(&q->life_cancel);
-    mem_wipe(&q->boot, sizeof(q->boot));
-    for (size_t i = 0; i < q->n_texts; i++)
-        free(q->texts[i]);
-    free(q->program);
-    free(q->run_root);
-    free(q->jail_dir);
-    free(q->accel_file);
-    free(q->tsc_file);
+    qemu_forget_doc(q);
+    strv_release(&q->texts);
     free(q);
 }
 
@@ -188,11 +202,6 @@ static void info(struct vmm *v, struct vmm_info *ret)
     snprintf(ret->trouble, sizeof(ret->trouble), "%s", q->console.trouble);
 }
 
-static enum vm_stage stage(struct vmm *v)
-{
-    return qemu_of(v)->stage;
-}
-
 static void tail(struct vmm *v, size_t max, struct sbuf *out)
 {
     console_tail(&qemu_of(v)->console, max, out);
@@ -213,7 +222,6 @@ static const struct vmm_ops qemu_ops = {
     .resume = cont,
     .stats = qemu_stats,
     .info = info,
-    .stage = stage,
     .console_tail = tail,
     .scsi_add = qemu_scsi_add,
     .scsi_remove = qemu_scsi_remove,
@@ -242,10 +250,8 @@ struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env 
     cancel_init(&q->life_cancel, NULL);
     waitq_init(&q->stage_q);
     list_init(&q->ops);
-    list_init(&q->disks);
-    list_init(&q->nics);
+    list_init(&q->plugs);
     gate_init(&q->controllers, "controllers");
-    list_init(&q->pcis);
     waitq_init(&q->ops_q);
     latch_init(&q->ended);
     return &q->vmm;

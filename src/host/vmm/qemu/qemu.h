@@ -9,6 +9,7 @@
 #include <stdint.h>
 
 struct ctx;
+struct fsm;
 struct loop;
 struct template_info;
 struct vm_doc;
@@ -22,6 +23,8 @@ struct vmm_template_opts;
 /* Older ones open a template's memory for writing in each clone. */
 #define QEMU_TEMPLATE_MAJOR 8
 #define QEMU_TEMPLATE_MINOR 2
+
+extern const struct fsm qemu_fsm;
 
 struct vmm *qemu_vmm_new(struct loop *loop);
 

@@ -238,33 +238,17 @@ void qemu_template_look(struct qemu *q)
 
 bool qemu_has_templates(const struct qemu *q)
 {
-    unsigned major = 0, minor = 0;
-
-    sscanf(q->version, "%u.%u", &major, &minor);
-    return major > QEMU_TEMPLATE_MAJOR ||
-           (major == QEMU_TEMPLATE_MAJOR && minor >= QEMU_TEMPLATE_MINOR);
+    return qemu_version_is(q->version, QEMU_TEMPLATE_MAJOR, QEMU_TEMPLATE_MINOR);
 }
 
 /* --- its restore --- */
 
-static void capabilities_args(struct jsw *w, const void *arg)
-{
-    static const char *const wanted[] = { "x-ignore-shared", "events" };
-
-    jsw_arr(w, "capabilities");
-    for (size_t i = 0; i < ARRAY_LEN(wanted); i++) {
-        jsw_obj(w, NULL);
-        jsw_str(w, "capability", wanted[i]);
-        jsw_bool(w, "state", true);
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-}
-
 int qemu_migration_prepare(struct ctx *ctx, struct qemu *q, struct err *err)
 {
-    return qmp_client_call(ctx, q->proc->qmp, "migrate-set-capabilities", capabilities_args, NULL,
-                           NULL, err);
+    json_t *args = json_pack("{s[{ss,sb},{ss,sb}]}", "capabilities", "capability",
+                             "x-ignore-shared", "state", 1, "capability", "events", "state", 1);
+
+    return qmp_client_call(ctx, q->proc->qmp, "migrate-set-capabilities", args, NULL, err);
 }
 
 int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err)
@@ -278,11 +262,6 @@ int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err)
             return -1;
     }
     return 0;
-}
-
-static void incoming_args(struct jsw *w, const void *arg)
-{
-    jsw_str(w, "uri", "file:" QEMU_JAIL_STATE);
 }
 
 /* The guest says its own token: from then on it is a VM like any other. */
@@ -402,8 +381,8 @@ int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
 
     q->restored_at = loop_now(q->loop);
     if (r == 0)
-        r = qmp_client_call(&limited, q->proc->qmp, "migrate-incoming", incoming_args, NULL, NULL,
-                            err);
+        r = qmp_client_call(&limited, q->proc->qmp, "migrate-incoming",
+                            json_pack("{ss}", "uri", "file:" QEMU_JAIL_STATE), NULL, err);
     if (r == 0)
         r = qemu_migration_wait(&limited, q, err);
     timeline_end(t, span, loop_now(q->loop));

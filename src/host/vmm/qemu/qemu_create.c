@@ -12,13 +12,20 @@
 #include <string.h>
 #include <unistd.h>
 
+/* A copy that lasts as long as the document. */
 static const char *keep(struct qemu *q, const char *text)
 {
-    char *copy = str_dup(text);
+    if (!text)
+        return NULL;
+    strv_add(&q->texts, text);
+    return q->texts.v[q->texts.n - 1];
+}
 
-    if (copy)
-        q->texts[q->n_texts++] = copy;
-    return copy;
+static const char *keep_path(struct qemu *q, const char *dir, const char *name)
+{
+    AUTO_FREE char *path = str_format("%s/%s", dir, name);
+
+    return keep(q, path);
 }
 
 /* <run root>/<namespace>/<id> */
@@ -43,6 +50,8 @@ static char *run_root_of(const char *run_dir)
 
 static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
 {
+    AUTO_FREE char *root = run_root_of(doc->run_dir);
+
     q->doc = *doc;
     qemu_cap_doc(&q->doc);
     q->doc.id = keep(q, doc->id);
@@ -55,34 +64,18 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->doc.template_draft = keep(q, doc->template_draft);
     q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
     q->life.cancel = &q->life_cancel;
-    q->run_root = run_root_of(doc->run_dir);
-    if (!q->run_root)
+    if (!root)
         return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
                        doc->run_dir);
-    q->jail_dir = str_format("%s/jail", doc->run_dir);
-    q->accel_file = str_format("%s/accel", q->run_root);
-    q->accel_env = accel_env_of_host(q->accel_file);
-    q->tsc_file = str_format("%s/tsc", q->run_root);
-    q->tsc_env = tsc_env_of_host(q->tsc_file);
+    q->jail_dir = keep_path(q, doc->run_dir, "jail");
+    q->uid_dir = keep_path(q, root, "uids");
+    q->accel_env = accel_env_of_host(keep_path(q, root, "accel"));
+    q->tsc_env = tsc_env_of_host(keep_path(q, root, "tsc"));
     if (q->test_env) {
         q->accel_env.cpuinfo = q->test_env->cpuinfo;
         q->accel_env.kvm = q->test_env->kvm;
     }
     return 0;
-}
-
-static void drop_doc(struct qemu *q)
-{
-    for (size_t i = 0; i < q->n_texts; i++)
-        free(q->texts[i]);
-    q->n_texts = 0;
-    free(TAKE_PTR(q->program));
-    free(TAKE_PTR(q->run_root));
-    free(TAKE_PTR(q->jail_dir));
-    free(TAKE_PTR(q->accel_file));
-    free(TAKE_PTR(q->tsc_file));
-    q->doc = (struct vm_doc){ 0 };
-    q->life = q->root;
 }
 
 static void dialled(void *arg, uint32_t port)
@@ -116,12 +109,10 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 /* The record first, then the thing. */
 static int make_owned(struct qemu *q, struct err *err)
 {
-    AUTO_FREE char *uids = str_format("%s/uids", q->run_root);
-
     q->ledger = q->doc.ledger;
     if (!q->ledger && ledger_create(q->doc.run_dir, &q->ledger, err) < 0)
         return -1;
-    if (uid_slot_take(uids, q->doc.uid_base, q->doc.uid_count, &q->uid, err) < 0)
+    if (uid_slot_take(q->uid_dir, q->doc.uid_base, q->doc.uid_count, &q->uid, err) < 0)
         return -1;
     if (ledger_note(q->ledger, LEDGER_DIR, q->jail_dir, &q->jail_note, err) < 0)
         return -1;
@@ -131,9 +122,12 @@ static int make_owned(struct qemu *q, struct err *err)
 
 static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *doc, struct err *err)
 {
+    AUTO_FREE char *program = NULL;
+
     if (qemu_doc_check(doc, err) < 0 || copy_doc(q, doc, err) < 0 ||
-        qemu_find(doc->vmm_path, &q->program, err) < 0)
+        qemu_find(doc->vmm_path, &program, err) < 0)
         return -1;
+    q->program = keep(q, program);
     if (accel_choose(&q->accel_env, doc->accel, doc->allow_emulation, &q->accel, err) < 0)
         return -1;
     if (qemu_image_open(ctx, q->doc.kernel, q->doc.initrd, &q->kernel_fd, &q->initrd_fd, err) < 0)
@@ -152,15 +146,15 @@ int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct
     struct qemu *q = qemu_of(v);
     struct qemu_op op;
 
-    if (q->state != QEMU_NEW)
-        return err_set(err, ERR_STATE, "VM %s was created before", q->doc.id);
+    if (fsm_check(&qemu_fsm, q->state, QEMU_EV_CREATED, err) < 0)
+        return -1;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = q->dying ? err_set(err, ERR_UNAVAILABLE, "the VM was terminated")
                      : create_parts(&inner, q, doc, err);
     if (r == 0)
         r = ctx_check(&inner, err);
     if (r == 0) {
-        q->state = QEMU_CREATED;
+        fsm_step(&qemu_fsm, &q->state, QEMU_EV_CREATED);
     } else {
         /* Not the caller's deadline: what was made must go. Its fibers end at once. */
         struct ctx undo = ctx_with_timeout(&q->root, UINT64_C(5000000000));
@@ -208,18 +202,26 @@ static int drop_owned(struct qemu *q, struct err *err)
     return 0;
 }
 
+void qemu_forget_doc(struct qemu *q)
+{
+    fd_close(TAKE_FD(q->kernel_fd));
+    fd_close(TAKE_FD(q->initrd_fd));
+    template_close(&q->tpl);
+    uid_slot_release(&q->uid);
+    mem_wipe(&q->boot, sizeof(q->boot));
+}
+
 int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     if (drop_link(ctx, q, err) < 0)
         return -1;
-    fd_close(TAKE_FD(q->kernel_fd));
-    fd_close(TAKE_FD(q->initrd_fd));
-    template_close(&q->tpl);
     if (drop_owned(q, err) < 0)
         return -1;
-    uid_slot_release(&q->uid);
-    mem_wipe(&q->boot, sizeof(q->boot));
-    if (q->state == QEMU_NEW)
-        drop_doc(q); /* it may be tried again */
+    qemu_forget_doc(q);
+    if (q->state == QEMU_NEW) { /* it may be tried again */
+        strv_release(&q->texts);
+        q->doc = (struct vm_doc){ 0 };
+        q->life = q->root;
+    }
     return 0;
 }

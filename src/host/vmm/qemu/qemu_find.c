@@ -6,6 +6,7 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/vmm/qemu/qemu.h"
+#include "host/vmm/qemu/qemu_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -41,6 +42,22 @@ int qemu_find(const char *name, char **ret_path, struct err *err)
     return err_set(err, ERR_NOT_FOUND, "%s is not in PATH; " QEMU_REMEDY, name);
 }
 
+bool qemu_version_is(const char *version, unsigned major, unsigned minor)
+{
+    unsigned has_major = 0, has_minor = 0;
+
+    sscanf(version, "%u.%u", &has_major, &has_minor);
+    return has_major > major || (has_major == major && has_minor >= minor);
+}
+
+int qemu_check_version(const char *program, const char *version, struct err *err)
+{
+    if (qemu_version_is(version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR))
+        return 0;
+    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
+                   program, version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
+}
+
 static int check_text(const char *path, const char *text, char ret[64], struct err *err)
 {
     const char *at = strstr(text, "version ");
@@ -49,11 +66,7 @@ static int check_text(const char *path, const char *text, char ret[64], struct e
     if (!at || sscanf(at, "version %u.%u.%u", &major, &minor, &micro) < 2)
         return err_set(err, ERR_STATE, "%s does not tell its version; " QEMU_REMEDY, path);
     snprintf(ret, 64, "%u.%u.%u", major, minor, micro);
-    if (major > QEMU_VERSION_MIN_MAJOR ||
-        (major == QEMU_VERSION_MIN_MAJOR && minor >= QEMU_VERSION_MIN_MINOR))
-        return 0;
-    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
-                   path, ret, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
+    return qemu_check_version(path, ret, err);
 }
 
 int qemu_version(struct ctx *ctx, const char *path, char ret[64], struct err *err)

@@ -4,6 +4,7 @@
 #pragma once
 #include "base/ctx.h"
 #include "base/fiber.h"
+#include "base/fsm.h"
 #include "base/gate.h"
 #include "base/log.h"
 #include "host/jail/uid.h"
@@ -88,7 +89,15 @@ struct qemu_proc {
     struct vmm_exit exit; /* valid when gone */
 };
 
-enum qemu_state { QEMU_NEW, QEMU_CREATED, QEMU_STARTING, QEMU_RUNNING, QEMU_ENDED };
+enum qemu_state {
+    QEMU_NEW, /* a create that failed can be repeated */
+    QEMU_CREATED,
+    QEMU_STARTING,
+    QEMU_RUNNING,
+    QEMU_ENDED,
+    QEMU_STATE_COUNT
+};
+enum qemu_event { QEMU_EV_CREATED, QEMU_EV_START, QEMU_EV_STARTED, QEMU_EV_ENDED, QEMU_EV_COUNT };
 
 struct qemu {
     struct vmm vmm;
@@ -97,25 +106,22 @@ struct qemu {
     struct cancel life_cancel;
     const struct qemu_test_env *test_env;
 
-    enum qemu_state state;
+    unsigned state; /* enum qemu_state */
     enum vm_stage stage;
     struct waitq stage_q;
     bool dying, quitting;
     struct list ops; /* calls that terminate must wake: struct qemu_op */
     struct waitq ops_q;
-    struct list disks; /* struct qemu_disk, of qemu_scsi.c */
-    struct list nics;  /* struct qemu_nic, of qemu_nic.c */
+    struct list plugs; /* struct plug, of qemu_plug.h */
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
     bool has_spare;         /* the disk of boot is there, and empty */
-    struct list pcis;       /* struct qemu_pci, of qemu_pci.c */
     bool has_iommu;         /* QEMU has the object that vfio devices share */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */
-    char *texts[8];
-    size_t n_texts;
-    char *program, *run_root, *jail_dir, *accel_file, *tsc_file;
+    struct strv texts;
+    const char *program, *jail_dir, *uid_dir; /* of texts */
     struct accel_env accel_env;
     struct tsc_env tsc_env;
     struct accel_choice accel;
@@ -165,6 +171,8 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage);
 int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
 /* Takes back what create made; repeatable. Nothing of QEMU may be left. */
 int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
+/* What it had opened. Repeatable. */
+void qemu_forget_doc(struct qemu *q);
 
 /* qemu_image.c - opens kernel and initrd in a thread (the path may be a dead NFS) and looks at
  * their first bytes. */
@@ -176,6 +184,10 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
 /* Waits until its fibers are gone, then frees it; it must be gone or killed. */
 int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
 void qemu_proc_kill(struct qemu_proc *p);
+
+/* qemu_find.c. version: "10.0.1". check: whether it can run VMs. */
+bool qemu_version_is(const char *version, unsigned major, unsigned minor); /* or later */
+int qemu_check_version(const char *program, const char *version, struct err *err);
 
 /* qemu_start.c */
 int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err);
@@ -219,36 +231,35 @@ void qemu_exit_fill(struct qemu_proc *p, int status);
  * waits. */
 void qemu_stopped(struct qemu_proc *p);
 
-/* qemu_stats.c */
+/* qemu_stats.c. read_cpu: from the text of /proc/PID/stat, or a thread's. */
+int qemu_read_cpu(const char *stat, uint64_t *ret_ns);
 int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
 
-/* qemu_scsi.c, qemu_share.c */
+/* qemu_scsi.c, qemu_share.c, qemu_nic.c, qemu_pci.c: as in vmm.h. */
 int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
                   bool read_only, struct err *err);
 int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
-/* DEVICE_DELETED came. */
-void qemu_disk_deleted(struct qemu *q, const char *device);
-/* The process is gone, and its disks with it. */
-void qemu_disks_forget(struct qemu *q);
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
-/* qemu_hba.c - waits until the VM has SCSI controllers up to this one. */
-int qemu_need_controller(struct ctx *ctx, struct qemu *q, unsigned controller, struct err *err);
-/* qemu_nic.c */
 int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
-void qemu_nic_deleted(struct qemu *q, const char *device);
-void qemu_nics_forget(struct qemu *q);
-/* qemu_pci.c */
 int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
                  char **ret_place, struct err *err);
 int qemu_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
-void qemu_pci_deleted(struct qemu *q, const char *device);
-void qemu_pcis_forget(struct qemu *q);
+/* qemu_plug.c - DEVICE_DELETED came; the process is gone, and all devices with it. */
+void qemu_plug_deleted(struct qemu *q, const char *device);
+void qemu_plugs_forget(struct qemu *q);
+/* qemu.c */
 bool qemu_is_gone(const struct qemu *q);
 /* ERR_UNAVAILABLE when it is gone, ERR_STATE when it never ran. */
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err);
+
+/* What QEMU was started with. */
+static inline const struct vm_doc *qemu_base_doc(const struct qemu *q)
+{
+    return q->form == QEMU_COLD ? &q->doc : &q->tpl_doc;
+}
 
 static inline struct qemu *qemu_of(struct vmm *v)
 {

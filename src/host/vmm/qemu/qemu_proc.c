@@ -102,9 +102,7 @@ static void on_event(void *arg, const struct qmp_message *m)
     } else if (str_eq(m->event, "DEVICE_DELETED")) {
         (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
         if (text) {
-            qemu_disk_deleted(p->vm, text);
-            qemu_nic_deleted(p->vm, text);
-            qemu_pci_deleted(p->vm, text);
+            qemu_plug_deleted(p->vm, text);
             qemu_cpu_deleted(p->vm, text);
         }
     } else if (str_eq(m->event, "MIGRATION")) {
@@ -291,7 +289,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
     /* Its threads allocate little: one heap for all is smaller than one for each. */
     static const char *const env[] = { "MALLOC_ARENA_MAX=1", NULL };
 
-    qemu_cmdline(q->form == QEMU_COLD ? &q->doc : &q->tpl_doc, q->program, &host, &numbers, &args);
+    qemu_cmdline(qemu_base_doc(q), q->program, &host, &numbers, &args);
     if (make_jail(q, &jail, err) < 0)
         return -1;
     return child_spawn(
@@ -350,7 +348,6 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
     if (r < 0)
         return err_wrap(err, "start %s", q->program);
     *ret = proc_new(q, child, &w);
-    q->has_spare =
-        (q->form == QEMU_COLD ? &q->doc : &q->tpl_doc)->scsi_controllers > 0 && q->doc.disk_mib > 0;
+    q->has_spare = qemu_base_doc(q)->scsi_controllers > 0 && q->doc.disk_mib > 0;
     return 0;
 }

@@ -13,29 +13,16 @@
 #define GROWN_NS (30 * NS_PER_S) /* the guest adds it block by block */
 #define CPU_NS (30 * NS_PER_S)   /* it moves what runs there */
 
-/* What it was started with. */
-static const struct vm_doc *base_doc(const struct qemu *q)
-{
-    return q->form == QEMU_COLD ? &q->doc : &q->tpl_doc;
-}
-
 /* --- memory --- */
-
-static void grow_args(struct jsw *w, const void *arg)
-{
-    jsw_str(w, "path", "grow0");
-    jsw_str(w, "property", "requested-size");
-    jsw_u64(w, "value", *(const uint64_t *)arg);
-}
 
 uint64_t qemu_memory_bytes(const struct qemu *q)
 {
-    return ((uint64_t)base_doc(q)->memory_mib << 20) + q->grown_bytes;
+    return ((uint64_t)qemu_base_doc(q)->memory_mib << 20) + q->grown_bytes;
 }
 
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 {
-    uint32_t base = base_doc(q)->memory_mib, more = mib > base ? mib - base : 0;
+    uint32_t base = qemu_base_doc(q)->memory_mib, more = mib > base ? mib - base : 0;
 
     return (uint64_t)((more + QEMU_GROW_MIB - 1) / QEMU_GROW_MIB * QEMU_GROW_MIB) << 20;
 }
@@ -43,7 +30,7 @@ uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_t *ret_bytes,
                           struct err *err)
 {
-    const struct vm_doc *d = base_doc(q);
+    const struct vm_doc *d = qemu_base_doc(q);
     uint32_t most = d->max_memory_mib > d->memory_mib ? d->max_memory_mib : d->memory_mib;
 
     /* A clone that is asked for less keeps what its template has. */
@@ -55,7 +42,9 @@ static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_
     *ret_bytes = qemu_grow_bytes(q, mib);
     if (most == d->memory_mib)
         return 0;
-    return qmp_client_call(ctx, q->proc->qmp, "qom-set", grow_args, ret_bytes, NULL, err);
+    json_t *args = json_pack("{ss,ss,sI}", "path", "grow0", "property", "requested-size", "value",
+                             (json_int_t)*ret_bytes);
+    return qmp_client_call(ctx, q->proc->qmp, "qom-set", args, NULL, err);
 }
 
 int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err)
@@ -72,8 +61,9 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
     /* The guest plugs and unplugs by itself; it may keep what it cannot move. */
     while (r == 0 && q->grown_bytes != bytes && !qemu_is_gone(q))
         if (waitq_wait(&limited, &q->stage_q, "the guest to take or give memory", err) < 0)
-            r = err_wrap(err, "memory of %u MiB: the guest has come to %llu MiB", mib,
-                         (unsigned long long)(base_doc(q)->memory_mib + (q->grown_bytes >> 20)));
+            r = err_wrap(
+                err, "memory of %u MiB: the guest has come to %llu MiB", mib,
+                (unsigned long long)(qemu_base_doc(q)->memory_mib + (q->grown_bytes >> 20)));
     qemu_op_end(&op);
     return r;
 }
@@ -82,15 +72,9 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
 
 _Static_assert(QEMU_CPUS_MAX <= 64, "a bit for each");
 
-struct cpu_slot {
-    const json_t *props;
-    const char *type;
-    char id[24];
-};
-
 static uint32_t count_cpus(const struct qemu *q)
 {
-    return base_doc(q)->cpus + (uint32_t)__builtin_popcountll(q->cpu_ids);
+    return qemu_base_doc(q)->cpus + (uint32_t)__builtin_popcountll(q->cpu_ids);
 }
 
 static const char *cpu_name(unsigned number, char id[24])
@@ -99,35 +83,24 @@ static const char *cpu_name(unsigned number, char id[24])
     return id;
 }
 
-static void cpu_args(struct jsw *w, const void *arg)
-{
-    const struct cpu_slot *s = arg;
-    const char *key;
-    json_t *value;
-
-    jsw_str(w, "driver", s->type);
-    jsw_str(w, "id", s->id);
-    json_object_foreach((json_t *)s->props, key, value) jsw_value(w, key, value);
-}
-
-/* QEMU lists the highest first; the lowest free one is taken. */
-static bool find_free(const json_t *list, struct cpu_slot *ret)
+/* Arguments for the lowest vCPU that QEMU could add; it lists the highest first. NULL: none. */
+static json_t *free_cpu(const json_t *list, const char *id)
 {
     struct err ignored = ERR_INIT;
 
     for (size_t i = json_array_size(list); i-- > 0;) {
-        const json_t *o = json_array_get(list, i);
-        const char *there = NULL;
+        const json_t *o = json_array_get(list, i), *props = NULL;
+        const char *there = NULL, *type = NULL;
 
-        ret->type = NULL;
-        ret->props = NULL;
         if (js_str(o, "qom-path", &there, &ignored) < 0 || there ||
-            js_str(o, "type", &ret->type, &ignored) < 0 ||
-            js_obj(o, "props", &ret->props, &ignored) < 0 || !ret->type || !ret->props)
+            js_str(o, "type", &type, &ignored) < 0 || js_obj(o, "props", &props, &ignored) < 0 ||
+            !type || !props)
             continue;
-        return true;
+        json_t *args = json_pack("{ss,ss}", "driver", type, "id", id);
+        json_object_update(args, (json_t *)props);
+        return args;
     }
-    return false;
+    return NULL;
 }
 
 /* Whether QEMU may still do it: a command that nobody waits for any more is sent all the same. */
@@ -139,20 +112,18 @@ static bool is_unanswered(const struct err *err)
 static int add_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     AUTO(qmp_message_release) struct qmp_message list = { 0 };
-    struct cpu_slot s = { 0 };
+    unsigned number = qemu_base_doc(q)->cpus;
+    char id[24];
 
-    if (qmp_client_call(ctx, q->proc->qmp, "query-hotpluggable-cpus", NULL, NULL, &list, err) < 0)
+    if (qmp_client_call(ctx, q->proc->qmp, "query-hotpluggable-cpus", NULL, &list, err) < 0)
         return -1;
-    if (!find_free(list.data, &s))
-        return err_set(err, ERR_RANGE, "qemu has no vCPU left to add");
-
-    unsigned number = base_doc(q)->cpus;
-
     while (q->cpu_ids >> number & 1)
         number++;
-    (void)cpu_name(number, s.id);
+    json_t *args = free_cpu(list.data, cpu_name(number, id));
+    if (!args)
+        return err_set(err, ERR_RANGE, "qemu has no vCPU left to add");
     q->cpu_ids |= UINT64_C(1) << number; /* before: whatever becomes of the answer */
-    int r = qmp_client_call(ctx, q->proc->qmp, "device_add", cpu_args, &s, NULL, err);
+    int r = qmp_client_call(ctx, q->proc->qmp, "device_add", args, NULL, err);
     if (r < 0 && !is_unanswered(err))
         q->cpu_ids &= ~(UINT64_C(1) << number);
     return r;
@@ -170,11 +141,6 @@ void qemu_cpu_deleted(struct qemu *q, const char *device)
         }
 }
 
-static void id_args(struct jsw *w, const void *arg)
-{
-    jsw_str(w, "id", arg);
-}
-
 /* A request: the guest lets go of it when it has moved its work. */
 static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 {
@@ -182,9 +148,9 @@ static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
     unsigned number = 63 - (unsigned)__builtin_clzll(q->cpu_ids); /* the highest */
     uint64_t bit = UINT64_C(1) << number;
     char id[24];
+    json_t *args = json_pack("{ss}", "id", cpu_name(number, id));
 
-    (void)cpu_name(number, id);
-    if (qmp_client_call(&limited, q->proc->qmp, "device_del", id_args, id, NULL, err) < 0) {
+    if (qmp_client_call(&limited, q->proc->qmp, "device_del", args, NULL, err) < 0) {
         if (err->code != ERR_NOT_FOUND)
             return -1;
         err_clear(err);
@@ -199,7 +165,7 @@ static int remove_cpu(struct ctx *ctx, struct qemu *q, struct err *err)
 
 static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct err *err)
 {
-    const struct vm_doc *d = base_doc(q);
+    const struct vm_doc *d = qemu_base_doc(q);
 
     if (cpus < d->cpus || cpus > d->max_cpus)
         return err_set(err, ERR_RANGE, "%u vCPUs: this VM can have %u to %u", cpus, d->cpus,
@@ -242,7 +208,8 @@ int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err
 
     bool keep = false;
 
-    if (q->accel.emulated && cpus >= base_doc(q)->cpus && check_emulated(q, cpus, &keep, err) < 0)
+    if (q->accel.emulated && cpus >= qemu_base_doc(q)->cpus &&
+        check_emulated(q, cpus, &keep, err) < 0)
         return err_wrap(err, "set the vCPUs to %u", cpus);
     if (keep)
         return 0;

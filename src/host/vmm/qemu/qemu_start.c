@@ -20,7 +20,7 @@ static void publish(struct qemu *q, const struct vmm_exit *exit)
     if (q->ended.set)
         return;
     q->exit = *exit;
-    q->state = QEMU_ENDED;
+    fsm_step(&qemu_fsm, &q->state, QEMU_EV_ENDED);
     qlink_close(q->link, "the VM has ended");
     latch_set(&q->ended);
 }
@@ -31,16 +31,6 @@ void qemu_proc_ended(struct qemu *q, struct qemu_proc *p)
     if (q->proc == p && !q->proving)
         publish(q, &p->exit);
     waitq_wake_all(&q->stage_q);
-}
-
-static int check_version(struct qemu *q, const struct qmp_version *v, struct err *err)
-{
-    snprintf(q->version, sizeof(q->version), "%u.%u.%u", v->major, v->minor, v->micro);
-    if (v->major > QEMU_VERSION_MIN_MAJOR ||
-        (v->major == QEMU_VERSION_MIN_MAJOR && v->minor >= QEMU_VERSION_MIN_MINOR))
-        return 0;
-    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
-                   q->program, q->version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
 }
 
 /* It ended instead of greeting: its own words are the best error, unless it is just too old to
@@ -76,7 +66,9 @@ static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
         return -1;
     }
     q->greeted_at = loop_now(q->loop);
-    return check_version(q, &version, err);
+    snprintf(q->version, sizeof(q->version), "%u.%u.%u", version.major, version.minor,
+             version.micro);
+    return qemu_check_version(q->program, q->version, err);
 }
 
 static int start_once(struct ctx *ctx, struct qemu *q, struct err *err)
@@ -87,29 +79,25 @@ static int start_once(struct ctx *ctx, struct qemu *q, struct err *err)
     return greet(ctx, q, err);
 }
 
-/* "CPU 0/KVM" is what QEMU calls the thread (debug-threads=on); its times are the 14th and 15th
- * field of stat, counted from the name's end. */
+/* "CPU 0/KVM" is what QEMU calls the thread (debug-threads=on). */
 static uint64_t vcpu_time(pid_t pid)
 {
     AUTO_FREE char *dir = str_format("/proc/%d/task", pid);
     DIR *tasks = opendir(dir);
-    uint64_t ticks = 0;
+    uint64_t sum = 0;
 
     for (struct dirent *d; tasks && (d = readdir(tasks));) {
         AUTO_FREE char *path = str_format("%s/%s/stat", dir, d->d_name), *text = NULL;
-        unsigned long long user, system;
+        uint64_t ns;
         size_t len;
 
-        if (file_read_all(path, 4096, &text, &len) < 0 || !strstr(text, "(CPU "))
-            continue;
-        const char *end = strrchr(text, ')');
-        if (end && sscanf(end, ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user,
-                          &system) == 2)
-            ticks += user + system;
+        if (file_read_all(path, 4096, &text, &len) == 0 && strstr(text, "(CPU ") &&
+            qemu_read_cpu(text, &ns) == 0)
+            sum += ns;
     }
     if (tasks)
         closedir(tasks);
-    return ticks * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+    return sum;
 }
 
 /* Whether the boot so far proves that KVM does not work. Anything else may be the fault of the
@@ -152,23 +140,32 @@ static int prove(struct ctx *ctx, struct qemu *q, struct accel_failure *failure,
     return 0;
 }
 
-/* Kills and waits; the VM's end is not told. */
-static int drop_proc(struct ctx *ctx, struct qemu *q, struct err *err)
+/* No time or no memory is left for another. */
+static bool is_hopeless(struct ctx *ctx, const struct qemu *q)
 {
-    if (!q->proc)
-        return 0;
-    qemu_proc_kill(q->proc);
-    if (qemu_proc_drop(ctx, q->proc, err) < 0)
-        return -1;
-    q->proc = NULL;
-    return 0;
+    struct err over = ERR_INIT;
+
+    return ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom);
+}
+
+/* Ends the process that failed and starts another in its place: the VM has not ended. */
+static int start_again(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    if (q->proc) {
+        qemu_proc_kill(q->proc);
+        if (qemu_proc_drop(ctx, q->proc, err) < 0)
+            return -1;
+        q->proc = NULL;
+    }
+    err_clear(err);
+    q->proving = false;
+    return start_once(ctx, q, err);
 }
 
 static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct accel_failure failure = { 0 };
     int r = start_once(ctx, q, err);
-    struct err over = ERR_INIT;
 
     if (r == 0)
         r = prove(ctx, q, &failure, err);
@@ -178,29 +175,22 @@ static int start_proving(struct ctx *ctx, struct qemu *q, struct err *err)
         accel_remember_works(&q->accel_env);
     else if (failed)
         accel_remember_failure(&q->accel_env, &failure);
-    if (r < 0 && (ctx_check(ctx, &over) < 0 || (q->proc && q->proc->gone.set && q->proc->exit.oom)))
-        return r; /* no time or no memory left for another */
-    if (r == 0)
-        return 0;
+    if (r == 0 || is_hopeless(ctx, q))
+        return r;
     if (q->doc.accel == VM_ACCEL_KVM || !q->doc.allow_emulation)
         return err_wrap(err, failed ? "first boot with KVM (set 'allow_emulation = true' in "
                                       "/etc/lcow/lcow.conf or give --allow-emulation to go on "
                                       "without)"
                                     : "first boot with KVM");
     log_warn(&q->life, "the first boot with KVM failed, going on with emulation", F_ERR(err));
-    if (drop_proc(ctx, q, err) < 0)
-        return -1;
-    err_clear(err);
-    q->proving = false;
     q->accel = (struct accel_choice){ .emulated = true };
-    return start_once(ctx, q, err);
+    return start_again(ctx, q, err);
 }
 
 /* Anything that goes wrong with a clone is answered by a cold start, once; but not where there is
  * no time left, or no memory. */
 static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
 {
-    struct err over = ERR_INIT;
     int r;
 
     q->form = QEMU_CLONE;
@@ -208,19 +198,14 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     r = start_once(ctx, q, err);
     if (r == 0)
         r = qemu_clone_restore(ctx, q, err);
-    if (r == 0 || q->doc.template_draft || ctx_check(ctx, &over) < 0 ||
-        (q->proc && q->proc->gone.set && q->proc->exit.oom))
+    if (r == 0 || q->doc.template_draft || is_hopeless(ctx, q))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
     log_warn(&q->life, "no clone, going on with a cold start", F_ERR(err));
-    if (drop_proc(ctx, q, err) < 0)
-        return -1;
-    err_clear(err);
-    q->proving = false;
     q->form = QEMU_COLD;
     q->cpu_ids = 0;
     q->grown_bytes = 0;
-    return start_once(ctx, q, err);
+    return start_again(ctx, q, err);
 }
 
 /* Whatever is left of a start that failed ends now, and wait tells why. */
@@ -249,10 +234,9 @@ int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err)
     struct qemu *q = qemu_of(v);
     struct qemu_op op;
 
-    if (q->state != QEMU_CREATED)
-        return err_set(err, ERR_STATE, "the VM cannot be started: it is %s",
-                       q->state == QEMU_NEW ? "not created" : "started already");
-    q->state = QEMU_STARTING;
+    if (fsm_check(&qemu_fsm, q->state, QEMU_EV_START, err) < 0)
+        return -1;
+    fsm_step(&qemu_fsm, &q->state, QEMU_EV_START);
     q->proving = q->accel.prove;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = ctx_check(&inner, err);
@@ -266,7 +250,7 @@ int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err)
     if (r < 0) {
         start_failed(q, err);
     } else {
-        q->state = QEMU_RUNNING;
+        fsm_step(&qemu_fsm, &q->state, QEMU_EV_STARTED);
         qlink_drop_tap(q->link);
     }
     qemu_op_end(&op);

@@ -11,7 +11,7 @@
 #include <unistd.h>
 
 /* Fields 14 and 15 of /proc/PID/stat; the name in field 2 may hold anything. */
-static int read_cpu(const char *stat, uint64_t *ret_ns)
+int qemu_read_cpu(const char *stat, uint64_t *ret_ns)
 {
     const char *p = strrchr(stat, ')');
     uint64_t user, system, hz = (uint64_t)sysconf(_SC_CLK_TCK);
@@ -45,7 +45,7 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
     int r = file_read_all(path, 4096, &stat, &len);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
-    if (read_cpu(stat, &ret->cpu_ns) < 0)
+    if (qemu_read_cpu(stat, &ret->cpu_ns) < 0)
         return err_set(err, ERR_INTERNAL, "%s is not understood", path);
     r = file_read_all(rollup, 8192, &maps, &len);
     if (r < 0)

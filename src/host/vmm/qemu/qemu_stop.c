@@ -43,7 +43,7 @@ static bool look_once(struct qemu_proc *p)
     const char *status = NULL;
     unsigned resumed = p->resumed;
 
-    if (qmp_client_call(&limited, p->qmp, "query-status", NULL, NULL, &m, &err) == 0)
+    if (qmp_client_call(&limited, p->qmp, "query-status", NULL, &m, &err) == 0)
         (void)js_str(m.data, "status", &status, &err); /* missing: unknown */
     else if (err.code == ERR_UNAVAILABLE)
         return false;

@@ -31,19 +31,14 @@ static int await_ready(struct ctx *ctx, struct qemu *q, struct err *err)
     return 0;
 }
 
-static void migrate_args(struct jsw *w, const void *arg)
-{
-    AUTO_FREE char *uri = str_format("file:/proc/self/fd/%d", QEMU_FD_STATE);
-
-    jsw_str(w, "uri", uri);
-}
-
 /* Its memory is in the file already; only the devices are left to write. It is not stopped before:
  * a clone of a VM that runs, runs. */
 static int save(struct ctx *ctx, struct qemu *q, struct err *err)
 {
+    AUTO_FREE char *uri = str_format("file:/proc/self/fd/%d", QEMU_FD_STATE);
+
     if (qemu_migration_prepare(ctx, q, err) < 0 ||
-        qmp_client_call(ctx, q->proc->qmp, "migrate", migrate_args, NULL, NULL, err) < 0)
+        qmp_client_call(ctx, q->proc->qmp, "migrate", json_pack("{ss}", "uri", uri), NULL, err) < 0)
         return -1;
     return qemu_migration_wait(ctx, q, err);
 }

@@ -130,7 +130,7 @@ static void start_cold_with(struct fixture *f, const char *part, const char *why
     ASSERT_HAS(info.cold_why, why);
     ASSERT_EQ(info.want_template, wants);
     ASSERT(info.pid > 0);
-    while (v->ops->stage(v) < VM_STAGE_INIT)
+    while (qemu_of(v)->stage < VM_STAGE_INIT)
         ASSERT_OK(fiber_sleep(f->fixture.ctx, 1000 * 1000, &err), err);
     ASSERT_EQ(count(f), left);
     end(f, v);
@@ -509,9 +509,9 @@ static unsigned real_cpus(struct ctx *ctx, struct vmm *v)
     struct err err = ERR_INIT;
     unsigned n = 0;
 
-    ASSERT_OK(qmp_client_call(ctx, qemu_of(v)->proc->qmp, "query-hotpluggable-cpus", NULL, NULL,
-                              &list, &err),
-              err);
+    ASSERT_OK(
+        qmp_client_call(ctx, qemu_of(v)->proc->qmp, "query-hotpluggable-cpus", NULL, &list, &err),
+        err);
     for (size_t i = 0; i < json_array_size(list.data); i++)
         n += json_object_get(json_array_get(list.data, i), "qom-path") != NULL;
     return n;

@@ -7,6 +7,7 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "fixture/qemu_fixture.h"
+#include "harness/fsm_table.h"
 #include "host/jail/cgroup.h"
 #include "host/jail/oom.h"
 #include "host/vmm/qemu/qemu_priv.h"
@@ -70,7 +71,7 @@ static void await_stage(struct fixture *f, enum vm_stage stage)
 {
     struct err err = ERR_INIT;
 
-    while (f->fixture.v->ops->stage(f->fixture.v) < stage)
+    while (qemu_of(f->fixture.v)->stage < stage)
         ASSERT_OK(fiber_sleep(f->fixture.ctx, NS_PER_MS, &err), err);
 }
 
@@ -101,6 +102,11 @@ static int pid_of(struct fixture *f)
 
     f->fixture.v->ops->info(f->fixture.v, &info);
     return info.pid;
+}
+
+TEST(every_pair_of_state_and_event_steps_as_listed_or_is_refused)
+{
+    fsm_table_check(&qemu_fsm);
 }
 
 TEST_FIBER(a_vm_boots_pauses_and_quits)
@@ -489,7 +495,7 @@ TEST_FIBER(a_first_boot_with_kvm_proves_it)
     start_fixture(ctx, &f, "boots", "vmx");
     f.fixture.doc.allow_emulation = false;
     boot(&f);
-    ASSERT(f.fixture.v->ops->stage(f.fixture.v) >= VM_STAGE_KERNEL);
+    ASSERT(qemu_of(f.fixture.v)->stage >= VM_STAGE_KERNEL);
     assert_remembered(&f, "kvm works");
     f.fixture.v->ops->terminate(f.fixture.v);
     ended(&f);

@@ -226,44 +226,45 @@ int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version
             return err_wrap(err, "qemu did not greet on its monitor");
     }
     *ret = c->version;
-    return qmp_client_call(ctx, c, "qmp_capabilities", NULL, NULL, NULL, err);
+    return qmp_client_call(ctx, c, "qmp_capabilities", NULL, NULL, err);
 }
 
-static void send_command(struct qmp_client *c, const char *name, uint64_t id,
-                         void (*args)(struct jsw *w, const void *arg), const void *arg)
+/* Copies fd when the one before it was answered. */
+static int take_turn(struct ctx *ctx, struct qmp_client *c, const char *name, int fd, int *ret,
+                     struct err *err)
 {
-    if (args) {
-        struct jsw w;
-        qmp_command_begin(&w, name);
-        args(&w, arg);
-        qmp_command_end(&w, id, &c->unsent);
-    } else {
-        qmp_command_plain(name, id, &c->unsent);
-    }
-    waitq_wake_all(&c->to_send);
+    if (c->stream->fd < 0)
+        return err_set(err, ERR_UNIMPLEMENTED, "qmp %s: this monitor is not a socket", name);
+    while (c->fd_call && !c->broken)
+        if (waitq_wait(ctx, &c->fd_q, "qmp: the descriptor before this one", err) < 0)
+            return err_wrap(err, "qmp %s", name);
+    *ret = fcntl(fd, F_DUPFD_CLOEXEC, 3);
+    return *ret < 0 ? err_sys(err, errno, "qmp %s: file descriptor %d", name, fd) : 0;
 }
 
-/* fd: taken, -1 if there is none. */
-static int call_with(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
-                     void (*args)(struct jsw *w, const void *arg), const void *arg,
-                     struct qmp_message *ret, struct err *err)
+int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
+                       json_t *args, struct qmp_message *ret, struct err *err)
 {
+    AUTO(json_decref) json_t *taken = args;
+    AUTO_FD_LATER int copy = -1;
+
+    if (fd >= 0 && take_turn(ctx, c, name, fd, &copy, err) < 0)
+        return -1;
     struct call call = { .id = ++c->last_id, .name = name };
-    AUTO_FD_LATER int travelling = fd;
     int r = check_usable(c, name, err);
-
     if (r < 0)
         return -1;
     if (c->unsent.len + c->sending > UNSENT_MAX)
         return err_set(err, ERR_EXHAUSTED, "%s: qemu does not read its monitor", name);
     waitq_init(&call.q);
     list_append(&c->calls, &call.node);
-    if (travelling >= 0) {
-        c->fd = TAKE_FD(travelling);
+    if (copy >= 0) {
+        c->fd = TAKE_FD(copy);
         c->fd_at = c->unsent.len;
         c->fd_call = call.id;
     }
-    send_command(c, name, call.id, args, arg);
+    qmp_command(name, taken, call.id, &c->unsent);
+    waitq_wake_all(&c->to_send);
     while (r == 0 && !call.answered && !c->broken)
         r = waitq_wait(ctx, &call.q, name, err);
     list_remove(&call.node);
@@ -277,26 +278,10 @@ static int call_with(struct ctx *ctx, struct qmp_client *c, const char *name, in
     return r;
 }
 
-int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
-                    void (*args)(struct jsw *w, const void *arg), const void *arg,
+int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, json_t *args,
                     struct qmp_message *ret, struct err *err)
 {
-    return call_with(ctx, c, name, -1, args, arg, ret, err);
-}
-
-int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
-                       void (*args)(struct jsw *w, const void *arg), const void *arg,
-                       struct qmp_message *ret, struct err *err)
-{
-    if (c->stream->fd < 0)
-        return err_set(err, ERR_UNIMPLEMENTED, "qmp %s: this monitor is no socket", name);
-    while (c->fd_call && !c->broken)
-        if (waitq_wait(ctx, &c->fd_q, "qmp: the descriptor before this one", err) < 0)
-            return err_wrap(err, "qmp %s", name);
-    int copy = fcntl(fd, F_DUPFD_CLOEXEC, 3);
-    if (copy < 0)
-        return err_sys(err, errno, "qmp %s: file descriptor %d", name, fd);
-    return call_with(ctx, c, name, copy, args, arg, ret, err);
+    return qmp_client_call_fd(ctx, c, name, -1, args, ret, err);
 }
 
 /* --- life --- */

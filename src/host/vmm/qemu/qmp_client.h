@@ -5,12 +5,11 @@
  *
  * Life: new -> connect -> call … -> close -> join -> free. close never waits. */
 #pragma once
+#include "base/json.h"
 #include "base/mem.h"
-#include <stdbool.h>
 
 struct ctx;
 struct err;
-struct jsw;
 struct qmp_client;
 struct qmp_message;
 struct stream;
@@ -31,17 +30,15 @@ struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts);
 /* Waits for the greeting, then leaves the negotiation mode. */
 int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version *ret,
                        struct err *err);
-/* Waits for the answer. args (may be NULL) writes the arguments. An error that QEMU answers is
- * told as it says it. ret (may be NULL) is released by the caller. */
-int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name,
-                    void (*args)(struct jsw *w, const void *arg), const void *arg,
+/* Waits for the answer. args: an object, taken in any case; NULL: the command has none. An error
+ * that QEMU answers is reported in its words. ret (may be NULL) is released by the caller. */
+int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, json_t *args,
                     struct qmp_message *ret, struct err *err);
-/* The same with a file descriptor (borrowed) travelling in front of the command, for add-fd and
+/* The same with a file descriptor (borrowed; -1: none) in front of the command, for add-fd and
  * getfd. QEMU keeps only the last one that came, so such calls go one after the other: this waits
  * until the one before was answered, also when nobody waits for that answer any more. */
 int qmp_client_call_fd(struct ctx *ctx, struct qmp_client *c, const char *name, int fd,
-                       void (*args)(struct jsw *w, const void *arg), const void *arg,
-                       struct qmp_message *ret, struct err *err);
+                       json_t *args, struct qmp_message *ret, struct err *err);
 /* why: static text. Repeatable; the first reason stays. */
 void qmp_client_close(struct qmp_client *c, const char *why);
 /* Until the stream has ended and all that came was handled. Does not close by itself. */

@@ -89,11 +89,6 @@ struct one_call {
     char value[64];
 };
 
-static void add_id(struct jsw *w, const void *arg)
-{
-    jsw_str(w, "id", arg);
-}
-
 static void call_fiber(void *arg)
 {
     struct one_call *o = arg;
@@ -105,8 +100,8 @@ static void call_fiber(void *arg)
     if (connect)
         o->result = qmp_client_connect(&ctx, o->f->c, &v, &o->err);
     else
-        o->result =
-            qmp_client_call(&ctx, o->f->c, o->name, plain ? NULL : add_id, "d0", &reply, &o->err);
+        o->result = qmp_client_call(&ctx, o->f->c, o->name,
+                                    plain ? NULL : json_pack("{ss}", "id", "d0"), &reply, &o->err);
     if (o->result == 0 && connect)
         strcpy(o->value, v.major == 10 && v.minor == 0 && v.micro == 2 ? "10.0.2" : "other");
     else if (o->result == 0 && json_is_string(reply.data))
