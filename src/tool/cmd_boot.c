@@ -46,35 +46,9 @@ static const struct args_opt opts_table[] = {
       1000000, "calls", .hidden = true },
 };
 
-static const struct args_example examples[] = {
-    { "lcow boot --allow-emulation -- uname -a", "one command in a VM of its own" },
-    { "lcow boot", "a shell in a VM; its end is the VM's end" },
-    { "tar c . | lcow boot -- sh -c 'tar t | wc -l'", "stdin and stdout go through" },
-    { "lcow boot --timeline boot.svg -- true", "a picture of where the boot went" },
-    { "lcow boot --repeat 10 --json=boots.json", "boot times, for a program" },
-};
-
-static const struct args_cmd cmd = {
-    .name = "boot",
-    .summary = "Boot a utility VM, run CMD in it, take it down.",
-    .synopsis = "[options] [-- CMD...]",
-    .text =
-        "Without CMD it is a shell. stdin, stdout and stderr are CMD's. The first SIGINT or "
-        "SIGTERM is passed to CMD, the second ends the VM; SIGUSR1 prints what lcow waits for.\n"
-        "\n"
-        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD "
-        "cannot be run, 127 if there is no CMD of that name in the VM, 2 if this command line "
-        "is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .takes_command = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
-
 struct boots {
     struct tool *tool;
-    struct boot_opts opts;
+    struct boot_opts *opts;
     struct image *image;
     char *const *argv;
     bool terminal;
@@ -96,7 +70,7 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
 static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_result *ret)
 {
     struct boot_session s = { .tool = b->tool,
-                              .opts = &b->opts,
+                              .opts = b->opts,
                               .image = b->image,
                               .argv = b->argv,
                               .terminal = b->terminal,
@@ -123,11 +97,11 @@ static void say_failed_write(const char *path, int r)
 
 static int put_timeline(const struct boots *b, const struct boot_result *last)
 {
-    const char *path = b->opts.timeline.value;
+    const char *path = b->opts->timeline.value;
     AUTO(sbuf_release) struct sbuf out = { 0 };
     int r;
 
-    if (!b->opts.timeline.given)
+    if (!b->opts->timeline.given)
         return 0;
     boot_report_timeline(last, path && str_ends(path, ".svg"), &out);
     if (!path) {
@@ -146,22 +120,22 @@ static int put_json(const struct boots *b, const struct boot_result *results, si
     size_t len;
     int r = 0;
 
-    if (!b->opts.json.given)
+    if (!b->opts->json.given)
         return 0;
     jsw_init(&w, JSW_PLAIN);
-    if (b->opts.repeat)
+    if (b->opts->repeat)
         jsw_arr(&w, NULL);
     for (size_t i = 0; i < n; i++)
-        boot_report_json(&results[i], &b->opts, b->image, &w);
-    if (b->opts.repeat)
+        boot_report_json(&results[i], b->opts, b->image, &w);
+    if (b->opts->repeat)
         jsw_end_arr(&w);
     AUTO_FREE char *text = jsw_take(&w, &len);
     AUTO_FREE char *line = str_format("%s\n", text);
 
-    if (b->opts.json.value) {
-        r = file_write(b->opts.json.value, line, len + 1, 0644);
+    if (b->opts->json.value) {
+        r = file_write(b->opts->json.value, line, len + 1, 0644);
         if (r < 0)
-            say_failed_write(b->opts.json.value, r);
+            say_failed_write(b->opts->json.value, r);
         return r;
     }
     /* CMD's last line may lack its end. */
@@ -182,7 +156,7 @@ static bool have_template(struct ctx *ctx, struct boots *b)
                                       .build = b->tool->backend->template_build,
                                       .vmm_new = b->tool->backend->vmm_new,
                                       .guest_new = b->tool->backend->guest_new,
-                                      .allow_emulation = b->opts.allow_emulation,
+                                      .allow_emulation = b->opts->allow_emulation,
                                       .wait = true };
 
     if (template_build(ctx, &t, &info, &made, &err) == 0)
@@ -193,8 +167,8 @@ static bool have_template(struct ctx *ctx, struct boots *b)
 
 static int boot_all(struct ctx *ctx, struct boots *b)
 {
-    size_t half = b->opts.repeat ? b->opts.repeat : 1, n = 0;
-    bool both = b->opts.repeat && !b->opts.cold && b->tool->config.use_template &&
+    size_t half = b->opts->repeat ? b->opts->repeat : 1, n = 0;
+    bool both = b->opts->repeat && !b->opts->cold && b->tool->config.use_template &&
                 b->tool->backend->template_build;
     size_t want = both ? 2 * half : half;
     struct boot_result *results = mem_zalloc(want * sizeof(*results));
@@ -203,13 +177,13 @@ static int boot_all(struct ctx *ctx, struct boots *b)
     while (n < want && !b->signo) {
         if (both && n == half && !have_template(ctx, b))
             break;
-        boot_one(ctx, b, b->opts.cold || (both && n < half), &results[n]);
+        boot_one(ctx, b, b->opts->cold || (both && n < half), &results[n]);
         if (code == 0)
             code = results[n].code;
         n++;
     }
     if (n > 0) {
-        if (b->opts.repeat && !b->opts.json.given) {
+        if (b->opts->repeat && !b->opts->json.given) {
             AUTO(sbuf_release) struct sbuf out = { 0 };
 
             boot_report_repeat(results, n, &out);
@@ -228,42 +202,61 @@ static void choose_command(struct boots *b, const struct args_rest *rest)
 {
     static char *const shell[] = { "/bin/sh", NULL };
 
-    b->terminal = b->opts.terminal;
+    b->terminal = b->opts->terminal;
     if (rest->n > 0) {
         b->argv = rest->argv;
-    } else if (!b->opts.repeat && !b->opts.bench_bridge) {
+    } else if (!b->opts->repeat && !b->opts->bench_bridge) {
         b->argv = shell;
         b->terminal = b->terminal || isatty(STDIN_FILENO);
     }
 }
 
-static int run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGWINCH };
-    struct boots b = { .tool = t };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
+    struct boot_opts *o = t->opts;
+    struct boots b = { .tool = t, .opts = o };
     int code;
 
-    if (!tool_begin(t, &cmd, &b.opts, argv, &rest, &code))
-        return code;
-    if (b.opts.keep && b.opts.repeat)
+    if (o->keep && o->repeat)
         return tool_fail(TOOL_USAGE, "--keep and --repeat exclude each other");
-    b.opts.allow_emulation = b.opts.allow_emulation || t->config.allow_emulation;
-    if (!b.opts.memory_mib)
-        b.opts.memory_mib = t->config.memory_mib;
-    if (!b.opts.cpus)
-        b.opts.cpus = t->config.cpus;
-    choose_command(&b, &rest);
+    o->allow_emulation = o->allow_emulation || t->config.allow_emulation;
+    if (!o->memory_mib)
+        o->memory_mib = t->config.memory_mib;
+    if (!o->cpus)
+        o->cpus = t->config.cpus;
+    choose_command(&b, &t->rest);
     for (size_t i = 0; i < ARRAY_LEN(signals); i++) {
         if (loop_on_signal(t->loop, signals[i], on_signal, &b) < 0)
-            return tool_fail(TOOL_BOOT_FAILED, "cannot watch signal %d", signals[i]);
+            return err_set(err, ERR_UNKNOWN, "cannot watch signal %d", signals[i]);
     }
-    if (image_open(t->config.image_dir, &b.image, &err) < 0)
-        return tool_fail(TOOL_BOOT_FAILED, "%s", err.msg);
+    if (image_open(t->config.image_dir, &b.image, err) < 0)
+        return -1;
     code = boot_all(ctx, &b);
     image_free(b.image);
     return code;
 }
 
-const struct tool_command boot_command = { &cmd, run };
+const struct args_cmd boot_command = {
+    .name = "boot",
+    .summary = "Boot a utility VM, run CMD in it, take it down.",
+    .synopsis = "[options] [-- CMD...]",
+    .text =
+        "Without CMD it is a shell. stdin, stdout and stderr are CMD's. The first SIGINT or "
+        "SIGTERM is passed to CMD, the second ends the VM; SIGUSR1 prints what lcow waits for.\n"
+        "\n"
+        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD "
+        "cannot be run, 127 if there is no CMD of that name in the VM, 2 if this command line "
+        "is wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct boot_opts),
+    .failed = TOOL_BOOT_FAILED,
+    .takes_command = true,
+    .examples = ARGS_EXAMPLES(
+        { "lcow boot --allow-emulation -- uname -a", "one command in a VM of its own" },
+        { "lcow boot", "a shell in a VM; its end is the VM's end" },
+        { "tar c . | lcow boot -- sh -c 'tar t | wc -l'", "stdin and stdout go through" },
+        { "lcow boot --timeline boot.svg -- true", "a picture of where the boot went" },
+        { "lcow boot --repeat 10 --json=boots.json", "boot times, for a program" }),
+    .run = run,
+};

@@ -264,36 +264,13 @@ void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf
 
 /* ------------------------------------------------------------------ timeline */
 
-/* The controller marks the stages in the timeline, too; here they are lines of their own. */
-static void without_stages(const struct timeline *from, struct timeline *to)
-{
-    *to = (struct timeline){ .lost = from->lost };
-    for (unsigned i = 0; i < from->n; i++) {
-        const struct timeline_span *s = &from->spans[i];
-        bool stage = false;
-
-        for (unsigned k = VM_STAGE_NONE + 1; k < VM_STAGE_COUNT; k++)
-            stage = stage || (s->track == TRACK_HOST && s->start == s->end &&
-                              str_eq(s->name, vm_stage_name(k)));
-        if (!stage)
-            to->spans[to->n++] = *s;
-    }
-}
-
 void boot_report_timeline(const struct boot_result *r, bool svg, struct sbuf *out)
 {
-    AUTO_FREE struct timeline *t = mem_new(struct timeline);
-    struct view_stage stages[VM_STAGE_COUNT];
     char title[80], facts[80];
-    struct view v = {
-        .title = title, .facts = facts, .t = t, .origin = r->origin, .stages = stages
+    const struct view v = {
+        .title = title, .facts = facts, .t = &r->timeline, .origin = r->origin
     };
 
-    without_stages(&r->timeline, t);
-    for (unsigned i = VM_STAGE_NONE + 1; i < VM_STAGE_COUNT; i++) {
-        if (r->stage_at[i])
-            stages[v.n_stages++] = (struct view_stage){ vm_stage_name(i), r->stage_at[i] };
-    }
     if (r->stage == VM_STAGE_NEGOTIATED)
         snprintf(title, sizeof(title), "boot %s: ready after %.0f ms", r->id,
                  ms_of(r, r->stage_at[VM_STAGE_NEGOTIATED]));
@@ -302,8 +279,5 @@ void boot_report_timeline(const struct boot_result *r, bool svg, struct sbuf *ou
                  vm_stage_name(r->stage));
     snprintf(facts, sizeof(facts), "QEMU %.30s, %s", r->vmm_version[0] ? r->vmm_version : "?",
              r->emulated ? "emulation (no KVM)" : "KVM");
-    if (svg)
-        view_svg(&v, out);
-    else
-        view_text(&v, out);
+    (svg ? view_svg : view_text)(&v, out);
 }

@@ -7,50 +7,35 @@
 
 #define DOC_MAX 64
 
-static const struct args_example examples[] = {
-    { "lcow completion bash > /usr/share/bash-completion/completions/lcow", "for all users" },
-    { "source <(lcow completion bash)", "in this shell" },
-    { "lcow completion fish > ~/.config/fish/completions/lcow.fish", "the same for fish" },
-};
-static const struct args_cmd cmd = {
-    .name = "completion",
-    .summary = "Print a completion script for bash, zsh or fish.",
-    .synopsis = "bash | zsh | fish",
-    .text = "Exit code: 0; 2 if this command line is wrong.",
-    .takes_words = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
-
 /* ------------------------------------------------------------------ walking the tables */
 
-typedef void visit_fn(struct sbuf *out, const struct tool_command *c);
+typedef void visit_fn(struct sbuf *out, const struct args_cmd *c);
 
 /* Commands, each before its sub-commands. */
 static void each_command(struct sbuf *out, visit_fn *visit)
 {
-    for (const struct tool_command *const *c = tool_commands; *c; c++) {
+    for (const struct args_cmd *const *c = tool_commands; *c; c++) {
         visit(out, *c);
-        for (const struct tool_command *const *s = (*c)->subs; s && *s; s++)
+        for (const struct args_cmd *const *s = (*c)->subs; s && *s; s++)
             visit(out, *s);
     }
 }
 
-static const char *own_name(const struct tool_command *c)
+static const char *own_name(const struct args_cmd *c)
 {
-    const char *blank = strrchr(c->cmd->name, ' ');
+    const char *blank = strrchr(c->name, ' ');
 
-    return blank ? blank + 1 : c->cmd->name;
+    return blank ? blank + 1 : c->name;
 }
 
-static void add_name(struct sbuf *out, const struct tool_command *c)
+static void add_name(struct sbuf *out, const struct args_cmd *c)
 {
-    sbuf_addf(out, " '%s'", c->cmd->name);
+    sbuf_addf(out, " '%s'", c->name);
 }
 
-static void add_pattern(struct sbuf *out, const struct tool_command *c)
+static void add_pattern(struct sbuf *out, const struct args_cmd *c)
 {
-    sbuf_addf(out, " | '%s'", c->cmd->name);
+    sbuf_addf(out, " | '%s'", c->name);
 }
 
 /* The next word is theirs. */
@@ -59,20 +44,20 @@ static bool takes_value(const struct args_opt *o)
     return !o->hidden && (o->kind == ARGS_STR || o->kind == ARGS_NUMBER);
 }
 
-static void add_value_options(struct sbuf *out, const struct args_opt *opts, size_t n)
+static void add_value_options(struct sbuf *out, struct args_opts opts)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (!takes_value(&opts[i]))
+    for (size_t i = 0; i < opts.n; i++) {
+        if (!takes_value(&opts.v[i]))
             continue;
-        sbuf_addf(out, " --%s", opts[i].name);
-        if (opts[i].letter)
-            sbuf_addf(out, " -%c", opts[i].letter);
+        sbuf_addf(out, " --%s", opts.v[i].name);
+        if (opts.v[i].letter)
+            sbuf_addf(out, " -%c", opts.v[i].letter);
     }
 }
 
-static void add_values_of(struct sbuf *out, const struct tool_command *c)
+static void add_values_of(struct sbuf *out, const struct args_cmd *c)
 {
-    add_value_options(out, c->cmd->opts, c->cmd->n_opts);
+    add_value_options(out, c->opts);
 }
 
 /* Every option that takes the next word, for all commands, separated by `between`. */
@@ -80,7 +65,7 @@ static void add_all_values(struct sbuf *out, const char *between)
 {
     AUTO(sbuf_release) struct sbuf words = { 0 };
 
-    add_value_options(&words, tool_global_opts, tool_n_global_opts);
+    add_value_options(&words, tool_global_opts);
     each_command(&words, add_values_of);
     for (const char *at = words.data + 1; *at; at += strcspn(at, " "), at += *at == ' ')
         sbuf_addf(out, "%s%.*s", at == words.data + 1 ? "" : between, (int)strcspn(at, " "), at);
@@ -106,25 +91,25 @@ static void add_doc(struct sbuf *out, const char *doc, const char *quote)
 
 /* ------------------------------------------------------------------ bash */
 
-static void bash_options(struct sbuf *out, const struct args_opt *opts, size_t n)
+static void bash_options(struct sbuf *out, struct args_opts opts)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (!opts[i].hidden)
-            sbuf_addf(out, " --%s", opts[i].name);
+    for (size_t i = 0; i < opts.n; i++) {
+        if (!opts.v[i].hidden)
+            sbuf_addf(out, " --%s", opts.v[i].name);
     }
 }
 
-static void bash_case(struct sbuf *out, const struct tool_command *c)
+static void bash_case(struct sbuf *out, const struct args_cmd *c)
 {
-    sbuf_addf(out, "    '%s') words='", c->cmd->name);
-    for (const struct tool_command *const *s = c->subs; s && *s; s++)
+    sbuf_addf(out, "    '%s') words='", c->name);
+    for (const struct args_cmd *const *s = c->subs; s && *s; s++)
         sbuf_addf(out, "%s ", own_name(*s));
-    if (c->cmd == &cmd)
+    if (c == &completion_command)
         sbuf_adds(out, "bash zsh fish ");
     sbuf_adds(out, "--help");
-    bash_options(out, c->cmd->opts, c->cmd->n_opts);
-    bash_options(out, tool_global_opts, tool_n_global_opts);
-    sbuf_addf(out, "'; files=%d ;;\n", c->cmd->takes_words && c->cmd != &cmd);
+    bash_options(out, c->opts);
+    bash_options(out, tool_global_opts);
+    sbuf_addf(out, "'; files=%d ;;\n", c->takes_words && c != &completion_command);
 }
 
 static void print_bash(struct sbuf *out)
@@ -155,10 +140,10 @@ static void print_bash(struct sbuf *out)
                    "    done\n"
                    "    case $command in\n"
                    "    '') words='");
-    for (const struct tool_command *const *c = tool_commands; *c; c++)
-        sbuf_addf(out, "%s ", (*c)->cmd->name);
+    for (const struct args_cmd *const *c = tool_commands; *c; c++)
+        sbuf_addf(out, "%s ", (*c)->name);
     sbuf_adds(out, "--help --version");
-    bash_options(out, tool_global_opts, tool_n_global_opts);
+    bash_options(out, tool_global_opts);
     sbuf_adds(out, "' ;;\n");
     each_command(out, bash_case);
     sbuf_adds(out, "    esac\n"
@@ -172,35 +157,35 @@ static void print_bash(struct sbuf *out)
 
 /* ------------------------------------------------------------------ zsh */
 
-static void zsh_options(struct sbuf *out, const struct args_opt *opts, size_t n)
+static void zsh_options(struct sbuf *out, struct args_opts opts)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (opts[i].hidden)
+    for (size_t i = 0; i < opts.n; i++) {
+        if (opts.v[i].hidden)
             continue;
-        sbuf_addf(out, "            '--%s:", opts[i].name);
-        add_doc(out, opts[i].doc, "'\\''");
+        sbuf_addf(out, "            '--%s:", opts.v[i].name);
+        add_doc(out, opts.v[i].doc, "'\\''");
         sbuf_adds(out, "'\n");
     }
 }
 
-static void zsh_command(struct sbuf *out, const struct tool_command *c)
+static void zsh_command(struct sbuf *out, const struct args_cmd *c)
 {
     sbuf_addf(out, "            '%s:", own_name(c));
-    add_doc(out, c->cmd->summary, "'\\''");
+    add_doc(out, c->summary, "'\\''");
     sbuf_adds(out, "'\n");
 }
 
-static void zsh_case(struct sbuf *out, const struct tool_command *c)
+static void zsh_case(struct sbuf *out, const struct args_cmd *c)
 {
-    sbuf_addf(out, "    '%s')\n        choices=(\n", c->cmd->name);
-    for (const struct tool_command *const *s = c->subs; s && *s; s++)
+    sbuf_addf(out, "    '%s')\n        choices=(\n", c->name);
+    for (const struct args_cmd *const *s = c->subs; s && *s; s++)
         zsh_command(out, *s);
-    if (c->cmd == &cmd)
+    if (c == &completion_command)
         sbuf_adds(out, "            bash\n            zsh\n            fish\n");
     sbuf_adds(out, "        )\n        options=(\n");
-    zsh_options(out, c->cmd->opts, c->cmd->n_opts);
-    zsh_options(out, tool_global_opts, tool_n_global_opts);
-    sbuf_addf(out, "        )\n        files=%d ;;\n", c->cmd->takes_words && c->cmd != &cmd);
+    zsh_options(out, c->opts);
+    zsh_options(out, tool_global_opts);
+    sbuf_addf(out, "        )\n        files=%d ;;\n", c->takes_words && c != &completion_command);
 }
 
 static void print_zsh(struct sbuf *out)
@@ -229,10 +214,10 @@ static void print_zsh(struct sbuf *out)
                    "    done\n"
                    "    case $command in\n"
                    "    '')\n        choices=(\n");
-    for (const struct tool_command *const *c = tool_commands; *c; c++)
+    for (const struct args_cmd *const *c = tool_commands; *c; c++)
         zsh_command(out, *c);
     sbuf_adds(out, "        )\n        options=(\n            '--version:print the version'\n");
-    zsh_options(out, tool_global_opts, tool_n_global_opts);
+    zsh_options(out, tool_global_opts);
     sbuf_adds(out, "        ) ;;\n");
     each_command(out, zsh_case);
     sbuf_adds(out, "    esac\n"
@@ -246,35 +231,35 @@ static void print_zsh(struct sbuf *out)
 
 /* ------------------------------------------------------------------ fish */
 
-static void fish_options(struct sbuf *out, const char *at, const struct args_opt *opts, size_t n)
+static void fish_options(struct sbuf *out, const char *at, struct args_opts opts)
 {
-    for (size_t i = 0; i < n; i++) {
-        if (opts[i].hidden)
+    for (size_t i = 0; i < opts.n; i++) {
+        if (opts.v[i].hidden)
             continue;
-        sbuf_addf(out, "complete -c lcow -n \"__lcow_at '%s'\" -l %s", at, opts[i].name);
-        if (opts[i].letter)
-            sbuf_addf(out, " -s %c", opts[i].letter);
-        sbuf_addf(out, "%s -d '", takes_value(&opts[i]) ? " -r" : "");
-        add_doc(out, opts[i].doc, "\\'");
+        sbuf_addf(out, "complete -c lcow -n \"__lcow_at '%s'\" -l %s", at, opts.v[i].name);
+        if (opts.v[i].letter)
+            sbuf_addf(out, " -s %c", opts.v[i].letter);
+        sbuf_addf(out, "%s -d '", takes_value(&opts.v[i]) ? " -r" : "");
+        add_doc(out, opts.v[i].doc, "\\'");
         sbuf_adds(out, "'\n");
     }
 }
 
-static void fish_word(struct sbuf *out, const char *at, const struct tool_command *c)
+static void fish_word(struct sbuf *out, const char *at, const struct args_cmd *c)
 {
     sbuf_addf(out, "complete -c lcow -n \"__lcow_at '%s'\" -f -a %s -d '", at, own_name(c));
-    add_doc(out, c->cmd->summary, "\\'");
+    add_doc(out, c->summary, "\\'");
     sbuf_adds(out, "'\n");
 }
 
-static void fish_command(struct sbuf *out, const struct tool_command *c)
+static void fish_command(struct sbuf *out, const struct args_cmd *c)
 {
-    for (const struct tool_command *const *s = c->subs; s && *s; s++)
-        fish_word(out, c->cmd->name, *s);
-    fish_options(out, c->cmd->name, c->cmd->opts, c->cmd->n_opts);
-    fish_options(out, c->cmd->name, tool_global_opts, tool_n_global_opts);
-    if (!c->cmd->takes_words)
-        sbuf_addf(out, "complete -c lcow -n \"__lcow_at '%s'\" -f\n", c->cmd->name);
+    for (const struct args_cmd *const *s = c->subs; s && *s; s++)
+        fish_word(out, c->name, *s);
+    fish_options(out, c->name, c->opts);
+    fish_options(out, c->name, tool_global_opts);
+    if (!c->takes_words)
+        sbuf_addf(out, "complete -c lcow -n \"__lcow_at '%s'\" -f\n", c->name);
 }
 
 static void print_fish(struct sbuf *out)
@@ -309,9 +294,9 @@ static void print_fish(struct sbuf *out)
                    "end\n"
                    "complete -c lcow -l help -s h -d 'print the help'\n"
                    "complete -c lcow -n \"__lcow_at ''\" -f -l version -d 'print the version'\n");
-    for (const struct tool_command *const *c = tool_commands; *c; c++)
+    for (const struct args_cmd *const *c = tool_commands; *c; c++)
         fish_word(out, "", *c);
-    fish_options(out, "", tool_global_opts, tool_n_global_opts);
+    fish_options(out, "", tool_global_opts);
     each_command(out, fish_command);
     sbuf_adds(out, "complete -c lcow -n \"__lcow_at completion\" -f -a 'bash zsh fish'\n");
 }
@@ -334,20 +319,24 @@ bool completion_print(const char *shell, struct sbuf *out)
     return false;
 }
 
-static int run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-    struct args_rest rest;
-    int code;
-
-    (void)ctx;
-    if (!tool_begin_bare(t, &cmd, NULL, argv, &rest, &code))
-        return code;
-    if (rest.n != 1 || !completion_print(rest.argv[0], &out))
+    if (t->rest.n != 1 || !completion_print(t->rest.argv[0], &t->out))
         return tool_fail(TOOL_USAGE,
                          "which shell? bash, zsh or fish (see: lcow completion --help)");
-    tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }
 
-const struct tool_command completion_command = { &cmd, run };
+const struct args_cmd completion_command = {
+    .name = "completion",
+    .summary = "Print a completion script for bash, zsh or fish.",
+    .synopsis = "bash | zsh | fish",
+    .text = "Exit code: 0; 2 if this command line is wrong.",
+    .takes_words = true,
+    .examples = ARGS_EXAMPLES(
+        { "lcow completion bash > /usr/share/bash-completion/completions/lcow", "for all users" },
+        { "source <(lcow completion bash)", "in this shell" },
+        { "lcow completion fish > ~/.config/fish/completions/lcow.fish", "the same for fish" }),
+    .bare = true,
+    .run = run,
+};

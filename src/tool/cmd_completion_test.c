@@ -27,14 +27,14 @@ TEST(every_command_and_option_is_in_every_script)
     for (size_t i = 0; i < ARRAY_LEN(shells); i++) {
         AUTO_FREE char *text = script(shells[i]);
 
-        for (const struct tool_command *const *c = tool_commands; *c; c++) {
-            const struct tool_command *const *s = (*c)->subs;
+        for (const struct args_cmd *const *c = tool_commands; *c; c++) {
+            const struct args_cmd *const *s = (*c)->subs;
 
-            ASSERT_HAS(text, (*c)->cmd->name);
+            ASSERT_HAS(text, (*c)->name);
             for (; s && *s; s++)
-                ASSERT_HAS(text, (*s)->cmd->name);
-            for (size_t n = 0; n < (*c)->cmd->n_opts; n++) {
-                const struct args_opt *o = &(*c)->cmd->opts[n];
+                ASSERT_HAS(text, (*s)->name);
+            for (size_t n = 0; n < (*c)->opts.n; n++) {
+                const struct args_opt *o = &(*c)->opts.v[n];
                 AUTO_FREE char *name = str_format(i == 2 ? "-l %s" : "--%s", o->name);
 
                 if (!o->hidden)

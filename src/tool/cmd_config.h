@@ -6,7 +6,7 @@
 
 struct sbuf;
 
-extern const struct tool_command config_check_command, config_containerd_command,
+extern const struct args_cmd config_check_command, config_containerd_command,
     config_runtimeclass_command;
 
 /* What containerd's configuration needs so that it knows the runtime. */

@@ -22,31 +22,11 @@ static const struct args_opt table[] = {
     { "json", 0, ARGS_FLAG, NULL, offsetof(struct check_opts, json),
       "print one JSON object on stdout instead" },
 };
-static const struct args_example examples[] = {
-    { "lcow config check", "the configuration in effect" },
-    { "lcow config check new.conf", "a file, before it is put in place" },
-};
-static const struct args_cmd cmd = {
-    .name = "config check",
-    .summary = "Find everything that is wrong with the configuration.",
-    .synopsis = "[options] [FILE…]",
-    .text = "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of "
-            "the defaults. Errors name file, line, key, value and what is allowed; then QEMU, the "
-            "guest image and the directories are looked for on this machine.\n"
-            "\n"
-            "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is "
-            "wrong.",
-    .opts = table,
-    .n_opts = ARRAY_LEN(table),
-    .takes_words = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 struct check {
     struct ctx *ctx;
     struct tool *tool;
-    struct check_opts opts;
+    const struct check_opts *opts;
     struct strv errors, warnings;
 };
 
@@ -69,9 +49,7 @@ static void ask_doctor(struct check *k)
                       d.now.text.data, d.now.fix.data);
         }
     }
-    sbuf_release(&d.now.text);
-    sbuf_release(&d.now.fix);
-    free(d.qemu);
+    doctor_release(&d);
 }
 
 /* It, or the nearest parent that exists, must be a directory that can be written. */
@@ -157,7 +135,7 @@ static void check_one(struct check *k, const char *file)
         strv_add(&k->errors, report.errors.v[i]);
     check_annotations(k);
     check_devices(k);
-    if (!k->opts.syntax)
+    if (!k->opts->syntax)
         check_machine(k);
 }
 
@@ -167,21 +145,6 @@ static void list(struct jsw *w, const char *key, const struct strv *l)
     for (size_t i = 0; i < l->n; i++)
         jsw_str(w, NULL, l->v[i]);
     jsw_end_arr(w);
-}
-
-static void print_json(const struct check *k)
-{
-    struct jsw w;
-
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    list(&w, "errors", &k->errors);
-    list(&w, "warnings", &k->warnings);
-    jsw_end_obj(&w);
-
-    AUTO_FREE char *text = jsw_take(&w, NULL), *line = str_format("%s\n", text);
-
-    tool_print(STDOUT_FILENO, line);
 }
 
 static void add_lines(struct sbuf *out, const char *what, const struct strv *l)
@@ -195,37 +158,48 @@ static void add_lines(struct sbuf *out, const char *what, const struct strv *l)
     }
 }
 
-static void print_text(const struct check *k)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    add_lines(&out, "error", &k->errors);
-    add_lines(&out, "warning", &k->warnings);
-    sbuf_addf(&out, "%zu error%s, %zu warning%s\n", k->errors.n, k->errors.n == 1 ? "" : "s",
-              k->warnings.n, k->warnings.n == 1 ? "" : "s");
-    tool_print(STDOUT_FILENO, out.data);
-}
-
-static int run(struct ctx *ctx, struct tool *t, char **argv)
-{
-    struct check k = { .ctx = ctx, .tool = t };
-    struct args_rest rest;
+    struct check k = { .ctx = ctx, .tool = t, .opts = t->opts };
     int code;
 
-    if (!tool_begin_bare(t, &cmd, &k.opts, argv, &rest, &code))
-        return code;
-    if (rest.n == 0)
+    if (t->rest.n == 0)
         check_one(&k, NULL);
-    for (int i = 0; i < rest.n; i++)
-        check_one(&k, rest.argv[i]);
-    if (k.opts.json)
-        print_json(&k);
-    else
-        print_text(&k);
+    for (int i = 0; i < t->rest.n; i++)
+        check_one(&k, t->rest.argv[i]);
+    if (k.opts->json) {
+        jsw_obj(&t->json, NULL);
+        list(&t->json, "errors", &k.errors);
+        list(&t->json, "warnings", &k.warnings);
+        jsw_end_obj(&t->json);
+    } else {
+        add_lines(&t->out, "error", &k.errors);
+        add_lines(&t->out, "warning", &k.warnings);
+        sbuf_addf(&t->out, "%zu error%s, %zu warning%s\n", k.errors.n, k.errors.n == 1 ? "" : "s",
+                  k.warnings.n, k.warnings.n == 1 ? "" : "s");
+    }
     code = k.errors.n > 0 ? TOOL_FAILED : TOOL_OK;
     strv_release(&k.errors);
     strv_release(&k.warnings);
     return code;
 }
 
-const struct tool_command config_check_command = { &cmd, run };
+const struct args_cmd config_check_command = {
+    .name = "config check",
+    .summary = "Find everything that is wrong with the configuration.",
+    .synopsis = "[options] [FILE…]",
+    .text = "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of "
+            "the defaults. Errors name file, line, key, value and what is allowed; then QEMU, the "
+            "guest image and the directories are looked for on this machine.\n"
+            "\n"
+            "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is "
+            "wrong.",
+    .opts = ARGS_TABLE(table),
+    .opts_size = sizeof(struct check_opts),
+    .takes_words = true,
+    .examples =
+        ARGS_EXAMPLES({ "lcow config check", "the configuration in effect" },
+                      { "lcow config check new.conf", "a file, before it is put in place" }),
+    .bare = true,
+    .run = run,
+};

@@ -12,7 +12,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define SHIM_NAME "containerd-shim-lcow-v2"
@@ -31,26 +30,6 @@ static const struct args_opt table[] = {
       "ask this program for its version instead of the one in PATH" },
     { "version", 0, ARGS_STR, "X.Y", offsetof(struct containerd_opts, version),
       "ask nobody: print it for this version" },
-};
-static const struct args_example examples[] = {
-    { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
-    { "lcow config containerd --version 1.7", "for another one" },
-};
-static const struct args_cmd cmd = {
-    .name = "config containerd",
-    .summary = "Print what containerd's configuration needs, for the containerd found.",
-    .synopsis = "[options]",
-    .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
-            "there; then containerd is restarted. Its lists of annotations have the names that the "
-            "configuration of lcow allows: print it again after a change of allow_annotations or "
-            "allow_devices.\n"
-            "\n"
-            "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
-            "line or the configuration is wrong.",
-    .opts = table,
-    .n_opts = ARRAY_LEN(table),
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
 };
 
 static bool at_least(struct doctor_version v, unsigned major, unsigned minor)
@@ -241,47 +220,30 @@ static int ask(struct ctx *ctx, const char *program, struct doctor_version *ret)
                          "%s: install containerd (Debian: apt install containerd), name it with "
                          "--containerd PATH, or say --version X.Y",
                          err.msg);
-    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0 || !doctor_parse_version(text, ret))
+    if (status != 0 || !doctor_parse_version(text, ret))
         return tool_fail(TOOL_FAILED, "%s --version tells no version: %.80s", program, text);
     return TOOL_OK;
 }
 
-static int find_version(struct ctx *ctx, const struct containerd_opts *o,
-                        struct doctor_version *ret)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    if (o->version && o->containerd)
-        return tool_fail(TOOL_USAGE, "--containerd and --version exclude each other");
-    if (o->version && !doctor_parse_version(o->version, ret))
-        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", o->version);
-    if (!o->version) {
-        int code = ask(ctx, o->containerd ? o->containerd : "containerd", ret);
-
-        if (code != TOOL_OK)
-            return code;
-    }
-    if (!at_least(*ret, 1, 6))
-        return tool_fail(TOOL_FAILED, "containerd %u.%u is too old: 1.6 is the oldest that works",
-                         ret->major, ret->minor);
-    return TOOL_OK;
-}
-
-static int run(struct ctx *ctx, struct tool *t, char **argv)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
     AUTO_FREE char *shim = NULL, *toml = NULL;
-    struct containerd_opts opts = { 0 };
-    size_t len;
+    const struct containerd_opts *o = t->opts;
     const char *config = getenv(CONFIG_ENV);
     struct stanza s = { 0 };
-    struct args_rest rest;
-    int code;
+    size_t len;
 
-    if (!tool_begin(t, &cmd, &opts, argv, &rest, &code))
-        return code;
-    code = find_version(ctx, &opts, &s.containerd);
-    if (code != TOOL_OK)
-        return code;
-    if (!opts.version && file_read_all(CONTAINERD_CONFIG, CONTAINERD_CONFIG_MAX, &toml, &len) == 0)
+    if (o->version && o->containerd)
+        return tool_fail(TOOL_USAGE, "--containerd and --version exclude each other");
+    if (o->version && !doctor_parse_version(o->version, &s.containerd))
+        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", o->version);
+    if (!o->version && ask(ctx, o->containerd ? o->containerd : "containerd", &s.containerd) != 0)
+        return TOOL_FAILED;
+    if (!at_least(s.containerd, 1, 6))
+        return err_set(err, ERR_INVALID,
+                       "containerd %u.%u is too old: 1.6 is the oldest that works",
+                       s.containerd.major, s.containerd.minor);
+    if (!o->version && file_read_all(CONTAINERD_CONFIG, CONTAINERD_CONFIG_MAX, &toml, &len) == 0)
         stanza_read(toml, &s);
     shim = shim_elsewhere();
     s.shim_path = shim;
@@ -290,10 +252,26 @@ static int run(struct ctx *ctx, struct tool *t, char **argv)
                                         : CONFIG_PATH;
     s.config_exists = access(s.config_path, F_OK) == 0;
     annotations_taken(&t->config, &s.annotations);
-    stanza_print(&s, &out);
+    stanza_print(&s, &t->out);
     strv_release(&s.annotations);
-    tool_print(STDOUT_FILENO, out.data);
     return TOOL_OK;
 }
 
-const struct tool_command config_containerd_command = { &cmd, run };
+const struct args_cmd config_containerd_command = {
+    .name = "config containerd",
+    .summary = "Print what containerd's configuration needs, for the containerd found.",
+    .synopsis = "[options]",
+    .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
+            "there; then containerd is restarted. Its lists of annotations have the names that the "
+            "configuration of lcow allows: print it again after a change of allow_annotations or "
+            "allow_devices.\n"
+            "\n"
+            "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
+            "line or the configuration is wrong.",
+    .opts = ARGS_TABLE(table),
+    .opts_size = sizeof(struct containerd_opts),
+    .examples = ARGS_EXAMPLES(
+        { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
+        { "lcow config containerd --version 1.7", "for another one" }),
+    .run = run,
+};

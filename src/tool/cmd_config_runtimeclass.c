@@ -17,22 +17,6 @@
 #define ROUND_MIB 8
 #define KIB_PER_MIB 1024
 
-static const struct args_example examples[] = {
-    { "lcow config runtimeclass | kubectl apply -f -", "make the RuntimeClass" },
-};
-static const struct args_cmd cmd = {
-    .name = "config runtimeclass",
-    .summary = "Print the RuntimeClass for Kubernetes, with the overhead of a pod on this host.",
-    .synopsis = "",
-    .text = "The overhead is overhead_mib of the configuration, for the guest's kernel and agent, "
-            "and QEMU's own memory: the most of any VM that runs now (root sees them), or a "
-            "cautious figure if none does.\n"
-            "\n"
-            "Exit code: 0; 2 if the configuration or this command line is wrong.",
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
-
 uint64_t runtimeclass_own_kib(const char *smaps)
 {
     uint64_t sum = 0;
@@ -112,21 +96,25 @@ void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out)
               sum);
 }
 
-static int run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-    struct runtimeclass r = { 0 };
-    struct args_rest rest;
-    int code;
+    struct runtimeclass r = { .guest_mib = t->config.overhead_mib };
 
-    (void)ctx;
-    if (!tool_begin(t, &cmd, NULL, argv, &rest, &code))
-        return code;
-    r.guest_mib = t->config.overhead_mib;
     runtimeclass_measure(&t->config, &r);
-    runtimeclass_print(&r, &out);
-    tool_print(STDOUT_FILENO, out.data);
+    runtimeclass_print(&r, &t->out);
     return TOOL_OK;
 }
 
-const struct tool_command config_runtimeclass_command = { &cmd, run };
+const struct args_cmd config_runtimeclass_command = {
+    .name = "config runtimeclass",
+    .summary = "Print the RuntimeClass for Kubernetes, with the overhead of a pod on this host.",
+    .synopsis = "",
+    .text = "The overhead is overhead_mib of the configuration, for the guest's kernel and agent, "
+            "and QEMU's own memory: the most of any VM that runs now (root sees them), or a "
+            "cautious figure if none does.\n"
+            "\n"
+            "Exit code: 0; 2 if the configuration or this command line is wrong.",
+    .examples =
+        ARGS_EXAMPLES({ "lcow config runtimeclass | kubectl apply -f -", "make the RuntimeClass" }),
+    .run = run,
+};

@@ -26,24 +26,6 @@
 #define TAR_LIMIT (60 * NS_PER_S) /* for our own tar, behind the VM's */
 #define STALL_S 30                /* a tar that waits for a FIFO or a dead file system */
 
-static const struct args_example examples[] = {
-    { "lcow cp 77b01:/var/log/app.log .", "out of a container" },
-    { "lcow cp ./fix.conf 77b01:/etc/app/", "into one" },
-};
-static const struct args_cmd cmd = {
-    .name = "cp",
-    .summary = "Copy files between the host and a container.",
-    .synopsis = "ID:PATH PATH | PATH ID:PATH",
-    .text =
-        "PATH in a container is absolute. If the target is a directory, the copy goes into it. "
-        "The container needs no tools of its own. A copy that makes no progress for 30 s fails.\n"
-        "\n"
-        "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
-    .takes_words = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
-
 /* "$1": the container's first process. Names never become part of a script. */
 static const char script_out[] =
     "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
@@ -72,7 +54,7 @@ static void parse_end(const char *word, struct end *ret)
     }
 }
 
-/* The container's first process, as the VM numbers it. */
+/* A connection to its shim, and the container's first process as the VM numbers it. */
 static int find_container(struct ctx *ctx, struct tool *t, const char *word,
                           struct rpc_client **ret_client, char **ret_pid, struct err *err)
 {
@@ -80,35 +62,28 @@ static int find_container(struct ctx *ctx, struct tool *t, const char *word,
     const struct shim *s;
     const char *container;
 
-    if (shims_list(t->config.run_root, &shims, err) < 0)
-        return -1;
-    shims_ask(ctx, &shims);
-    if (shims_find(&shims, word, &s, &container, err) < 0)
+    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
+        shims_find(&shims, word, &s, &container, err) < 0)
         return -1;
     if (!s->doc)
         return err_set(err, ERR_UNAVAILABLE, "%s/%s: %s", s->ns, s->id, s->why.msg);
 
     const json_t *c = shims_container(s, container ? container : s->id);
-    int64_t pid = json_integer_value(json_object_get(c, "guest_pid"));
+    uint64_t pid = doc_number(c, "guest_pid");
 
     if (!c)
         return err_set(err, ERR_NOT_FOUND,
                        "%s is a VM without a container of that name; see: lcow ps", word);
-    if (pid <= 0 || json_object_get(c, "exited_ns"))
+    if (pid == 0 || json_object_get(c, "exited_ns"))
         return err_set(err, ERR_STATE, "container %s does not run", word);
-    *ret_pid = str_format("%" PRId64, pid);
+    *ret_pid = str_format("%" PRIu64, pid);
     return shim_connect(ctx, s, ret_client, err);
 }
 
 /* ---- our own tar */
 
-struct tar {
-    struct child *child;
-    int ours; /* the pipe's end that is not tar's */
-};
-
-static int start_tar(struct ctx *ctx, const char *const *argv, bool reads, struct tar *ret,
-                     struct err *err)
+static int start_tar(struct ctx *ctx, const char *const *argv, bool reads, struct child **ret,
+                     int *ret_ours, struct err *err)
 {
     AUTO_FD int r = -1, w = -1;
     int p[2];
@@ -122,28 +97,14 @@ static int start_tar(struct ctx *ctx, const char *const *argv, bool reads, struc
         .argv = argv, .fds = fds, .n_fds = ARRAY_LEN(fds), .die_with_us = true
     };
 
-    if (child_spawn(ctx, &opts, &ret->child, err) < 0)
+    if (child_spawn(ctx, &opts, ret, err) < 0)
         return -1;
-    ret->ours = reads ? TAKE_FD(w) : TAKE_FD(r);
+    *ret_ours = reads ? TAKE_FD(w) : TAKE_FD(r);
     return 0;
 }
 
-static int end_tar(struct ctx *ctx, struct tar *t, struct err *err)
-{
-    struct ctx limited = ctx_with_timeout(ctx, TAR_LIMIT);
-    int status = 0;
-
-    fd_close(TAKE_FD(t->ours));
-    if (child_wait(&limited, t->child, &status, err) < 0)
-        return -1;
-    return status == 0 ? 0
-                       : err_set(err, ERR_UNKNOWN, "tar on this host failed (status 0x%x)", status);
-}
-
-/* ---- both directions */
-
-static int run_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client, char *const *argv,
-                     int in, int out, struct err *err)
+static int run_in_vm(struct ctx *ctx, struct rpc_client *client, char *const *argv, int in, int out,
+                     struct err *err)
 {
     const struct exec_what what = { .argv = argv,
                                     .fds = { in, out, STDERR_FILENO },
@@ -160,13 +121,34 @@ static int run_in_vm(struct ctx *ctx, struct tool *t, struct rpc_client *client,
     return code == 0 ? 0 : err_set(err, ERR_UNKNOWN, "it failed in the VM (status %d)", code);
 }
 
-static int copy_in(struct ctx *ctx, struct tool *t, struct rpc_client *client, const char *pid,
-                   const char *from, const char *to, struct err *err)
+/* One tar's output is the other one's input. */
+static int run_both(struct ctx *ctx, struct rpc_client *client, const char *const *local,
+                    bool local_reads, char *const *remote, struct err *err)
+{
+    AUTO(child_free) struct child *tar = NULL;
+    AUTO_FD int null = open("/dev/null", O_RDWR | O_CLOEXEC), ours = -1;
+    int status = 0;
+
+    if (start_tar(ctx, local, local_reads, &tar, &ours, err) < 0 ||
+        run_in_vm(ctx, client, remote, local_reads ? null : ours, local_reads ? ours : null, err) <
+            0)
+        return -1;
+
+    struct ctx limited = ctx_with_timeout(ctx, TAR_LIMIT);
+
+    fd_close(TAKE_FD(ours));
+    if (child_wait(&limited, tar, &status, err) < 0)
+        return -1;
+    return status == 0 ? 0
+                       : err_set(err, ERR_UNKNOWN, "tar on this host failed (status 0x%x)", status);
+}
+
+/* ---- both directions */
+
+static int copy_in(struct ctx *ctx, struct rpc_client *client, const char *pid, const char *from,
+                   const char *to, struct err *err)
 {
     AUTO_FREE char *real = realpath(from, NULL), *a = str_dup(real), *b = str_dup(real);
-    AUTO_FD int null = open("/dev/null", O_WRONLY | O_CLOEXEC);
-    struct tar tar = { .ours = -1 };
-    int r;
 
     if (!real)
         return err_sys(err, errno, "%s", from);
@@ -176,14 +158,7 @@ static int copy_in(struct ctx *ctx, struct tool *t, struct rpc_client *client, c
     char *const remote[] = { "sh",        "-c",       (char *)script_in, "cp",
                              (char *)pid, (char *)to, (char *)name,      NULL };
 
-    r = start_tar(ctx, local, false, &tar, err);
-    if (r == 0)
-        r = run_in_vm(ctx, t, client, remote, tar.ours, null, err);
-    if (r == 0)
-        r = end_tar(ctx, &tar, err);
-    fd_close(tar.ours);
-    child_free(tar.child);
-    return r;
+    return run_both(ctx, client, local, false, remote, err);
 }
 
 /* Where the copy goes: into `to` if that is a directory. Caller frees. */
@@ -196,35 +171,13 @@ static char *target_of(const char *to, const char *name)
     return str_dup(to);
 }
 
-static int receive(struct ctx *ctx, struct tool *t, struct rpc_client *client, const char *pid,
-                   const char *from, const char *dir, struct err *err)
-{
-    AUTO_FD int null = open("/dev/null", O_RDONLY | O_CLOEXEC);
-    const char *const local[] = {
-        "tar", "-C", dir, "-xf", "-", "--no-same-owner", "--no-same-permissions", NULL
-    };
-    char *const remote[] = {
-        "sh", "-c", (char *)script_out, "cp", (char *)pid, (char *)from, NULL
-    };
-    struct tar tar = { .ours = -1 };
-    int r = start_tar(ctx, local, true, &tar, err);
-
-    if (r == 0)
-        r = run_in_vm(ctx, t, client, remote, null, tar.ours, err);
-    if (r == 0)
-        r = end_tar(ctx, &tar, err);
-    fd_close(tar.ours);
-    child_free(tar.child);
-    return r;
-}
-
 static int is_node(const char *path, const struct stat *st, int type, struct FTW *at)
 {
     return type == FTW_NS || S_ISCHR(st->st_mode) || S_ISBLK(st->st_mode);
 }
 
-static int copy_out(struct ctx *ctx, struct tool *t, struct rpc_client *client, const char *pid,
-                    const char *from, const char *to, struct err *err)
+static int copy_out(struct ctx *ctx, struct rpc_client *client, const char *pid, const char *from,
+                    const char *to, struct err *err)
 {
     AUTO_FREE char *copy = str_dup(from);
     const char *name = basename(copy);
@@ -236,8 +189,14 @@ static int copy_out(struct ctx *ctx, struct tool *t, struct rpc_client *client, 
         return err_sys(err, errno, "make a directory beside %s", target);
 
     AUTO_FREE char *arrived = str_format("%s/%s", dir, name);
+    const char *const local[] = {
+        "tar", "-C", dir, "-xf", "-", "--no-same-owner", "--no-same-permissions", NULL
+    };
+    char *const remote[] = {
+        "sh", "-c", (char *)script_out, "cp", (char *)pid, (char *)from, NULL
+    };
 
-    r = receive(ctx, t, client, pid, from, dir, err);
+    r = run_both(ctx, client, local, true, remote, err);
     if (r == 0 && access(arrived, F_OK) == 0 && nftw(arrived, is_node, 16, FTW_PHYS) != 0)
         r = err_set(err, ERR_INVALID, "%s is or has a device: not copied", from);
     if (r == 0 && rename(arrived, target) < 0)
@@ -246,31 +205,39 @@ static int copy_out(struct ctx *ctx, struct tool *t, struct rpc_client *client, 
     return r;
 }
 
-static int cp_run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(rpc_client_free) struct rpc_client *client = NULL;
     AUTO_FREE char *pid = NULL;
     struct end from = { 0 }, to = { 0 };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
+    int r;
 
-    if (!tool_begin(t, &cmd, NULL, argv, &rest, &code))
-        return code;
-    if (rest.n == 2) {
-        parse_end(rest.argv[0], &from);
-        parse_end(rest.argv[1], &to);
+    if (t->rest.n == 2) {
+        parse_end(t->rest.argv[0], &from);
+        parse_end(t->rest.argv[1], &to);
     }
-    if (rest.n != 2 || !from.id == !to.id || (from.id ? from.path : to.path)[0] != '/') {
-        code = tool_fail(TOOL_USAGE, "cp needs ID:/PATH and a path of the host, in either order");
-    } else if (find_container(ctx, t, from.id ? from.id : to.id, &client, &pid, &err) < 0 ||
-               (from.id ? copy_out(ctx, t, client, pid, from.path, to.path, &err)
-                        : copy_in(ctx, t, client, pid, from.path, to.path, &err)) < 0) {
-        code = tool_fail(TOOL_FAILED, "%s", err.msg);
-    }
+    if (t->rest.n != 2 || !from.id == !to.id || (from.id ? from.path : to.path)[0] != '/')
+        r = tool_fail(TOOL_USAGE, "cp needs ID:/PATH and a path of the host, in either order");
+    else
+        r = find_container(ctx, t, from.id ? from.id : to.id, &client, &pid, err);
+    if (r == 0)
+        r = (from.id ? copy_out : copy_in)(ctx, client, pid, from.path, to.path, err);
     free(from.id);
     free(to.id);
-    return code;
+    return r;
 }
 
-const struct tool_command cp_command = { .cmd = &cmd, .run = cp_run };
+const struct args_cmd cp_command = {
+    .name = "cp",
+    .summary = "Copy files between the host and a container.",
+    .synopsis = "ID:PATH PATH | PATH ID:PATH",
+    .text =
+        "PATH in a container is absolute. If the target is a directory, the copy goes into it. "
+        "The container needs no tools of its own. A copy that makes no progress for 30 s fails.\n"
+        "\n"
+        "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
+    .takes_words = true,
+    .examples = ARGS_EXAMPLES({ "lcow cp 77b01:/var/log/app.log .", "out of a container" },
+                              { "lcow cp ./fix.conf 77b01:/etc/app/", "into one" }),
+    .run = run,
+};

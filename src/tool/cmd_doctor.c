@@ -16,24 +16,6 @@ static const struct args_opt opts_table[] = {
     { "retest", 0, ARGS_FLAG, NULL, offsetof(struct doctor_opts, retest),
       "forget what is known of KVM since the host started, and boot a short VM with it now" },
 };
-static const struct args_example examples[] = {
-    { "lcow doctor", "look at everything" },
-    { "lcow doctor --json", "the same for a program" },
-    { "lcow doctor --retest", "KVM failed once: does it work now?" },
-};
-static const struct args_cmd cmd = {
-    .name = "doctor",
-    .summary = "Check what VMs need from this machine; say what fixes it.",
-    .synopsis = "[options]",
-    .text = "Each line is ok, warning or failed, followed by what fixes it.\n"
-            "\n"
-            "Exit code: 0; 1 if a check failed (warnings are fine); 2 if this command line is "
-            "wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 static const char *const status_names[] = { "ok", "warning", "failed" };
 static const char *const colours[] = { "\033[32m", "\033[33m", "\033[31m" };
@@ -52,9 +34,16 @@ void doctor_say(struct doctor *d, enum doctor_status status, const char *fix, co
         sbuf_adds(&d->now.fix, fix);
 }
 
+void doctor_release(struct doctor *d)
+{
+    sbuf_release(&d->now.text);
+    sbuf_release(&d->now.fix);
+    free(d->qemu);
+}
+
 struct report {
-    bool json, colour;
-    struct jsw w;
+    bool colour;
+    struct jsw *w; /* NULL: for people */
     size_t count[3];
 };
 
@@ -63,13 +52,13 @@ static void show(struct report *r, const struct doctor_check *check, const struc
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
     r->count[f->status]++;
-    if (r->json) {
-        jsw_obj(&r->w, NULL);
-        jsw_str(&r->w, "name", check->name);
-        jsw_str(&r->w, "status", status_names[f->status]);
-        jsw_str(&r->w, "detail", f->text.data);
-        jsw_str(&r->w, "fix", f->fix.len > 0 ? f->fix.data : NULL);
-        jsw_end_obj(&r->w);
+    if (r->w) {
+        jsw_obj(r->w, NULL);
+        jsw_str(r->w, "name", check->name);
+        jsw_str(r->w, "status", status_names[f->status]);
+        jsw_str(r->w, "detail", f->text.data);
+        jsw_str(r->w, "fix", f->fix.len > 0 ? f->fix.data : NULL);
+        jsw_end_obj(r->w);
         return;
     }
     sbuf_addf(&out, "%s%-7s%s  %-12s ", r->colour ? colours[f->status] : "",
@@ -88,21 +77,16 @@ static void show(struct report *r, const struct doctor_check *check, const struc
 
 static void finish(struct report *r)
 {
-    if (r->json) {
-        jsw_end_arr(&r->w);
-        jsw_u64(&r->w, "ok", r->count[DOCTOR_OK]);
-        jsw_u64(&r->w, "warnings", r->count[DOCTOR_WARNING]);
-        jsw_u64(&r->w, "failed", r->count[DOCTOR_FAILED]);
-        jsw_end_obj(&r->w);
-        AUTO_FREE char *text = jsw_take(&r->w, NULL), *line = str_format("%s\n", text);
-
-        tool_print(STDOUT_FILENO, line);
+    if (!r->w) {
+        tool_printf(STDOUT_FILENO, "\n%zu ok, %zu warnings, %zu failed\n", r->count[DOCTOR_OK],
+                    r->count[DOCTOR_WARNING], r->count[DOCTOR_FAILED]);
         return;
     }
-    AUTO_FREE char *line = str_format("\n%zu ok, %zu warnings, %zu failed\n", r->count[DOCTOR_OK],
-                                      r->count[DOCTOR_WARNING], r->count[DOCTOR_FAILED]);
-
-    tool_print(STDOUT_FILENO, line);
+    jsw_end_arr(r->w);
+    jsw_u64(r->w, "ok", r->count[DOCTOR_OK]);
+    jsw_u64(r->w, "warnings", r->count[DOCTOR_WARNING]);
+    jsw_u64(r->w, "failed", r->count[DOCTOR_FAILED]);
+    jsw_end_obj(r->w);
 }
 
 static void run_checks(struct ctx *ctx, struct doctor *d, struct report *r,
@@ -115,32 +99,37 @@ static void run_checks(struct ctx *ctx, struct doctor *d, struct report *r,
     }
 }
 
-static int run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    struct doctor d = { .tool = t };
-    struct doctor_opts opts = { 0 };
+    const struct doctor_opts *o = t->opts;
+    struct doctor d = { .tool = t, .retest = o->retest };
     const char *no_color = getenv("NO_COLOR");
-    struct report r = { 0 };
-    struct args_rest rest;
-    int code;
+    struct report r = { .colour = term_is(STDOUT_FILENO) && !(no_color && *no_color) };
 
-    if (!tool_begin(t, &cmd, &opts, argv, &rest, &code))
-        return code;
-    r.json = opts.json;
-    d.retest = opts.retest;
-    r.colour = term_is(STDOUT_FILENO) && !(no_color && *no_color);
-    if (r.json) {
-        jsw_init(&r.w, JSW_PLAIN);
-        jsw_obj(&r.w, NULL);
-        jsw_arr(&r.w, "checks");
+    if (o->json) {
+        r.w = &t->json;
+        jsw_obj(r.w, NULL);
+        jsw_arr(r.w, "checks");
     }
     run_checks(ctx, &d, &r, doctor_vm_checks, doctor_n_vm_checks);
     run_checks(ctx, &d, &r, doctor_host_checks, doctor_n_host_checks);
     finish(&r);
-    sbuf_release(&d.now.text);
-    sbuf_release(&d.now.fix);
-    free(d.qemu);
+    doctor_release(&d);
     return r.count[DOCTOR_FAILED] > 0 ? TOOL_FAILED : TOOL_OK;
 }
 
-const struct tool_command doctor_command = { &cmd, run };
+const struct args_cmd doctor_command = {
+    .name = "doctor",
+    .summary = "Check what VMs need from this machine; say what fixes it.",
+    .synopsis = "[options]",
+    .text = "Each line is ok, warning or failed, followed by what fixes it.\n"
+            "\n"
+            "Exit code: 0; 1 if a check failed (warnings are fine); 2 if this command line is "
+            "wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct doctor_opts),
+    .examples = ARGS_EXAMPLES({ "lcow doctor", "look at everything" },
+                              { "lcow doctor --json", "the same for a program" },
+                              { "lcow doctor --retest", "KVM failed once: does it work now?" }),
+    .run = run,
+};

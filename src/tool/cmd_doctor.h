@@ -32,6 +32,8 @@ extern const size_t doctor_n_host_checks, doctor_n_vm_checks;
 void doctor_say(struct doctor *d, enum doctor_status status, const char *fix, const char *fmt, ...)
     __attribute__((format(printf, 4, 5)));
 
+void doctor_release(struct doctor *d);
+
 /* ---- what the checks parse, for them and the test */
 struct doctor_version {
     unsigned major, minor;

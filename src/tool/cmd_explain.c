@@ -4,7 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "host/ledger/ledger.h"
-#include "tool/cmd_look.h"
+#include "tool/cmd_report.h"
 #include "tool/lib/diagnosis.h"
 #include "tool/lib/reading.h"
 #include "tool/lib/shims.h"
@@ -13,36 +13,9 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #define LAST_EVENTS 6
 #define LAST_TROUBLES 5
-
-struct explain_opts {
-    bool json;
-};
-static const struct args_opt opts_table[] = {
-    { "json", 0, ARGS_FLAG, NULL, offsetof(struct explain_opts, json),
-      "print one JSON object on stdout instead" },
-};
-static const struct args_example examples[] = {
-    { "lcow explain 4f2a9", "why does this pod not run?" },
-};
-static const struct args_cmd cmd = {
-    .name = "explain",
-    .summary = "Tell what went wrong with a sandbox, and what to do.",
-    .synopsis = "[options] ID",
-    .text =
-        "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with an "
-        "error.\n"
-        "\n"
-        "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .takes_words = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 struct facts {
     char *ns, *id;
@@ -56,24 +29,19 @@ struct facts {
 
 /* ---- what is known */
 
-static void put_text(struct sbuf *out, const json_t *doc, const char *key)
-{
-    const char *s = json_string_value(json_object_get(doc, key));
-
-    if (s && s[0])
-        sbuf_addf(out, "%s%s", out->len ? ": " : "", s);
-}
-
 /* All words of a line that tell a cause. Caller frees. */
 static char *words_of(const struct line *l)
 {
+    static const char *const keys[] = { "operation", "error", "why", "reason" };
     struct sbuf out = { 0 };
 
     sbuf_adds(&out, l->text);
-    put_text(&out, l->doc, "operation");
-    put_text(&out, l->doc, "error");
-    put_text(&out, l->doc, "why");
-    put_text(&out, l->doc, "reason");
+    for (size_t i = 0; i < ARRAY_LEN(keys); i++) {
+        const char *s = doc_text(l->doc, keys[i]);
+
+        if (s[0])
+            sbuf_addf(&out, "%s%s", out.len ? ": " : "", s);
+    }
     return sbuf_take(&out);
 }
 
@@ -88,9 +56,7 @@ static const struct diagnosis *diagnosis_of(const struct line *l)
     if (d)
         return d->kind == DIAGNOSIS_ASKED ? NULL : d;
     /* Kernels call much an error that is none. */
-    return l->source == LINE_SHIM
-               ? diagnose_operation(json_string_value(json_object_get(l->doc, "operation")))
-               : NULL;
+    return l->source == LINE_SHIM ? diagnose_operation(doc_text(l->doc, "operation")) : NULL;
 }
 
 /* The newest cause; if none is known, the newest of what followed from it. */
@@ -125,9 +91,9 @@ static bool is_stopped(int64_t pid)
 
 static void find_present(struct facts *f)
 {
-    const json_t *vm = f->shim->doc ? json_object_get(f->shim->doc, "vm") : NULL;
-    int64_t qemu = json_integer_value(json_object_get(vm, "pid"));
-    uint64_t oldest = (uint64_t)json_integer_value(json_object_get(vm, "oldest_call_ns"));
+    const json_t *vm = json_object_get(f->shim->doc, "vm");
+    int64_t qemu = (int64_t)doc_number(vm, "pid");
+    uint64_t oldest = doc_number(vm, "oldest_call_ns");
 
     if (!f->shim->doc && is_stopped(f->shim->pid))
         snprintf(f->now, sizeof(f->now), "the shim is stopped; kill -CONT %d lets it go on",
@@ -187,27 +153,13 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
 {
     AUTO(readings_release) struct readings r = { 0 };
     const char *container;
-    struct err unknown = ERR_INIT;
 
     readings_init(&r, t->config.run_root);
-    if (shims_find(shims, word, &f->shim, &container, &unknown) == 0) {
-        AUTO_FREE char *whole = str_format("%s/%s", f->shim->ns, f->shim->id);
-        struct err ignored = ERR_INIT; /* one without a journal can still be asked */
-
-        f->ns = str_dup(f->shim->ns);
-        f->id = str_dup(f->shim->id);
-        (void)readings_add(&r, whole, &ignored);
-    } else {
-        f->shim = NULL;
-        if (unknown.code == ERR_INVALID) {
-            *err = unknown;
-            return -1;
-        }
-        if (readings_add(&r, word, err) < 0)
-            return -1;
-        f->ns = str_dup(readings_ns(&r));
-        f->id = str_dup(readings_id(&r));
-    }
+    if (readings_find(&r, shims, word, &f->shim, &container, err) < 0 && !f->shim)
+        return -1;
+    err_clear(err); /* one without a journal can still be asked */
+    f->ns = str_dup(f->shim ? f->shim->ns : readings_ns(&r));
+    f->id = str_dup(f->shim ? f->shim->id : readings_id(&r));
     if (readings_more(&r, &f->lines, err) < 0)
         return -1;
     for (size_t i = 0; i < f->lines.n; i++) { /* they outlive the reading */
@@ -226,31 +178,26 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
 
 static void put_state(const struct facts *f, struct sbuf *out)
 {
-    const json_t *vm = f->shim && f->shim->doc ? json_object_get(f->shim->doc, "vm") : NULL;
-    const json_t *list =
-        f->shim && f->shim->doc ? json_object_get(f->shim->doc, "containers") : NULL;
+    const json_t *doc = f->shim ? f->shim->doc : NULL, *vm = json_object_get(doc, "vm");
+    const json_t *list = json_object_get(doc, "containers");
 
     sbuf_addf(out, "sandbox %s/%s\n  ", f->ns, f->id);
     if (!f->shim)
         sbuf_adds(out, "its shim is gone\n");
-    else if (!f->shim->doc)
+    else if (!doc)
         sbuf_addf(out, "its shim (pid %d) does not answer\n", (int)f->shim->pid);
     else if (!json_is_object(vm))
         sbuf_addf(out, "shim %d has no VM\n", (int)f->shim->pid);
     else
-        sbuf_addf(out, "shim %d, VM %s (stage %s), QEMU %" PRId64 "%s\n", (int)f->shim->pid,
-                  json_string_value(json_object_get(vm, "state")),
-                  json_string_value(json_object_get(vm, "stage")),
-                  (int64_t)json_integer_value(json_object_get(vm, "pid")),
+        sbuf_addf(out, "shim %d, VM %s (stage %s), QEMU %" PRIu64 "%s\n", (int)f->shim->pid,
+                  doc_text(vm, "state"), doc_text(vm, "stage"), doc_number(vm, "pid"),
                   json_is_true(json_object_get(vm, "emulated")) ? ", emulated" : "");
     for (size_t i = 0; i < json_array_size(list); i++) {
         const json_t *c = json_array_get(list, i);
 
-        sbuf_addf(out, "  %.40s: %s", json_string_value(json_object_get(c, "id")),
-                  json_string_value(json_object_get(c, "state")));
+        sbuf_addf(out, "  %.40s: %s", doc_text(c, "id"), doc_text(c, "state"));
         if (json_object_get(c, "exited_ns"))
-            sbuf_addf(out, ", status %" PRId64,
-                      (int64_t)json_integer_value(json_object_get(c, "exit_status")));
+            sbuf_addf(out, ", status %" PRIu64, doc_number(c, "exit_status"));
         sbuf_addc(out, '\n');
     }
 }
@@ -264,11 +211,6 @@ static void put_ledger(const struct facts *f, struct sbuf *out)
         if (f->ledger[k])
             sbuf_addf(out, ", %s %zu", ledger_kind_name(k), f->ledger[k]);
     sbuf_adds(out, f->shim ? "\n" : " (lcow gc does it)\n");
-}
-
-static void put_when(const struct line *l, struct sbuf *out)
-{
-    sbuf_addf(out, "  %.12s ", strlen(l->time) > 22 ? l->time + 11 : l->time);
 }
 
 static size_t skip_to_last(const struct facts *f, bool (*take)(const struct line *), size_t n)
@@ -291,43 +233,32 @@ static bool is_trouble(const struct line *l)
     return str_eq(l->level, "error") || (str_eq(l->level, "warn") && l->source != LINE_KERNEL);
 }
 
-static void put_events(const struct facts *f, struct sbuf *out)
+static void put_event(const struct line *l, struct sbuf *out)
 {
-    bool first = true;
-
-    for (size_t i = skip_to_last(f, is_event, LAST_EVENTS); i < f->lines.n; i++) {
-        const struct line *l = &f->lines.v[i];
-
-        if (!is_event(l))
-            continue;
-        sbuf_adds(out, first ? "last events\n" : "");
-        first = false;
-        put_when(l, out);
-        sbuf_addf(out, "%s %.40s", json_string_value(json_object_get(l->doc, "event")),
-                  json_string_value(json_object_get(l->doc, "cid")));
-        if (str_eq(json_string_value(json_object_get(l->doc, "event")), "exit"))
-            sbuf_addf(out, ", status %" PRId64,
-                      (int64_t)json_integer_value(json_object_get(l->doc, "status")));
-        sbuf_addc(out, '\n');
-    }
+    sbuf_addf(out, "%s %.40s", doc_text(l->doc, "event"), doc_text(l->doc, "cid"));
+    if (str_eq(doc_text(l->doc, "event"), "exit"))
+        sbuf_addf(out, ", status %" PRIu64, doc_number(l->doc, "status"));
 }
 
-static void put_troubles(const struct facts *f, struct sbuf *out)
+static void put_trouble(const struct line *l, struct sbuf *out)
 {
-    bool first = true;
+    AUTO_FREE char *words = words_of(l), *safe = str_printable(words);
 
-    for (size_t i = skip_to_last(f, is_trouble, LAST_TROUBLES); i < f->lines.n; i++) {
+    args_wrap(out, safe, 15, 15);
+}
+
+/* The last of those that `take` takes, each as `put` has it. */
+static void put_last(const struct facts *f, const char *title, bool (*take)(const struct line *),
+                     size_t n, void (*put)(const struct line *, struct sbuf *), struct sbuf *out)
+{
+    for (size_t i = skip_to_last(f, take, n); i < f->lines.n; i++) {
         const struct line *l = &f->lines.v[i];
 
-        if (!is_trouble(l))
+        if (!take(l))
             continue;
-
-        AUTO_FREE char *words = words_of(l), *safe = str_printable(words);
-
-        sbuf_adds(out, first ? "last troubles\n" : "");
-        first = false;
-        put_when(l, out);
-        args_wrap(out, safe, 15, 15);
+        sbuf_addf(out, "%s  %.12s ", title, strlen(l->time) > 22 ? l->time + 11 : l->time);
+        title = "";
+        put(l, out);
         sbuf_addc(out, '\n');
     }
 }
@@ -343,8 +274,8 @@ static void put_facts(const struct facts *f, struct sbuf *out)
 {
     put_state(f, out);
     put_ledger(f, out);
-    put_events(f, out);
-    put_troubles(f, out);
+    put_last(f, "last events\n", is_event, LAST_EVENTS, put_event, out);
+    put_last(f, "last troubles\n", is_trouble, LAST_TROUBLES, put_trouble, out);
     sbuf_addc(out, '\n');
     if (f->now[0])
         put_pair("now", f->now, out);
@@ -396,50 +327,47 @@ static void facts_as_json(const struct facts *f, struct jsw *w)
     put_lines(f, "events", is_event, LAST_EVENTS, w);
     put_lines(f, "troubles", is_trouble, LAST_TROUBLES, w);
     jsw_end_obj(w);
-    sbuf_addc(&w->out, '\n');
 }
 
-int tool_explain(struct ctx *ctx, struct tool *t, const char *word, bool json, struct sbuf *out,
-                 struct err *err)
+int explain_put(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out, struct jsw *w,
+                struct err *err)
 {
     AUTO(shims_release) struct shims shims = { 0 };
     AUTO_FREE struct facts *f = mem_new(struct facts);
-    AUTO(jsw_release) struct jsw w;
-    int r;
+    int r = shims_list(ctx, t->config.run_root, &shims, err);
 
-    jsw_init(&w, JSW_PLAIN);
-    if (shims_list(t->config.run_root, &shims, err) < 0)
-        return -1;
-    shims_ask(ctx, &shims);
-    r = gather(t, word, &shims, f, err);
-    if (r == 0 && json)
-        facts_as_json(f, &w);
-    else if (r == 0)
-        put_facts(f, &w.out);
     if (r == 0)
-        sbuf_adds(out, w.out.data);
+        r = gather(t, word, &shims, f, err);
+    if (r == 0 && w)
+        facts_as_json(f, w);
+    else if (r == 0)
+        put_facts(f, out);
     lines_release(&f->lines);
     free(f->ns);
     free(f->id);
     return r;
 }
 
-static int explain_run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-    struct explain_opts o = { 0 };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
+    const struct tool_json *o = t->opts;
 
-    if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
-        return code;
-    if (rest.n != 1)
-        return tool_fail(TOOL_USAGE, "explain needs one ID; see: lcow ps");
-    if (tool_explain(ctx, t, rest.argv[0], o.json, &out, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    tool_print(STDOUT_FILENO, out.data);
-    return TOOL_OK;
+    return explain_put(ctx, t, t->rest.argv[0], &t->out, o->json ? &t->json : NULL, err);
 }
 
-const struct tool_command explain_command = { .cmd = &cmd, .run = explain_run };
+const struct args_cmd explain_command = {
+    .name = "explain",
+    .summary = "Tell what went wrong with a sandbox, and what to do.",
+    .synopsis = "[options] ID",
+    .text =
+        "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with an "
+        "error.\n"
+        "\n"
+        "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+    .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
+    .opts_size = sizeof(struct tool_json),
+    .takes_words = true,
+    .takes_id = true,
+    .examples = ARGS_EXAMPLES({ "lcow explain 4f2a9", "why does this pod not run?" }),
+    .run = run,
+};

@@ -30,32 +30,11 @@ static const struct args_opt opts_table[] = {
       "kill shims whose containers containerd has given up, too" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON object on stdout instead" },
 };
-static const struct args_example examples[] = {
-    { "lcow gc --dry-run", "what did a crash leave behind?" },
-    { "lcow gc", "take it back" },
-    { "lcow gc --force", "end shims that containerd has given up as well" },
-};
-static const struct args_cmd cmd = {
-    .name = "gc",
-    .summary = "Take back what crashed programs have left behind.",
-    .synopsis = "[options]",
-    .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
-            "lives are named on stderr and left alone. If containerd has given up all containers "
-            "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
-            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.\n"
-            "\n"
-            "Exit code: 0; 1 if something could not be taken back (run it again); 2 if this "
-            "command line is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 struct gc {
     struct ctx *ctx;
-    struct gc_opts opts;
-    struct jsw json;
+    const struct gc_opts *opts;
+    struct jsw *json;
     const char *name;  /* of the VM being looked at */
     struct strv would; /* directories that a dry run has told of */
     size_t n_items, n_dead, n_alive, n_given_up, n_failed;
@@ -80,48 +59,41 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
     /* What had gone already is no news, and not the same before and after a real run. */
     if (str_eq(result, "already gone"))
         return;
-    if (!is_taken(result) && !g->opts.json) {
-        AUTO_FREE char *text =
-            str_format("%s %s: %s", ledger_kind_name(rec->kind), rec->what, result);
-
-        tool_fail(0, "%s: %s", g->name, text); /* counted when the whole VM fails */
+    if (!is_taken(result) && !g->opts->json) { /* counted when the whole VM fails */
+        tool_fail(0, "%s: %s %s: %s", g->name, ledger_kind_name(rec->kind), rec->what, result);
         return;
     }
     g->n_items++;
-    if (g->opts.dry_run && rec->kind == LEDGER_DIR)
+    if (g->opts->dry_run && rec->kind == LEDGER_DIR)
         strv_add(&g->would, rec->what);
-    if (g->opts.json) {
-        jsw_obj(&g->json, NULL);
-        jsw_str(&g->json, "vm", g->name);
-        jsw_str(&g->json, "kind", ledger_kind_name(rec->kind));
-        jsw_str(&g->json, "what", rec->what);
-        jsw_str(&g->json, "result", result);
-        jsw_end_obj(&g->json);
+    if (!g->opts->json) {
+        tool_printf(STDOUT_FILENO, "%s %s %s\n", g->name, ledger_kind_name(rec->kind), rec->what);
         return;
     }
-    AUTO_FREE char *line =
-        str_format("%s %s %s\n", g->name, ledger_kind_name(rec->kind), rec->what);
-
-    tool_print(STDOUT_FILENO, line);
+    jsw_obj(g->json, NULL);
+    jsw_str(g->json, "vm", g->name);
+    jsw_str(g->json, "kind", ledger_kind_name(rec->kind));
+    jsw_str(g->json, "what", rec->what);
+    jsw_str(g->json, "result", result);
+    jsw_end_obj(g->json);
 }
 
 /* 1: its shim is dead now. 0: it is left alone. */
 static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n, struct err *err)
 {
-    AUTO_FREE char *advice = NULL;
     AUTO_FD int pidfd = -1;
     pid_t pid = 0;
     int there;
 
     g->n_given_up++;
-    if (!g->opts.force || g->opts.dry_run || !n->process[0]) {
-        advice = str_format("lcow: %s is given up: the bundles of its containers are gone, but its "
-                            "shim, process %d, runs%s\n",
-                            g->name, (int)n->pid,
-                            n->process[0] ? "; it should end within a minute, and if it does not: "
-                                            "lcow gc --force"
-                                          : "; end that process, then: lcow gc");
-        tool_print(STDERR_FILENO, advice);
+    if (!g->opts->force || g->opts->dry_run || !n->process[0]) {
+        tool_printf(STDERR_FILENO,
+                    "lcow: %s is given up: the bundles of its containers are gone, but its shim, "
+                    "process %d, runs%s\n",
+                    g->name, (int)n->pid,
+                    n->process[0] ? "; it should end within a minute, and if it does not: lcow gc "
+                                    "--force"
+                                  : "; end that process, then: lcow gc");
         return 0;
     }
     there = ledger_process_open(n->process, &pid, &pidfd, err);
@@ -138,7 +110,6 @@ static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n,
 static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
 {
     AUTO(run_note_release) struct run_note note = { 0 };
-    AUTO_FREE char *line = str_format("lcow: %s is in use, left alone\n", l->name);
     bool given_up = false;
 
     /* Without a note it is no shim's. */
@@ -149,7 +120,7 @@ static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, str
     if (given_up)
         return end_given_up(ctx, g, &note, err);
     g->n_alive++;
-    tool_print(STDERR_FILENO, line);
+    tool_printf(STDERR_FILENO, "lcow: %s is in use, left alone\n", l->name);
     return 0;
 }
 
@@ -159,7 +130,7 @@ static int reclaim(struct ctx *ctx, struct gc *g, const struct leftover *l, stru
     struct err late = ERR_INIT;
     int r;
 
-    while ((r = ledger_reclaim(ctx, l->dir, g->opts.dry_run, on_item, g, err)) < 0 && l->alive &&
+    while ((r = ledger_reclaim(ctx, l->dir, g->opts->dry_run, on_item, g, err)) < 0 && l->alive &&
            err->code == ERR_STATE && fiber_sleep(ctx, OWNER_PAUSE, &late) == 0)
         err_clear(err);
     return r;
@@ -205,56 +176,61 @@ static void on_scratch(void *arg, const char *name, const char *path, const char
     on_item(g, &rec, result);
 }
 
-static void say_sum(struct gc *g)
+static void say_sum(const struct gc *g)
 {
-    const char *verb = g->opts.dry_run ? "would be taken back" : "taken back";
-
-    if (g->opts.json) {
-        jsw_end_arr(&g->json);
-        jsw_bool(&g->json, "dry_run", g->opts.dry_run);
-        jsw_u64(&g->json, "vms", g->n_dead);
-        jsw_u64(&g->json, "in_use", g->n_alive);
-        jsw_u64(&g->json, "given_up", g->n_given_up);
-        jsw_u64(&g->json, "failed", g->n_failed);
-        jsw_end_obj(&g->json);
-        AUTO_FREE char *text = jsw_take(&g->json, NULL), *line = str_format("%s\n", text);
-
-        tool_print(STDOUT_FILENO, line);
-        return;
+    if (g->opts->json) {
+        jsw_end_arr(g->json);
+        jsw_bool(g->json, "dry_run", g->opts->dry_run);
+        jsw_u64(g->json, "vms", g->n_dead);
+        jsw_u64(g->json, "in_use", g->n_alive);
+        jsw_u64(g->json, "given_up", g->n_given_up);
+        jsw_u64(g->json, "failed", g->n_failed);
+        jsw_end_obj(g->json);
+    } else if (g->n_dead == 0) {
+        tool_print(STDERR_FILENO, "lcow: nothing is left over\n");
+    } else {
+        tool_printf(STDERR_FILENO, "lcow: %zu thing%s of %zu VM%s %s\n", g->n_items,
+                    g->n_items == 1 ? "" : "s", g->n_dead, g->n_dead == 1 ? "" : "s",
+                    g->opts->dry_run ? "would be taken back" : "taken back");
     }
-    AUTO_FREE char *line = g->n_dead == 0 ? str_format("lcow: nothing is left over\n")
-                                          : str_format("lcow: %zu thing%s of %zu VM%s %s\n",
-                                                       g->n_items, g->n_items == 1 ? "" : "s",
-                                                       g->n_dead, g->n_dead == 1 ? "" : "s", verb);
-
-    tool_print(STDERR_FILENO, line);
 }
 
-static int run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    struct gc g = { .ctx = ctx };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
+    struct gc g = { .ctx = ctx, .opts = t->opts, .json = &t->json };
 
-    if (!tool_begin(t, &cmd, &g.opts, argv, &rest, &code))
-        return code;
-    if (g.opts.json) {
-        jsw_init(&g.json, JSW_PLAIN);
-        jsw_obj(&g.json, NULL);
-        jsw_arr(&g.json, "items");
+    if (g.opts->json) {
+        jsw_obj(g.json, NULL);
+        jsw_arr(g.json, "items");
     }
-    if (leftovers_walk(t->config.run_root, on_leftover, &g, &err) < 0) {
+    if (leftovers_walk(t->config.run_root, on_leftover, &g, err) < 0) {
         g.name = t->config.run_root;
-        say_error(&g, err.msg);
+        say_error(&g, err->msg);
     }
-    if (scratch_sweep(t->config.scratch_dir, g.opts.dry_run, on_scratch, &g, &err) < 0) {
+    if (scratch_sweep(t->config.scratch_dir, g.opts->dry_run, on_scratch, &g, err) < 0) {
         g.name = t->config.scratch_dir;
-        say_error(&g, err.msg);
+        say_error(&g, err->msg);
     }
     say_sum(&g);
     strv_release(&g.would);
     return g.n_failed > 0 ? TOOL_FAILED : TOOL_OK;
 }
 
-const struct tool_command gc_command = { &cmd, run };
+const struct args_cmd gc_command = {
+    .name = "gc",
+    .summary = "Take back what crashed programs have left behind.",
+    .synopsis = "[options]",
+    .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
+            "lives are named on stderr and left alone. If containerd has given up all containers "
+            "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
+            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.\n"
+            "\n"
+            "Exit code: 0; 1 if something could not be taken back (run it again); 2 if this "
+            "command line is wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct gc_opts),
+    .examples = ARGS_EXAMPLES(
+        { "lcow gc --dry-run", "what did a crash leave behind?" }, { "lcow gc", "take it back" },
+        { "lcow gc --force", "end shims that containerd has given up as well" }),
+    .run = run,
+};

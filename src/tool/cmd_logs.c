@@ -4,7 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/loop.h"
-#include "tool/cmd_look.h"
+#include "tool/cmd_report.h"
 #include "tool/lib/reading.h"
 #include "tool/lib/shims.h"
 #include "tool/lib/term.h"
@@ -34,27 +34,6 @@ static const struct args_opt logs_table[] = {
       "what containers wrote, and what befell them" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "one JSON object a line" },
 };
-static const struct args_example logs_examples[] = {
-    { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
-    { "lcow logs -f --kernel 4f2a9", "the guest kernel's, as they come" },
-    { "lcow logs -f --container 77b01", "one container's output, and what befell it" },
-};
-static const struct args_cmd logs_cmd = {
-    .name = "logs",
-    .summary = "Print what shim, agent, guest kernel and containers said.",
-    .synopsis = "[options] ID",
-    .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
-            "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
-            "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
-            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.\n"
-            "\n"
-            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
-    .opts = logs_table,
-    .n_opts = ARRAY_LEN(logs_table),
-    .takes_words = true,
-    .examples = logs_examples,
-    .n_examples = ARRAY_LEN(logs_examples),
-};
 
 /* ---- one line */
 
@@ -67,12 +46,11 @@ struct printing {
 
 static bool names(const struct line *l, const char *container)
 {
-    const char *cid = json_string_value(json_object_get(l->doc, "cid"));
-    const char *fields = json_string_value(json_object_get(l->doc, "fields"));
+    const char *cid = doc_text(l->doc, "cid");
 
     if (!container)
-        return cid && cid[0];
-    return str_eq(cid, container) || (fields && strstr(fields, container));
+        return cid[0];
+    return str_eq(cid, container) || strstr(doc_text(l->doc, "fields"), container);
 }
 
 static bool is_wanted(const struct printing *p, const struct line *l)
@@ -100,7 +78,7 @@ static void put_words(struct sbuf *out, const char *text)
 
 static void put_fields(struct sbuf *out, const struct line *l)
 {
-    const char *more = json_string_value(json_object_get(l->doc, "fields"));
+    const char *more = doc_text(l->doc, "fields");
     const char *key;
     json_t *value;
 
@@ -116,7 +94,7 @@ static void put_fields(struct sbuf *out, const struct line *l)
         sbuf_addf(out, " %s=", key);
         put_words(out, text);
     }
-    if (more) {
+    if (more[0]) {
         sbuf_addc(out, ' ');
         put_words(out, more);
     }
@@ -148,12 +126,11 @@ static void put_line(const struct printing *p, const struct line *l, struct sbuf
     if (p->whose)
         sbuf_addf(out, "%s/%.13s ", l->ns, l->id);
     if (l->source == LINE_OUTPUT) {
-        sbuf_addf(out, "%.20s: %s\n", json_string_value(json_object_get(l->doc, "container")),
-                  l->text);
+        sbuf_addf(out, "%.20s: %s\n", doc_text(l->doc, "container"), l->text);
         return;
     }
     if (l->source == LINE_EVENT) {
-        put_words(out, json_string_value(json_object_get(l->doc, "event")));
+        put_words(out, doc_text(l->doc, "event"));
     } else {
         sbuf_addf(out, "%-5s ", l->level);
         put_words(out, l->text);
@@ -232,52 +209,34 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
 
 /* ---- logs */
 
-static void tell_outputs(struct readings *r, const struct shim *s)
-{
-    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
-
-    for (size_t i = 0; i < json_array_size(list); i++)
-        readings_tell(r, json_array_get(list, i));
-}
-
 /* The journal that word means; a container's is its sandbox's. *ret_container: NULL: all of it. */
 static int choose(struct ctx *ctx, struct tool *t, const char *word, struct readings *r,
                   char **ret_container, struct err *err)
 {
     AUTO(shims_release) struct shims shims = { 0 };
     const struct shim *s;
-    const char *container = NULL;
-    struct err ignored = ERR_INIT;
+    const char *container;
 
-    if (shims_list(t->config.run_root, &shims, &ignored) == 0) {
-        shims_ask(ctx, &shims);
-        if (shims_find(&shims, word, &s, &container, &ignored) == 0) {
-            AUTO_FREE char *whole = str_format("%s/%s", s->ns, s->id);
+    readings_init(r, t->config.run_root);
+    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
+        readings_find(r, &shims, word, &s, &container, err) < 0)
+        return -1;
+    *ret_container = str_dup(container);
 
-            *ret_container = container ? str_dup(container) : NULL;
-            if (readings_add(r, whole, err) < 0)
-                return -1;
-            tell_outputs(r, s);
-            return 0;
-        }
-        if (ignored.code == ERR_INVALID) {
-            *err = ignored;
-            return -1;
-        }
-    }
-    *ret_container = NULL;
-    return readings_add(r, word, err);
+    const json_t *list = s ? json_object_get(s->doc, "containers") : NULL;
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        readings_tell(r, json_array_get(list, i));
+    return 0;
 }
 
-int tool_journal(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out,
-                 struct err *err)
+int logs_put(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out, struct err *err)
 {
     const struct printing p = { .json = true };
     AUTO(readings_release) struct readings r = { 0 };
     AUTO(lines_release) struct lines lines = { 0 };
     AUTO_FREE char *container = NULL;
 
-    readings_init(&r, t->config.run_root);
     if (choose(ctx, t, word, &r, &container, err) < 0 || readings_more(&r, &lines, err) < 0)
         return -1;
     for (size_t i = 0; i < lines.n; i++)
@@ -294,45 +253,52 @@ static void print_untold(const struct readings *r, const char *container)
         tool_print(STDERR_FILENO, out.data);
 }
 
-static int logs_run(struct ctx *ctx, struct tool *t, char **argv)
+static int logs_run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(readings_release) struct readings r = { 0 };
     AUTO_FREE char *container = NULL;
-    struct logs_opts o = { 0 };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
-
-    if (!tool_begin(t, &logs_cmd, &o, argv, &rest, &code))
-        return code;
-    if (rest.n != 1)
-        return tool_fail(TOOL_USAGE, "logs needs one ID; see: lcow ps");
-
-    bool any = o.shim || o.agent || o.kernel || o.container;
-    struct printing p = { .wanted = { [LINE_SHIM] = !any || o.shim,
-                                      [LINE_AGENT] = !any || o.agent,
-                                      [LINE_KERNEL] = !any || o.kernel,
+    const struct logs_opts *o = t->opts;
+    bool any = o->shim || o->agent || o->kernel || o->container;
+    struct printing p = { .wanted = { [LINE_SHIM] = !any || o->shim,
+                                      [LINE_AGENT] = !any || o->agent,
+                                      [LINE_KERNEL] = !any || o->kernel,
                                       [LINE_EVENT] = !any,
                                       [LINE_OUTPUT] = !any },
-                          .named = o.container,
-                          .json = o.json,
+                          .named = o->container,
+                          .json = o->json,
                           .colour = term_is(STDOUT_FILENO) };
 
-    readings_init(&r, t->config.run_root);
-    if (choose(ctx, t, rest.argv[0], &r, &container, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
+    if (choose(ctx, t, t->rest.argv[0], &r, &container, err) < 0)
+        return -1;
     p.container = container;
-    r.with_output = !any || o.container;
-    if (print_more(&r, &p, o.lines, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    if (o.container)
+    r.with_output = !any || o->container;
+    if (print_more(&r, &p, o->lines, err) < 0)
+        return -1;
+    if (o->container)
         print_untold(&r, container);
-    if (o.follow && follow(ctx, &r, &p, false, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    return TOOL_OK;
+    return o->follow ? follow(ctx, &r, &p, false, err) : TOOL_OK;
 }
 
-const struct tool_command logs_command = { .cmd = &logs_cmd, .run = logs_run };
+const struct args_cmd logs_command = {
+    .name = "logs",
+    .summary = "Print what shim, agent, guest kernel and containers said.",
+    .synopsis = "[options] ID",
+    .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
+            "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
+            "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
+            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.\n"
+            "\n"
+            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+    .opts = ARGS_TABLE(logs_table),
+    .opts_size = sizeof(struct logs_opts),
+    .takes_words = true,
+    .takes_id = true,
+    .examples = ARGS_EXAMPLES(
+        { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
+        { "lcow logs -f --kernel 4f2a9", "the guest kernel's, as they come" },
+        { "lcow logs -f --container 77b01", "one container's output, and what befell it" }),
+    .run = logs_run,
+};
 
 /* ---- events */
 
@@ -343,43 +309,31 @@ static const struct args_opt events_table[] = {
     { "follow", 'f', ARGS_FLAG, NULL, offsetof(struct events_opts, follow), "go on until ^C" },
     { "json", 0, ARGS_FLAG, NULL, offsetof(struct events_opts, json), "one JSON object a line" },
 };
-static const struct args_example events_examples[] = {
-    { "lcow events -f", "what happens on this host, as it happens" },
-};
-static const struct args_cmd events_cmd = {
+
+static int events_run(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    AUTO(readings_release) struct readings r = { 0 };
+    const struct events_opts *o = t->opts;
+    const struct printing p = { .wanted = { [LINE_EVENT] = true },
+                                .json = o->json,
+                                .whose = true,
+                                .colour = term_is(STDOUT_FILENO) };
+
+    readings_init(&r, t->config.run_root);
+    if (readings_add(&r, NULL, err) < 0 || print_more(&r, &p, 0, err) < 0)
+        return -1;
+    return o->follow ? follow(ctx, &r, &p, true, err) : TOOL_OK;
+}
+
+const struct args_cmd events_command = {
     .name = "events",
     .summary = "Print the events of all sandboxes, as told to containerd.",
     .synopsis = "[options]",
     .text = "Of the sandboxes that live, and of those that ended with an error.\n"
             "\n"
             "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
-    .opts = events_table,
-    .n_opts = ARRAY_LEN(events_table),
-    .examples = events_examples,
-    .n_examples = ARRAY_LEN(events_examples),
+    .opts = ARGS_TABLE(events_table),
+    .opts_size = sizeof(struct events_opts),
+    .examples = ARGS_EXAMPLES({ "lcow events -f", "what happens on this host, as it happens" }),
+    .run = events_run,
 };
-
-static int events_run(struct ctx *ctx, struct tool *t, char **argv)
-{
-    AUTO(readings_release) struct readings r = { 0 };
-    struct events_opts o = { 0 };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
-
-    if (!tool_begin(t, &events_cmd, &o, argv, &rest, &code))
-        return code;
-
-    const struct printing p = { .wanted = { [LINE_EVENT] = true },
-                                .json = o.json,
-                                .whose = true,
-                                .colour = term_is(STDOUT_FILENO) };
-
-    readings_init(&r, t->config.run_root);
-    if (readings_add(&r, NULL, &err) < 0 || print_more(&r, &p, 0, &err) < 0 ||
-        (o.follow && follow(ctx, &r, &p, true, &err) < 0))
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    return TOOL_OK;
-}
-
-const struct tool_command events_command = { .cmd = &events_cmd, .run = events_run };

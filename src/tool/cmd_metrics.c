@@ -32,227 +32,111 @@ static const struct args_opt opts_table[] = {
     { "listen", 0, ARGS_STR, "unix:PATH", AT(listen), "serve it there by HTTP, until ^C" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON array on stdout instead" },
 };
-static const struct args_example examples[] = {
-    { "lcow metrics", "for the text-file collector of node_exporter" },
-    { "lcow metrics --listen unix:/run/lcow/metrics.sock", "for a scraper" },
-};
-static const struct args_cmd cmd = {
-    .name = "metrics",
-    .summary = "Print figures of all sandboxes for Prometheus.",
-    .synopsis = "[options]",
-    .text = "What each one means is in docs/metrics.md.\n"
-            "\n"
-            "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 /* ---- the figures */
 
-struct sample {
-    const struct shim *shim;
-    struct cost cost;
-};
-
-static const json_t *vm_of(const struct sample *s)
+static double up(const struct shim *s)
 {
-    return s->shim->doc ? json_object_get(s->shim->doc, "vm") : NULL;
+    return s->doc ? 1 : 0;
 }
 
-static double vm_number(const struct sample *s, const char *key)
+static double running(const struct shim *s)
 {
-    return (double)json_integer_value(json_object_get(vm_of(s), key));
+    return str_eq(doc_text(json_object_get(s->doc, "vm"), "state"), "Running");
 }
 
-static double counter(const struct sample *s, const char *key)
-{
-    const json_t *c = s->shim->doc ? json_object_get(s->shim->doc, "counters") : NULL;
-
-    return (double)json_integer_value(json_object_get(c, key));
-}
-
-static double up(const struct sample *s)
-{
-    return s->shim->doc ? 1 : 0;
-}
-static double running(const struct sample *s)
-{
-    return str_eq(json_string_value(json_object_get(vm_of(s), "state")), "Running");
-}
-static double emulated(const struct sample *s)
-{
-    return json_is_true(json_object_get(vm_of(s), "emulated"));
-}
-static double clone_(const struct sample *s)
-{
-    return json_is_true(json_object_get(vm_of(s), "clone"));
-}
-static double memory(const struct sample *s)
-{
-    return vm_number(s, "memory_mib") * 1024 * 1024;
-}
-static double cpus(const struct sample *s)
-{
-    return vm_number(s, "cpus");
-}
-static double started(const struct sample *s)
-{
-    return vm_number(s, "started_ns") / 1e9;
-}
-static double oldest_call(const struct sample *s)
-{
-    return vm_number(s, "oldest_call_ns") / 1e9;
-}
-static double containers(const struct sample *s)
-{
-    const json_t *list = s->shim->doc ? json_object_get(s->shim->doc, "containers") : NULL;
-
-    return (double)json_array_size(list);
-}
-static double disks(const struct sample *s)
-{
-    return (double)json_array_size(json_object_get(vm_of(s), "disks"));
-}
-static double shares(const struct sample *s)
-{
-    return (double)json_array_size(json_object_get(vm_of(s), "shares"));
-}
-static double shim_memory(const struct sample *s)
-{
-    return (double)s->cost.shim_pss;
-}
-static double vmm_memory(const struct sample *s)
-{
-    return (double)s->cost.vmm_pss;
-}
-static double anchors_memory(const struct sample *s)
-{
-    return (double)s->cost.anchors_pss;
-}
-static double host_cpu(const struct sample *s)
-{
-    return (double)s->cost.host_cpu_ns / 1e9;
-}
-static double guest_answers(const struct sample *s)
-{
-    return s->cost.guest;
-}
-static double guest_memory(const struct sample *s)
-{
-    return (double)s->cost.guest_memory;
-}
-static double guest_cpu(const struct sample *s)
-{
-    return (double)s->cost.guest_cpu_ns / 1e9;
-}
-static double lost_bytes(const struct sample *s)
-{
-    return counter(s, "stdio_lost_bytes");
-}
-static double log_lost(const struct sample *s)
-{
-    return counter(s, "log_lines_dropped");
-}
-static double events_waiting(const struct sample *s)
-{
-    return counter(s, "events_pending");
-}
-static double events_lost(const struct sample *s)
-{
-    return counter(s, "events_dropped");
-}
-
+/* Where a figure is: in the shim's document (a number, a flag, or a list that is counted), in what
+ * it costs, or computed. What is not there is 0. */
 static const struct metric {
     const char *name, *type, *help;
-    double (*of)(const struct sample *s);
+    const char *part, *key; /* of the document; part NULL: of all of it */
+    size_t cost;            /* offset in struct cost, if there is no key */
+    double per;             /* it is divided by that */
+    double (*of)(const struct shim *s);
 } metrics[] = {
-    { "lcow_shim_up", "gauge", "1 if the shim answers", up },
-    { "lcow_vm_running", "gauge", "1 if the VM runs", running },
+#define DOC(part, key) part, key, 0
+#define COST(field) NULL, NULL, offsetof(struct cost, field)
+    { "lcow_shim_up", "gauge", "1 if the shim answers", DOC(NULL, NULL), 1, up },
+    { "lcow_vm_running", "gauge", "1 if the VM runs", DOC(NULL, NULL), 1, running },
     { "lcow_vm_emulated", "gauge", "1 without hardware virtualization: no security boundary",
-      emulated },
-    { "lcow_vm_clone", "gauge", "1 if it was started from a template", clone_ },
-    { "lcow_vm_memory_bytes", "gauge", "what the VM was given", memory },
-    { "lcow_vm_cpus", "gauge", "vCPUs of the VM", cpus },
-    { "lcow_vm_start_time_seconds", "gauge", "since 1970", started },
-    { "lcow_vm_disks", "gauge", "disks attached", disks },
-    { "lcow_vm_shares", "gauge", "directories shared", shares },
-    { "lcow_containers", "gauge", "containers the shim knows", containers },
+      DOC("vm", "emulated"), 1 },
+    { "lcow_vm_clone", "gauge", "1 if it was started from a template", DOC("vm", "clone"), 1 },
+    { "lcow_vm_memory_bytes", "gauge", "what the VM was given", DOC("vm", "memory_mib"),
+      1.0 / (1024 * 1024) },
+    { "lcow_vm_cpus", "gauge", "vCPUs of the VM", DOC("vm", "cpus"), 1 },
+    { "lcow_vm_start_time_seconds", "gauge", "since 1970", DOC("vm", "started_ns"), 1e9 },
+    { "lcow_vm_disks", "gauge", "disks attached", DOC("vm", "disks"), 1 },
+    { "lcow_vm_shares", "gauge", "directories shared", DOC("vm", "shares"), 1 },
+    { "lcow_containers", "gauge", "containers the shim knows", DOC(NULL, "containers"), 1 },
     { "lcow_guest_oldest_call_seconds", "gauge", "age of the oldest call without an answer",
-      oldest_call },
-    { "lcow_host_shim_pss_bytes", "gauge", "memory of the shim", shim_memory },
-    { "lcow_host_vmm_pss_bytes", "gauge", "memory of QEMU, the guest's included", vmm_memory },
-    { "lcow_host_anchors_pss_bytes", "gauge", "memory of the containers' anchors", anchors_memory },
-    { "lcow_host_cpu_seconds_total", "counter", "CPU time of shim and QEMU", host_cpu },
-    { "lcow_guest_up", "gauge", "1 if the guest tells its figures", guest_answers },
+      DOC("vm", "oldest_call_ns"), 1e9 },
+    { "lcow_host_shim_pss_bytes", "gauge", "memory of the shim", COST(shim_pss), 1 },
+    { "lcow_host_vmm_pss_bytes", "gauge", "memory of QEMU, the guest's included", COST(vmm_pss),
+      1 },
+    { "lcow_host_anchors_pss_bytes", "gauge", "memory of the containers' anchors",
+      COST(anchors_pss), 1 },
+    { "lcow_host_cpu_seconds_total", "counter", "CPU time of shim and QEMU", COST(host_cpu_ns),
+      1e9 },
+    { "lcow_guest_up", "gauge", "1 if the guest tells its figures", COST(guest), 1 },
     { "lcow_guest_memory_bytes", "gauge", "memory of the containers, as the guest counts it",
-      guest_memory },
-    { "lcow_guest_cpu_seconds_total", "counter", "CPU time of the containers", guest_cpu },
-    { "lcow_stdio_lost_bytes_total", "counter", "output that reached nobody", lost_bytes },
+      COST(guest_memory), 1 },
+    { "lcow_guest_cpu_seconds_total", "counter", "CPU time of the containers", COST(guest_cpu_ns),
+      1e9 },
+    { "lcow_stdio_lost_bytes_total", "counter", "output that reached nobody",
+      DOC("counters", "stdio_lost_bytes"), 1 },
     { "lcow_log_lines_dropped_total", "counter", "log lines that containerd did not take",
-      log_lost },
-    { "lcow_events_pending", "gauge", "events containerd has not taken yet", events_waiting },
-    { "lcow_events_dropped_total", "counter", "events given up", events_lost },
+      DOC("counters", "log_lines_dropped"), 1 },
+    { "lcow_events_pending", "gauge", "events containerd has not taken yet",
+      DOC("counters", "events_pending"), 1 },
+    { "lcow_events_dropped_total", "counter", "events given up", DOC("counters", "events_dropped"),
+      1 },
+#undef DOC
+#undef COST
 };
 
-static int gather(struct ctx *ctx, struct tool *t, struct shims *shims, struct sample **ret,
-                  struct err *err)
+static double value_of(const struct metric *m, const struct shim *s)
 {
-    if (shims_list(t->config.run_root, shims, err) < 0)
-        return -1;
-    shims_ask(ctx, shims);
+    const json_t *doc = m->part ? json_object_get(s->doc, m->part) : s->doc;
+    const json_t *value = m->key ? json_object_get(doc, m->key) : NULL;
 
-    AUTO_FREE struct cost *costs = mem_zalloc((shims->n + 1) * sizeof(*costs));
-    struct sample *v = mem_zalloc((shims->n + 1) * sizeof(*v));
-
-    cost_measure_all(ctx, shims, costs);
-    for (size_t i = 0; i < shims->n; i++)
-        v[i] = (struct sample){ &shims->v[i], costs[i] };
-    *ret = v;
-    return 0;
+    if (m->of)
+        return m->of(s);
+    if (!m->key)
+        return (double)*(const uint64_t *)((const char *)&s->cost + m->cost) / m->per;
+    if (json_is_array(value))
+        return (double)json_array_size(value);
+    return json_is_true(value) ? 1 : (double)json_integer_value(value) / m->per;
 }
 
-static void as_text(const struct sample *v, size_t n, struct sbuf *out)
+static void as_text(const struct shims *s, struct sbuf *out)
 {
-    for (size_t i = 0; i < ARRAY_LEN(metrics); i++) {
-        sbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", metrics[i].name, metrics[i].help,
-                  metrics[i].name, metrics[i].type);
-        for (size_t k = 0; k < n; k++)
-            sbuf_addf(out, "%s{namespace=\"%s\",sandbox=\"%s\"} %.15g\n", metrics[i].name,
-                      v[k].shim->ns, v[k].shim->id, metrics[i].of(&v[k]));
+    for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++) {
+        sbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
+        for (size_t k = 0; k < s->n; k++)
+            sbuf_addf(out, "%s{namespace=\"%s\",sandbox=\"%s\"} %.15g\n", m->name, s->v[k].ns,
+                      s->v[k].id, value_of(m, &s->v[k]));
     }
 }
 
-static void as_json(const struct sample *v, size_t n, struct jsw *w)
+static void as_json(const struct shims *s, struct jsw *w)
 {
     jsw_arr(w, NULL);
-    for (size_t k = 0; k < n; k++) {
+    for (size_t k = 0; k < s->n; k++) {
         jsw_obj(w, NULL);
-        jsw_str(w, "namespace", v[k].shim->ns);
-        jsw_str(w, "sandbox", v[k].shim->id);
-        for (size_t i = 0; i < ARRAY_LEN(metrics); i++)
-            jsw_f64(w, metrics[i].name, metrics[i].of(&v[k]));
+        jsw_str(w, "namespace", s->v[k].ns);
+        jsw_str(w, "sandbox", s->v[k].id);
+        for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++)
+            jsw_f64(w, m->name, value_of(m, &s->v[k]));
         jsw_end_obj(w);
     }
     jsw_end_arr(w);
-    sbuf_addc(&w->out, '\n');
 }
 
-static int collect(struct ctx *ctx, struct tool *t, bool json, struct sbuf *out, struct err *err)
+static int gather(struct ctx *ctx, struct tool *t, struct shims *ret, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    AUTO_FREE struct sample *v = NULL;
-    AUTO(jsw_release) struct jsw w;
-
-    jsw_init(&w, JSW_PLAIN);
-    if (gather(ctx, t, &shims, &v, err) < 0)
+    if (shims_list(ctx, t->config.run_root, ret, err) < 0)
         return -1;
-    if (json)
-        as_json(v, shims.n, &w);
-    else
-        as_text(v, shims.n, &w.out);
-    sbuf_adds(out, w.out.data ? w.out.data : "");
+    cost_measure(ctx, ret);
     return 0;
 }
 
@@ -282,16 +166,18 @@ static int answer(struct ctx *ctx, struct tool *t, int fd, struct err *err)
     struct ctx limited = ctx_with_timeout(ctx, REQUEST_LIMIT);
     AUTO(stream_free) struct stream *s = stream_from_fd(ctx->loop, fd);
     AUTO(sbuf_release) struct sbuf body = { 0 }, head = { 0 };
+    AUTO(shims_release) struct shims shims = { 0 };
 
-    if (read_head(&limited, s, err) < 0 || collect(&limited, t, false, &body, err) < 0)
+    if (read_head(&limited, s, err) < 0 || gather(&limited, t, &shims, err) < 0)
         return -1;
+    as_text(&shims, &body);
     sbuf_addf(&head,
               "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
               "Content-Length: %zu\r\nConnection: close\r\n\r\n",
               body.len);
     if (stream_write_full(&limited, s, head.data, head.len, err) < 0)
         return -1;
-    return stream_write_full(&limited, s, body.data ? body.data : "", body.len, err);
+    return stream_write_full(&limited, s, body.data, body.len, err);
 }
 
 static void on_stop(void *arg, const struct signalfd_siginfo *info)
@@ -322,29 +208,41 @@ static int serve(struct ctx *ctx, struct tool *t, const char *path, struct cance
     return err->code == ERR_CANCELLED ? 0 : -1;
 }
 
-static int metrics_run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-    struct metrics_opts o = { 0 };
-    struct args_rest rest;
-    struct err err = ERR_INIT;
+    AUTO(shims_release) struct shims shims = { 0 };
+    const struct metrics_opts *o = t->opts;
     struct cancel stop;
-    int code, r;
+    int r;
 
-    if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
-        return code;
-    if (o.listen) {
-        if (!str_starts(o.listen, "unix:/"))
-            return tool_fail(TOOL_USAGE, "--listen %s: unix:/PATH is needed", o.listen);
+    if (o->listen) {
+        if (!str_starts(o->listen, "unix:/"))
+            return tool_fail(TOOL_USAGE, "--listen %s: unix:/PATH is needed", o->listen);
         cancel_init(&stop, NULL);
-        r = serve(ctx, t, o.listen + strlen("unix:"), &stop, &err);
+        r = serve(ctx, t, o->listen + strlen("unix:"), &stop, err);
         cancel_release(&stop);
-        return r < 0 ? tool_fail(TOOL_FAILED, "%s", err.msg) : TOOL_OK;
+        return r;
     }
-    if (collect(ctx, t, o.json, &out, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    tool_print(STDOUT_FILENO, out.data);
+    if (gather(ctx, t, &shims, err) < 0)
+        return -1;
+    if (o->json)
+        as_json(&shims, &t->json);
+    else
+        as_text(&shims, &t->out);
     return TOOL_OK;
 }
 
-const struct tool_command metrics_command = { .cmd = &cmd, .run = metrics_run };
+const struct args_cmd metrics_command = {
+    .name = "metrics",
+    .summary = "Print figures of all sandboxes for Prometheus.",
+    .synopsis = "[options]",
+    .text = "What each one means is in docs/metrics.md.\n"
+            "\n"
+            "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct metrics_opts),
+    .examples =
+        ARGS_EXAMPLES({ "lcow metrics", "for the text-file collector of node_exporter" },
+                      { "lcow metrics --listen unix:/run/lcow/metrics.sock", "for a scraper" }),
+    .run = run,
+};

@@ -1,12 +1,12 @@
 /* cmd_report.c - `lcow report`: one archive with all that helps to find a fault of ours. Nothing in
  * it holds a secret: environments, command lines and annotations are scrubbed where they are
  * logged, and are in none of the documents. */
+#include "tool/cmd_report.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/loop.h"
 #include "host/rpc/rpc_client.h"
-#include "tool/cmd_look.h"
 #include "tool/lib/shims.h"
 #include "tool/tool.h"
 #include <errno.h>
@@ -26,24 +26,6 @@ struct report_opts {
 static const struct args_opt opts_table[] = {
     { "output", 'o', ARGS_STR, "FILE", offsetof(struct report_opts, path),
       "where to (default: lcow-report-ID.tar here); - is stdout" },
-};
-static const struct args_example examples[] = {
-    { "lcow report 4f2a9", "writes lcow-report-4f2a9.tar" },
-};
-static const struct args_cmd cmd = {
-    .name = "report",
-    .summary = "Gather logs and states of a sandbox into one archive.",
-    .synopsis = "[options] ID",
-    .text = "Journal, state, console, stacks, timeline, explanation and versions, in a tar. Works "
-            "with what it can get: a part that is missing says why. Environments, command lines "
-            "and annotations are not in it.\n"
-            "\n"
-            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .takes_words = true,
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
 };
 
 /* ---- ustar */
@@ -91,7 +73,6 @@ static int versions(struct ctx *ctx, struct report *r, struct sbuf *out, struct 
     struct utsname u = { 0 };
     char now[CLOCK_RFC3339_SIZE];
 
-    (void)err;
     (void)uname(&u);
     clock_rfc3339(loop_wall(ctx->loop), now);
     sbuf_addf(out, "lcow %s\nshim %s\nhost %s %s %s\ntime %s\n", LCOW_VERSION,
@@ -101,7 +82,6 @@ static int versions(struct ctx *ctx, struct report *r, struct sbuf *out, struct 
 
 static int state(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    (void)ctx;
     if (!r->shim || !r->shim->doc)
         return err_set(err, ERR_UNAVAILABLE, "%s", r->shim ? r->shim->why.msg : "its shim is gone");
 
@@ -113,12 +93,12 @@ static int state(struct ctx *ctx, struct report *r, struct sbuf *out, struct err
 
 static int journal(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    return tool_journal(ctx, r->tool, r->word, out, err);
+    return logs_put(ctx, r->tool, r->word, out, err);
 }
 
 static int explanation(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    return tool_explain(ctx, r->tool, r->word, false, out, err);
+    return explain_put(ctx, r->tool, r->word, out, NULL, err);
 }
 
 static int needs_shim(const struct report *r, struct err *err)
@@ -128,18 +108,17 @@ static int needs_shim(const struct report *r, struct err *err)
 
 static int stacks(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    return needs_shim(r, err) < 0 ? -1 : tool_stacks(ctx, r->client, false, out, err);
+    return needs_shim(r, err) < 0 ? -1 : stacks_put(ctx, r->client, out, NULL, err);
 }
 
 static int console(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    return needs_shim(r, err) < 0 ? -1 : tool_console(ctx, r->client, out, err);
+    return needs_shim(r, err) < 0 ? -1 : console_put(ctx, r->client, out, err);
 }
 
 static int picture(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
 {
-    (void)ctx;
-    return needs_shim(r, err) < 0 ? -1 : tool_timeline(r->shim, "svg", out, err);
+    return needs_shim(r, err) < 0 ? -1 : timeline_put(r->shim, "svg", out, err);
 }
 
 static int ledger(struct ctx *ctx, struct report *r, struct sbuf *out, struct err *err)
@@ -148,7 +127,6 @@ static int ledger(struct ctx *ctx, struct report *r, struct sbuf *out, struct er
     size_t len;
     int n;
 
-    (void)ctx;
     if (!r->shim)
         return err_set(err, ERR_NOT_FOUND, "its shim is gone");
     path = str_format("%s/%s/%s/ledger", r->tool->config.run_root, r->shim->ns, r->shim->id);
@@ -205,47 +183,50 @@ static int write_out(const char *path, const struct sbuf *tar, struct err *err)
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-static int report_run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(shims_release) struct shims shims = { 0 };
     AUTO(sbuf_release) struct sbuf tar = { 0 };
-    AUTO_FREE char *named = NULL;
-    struct report r = { .tool = t };
-    struct report_opts o = { 0 };
-    struct args_rest rest;
-    const char *container;
-    struct err err = ERR_INIT, why = ERR_INIT;
-    int code;
+    const struct report_opts *o = t->opts;
+    struct report r = { .tool = t, .word = t->rest.argv[0] };
+    AUTO_FREE char *named = str_format("lcow-report-%s.tar", r.word);
+    const char *path = o->path ? o->path : named, *container;
+    struct err why = ERR_INIT, ignored = ERR_INIT; /* each part tells if it is missing */
 
-    if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
-        return code;
-    if (rest.n != 1)
-        return tool_fail(TOOL_USAGE, "report needs one ID; see: lcow ps");
-    r.word = rest.argv[0];
-    if (shims_list(t->config.run_root, &shims, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    shims_ask(ctx, &shims);
-    if (shims_find(&shims, r.word, &r.shim, &container, &err) < 0)
+    if (shims_list(ctx, t->config.run_root, &shims, err) < 0)
+        return -1;
+    if (shims_find(&shims, r.word, &r.shim, &container, &ignored) < 0)
         r.shim = NULL;
     else if (r.shim->doc)
-        (void)shim_connect(ctx, r.shim, &r.client, &err); /* each part tells if it is missing */
+        (void)shim_connect(ctx, r.shim, &r.client, &ignored);
     put_parts(ctx, &r, &tar, &why);
     rpc_client_free(r.client);
-    if (r.n == 0)
-        return tool_fail(TOOL_FAILED, "%s", why.msg);
-
-    AUTO_FREE char *safe = str_dup(r.word);
-
-    for (char *c = safe; *c; c++)
-        *c = *c == '/' ? '-' : *c;
-    named = str_format("lcow-report-%s.tar", safe);
-    if (write_out(o.path ? o.path : named, &tar, &err) < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    if (!str_eq(o.path, "-")) {
-        tool_print(STDOUT_FILENO, o.path ? o.path : named);
-        tool_print(STDOUT_FILENO, "\n");
+    if (r.n == 0) {
+        *err = why;
+        return -1;
     }
+    for (char *c = named; *c; c++)
+        *c = *c == '/' ? '-' : *c;
+    if (write_out(path, &tar, err) < 0)
+        return -1;
+    if (!str_eq(path, "-"))
+        sbuf_addf(&t->out, "%s\n", path);
     return TOOL_OK;
 }
 
-const struct tool_command report_command = { .cmd = &cmd, .run = report_run };
+const struct args_cmd report_command = {
+    .name = "report",
+    .summary = "Gather logs and states of a sandbox into one archive.",
+    .synopsis = "[options] ID",
+    .text = "Journal, state, console, stacks, timeline, explanation and versions, in a tar. Works "
+            "with what it can get: a part that is missing says why. Environments, command lines "
+            "and annotations are not in it.\n"
+            "\n"
+            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct report_opts),
+    .takes_words = true,
+    .takes_id = true,
+    .examples = ARGS_EXAMPLES({ "lcow report 4f2a9", "writes lcow-report-4f2a9.tar" }),
+    .run = run,
+};

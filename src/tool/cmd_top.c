@@ -3,11 +3,9 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "tool/lib/cost.h"
 #include "tool/lib/shims.h"
 #include "tool/lib/term.h"
 #include "tool/tool.h"
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
 #include <stdio.h>
@@ -32,107 +30,44 @@ static const struct args_opt opts_table[] = {
       .min = 1, .max = 3600, .unit = "seconds" },
     { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON array and end" },
 };
-static const struct args_example examples[] = {
-    { "lcow top", "live; q ends it" },
-    { "lcow top --once", "for a script or a report" },
-};
-static const struct args_cmd cmd = {
-    .name = "top",
-    .summary = "Show what each sandbox costs the host, live.",
-    .synopsis = "[options]",
-    .text = "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as "
-            "their guest counts it, MORE the difference: what the VM itself costs. CPU is the "
-            "share of one processor. CALL is the age of the oldest call that the guest has not "
-            "answered.\n"
-            "\n"
-            "Exit code: 0; 1 if a shim did not answer; 2 if this command line is wrong.",
-    .opts = opts_table,
-    .n_opts = ARRAY_LEN(opts_table),
-    .examples = examples,
-    .n_examples = ARRAY_LEN(examples),
-};
 
 /* ---- one look */
 
-struct row {
-    char *name, *state;
-    struct cost cost;
-    uint64_t oldest_call;
-    double cpu; /* of one processor, since the look before; < 0: not known yet */
-    bool answers;
-    const struct shim *shim;
-};
-struct look {
-    struct shims shims;
-    struct row *v;
-    size_t n;
-};
-
-static void look_release(struct look *l)
+/* Of one processor, between two looks at the same sandbox; < 0: not known yet. */
+static double cpu_since(const struct shims *before, const struct shim *now)
 {
-    for (size_t i = 0; i < l->n; i++) {
-        free(l->v[i].name);
-        free(l->v[i].state);
+    for (size_t i = 0; i < before->n; i++) {
+        const struct shim *old = &before->v[i];
+
+        if (!str_eq(old->ns, now->ns) || !str_eq(old->id, now->id))
+            continue;
+        if (now->cost.at <= old->cost.at || now->cost.host_cpu_ns < old->cost.host_cpu_ns)
+            return -1;
+        return (double)(now->cost.host_cpu_ns - old->cost.host_cpu_ns) /
+               (double)(now->cost.at - old->cost.at);
     }
-    free(l->v);
-    shims_release(&l->shims);
-    *l = (struct look){ 0 };
+    return -1;
 }
 
-static const struct row *same_row(const struct look *l, const struct row *r)
+static const char *state_of(const struct shim *s)
 {
-    for (size_t i = 0; i < l->n; i++)
-        if (str_eq(l->v[i].name, r->name))
-            return &l->v[i];
-    return NULL;
+    const char *state = doc_text(json_object_get(s->doc, "vm"), "state");
+
+    return !s->doc ? "no answer" : state[0] ? state : "no VM";
 }
 
-static void describe(struct row *r, const struct shim *s)
+static uint64_t oldest_call(const struct shim *s)
 {
-    const json_t *vm = s->doc ? json_object_get(s->doc, "vm") : NULL;
-    const char *state = json_string_value(json_object_get(vm, "state"));
-
-    r->shim = s;
-    r->name = str_format("%s/%s", s->ns, s->id);
-    r->answers = s->doc;
-    r->state = str_dup(!s->doc ? "no answer" : state ? state : "no VM");
-    r->oldest_call = (uint64_t)json_integer_value(json_object_get(vm, "oldest_call_ns"));
+    return doc_number(json_object_get(s->doc, "vm"), "oldest_call_ns");
 }
 
-/* Of one processor, between two looks at the same sandbox. */
-static double cpu_between(const struct cost *old, const struct cost *now)
+static int look(struct ctx *ctx, struct tool *t, struct shims *ret, struct err *err)
 {
-    if (now->at <= old->at || now->host_cpu_ns < old->host_cpu_ns)
-        return -1;
-    return (double)(now->host_cpu_ns - old->host_cpu_ns) / (double)(now->at - old->at);
-}
-
-static int look(struct ctx *ctx, struct tool *t, const struct look *before, struct look *ret,
-                struct err *err)
-{
-    struct look l = { 0 };
-
-    if (shims_list(t->config.run_root, &l.shims, err) < 0)
-        return -1;
-    shims_ask(ctx, &l.shims);
-    l.n = l.shims.n;
-    l.v = mem_zalloc((l.n + 1) * sizeof(*l.v));
-
-    AUTO_FREE struct cost *costs = mem_zalloc((l.n + 1) * sizeof(*costs));
     struct ctx root = ctx_root(ctx->loop); /* each has its limit */
 
-    cost_measure_all(&root, &l.shims, costs);
-    for (size_t i = 0; i < l.n; i++) {
-        struct row *r = &l.v[i];
-
-        describe(r, &l.shims.v[i]);
-        r->cost = costs[i];
-
-        const struct row *old = before ? same_row(before, r) : NULL;
-
-        r->cpu = old ? cpu_between(&old->cost, &r->cost) : -1;
-    }
-    *ret = l;
+    if (shims_list(ctx, t->config.run_root, ret, err) < 0)
+        return -1;
+    cost_measure(&root, ret);
     return 0;
 }
 
@@ -146,113 +81,102 @@ static void put_mib(struct sbuf *out, uint64_t bytes, bool known)
         sbuf_addf(out, " %7s", "-");
 }
 
-static void put_row(const struct row *r, struct sbuf *out)
+static void put_row(const struct shim *s, double cpu, struct sbuf *out)
 {
-    const struct cost *c = &r->cost;
-    uint64_t host = cost_host_memory(c);
+    AUTO_FREE char *name = str_format("%s/%s", s->ns, s->id);
+    const struct cost *c = &s->cost;
+    uint64_t host = cost_host_memory(c), call = oldest_call(s);
 
-    sbuf_addf(out, "%-27.27s %-10.10s", r->name, r->state);
+    sbuf_addf(out, "%-27.27s %-10.10s", name, state_of(s));
     put_mib(out, host, true);
     put_mib(out, c->guest_memory, c->guest);
     put_mib(out, host > c->guest_memory ? host - c->guest_memory : 0, c->guest);
-    if (r->cpu < 0)
+    if (cpu < 0)
         sbuf_addf(out, " %5s", "-");
     else
-        sbuf_addf(out, " %4.0f%%", r->cpu * 100);
-    if (r->oldest_call == 0)
+        sbuf_addf(out, " %4.0f%%", cpu * 100);
+    if (call == 0)
         sbuf_addf(out, " %7s\n", "-");
     else
-        sbuf_addf(out, " %6.1fs\n", (double)r->oldest_call / 1e9);
+        sbuf_addf(out, " %6.1fs\n", (double)call / 1e9);
 }
 
-static void put_table(const struct look *l, struct sbuf *out)
+static void put_table(const struct shims *before, const struct shims *now, struct sbuf *out)
 {
     sbuf_addf(out, "%-27s %-10s %7s %7s %7s %5s %7s\n", "SANDBOX", "VM", "HOST", "GUEST", "MORE",
               "CPU", "CALL");
-    for (size_t i = 0; i < l->n; i++)
-        put_row(&l->v[i], out);
-    if (l->n == 0)
+    for (size_t i = 0; i < now->n; i++)
+        put_row(&now->v[i], cpu_since(before, &now->v[i]), out);
+    if (now->n == 0)
         sbuf_adds(out, "(no sandbox runs)\n");
 }
 
-static void put_json(const struct look *l, struct jsw *w)
+static void put_json(const struct shims *before, const struct shims *now, struct jsw *w)
 {
     jsw_arr(w, NULL);
-    for (size_t i = 0; i < l->n; i++) {
-        const struct row *r = &l->v[i];
+    for (size_t i = 0; i < now->n; i++) {
+        const struct shim *s = &now->v[i];
+        double cpu = cpu_since(before, s);
 
         jsw_obj(w, NULL);
-        jsw_str(w, "namespace", r->shim->ns);
-        jsw_str(w, "sandbox", r->shim->id);
-        jsw_str(w, "state", r->state);
-        jsw_u64(w, "shim_pss_bytes", r->cost.shim_pss);
-        jsw_u64(w, "vmm_pss_bytes", r->cost.vmm_pss);
-        jsw_u64(w, "anchors_pss_bytes", r->cost.anchors_pss);
-        jsw_u64(w, "host_cpu_ns", r->cost.host_cpu_ns);
-        if (r->cpu >= 0)
-            jsw_f64(w, "cpu", r->cpu);
-        if (r->cost.guest) {
-            jsw_u64(w, "guest_memory_bytes", r->cost.guest_memory);
-            jsw_u64(w, "guest_cpu_ns", r->cost.guest_cpu_ns);
+        jsw_str(w, "namespace", s->ns);
+        jsw_str(w, "sandbox", s->id);
+        jsw_str(w, "state", state_of(s));
+        jsw_u64(w, "shim_pss_bytes", s->cost.shim_pss);
+        jsw_u64(w, "vmm_pss_bytes", s->cost.vmm_pss);
+        jsw_u64(w, "anchors_pss_bytes", s->cost.anchors_pss);
+        jsw_u64(w, "host_cpu_ns", s->cost.host_cpu_ns);
+        if (cpu >= 0)
+            jsw_f64(w, "cpu", cpu);
+        if (s->cost.guest) {
+            jsw_u64(w, "guest_memory_bytes", s->cost.guest_memory);
+            jsw_u64(w, "guest_cpu_ns", s->cost.guest_cpu_ns);
         }
-        jsw_u64(w, "oldest_call_ns", r->oldest_call);
+        jsw_u64(w, "oldest_call_ns", oldest_call(s));
         jsw_end_obj(w);
     }
     jsw_end_arr(w);
-    sbuf_addc(&w->out, '\n');
-}
-
-static bool all_answer(const struct look *l)
-{
-    for (size_t i = 0; i < l->n; i++)
-        if (!l->v[i].answers)
-            return false;
-    return true;
 }
 
 /* ---- once */
 
 static int print_once(struct ctx *ctx, struct tool *t, bool json, struct err *err)
 {
-    AUTO(jsw_release) struct jsw w;
-    struct look first = { 0 }, second = { 0 };
-    int code;
+    AUTO(shims_release) struct shims first = { 0 }, second = { 0 };
 
-    jsw_init(&w, JSW_PLAIN);
-    if (look(ctx, t, NULL, &first, err) < 0)
+    if (look(ctx, t, &first, err) < 0 || (first.n > 0 && fiber_sleep(ctx, ONCE_PAUSE, err) < 0) ||
+        look(ctx, t, &second, err) < 0)
         return -1;
-    if (first.n > 0 && fiber_sleep(ctx, ONCE_PAUSE, err) < 0) {
-        look_release(&first);
-        return -1;
-    }
-    if (look(ctx, t, &first, &second, err) < 0) {
-        look_release(&first);
-        return -1;
-    }
     if (json)
-        put_json(&second, &w);
+        put_json(&first, &second, &t->json);
     else
-        put_table(&second, &w.out);
-    tool_print(STDOUT_FILENO, w.out.data);
-    code = all_answer(&second) ? TOOL_OK : TOOL_FAILED;
-    look_release(&first);
-    look_release(&second);
-    return code;
+        put_table(&first, &second, &t->out);
+    for (size_t i = 0; i < second.n; i++)
+        if (!second.v[i].doc)
+            return TOOL_FAILED;
+    return TOOL_OK;
 }
 
 /* ---- live */
 
+struct live {
+    struct shims before, now;
+    bool drawn;
+    uint32_t seconds;
+    struct cancel stop;
+};
+
 /* Cut to the terminal: a line that wraps would move all below it. */
-static void draw(const struct look *l, uint32_t seconds)
+static void draw(const struct live *v)
 {
     AUTO(sbuf_release) struct sbuf table = { 0 }, out = { 0 };
     uint16_t rows = 24, cols = 80, n = 1;
 
     (void)term_size(&rows, &cols);
-    put_table(l, &table);
+    put_table(&v->before, &v->now, &table);
     sbuf_addf(&out, "\033[H%.*s\033[K", (int)cols, "lcow top - q ends it");
     if (cols > 60)
-        sbuf_addf(&out, ", %u s between two looks; memory in MiB", seconds);
+        sbuf_addf(&out, ", %u s between two looks; memory in MiB", v->seconds);
     for (const char *line = table.data; *line && n < rows; n++) {
         const char *end = strchr(line, '\n');
         int len = (int)(end - line);
@@ -263,12 +187,6 @@ static void draw(const struct look *l, uint32_t seconds)
     sbuf_adds(&out, "\033[J");
     tool_print(STDOUT_FILENO, out.data);
 }
-
-struct live {
-    const struct look *shown; /* NULL: nothing yet */
-    uint32_t seconds;
-    struct cancel stop;
-};
 
 /* The terminal is to be given back as it was: nobody dies of these at once. */
 static void on_end(void *arg, const struct signalfd_siginfo *info)
@@ -284,8 +202,8 @@ static void on_resize(void *arg, const struct signalfd_siginfo *info)
     const struct live *v = arg;
 
     (void)info;
-    if (v->shown)
-        draw(v->shown, v->seconds);
+    if (v->drawn)
+        draw(v);
 }
 
 /* Until a key, or until it is time to look again. *ret_quit: the key was one that ends. */
@@ -313,23 +231,24 @@ static int await_key(struct ctx *ctx, uint64_t until, bool *ret_quit, struct err
 
 static int watch(struct ctx *ctx, struct tool *t, struct live *live, struct err *err)
 {
-    struct look before = { 0 }, now;
     bool quit = false;
-    int r = 0;
 
-    live->shown = &before;
-    while (r == 0 && !quit) {
-        r = look(ctx, t, before.v ? &before : NULL, &now, err);
-        if (r < 0)
-            break;
-        look_release(&before);
-        before = now;
-        draw(&before, live->seconds);
-        r = await_key(ctx, loop_now(ctx->loop) + live->seconds * NS_PER_S, &quit, err);
+    while (!quit) {
+        struct shims next = { 0 };
+
+        if (look(ctx, t, &next, err) < 0) {
+            shims_release(&next);
+            return -1;
+        }
+        shims_release(&live->before);
+        live->before = live->now;
+        live->now = next;
+        live->drawn = true;
+        draw(live);
+        if (await_key(ctx, loop_now(ctx->loop) + live->seconds * NS_PER_S, &quit, err) < 0)
+            return -1;
     }
-    live->shown = NULL;
-    look_release(&before);
-    return r;
+    return 0;
 }
 
 static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struct err *err)
@@ -352,29 +271,38 @@ static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struc
     return live->stop.fired ? 0 : r;
 }
 
-static int top_run(struct ctx *ctx, struct tool *t, char **argv)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    struct top_opts o = { .seconds = PAUSE_S };
-    struct live live = { 0 }; /* here, since its handlers stay as long as the loop */
-    struct args_rest rest;
-    struct err err = ERR_INIT;
-    int code;
+    const struct top_opts *o = t->opts;
+    struct live live = { .seconds = o->seconds ? o->seconds : PAUSE_S };
+    int r;
 
-    if (!tool_begin(t, &cmd, &o, argv, &rest, &code))
-        return code;
-    if (o.once || o.json) {
-        code = print_once(ctx, t, o.json, &err);
-        return code < 0 ? tool_fail(TOOL_FAILED, "%s", err.msg) : code;
-    }
+    if (o->once || o->json)
+        return print_once(ctx, t, o->json, err);
     if (!term_is(STDOUT_FILENO) || !isatty(STDIN_FILENO))
         return tool_fail(TOOL_USAGE, "top needs a terminal; without one: lcow top --once");
-    live.seconds = o.seconds;
     cancel_init(&live.stop, ctx->cancel);
-    code = live_screen(ctx, t, &live, &err);
+    r = live_screen(ctx, t, &live, err);
+    live.drawn = false; /* its handlers stay as long as the loop */
     cancel_release(&live.stop);
-    if (code < 0)
-        return tool_fail(TOOL_FAILED, "%s", err.msg);
-    return TOOL_OK;
+    shims_release(&live.before);
+    shims_release(&live.now);
+    return r;
 }
 
-const struct tool_command top_command = { .cmd = &cmd, .run = top_run };
+const struct args_cmd top_command = {
+    .name = "top",
+    .summary = "Show what each sandbox costs the host, live.",
+    .synopsis = "[options]",
+    .text = "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as "
+            "their guest counts it, MORE the difference: what the VM itself costs. CPU is the "
+            "share of one processor. CALL is the age of the oldest call that the guest has not "
+            "answered.\n"
+            "\n"
+            "Exit code: 0; 1 if a shim did not answer; 2 if this command line is wrong.",
+    .opts = ARGS_TABLE(opts_table),
+    .opts_size = sizeof(struct top_opts),
+    .examples = ARGS_EXAMPLES({ "lcow top", "live; q ends it" },
+                              { "lcow top --once", "for a script or a report" }),
+    .run = run,
+};

@@ -15,45 +15,56 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-const struct tool_command *const tool_commands[] = { &boot_command,
-                                                     &ps_command,
-                                                     &top_command,
-                                                     &inspect_command,
-                                                     &explain_command,
-                                                     &logs_command,
-                                                     &events_command,
-                                                     &timeline_command,
-                                                     &console_command,
-                                                     &stacks_command,
-                                                     &tasks_command,
-                                                     &exec_command,
-                                                     &cp_command,
-                                                     &share_command,
-                                                     &metrics_command,
-                                                     &overhead_command,
-                                                     &report_command,
-                                                     &doctor_command,
-                                                     &template_command,
-                                                     &config_command,
-                                                     &gc_command,
-                                                     &completion_command,
-                                                     NULL };
+const struct args_cmd *const tool_commands[] = { &boot_command,
+                                                 &ps_command,
+                                                 &top_command,
+                                                 &inspect_command,
+                                                 &explain_command,
+                                                 &logs_command,
+                                                 &events_command,
+                                                 &timeline_command,
+                                                 &console_command,
+                                                 &stacks_command,
+                                                 &tasks_command,
+                                                 &exec_command,
+                                                 &cp_command,
+                                                 &share_command,
+                                                 &metrics_command,
+                                                 &overhead_command,
+                                                 &report_command,
+                                                 &doctor_command,
+                                                 &template_command,
+                                                 &config_command,
+                                                 &gc_command,
+                                                 &completion_command,
+                                                 NULL };
 
-const struct args_opt tool_global_opts[] = {
+static const struct args_opt global_table[] = {
     { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
       "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
     { "log-level", 0, ARGS_STR, "LEVEL", offsetof(struct tool_globals, log_level),
       "log to stderr, the guest's log included: trace, debug, info, warn, error or off (default)" },
 };
-const size_t tool_n_global_opts = ARRAY_LEN(tool_global_opts);
+const struct args_opts tool_global_opts = ARGS_TABLE(global_table);
 
-static const struct args_opt leading_opts[] = {
+static const struct args_opt leading_table[] = {
     { "version", 0, ARGS_FLAG, NULL, offsetof(struct tool_globals, version), "print the version" },
 };
+static const struct args_opts leading_opts = ARGS_TABLE(leading_table);
 
 void tool_print(int fd, const char *text)
 {
     (void)fd_write_full(fd, text, strlen(text)); /* nobody is left to tell */
+}
+
+void tool_printf(int fd, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    AUTO_FREE char *text = str_vformat(fmt, ap);
+    va_end(ap);
+    tool_print(fd, text);
 }
 
 int tool_fail(int code, const char *fmt, ...)
@@ -78,10 +89,10 @@ static void print_help(void)
     sbuf_adds(&out, "usage: lcow COMMAND [options]\n\n"
                     "lcow runs Linux containers in utility VMs. This is the operator's tool.\n\n"
                     "commands\n");
-    for (const struct tool_command *const *c = tool_commands; *c; c++)
-        args_row(&out, (*c)->cmd->name, (*c)->cmd->summary, 10);
-    args_help_options("options", leading_opts, ARRAY_LEN(leading_opts), &out);
-    args_help_options("options of every command", tool_global_opts, tool_n_global_opts, &out);
+    for (const struct args_cmd *const *c = tool_commands; *c; c++)
+        args_row(&out, (*c)->name, (*c)->summary, 10);
+    args_help_options("options", leading_opts, &out);
+    args_help_options("options of every command", tool_global_opts, &out);
     sbuf_adds(&out, "\nexamples\n"
                     "  lcow doctor\n      what is missing on this machine, and how to get it\n"
                     "  lcow boot -- uname -a\n      boot a VM, run a command in it, take it down\n"
@@ -92,83 +103,72 @@ static void print_help(void)
 static int usage_error(const char *cmd, const struct err *err)
 {
     tool_fail(TOOL_USAGE, "%s", err->msg);
-    AUTO_FREE char *hint = str_format("see: lcow%s%s --help\n", cmd ? " " : "", cmd ? cmd : "");
-    tool_print(STDERR_FILENO, hint);
+    tool_printf(STDERR_FILENO, "see: lcow%s%s --help\n", cmd ? " " : "", cmd ? cmd : "");
     return TOOL_USAGE;
 }
 
-static const struct tool_command *command_of(const struct args_cmd *cmd)
+static void print_help_of(const struct args_cmd *c)
 {
-    for (const struct tool_command *const *c = tool_commands; *c; c++) {
-        if ((*c)->cmd == cmd)
-            return *c;
-    }
-    return NULL;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    args_help(c, tool_global_opts, &out);
+    if (c->subs)
+        sbuf_addf(&out, "\ncommands of lcow %s\n", c->name);
+    for (const struct args_cmd *const *s = c->subs; s && *s; s++)
+        args_row(&out, (*s)->name, (*s)->summary, 18);
+    tool_print(STDOUT_FILENO, out.data);
 }
 
-static void help_of(const struct args_cmd *cmd, struct sbuf *out)
+/* Reads the command line and the configuration. true: go on; false: *ret_code is the exit code, all
+ * is said. */
+static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *ret_code)
 {
-    const struct tool_command *command = command_of(cmd);
-
-    args_help(cmd, tool_global_opts, tool_n_global_opts, out);
-    if (!command || !command->subs)
-        return;
-    sbuf_addf(out, "\ncommands of lcow %s\n", cmd->name);
-    for (const struct tool_command *const *c = command->subs; *c; c++)
-        args_row(out, (*c)->cmd->name, (*c)->cmd->summary, 18);
-}
-
-bool tool_begin_bare(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
-                     struct args_rest *ret_rest, int *ret_code)
-{
-    const struct args_set sets[] = { { cmd->opts, cmd->n_opts, opts },
-                                     { tool_global_opts, tool_n_global_opts, &t->globals } };
+    const struct args_set sets[] = { { c->opts, t->opts }, { tool_global_opts, &t->globals } };
+    enum log_level level = LOG_OFF; /* what matters is told as an error */
     struct err err = ERR_INIT;
-    int r = args_parse(cmd, sets, ARRAY_LEN(sets), argv, ret_rest, &err);
+    int r = args_parse(c, sets, ARRAY_LEN(sets), argv, &t->rest, &err);
 
     *ret_code = TOOL_OK;
-    if (r == ARGS_HELP) {
-        AUTO(sbuf_release) struct sbuf out = { 0 };
-
-        help_of(cmd, &out);
-        tool_print(STDOUT_FILENO, out.data);
-        return false;
-    }
-    if (r < 0) {
-        *ret_code = usage_error(cmd->name, &err);
-        return false;
-    }
-    enum log_level level = LOG_OFF; /* what matters is told as an error */
-
-    if (t->globals.log_level && log_level_parse(t->globals.log_level, &level) < 0) {
+    if (r == ARGS_HELP)
+        print_help_of(c);
+    else if (r < 0)
+        *ret_code = usage_error(c->name, &err);
+    else if (t->globals.log_level && log_level_parse(t->globals.log_level, &level) < 0)
         *ret_code = tool_fail(TOOL_USAGE,
                               "--log-level %s: trace, debug, info, warn, error or off is needed",
                               t->globals.log_level);
+    if (r != 0 || *ret_code != TOOL_OK)
         return false;
-    }
     log_init(STDERR_FILENO, level, LOG_LOGFMT);
-    return true;
+    if (!c->bare && config_load(&t->config, t->globals.config, &err) < 0)
+        *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
+    else if (c->takes_id && t->rest.n != 1)
+        *ret_code = tool_fail(TOOL_USAGE, "%s needs one ID; see: lcow ps", c->name);
+    return *ret_code == TOOL_OK;
 }
 
-bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
-                struct args_rest *ret_rest, int *ret_code)
+static int run(struct ctx *ctx, struct tool *t, const struct args_cmd *c, char **argv)
 {
     struct err err = ERR_INIT;
+    int code;
 
-    if (!tool_begin_bare(t, cmd, opts, argv, ret_rest, ret_code))
-        return false;
-    if (config_load(&t->config, t->globals.config, &err) < 0) {
-        *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
-        return false;
-    }
-    return true;
+    if (!begin(t, c, argv, &code))
+        return code;
+    code = c->run(ctx, t, &err);
+    if (code < 0)
+        return tool_fail(c->failed ? c->failed : TOOL_FAILED, "%s", err.msg);
+    if (t->json.out.len > 0)
+        sbuf_addf(&t->out, "%s\n", t->json.out.data);
+    if (t->out.len > 0)
+        tool_print(STDOUT_FILENO, t->out.data);
+    return code;
 }
 
 /* ------------------------------------------------------------------ the first fiber */
 
 struct job {
     struct tool *tool;
-    const struct tool_command *command;
+    const struct args_cmd *command;
     char **argv;
     int code;
 };
@@ -178,7 +178,7 @@ static void run_job(void *arg)
     struct job *job = arg;
     struct ctx ctx = ctx_root(job->tool->loop);
 
-    job->code = job->command->run(&ctx, job->tool, job->argv);
+    job->code = run(&ctx, job->tool, job->command, job->argv);
     loop_stop(job->tool->loop);
 }
 
@@ -190,7 +190,7 @@ static void dump_fibers(void *arg, const struct signalfd_siginfo *info)
     tool_print(STDERR_FILENO, out.data ? out.data : "no fibers\n");
 }
 
-static int run_command(const struct tool_backend *backend, const struct tool_command *command,
+static int run_command(const struct tool_backend *backend, const struct args_cmd *command,
                        const struct tool_globals *globals, char **argv)
 {
     struct tool t = { .backend = backend, .globals = *globals };
@@ -200,11 +200,16 @@ static int run_command(const struct tool_backend *backend, const struct tool_com
     if (!t.loop)
         return tool_fail(TOOL_BOOT_FAILED, "make an event loop: %s", strerror(errno));
     config_init(&t.config);
+    jsw_init(&t.json, JSW_PLAIN);
+    t.opts = mem_zalloc(command->opts_size + 1);
     (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* a diagnosis aid only */
-    fiber_go(t.loop, run_job, &job, "lcow %s", command->cmd->name);
+    fiber_go(t.loop, run_job, &job, "lcow %s", command->name);
     (void)loop_run(t.loop); /* what is parked then was given up on purpose, and said */
     loop_free(t.loop);
     config_release(&t.config);
+    sbuf_release(&t.out);
+    jsw_release(&t.json);
+    free(t.opts);
     return job.code;
 }
 
@@ -216,14 +221,13 @@ static const char *last_word(const char *name)
     return blank ? blank + 1 : name;
 }
 
-static const struct tool_command *find_command(const struct tool_command *const *list,
-                                               const char *name, const char *parent,
-                                               struct err *err)
+static const struct args_cmd *find_command(const struct args_cmd *const *list, const char *name,
+                                           const char *parent, struct err *err)
 {
     const char *names[64] = { 0 };
 
     for (size_t i = 0; list[i] && i < ARRAY_LEN(names) - 1; i++) {
-        names[i] = last_word(list[i]->cmd->name);
+        names[i] = last_word(list[i]->name);
         if (str_eq(name, names[i]))
             return list[i];
     }
@@ -234,21 +238,17 @@ static const struct tool_command *find_command(const struct tool_command *const 
     return NULL;
 }
 
-static void name_all(const struct tool_command *const *list, struct sbuf *out)
+static void name_all(const struct args_cmd *const *list, struct sbuf *out)
 {
     for (size_t i = 0; list[i]; i++)
-        sbuf_addf(out, "%s%s",
-                  i == 0        ? ""
-                  : list[i + 1] ? ", "
-                                : " or ",
-                  last_word(list[i]->cmd->name));
+        sbuf_addf(out, "%s%s", i == 0 ? "" : list[i + 1] ? ", " : " or ", last_word(list[i]->name));
 }
 
 /* The command that argv[*at] and the words behind it name; *at is its own word then. NULL: which
  * one is missing or unknown is said. */
-static const struct tool_command *choose(char **argv, int *at, int *ret_code)
+static const struct args_cmd *choose(char **argv, int *at, int *ret_code)
 {
-    const struct tool_command *command, *sub = NULL;
+    const struct args_cmd *command, *sub = NULL;
     AUTO(sbuf_release) struct sbuf names = { 0 };
     struct err err = ERR_INIT;
     const char *word;
@@ -265,9 +265,9 @@ static const struct tool_command *choose(char **argv, int *at, int *ret_code)
     if (!word)
         err_set(&err, ERR_INVALID, "which one? %s", names.data);
     else
-        sub = find_command(command->subs, word, command->cmd->name, &err);
+        sub = find_command(command->subs, word, command->name, &err);
     if (!sub)
-        *ret_code = usage_error(command->cmd->name, &err);
+        *ret_code = usage_error(command->name, &err);
     else
         ++*at;
     return sub;
@@ -287,8 +287,7 @@ static void hold_standard_fds(void)
 int tool_main(const struct tool_backend *backend, char **argv)
 {
     struct tool_globals globals = { 0 };
-    const struct args_set sets[] = { { leading_opts, ARRAY_LEN(leading_opts), &globals },
-                                     { tool_global_opts, tool_n_global_opts, &globals } };
+    const struct args_set sets[] = { { leading_opts, &globals }, { tool_global_opts, &globals } };
     struct err err = ERR_INIT;
     int next = 0, code = TOOL_USAGE, r;
 
@@ -312,7 +311,7 @@ int tool_main(const struct tool_backend *backend, char **argv)
         err_set(&err, ERR_INVALID, "which command? %s", names.data);
         return usage_error(NULL, &err);
     }
-    const struct tool_command *command = choose(argv, &next, &code);
+    const struct args_cmd *command = choose(argv, &next, &code);
 
     return command ? run_command(backend, command, &globals, argv + next) : code;
 }

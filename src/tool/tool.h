@@ -1,6 +1,8 @@
 /* tool.h - the operator's tool behind cmd/lcow: commands by table, one loop, the command as its
  * first fiber. Which backend runs VMs is the caller's business. */
 #pragma once
+#include "base/err.h"
+#include "base/json.h"
 #include "host/config/config.h"
 #include "host/control/template_build.h"
 #include "tool/lib/args.h"
@@ -8,7 +10,6 @@
 #include <stdint.h>
 
 struct ctx;
-struct err;
 struct guest;
 struct loop;
 struct template_info;
@@ -51,36 +52,37 @@ struct tool_globals {
     const char *log_level;
     bool version;
 };
-extern const struct args_opt tool_global_opts[];
-extern const size_t tool_n_global_opts;
+extern const struct args_opts tool_global_opts;
 
 struct tool {
     const struct tool_backend *backend; /* borrows */
     struct loop *loop;
     struct tool_globals globals;
-    struct config config; /* loaded by tool_begin */
+    struct config config; /* loaded, unless the command is `bare` */
+    /* For the command that runs: what its options were written to, and its words. */
+    void *opts;
+    struct args_rest rest;
+    /* What it has to say, printed on stdout unless it fails: a text, or one JSON value. */
+    struct sbuf out;
+    struct jsw json;
 };
 
-struct tool_command {
-    const struct args_cmd *cmd; /* cmd->name of a sub-command: "config show" */
-    int (*run)(struct ctx *ctx, struct tool *t, char **argv); /* NULL: only with a sub-command */
-    const struct tool_command *const *subs;                   /* NULL-terminated, or NULL */
-};
 /* All of them, NULL-terminated. */
-extern const struct tool_command *const tool_commands[];
-extern const struct tool_command boot_command, completion_command, config_command, console_command,
+extern const struct args_cmd *const tool_commands[];
+extern const struct args_cmd boot_command, completion_command, config_command, console_command,
     cp_command, doctor_command, events_command, exec_command, explain_command, gc_command,
     inspect_command, logs_command, metrics_command, overhead_command, ps_command, report_command,
     share_command, stacks_command, tasks_command, template_command, timeline_command, top_command;
 
-/* Parses a command's own options and loads the configuration. true: go on; false: *ret_code is
- * the exit code, all is said. */
-bool tool_begin(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
-                struct args_rest *ret_rest, int *ret_code);
-/* The same without the configuration, for commands that look at it themselves. */
-bool tool_begin_bare(struct tool *t, const struct args_cmd *cmd, void *opts, char **argv,
-                     struct args_rest *ret_rest, int *ret_code);
+/* For commands whose only option is --json. */
+struct tool_json {
+    bool json;
+};
+#define TOOL_JSON_OPTS(doc)                                                                        \
+    ARGS_TABLE(((const struct args_opt[]){ { "json", 0, ARGS_FLAG, NULL, 0, doc } }))
+
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Writes all of it, blocking; what goes wrong with a closed stdout is not worth an error. */
 void tool_print(int fd, const char *text);
+void tool_printf(int fd, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

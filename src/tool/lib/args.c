@@ -16,8 +16,8 @@ static const struct args_opt *find(const struct scan *s, const char *name, size_
                                    void **ret_field)
 {
     for (size_t i = 0; i < s->n_sets; i++) {
-        for (size_t k = 0; k < s->sets[i].n; k++) {
-            const struct args_opt *o = &s->sets[i].opts[k];
+        for (size_t k = 0; k < s->sets[i].opts.n; k++) {
+            const struct args_opt *o = &s->sets[i].opts.v[k];
 
             if (letter ? o->letter == letter
                        : strlen(o->name) == len && memcmp(o->name, name, len) == 0) {
@@ -36,9 +36,9 @@ static int unknown(const struct scan *s, const char *word, size_t len)
     AUTO_FREE char *given = str_ndup(word, len);
 
     for (size_t i = 0; i < s->n_sets; i++) {
-        for (size_t k = 0; k < s->sets[i].n && n < ARRAY_LEN(names) - 1; k++) {
-            if (!s->sets[i].opts[k].hidden)
-                names[n++] = s->sets[i].opts[k].name;
+        for (size_t k = 0; k < s->sets[i].opts.n && n < ARRAY_LEN(names) - 1; k++) {
+            if (!s->sets[i].opts.v[k].hidden)
+                names[n++] = s->sets[i].opts.v[k].name;
         }
     }
     const char *near = str_nearest(given, names);
@@ -286,21 +286,20 @@ static void option_name(const struct args_opt *o, struct sbuf *out)
         sbuf_addf(out, " %s", o->value);
 }
 
-void args_help_options(const char *title, const struct args_opt *opts, size_t n, struct sbuf *out)
+void args_help_options(const char *title, struct args_opts opts, struct sbuf *out)
 {
     AUTO(sbuf_release) struct sbuf name = { 0 };
 
     sbuf_addf(out, "\n%s\n", title);
-    for (size_t i = 0; i < n; i++) {
-        if (opts[i].hidden)
+    for (size_t i = 0; i < opts.n; i++) {
+        if (opts.v[i].hidden)
             continue;
-        option_name(&opts[i], &name);
-        args_row(out, name.data, opts[i].doc, 23);
+        option_name(&opts.v[i], &name);
+        args_row(out, name.data, opts.v[i].doc, 23);
     }
 }
 
-void args_help(const struct args_cmd *cmd, const struct args_opt *global, size_t n_global,
-               struct sbuf *out)
+void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf *out)
 {
     sbuf_addf(out, "usage: lcow %s ", cmd->name);
     args_wrap(out, cmd->synopsis, 12 + strlen(cmd->name) + 1, 12 + strlen(cmd->name) + 1);
@@ -312,11 +311,11 @@ void args_help(const struct args_cmd *cmd, const struct args_opt *global, size_t
         args_wrap(out, cmd->text, 0, 0);
         sbuf_addc(out, '\n');
     }
-    if (cmd->n_opts > 0)
-        args_help_options("options", cmd->opts, cmd->n_opts, out);
-    args_help_options("options of every command", global, n_global, out);
-    if (cmd->n_examples > 0)
+    if (cmd->opts.n > 0)
+        args_help_options("options", cmd->opts, out);
+    args_help_options("options of every command", global, out);
+    if (cmd->examples.n > 0)
         sbuf_adds(out, "\nexamples\n");
-    for (size_t i = 0; i < cmd->n_examples; i++)
-        sbuf_addf(out, "  %s\n      %s\n", cmd->examples[i].line, cmd->examples[i].doc);
+    for (size_t i = 0; i < cmd->examples.n; i++)
+        sbuf_addf(out, "  %s\n      %s\n", cmd->examples.v[i].line, cmd->examples.v[i].doc);
 }

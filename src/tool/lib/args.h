@@ -7,8 +7,10 @@
 #include <stddef.h>
 #include <stdint.h>
 
+struct ctx;
 struct err;
 struct sbuf;
+struct tool;
 
 enum args_kind {
     ARGS_FLAG,   /* bool */
@@ -37,28 +39,47 @@ struct args_opt {
     bool hidden;                 /* not in the help */
 };
 
+struct args_opts {
+    const struct args_opt *v;
+    size_t n;
+};
+#define ARGS_TABLE(table)                                                                          \
+    {                                                                                              \
+        (table), ARRAY_LEN(table)                                                                  \
+    }
 /* A table of options and the struct they are written to. */
 struct args_set {
-    const struct args_opt *opts;
-    size_t n;
+    struct args_opts opts;
     void *into;
 };
 
 struct args_example {
     const char *line, *doc;
 };
+struct args_examples {
+    const struct args_example *v;
+    size_t n;
+};
+/* For a table: one { line, doc } each. */
+#define ARGS_EXAMPLES(...) ARGS_TABLE(((const struct args_example[]){ __VA_ARGS__ }))
 
+/* A command, as a row: parser, help, completion and manual are made from it. */
 struct args_cmd {
-    const char *name; /* "boot" */
+    const char *name; /* "boot"; of a sub-command "config show" */
     const char *summary;
     const char *synopsis; /* behind the name */
     const char *text;     /* paragraphs for the help, may be NULL */
-    const struct args_opt *opts;
-    size_t n_opts;
+    struct args_opts opts;
+    size_t opts_size;   /* of the struct they are written to */
     bool takes_command; /* words behind `--` are allowed */
     bool takes_words;   /* words between and behind the options are, too: they are `rest` */
-    const struct args_example *examples;
-    size_t n_examples;
+    bool takes_id;      /* exactly one word: a sandbox or container */
+    bool bare;          /* does without the configuration */
+    int failed;         /* the exit code for *err; 0: TOOL_FAILED */
+    struct args_examples examples;
+    const struct args_cmd *const *subs; /* NULL-terminated, or NULL */
+    /* The exit code; or -1 and *err, which is said. */
+    int (*run)(struct ctx *ctx, struct tool *t, struct err *err);
 };
 
 struct args_rest {
@@ -79,9 +100,8 @@ int args_parse_leading(const struct args_set *sets, size_t n_sets, char **argv, 
 
 /* Help within ARGS_COLUMNS columns. */
 #define ARGS_COLUMNS 80
-void args_help(const struct args_cmd *cmd, const struct args_opt *global, size_t n_global,
-               struct sbuf *out);
-void args_help_options(const char *title, const struct args_opt *opts, size_t n, struct sbuf *out);
+void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf *out);
+void args_help_options(const char *title, struct args_opts opts, struct sbuf *out);
 /* Wraps text between columns: the first line goes on behind what is there (`at` columns), the
  * others are indented. */
 void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at);

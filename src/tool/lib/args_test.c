@@ -22,21 +22,18 @@ static const struct args_opt table[] = {
 static const struct args_opt global[] = {
     { "config", 0, ARGS_STR, "FILE", AT(config), "configuration" },
 };
-static const struct args_example examples[] = { { "lcow boot", "a shell" } };
 static const struct args_cmd cmd = {
     .name = "boot",
     .summary = "Boots.",
     .synopsis = "[options] [-- CMD…]",
-    .opts = table,
-    .n_opts = ARRAY_LEN(table),
+    .opts = ARGS_TABLE(table),
     .takes_command = true,
-    .examples = examples,
-    .n_examples = 1,
+    .examples = ARGS_EXAMPLES({ "lcow boot", "a shell" }),
 };
 
 static int run(struct opts *o, struct args_rest *rest, struct err *err, const char *const *words)
 {
-    const struct args_set sets[] = { { table, ARRAY_LEN(table), o }, { global, 1, o } };
+    const struct args_set sets[] = { { ARGS_TABLE(table), o }, { ARGS_TABLE(global), o } };
 
     static char *argv[16]; /* outlives the literal of the caller, which rest points into */
     size_t n = 0;
@@ -184,7 +181,7 @@ TEST(leading_options_stop_at_the_command)
 {
     struct opts o = { 0 };
     struct err err = ERR_INIT;
-    const struct args_set sets[] = { { global, 1, &o } };
+    const struct args_set sets[] = { { ARGS_TABLE(global), &o } };
     char *words[] = { "lcow", "--config", "c", "boot", "--tty", NULL };
     int next = 0;
 
@@ -200,7 +197,7 @@ TEST(help_shows_options_within_the_columns)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    args_help(&cmd, global, 1, &out);
+    args_help(&cmd, (struct args_opts)ARGS_TABLE(global), &out);
     ASSERT_HAS(out.data, "usage: lcow boot [options] [-- CMD…]\n");
     ASSERT_HAS(out.data, "  -m, --memory MIB");
     ASSERT_HAS(out.data, "      --timeline[=FILE]");
@@ -227,9 +224,11 @@ TEST(wrapping_keeps_the_right_margin)
 
 TEST(words_may_stand_anywhere_if_the_command_takes_them)
 {
-    static const struct args_cmd words = { .name = "check", .opts = table, .takes_words = true };
+    static const struct args_cmd words = { .name = "check",
+                                           .opts = ARGS_TABLE(table),
+                                           .takes_words = true };
     struct opts o = { 0 };
-    const struct args_set sets[] = { { table, ARRAY_LEN(table), &o } };
+    const struct args_set sets[] = { { ARGS_TABLE(table), &o } };
     char *argv[] = { "check", "a", "--memory", "512", "b", "-t", "--", "-c", "d", NULL };
     struct args_rest rest;
     struct err err = ERR_INIT;

@@ -5,7 +5,6 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
-#include "base/fiber.h"
 #include "base/loop.h"
 #include "host/rpc/rpc_client.h"
 #include "proto/pb.h"
@@ -16,7 +15,6 @@
 #include <string.h>
 #include <unistd.h>
 
-#define TASK_SERVICE "containerd.task.v2.Task"
 #define STATS_LIMIT (2 * NS_PER_S)
 #define PROC_MAX 8192u
 
@@ -56,20 +54,14 @@ static uint64_t cpu_of(int64_t pid)
 
 static void host_side(const struct shim *s, struct cost *c)
 {
-    const json_t *vm = s->doc ? json_object_get(s->doc, "vm") : NULL;
-    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
-    int64_t vmm = json_integer_value(json_object_get(vm, "pid"));
+    const json_t *list = json_object_get(s->doc, "containers");
+    int64_t vmm = (int64_t)doc_number(json_object_get(s->doc, "vm"), "pid");
 
     c->shim_pss = pss_of(s->pid);
     c->vmm_pss = pss_of(vmm);
     c->host_cpu_ns = cpu_of(s->pid) + cpu_of(vmm);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        int64_t pid = json_integer_value(json_object_get(json_array_get(list, i), "pid"));
-        uint64_t pss = pss_of(pid);
-
-        c->anchors += pss > 0;
-        c->anchors_pss += pss;
-    }
+    for (size_t i = 0; i < json_array_size(list); i++)
+        c->anchors_pss += pss_of((int64_t)doc_number(json_array_get(list, i), "pid"));
 }
 
 /* ---- the guest's side */
@@ -96,7 +88,7 @@ static void add_stats(const Any *any, struct cost *c)
 
 static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, struct err *err)
 {
-    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
+    const json_t *list = json_object_get(s->doc, "containers");
     AUTO(rpc_client_free) struct rpc_client *client = NULL;
 
     if (!s->doc || shim_connect(ctx, s, &client, err) < 0)
@@ -109,53 +101,26 @@ static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, str
         if (json_object_get(one, "exited_ns"))
             continue;
         req.id = json_string_value(json_object_get(one, "id"));
-        if (!req.id || rpc_client_call(ctx, client, TASK_SERVICE, "Stats", &req,
-                                       &stats_response__descriptor, (void **)&resp, err) < 0)
+        if (!req.id ||
+            shim_call(ctx, client, 0, &task__descriptor, "Stats", &req, (void **)&resp, err) < 0)
             return -1;
         add_stats(resp->stats, c);
-        c->containers++;
     }
-    c->guest = true;
+    c->guest = 1;
     return 0;
 }
 
-void cost_measure(struct ctx *ctx, const struct shim *shim, struct cost *ret)
+static void measure(struct ctx *ctx, struct shim *s)
 {
     struct ctx limited = ctx_with_timeout(ctx, STATS_LIMIT);
     struct err ignored = ERR_INIT; /* then there are no figures */
 
-    *ret = (struct cost){ 0 };
-    host_side(shim, ret);
-    (void)guest_side(&limited, shim, ret, &ignored);
-    ret->at = loop_now(ctx->loop);
+    host_side(s, &s->cost);
+    (void)guest_side(&limited, s, &s->cost, &ignored);
+    s->cost.at = loop_now(ctx->loop);
 }
 
-struct measuring {
-    struct ctx *ctx;
-    const struct shim *shim;
-    struct cost *ret;
-};
-
-static void measure_main(void *arg)
+void cost_measure(struct ctx *ctx, struct shims *shims)
 {
-    struct measuring *m = arg;
-
-    cost_measure(m->ctx, m->shim, m->ret);
-}
-
-void cost_measure_all(struct ctx *ctx, const struct shims *shims, struct cost *ret)
-{
-    AUTO_FREE struct measuring *m = mem_zalloc((shims->n + 1) * sizeof(*m));
-    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
-    struct err ignored = ERR_INIT;
-    struct group group;
-
-    group_init(&group);
-    for (size_t i = 0; i < shims->n; i++) {
-        const struct shim *s = &shims->v[i];
-
-        m[i] = (struct measuring){ ctx, s, &ret[i] };
-        group_go(&group, ctx->loop, measure_main, &m[i], "measure %s/%s", s->ns, s->id);
-    }
-    (void)group_wait(&root, &group, "the sandboxes' figures", &ignored);
+    shims_each(ctx, shims, measure, "measure");
 }

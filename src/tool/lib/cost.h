@@ -6,23 +6,19 @@
 #include <stdint.h>
 
 struct ctx;
-struct shim;
 struct shims;
 
 struct cost {
     uint64_t shim_pss, vmm_pss, anchors_pss; /* bytes */
     uint64_t host_cpu_ns;                    /* of all of them, since they began */
-    unsigned anchors;
-    bool guest;                          /* what follows is known */
-    uint64_t guest_memory, guest_cpu_ns; /* of the containers' cgroups */
-    unsigned containers;
-    uint64_t at; /* when it was measured: the loop's clock */
+    uint64_t guest;                          /* 1: what follows is known */
+    uint64_t guest_memory, guest_cpu_ns;     /* of the containers' cgroups */
+    uint64_t at;                             /* when it was measured: the loop's clock */
 };
 
-/* shim was asked (shims_ask). Waits, at most two seconds. */
-void cost_measure(struct ctx *ctx, const struct shim *shim, struct cost *ret);
-/* All at once: one that hangs keeps nobody back. ret: one for each of shims, in their order. */
-void cost_measure_all(struct ctx *ctx, const struct shims *shims, struct cost *ret);
+/* Fills the cost of each, which was asked before, all at once: one that hangs keeps nobody back.
+ * Waits, at most two seconds. */
+void cost_measure(struct ctx *ctx, struct shims *shims);
 static inline uint64_t cost_host_memory(const struct cost *c)
 {
     return c->shim_pss + c->vmm_pss + c->anchors_pss;

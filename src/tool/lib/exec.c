@@ -9,6 +9,7 @@
 #include "base/stream.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/lib/exec_task.h"
+#include "tool/lib/shims.h"
 #include "tool/lib/term.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -19,7 +20,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define SERVICE "containerd.runhcs.v1.diag.ShimDiag"
 #define CONTROL_LIMIT (5 * NS_PER_S)
 #define CONTROL_PAUSE (20 * NS_PER_MS)
 #define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
@@ -91,8 +91,7 @@ static int tell_once(struct ctx *ctx, struct exec *x, const Lcow__ExecControlReq
     const struct exec_task *task = x->what->task;
 
     if (!task)
-        return rpc_client_call(ctx, x->client, "lcow.v1.Shim", "ExecControl", req,
-                               &lcow__exec_control_response__descriptor, NULL, err);
+        return shim_call(ctx, x->client, 0, &lcow__shim__descriptor, "ExecControl", req, NULL, err);
     return req->close_stdin
                ? exec_task_close_stdin(ctx, task, err)
                : exec_task_resize(ctx, task, (uint16_t)req->rows, (uint16_t)req->cols, err);
@@ -129,24 +128,23 @@ static void copy_in(void *arg)
     }
 }
 
-static void copy_out(void *arg)
+static void copy_output(struct exec *x, int i)
 {
-    struct exec *x = arg;
     struct err ignored = ERR_INIT; /* of a pipe that nobody reads */
     char side;
 
-    if (x->ours[1])
-        (void)stream_copy(&x->out_ctx, x->fifo[1], x->ours[1], &x->moved[1], &side, &ignored);
+    if (x->ours[i])
+        (void)stream_copy(&x->out_ctx, x->fifo[i], x->ours[i], &x->moved[i], &side, &ignored);
+}
+
+static void copy_out(void *arg)
+{
+    copy_output(arg, 1);
 }
 
 static void copy_err(void *arg)
 {
-    struct exec *x = arg;
-    struct err ignored = ERR_INIT;
-    char side;
-
-    if (x->ours[2])
-        (void)stream_copy(&x->out_ctx, x->fifo[2], x->ours[2], &x->moved[2], &side, &ignored);
+    copy_output(arg, 2);
 }
 
 static void start_relays(struct ctx *ctx, struct exec *x)
@@ -197,8 +195,8 @@ static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
     req.stdin = x->path[0];
     req.stdout = x->path[1];
     req.stderr = x->path[2] ? x->path[2] : "";
-    if (rpc_client_call(ctx, x->client, SERVICE, "DiagExecInHost", &req,
-                        &diag__exec_process_response__descriptor, (void **)&resp, err) < 0)
+    if (shim_call(ctx, x->client, 0, &diag__shim_diag__descriptor, "DiagExecInHost", &req,
+                  (void **)&resp, err) < 0)
         return -1;
     *ret_code = resp->exit_code;
     return 0;

@@ -5,11 +5,11 @@
 #include "base/fd.h"
 #include "base/json.h"
 #include "host/rpc/rpc_client.h"
+#include "tool/lib/shims.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define SERVICE "containerd.task.v2.Task"
 #define PROCESS_TYPE "types.containerd.io/opencontainers/runtime-spec/1/Process"
 #define SPEC_BYTES (8u << 20)
 #define START_LIMIT (30 * NS_PER_S) /* a guest that hangs shall be told of */
@@ -65,23 +65,20 @@ static int begin(struct ctx *ctx, const struct exec_task *t, const char *in, con
     req.stdout = out;
     req.stderr = err_path;
     req.spec = &spec;
-    return rpc_client_call(ctx, t->client, SERVICE, "Exec", &req, &empty__descriptor, NULL, err);
+    return shim_call(ctx, t->client, 0, &task__descriptor, "Exec", &req, NULL, err);
 }
 
 static int start_and_wait(struct ctx *ctx, const struct exec_task *t, int *ret_code,
                           struct err *err)
 {
-    struct ctx starting = ctx_with_timeout(ctx, START_LIMIT);
     AUTO(pb_free) WaitResponse *resp = NULL;
     StartRequest start = START_REQUEST__INIT;
     WaitRequest wait = WAIT_REQUEST__INIT;
 
     start.id = wait.id = t->container;
     start.exec_id = wait.exec_id = t->exec_id;
-    if (rpc_client_call(&starting, t->client, SERVICE, "Start", &start, &start_response__descriptor,
-                        NULL, err) < 0 ||
-        rpc_client_call(ctx, t->client, SERVICE, "Wait", &wait, &wait_response__descriptor,
-                        (void **)&resp, err) < 0)
+    if (shim_call(ctx, t->client, START_LIMIT, &task__descriptor, "Start", &start, NULL, err) < 0 ||
+        shim_call(ctx, t->client, 0, &task__descriptor, "Wait", &wait, (void **)&resp, err) < 0)
         return -1;
     *ret_code = (int)resp->exit_status;
     return 0;
@@ -99,12 +96,10 @@ static void take_back(struct ctx *ctx, const struct exec_task *t, bool kill, uin
     signal_.id = wait.id = gone.id = t->container;
     signal_.exec_id = wait.exec_id = gone.exec_id = t->exec_id;
     signal_.signal = SIGKILL;
-    if (kill && rpc_client_call(&limited, t->client, SERVICE, "Kill", &signal_, &empty__descriptor,
-                                NULL, &ignored) == 0)
-        (void)rpc_client_call(&limited, t->client, SERVICE, "Wait", &wait,
-                              &wait_response__descriptor, NULL, &ignored);
-    (void)rpc_client_call(&limited, t->client, SERVICE, "Delete", &gone,
-                          &delete_response__descriptor, NULL, &ignored);
+    if (kill &&
+        shim_call(&limited, t->client, 0, &task__descriptor, "Kill", &signal_, NULL, &ignored) == 0)
+        (void)shim_call(&limited, t->client, 0, &task__descriptor, "Wait", &wait, NULL, &ignored);
+    (void)shim_call(&limited, t->client, 0, &task__descriptor, "Delete", &gone, NULL, &ignored);
 }
 
 int exec_task_run(struct ctx *ctx, const struct exec_task *t, const char *in, const char *out,
@@ -126,7 +121,7 @@ int exec_task_close_stdin(struct ctx *ctx, const struct exec_task *t, struct err
     req.id = t->container;
     req.exec_id = t->exec_id;
     req.stdin = true;
-    return rpc_client_call(ctx, t->client, SERVICE, "CloseIO", &req, &empty__descriptor, NULL, err);
+    return shim_call(ctx, t->client, 0, &task__descriptor, "CloseIO", &req, NULL, err);
 }
 
 int exec_task_resize(struct ctx *ctx, const struct exec_task *t, uint16_t rows, uint16_t cols,
@@ -138,6 +133,5 @@ int exec_task_resize(struct ctx *ctx, const struct exec_task *t, uint16_t rows, 
     req.exec_id = t->exec_id;
     req.width = cols;
     req.height = rows;
-    return rpc_client_call(ctx, t->client, SERVICE, "ResizePty", &req, &empty__descriptor, NULL,
-                           err);
+    return shim_call(ctx, t->client, 0, &task__descriptor, "ResizePty", &req, NULL, err);
 }

@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "tool/lib/reading.h"
+#include "tool/lib/shims.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -80,13 +81,6 @@ void outputs_free(struct outputs *o)
     free(o);
 }
 
-static const char *field(const json_t *doc, const char *key)
-{
-    const char *s = json_string_value(json_object_get(doc, key));
-
-    return s ? s : "";
-}
-
 static struct writer *find_writer(struct outputs *o, const char *cid)
 {
     for (size_t i = 0; i < o->n_writers; i++)
@@ -118,22 +112,22 @@ static void learn(struct outputs *o, const struct writer *w, const char *dir)
 void outputs_note(struct outputs *o, const struct line *note)
 {
     learn(o,
-          &(struct writer){ .cid = (char *)field(note->doc, "cid"),
-                            .pod = (char *)field(note->doc, "pod-id"),
-                            .name = (char *)field(note->doc, "name"),
-                            .uri = (char *)field(note->doc, "stdout"),
+          &(struct writer){ .cid = (char *)doc_text(note->doc, "cid"),
+                            .pod = (char *)doc_text(note->doc, "pod-id"),
+                            .name = (char *)doc_text(note->doc, "name"),
+                            .uri = (char *)doc_text(note->doc, "stdout"),
                             .since_ns = note->at_ns },
-          field(note->doc, "log-directory"));
+          doc_text(note->doc, "log-directory"));
 }
 
 void outputs_tell(struct outputs *o, const json_t *container)
 {
     learn(o,
-          &(struct writer){ .cid = (char *)field(container, "id"),
-                            .pod = (char *)field(container, "pod"),
-                            .name = (char *)field(container, "name"),
-                            .uri = (char *)field(container, "stdout") },
-          field(container, "log_directory"));
+          &(struct writer){ .cid = (char *)doc_text(container, "id"),
+                            .pod = (char *)doc_text(container, "pod"),
+                            .name = (char *)doc_text(container, "name"),
+                            .uri = (char *)doc_text(container, "stdout") },
+          doc_text(container, "log_directory"));
 }
 
 /* ---- which files */

@@ -4,6 +4,8 @@
 #include "base/fd.h"
 #include "host/ledger/journal.h"
 #include "tool/lib/output.h"
+#include "tool/lib/search.h"
+#include "tool/lib/shims.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -35,15 +37,6 @@ const char *line_source_name(enum line_source s)
 }
 
 /* ---- which */
-
-struct choice {
-    struct readings *r;
-    const char *ns, *word;
-    struct strv all;
-    struct sbuf matches;
-    size_t n;
-    bool exact;
-};
 
 static void reading_free(struct reading *x)
 {
@@ -78,59 +71,59 @@ static void keep(struct readings *r, const struct journal_entry *e)
     r->v[r->n++] = x;
 }
 
+struct choice {
+    struct readings *r;
+    struct search search; /* .word NULL: all */
+};
+
 static int consider(void *arg, const struct journal_entry *e)
 {
     struct choice *c = arg;
-    bool exact = str_eq(e->id, c->word);
 
-    if (!c->word) {
+    if (!c->search.word) {
         if (!is_known(c->r, e->path))
             keep(c->r, e);
-        return 0;
-    }
-    strv_add(&c->all, e->id);
-    if ((c->ns && !str_eq(c->ns, e->ns)) || !str_starts(e->id, c->word) || (c->exact && !exact))
-        return 0;
-    if (exact && !c->exact) {
-        c->exact = true;
-        c->n = 0;
-        sbuf_release(&c->matches);
+    } else if (search_offer(&c->search, e->ns, e->id)) {
         while (c->r->n > 0)
             reading_free(c->r->v[--c->r->n]);
+        keep(c->r, e);
     }
-    c->n++;
-    sbuf_addf(&c->matches, "%s%s/%s", c->matches.len ? ", " : "", e->ns, e->id);
-    keep(c->r, e);
     return 0;
-}
-
-static int judge(const struct choice *c, const char *word, struct err *err)
-{
-    const char *near;
-
-    if (!c->word || c->n == 1)
-        return 0;
-    if (c->n > 1)
-        return err_set(err, ERR_INVALID, "\"%s\" matches %.300s: give more of it", word,
-                       c->matches.data);
-    near = c->all.n ? str_nearest(c->word, (const char *const *)c->all.v) : NULL;
-    return err_set(err, ERR_NOT_FOUND,
-                   "nothing is known of a sandbox \"%.80s\"%s%s; those that live: lcow ps", word,
-                   near ? ", but of " : "", near ? near : "");
 }
 
 int readings_add(struct readings *r, const char *word, struct err *err)
 {
-    const char *slash = word ? strchr(word, '/') : NULL;
-    AUTO_FREE char *ns = slash ? str_ndup(word, (size_t)(slash - word)) : NULL;
-    struct choice c = { .r = r, .ns = ns, .word = slash ? slash + 1 : word };
-    int result = journal_each(r->run_root, consider, &c, err);
+    struct choice c = { .r = r };
+    struct err none = ERR_INIT;
+    int result, found;
 
-    if (result == 0)
-        result = judge(&c, word, err);
-    strv_release(&c.all);
-    sbuf_release(&c.matches);
-    return result;
+    if (!word)
+        return journal_each(r->run_root, consider, &c, err);
+    search_init(&c.search, word);
+    result = journal_each(r->run_root, consider, &c, err);
+    found = search_end(&c.search, "nothing is known of a sandbox", ", but of ",
+                       "those that live: lcow ps", &none);
+    if (result == 0 && found < 0)
+        *err = none;
+    return result < 0 ? -1 : found;
+}
+
+int readings_find(struct readings *r, const struct shims *shims, const char *word,
+                  const struct shim **ret, const char **ret_container, struct err *err)
+{
+    struct err unknown = ERR_INIT;
+
+    if (shims_find(shims, word, ret, ret_container, &unknown) == 0) {
+        AUTO_FREE char *whole = str_format("%s/%s", (*ret)->ns, (*ret)->id);
+
+        return readings_add(r, whole, err);
+    }
+    *ret = NULL;
+    *ret_container = NULL;
+    if (unknown.code != ERR_INVALID)
+        return readings_add(r, word, err);
+    *err = unknown;
+    return -1;
 }
 
 void readings_init(struct readings *r, const char *run_root)
@@ -191,20 +184,13 @@ int64_t line_time(const char *text)
 
 static enum line_source source_of(const json_t *doc)
 {
-    const char *source = json_string_value(json_object_get(doc, "source"));
+    const char *source = doc_text(doc, "source");
 
-    if (str_eq(json_string_value(json_object_get(doc, "msg")), "event"))
+    if (str_eq(doc_text(doc, "msg"), "event"))
         return LINE_EVENT;
     if (str_eq(source, "kernel"))
         return LINE_KERNEL;
     return str_eq(source, "guest") ? LINE_AGENT : LINE_SHIM;
-}
-
-static const char *string_of(const json_t *doc, const char *key)
-{
-    const char *s = json_string_value(json_object_get(doc, key));
-
-    return s ? s : "";
 }
 
 void lines_release(struct lines *l)
@@ -231,13 +217,13 @@ static void add_line(struct readings *r, const struct reading *x, const char *te
         return;
 
     struct line line = { .source = source_of(doc), .ns = x->ns, .id = x->id, .order = r->order++ };
-    const char *at = string_of(doc, "at");
+    const char *at = doc_text(doc, "at");
 
-    line.time = at[0] ? at : string_of(doc, "time");
+    line.time = at[0] ? at : doc_text(doc, "time");
     line.at_ns = line_time(line.time);
-    line.level = string_of(doc, "level");
+    line.level = doc_text(doc, "level");
     line.text =
-        string_of(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
+        doc_text(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
     line.doc = TAKE_PTR(doc);
     if (line.source == LINE_SHIM && str_eq(line.text, "output"))
         outputs_note(x->outputs, &line);

@@ -11,6 +11,8 @@
 struct ctx;
 struct err;
 struct sbuf;
+struct shim;
+struct shims;
 
 enum line_source { LINE_SHIM, LINE_AGENT, LINE_KERNEL, LINE_EVENT, LINE_OUTPUT, LINE_SOURCE_COUNT };
 const char *line_source_name(enum line_source s);
@@ -55,6 +57,10 @@ static inline void readings_release_auto(struct readings *r)
 /* word as in shims_find; NULL: all. With a word, exactly one must match: ERR_NOT_FOUND names the
  * nearest, ERR_INVALID those that match. Repeated with NULL it adds what is new. */
 int readings_add(struct readings *r, const char *word, struct err *err);
+/* The same for the sandbox of a living shim, or of its container, else of one that is gone: then
+ * *ret is NULL. Both are borrowed from shims. */
+int readings_find(struct readings *r, const struct shims *shims, const char *word,
+                  const struct shim **ret, const char **ret_container, struct err *err);
 /* Whose they are; NULL unless exactly one was added. Borrowed. */
 const char *readings_ns(const struct readings *r);
 const char *readings_id(const struct readings *r);

@@ -6,6 +6,7 @@
 #include "host/control/run_note.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/lib/leftovers.h"
+#include "tool/lib/search.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -13,7 +14,6 @@
 #define MEASURE_LIMIT (10 * NS_PER_S) /* the shim waits half of it for its guest */
 #define CONNECT_LIMIT (2 * NS_PER_S)
 #define DOC_MAX_BYTES (8u << 20)
-#define SERVICE "lcow.v1.Shim"
 
 /* ---- which there are */
 
@@ -35,12 +35,6 @@ static int on_dir(void *arg, const struct leftover *l)
     list->v = mem_grow(list->v, list->n, &list->cap, sizeof(*list->v));
     list->v[list->n++] = s;
     return 0;
-}
-
-int shims_list(const char *run_root, struct shims *ret, struct err *err)
-{
-    *ret = (struct shims){ 0 };
-    return leftovers_walk(run_root, on_dir, ret, err);
 }
 
 void shims_release(struct shims *s)
@@ -75,6 +69,17 @@ int shim_answers(const struct shim *s, struct err *err)
     return err_wrap(err, "shim of %s/%s", s->ns, s->id);
 }
 
+int shim_call(struct ctx *ctx, struct rpc_client *client, uint64_t limit_ns,
+              const struct ProtobufCServiceDescriptor *service, const char *method, const void *req,
+              void **ret_resp, struct err *err)
+{
+    struct ctx limited = limit_ns ? ctx_with_timeout(ctx, limit_ns) : *ctx;
+    const ProtobufCMethodDescriptor *m =
+        protobuf_c_service_descriptor_get_method_by_name(service, method);
+
+    return rpc_client_call(&limited, client, service->name, method, req, m->output, ret_resp, err);
+}
+
 static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, ask_guest ? MEASURE_LIMIT : ASK_LIMIT);
@@ -85,8 +90,8 @@ static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, st
     req.ask_guest = ask_guest;
     if (shim_connect(&limited, s, &client, err) < 0)
         return -1;
-    if (rpc_client_call(&limited, client, SERVICE, "Inspect", &req,
-                        &lcow__inspect_response__descriptor, (void **)&resp, err) < 0) {
+    if (shim_call(&limited, client, 0, &lcow__shim__descriptor, "Inspect", &req, (void **)&resp,
+                  err) < 0) {
         if (err->code == ERR_UNIMPLEMENTED)
             return err_set(err, ERR_UNIMPLEMENTED,
                            "it is of version %s and does not know this tool's questions",
@@ -99,45 +104,56 @@ static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, st
     return js_parse(resp->json, strlen(resp->json), DOC_MAX_BYTES, ret, err);
 }
 
-struct asking {
-    struct ctx *ctx;
-    struct shim *shim;
-};
-
-static void ask_main(void *arg)
+static void ask_one(struct ctx *ctx, struct shim *s)
 {
-    struct asking *a = arg;
-
-    (void)ask(a->ctx, a->shim, false, &a->shim->doc, &a->shim->why);
+    (void)ask(ctx, s, false, &s->doc, &s->why);
 }
 
-void shims_ask(struct ctx *ctx, struct shims *s)
+int shims_list(struct ctx *ctx, const char *run_root, struct shims *ret, struct err *err)
 {
-    AUTO_FREE struct asking *asking = mem_zalloc(s->n * sizeof(*asking));
+    *ret = (struct shims){ 0 };
+    if (leftovers_walk(run_root, on_dir, ret, err) < 0)
+        return -1;
+    shims_each(ctx, ret, ask_one, "ask");
+    return 0;
+}
+
+struct job {
+    struct ctx *ctx;
+    struct shim *shim;
+    void (*fn)(struct ctx *ctx, struct shim *s);
+};
+
+static void run_job(void *arg)
+{
+    struct job *job = arg;
+
+    job->fn(job->ctx, job->shim);
+}
+
+void shims_each(struct ctx *ctx, struct shims *s, void (*fn)(struct ctx *ctx, struct shim *s),
+                const char *doing)
+{
+    AUTO_FREE struct job *jobs = mem_zalloc((s->n + 1) * sizeof(*jobs));
+    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
     struct err ignored = ERR_INIT;
     struct group group;
 
     group_init(&group);
     for (size_t i = 0; i < s->n; i++) {
-        asking[i] = (struct asking){ ctx, &s->v[i] };
-        group_go(&group, ctx->loop, ask_main, &asking[i], "ask %s", s->v[i].id);
+        jobs[i] = (struct job){ ctx, &s->v[i], fn };
+        group_go(&group, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
     }
-
-    struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
-
-    (void)group_wait(&root, &group, "the shims' answers", &ignored);
+    (void)group_wait(&root, &group, "the shims", &ignored);
 }
 
 const json_t *shims_container(const struct shim *s, const char *id)
 {
-    const json_t *list = s->doc ? json_object_get(s->doc, "containers") : NULL;
+    const json_t *list = json_object_get(s->doc, "containers");
 
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *c = json_array_get(list, i);
-
-        if (str_eq(json_string_value(json_object_get(c, "id")), id))
-            return c;
-    }
+    for (size_t i = 0; i < json_array_size(list); i++)
+        if (str_eq(doc_text(json_array_get(list, i), "id"), id))
+            return json_array_get(list, i);
     return NULL;
 }
 
@@ -155,79 +171,34 @@ void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s)
 
 /* ---- one of them by its name */
 
-struct search {
-    const char *ns, *word; /* ns NULL: any */
-    const struct shim *shim;
-    const char *container;
-    size_t n;
-    bool exact;
-    struct sbuf matches;
-    struct strv all;
-};
-
-static void consider(struct search *f, const struct shim *s, const char *container)
-{
-    const char *id = container ? container : s->id;
-    bool exact = str_eq(id, f->word);
-
-    strv_add(&f->all, id);
-    if ((f->ns && !str_eq(f->ns, s->ns)) || !str_starts(id, f->word))
-        return;
-    if (f->shim == s && !f->container && str_eq(id, s->id))
-        return; /* a pod's first container has the pod's name */
-    if (f->exact && !exact)
-        return;
-    if (exact && !f->exact) {
-        f->exact = true;
-        f->n = 0;
-        sbuf_release(&f->matches);
-    }
-    f->shim = s;
-    f->container = container;
-    f->n++;
-    sbuf_addf(&f->matches, "%s%s/%s", f->matches.len ? ", " : "", s->ns, id);
-}
-
-static int judge(struct search *f, const char *word, struct err *err)
-{
-    const char *near;
-
-    if (f->n == 1)
-        return 0;
-    if (f->n > 1)
-        return err_set(err, ERR_INVALID, "\"%s\" matches %.300s: give more of it", word,
-                       f->matches.data);
-    near = f->all.n ? str_nearest(f->word, (const char *const *)f->all.v) : NULL;
-    return err_set(err, ERR_NOT_FOUND,
-                   "there is no sandbox or container \"%.80s\"%s%s; see: lcow ps", word,
-                   near ? ", but " : "", near ? near : "");
-}
-
 int shims_find(const struct shims *s, const char *word, const struct shim **ret,
                const char **ret_container, struct err *err)
 {
-    const char *slash = strchr(word, '/');
-    AUTO_FREE char *ns = slash ? str_format("%.*s", (int)(slash - word), word) : NULL;
-    struct search f = { .ns = ns, .word = slash ? slash + 1 : word };
-    int r;
+    struct search f;
 
+    *ret = NULL;
+    *ret_container = NULL;
+    search_init(&f, word);
     for (size_t i = 0; i < s->n; i++) {
-        const json_t *list = s->v[i].doc ? json_object_get(s->v[i].doc, "containers") : NULL;
+        const struct shim *one = &s->v[i];
+        const json_t *list = json_object_get(one->doc, "containers");
 
-        consider(&f, &s->v[i], NULL);
+        if (search_offer(&f, one->ns, one->id)) {
+            *ret = one;
+            *ret_container = NULL;
+        }
         for (size_t k = 0; k < json_array_size(list); k++) {
             const char *id = json_string_value(json_object_get(json_array_get(list, k), "id"));
+            bool same = *ret == one && !*ret_container && str_eq(id, one->id);
 
-            if (id)
-                consider(&f, &s->v[i], id);
+            /* A pod's first container has the pod's name. */
+            if (id && !same && search_offer(&f, one->ns, id)) {
+                *ret = one;
+                *ret_container = id;
+            }
         }
     }
-    r = judge(&f, word, err);
-    sbuf_release(&f.matches);
-    strv_release(&f.all);
-    *ret = f.shim;
-    *ret_container = f.container;
-    return r;
+    return search_end(&f, "there is no sandbox or container", ", but ", "see: lcow ps", err);
 }
 
 int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_client **ret,
@@ -237,10 +208,25 @@ int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_
     const struct shim *s;
     const char *container;
 
-    if (shims_list(run_root, &shims, err) < 0)
-        return -1;
-    shims_ask(ctx, &shims); /* a container's id needs them all */
-    if (shims_find(&shims, word, &s, &container, err) < 0 || shim_answers(s, err) < 0)
+    /* All of them, since word may be a container's. */
+    if (shims_list(ctx, run_root, &shims, err) < 0 ||
+        shims_find(&shims, word, &s, &container, err) < 0 || shim_answers(s, err) < 0)
         return -1;
     return shim_connect(ctx, s, ret, err);
+}
+
+const char *doc_text(const json_t *obj, const char *key)
+{
+    const char *text = json_string_value(json_object_get(obj, key));
+
+    return text ? text : "";
+}
+
+uint64_t doc_number(const json_t *obj, const char *key)
+{
+    struct err ignored = ERR_INIT;
+    uint64_t n = 0;
+
+    (void)js_u64(obj, key, &n, &ignored);
+    return n;
 }

@@ -3,30 +3,35 @@
  * of another version keeps nothing back.
  *
  * `<run_root>/<namespace>/<sandbox>/shim` is {"address", "pid", "version"}, written by the shim.
- * Life: list -> (ask) -> find … -> release. */
+ * Life: list -> find … -> release. */
 #pragma once
 #include "base/err.h"
 #include "base/json.h"
+#include "tool/lib/cost.h"
 #include <sys/types.h>
 
 struct ctx;
+struct ProtobufCServiceDescriptor;
 struct rpc_client;
 
 struct shim {
     char *ns, *id, *address, *version;
     pid_t pid;
-    json_t *doc;    /* its Inspect document; NULL until asked, or if it did not answer */
-    struct err why; /* why there is none */
+    json_t *doc;      /* its Inspect document; NULL if it did not answer */
+    struct err why;   /* why there is none */
+    struct cost cost; /* by cost_measure() */
 };
 struct shims {
     struct shim *v;
     size_t n, cap;
 };
 
-/* All whose owner lives, in the order of their names. Reads files only. */
-int shims_list(const char *run_root, struct shims *ret, struct err *err);
-/* Asks all at once for their documents; a failure is told in each one's why. */
-void shims_ask(struct ctx *ctx, struct shims *s);
+/* All whose owner lives, in the order of their names, with what they say of themselves: they are
+ * asked all at once, and one that fails has no document. Waits. */
+int shims_list(struct ctx *ctx, const char *run_root, struct shims *ret, struct err *err);
+/* Calls fn for each, all at once, and waits for them. doing: a word for their fibers. */
+void shims_each(struct ctx *ctx, struct shims *s, void (*fn)(struct ctx *ctx, struct shim *s),
+                const char *doing);
 /* Asks one of them again, which asks its guest before. A failure leaves the document as it is; what
  * was found in that one is gone otherwise. */
 void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s);
@@ -36,8 +41,8 @@ static inline void shims_release_auto(struct shims *s)
     shims_release(s);
 }
 
-/* word: "[NAMESPACE/]ID", a sandbox or, among those that were asked, a container; the beginning of
- * an id is enough. *ret_container: the container's whole id, borrowed; NULL: a sandbox was meant.
+/* word: "[NAMESPACE/]ID", a sandbox or, of one that answered, a container; the beginning of an id
+ * is enough. *ret_container: the container's whole id, borrowed; NULL: a sandbox was meant.
  * ERR_NOT_FOUND names the nearest, ERR_INVALID those that match. */
 int shims_find(const struct shims *s, const char *word, const struct shim **ret,
                const char **ret_container, struct err *err);
@@ -47,10 +52,20 @@ const json_t *shims_container(const struct shim *s, const char *id);
 /* A connection. An answer that it is no shim of ours, or stopped, names it. Caller frees. */
 int shim_connect(struct ctx *ctx, const struct shim *s, struct rpc_client **ret, struct err *err);
 
-/* Was it asked and did not answer? Then *err tells of it: a call without a limit would hang. One of
- * another version may know other questions. */
+/* Calls a method of one of its services, within limit_ns if that is not 0. Caller frees *ret_resp
+ * with pb_free; NULL: it does not matter. */
+int shim_call(struct ctx *ctx, struct rpc_client *client, uint64_t limit_ns,
+              const struct ProtobufCServiceDescriptor *service, const char *method, const void *req,
+              void **ret_resp, struct err *err);
+
+/* Did it not answer? Then *err tells of it: a call without a limit would hang. One of another
+ * version may know other questions. */
 int shim_answers(const struct shim *s, struct err *err);
 
 /* All of that in one step: the connection to the shim of word, if it answers. Caller frees *ret. */
 int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_client **ret,
             struct err *err);
+
+/* Of an object in its document, or in a line of a journal. "" or 0: it has none. Borrowed. */
+const char *doc_text(const json_t *obj, const char *key);
+uint64_t doc_number(const json_t *obj, const char *key);

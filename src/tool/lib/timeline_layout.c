@@ -1,5 +1,6 @@
 #include "base/mem.h"
 #include "base/str.h"
+#include "host/vmm/vmm.h"
 #include "tool/lib/timeline_view.h"
 #include <math.h>
 #include <stdio.h>
@@ -26,11 +27,15 @@ uint64_t view_end(const struct view *v)
         if (s->end > end)
             end = s->end;
     }
-    for (size_t i = 0; i < v->n_stages; i++) {
-        if (v->stages[i].at > end)
-            end = v->stages[i].at;
-    }
     return end;
+}
+
+bool view_is_stage(const struct timeline_span *s)
+{
+    for (unsigned i = VM_STAGE_NONE + 1; i < VM_STAGE_COUNT; i++)
+        if (s->track == TRACK_HOST && s->start == s->end && str_eq(s->name, vm_stage_name(i)))
+            return true;
+    return false;
 }
 
 double view_ms(const struct view *v, uint64_t at)
@@ -68,14 +73,13 @@ static void add_text(struct view_layout *l, double x, double y, const char *css,
     i->w = text_width(i->text);
 }
 
-/* Names may come from the guest; only plain letters get into the picture. */
-static void clean(const char *name, size_t max, char *out)
+void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME])
 {
     size_t n = 0;
 
-    for (; name[n] && n < max; n++)
-        out[n] = name[n] >= ' ' && name[n] < 0x7f ? name[n] : '?';
-    out[n] = '\0';
+    for (; s->name[n] && n < TIMELINE_NAME - 1; n++)
+        ret[n] = s->name[n] >= ' ' && s->name[n] < 0x7f ? s->name[n] : '?';
+    ret[n] = '\0';
 }
 
 static void put_ms(char *out, size_t size, double ms)
@@ -146,7 +150,7 @@ static void place_span(const struct view *v, struct view_layout *l, struct lane 
     double x0 = to_x(v, s->start, end), x1 = to_x(v, open ? end : s->end, end);
     char name[TIMELINE_NAME], ms[24], label[VIEW_TEXT_MAX];
 
-    clean(s->name, sizeof(name) - 1, name);
+    view_name(s, name);
     put_ms(ms, sizeof(ms),
            moment ? view_ms(v, s->start) : view_ms(v, s->end) - view_ms(v, s->start));
     if (open)
@@ -171,6 +175,17 @@ static int by_start(const void *a, const void *b)
     return (x->start > y->start) - (x->start < y->start);
 }
 
+size_t view_sorted(const struct view *v, const struct timeline_span *ret[TIMELINE_SPANS])
+{
+    size_t n = 0;
+
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (!view_is_stage(&v->t->spans[i]))
+            ret[n++] = &v->t->spans[i];
+    qsort(ret, n, sizeof(ret[0]), by_start);
+    return n;
+}
+
 static const char *const lane_names[TRACK_COUNT] = { "host", "QEMU", "kernel", "gcs" };
 static const char *const lane_docs[TRACK_COUNT] = { "host: lcow", "QEMU: the VMM process",
                                                     "kernel: the guest's", "gcs: the guest agent" };
@@ -189,19 +204,14 @@ static void add_lane(const struct view *v, struct view_layout *l, unsigned track
 {
     const struct timeline_span *sorted[TIMELINE_SPANS];
     AUTO_FREE struct lane *lane = mem_new(struct lane);
-    size_t n = 0, background;
+    size_t n = view_sorted(v, sorted), background = l->n;
 
-    for (unsigned i = 0; i < v->t->n; i++) {
-        if (v->t->spans[i].track == track)
-            sorted[n++] = &v->t->spans[i];
-    }
-    qsort(sorted, n, sizeof(sorted[0]), by_start);
-    background = l->n;
     add(l, VIEW_LANE, MARGIN, *y, WIDTH - 2 * MARGIN, 0, track % 2 ? "odd" : "even");
     lane->top = *y + 2;
     lane->rows = 1;
     for (size_t i = 0; i < n; i++)
-        place_span(v, l, lane, sorted[i], end);
+        if (sorted[i]->track == track)
+            place_span(v, l, lane, sorted[i], end);
     l->items[background].h = lane->rows * ROW + 4;
     add_text(l, MARGIN + 6, *y + 2 + (ROW - BAR) / 2, "name", lane_names[track]);
     *y += lane->rows * ROW + 4;
@@ -214,11 +224,14 @@ static void add_stages(const struct view *v, struct view_layout *l, uint64_t end
     char label[VIEW_TEXT_MAX], name[TIMELINE_NAME], ms[24];
 
     lane->top = *y;
-    for (size_t i = 0; i < v->n_stages && i < 16; i++) {
-        double x = to_x(v, v->stages[i].at, end);
+    for (unsigned i = 0; i < v->t->n; i++) {
+        const struct timeline_span *s = &v->t->spans[i];
+        double x = to_x(v, s->start, end);
 
-        clean(v->stages[i].name, sizeof(name) - 1, name);
-        put_ms(ms, sizeof(ms), view_ms(v, v->stages[i].at));
+        if (!view_is_stage(s))
+            continue;
+        view_name(s, name);
+        put_ms(ms, sizeof(ms), view_ms(v, s->start));
         snprintf(label, sizeof(label), "%s %s ms", name, ms);
         place(l, lane, VIEW_LINE, x, x, NULL, label);
     }
@@ -251,11 +264,15 @@ static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, 
     *ret_n = l->n - *ret_first;
 }
 
-static bool has_moment(const struct view *v)
+/* Is there a moment, which is a stage or is not? */
+static bool has_moment(const struct view *v, bool stage)
 {
-    for (unsigned i = 0; i < v->t->n; i++)
-        if (v->t->spans[i].end != 0 && v->t->spans[i].end <= v->t->spans[i].start)
+    for (unsigned i = 0; i < v->t->n; i++) {
+        const struct timeline_span *s = &v->t->spans[i];
+
+        if (s->end != 0 && s->end <= s->start && view_is_stage(s) == stage)
             return true;
+    }
     return false;
 }
 
@@ -275,12 +292,12 @@ static void add_legend(const struct view *v, struct view_layout *l, double *y)
             rows[n++].text = lane_docs[i];
         }
     }
-    if (has_moment(v)) {
+    if (has_moment(v, false)) {
         rows[n].kind = VIEW_MARK;
         rows[n].css = "key";
         rows[n++].text = "a moment";
     }
-    if (v->n_stages > 0) {
+    if (has_moment(v, true)) {
         rows[n].kind = VIEW_LINE;
         rows[n].css = NULL;
         rows[n++].text = "a boot stage is reached";
@@ -328,8 +345,9 @@ void view_layout(const struct view *v, struct view_layout *ret)
         if (ret->items[i].kind == VIEW_TICK)
             ret->items[i].h = y - ret->items[i].y;
     }
-    for (size_t i = 0; i < v->n_stages && i < 16; i++)
-        add(ret, VIEW_LINE, to_x(v, v->stages[i].at, end), lanes, 0, y - lanes, NULL);
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (view_is_stage(&v->t->spans[i]))
+            add(ret, VIEW_LINE, to_x(v, v->t->spans[i].start, end), lanes, 0, y - lanes, NULL);
     y += 2 * GAP;
     add_legend(v, ret, &y);
     if (v->t->lost > 0) {

@@ -7,14 +7,6 @@
 
 #define BAR_COLUMNS 26
 
-static int by_start(const void *a, const void *b)
-{
-    const struct timeline_span *x = *(const struct timeline_span *const *)a;
-    const struct timeline_span *y = *(const struct timeline_span *const *)b;
-
-    return (x->start > y->start) - (x->start < y->start);
-}
-
 static void add_bar(struct sbuf *out, double from, double to, double total, bool moment)
 {
     int a = (int)(from / total * BAR_COLUMNS), b = (int)(to / total * BAR_COLUMNS);
@@ -37,11 +29,8 @@ static void add_row(const struct view *v, const struct timeline_span *s, double 
     bool open = s->end == 0, moment = !open && s->end <= s->start;
     double from = view_ms(v, s->start), to = open ? total : view_ms(v, s->end);
     char name[TIMELINE_NAME], took[16];
-    size_t n = 0;
 
-    for (; s->name[n] && n < sizeof(name) - 1; n++)
-        name[n] = s->name[n] >= ' ' && s->name[n] < 0x7f ? s->name[n] : '?';
-    name[n] = '\0';
+    view_name(s, name);
     snprintf(took, sizeof(took), "%.1f", to - from);
     sbuf_addf(out, "%-6s %-27s %8.1f %8s ", timeline_track_name((enum timeline_track)s->track),
               name, from,
@@ -63,17 +52,17 @@ void view_text(const struct view *v, struct sbuf *out)
     if (v->facts)
         sbuf_addf(out, "%.80s\n", v->facts);
     sbuf_addf(out, "\n%-34s %8s %8s 0%*.0f\n", "", "at ms", "took ms", BAR_COLUMNS - 1, total);
-    for (size_t i = 0; i < v->n_stages; i++) {
-        double at = view_ms(v, v->stages[i].at);
+    for (unsigned i = 0; i < v->t->n; i++) {
+        const struct timeline_span *s = &v->t->spans[i];
+        double at = view_ms(v, s->start);
 
-        sbuf_addf(out, "stage  %-27.27s %8.1f %8s ", v->stages[i].name, at, "-");
+        if (!view_is_stage(s))
+            continue;
+        sbuf_addf(out, "stage  %-27.27s %8.1f %8s ", s->name, at, "-");
         add_bar(out, at, at, total, true);
         sbuf_addc(out, '\n');
     }
-    for (unsigned i = 0; i < v->t->n; i++)
-        sorted[i] = &v->t->spans[i];
-    qsort(sorted, v->t->n, sizeof(sorted[0]), by_start);
-    for (unsigned i = 0; i < v->t->n; i++)
+    for (size_t i = 0, n = view_sorted(v, sorted); i < n; i++)
         add_row(v, sorted[i], total, out);
     if (v->t->lost > 0)
         sbuf_addf(out, "%u more did not fit into the table\n", v->t->lost);

@@ -4,23 +4,20 @@
  * guest: they are made printable and escaped. Never waits. */
 #pragma once
 #include "base/timeline.h"
+#include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
 
 struct sbuf;
 
-struct view_stage {
-    const char *name;
-    uint64_t at; /* on the timeline's axis */
-};
-
 struct view {
     const char *title, *facts; /* first and second line; facts may be NULL */
     const struct timeline *t;
     uint64_t origin; /* 0 ms on the axis */
-    const struct view_stage *stages;
-    size_t n_stages;
 };
+
+/* A mark of the controller's: such a stage of the boot was reached. */
+bool view_is_stage(const struct timeline_span *s);
 
 /* A complete SVG document. */
 void view_svg(const struct view *v, struct sbuf *out);
@@ -30,6 +27,11 @@ void view_text(const struct view *v, struct sbuf *out);
 /* The last moment of anything in it, at least origin + 1 us. */
 uint64_t view_end(const struct view *v);
 double view_ms(const struct view *v, uint64_t at);
+
+/* Names may come from the guest: only plain letters are left. */
+void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME]);
+/* All but the stages, by their start. How many there are. */
+size_t view_sorted(const struct view *v, const struct timeline_span *ret[TIMELINE_SPANS]);
 
 /* ---- the layout, for the renderer and its test */
 enum view_kind {

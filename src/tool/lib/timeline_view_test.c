@@ -68,10 +68,14 @@ static void check_text(const struct view *v)
     }
 }
 
-static const struct view_stage stages[] = {
-    { "spawned", T0 + 31 * MS }, { "kernel", T0 + 420 * MS },      { "init", T0 + 1900 * MS },
-    { "agent", T0 + 2300 * MS }, { "negotiated", T0 + 2310 * MS },
-};
+static void add_stages(struct timeline *t)
+{
+    timeline_mark(t, TRACK_HOST, "spawned", T0 + 31 * MS);
+    timeline_mark(t, TRACK_HOST, "kernel", T0 + 420 * MS);
+    timeline_mark(t, TRACK_HOST, "init", T0 + 1900 * MS);
+    timeline_mark(t, TRACK_HOST, "agent", T0 + 2300 * MS);
+    timeline_mark(t, TRACK_HOST, "negotiated", T0 + 2310 * MS);
+}
 
 static void fill_boot(struct timeline *t)
 {
@@ -87,10 +91,10 @@ static void fill_boot(struct timeline *t)
     timeline_begin(t, TRACK_HOST, "exec", T0 + 2305 * MS);
 }
 
-static struct view view_of(const struct timeline *t)
+static struct view view_of(struct timeline *t)
 {
-    return (struct view){ "boot b-12345678", "QEMU 10.0.2, emulated", t, T0, stages,
-                          ARRAY_LEN(stages) };
+    add_stages(t);
+    return (struct view){ "boot b-12345678", "QEMU 10.0.2, emulated", t, T0 };
 }
 
 TEST(a_boot_has_no_overlapping_labels)
@@ -106,7 +110,7 @@ TEST(a_boot_has_no_overlapping_labels)
 TEST(an_empty_timeline_is_drawn)
 {
     struct timeline t = { 0 };
-    struct view v = { "nothing", NULL, &t, T0, NULL, 0 };
+    struct view v = { "nothing", NULL, &t, T0 };
 
     check_layout(&v);
     check_text(&v);
@@ -133,7 +137,7 @@ TEST(a_full_and_crowded_timeline_has_no_overlapping_labels)
                 timeline_add(&t, (enum timeline_track)rng_below(&r, TRACK_COUNT), name, start,
                              start + took);
         }
-        ASSERT_EQ(t.lost, 5);
+        ASSERT_EQ(t.lost, 10); /* five, and as many as there are stages */
         check_layout(&v);
         check_text(&v);
     }
@@ -142,13 +146,12 @@ TEST(a_full_and_crowded_timeline_has_no_overlapping_labels)
 TEST(stages_at_one_moment_do_not_cover_each_other)
 {
     struct timeline t = { 0 };
-    struct view_stage same[5];
-    struct view v = { "b", "f", &t, T0, same, 5 };
+    struct view v = { "b", "f", &t, T0 };
 
     for (int at = 0; at < 3; at++) {
-        for (int i = 0; i < 5; i++)
-            same[i] = (struct view_stage){ "negotiated", T0 + (uint64_t)at * 50 * MS };
         t.n = 0;
+        for (int i = 0; i < 5; i++)
+            timeline_mark(&t, TRACK_HOST, "negotiated", T0 + (uint64_t)at * 50 * MS);
         timeline_add(&t, TRACK_HOST, "all", T0, T0 + 100 * MS);
         check_layout(&v);
     }
@@ -207,7 +210,7 @@ TEST(the_picture_has_units_lanes_legend_and_both_colour_schemes)
 TEST(a_clone_has_no_lanes_for_what_booted_in_its_template)
 {
     struct timeline t = { 0 };
-    struct view v = { "clone", NULL, &t, T0, NULL, 0 };
+    struct view v = { "clone", NULL, &t, T0 };
     AUTO(sbuf_release) struct sbuf svg = { 0 };
 
     timeline_add(&t, TRACK_VMM, "restore", T0, T0 + 7 * MS);
