@@ -289,8 +289,7 @@ struct registry *world_registry(struct world *w, struct events *events)
                                                  .address = "/sim",
                                                  .make_vmm = make_vmm,
                                                  .make_guest = make_guest,
-                                                 .arg = w,
-                                                 .host = &fake_host_ops });
+                                                 .arg = w });
 }
 
 void world_calm(struct world *w)

@@ -15,7 +15,7 @@ struct strv;
 #define DEVICES_MAX 16
 #define DEVICES_ANNOTATION "io.lcow.device/"
 
-/* Each once, as vmm.h's pci_add takes them. find: host/jail/pci.h on this host; NULL: it has none.
+/* Each once, as vmm.h's pci_add takes them. find: host/jail/pci.h on this host.
  * ERR_INVALID, ERR_NOT_FOUND, ERR_PERMISSION, ERR_STATE (with the remedy), ERR_EXHAUSTED. */
 int devices_read(const struct config *c, const struct spec *s,
                  int (*find)(const char *name, struct pci_function *ret, struct err *err),

@@ -401,7 +401,7 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
         return -1;
     p->stdin_closed = true;
     if (p->io)
-        c->r->host->io_close_stdin(p->io);
+        io_close_stdin(p->io);
     return 0;
 }
 

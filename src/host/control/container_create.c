@@ -108,7 +108,7 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .kind = c->kind,
                                      .pod_id = c->pod_id,
                                      .pod_pid = pod_pid(c),
-                                     .network_namespace = container_guest_netns(c),
+                                     .network_namespace = c->pod_id,
                                      .devices = places,
                                      .privileged = c->privileged,
                                      .target_pid = target_pid(c, spec) };
@@ -153,7 +153,7 @@ static void anchor_main(void *arg)
     struct err err = ERR_INIT;
     bool by_us = true;
 
-    if (c->r->host->anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
+    if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
         c->anchor_lost = true; /* one that is being created has no process yet to kill */
         registry_obey(c->r);   /* before anything is told of its end */
         log_warn(&ctx, "the container's process on the host was killed: so is the container");
@@ -168,7 +168,6 @@ static void anchor_main(void *arg)
 static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
                         struct err *err)
 {
-    const struct registry_host *h = c->r->host;
     struct box *b = c->r->box;
     const char *netns = "", *cgroup = spec_cgroups_path(spec);
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
@@ -178,13 +177,13 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
         .id = c->id, .netns = netns, .own_netns = own_netns, .ledger = b->ledger
     };
 
-    if (!with_vm && h->cgroup_make(cgroup, b->ledger, &c->cgroup, err) < 0)
+    if (!with_vm && cgroup_make(cgroup, b->ledger, &c->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the container");
     o.cgroup = with_vm ? b->cgroup : c->cgroup;
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
-    if (h->anchor_spawn(ctx, &o, &c->anchor, err) < 0)
+    if (anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
-    c->pid = (uint32_t)h->anchor_pid(c->anchor);
+    c->pid = (uint32_t)anchor_pid(c->anchor);
     container_note_netns(c, spec);
     container_note_anchor(c);
     c->anchor_watched = true;
@@ -255,7 +254,7 @@ static int check_room(struct ctx *ctx, const struct container *c, struct err *er
 
     if (!c->r->box)
         return 0;
-    return c->r->host->scratch_room(ctx, config->scratch_dir, config->scratch_free_mib, err);
+    return scratch_room(ctx, config->scratch_dir, config->scratch_free_mib, err);
 }
 
 int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,

@@ -4,11 +4,17 @@
 #include "host/config/devices.h"
 #include "host/control/registry_priv.h"
 #include "host/device/vpci.h"
+#include "host/jail/pci.h"
+
+static int find_pci(const char *name, struct pci_function *ret, struct err *err)
+{
+    return pci_find(PCI_SYS, name, ret, err);
+}
 
 int container_read_devices(struct container *c, const struct spec *spec, struct strv *ret,
                            struct err *err)
 {
-    return devices_read(c->r->o.config, spec, c->r->host->pci_find, ret, err);
+    return devices_read(c->r->o.config, spec, find_pci, ret, err);
 }
 
 static int add_device(struct ctx *ctx, struct container *c, const char *address,

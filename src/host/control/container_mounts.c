@@ -48,7 +48,7 @@ static int open_share(struct ctx *ctx, struct container *c, const struct documen
 {
     const struct tree_opts opts = { d->read_only, d->recursive };
 
-    if (c->r->host->tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
+    if (tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
         return err_wrap(err, "mount %s on %s", d->source, d->destination);
     *ret_drop = is_no_file(c, d->destination, &entry->tree);
     return 0;
@@ -62,7 +62,7 @@ static int open_disk(struct ctx *ctx, struct container *c, const struct document
 
     entry->kind = MOUNT_DISK;
     entry->raw = d->raw;
-    if (c->r->host->blockimage_open(ctx, d->source, kind, d->read_only, &entry->disk, err) < 0)
+    if (blockimage_open(ctx, d->source, kind, d->read_only, &entry->disk, err) < 0)
         return err_wrap(err, "mount %s on %s", d->source, d->destination);
     return 0;
 }
@@ -127,8 +127,7 @@ static int open_device(struct ctx *ctx, struct container *c, const struct spec *
     if (!d.asked)
         return 0;
     entry.read_only = !d.writable;
-    if (c->r->host->blockimage_open_number(ctx, d.major, d.minor, !d.writable, &entry.disk, err) <
-        0)
+    if (blockimage_open_number(ctx, d.major, d.minor, !d.writable, &entry.disk, err) < 0)
         return err_wrap(err, "device %s", d.path);
     entry.source = str_dup(d.path);
     add(m, &entry);

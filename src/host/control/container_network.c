@@ -7,11 +7,6 @@
 #include "host/device/network.h"
 #include <stdlib.h>
 
-const char *container_guest_netns(const struct container *c)
-{
-    return c->r->host->network ? c->pod_id : NULL;
-}
-
 void container_note_netns(struct container *c, const struct spec *spec)
 {
     const char *path = "";
@@ -45,7 +40,7 @@ int container_attach_network(struct ctx *ctx, struct container *c, struct err *e
     struct network_dns dns = { 0 };
     int span, r;
 
-    if (!c->r->host->network || c->kind == SPEC_WORKLOAD)
+    if (c->kind == SPEC_WORKLOAD)
         return 0;
     if (!c->network)
         c->network = network_new(&(struct network_opts){ .loop = c->r->o.loop,
@@ -55,8 +50,7 @@ int container_attach_network(struct ctx *ctx, struct container *c, struct err *e
                                                          .guest_ns = c->pod_id,
                                                          .enter = enter,
                                                          .leave = leave,
-                                                         .arg = c,
-                                                         .host = c->r->host->network });
+                                                         .arg = c });
     if (s) {
         dns.servers = (const char *const *)s->dns_servers.v;
         dns.search = (const char *const *)s->dns_search.v;

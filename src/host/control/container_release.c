@@ -124,28 +124,26 @@ static int remove_devices(struct ctx *ctx, struct container *c, struct err *err)
 
 static int drop_anchor(struct ctx *ctx, struct container *c, struct err *err)
 {
-    const struct registry_host *h = c->r->host;
 
     if (!c->anchor)
         return 0;
-    h->anchor_end(c->anchor);
+    anchor_end(c->anchor);
     while (c->anchor_watched)
         if (waitq_wait(ctx, &c->changed, "the container's process on the host to end", err) < 0)
             return -1;
-    h->anchor_free(TAKE_PTR(c->anchor));
+    anchor_free(TAKE_PTR(c->anchor));
     return 0;
 }
 
 static int drop_cgroup(struct ctx *ctx, struct container *c, struct err *err)
 {
-    const struct registry_host *h = c->r->host;
     uint64_t pause = BOX_CGROUP_PAUSE;
 
     if (!c->cgroup)
         return 0;
     for (unsigned n = 1;; n++, pause *= 2) { /* busy while its last process is being reaped */
         err_clear(err);
-        if (h->cgroup_remove(c->cgroup, err) == 0)
+        if (cgroup_remove(c->cgroup, err) == 0)
             break;
 
         struct err late = ERR_INIT;
@@ -153,7 +151,7 @@ static int drop_cgroup(struct ctx *ctx, struct container *c, struct err *err)
         if (n == BOX_CGROUP_TRIES || fiber_sleep(ctx, pause, &late) < 0)
             return -1;
     }
-    h->cgroup_free(TAKE_PTR(c->cgroup));
+    cgroup_free(TAKE_PTR(c->cgroup));
     return 0;
 }
 

@@ -18,7 +18,7 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
         mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
                                            .source = rc->rootfs[i].source,
                                            .options = rc->rootfs[i].options };
-    if (c->r->host->rootfs_open(ctx, mounts, rc->n_rootfs, path, how, &f->fs, err) < 0)
+    if (rootfs_open(ctx, mounts, rc->n_rootfs, path, how, &f->fs, err) < 0)
         return err_wrap(err, "root file system");
     return 0;
 }
@@ -47,7 +47,7 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
 
     f->rc = rc;
     if (c->hidden)
-        return c->r->host->pause_open(ctx, &f->fs.tree, err);
+        return pause_open(ctx, &f->fs.tree, err);
 
     const char *root = spec_root_path(spec);
     AUTO_FREE char *path =

@@ -162,12 +162,10 @@ static int tell_guest(struct ctx *ctx, struct container *c, const char *resource
 /* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
 static int limit_qemu(struct container *c, const struct sizing_all *all, struct err *err)
 {
-    const struct registry_host *h = c->r->host;
-
-    if (c->kind == SPEC_WORKLOAD || !h->cgroup_set_cpu)
+    if (c->kind == SPEC_WORKLOAD)
         return 0;
-    if (h->cgroup_set_cpu(c->r->box->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares,
-                          err) < 0)
+    if (cgroup_set_cpu(c->r->box->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares, err) <
+        0)
         return err_wrap(err, "limit the VM's processor time on the host");
     return 0;
 }

@@ -124,7 +124,7 @@ int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_
     *ret_local = false;
     if (!possible(c) || !volume_is_empty_dir(source, &dir))
         return 0;
-    if (c->r->host->emptydir_look(ctx, dir, source, &found, err) < 0)
+    if (emptydir_look(ctx, dir, source, &found, err) < 0)
         return -1;
     if (found.kind != EMPTYDIR_NONE) {
         struct box_volume *v = find(c->r->box, c->pod_id, dir); /* after the wait */

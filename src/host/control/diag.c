@@ -66,17 +66,17 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
                                   .env = environment,
                                   .cwd = e->cwd[0] ? e->cwd : NULL,
                                   .terminal = e->terminal,
-                                  .want_stdin = r->host->io_wants(io, 0),
-                                  .want_stdout = r->host->io_wants(io, 1),
-                                  .want_stderr = r->host->io_wants(io, 2) };
+                                  .want_stdin = io_wants(io, 0),
+                                  .want_stdout = io_wants(io, 1),
+                                  .want_stderr = io_wants(io, 2) };
     AUTO(vm_process_free) struct vm_process *p = NULL;
     struct ctx starting = ctx_with_timeout(ctx, START_LIMIT), draining;
     struct err lost = ERR_INIT;
 
     if (vm_exec(&starting, b->vm, &exec, &p, err) < 0)
         return -1;
-    r->host->io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
-                       vm_process_take_stream(p, 2));
+    io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
+              vm_process_take_stream(p, 2));
     live->process = p;
 
     int result = wait_or_kill(ctx, p, ret_code, err);
@@ -85,7 +85,7 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
     if (result < 0)
         return -1;
     draining = ctx_with_timeout(ctx, PROCESS_DRAIN_LIMIT);
-    if (r->host->io_drain(&draining, io, &lost) < 0)
+    if (io_drain(&draining, io, &lost) < 0)
         log_warn(ctx, "output of a process in the VM was not taken", F_ERR(&lost));
     return 0;
 }
@@ -113,13 +113,13 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
                                   .drivers = &r->drivers };
 
     live->r = r;
-    if (r->host->io_open(ctx, r->o.loop, &spec, &live->io, err) < 0) {
+    if (io_open(ctx, r->o.loop, &spec, &live->io, err) < 0) {
         (void)err_wrap(err, "stdio of a process in the VM");
     } else {
         if (live->stdin_closed)
-            r->host->io_close_stdin(live->io);
+            io_close_stdin(live->io);
         result = exec_with_io(ctx, live, b, e, ret_code, err);
-        r->host->io_free(TAKE_PTR(live->io));
+        io_free(TAKE_PTR(live->io));
     }
     box_leave(b);
     return result;
@@ -129,7 +129,7 @@ void diag_close_stdin(struct diag_live *l)
 {
     l->stdin_closed = true;
     if (l->io)
-        l->r->host->io_close_stdin(l->io);
+        io_close_stdin(l->io);
 }
 
 int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t cols, struct err *err)
@@ -201,7 +201,7 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
                        host_path[0] != '/' ? host_path : vm_path);
     if (enter(r, "share", &b, err) < 0)
         return -1;
-    if (r->host->tree_open(ctx, host_path, &opts, &tree, err) == 0) {
+    if (tree_open(ctx, host_path, &opts, &tree, err) == 0) {
         const struct plan9_share share = {
             .host_path = host_path, .tree_fd = tree.fd, .read_only = read_only, .unique = true
         };

@@ -64,13 +64,11 @@ static struct process *process_ref(struct process *p)
 /* What it lost is the sandbox's to tell. */
 static void drop_io(struct process *p)
 {
-    const struct registry_host *host = p->r->host;
-
     if (!p->io)
         return;
-    host->io_close(p->io);
-    p->r->lost_bytes += host->io_lost_bytes ? host->io_lost_bytes(p->io) : 0;
-    host->io_free(TAKE_PTR(p->io));
+    io_close(p->io);
+    p->r->lost_bytes += io_lost_bytes(p->io);
+    io_free(TAKE_PTR(p->io));
 }
 
 void process_unref(struct process *p)
@@ -125,11 +123,11 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
                                   .ledger = p->r->box ? p->r->box->ledger : NULL,
                                   .drivers = &p->r->drivers };
 
-    if (p->r->host->io_open(ctx, p->r->o.loop, &spec, &p->io, err) < 0)
+    if (io_open(ctx, p->r->o.loop, &spec, &p->io, err) < 0)
         return err_wrap(err, "stdio of %s%s%s", p->container_id, p->exec_id[0] ? "/" : "",
                         p->exec_id);
     if (p->stdin_closed)
-        p->r->host->io_close_stdin(p->io);
+        io_close_stdin(p->io);
     return 0;
 }
 
@@ -148,7 +146,7 @@ void process_end(struct process *p, uint32_t status, bool tell)
         if (fsm_check(&container_fsm, c->state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
             fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
         if (c->anchor)
-            p->r->host->anchor_end(c->anchor);
+            anchor_end(c->anchor);
     }
     if (tell && !p->hidden)
         events_push(p->r->o.events, &(struct event){ .kind = EVENT_EXIT,
@@ -170,7 +168,7 @@ static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
     struct err err = ERR_INIT;
 
     p->draining = true;
-    int r = p->io ? p->r->host->io_drain(&limited, p->io, &err) : 0;
+    int r = p->io ? io_drain(&limited, p->io, &err) : 0;
     p->draining = false;
     if (r < 0)
         log_warn(ctx, "output not yet taken when its process has ended", F_STR("eid", p->exec_id),
@@ -212,7 +210,7 @@ struct created_end {
 static void end_created(struct process *p, uint32_t status)
 {
     if (p->io)
-        p->r->host->io_close(p->io);
+        io_close(p->io);
     process_end(p, status, true);
 }
 
@@ -264,7 +262,7 @@ static void end_lost(struct ctx *ctx, struct process *p)
         container_tell_oom(p->c);
     drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
     if (p->io)
-        p->r->host->io_close(p->io);
+        io_close(p->io);
     if (p->c && process_is_init(p))
         await_execs(ctx, p->c, PROCESS_LOST_DRAIN_LIMIT, status);
     process_end(p, status, true);
@@ -331,14 +329,13 @@ static void watch_main(void *arg)
 static int guest_start(struct ctx *ctx, struct process *p, struct guest_process *ret,
                        struct err *err)
 {
-    const struct registry_host *h = p->r->host;
     struct box *b = p->r->box;
     const struct guest_exec e = { .container = p->container_id,
                                   .oci_process = p->oci_process,
                                   .terminal = p->terminal,
-                                  .want_stdin = h->io_wants(p->io, 0),
-                                  .want_stdout = h->io_wants(p->io, 1),
-                                  .want_stderr = h->io_wants(p->io, 2) };
+                                  .want_stdin = io_wants(p->io, 0),
+                                  .want_stdout = io_wants(p->io, 1),
+                                  .want_stderr = io_wants(p->io, 2) };
     int r;
 
     if (box_enter(b, "start a process", err) < 0)
@@ -404,7 +401,7 @@ static int start(struct ctx *ctx, struct process *p, struct err *err)
     if (guest_start(ctx, p, &g, err) < 0)
         return -1;
     p->guest_pid = g.pid;
-    p->r->host->io_attach(p->io, g.in, g.out, g.err);
+    io_attach(p->io, g.in, g.out, g.err);
     return 0;
 }
 
@@ -434,7 +431,7 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
         send_pending(ctx, p);
     } else {
         if (p->io)
-            p->r->host->io_close(p->io);
+            io_close(p->io);
         process_end(p, EXIT_NOT_STARTED, false);
     }
     container_unref(c);

@@ -10,15 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Whatever hangs: a path of the client's, the boot, QEMU, the guest. containerd sets no limit. */
-#define CREATE_LIMIT (300 * NS_PER_S)
-
 #define EXIT_LOST 255u
-
-uint64_t registry_create_limit(const struct registry *r)
-{
-    return CREATE_LIMIT + (r->host->turn_take ? BOX_TURN_LIMIT : 0);
-}
 
 struct registry *registry_new(const struct registry_opts *o)
 {
@@ -27,7 +19,6 @@ struct registry *registry_new(const struct registry_opts *o)
     r->o = *o;
     r->ns = str_dup(o->ns);
     r->id = str_dup(o->id);
-    r->host = o->host ? o->host : &registry_host_linux;
     list_init(&r->containers);
     waitq_init(&r->box_q);
     group_init(&r->fibers);
@@ -145,7 +136,7 @@ void registry_undo(struct registry *r, struct container *c, struct err *err)
      * lost the call and found the container) must not wait for ever. */
     if (c->init) {
         if (c->init->io)
-            r->host->io_close(c->init->io);
+            io_close(c->init->io);
         process_end(c->init, EXIT_LOST, false);
     }
     err_wrap(err, "%s; and before that", lost.msg);
@@ -174,7 +165,7 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
                        fsm_state_name(&sandbox_fsm, r->sandbox->state), rc->id);
 
     AUTO(container_unref) struct container *c = registry_add(r, rc->id, rc->bundle);
-    struct ctx limited = ctx_with_timeout(ctx, registry_create_limit(r));
+    struct ctx limited = ctx_with_timeout(ctx, REGISTRY_CREATE_LIMIT);
     struct ctx own = ctx_with_id(&limited, "cid", c->id);
 
     /* Nobody else is in there, but a delete may come. */

@@ -18,7 +18,6 @@ struct guest;
 struct ledger;
 struct loop;
 struct registry;
-struct registry_host;
 struct strv;
 struct vm;
 struct vmm;
@@ -42,7 +41,6 @@ struct registry_opts {
     const char *bundle;  /* that the shim was started for; may be NULL */
     /* A container that containerd had given up is gone. May be NULL; may not wait. */
     void (*on_forsaken)(void *arg);
-    const struct registry_host *host; /* NULL: the real one (registry_host.h); borrows */
 };
 struct registry *registry_new(const struct registry_opts *o);
 /* Only after registry_close. */

@@ -6,6 +6,7 @@
  *                     ├─ scratch file ─────────┘
  *                     └─ containers: anchor, stdio, root file system ── shares ── layers …
  */
+#include "base/clock_step.h"
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
@@ -63,12 +64,11 @@ static void lost_main(void *arg)
 static void clock_main(void *arg)
 {
     struct box *b = arg;
-    const struct registry_host *h = b->r->host;
     struct ctx root, own = box_ctx(b, &root), ctx = ctx_with_cancel(&own, &b->life);
     struct err err = ERR_INIT;
-    AUTO_FD int fd = h->clock_open(&err);
+    AUTO_FD int fd = clock_step_open(&err);
 
-    while (fd >= 0 && h->clock_wait(&ctx, fd, &err) == 0) {
+    while (fd >= 0 && clock_step_wait(&ctx, fd, &err) == 0) {
         struct ctx limited = ctx_with_timeout(&ctx, BOX_CLOCK_LIMIT);
 
         if (box_enter(b, "set the clock", &err) < 0)
@@ -89,8 +89,7 @@ static void watch(struct box *b)
 
     group_go(&b->fibers, r->o.loop, watch_main, b, "vm.watch %s", r->id);
     group_go(&b->fibers, r->o.loop, lost_main, b, "vm.lost %s", r->id);
-    if (r->host->clock_open)
-        group_go(&b->fibers, r->o.loop, clock_main, b, "vm.clock %s", r->id);
+    group_go(&b->fibers, r->o.loop, clock_main, b, "vm.clock %s", r->id);
 }
 
 /* --- the scratch disk --- */
@@ -110,7 +109,7 @@ static void scratch_main(void *arg)
     struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
     int span = box_span_begin(b, "make scratch");
 
-    if (r->host->scratch_make(&limited, &opts, &b->scratch, &b->scratch_err) < 0)
+    if (scratch_make(&limited, &opts, &b->scratch, &b->scratch_err) < 0)
         err_wrap(&b->scratch_err, "scratch disk of the VM");
     box_span_end(b, span);
     latch_set(&b->scratch_made);
@@ -132,7 +131,7 @@ static int attach_scratch(struct ctx *ctx, struct box *b, struct err *err)
     }
 
     const struct scsi_disk disk = { .host_path = "(scratch)",
-                                    .fd = b->r->host->scratch_fd(b->scratch),
+                                    .fd = scratch_fd(b->scratch),
                                     .first = true };
 
     if (box_enter(b, "attach the scratch disk", err) < 0)
@@ -153,14 +152,11 @@ static int attach_scratch(struct ctx *ctx, struct box *b, struct err *err)
 static int join_cgroup(void *arg, int pid, struct err *err)
 {
     struct box *b = arg;
-    const struct registry_host *h = b->r->host;
     struct ctx root, ctx = box_ctx(b, &root);
 
-    if (b->cgroup && h->cgroup_join(b->cgroup, pid, err) < 0)
+    if (b->cgroup && cgroup_join(b->cgroup, pid, err) < 0)
         return -1;
-    return b->set_oom_score_adj && h->oom_score_adj_set
-               ? h->oom_score_adj_set(&ctx, pid, b->oom_score_adj, err)
-               : 0;
+    return b->set_oom_score_adj ? oom_score_adj_set(&ctx, pid, b->oom_score_adj, err) : 0;
 }
 
 static void say_start(struct ctx *ctx, struct box *b)
@@ -218,18 +214,14 @@ static int boot_vm(struct ctx *ctx, struct box *b, const char *run_dir, struct e
  * is no reason to fail: it may be held by a shim that hangs. */
 static int take_turn(struct ctx *ctx, struct box *b, struct err *err)
 {
-    const struct registry_host *h = b->r->host;
     const struct config *c = b->r->o.config;
     AUTO_FREE char *path = str_format("%s/starts", c->run_root);
     unsigned n = c->parallel_starts ? c->parallel_starts : 2 * (unsigned)get_nprocs();
     struct ctx life = ctx_with_cancel(ctx, &b->life),
                limited = ctx_with_timeout(&life, BOX_TURN_LIMIT);
     uint64_t began = loop_now(ctx->loop);
-    int r;
+    int r = turn_take(&limited, path, n, &b->turn, err);
 
-    if (!h->turn_take)
-        return 0;
-    r = h->turn_take(&limited, path, n, &b->turn, err);
     if (loop_now(ctx->loop) - began > BOX_TURN_WORTH)
         timeline_add(b->vmm->timeline, TRACK_HOST, "wait for a turn", began, loop_now(ctx->loop));
     if (r < 0 && ctx_check(&life, err) == 0) {
@@ -243,7 +235,7 @@ static int take_turn(struct ctx *ctx, struct box *b, struct err *err)
 static void give_turn(struct box *b)
 {
     if (b->turn)
-        b->r->host->turn_give(TAKE_PTR(b->turn));
+        turn_give(TAKE_PTR(b->turn));
 }
 
 /* Up is not yet through: the first container is as much work for the processors as the boot was.
@@ -290,9 +282,9 @@ static int boot(struct ctx *ctx, struct box *b, struct err *err)
     b->vm = vm_new(r->o.loop, b->vmm, b->guest);
     if (ledger_create(run_dir, &b->ledger, err) < 0 || box_write_note(b, err) < 0)
         return -1;
-    if (r->host->cgroup_make(b->cgroup_path, b->ledger, &b->cgroup, err) < 0)
+    if (cgroup_make(b->cgroup_path, b->ledger, &b->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the VM");
-    if (r->o.home && b->cgroup && r->host->cgroup_join(b->cgroup, getpid(), err) < 0)
+    if (r->o.home && b->cgroup && cgroup_join(b->cgroup, getpid(), err) < 0)
         return err_wrap(err, "shim_cgroup = pod");
     if (r->closing || b->unwanted)
         return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");

@@ -59,30 +59,29 @@ bool box_alive(const struct box *b)
 
 static int drop_cgroup(struct ctx *ctx, struct box *b, struct err *err)
 {
-    const struct registry_host *h = b->r->host;
     uint64_t pause = BOX_CGROUP_PAUSE;
 
     if (!b->cgroup)
         return 0;
     /* With us in it, it is not empty. Also after a join that failed half way. */
-    if (b->r->o.home && h->cgroup_join(b->r->o.home, getpid(), err) < 0)
+    if (b->r->o.home && cgroup_join(b->r->o.home, getpid(), err) < 0)
         return err_wrap(err, "leave the pod's cgroup");
     for (unsigned n = 1;; n++, pause *= 2) { /* busy while a process of it is being reaped */
         struct err ignored = ERR_INIT;
 
         err_clear(err);
-        if (h->cgroup_remove(b->cgroup, err) == 0)
+        if (cgroup_remove(b->cgroup, err) == 0)
             break;
         if (n == BOX_CGROUP_TRIES || fiber_sleep(ctx, pause, &ignored) < 0)
             return -1;
     }
-    h->cgroup_free(TAKE_PTR(b->cgroup));
+    cgroup_free(TAKE_PTR(b->cgroup));
     return 0;
 }
 
 static int drop_scratch(struct ctx *ctx, struct box *b, struct err *err)
 {
-    return b->scratch ? b->r->host->scratch_remove(ctx, b->scratch, err) : 0;
+    return b->scratch ? scratch_remove(ctx, b->scratch, err) : 0;
 }
 
 static void drop_ledger(struct ctx *ctx, struct box *b)
@@ -97,9 +96,9 @@ static void drop_ledger(struct ctx *ctx, struct box *b)
         box_drop_note(b, &err) < 0 || ledger_finish(b->ledger, &err) < 0)
         log_error(ctx, "not all is taken back; `lcow gc` takes the rest", F_ERR(&err));
     if (b->scratch)
-        b->r->host->scratch_free(TAKE_PTR(b->scratch));
+        scratch_free(TAKE_PTR(b->scratch));
     if (b->cgroup)
-        b->r->host->cgroup_free(TAKE_PTR(b->cgroup));
+        cgroup_free(TAKE_PTR(b->cgroup));
     ledger_close(TAKE_PTR(b->ledger));
 }
 

@@ -2,77 +2,15 @@
  * network_test.c's. */
 #include "fixture/registry_steps.h"
 #include "host/control/sandbox.h"
-#include "host/device/network_host.h"
 #include <stdio.h>
-#include <sys/mman.h>
 
 #define POD(type, pod)                                                                             \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type "\","                         \
     "\"io.kubernetes.cri.sandbox-id\":\"" pod "\"}"
 
-static struct {
-    char path[128]; /* the last one opened */
-    unsigned opened, plugged;
-    bool open_fails;
-} machine;
-
-static int machine_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode,
-                        struct err *err)
-{
-    if (machine.open_fails)
-        return err_set(err, ERR_INVALID, "%s is no network namespace", path);
-    machine.opened++;
-    snprintf(machine.path, sizeof(machine.path), "%s", path);
-    *ret_fd = memfd_create("netns", MFD_CLOEXEC);
-    *ret_inode = 7;
-    return 0;
-}
-
-static int machine_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err)
-{
-    *ret = mem_new(struct net_config);
-    (*ret)->n = 1;
-    strcpy((*ret)->ifaces[0].name, "eth0");
-    (*ret)->ifaces[0].index = 2;
-    (*ret)->ifaces[0].mtu = 1500;
-    (*ret)->ifaces[0].mac[0] = 2;
-    return 0;
-}
-
-static int machine_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
-{
-    machine.plugged++;
-    *ret_fd = memfd_create("tap", MFD_CLOEXEC);
-    return 0;
-}
-
-static int machine_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap,
-                          struct err *err)
-{
-    machine.plugged--;
-    return 0;
-}
-
-static int machine_count(struct ctx *ctx, int netns, const char *iface, struct net_counters *ret,
-                         struct err *err)
-{
-    *ret = (struct net_counters){ .rx_bytes = 1000, .tx_packets = 3 };
-    return 0;
-}
-
-static const struct network_host machine_host = { .open = machine_open,
-                                                  .read = machine_read,
-                                                  .plug = machine_plug,
-                                                  .unplug = machine_unplug,
-                                                  .count = machine_count };
-static struct registry_host with_network;
-
 static void open_fixture(struct fixture *r, struct ctx *ctx)
 {
-    memset(&machine, 0, sizeof(machine));
-    with_network = fake_host_ops;
-    with_network.network = &machine_host;
-    r->host_ops = &with_network;
+    r->host.network = true;
     r->guest_opts.process_ns = 900 * NS_PER_S;
     fixture_open(r, ctx);
 }
@@ -139,23 +77,23 @@ TEST_VIRTUAL(a_pods_network_is_read_at_start_and_goes_with_its_first_container)
     write_spec(&r, "p", "/run/netns/cni-1", POD("sandbox", "p"));
     write_spec(&r, "c", "/proc/1000/ns/net", POD("container", "p"));
     ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
-    ASSERT_EQ(machine.opened, 0); /* CNI may come only now */
+    ASSERT_EQ(r.host.net_opened, 0); /* CNI may come only now */
     fixture_start(&r, &root, "p", "");
-    ASSERT_STR(machine.path, "/run/netns/cni-1");
-    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_STR(r.host.net_path, "/run/netns/cni-1");
+    ASSERT_EQ(r.host.net_plugged, 1);
     ASSERT_EQ(nics(&r), 1);
     ASSERT_EQ(r.guest.nics, 1);
     ASSERT_OK(fixture_try_create(&r, &root, "c", &err), err);
     fixture_start(&r, &root, "c", "");
-    ASSERT_EQ(machine.opened, 1); /* the pod has it */
+    ASSERT_EQ(r.host.net_opened, 1); /* the pod has it */
     ASSERT_OK(fixture_try_kill(&r, &root, "c", "", 9, true, &err), err);
     (void)fixture_wait(&r, &root, "c", "");
     fixture_delete(&r, &root, "c", "");
-    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_EQ(r.host.net_plugged, 1);
     ASSERT_OK(fixture_try_kill(&r, &root, "p", "", 9, true, &err), err);
     (void)fixture_wait(&r, &root, "p", "");
     fixture_delete(&r, &root, "p", "");
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
     fixture_close(&r, ctx);
 }
 
@@ -171,9 +109,9 @@ TEST_VIRTUAL(a_namespace_of_its_own_is_its_anchors)
     ASSERT_OK(fixture_try_create(&r, &root, "a", &err), err);
     fixture_start(&r, &root, "a", "");
     want = str_format("/proc/%u/ns/net", fixture_find(&r, "a")->pid);
-    ASSERT_STR(machine.path, want);
+    ASSERT_STR(r.host.net_path, want);
     fixture_close(&r, ctx);
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
 }
 
 TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
@@ -185,12 +123,12 @@ TEST_VIRTUAL(a_network_that_fails_fails_the_start_and_leaves_nothing)
     open_fixture(&r, ctx);
     write_spec(&r, "p", "/run/netns/x", POD("sandbox", "p"));
     ASSERT_OK(fixture_try_create(&r, &root, "p", &err), err);
-    machine.open_fails = true;
+    r.host.net_open_fails = true;
     ASSERT_FAIL(fixture_try_start(&r, &root, "p", "", &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "network of pod p");
     err_clear(&err);
     fixture_delete(&r, &root, "p", "");
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
     fixture_close(&r, ctx);
 }
 
@@ -212,10 +150,10 @@ TEST_VIRTUAL(the_networks_of_pods_in_one_vm_are_their_own)
     (void)fixture_wait(&r, &root, "p1", "");
     fixture_delete(&r, &root, "p1", "");
     ASSERT_EQ(nics(&r), 1);
-    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_EQ(r.host.net_plugged, 1);
     ASSERT_EQ(container_state(fixture_find(&r, "p2")), CONTAINER_RUNNING);
     fixture_close(&r, ctx);
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
 }
 
 TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
@@ -231,7 +169,7 @@ TEST_VIRTUAL(a_dead_vm_leaves_no_tap)
     fake_vmm_die(r.vmm, FAKE_KILLED);
     ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
     fixture_delete(&r, &root, "p", "");
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
     fixture_close(&r, ctx);
 }
 
@@ -317,9 +255,9 @@ TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
     open_fixture(&r, ctx);
     ASSERT_OK(sandbox_create(&root, r.registry, &c, &err), err);
     ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
-    ASSERT_STR(machine.path, "/run/netns/cni-2");
-    ASSERT_EQ(machine.plugged, 1);
+    ASSERT_STR(r.host.net_path, "/run/netns/cni-2");
+    ASSERT_EQ(r.host.net_plugged, 1);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
-    ASSERT_EQ(machine.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
     fixture_close(&r, ctx);
 }

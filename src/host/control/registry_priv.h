@@ -19,7 +19,17 @@
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
-#include "host/control/registry_host.h"
+#include "host/files/blockimage.h"
+#include "host/files/emptydir.h"
+#include "host/files/pause.h"
+#include "host/files/rootfs.h"
+#include "host/files/scratch.h"
+#include "host/files/tree.h"
+#include "host/io/io.h"
+#include "host/jail/anchor.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/oom.h"
+#include "host/jail/turn.h"
 #include "oci/spec.h"
 
 struct network;
@@ -53,6 +63,9 @@ struct vpci;
 #define BOX_CGROUP_TRIES 8
 #define BOX_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
 #define STATS_MAX_BYTES (1u << 20)        /* of what a guest tells of a container */
+/* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
+ * client's, the boot, QEMU, the guest. containerd sets no limit. */
+#define REGISTRY_CREATE_LIMIT (300 * NS_PER_S + BOX_TURN_LIMIT)
 #define REGISTRY_ID_MAX 128
 #define CONTAINER_EXEC_ID_MAX 79
 #define CONTAINER_EXECS_MAX 1024
@@ -262,8 +275,6 @@ int container_read_devices(struct container *c, const struct spec *spec, struct 
 int container_add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                           struct strv *ret_places, struct err *err);
 int container_remove_device(struct ctx *ctx, struct container *c, struct err *err);
-/* The pod's namespace in the guest, or NULL. Borrowed. */
-const char *container_guest_netns(const struct container *c);
 /* When its anchor is there. */
 void container_note_netns(struct container *c, const struct spec *spec);
 /* Both do nothing for a pod's other containers. */
@@ -325,7 +336,6 @@ struct box {
 struct registry {
     struct registry_opts o;
     char *ns, *id;
-    const struct registry_host *host;
     struct list containers;
     size_t n_containers;
     struct box *box;
@@ -379,8 +389,6 @@ void container_note_anchor(struct container *c);
 int box_enter(struct box *b, const char *what, struct err *err);
 void box_leave(struct box *b);
 bool box_alive(const struct box *b);
-/* For a create, or a sandbox's start: with the wait for a turn. */
-uint64_t registry_create_limit(const struct registry *r);
 int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
 /* A new one, in the list. Caller unrefs. */
 struct container *registry_add(struct registry *r, const char *id, const char *bundle);

@@ -405,42 +405,12 @@ TEST_VIRTUAL(a_reader_that_never_reads_does_not_keep_kill_and_delete)
 
 /* --- the shim's own cgroup --- */
 
-static struct sbuf moves;
-static char pods, home;
-
-static int move_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err)
-{
-    *ret = (struct cgroup *)&pods;
-    return 0;
-}
-
-static int move_join(struct cgroup *c, pid_t pid, struct err *err)
-{
-    if (pid == getpid())
-        sbuf_adds(&moves, c == (struct cgroup *)&pods ? "pod;" : "home;");
-    return 0;
-}
-
-static int move_remove(struct cgroup *c, struct err *err)
-{
-    sbuf_adds(&moves, "removed;");
-    return 0;
-}
-
-static void move_free(struct cgroup *c)
-{
-}
-
 /* Where the shim is moved to while a VM comes and goes, and when the pod's cgroup is removed. */
 static char *moves_of(struct ctx *ctx, struct cgroup *at)
 {
-    struct registry_host ops = fake_host_ops;
-    struct fixture r = { .home = at, .host_ops = &ops };
+    struct sbuf moves = { 0 };
+    struct fixture r = { .home = at, .host.cgroup_moves = &moves };
 
-    ops.cgroup_make = move_make;
-    ops.cgroup_join = move_join;
-    ops.cgroup_remove = move_remove;
-    ops.cgroup_free = move_free;
     fixture_open(&r, ctx);
     fixture_create(&r, ctx, "a");
     fixture_close(&r, ctx);
@@ -449,6 +419,7 @@ static char *moves_of(struct ctx *ctx, struct cgroup *at)
 
 TEST_VIRTUAL(the_shim_leaves_its_pods_cgroup_before_that_is_removed)
 {
+    char home;
     AUTO_FREE char *pod = moves_of(ctx, (struct cgroup *)&home);
     AUTO_FREE char *none = moves_of(ctx, NULL);
 

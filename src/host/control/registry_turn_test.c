@@ -1,45 +1,10 @@
 /* registry_turn_test.c - a VM waits for its turn to start, and what ends that wait. */
 #include "fixture/registry_steps.h"
 
-static struct {
-    uint64_t wait_ns;
-    unsigned held, most;
-    unsigned n; /* what was asked for */
-} turns;
-
-struct turn {
-    char unused;
-};
-
-static int wait_turn(struct ctx *ctx, const char *path, unsigned n, struct turn **ret,
-                     struct err *err)
-{
-    ASSERT(strstr(path, "/run/starts"));
-    turns.n = n;
-    if (fiber_sleep(ctx, turns.wait_ns, err) < 0)
-        return -1;
-    *ret = mem_new(struct turn);
-    if (++turns.held > turns.most)
-        turns.most = turns.held;
-    return 0;
-}
-
-static void give_turn(struct turn *t)
-{
-    turns.held--;
-    free(t);
-}
-
-static struct registry_host with_turns;
-
 static void open_fixture(struct fixture *r, struct ctx *ctx, uint64_t wait_ns)
 {
-    memset(&turns, 0, sizeof(turns));
-    turns.wait_ns = wait_ns;
-    with_turns = fake_host_ops;
-    with_turns.turn_take = wait_turn;
-    with_turns.turn_give = give_turn;
-    r->host_ops = &with_turns;
+    r->host.turns = true;
+    r->host.turn_ns = wait_ns;
     fixture_open(r, ctx);
 }
 
@@ -60,12 +25,12 @@ TEST_VIRTUAL(the_time_of_waiting_is_shown_and_is_none_of_the_boots)
     r.config.boot_timeout_s = 60;
     r.config.parallel_starts = 7;
     fixture_create(&r, &root, "a");
-    ASSERT_EQ(turns.n, 7);
-    ASSERT_EQ(turns.held, 1);
+    ASSERT_EQ(r.host.turns_at_once, 7);
+    ASSERT_EQ(r.host.turns_held, 1);
     fixture_start(&r, &root, "a", "");
     pass(&root, NS_PER_MS);
-    ASSERT_EQ(turns.held, 0);
-    ASSERT_EQ(turns.most, 1);
+    ASSERT_EQ(r.host.turns_held, 0);
+    ASSERT_EQ(r.host.turns_most, 1);
     ASSERT(wait_of(&r) && wait_of(&r)->end - wait_of(&r)->start == 90 * NS_PER_S);
     fixture_close(&r, ctx);
 }
@@ -77,11 +42,11 @@ TEST_VIRTUAL(a_turn_that_is_free_is_not_worth_a_word)
 
     open_fixture(&r, ctx, 0);
     fixture_create(&r, ctx, "a");
-    ASSERT(turns.n >= 2);
-    ASSERT_EQ(turns.most, 1);
+    ASSERT(r.host.turns_at_once >= 2);
+    ASSERT_EQ(r.host.turns_most, 1);
     ASSERT(!wait_of(&r));
     pass(&root, BOX_TURN_HOLD + NS_PER_S); /* nobody starts it: others need not wait for that */
-    ASSERT_EQ(turns.held, 0);
+    ASSERT_EQ(r.host.turns_held, 0);
     fixture_close(&r, ctx);
 }
 
@@ -94,7 +59,7 @@ TEST_VIRTUAL(a_turn_that_does_not_come_is_done_without)
     open_fixture(&r, ctx, 10000 * NS_PER_S);
     fixture_create(&r, &root, "a");
     ASSERT(loop_now(ctx->loop) - before >= BOX_TURN_LIMIT);
-    ASSERT_EQ(turns.most, 0);
+    ASSERT_EQ(r.host.turns_most, 0);
     fixture_close(&r, ctx);
 }
 
@@ -107,8 +72,8 @@ TEST_VIRTUAL(a_boot_that_fails_gives_its_turn_back)
     r.config.boot_timeout_s = 5;
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_DEADLINE);
-    ASSERT_EQ(turns.most, 1);
-    ASSERT_EQ(turns.held, 0);
+    ASSERT_EQ(r.host.turns_most, 1);
+    ASSERT_EQ(r.host.turns_held, 0);
     fixture_close(&r, ctx);
 }
 
@@ -123,7 +88,7 @@ TEST_VIRTUAL(a_client_that_goes_away_ends_the_wait)
     ASSERT_FAIL(fixture_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
     pass(&root, NS_PER_S);
     ASSERT(!r.registry->box);
-    ASSERT_EQ(turns.most, 0);
+    ASSERT_EQ(r.host.turns_most, 0);
     fixture_close(&r, &root);
 }
 

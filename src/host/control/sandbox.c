@@ -171,7 +171,7 @@ static int check_start(struct sandbox *s, struct err *err)
 static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
 {
     const struct registry_create rc = { .id = s->id, .bundle = s->bundle };
-    struct ctx limited = ctx_with_timeout(ctx, registry_create_limit(s->r));
+    struct ctx limited = ctx_with_timeout(ctx, REGISTRY_CREATE_LIMIT);
     AUTO(spec_free) struct spec *spec = spec_copy(s->spec);
     AUTO(container_unref) struct container *c = registry_add(s->r, s->id, s->bundle);
     int r;

@@ -3,9 +3,7 @@
  * printed; SEED=n runs that one alone. */
 #include "fixture/registry_steps.h"
 #include "host/control/sandbox_priv.h"
-#include "host/device/network_host.h"
 #include <stdio.h>
-#include <sys/mman.h>
 
 #define SEEDS 400
 #define CLIENTS 6
@@ -14,7 +12,6 @@
 static struct {
     uint64_t state;
     unsigned fault_percent;
-    unsigned plugged;
     struct fixture *r;
     uint64_t seed;
 } world;
@@ -47,47 +44,6 @@ static struct fake_answer answer(void *arg, const struct bridge_request *q)
         a.how = roll(3) == 0 ? FAKE_DISCONNECT : FAKE_REFUSE;
     return a;
 }
-
-static int plain_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode,
-                      struct err *err)
-{
-    if (step(NULL, ctx, "open", err) < 0)
-        return -1;
-    *ret_fd = memfd_create("netns", MFD_CLOEXEC);
-    *ret_inode = 7;
-    return 0;
-}
-
-static int plain_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err)
-{
-    *ret = mem_new(struct net_config);
-    (*ret)->n = 1;
-    strcpy((*ret)->ifaces[0].name, "eth0");
-    (*ret)->ifaces[0].index = 2;
-    (*ret)->ifaces[0].mtu = 1500;
-    return 0;
-}
-
-static int plain_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
-{
-    if (step(NULL, ctx, "plug", err) < 0)
-        return -1;
-    world.plugged++;
-    *ret_fd = memfd_create("tap", MFD_CLOEXEC);
-    return 0;
-}
-
-static int plain_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap,
-                        struct err *err)
-{
-    if (world.plugged > 0)
-        world.plugged--;
-    return 0;
-}
-
-static const struct network_host machine = {
-    .open = plain_open, .read = plain_read, .plug = plain_plug, .unplug = plain_unplug
-};
 
 static void one_call(struct fixture *r, struct ctx *ctx, unsigned what)
 {
@@ -166,7 +122,6 @@ static void client_main(void *arg)
 
 static void one_world(struct ctx *ctx, uint64_t seed)
 {
-    static struct registry_host host;
     struct ctx root = ctx_root(ctx->loop);
     struct fixture r = { .guest_opts.process_ns = 20 * NS_PER_S,
                          .guest_opts.decide_request = answer };
@@ -175,11 +130,8 @@ static void one_world(struct ctx *ctx, uint64_t seed)
     world.seed = seed;
     world.state = seed * UINT64_C(0x9e3779b97f4a7c15);
     world.fault_percent = seed % 4 == 0 ? 0 : 1 + roll(8);
-    world.plugged = 0;
     world.r = &r;
-    host = fake_host_ops;
-    host.network = &machine;
-    r.host_ops = &host;
+    r.host.network = true;
     r.guest_opts.agent_ns = roll(1500) * NS_PER_MS;
     fixture_open(&r, &root);
     r.host.step = step;
@@ -193,7 +145,7 @@ static void one_world(struct ctx *ctx, uint64_t seed)
     ASSERT_OK(group_wait(&root, &r.clients, "clients", &err), err);
     world.fault_percent = 0;
     fixture_close(&r, &root);
-    ASSERT_EQ(world.plugged, 0);
+    ASSERT_EQ(r.host.net_plugged, 0);
 }
 
 TEST_VIRTUAL(whatever_happens_everybody_is_answered_and_nothing_is_left)
