@@ -118,9 +118,7 @@ static int start(struct ctx *ctx, struct boot_session *s, struct err *err)
     fill_doc(s, id, dir, &doc);
     s->spinner = spinner_new(s->tool->loop);
     spinner_say(s->spinner, doing[VM_STAGE_NONE]);
-    r = vm_create(&limited, s->vm, &doc, err);
-    if (r == 0)
-        r = vm_start(&limited, s->vm, err);
+    r = vm_start(&limited, s->vm, &doc, err);
     spinner_free(TAKE_PTR(s->spinner));
     return r;
 }
@@ -258,7 +256,8 @@ static void end(struct boot_session *s)
     struct err err = ERR_INIT;
 
     s->phase = BOOT_ENDING;
-    if (vm_terminate(&ctx, s->vm, &err) == 0) {
+    vm_kill(s->vm);
+    if (vm_wait(&ctx, s->vm, NULL, &err) == 0) {
         vm_free(TAKE_PTR(s->vm));
         return;
     }

@@ -116,20 +116,18 @@ static void do_step(struct ctx *ctx, struct sim *s, unsigned client, const struc
     }
     sim_call_begin(&call);
     switch (step->action) {
-    case ACT_CREATE:
-        r = vm_create(c, s->vm, &doc, &err);
-        break;
     case ACT_START:
-        r = vm_start(c, s->vm, &err);
+        r = vm_start(c, s->vm, &doc, &err);
         break;
     case ACT_WAIT:
         r = do_wait(c, s, &err);
         break;
     case ACT_TERMINATE:
-        r = vm_terminate(c, s->vm, &err);
+        vm_kill(s->vm);
+        r = vm_wait(c, s->vm, NULL, &err);
         break;
     case ACT_SHUTDOWN:
-        r = vm_shutdown(c, s->vm, step->grace_ns, &err);
+        r = vm_stop(c, s->vm, step->grace_ns, &err);
         break;
     case ACT_STACKS:
         r = do_stacks(c, s, &err);

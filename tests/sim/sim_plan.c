@@ -11,9 +11,8 @@ const char *const sim_fault_names[] = {
 };
 _Static_assert(ARRAY_LEN(sim_fault_names) == SIM_FAULT_COUNT, "a name for each fault");
 
-static const char *const action_names[] = { "create",      "start",  "exec",
-                                            "exec+signal", "wait",   "terminate",
-                                            "shutdown",    "stacks", "stats" };
+static const char *const action_names[] = { "start",     "exec",     "exec+signal", "wait",
+                                            "terminate", "shutdown", "stacks",      "stats" };
 _Static_assert(ARRAY_LEN(action_names) == ACT_COUNT, "a name for each action");
 
 const char *sim_action_name(enum sim_action a)
@@ -57,18 +56,15 @@ static void add_step(struct sim_client *c, struct rng *r, enum sim_action a)
 /* The one who brings the VM up. */
 static void plan_owner(struct sim_client *c, struct rng *r)
 {
-    add_step(c, r, ACT_CREATE);
-    if (chance(r, 97))
-        add_step(c, r, ACT_START);
+    add_step(c, r, ACT_START);
     if (chance(r, 70))
         add_step(c, r, ACT_EXEC);
     if (chance(r, 30))
         add_step(c, r, chance(r, 50) ? ACT_STACKS : ACT_EXEC_SIGNAL);
     if (chance(r, 60))
         add_step(c, r, chance(r, 50) ? ACT_TERMINATE : ACT_SHUTDOWN);
-    c->steps[0].limit_ns = 0;
-    if (c->n_steps > 1 && chance(r, 80))
-        c->steps[1].limit_ns = 0;
+    if (chance(r, 80))
+        c->steps[0].limit_ns = 0;
 }
 
 static void plan_other(struct sim_client *c, struct rng *r)
@@ -82,8 +78,6 @@ static void plan_other(struct sim_client *c, struct rng *r)
             add_step(c, r, ACT_TERMINATE);
         else if (chance(r, 6))
             add_step(c, r, chance(r, 50) ? ACT_SHUTDOWN : ACT_START);
-        else if (chance(r, 4))
-            add_step(c, r, ACT_CREATE);
         else
             add_step(c, r, often[rng_below(r, ARRAY_LEN(often))]);
     }
@@ -94,8 +88,8 @@ static uint64_t up_ns(const struct sim_plan *p)
 {
     const struct sim_client *owner = &p->clients[0];
 
-    return owner->steps[0].pause_ns + owner->steps[1].pause_ns + p->vmm.create.delay_ns +
-           p->vmm.start.delay_ns + p->guest.init_ns + p->guest.agent_ns;
+    return owner->steps[0].pause_ns + p->vmm.create.delay_ns + p->vmm.start.delay_ns +
+           p->guest.init_ns + p->guest.agent_ns;
 }
 
 /* What the VMM does wrong. */

@@ -8,7 +8,6 @@
 #define SIM_STEPS_MAX 6
 
 enum sim_action {
-    ACT_CREATE,
     ACT_START,
     ACT_EXEC, /* and wait for the process */
     ACT_EXEC_SIGNAL,

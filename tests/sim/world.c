@@ -1,5 +1,7 @@
 /* world.c - VMM, guest and host of a schedule. */
 #include "world.h"
+#include "base/ctx.h"
+#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop.h"
 #include "fixture/fake_host.h"

@@ -348,7 +348,7 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
     pod_attach(&p);
     vm_info(b.fixture.vm, &info);
     ASSERT(kill(info.pid, SIGKILL) == 0);
-    ASSERT_OK(vm_wait_gone(&b.limited, b.fixture.vm, &killed, &err), err);
+    ASSERT_OK(vm_wait_ended(&b.limited, b.fixture.vm, &killed, &err), err);
     pod_detach(&p);
     pod_finish(&p);
     ASSERT_EQ(ledger_open_count(b.ledger), 0);

@@ -69,8 +69,7 @@ static inline void vm_fixture_start(struct ctx *ctx, struct vm_fixture *r)
     r->vmm->timeline = &r->timeline;
     r->guest = bridge_new(ctx->loop, r->vmm, &r->timeline);
     r->vm = vm_new(ctx->loop, r->vmm, r->guest);
-    ASSERT_OK(vm_create(&limited, r->vm, &doc, &err), err);
-    ASSERT_OK(vm_start(&limited, r->vm, &err), err);
+    ASSERT_OK(vm_start(&limited, r->vm, &doc, &err), err);
 }
 
 /* Runs a line of shell in the guest; its output, standard error too. Caller frees. */
@@ -115,7 +114,8 @@ static inline void vm_fixture_finish(struct vm_fixture *r)
     struct ctx limited = ctx_with_timeout(&r->root, FIXTURE_CALL_NS);
     struct err err = ERR_INIT;
 
-    ASSERT_OK(vm_terminate(&limited, r->vm, &err), err);
+    vm_kill(r->vm);
+    ASSERT_OK(vm_wait(&limited, r->vm, NULL, &err), err);
     vm_free(TAKE_PTR(r->vm));
     ASSERT_EQ(access(r->run_dir, F_OK), -1);
     free(r->run_dir);

@@ -163,10 +163,10 @@ static int refuse(const struct container *c, const char *what, struct err *err)
 /* Its end is the first instruction of the container's own program. */
 static int start_in_vm(struct ctx *ctx, struct container *c, struct err *err)
 {
-    int span = box_span_begin(c->r->box, "start container");
+    int span = vm_span_begin(c->r->vm, "start container");
     int r = process_start(ctx, c->init, err);
 
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r;
 }
 
@@ -207,10 +207,8 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
     bool init = !exec_id || !exec_id[0];
     int r = init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err);
 
-    if (c->r->box) /* another VM may start now */
-        latch_set(&c->r->box->first_start);
-    if (r == 0 && c->r->box)
-        vm_clock_check(c->r->box->vm);
+    if (c->r->vm)
+        vm_container_started(c->r->vm, r == 0);
     if (r < 0)
         return err_wrap(err, "start %s%s%s", c->id, init ? "" : "/", init ? "" : exec_id);
     *ret_pid = c->pid;
@@ -340,20 +338,16 @@ static int freeze(struct ctx *ctx, struct container *given, bool frozen, struct 
     const char *op = frozen ? "pause" : "resume";
     unsigned event = frozen ? CONTAINER_EV_PAUSED : CONTAINER_EV_RESUMED;
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.freeze", err);
-    struct box *b = c->r->box;
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = NULL;
 
     if (!held)
         return -1;
     if (!c->listed)
         return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
-    if (fsm_check(&container_fsm, c->state, event, err) < 0 || box_enter(b, op, err) < 0)
-        return err_wrap(err, "%s container %s", op, c->id);
-    r = b->guest->ops->freeze_container(ctx, b->guest, c->id, frozen, err);
-    box_leave(b);
-    if (r == 0)
-        r = fsm_check(&container_fsm, c->state, event, err); /* it may have ended meanwhile */
-    if (r < 0)
+    if (fsm_check(&container_fsm, c->state, event, err) < 0 ||
+        !(in = vm_enter(c->r->vm, op, err)) ||
+        in->guest->ops->freeze_container(ctx, in->guest, c->id, frozen, err) < 0 ||
+        fsm_check(&container_fsm, c->state, event, err) < 0) /* it may have ended meanwhile */
         return err_wrap(err, "%s container %s", op, c->id);
     fsm_step(&container_fsm, &c->state, event);
     push(c, frozen ? EVENT_PAUSED : EVENT_RESUMED);
@@ -374,8 +368,6 @@ int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, 
                      uint16_t cols, struct err *err)
 {
     struct process *p = container_process(c, exec_id, err);
-    struct box *b = c->r->box;
-    int r;
 
     if (!p)
         return -1;
@@ -385,12 +377,12 @@ int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, 
     p->cols = cols;
     if (p->state != PROCESS_ST_RUNNING)
         return 0; /* sent with the start */
-    if (box_enter(b, "resize a terminal", err) < 0)
-        return -1;
-    r = b->guest->ops->resize_console(ctx, b->guest, p->container_id, p->guest_pid, rows, cols,
-                                      err);
-    box_leave(b);
-    return r;
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "resize a terminal", err);
+
+    return in ? in->guest->ops->resize_console(ctx, in->guest, p->container_id, p->guest_pid, rows,
+                                               cols, err)
+              : -1;
 }
 
 int container_close_stdin(struct container *c, const char *exec_id, struct err *err)
@@ -431,16 +423,16 @@ static int take_metrics(const char *properties, uint64_t *ret_scratch, char **re
 static int ask_metrics(struct ctx *ctx, struct container *c, char **ret, struct err *err)
 {
     AUTO_FREE char *properties = NULL;
-    struct box *b = c->r->box;
-    int r;
 
     if (!c->in_guest)
         return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->id);
-    if (box_enter(b, "read metrics", err) < 0)
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "read metrics", err);
+
+    if (!in ||
+        in->guest->ops->get_properties(ctx, in->guest, c->id, STATS_QUERY, &properties, err) < 0)
         return -1;
-    r = b->guest->ops->get_properties(ctx, b->guest, c->id, STATS_QUERY, &properties, err);
-    box_leave(b);
-    return r < 0 ? -1 : take_metrics(properties, &c->scratch_bytes, ret, err);
+    return take_metrics(properties, &c->scratch_bytes, ret, err);
 }
 
 int container_stats(struct ctx *ctx, struct container *given, char **ret_json, struct err *err)
@@ -472,16 +464,15 @@ void container_tell_oom(struct container *c)
 static void watch_oom(struct container *c)
 {
     struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
-    struct box *b = c->r->box;
     /* Each event is worth the seconds after which there may be another. */
     struct bucket rate = { .burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S, .per_s = 1 };
     struct err err = ERR_INIT;
     uint64_t untold = 0;
     bool oom = true;
 
-    if (box_enter(b, "watch for OOM", &err) < 0)
-        return;
-    while (oom && b->guest->ops->wait_oom(&ctx, b->guest, c->id, &oom, &err) == 0) {
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "watch for OOM", &err);
+
+    while (in && oom && in->guest->ops->wait_oom(&ctx, in->guest, c->id, &oom, &err) == 0) {
         if (oom) {
             if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx.loop)))
                 container_tell_oom(c);
@@ -492,7 +483,6 @@ static void watch_oom(struct container *c)
     }
     if (untold > 0)
         log_warn(&ctx, "out of memory more often than events were published", F_U("more", untold));
-    box_leave(b);
 }
 
 static void oom_main(void *arg)

@@ -101,7 +101,6 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec,
                            const struct strv *places, struct err *err)
 {
-    struct box *b = c->r->box;
     const struct document_opts o = { .bundle_path = c->bundle_path,
                                      .root_path = c->root_path,
                                      .scratch_path = c->scratch_path ? c->scratch_path : "",
@@ -116,14 +115,13 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 
     if (document_build(spec, &o, &document, err) < 0)
         return -1;
-    if (box_enter(b, "create a container", err) < 0)
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "create a container", err);
+
+    if (!in)
         return -1;
-    c->in_guest = true; /* in doubt too */
-
-    int r = b->guest->ops->create_container(ctx, b->guest, c->id, document, err);
-
-    box_leave(b);
-    return r;
+    c->in_guest = true; /* before the call: if the answer is lost, release must still delete it */
+    return in->guest->ops->create_container(ctx, in->guest, c->id, document, err);
 }
 
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,
@@ -134,13 +132,13 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
 
     c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (box_need_vm(ctx, c->r, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        box_need_all(ctx, c->r, err) < 0 ||
+    if (vm_need_running(ctx, c->r->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
+        vm_need_ready(ctx, c->r->vm, err) < 0 ||
         container_add_devices(ctx, c, devices, &places, err) < 0)
         return -1;
-    span = box_span_begin(c->r->box, "create container");
+    span = vm_span_begin(c->r->vm, "create container");
     r = create_in_guest(ctx, c, spec, &places, err);
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r;
 }
 
@@ -168,18 +166,18 @@ static void anchor_main(void *arg)
 static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
                         struct err *err)
 {
-    struct box *b = c->r->box;
+    const struct vm_parts *vm = vm_parts(c->r->vm);
     const char *netns = "", *cgroup = spec_cgroups_path(spec);
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
     /* The first container's cgroup is the VM's too, and goes with it. */
-    bool with_vm = str_eq(cgroup, b->cgroup_path);
+    bool with_vm = str_eq(cgroup, vm->cgroup_path);
     struct anchor_opts o = {
-        .id = c->id, .netns = netns, .own_netns = own_netns, .ledger = b->ledger
+        .id = c->id, .netns = netns, .own_netns = own_netns, .ledger = vm->ledger
     };
 
-    if (!with_vm && cgroup_make(cgroup, b->ledger, &c->cgroup, err) < 0)
+    if (!with_vm && cgroup_make(cgroup, vm->ledger, &c->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the container");
-    o.cgroup = with_vm ? b->cgroup : c->cgroup;
+    o.cgroup = with_vm ? vm->cgroup : c->cgroup;
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     if (anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
@@ -196,14 +194,14 @@ static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
                    const struct registry_create *rc, enum config_rootfs writes, struct files *f,
                    struct err *err)
 {
-    int span = box_span_begin(c->r->box, "anchor and stdio");
+    int span = vm_span_begin(c->r->vm, "anchor and stdio");
     int r = spawn_anchor(ctx, c, spec, err);
 
     if (r == 0) {
         c->init = process_new(c, "", rc->in, rc->out, rc->err, rc->terminal);
         r = process_open_io(ctx, c->init, err);
     }
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r < 0 ? -1 : files_open(ctx, c, spec, rc, writes, f, err);
 }
 
@@ -252,7 +250,7 @@ static int check_room(struct ctx *ctx, const struct container *c, struct err *er
 {
     const struct config *config = c->r->o.config;
 
-    if (!c->r->box)
+    if (!c->r->vm)
         return 0;
     return scratch_room(ctx, config->scratch_dir, config->scratch_free_mib, err);
 }
@@ -275,7 +273,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
     if (check_room(ctx, c, err) < 0 || annotations_read(c->r->o.config, spec, &options, err) < 0 ||
         enter_pod(c, spec, err) < 0 || container_read_devices(c, spec, &devices, err) < 0 ||
-        box_begin(ctx, c->r, spec, &options, err) < 0)
+        registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (take_empty_dirs(c, &options, err) < 0)
         return -1;
@@ -296,7 +294,7 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     files_release(&files);
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;
-    if (!box_alive(c->r->box))
+    if (vm_state(c->r->vm) != VM_RUNNING)
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
     if (c->anchor_lost)
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");

@@ -21,46 +21,37 @@ static int add_device(struct ctx *ctx, struct container *c, const char *address,
                       struct strv *ret_places, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_DEVICE_LIMIT);
-    struct box *b = c->r->box;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "add a PCI device", err);
     AUTO_FREE char *place = NULL;
     uint64_t id;
 
-    if (box_enter(b, "add a PCI device", err) < 0)
+    if (!in || vpci_reserve(&limited, in->vpci, address, &id, err) < 0)
         return -1;
-
-    int r = vpci_reserve(&limited, b->vpci, address, &id, err);
-
-    if (r == 0) {
-        c->devices[c->n_devices++] = id;
-        r = vpci_add(&limited, b->vpci, id, &place, err);
-    }
-    box_leave(b);
-    if (r == 0)
-        strv_add(ret_places, place);
-    return r;
+    c->devices[c->n_devices++] = id;
+    if (vpci_add(&limited, in->vpci, id, &place, err) < 0)
+        return -1;
+    strv_add(ret_places, place);
+    return 0;
 }
 
 int container_add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                           struct strv *ret_places, struct err *err)
 {
-    int span = addresses->n ? box_span_begin(c->r->box, "add devices") : -1, r = 0;
+    int span = addresses->n ? vm_span_begin(c->r->vm, "add devices") : -1, r = 0;
 
     if (addresses->n)
         c->devices = mem_zalloc(addresses->n * sizeof(*c->devices));
     for (size_t i = 0; i < addresses->n && r == 0; i++)
         r = add_device(ctx, c, addresses->v[i], ret_places, err);
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r;
 }
 
 int container_remove_device(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct box *b = c->r->box;
     struct err gone = ERR_INIT;
-    bool inside = box_enter(b, "remove a PCI device", &gone) == 0;
-    int r = vpci_remove(ctx, b->vpci, c->devices[c->n_devices - 1], err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "remove a PCI device", &gone);
 
-    if (inside)
-        box_leave(b);
-    return r;
+    (void)in; /* NULL: it is only forgotten */
+    return vpci_remove(ctx, vm_parts(c->r->vm)->vpci, c->devices[c->n_devices - 1], err);
 }

@@ -12,12 +12,12 @@ int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                const struct registry_create *rc, enum config_rootfs writes, struct files *f,
                struct err *err)
 {
-    int span = box_span_begin(c->r->box, "open files");
+    int span = vm_span_begin(c->r->vm, "open files");
     int r = root_open(ctx, c, spec, rc, writes, &f->root, err);
 
     if (r == 0)
         r = mounts_open(ctx, c, spec, &f->mounts, err);
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r;
 }
 

@@ -172,17 +172,17 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
                                        .read_only = m->read_only,
                                        .unique = m->recursive || m->tree.name[0] };
     AUTO_FREE char *path = NULL;
-    struct box *b = c->r->box;
+    struct plan9 *plan9 = vm_parts(c->r->vm)->plan9;
     uint64_t id;
 
-    int r = plan9_reserve(ctx, b->plan9, &share, &id, err);
+    int r = plan9_reserve(ctx, plan9, &share, &id, err);
 
     if (r < 0)
         return -1;
     c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
     c->shares[c->n_shares++] = id;
     c->writes_host = c->writes_host || !m->read_only;
-    if (plan9_map(ctx, b->plan9, id, &path, err) < 0)
+    if (plan9_map(ctx, plan9, id, &path, err) < 0)
         return -1;
     *ret_path = m->tree.name[0] ? str_format("%s/%s", path, m->tree.name) : TAKE_PTR(path);
     return 0;
@@ -191,7 +191,7 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
 int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
                   const struct scsi_mount *mount, char **ret_path, struct err *err)
 {
-    struct scsi *scsi = c->r->box->scsi;
+    struct scsi *scsi = vm_parts(c->r->vm)->scsi;
     uint64_t id;
 
     if (scsi_reserve(ctx, scsi, disk, mount, &id, err) < 0)
@@ -216,14 +216,14 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
 static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "share a mount", err);
     AUTO_FREE char *path = NULL;
-    int r;
 
-    if (box_enter(c->r->box, "share a mount", err) < 0)
+    if (!in)
         return -1;
-    r = m->kind == MOUNT_SHARE ? share_tree(&limited, c, m, &path, err)
-                               : attach_disk(&limited, c, m, &path, err);
-    box_leave(c->r->box);
+
+    int r = m->kind == MOUNT_SHARE ? share_tree(&limited, c, m, &path, err)
+                                   : attach_disk(&limited, c, m, &path, err);
     if (r < 0)
         return err_wrap(err, "%s %s", m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
     if (m->kind == MOUNT_DEVICE)
@@ -237,10 +237,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    int span = m->n ? box_span_begin(c->r->box, "share mounts") : -1, r = 0;
+    int span = m->n ? vm_span_begin(c->r->vm, "share mounts") : -1, r = 0;
 
     for (size_t i = 0; i < m->n && r == 0; i++)
         r = share_one(ctx, c, &m->v[i], err);
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     return r;
 }

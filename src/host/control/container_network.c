@@ -21,22 +21,18 @@ void container_note_netns(struct container *c, const struct spec *spec)
 
 static int enter(void *arg, const char *what, struct err *err)
 {
-    struct container *c = arg;
-
-    return box_enter(c->r->box, what, err);
+    return vm_enter(arg, what, err) ? 0 : -1;
 }
 
 static void leave(void *arg)
 {
-    struct container *c = arg;
-
-    box_leave(c->r->box);
+    vm_leave(vm_parts(arg));
 }
 
 int container_attach_network(struct ctx *ctx, struct container *c, struct err *err)
 {
     const struct sandbox *s = c->hidden ? c->r->sandbox : NULL;
-    struct box *b = c->r->box;
+    const struct vm_parts *vm = vm_parts(c->r->vm);
     struct network_dns dns = { 0 };
     int span, r;
 
@@ -44,20 +40,20 @@ int container_attach_network(struct ctx *ctx, struct container *c, struct err *e
         return 0;
     if (!c->network)
         c->network = network_new(&(struct network_opts){ .loop = c->r->o.loop,
-                                                         .vmm = b->vmm,
-                                                         .guest = b->guest,
-                                                         .ledger = b->ledger,
+                                                         .vmm = vm->vmm,
+                                                         .guest = vm->guest,
+                                                         .ledger = vm->ledger,
                                                          .guest_ns = c->pod_id,
                                                          .enter = enter,
                                                          .leave = leave,
-                                                         .arg = c });
+                                                         .arg = c->r->vm });
     if (s) {
         dns.servers = (const char *const *)s->dns_servers.v;
         dns.search = (const char *const *)s->dns_search.v;
     }
-    span = box_span_begin(b, "attach network");
+    span = vm_span_begin(c->r->vm, "attach network");
     r = network_attach(ctx, c->network, c->netns, s ? &dns : NULL, err);
-    box_span_end(b, span);
+    vm_span_end(c->r->vm, span);
     return r < 0 ? err_wrap(err, "network of pod %s", c->pod_id) : 0;
 }
 

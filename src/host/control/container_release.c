@@ -12,11 +12,11 @@
 /* 0 also if there is nobody any more who could have it. */
 static int unless_gone(const struct container *c, int r, struct err *err)
 {
-    const struct box *b = c->r->box;
+    const struct guest *guest = c->r->vm ? vm_parts(c->r->vm)->guest : NULL;
 
     if (r == 0 || err->code != ERR_UNAVAILABLE)
         return r;
-    if (box_alive(b) && b->guest->ops->connected(b->guest))
+    if (guest && vm_state(c->r->vm) == VM_RUNNING && guest->ops->connected(guest))
         return r;
     err_clear(err);
     return 0;
@@ -24,20 +24,18 @@ static int unless_gone(const struct container *c, int r, struct err *err)
 
 static int uncombine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct box *b = c->r->box;
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .layers = (const char *const *)c->layers.v };
-    int r;
 
     if (!c->combined)
         return 0;
-    r = box_enter(b, "release a root file system", err);
-    if (r == 0) {
-        r = b->guest->ops->uncombine_layers(ctx, b->guest, &l, err);
-        box_leave(b);
-    }
+
+    AUTO(vm_leave)
+    const struct vm_parts *in = vm_enter(c->r->vm, "release a root file system", err);
+    int r = in ? in->guest->ops->uncombine_layers(ctx, in->guest, &l, err) : -1;
+
     if (unless_gone(c, r, err) < 0)
         return err_wrap(err, "release the root file system");
     c->combined = false;
@@ -46,22 +44,19 @@ static int uncombine(struct ctx *ctx, struct container *c, struct err *err)
 
 static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct box *b = c->r->box;
     struct err none = ERR_INIT;
-    int r;
 
     if (!c->in_guest)
         return 0;
-    r = box_enter(b, "delete a container", err);
-    if (r == 0) {
-        r = b->guest->ops->delete_container(ctx, b->guest, c->id, err);
-        if (r < 0 && err->code == ERR_STATE) {
-            /* It runs, though we were told that its start failed. */
-            (void)b->guest->ops->shutdown(ctx, b->guest, c->id, true, &none);
-            err_clear(err);
-            r = b->guest->ops->delete_container(ctx, b->guest, c->id, err);
-        }
-        box_leave(b);
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "delete a container", err);
+    int r = in ? in->guest->ops->delete_container(ctx, in->guest, c->id, err) : -1;
+
+    if (in && r < 0 && err->code == ERR_STATE) {
+        /* It runs, though the guest said that its start failed. */
+        (void)in->guest->ops->shutdown(ctx, in->guest, c->id, true, &none);
+        err_clear(err);
+        r = in->guest->ops->delete_container(ctx, in->guest, c->id, err);
     }
     if (unless_gone(c, r, err) < 0)
         return err_wrap(err, "delete it in the guest");
@@ -71,15 +66,14 @@ static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err
 
 static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct box *b = c->r->box;
-
     while (c->n_disks > 0) {
         struct err gone = ERR_INIT;
-        bool inside = box_enter(b, "release a disk", &gone) == 0;
-        int r = scsi_unmap(ctx, b->scsi, c->disks[c->n_disks - 1], err);
+        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "release a disk", &gone);
 
-        if (inside)
-            box_leave(b);
+        (void)in; /* NULL: it is only forgotten */
+
+        int r = scsi_unmap(ctx, vm_parts(c->r->vm)->scsi, c->disks[c->n_disks - 1], err);
+
         if (unless_gone(c, r, err) < 0)
             return err_wrap(err, "release a disk");
         c->n_disks--;
@@ -89,14 +83,11 @@ static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
 
 static int unshare(struct ctx *ctx, struct container *c, uint64_t id, struct err *err)
 {
-    struct box *b = c->r->box;
     struct err gone = ERR_INIT;
-    bool inside = box_enter(b, "release a share", &gone) == 0;
-    int r = plan9_unmap(ctx, b->plan9, id, err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "release a share", &gone);
 
-    if (inside)
-        box_leave(b);
-    return unless_gone(c, r, err);
+    (void)in; /* NULL: it is only forgotten */
+    return unless_gone(c, plan9_unmap(ctx, vm_parts(c->r->vm)->plan9, id, err), err);
 }
 
 static int unshare_all(struct ctx *ctx, struct container *c, struct err *err)
@@ -124,7 +115,6 @@ static int remove_devices(struct ctx *ctx, struct container *c, struct err *err)
 
 static int drop_anchor(struct ctx *ctx, struct container *c, struct err *err)
 {
-
     if (!c->anchor)
         return 0;
     anchor_end(c->anchor);
@@ -132,26 +122,6 @@ static int drop_anchor(struct ctx *ctx, struct container *c, struct err *err)
         if (waitq_wait(ctx, &c->changed, "the container's process on the host to end", err) < 0)
             return -1;
     anchor_free(TAKE_PTR(c->anchor));
-    return 0;
-}
-
-static int drop_cgroup(struct ctx *ctx, struct container *c, struct err *err)
-{
-    uint64_t pause = BOX_CGROUP_PAUSE;
-
-    if (!c->cgroup)
-        return 0;
-    for (unsigned n = 1;; n++, pause *= 2) { /* busy while its last process is being reaped */
-        err_clear(err);
-        if (cgroup_remove(c->cgroup, err) == 0)
-            break;
-
-        struct err late = ERR_INIT;
-
-        if (n == BOX_CGROUP_TRIES || fiber_sleep(ctx, pause, &late) < 0)
-            return -1;
-    }
-    cgroup_free(TAKE_PTR(c->cgroup));
     return 0;
 }
 
@@ -163,7 +133,7 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
         remove_devices(ctx, c, err) < 0 || detach_disks(ctx, c, err) < 0 ||
         unshare_all(ctx, c, err) < 0 || container_detach_network(ctx, c, err) < 0 ||
-        drop_anchor(ctx, c, err) < 0 || drop_cgroup(ctx, c, err) < 0) {
+        drop_anchor(ctx, c, err) < 0 || vm_drop_cgroup(ctx, &c->cgroup, err) < 0) {
         /* To a client "not found" means the container, which it would then forget. */
         if (err->code == ERR_NOT_FOUND)
             err->code = ERR_INTERNAL;

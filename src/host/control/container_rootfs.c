@@ -67,46 +67,39 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
 static int share_tree(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
-    struct box *b = c->r->box;
     const struct plan9_share share = {
         .host_path = c->bundle, .tree_fd = f->fs.tree, .read_only = !f->shared, .unique = true
     };
     AUTO_FREE char *path = NULL;
 
-    if (box_enter(b, "share the root file system", err) < 0)
+    AUTO(vm_leave)
+    const struct vm_parts *in = vm_enter(c->r->vm, "share the root file system", err);
+
+    if (!in || plan9_reserve(&limited, in->plan9, &share, &c->root_share, err) < 0)
         return -1;
-
-    int r = plan9_reserve(&limited, b->plan9, &share, &c->root_share, err);
-
-    if (r == 0) {
-        c->root_shared = true;
-        c->writes_host = c->writes_host || f->shared;
-        r = plan9_map(&limited, b->plan9, c->root_share, &path, err);
-    }
-    box_leave(b);
-    if (r == 0)
-        strv_add(&c->layers, path);
-    return r;
+    c->root_shared = true;
+    c->writes_host = c->writes_host || f->shared;
+    if (plan9_map(&limited, in->plan9, c->root_share, &path, err) < 0)
+        return -1;
+    strv_add(&c->layers, path);
+    return 0;
 }
 
 static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs_disk *d,
                        struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
-    struct box *b = c->r->box;
     const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
     const struct scsi_mount mount = { .read_only = !d->writable, .filesystem = d->filesystem };
     AUTO_FREE char *path = NULL;
 
-    if (box_enter(b, "attach a disk of the root file system", err) < 0)
+    AUTO(vm_leave)
+    const struct vm_parts *in = vm_enter(c->r->vm, "attach a disk of the root file system", err);
+
+    if (!in || mounts_attach(&limited, c, &disk, &mount, &path, err) < 0)
         return -1;
-
-    int r = mounts_attach(&limited, c, &disk, &mount, &path, err);
-
-    box_leave(b);
-    if (r == 0)
-        strv_add(&c->layers, path);
-    return r;
+    strv_add(&c->layers, path);
+    return 0;
 }
 
 static int attach_disks(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
@@ -121,13 +114,9 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
 static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
 {
     for (; c->n_disks > 0; c->n_disks--) {
-        if (box_enter(c->r->box, "release a disk", err) < 0)
-            return -1;
+        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "release a disk", err);
 
-        int r = scsi_unmap(ctx, c->r->box->scsi, c->disks[c->n_disks - 1], err);
-
-        box_leave(c->r->box);
-        if (r < 0)
+        if (!in || scsi_unmap(ctx, in->scsi, c->disks[c->n_disks - 1], err) < 0)
             return -1;
     }
     strv_release(&c->layers);
@@ -158,22 +147,20 @@ static int give(struct ctx *ctx, struct container *c, struct root *f, struct err
 
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    struct box *b = c->r->box;
     const struct guest_layers l = { .container = c->id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .scratch_quota = (uint64_t)c->scratch_quota_mib << 20,
                                     .layers = (const char *const *)c->layers.v };
 
-    if (box_enter(b, "combine the root file system", err) < 0)
+    AUTO(vm_leave)
+    const struct vm_parts *in = vm_enter(c->r->vm, "combine the root file system", err);
+
+    if (!in)
         return -1;
     /* Before the call: an answer that does not come leaves it in doubt. */
     c->combined = true;
-
-    int r = b->guest->ops->combine_layers(ctx, b->guest, &l, err);
-
-    box_leave(b);
-    return r;
+    return in->guest->ops->combine_layers(ctx, in->guest, &l, err);
 }
 
 /* The scratch disk may come later than the VM. */
@@ -182,13 +169,14 @@ static void combine_main(void *arg)
     struct root *f = arg;
     struct container *c = f->c;
 
-    f->ret = box_need_all(f->ctx, c->r, &f->err);
+    f->ret = vm_need_ready(f->ctx, c->r->vm, &f->err);
     if (f->ret == 0) {
-        int span = box_span_begin(c->r->box, "combine layers");
+        int span = vm_span_begin(c->r->vm, "combine layers");
 
-        c->scratch_path = str_format("%s/scratch/%s/%s", c->r->box->scratch_path, c->pod_id, c->id);
+        c->scratch_path =
+            str_format("%s/scratch/%s/%s", vm_parts(c->r->vm)->scratch_path, c->pod_id, c->id);
         f->ret = combine(f->ctx, c, &f->err);
-        box_span_end(c->r->box, span);
+        vm_span_end(c->r->vm, span);
     }
     if (f->ret < 0)
         err_wrap(&f->err, "combine the root file system");
@@ -203,10 +191,10 @@ static bool is_whole(const struct root *f)
 
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    int span = box_span_begin(c->r->box, "share rootfs");
+    int span = vm_span_begin(c->r->vm, "share rootfs");
     int r = give(ctx, c, f, err);
 
-    box_span_end(c->r->box, span);
+    vm_span_end(c->r->vm, span);
     if (r < 0)
         return err_wrap(err, "share the root file system");
     f->ctx = ctx;

@@ -48,66 +48,10 @@ static void need(struct container *one, const struct spec_limits *changed, struc
         }
         n++;
     }
-    sizing_of_pods(r->o.config, &r->box->least, pods, n, ret);
+    sizing_of_pods(r->o.config, &vm_parts(r->vm)->least, pods, n, ret);
 }
 
 /* --- the VM --- */
-
-static int set_memory(struct ctx *ctx, struct box *b, uint32_t mib, struct err *err)
-{
-    const struct vmm_ops *ops = b->vmm->ops;
-    bool grows = mib > b->size.memory_mib;
-    struct err ignored = ERR_INIT;
-    int r;
-
-    if (!ops->set_memory)
-        return vmm_unsupported("set_memory", err);
-    r = ops->set_memory(ctx, b->vmm, mib, err);
-    if (r < 0 && err->code == ERR_RANGE)
-        return -1; /* nothing has changed */
-    b->memory_unsure = r < 0;
-    /* What did not come is asked for again; what was not given back is not taken for there. */
-    if (r == 0 || !grows)
-        b->size.memory_mib = mib;
-    if (b->guest->ops->limit_pods(ctx, b->guest, &ignored) < 0)
-        log_warn(ctx, "what pods may use does not follow the VM's memory", F_ERR(&ignored));
-    return r;
-}
-
-static int set_cpus(struct ctx *ctx, struct box *b, uint32_t cpus, struct err *err)
-{
-    const struct vmm_ops *ops = b->vmm->ops;
-
-    if (!ops->set_cpus)
-        return vmm_unsupported("set_cpus", err);
-
-    int r = ops->set_cpus(ctx, b->vmm, cpus, err);
-
-    b->cpus_unsure = r < 0 && err->code != ERR_RANGE;
-    if (r == 0)
-        b->size.cpus = cpus;
-    return r;
-}
-
-/* exactly: not only as much as there was asked for last, but what the VM really has. */
-static int resize(struct ctx *ctx, struct box *b, uint32_t mib, uint32_t cpus, bool exactly,
-                  struct err *err)
-{
-    bool memory = mib != b->size.memory_mib || (exactly && b->memory_unsure);
-    bool more = cpus != b->size.cpus || (exactly && b->cpus_unsure);
-
-    if (!memory && !more)
-        return 0;
-    if (box_enter(b, "resize the VM", err) < 0)
-        return -1;
-
-    int r = memory ? set_memory(ctx, b, mib, err) : 0;
-
-    if (r == 0 && more)
-        r = set_cpus(ctx, b, cpus, err);
-    box_leave(b);
-    return r < 0 ? err_wrap(err, "resize the VM") : 0;
-}
 
 static uint32_t larger(uint32_t a, uint32_t b)
 {
@@ -117,7 +61,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *wanted,
                 struct sizing_all *all, struct err *err)
 {
-    struct box *b = c->r->box;
+    const struct sizing *now = &vm_parts(c->r->vm)->size;
     uint32_t most = c->r->o.config->max_memory_mib;
 
     if (all->memory_mib > most && wanted->memory_bytes > c->limits.memory_bytes)
@@ -125,17 +69,21 @@ static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *
                        "the VM would need %llu MiB, and max_memory_mib = %u; raise that key",
                        (unsigned long long)all->memory_mib, most);
     if (all->memory_mib > most)
-        all->memory_mib = larger(most, b->size.memory_mib); /* as when it was made */
-    return resize(ctx, b, larger((uint32_t)all->memory_mib, b->size.memory_mib),
-                  larger(all->cpus, b->size.cpus), false, err);
+        all->memory_mib = larger(most, now->memory_mib); /* as when it was made */
+
+    const struct sizing to = { larger((uint32_t)all->memory_mib, now->memory_mib),
+                               larger(all->cpus, now->cpus) };
+
+    return vm_resize(ctx, c->r->vm, &to, false, err);
 }
 
 static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all *all,
                   struct err *err)
 {
+    const struct sizing to = { (uint32_t)all->memory_mib, all->cpus };
     struct err why = ERR_INIT;
 
-    if (resize(ctx, c->r->box, (uint32_t)all->memory_mib, all->cpus, true, &why) == 0)
+    if (vm_resize(ctx, c->r->vm, &to, true, &why) == 0)
         return 0;
     if (c->kind == SPEC_SANDBOX) {
         *err = why;
@@ -149,14 +97,9 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
 
 static int tell_guest(struct ctx *ctx, struct container *c, const char *resources, struct err *err)
 {
-    struct box *b = c->r->box;
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "update a container", err);
 
-    if (box_enter(b, "update a container", err) < 0)
-        return -1;
-    r = b->guest->ops->update_container(ctx, b->guest, c->id, resources, err);
-    box_leave(b);
-    return r;
+    return in ? in->guest->ops->update_container(ctx, in->guest, c->id, resources, err) : -1;
 }
 
 /* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
@@ -164,8 +107,8 @@ static int limit_qemu(struct container *c, const struct sizing_all *all, struct 
 {
     if (c->kind == SPEC_WORKLOAD)
         return 0;
-    if (cgroup_set_cpu(c->r->box->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares, err) <
-        0)
+    if (cgroup_set_cpu(vm_parts(c->r->vm)->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares,
+                       err) < 0)
         return err_wrap(err, "limit the VM's processor time on the host");
     return 0;
 }
@@ -179,7 +122,7 @@ static int apply(struct ctx *ctx, struct container *c, const json_t *resources, 
     if (spec_limits_update(resources, &wanted, err) < 0)
         return -1;
 
-    AUTO(gate_leave) struct gate *held = gate_enter(&c->r->box->size_gate, ctx, "vm.size", err);
+    AUTO(gate_leave) struct gate *held = gate_enter(vm_size_gate(c->r->vm), ctx, "vm.size", err);
 
     if (!held)
         return -1;
@@ -213,7 +156,7 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
 
     AUTO_FREE char *text = str_ndup(resources_json, len);
 
-    /* The box is looked for only now: at the gate it may have become another. */
+    /* The VM is looked for only now: at the gate it may have become another. */
     return apply(ctx, c, resources, text, err) < 0 ? err_wrap(err, "update container %s", c->id)
                                                    : 0;
 }

@@ -14,16 +14,16 @@
 #define MIB2 (UINT64_C(2) << 20)
 #define GIB1 (UINT64_C(1) << 30)
 
-struct box_volume {
+struct pod_volume {
     struct list node;
     char *pod_id, *dir, *key;
     bool local;
 };
 
-void volumes_release(struct box *b)
+void volumes_release(struct registry *r)
 {
-    LIST_EACH (&b->volumes, pos) {
-        struct box_volume *v = LIST_ENTRY(pos, struct box_volume, node);
+    LIST_EACH (&r->volumes, pos) {
+        struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
 
         list_remove(&v->node);
         free(v->pod_id);
@@ -33,10 +33,10 @@ void volumes_release(struct box *b)
     }
 }
 
-static struct box_volume *find(struct box *b, const char *pod_id, const char *dir)
+static struct pod_volume *find(struct registry *r, const char *pod_id, const char *dir)
 {
-    LIST_EACH (&b->volumes, pos) {
-        struct box_volume *v = LIST_ENTRY(pos, struct box_volume, node);
+    LIST_EACH (&r->volumes, pos) {
+        struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
 
         if (str_eq(v->pod_id, pod_id) && str_eq(v->dir, dir))
             return v;
@@ -60,16 +60,16 @@ static char *key_of(const char *dir)
     return str_format("%s-%.16s", name, hex);
 }
 
-static struct box_volume *decide(struct ctx *ctx, struct container *c, const char *dir,
+static struct pod_volume *decide(struct ctx *ctx, struct container *c, const char *dir,
                                  const struct emptydir *found)
 {
-    struct box_volume *v = mem_new(struct box_volume);
+    struct pod_volume *v = mem_new(struct pod_volume);
 
     v->pod_id = str_dup(c->pod_id);
     v->dir = str_dup(dir);
     v->key = key_of(dir);
     v->local = !found->has_files;
-    list_append(&c->r->box->volumes, &v->node);
+    list_append(&c->r->volumes, &v->node);
     if (v->local)
         log_debug(ctx, "emptyDir lives in the VM", F_STR("host-path", dir));
     else
@@ -127,7 +127,7 @@ int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_
     if (emptydir_look(ctx, dir, source, &found, err) < 0)
         return -1;
     if (found.kind != EMPTYDIR_NONE) {
-        struct box_volume *v = find(c->r->box, c->pod_id, dir); /* after the wait */
+        struct pod_volume *v = find(c->r, c->pod_id, dir); /* after the wait */
 
         if (!v)
             v = decide(ctx, c, dir, &found);

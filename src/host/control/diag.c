@@ -22,15 +22,13 @@ static const char *const environment[] = {
     NULL
 };
 
-/* The VM that runs, entered: nothing of it goes before box_leave. */
-static int enter(struct registry *r, const char *what, struct box **ret, struct err *err)
+/* The VM that runs, entered: nothing of it goes before vm_leave. */
+static const struct vm_parts *enter(struct registry *r, const char *what, struct err *err)
 {
-    if (!r->box || r->box->state != BOX_UP)
-        return err_set(err, ERR_STATE, "%s: sandbox %s has no running VM", what, r->id);
-    if (box_enter(r->box, what, err) < 0)
-        return -1;
-    *ret = r->box;
-    return 0;
+    if (r->vm && vm_state(r->vm) == VM_RUNNING)
+        return vm_enter(r->vm, what, err);
+    err_set(err, ERR_STATE, "%s: sandbox %s has no running VM", what, r->id);
+    return NULL;
 }
 
 /* Bounded by time alone: the caller has gone. */
@@ -57,8 +55,8 @@ static int wait_or_kill(struct ctx *ctx, struct vm_process *p, uint32_t *ret_cod
     return -1;
 }
 
-static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
-                        const struct diag_exec *e, uint32_t *ret_code, struct err *err)
+static int exec_with_io(struct ctx *ctx, struct diag_live *live, const struct diag_exec *e,
+                        uint32_t *ret_code, struct err *err)
 {
     struct registry *r = live->r;
     struct io *io = live->io;
@@ -73,7 +71,7 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
     struct ctx starting = ctx_with_timeout(ctx, START_LIMIT), draining;
     struct err lost = ERR_INIT;
 
-    if (vm_exec(&starting, b->vm, &exec, &p, err) < 0)
+    if (vm_exec(&starting, r->vm, &exec, &p, err) < 0)
         return -1;
     io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
               vm_process_take_stream(p, 2));
@@ -93,14 +91,16 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, struct box *b,
 int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
               struct diag_live *live, uint32_t *ret_code, struct err *err)
 {
-    struct box *b;
     int result = -1;
 
     if (!e->argv || !e->argv[0])
         return err_set(err, ERR_INVALID, "exec in the VM: no command");
     if (e->terminal && e->err[0])
         return err_set(err, ERR_STATE, "exec in the VM: a terminal has no separate stderr");
-    if (enter(r, "exec in the VM", &b, err) < 0)
+
+    AUTO(vm_leave) const struct vm_parts *in = enter(r, "exec in the VM", err);
+
+    if (!in)
         return -1;
 
     const struct io_spec spec = { .in = e->in,
@@ -109,7 +109,7 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
                                   .terminal = e->terminal,
                                   .container_id = r->id,
                                   .ns = r->ns,
-                                  .ledger = b->ledger,
+                                  .ledger = in->ledger,
                                   .drivers = &r->drivers };
 
     live->r = r;
@@ -118,10 +118,9 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
     } else {
         if (live->stdin_closed)
             io_close_stdin(live->io);
-        result = exec_with_io(ctx, live, b, e, ret_code, err);
+        result = exec_with_io(ctx, live, e, ret_code, err);
         io_free(TAKE_PTR(live->io));
     }
-    box_leave(b);
     return result;
 }
 
@@ -142,7 +141,7 @@ int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t co
 /* --- shares --- */
 
 /* "$1" is seen at "$2" too. Names never become part of the script. */
-static int bind_in_vm(struct ctx *ctx, struct box *b, const char *from, const char *to,
+static int bind_in_vm(struct ctx *ctx, struct vm *vm, const char *from, const char *to,
                       struct err *err)
 {
     static const char script[] = "if [ -d \"$1\" ]; then mkdir -p \"$2\"; else"
@@ -154,7 +153,7 @@ static int bind_in_vm(struct ctx *ctx, struct box *b, const char *from, const ch
     AUTO(vm_process_free) struct vm_process *p = NULL;
     uint32_t code = 0;
 
-    if (vm_exec(&limited, b->vm, &exec, &p, err) < 0 || wait_or_kill(&limited, p, &code, err) < 0)
+    if (vm_exec(&limited, vm, &exec, &p, err) < 0 || wait_or_kill(&limited, p, &code, err) < 0)
         return -1;
     return code ? err_set(err, ERR_STATE,
                           "the VM cannot mount it at %s (status %u); choose a path below /mnt: the "
@@ -163,18 +162,19 @@ static int bind_in_vm(struct ctx *ctx, struct box *b, const char *from, const ch
                 : 0;
 }
 
-static int share_tree(struct ctx *ctx, struct box *b, const struct plan9_share *share,
+static int share_tree(struct ctx *ctx, struct vm *vm, const struct plan9_share *share,
                       const struct tree *tree, const char *vm_path, char **ret_path,
                       struct err *err)
 {
+    struct plan9 *plan9 = vm_parts(vm)->plan9;
     AUTO_FREE char *mounted = NULL, *seen = NULL;
     uint64_t id;
 
-    if (plan9_reserve(ctx, b->plan9, share, &id, err) < 0)
+    if (plan9_reserve(ctx, plan9, share, &id, err) < 0)
         return -1;
-    if (plan9_map(ctx, b->plan9, id, &mounted, err) == 0) {
+    if (plan9_map(ctx, plan9, id, &mounted, err) == 0) {
         seen = tree->name[0] ? str_format("%s/%s", mounted, tree->name) : TAKE_PTR(mounted);
-        if (!vm_path[0] || bind_in_vm(ctx, b, seen, vm_path, err) == 0) {
+        if (!vm_path[0] || bind_in_vm(ctx, vm, seen, vm_path, err) == 0) {
             *ret_path = vm_path[0] ? str_dup(vm_path) : TAKE_PTR(seen);
             return 0;
         }
@@ -183,7 +183,7 @@ static int share_tree(struct ctx *ctx, struct box *b, const struct plan9_share *
     struct ctx own = own_ctx(ctx, KILL_LIMIT);
     struct err ignored = ERR_INIT;
 
-    if (plan9_unmap(&own, b->plan9, id, &ignored) < 0)
+    if (plan9_unmap(&own, plan9, id, &ignored) < 0)
         log_warn(ctx, "a share stays until the VM ends", F_ERR(&ignored));
     return -1;
 }
@@ -193,23 +193,24 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
 {
     const struct tree_opts opts = { .read_only = read_only, .recursive = true };
     struct tree tree = { .fd = -1 };
-    struct box *b;
     int result = -1;
 
     if (host_path[0] != '/' || (vm_path[0] && vm_path[0] != '/'))
         return err_set(err, ERR_INVALID, "share: \"%s\" is no absolute path",
                        host_path[0] != '/' ? host_path : vm_path);
-    if (enter(r, "share", &b, err) < 0)
+
+    AUTO(vm_leave) const struct vm_parts *in = enter(r, "share", err);
+
+    if (!in)
         return -1;
     if (tree_open(ctx, host_path, &opts, &tree, err) == 0) {
         const struct plan9_share share = {
             .host_path = host_path, .tree_fd = tree.fd, .read_only = read_only, .unique = true
         };
 
-        result = share_tree(ctx, b, &share, &tree, vm_path, ret_path, err);
+        result = share_tree(ctx, r->vm, &share, &tree, vm_path, ret_path, err);
         fd_close(tree.fd);
     }
-    box_leave(b);
     return result < 0 ? err_wrap(err, "share %s with the VM", host_path) : 0;
 }
 
@@ -238,13 +239,12 @@ static char *guest_stacks(struct ctx *ctx, struct registry *r)
     struct ctx limited = ctx_with_timeout(ctx, GUEST_STACKS_LIMIT);
     struct err err = ERR_INIT;
     char *text = NULL;
-    struct box *b;
+    AUTO(vm_leave) const struct vm_parts *in = enter(r, "stacks", &err);
 
-    if (enter(r, "stacks", &b, &err) < 0)
+    if (!in)
         return str_dup(err.msg);
-    if (vm_dump_stacks(&limited, b->vm, &text, &err) < 0)
+    if (vm_dump_stacks(&limited, r->vm, &text, &err) < 0)
         text = str_format("the guest does not tell: %s", err.msg);
-    box_leave(b);
     return text;
 }
 
@@ -261,9 +261,9 @@ int diag_console(struct registry *r, char **ret_text, struct err *err)
 {
     struct sbuf out = { 0 };
 
-    if (!r->box || !r->box->vm)
+    if (!r->vm)
         return err_set(err, ERR_STATE, "console: sandbox %s has no VM", r->id);
-    vm_console_tail(r->box->vm, CONSOLE_MAX, &out);
+    vm_console_tail(r->vm, CONSOLE_MAX, &out);
     *ret_text = sbuf_take(&out);
     return 0;
 }

@@ -64,15 +64,15 @@ static void put_interfaces(struct jsw *w, const struct network *n)
 /* What it holds of the VM: shares by their names, devices by their addresses. */
 static void put_holdings(struct jsw *w, const struct container *c)
 {
-    const struct box *b = c->r->box;
+    const struct vm_parts *vm = c->r->vm ? vm_parts(c->r->vm) : NULL;
 
     jsw_arr(w, "shares");
-    for (size_t i = 0; b && b->plan9 && i < c->n_shares; i++)
-        jsw_str(w, NULL, plan9_name(b->plan9, c->shares[i]));
+    for (size_t i = 0; vm && vm->plan9 && i < c->n_shares; i++)
+        jsw_str(w, NULL, plan9_name(vm->plan9, c->shares[i]));
     jsw_end_arr(w);
     jsw_arr(w, "devices");
-    for (size_t i = 0; b && b->vpci && i < c->n_devices; i++)
-        jsw_str(w, NULL, vpci_address(b->vpci, c->devices[i]));
+    for (size_t i = 0; vm && vm->vpci && i < c->n_devices; i++)
+        jsw_str(w, NULL, vpci_address(vm->vpci, c->devices[i]));
     jsw_end_arr(w);
 }
 
@@ -148,37 +148,38 @@ static void put_clock(struct jsw *w, const struct vm *vm)
     jsw_end_obj(w);
 }
 
-static void put_vm(struct jsw *w, struct box *b)
+static void put_vm(struct jsw *w, struct vm *vm)
 {
+    const struct vm_parts *p = vm_parts(vm);
     struct vmm_info info = { 0 };
 
     jsw_obj(w, "vm");
-    jsw_str(w, "state", vm_state_name(vm_state(b->vm)));
-    jsw_str(w, "stage", vm_stage_name(vm_stage(b->vm)));
-    vm_info(b->vm, &info);
+    jsw_str(w, "state", vm_state_name(vm_state(vm)));
+    jsw_str(w, "stage", vm_stage_name(vm_stage(vm)));
+    vm_info(vm, &info);
     jsw_str(w, "backend", info.backend);
     jsw_str(w, "vmm_version", info.version);
-    jsw_str(w, "kernel", b->kernel);
+    jsw_str(w, "kernel", p->kernel);
     jsw_bool(w, "emulated", info.emulated);
     jsw_bool(w, "clone", info.clone);
-    put_clock(w, b->vm);
+    put_clock(w, vm);
     jsw_i64(w, "pid", info.pid);
-    jsw_u64(w, "memory_mib", b->size.memory_mib);
-    jsw_u64(w, "cpus", b->size.cpus);
-    jsw_u64(w, "started_ns", vm_started_at(b->vm));
-    jsw_u64(w, "oldest_call_ns", b->guest ? b->guest->ops->oldest_call(b->guest) : 0);
-    put_boot(w, vm_timeline(b->vm));
+    jsw_u64(w, "memory_mib", p->size.memory_mib);
+    jsw_u64(w, "cpus", p->size.cpus);
+    jsw_u64(w, "started_ns", vm_started_at(vm));
+    jsw_u64(w, "oldest_call_ns", p->guest->ops->oldest_call(p->guest));
+    put_boot(w, p->vmm->timeline);
     jsw_arr(w, "disks");
-    if (b->scsi)
-        scsi_describe(b->scsi, w);
+    if (p->scsi)
+        scsi_describe(p->scsi, w);
     jsw_end_arr(w);
     jsw_arr(w, "shares");
-    if (b->plan9)
-        plan9_describe(b->plan9, w);
+    if (p->plan9)
+        plan9_describe(p->plan9, w);
     jsw_end_arr(w);
     jsw_arr(w, "devices");
-    if (b->vpci)
-        vpci_describe(b->vpci, w);
+    if (p->vpci)
+        vpci_describe(p->vpci, w);
     jsw_end_arr(w);
     jsw_end_obj(w);
 }
@@ -224,8 +225,8 @@ char *registry_inspect(struct registry *r)
     jsw_str(&w, "sandbox", r->id);
     jsw_i64(&w, "pid", getpid());
     jsw_u64(&w, "now_ns", loop_wall(r->o.loop));
-    if (r->box && r->box->vm)
-        put_vm(&w, r->box);
+    if (r->vm)
+        put_vm(&w, r->vm);
     else
         jsw_null(&w, "vm");
     put_counters(&w, r);

@@ -120,7 +120,7 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
                                   .terminal = p->terminal,
                                   .container_id = p->container_id,
                                   .ns = p->r->ns,
-                                  .ledger = p->r->box ? p->r->box->ledger : NULL,
+                                  .ledger = p->r->vm ? vm_parts(p->r->vm)->ledger : NULL,
                                   .drivers = &p->r->drivers };
 
     if (io_open(ctx, p->r->o.loop, &spec, &p->io, err) < 0)
@@ -217,16 +217,17 @@ static void end_created(struct process *p, uint32_t status)
 static void end_created_main(void *arg)
 {
     struct created_end *e = arg;
-    struct box *b = e->p->r->box;
     struct ctx root = ctx_root(e->p->r->o.loop), ctx = ctx_with_id(&root, "cid", e->c->id);
     struct err err = ERR_INIT;
 
-    if (e->ask && box_enter(b, "kill a container", &err) == 0) {
+    if (e->ask) {
+        AUTO(vm_leave)
+        const struct vm_parts *in = vm_enter(e->p->r->vm, "kill a container", &err);
         struct ctx limited = ctx_with_timeout(&ctx, PROCESS_EXECS_LIMIT);
 
         /* With the first process of its pid namespace all the others go. */
-        (void)b->guest->ops->shutdown(&limited, b->guest, e->c->id, true, &err);
-        box_leave(b);
+        if (in)
+            (void)in->guest->ops->shutdown(&limited, in->guest, e->c->id, true, &err);
     }
     await_execs(&ctx, e->c, e->ask ? PROCESS_EXECS_LIMIT : PROCESS_LOST_LIMIT, e->status);
     end_created(e->p, e->status);
@@ -255,10 +256,10 @@ void process_end_created(struct process *p, uint32_t status, bool ask)
 /* The VM is gone, or does not talk any more: from what the host knows, and fast. */
 static void end_lost(struct ctx *ctx, struct process *p)
 {
-    struct box *b = p->r->box;
-    uint32_t status = b && box_lost(b) ? EXIT_KILLED : EXIT_LOST;
+    AUTO(vm_unref) struct vm *vm = vm_ref(p->r->vm);
+    uint32_t status = vm && vm_lost(vm) ? EXIT_KILLED : EXIT_LOST;
 
-    if (b && p->c && process_is_init(p) && vm_gone_by_oom(b->vm))
+    if (vm && p->c && process_is_init(p) && vm_ended_by_oom(vm))
         container_tell_oom(p->c);
     drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
     if (p->io)
@@ -270,35 +271,25 @@ static void end_lost(struct ctx *ctx, struct process *p)
 
 static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, struct err *err)
 {
-    struct box *b = p->r->box;
-    struct guest *g;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->r->vm, "wait for a process", err);
 
-    if (box_enter(b, "wait for a process", err) < 0)
-        return -1;
-    g = b->guest;
-
-    int r = g->ops->wait_process(ctx, g, p->container_id, p->guest_pid, GUEST_WAIT_FOREVER,
-                                 ret_code, err);
-
-    box_leave(b);
-    return r;
+    return in ? in->guest->ops->wait_process(ctx, in->guest, p->container_id, p->guest_pid,
+                                             GUEST_WAIT_FOREVER, ret_code, err)
+              : -1;
 }
 
 /* As long as its VM lives there is time. */
 static void drain_alive(struct ctx *ctx, struct process *p)
 {
-    struct box *b = p->r->box; /* it may go while we wait, if we were told to have ended */
+    AUTO(vm_unref) struct vm *vm = vm_ref(p->r->vm); /* it may go while we wait */
 
-    if (b) {
-        struct ctx alive = ctx_with_cancel(ctx, &b->dead);
+    if (vm) {
+        struct ctx alive = ctx_with_cancel(ctx, vm_life(vm));
 
-        b->refs++;
         drain(&alive, p, PROCESS_DRAIN_LIMIT);
     }
-    if (!b || b->dead.fired)
+    if (!vm || vm_life(vm)->fired)
         drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
-    if (b)
-        box_unref(b);
 }
 
 /* Depends on no request. */
@@ -329,24 +320,20 @@ static void watch_main(void *arg)
 static int guest_start(struct ctx *ctx, struct process *p, struct guest_process *ret,
                        struct err *err)
 {
-    struct box *b = p->r->box;
     const struct guest_exec e = { .container = p->container_id,
                                   .oci_process = p->oci_process,
                                   .terminal = p->terminal,
                                   .want_stdin = io_wants(p->io, 0),
                                   .want_stdout = io_wants(p->io, 1),
                                   .want_stderr = io_wants(p->io, 2) };
-    int r;
+    struct vm *vm = p->r->vm;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "start a process", err);
 
-    if (box_enter(b, "start a process", err) < 0)
+    if (!in || vm_await_clock(ctx, vm, err) < 0 ||
+        (process_is_init(p) &&
+         in->guest->ops->start_container(ctx, in->guest, p->container_id, err) < 0))
         return -1;
-    r = vm_await_clock(ctx, b->vm, err);
-    if (r == 0 && process_is_init(p))
-        r = b->guest->ops->start_container(ctx, b->guest, p->container_id, err);
-    if (r == 0)
-        r = b->guest->ops->exec(ctx, b->guest, &e, ret, err);
-    box_leave(b);
-    return r;
+    return in->guest->ops->exec(ctx, in->guest, &e, ret, err);
 }
 
 static void send_pending(struct ctx *ctx, struct process *p)
@@ -436,7 +423,7 @@ int process_start(struct ctx *ctx, struct process *p, struct err *err)
     }
     container_unref(c);
     process_unref(p);
-    return r < 0 ? box_explain(of->box, err) : 0;
+    return r < 0 ? vm_explain(of->vm, err) : 0;
 }
 
 static void killed_main(void *arg)
@@ -445,8 +432,8 @@ static void killed_main(void *arg)
     struct ctx root = ctx_root(p->r->o.loop), limited = ctx_with_timeout(&root, KILLED_LIMIT);
     struct err err = ERR_INIT;
 
-    if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0 && p->r->box)
-        box_give_up(p->r->box);
+    if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0)
+        vm_give_up(p->r->vm);
     process_unref(p);
 }
 
@@ -463,15 +450,11 @@ static void watch_killed(struct process *p)
 
 static int ask_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
 {
-    struct box *b = p->r->box;
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->r->vm, "signal a process", err);
 
-    if (box_enter(b, "signal a process", err) < 0)
-        return -1;
-    r = b->guest->ops->signal_process(ctx, b->guest, p->container_id, p->guest_pid, (int)signo,
-                                      err);
-    box_leave(b);
-    return r;
+    return in ? in->guest->ops->signal_process(ctx, in->guest, p->container_id, p->guest_pid,
+                                               (int)signo, err)
+              : -1;
 }
 
 int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struct err *err)
@@ -496,7 +479,7 @@ int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struc
         watch_killed(p);
     if (r < 0 && must && err->code == ERR_DEADLINE && ctx_left(ctx) > 0) {
         err_clear(err);
-        box_give_up(p->r->box);
+        vm_give_up(p->r->vm);
         return 0;
     }
     if (r < 0 && err->code == ERR_UNAVAILABLE) /* with its VM */

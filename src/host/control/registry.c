@@ -1,4 +1,4 @@
-/* registry.c - what there is, by id. The VM is in registry_box.c. */
+/* registry.c - what there is, by id. The VM is in registry_vm.c. */
 #include "host/control/registry.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -20,7 +20,8 @@ struct registry *registry_new(const struct registry_opts *o)
     r->ns = str_dup(o->ns);
     r->id = str_dup(o->id);
     list_init(&r->containers);
-    waitq_init(&r->box_q);
+    list_init(&r->volumes);
+    waitq_init(&r->changed);
     group_init(&r->fibers);
     group_init(&r->drivers);
     return r;
@@ -82,14 +83,14 @@ void registry_drop(struct registry *r, struct container *c)
     list_remove(&c->node);
     r->n_containers--;
     if (c->anchor_name)
-        box_update_note(r->box);
+        registry_update_note(r);
     while (!list_empty(&c->execs))
         process_forget(LIST_FIRST(&c->execs, struct process, node));
     if (c->init)
         process_forget(c->init);
     container_unref(c);
-    waitq_wake_all(&r->box_q);
-    box_drop_unused(r);
+    waitq_wake_all(&r->changed);
+    registry_drop_vm(r);
 }
 
 struct container *registry_add(struct registry *r, const char *id, const char *bundle)
@@ -172,13 +173,7 @@ int registry_create(struct ctx *ctx, struct registry *r, const struct registry_c
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &own, "container.create", err);
 
     if (!held || container_create(&own, c, rc, NULL, err) < 0) {
-        /* A boot that failed took the guest away under us: that is what to tell. */
-        if (r->box && r->box->boot_err.code != ERR_NONE && err->code == ERR_UNAVAILABLE) {
-            *err = r->box->boot_err;
-            err_wrap(err, "boot the VM");
-        } else {
-            box_explain(r->box, err);
-        }
+        vm_explain(r->vm, err);
         registry_undo(r, c, err);
         return err_wrap(err, "create container %s", rc->id);
     }
@@ -281,7 +276,12 @@ static int delete_container(struct ctx *ctx, struct container *c, struct registr
     /* From here on it can only go. Never started: killed. */
     if (c->state == CONTAINER_CREATED)
         process_end(c->init, 128 + 9, false);
-    if ((all_goes(c) && box_kill(ctx, r->box, err) < 0) || delete_members(ctx, c, err) < 0 ||
+
+    bool all = all_goes(c);
+
+    if (all)
+        vm_kill(r->vm);
+    if ((all && vm_wait(ctx, r->vm, NULL, err) < 0) || delete_members(ctx, c, err) < 0 ||
         container_release(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", c->id);
     /* A start that failed stops the container, whatever an exec in it still does. */
@@ -342,7 +342,7 @@ bool registry_idle(const struct registry *r)
 
 struct vm *registry_vm(struct registry *r)
 {
-    return r->box ? r->box->vm : NULL;
+    return r->vm;
 }
 
 /* NULL if none is left that clients know of. */
@@ -360,12 +360,10 @@ static struct container *newest(struct registry *r)
 int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
 {
     r->closing = true;
-    waitq_wake_all(&r->box_q);
+    waitq_wake_all(&r->changed);
     /* Killing the VM ends every process, which is told; then nothing is left to wait for. */
-    while (r->box && r->box->state == BOX_BOOTING && r->box->vm == NULL)
-        if (waitq_wait(ctx, &r->box_q, "the VM to begin", err) < 0)
-            return -1;
-    if (box_kill(ctx, r->box, err) < 0)
+    vm_kill(r->vm);
+    if (vm_wait(ctx, r->vm, NULL, err) < 0)
         return err_wrap(err, "end the VM of sandbox %s", r->id);
     for (struct container *last; (last = newest(r));) { /* a pod's own is its first */
         AUTO(container_unref) struct container *c = container_ref(last);
@@ -383,6 +381,9 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
     }
     if (sandbox_close(ctx, r, err) < 0)
         return -1;
-    box_drop_unused(r);
-    return group_wait(ctx, &r->fibers, "the VM to be taken back", err);
+    registry_drop_vm(r);
+    while (r->vm)
+        if (waitq_wait(ctx, &r->changed, "the VM to be cleaned up", err) < 0)
+            return -1;
+    return group_wait(ctx, &r->fibers, "fibers of the registry", err);
 }

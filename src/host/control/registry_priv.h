@@ -1,9 +1,9 @@
 /* registry_priv.h - the inside of the registry, its containers and processes, for registry*.c,
  * container*.c, process*.c and their tests.
  *
- * Who holds what: the registry its box (the VM and what belongs to it) and the containers; a
- * container its processes. Containers and processes are counted, since fibers that wait outlive a
- * delete. The box lives at least as long as a container is in the list. */
+ * Who holds what: the registry its VM and the containers; a container its processes. All are
+ * counted, since fibers that wait outlive a delete. The VM is there at least as long as a container
+ * is in the list. */
 #pragma once
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -19,6 +19,7 @@
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
+#include "host/control/vm.h"
 #include "host/files/blockimage.h"
 #include "host/files/emptydir.h"
 #include "host/files/pause.h"
@@ -28,8 +29,6 @@
 #include "host/io/io.h"
 #include "host/jail/anchor.h"
 #include "host/jail/cgroup.h"
-#include "host/jail/oom.h"
-#include "host/jail/turn.h"
 #include "oci/spec.h"
 
 struct network;
@@ -44,28 +43,18 @@ struct vpci;
 #define PROCESS_EXECS_LIMIT (15 * NS_PER_S)       /* execs, after their container's init */
 #define PROCESS_OOM_LIMIT NS_PER_S                /* the guest's word on OOM, after the exit */
 #define PROCESS_KILL_LIMIT (20 * NS_PER_S)        /* for the guest to take a SIGKILL */
-#define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* how a lost VM ended */
+#define PROCESS_LOST_LIMIT (50 * NS_PER_MS)       /* execs, after their VM */
 #define PROCESS_LOST_DRAIN_LIMIT (20 * NS_PER_MS) /* what is in our sockets already */
-#define BOX_WHY_LIMIT NS_PER_S                    /* how the VM ended, after a call failed by it */
 #define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)     /* at least, between two of the guest's words */
 #define CONTAINER_OOM_BURST 5                     /* events at once; then */
 #define CONTAINER_OOM_EVERY_S 10                  /* one, and the others are counted */
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)     /* for VM and guest to take one share */
 #define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)    /* the same for one PCI device and its driver */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
-#define BOX_GRACE (3 * NS_PER_S)                  /* for the guest to power off */
-#define BOX_CLOCK_LIMIT (10 * NS_PER_S)
-#define BOX_TURN_LIMIT (180 * NS_PER_S) /* to wait for one; then it goes without */
-#define BOX_TURN_HOLD (30 * NS_PER_S)   /* at most, for a container to start */
-#define BOX_TURN_WORTH NS_PER_MS        /* less is not worth showing */
-#define BOX_END_LIMIT (120 * NS_PER_S)
-#define BOX_DRIVERS_LIMIT (15 * NS_PER_S)
-#define BOX_CGROUP_TRIES 8
-#define BOX_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
-#define STATS_MAX_BYTES (1u << 20)        /* of what a guest tells of a container */
+#define STATS_MAX_BYTES (1u << 20)                /* of what a guest tells of a container */
 /* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
  * client's, the boot, QEMU, the guest. containerd sets no limit. */
-#define REGISTRY_CREATE_LIMIT (300 * NS_PER_S + BOX_TURN_LIMIT)
+#define REGISTRY_CREATE_LIMIT (300 * NS_PER_S + VM_TURN_LIMIT)
 #define REGISTRY_ID_MAX 128
 #define CONTAINER_EXEC_ID_MAX 79
 #define CONTAINER_EXECS_MAX 1024
@@ -245,7 +234,7 @@ int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct 
                 struct err *err);
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
 /* A disk of the VM that is the container's until container_release; the VM has been entered
- * (box_enter). Caller frees *ret_path. */
+ * (vm_enter). Caller frees *ret_path. */
 int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
                   const struct scsi_mount *mount, char **ret_path, struct err *err);
 void mounts_release(struct mounts *m);
@@ -261,7 +250,7 @@ struct files {
 int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                const struct registry_create *rc, enum config_rootfs writes, struct files *f,
                struct err *err);
-/* Waits for what it needs of the box; the container's notes say what is to be taken back. */
+/* Waits for what it needs of the VM; the container's notes say what is to be taken back. */
 int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err);
 void files_release(struct files *f);
 /* A pod's first container, also one that clients do not see; NULL. */
@@ -288,58 +277,17 @@ void container_tell_oom(struct container *c); /* if it still runs */
 /* Waits until those that container_watch_oom started know that it is over. */
 void container_settle_oom(struct container *c);
 
-/* --- the VM and what belongs to it --- */
-
-enum box_state { BOX_BOOTING, BOX_UP, BOX_DEAD, BOX_ENDING, BOX_GONE };
-
-struct box {
-    unsigned refs;
-    struct registry *r;
-    enum box_state state;
-    bool prepared; /* ledger and cgroup are there: things can be made for it */
-    bool vm_up;    /* it takes calls; the scratch disk may still be on its way */
-    struct err boot_err;
-    struct vm *vm;
-    struct vmm *vmm;     /* borrowed from vm */
-    struct guest *guest; /* borrowed from vm */
-    struct scsi *scsi;
-    struct plan9 *plan9;
-    struct vpci *vpci;
-    struct ledger *ledger;
-    uint64_t note; /* in it, of the file that names our address; 0: none */
-    struct cgroup *cgroup;
-    struct scratch *scratch;
-    struct latch scratch_made; /* or scratch_err is set */
-    struct err scratch_err;
-    struct timeline timeline; /* unless the VMM has one */
-    char *kernel;             /* its release; "" if the image does not say */
-    char *cgroup_path;
-    bool set_oom_score_adj;
-    bool encrypted_scratch;
-    int oom_score_adj;
-    char *scratch_path;              /* in the guest */
-    struct list volumes;             /* of its pods (container_volumes.c) */
-    struct sizing size;              /* as it was asked for last */
-    bool memory_unsure, cpus_unsure; /* a change failed half-way: the VM may have another size */
-    struct sizing least;             /* by annotation; 0: nothing */
-    struct gate size_gate;
-    struct group fibers; /* that use vm */
-    struct cancel life;  /* of those that end with it */
-    struct cancel dead;  /* fired when the VMM has ended */
-    bool unwanted, ending_asked;
-    bool stop_asked;   /* by a client or by us: its end is no news */
-    struct turn *turn; /* to start; until a container has */
-    struct latch first_start;
-    bool stopping; /* in an orderly way: a guest that leaves is not lost */
-};
+/* --- registry --- */
 
 struct registry {
     struct registry_opts o;
     char *ns, *id;
     struct list containers;
     size_t n_containers;
-    struct box *box;
-    struct waitq box_q;      /* woken when the box changes */
+    struct vm *vm;           /* NULL before the first create, and after the last delete */
+    struct waitq changed;    /* woken with its containers and its VM */
+    uint64_t note;           /* in the VM's ledger, of the file that names our address; 0: none */
+    struct list volumes;     /* of its pods (container_volumes.c) */
     struct sandbox *sandbox; /* made on purpose; NULL if none was */
     struct group fibers;
     struct group drivers;
@@ -348,47 +296,16 @@ struct registry {
     bool forsook; /* containerd has given up a container, and has not come with a new one */
 };
 
-/* Makes the box if there is none, and waits until things can be made for it; its VM boots
+/* registry_vm.c. Opens a VM if there is none, and waits until things can be made for it; it boots
  * meanwhile. spec: whose limits size it. */
-int box_begin(struct ctx *ctx, struct registry *r, const struct spec *spec,
-              const struct annotations *options, struct err *err);
-/* Waits until the VM takes calls; until its scratch disk is there too. */
-int box_need_vm(struct ctx *ctx, struct registry *r, struct err *err);
-int box_need_all(struct ctx *ctx, struct registry *r, struct err *err);
-/* On the VM's timeline. */
-int box_span_begin(struct box *b, const char *name);
-void box_span_end(struct box *b, int span);
-/* Ends it if nobody needs it any more. Never waits. */
-void box_drop_unused(struct registry *r);
-/* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever it
- * is, the VM ends now. */
-bool box_lost(struct box *b);
-/* A call has failed: if its VM has ended, err says why. Waits briefly for that to be known. b may
- * be NULL. Returns -1. */
-int box_explain(struct box *b, struct err *err);
-/* A guest that does not even take a SIGKILL: its VM ends. Never waits. */
-void box_give_up(struct box *b);
-/* Kills the VM, if it is there, and waits until it is gone; the box stays. */
-int box_kill(struct ctx *ctx, struct box *b, struct err *err);
-void volumes_release(struct box *b);
-/* For registry_box.c and registry_boot.c. take_back: whatever has been made of it. */
-void box_unref(struct box *b);
-struct ctx box_ctx(const struct box *b, struct ctx *root);
-void box_kill_vm(struct box *b);
-void box_take_back(struct ctx *ctx, struct box *b, bool orderly);
-void box_gone(struct box *b);
-/* The same, but orderly: the guest has time to write what it holds back. */
-int box_stop(struct ctx *ctx, struct box *b, bool orderly, struct err *err);
-/* registry_note.c. Never wait. */
-int box_write_note(struct box *b, struct err *err);
-int box_drop_note(struct box *b, struct err *err);
-/* The list of containers in it has changed. */
-void box_update_note(struct box *b);
-void container_note_anchor(struct container *c);
-/* Around calls: as vm_call_begin. */
-int box_enter(struct box *b, const char *what, struct err *err);
-void box_leave(struct box *b);
-bool box_alive(const struct box *b);
+int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
+                     const struct annotations *options, struct err *err);
+/* Closes it if nobody needs it any more. Never waits. */
+void registry_drop_vm(struct registry *r);
+/* The list of containers has changed. Never waits. */
+void registry_update_note(struct registry *r);
+void volumes_release(struct registry *r);
+void container_note_anchor(struct container *c); /* forsaken.c */
 int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
 /* A new one, in the list. Caller unrefs. */
 struct container *registry_add(struct registry *r, const char *id, const char *bundle);

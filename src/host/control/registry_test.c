@@ -574,7 +574,7 @@ TEST_VIRTUAL(the_scratch_disk_has_the_first_slot_even_if_it_comes_last)
     fixture_open(&r, ctx);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "ext4", &err), err);
     ASSERT_STR(fixture_find(&r, "one")->root_path, "/run/mounts/scsi/0_1_0");
-    ASSERT_STR(r.registry->box->scratch_path, "/run/mounts/scsi/0_0_0");
+    ASSERT_STR(vm_parts(r.registry->vm)->scratch_path, "/run/mounts/scsi/0_0_0");
     fixture_close(&r, ctx);
 }
 
@@ -605,18 +605,18 @@ TEST_VIRTUAL(layers_for_which_a_vm_has_no_slots_are_shared_as_one_tree)
     fixture_open(&r, ctx);
     fixture_create(&r, ctx, "other");
     unsigned shares = r.guest.shares;
-    fill_slots(ctx, r.registry->box->scsi, 1, ids, false);
+    fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 1, ids, false);
     ASSERT_OK(create_of_disks(&r, ctx, "one", "erofs", &err), err);
     ASSERT_EQ(r.guest.disks, 1); /* scratch; the layer that had a slot has given it back */
     ASSERT_EQ(r.guest.shares, shares + 1);
     ASSERT_EQ(r.guest.layers, 2);
     fixture_delete(&r, ctx, "one", "");
     ASSERT_EQ(r.guest.shares, shares);
-    fill_slots(ctx, r.registry->box->scsi, 1, ids, true);
+    fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 1, ids, true);
     /* One that is written to has no such way out. */
-    fill_slots(ctx, r.registry->box->scsi, 0, ids, false);
+    fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 0, ids, false);
     ASSERT_FAIL(create_of_disks(&r, ctx, "two", "ext4", &err), err, ERR_EXHAUSTED);
-    fill_slots(ctx, r.registry->box->scsi, 0, ids, true);
+    fill_slots(ctx, vm_parts(r.registry->vm)->scsi, 0, ids, true);
     fixture_close(&r, ctx);
 }
 

@@ -1,5 +1,6 @@
 /* registry_turn_test.c - a VM waits for its turn to start, and what ends that wait. */
 #include "fixture/registry_steps.h"
+#include "host/control/vm_priv.h"
 
 static void open_fixture(struct fixture *r, struct ctx *ctx, uint64_t wait_ns)
 {
@@ -45,7 +46,7 @@ TEST_VIRTUAL(a_turn_that_is_free_is_not_worth_a_word)
     ASSERT(r.host.turns_at_once >= 2);
     ASSERT_EQ(r.host.turns_most, 1);
     ASSERT(!wait_of(&r));
-    pass(&root, BOX_TURN_HOLD + NS_PER_S); /* nobody starts it: others need not wait for that */
+    pass(&root, VM_TURN_HOLD + NS_PER_S); /* nobody starts it: others need not wait for that */
     ASSERT_EQ(r.host.turns_held, 0);
     fixture_close(&r, ctx);
 }
@@ -58,7 +59,7 @@ TEST_VIRTUAL(a_turn_that_does_not_come_is_done_without)
 
     open_fixture(&r, ctx, 10000 * NS_PER_S);
     fixture_create(&r, &root, "a");
-    ASSERT(loop_now(ctx->loop) - before >= BOX_TURN_LIMIT);
+    ASSERT(loop_now(ctx->loop) - before >= VM_TURN_LIMIT);
     ASSERT_EQ(r.host.turns_most, 0);
     fixture_close(&r, ctx);
 }
@@ -87,7 +88,7 @@ TEST_VIRTUAL(a_client_that_goes_away_ends_the_wait)
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
     pass(&root, NS_PER_S);
-    ASSERT(!r.registry->box);
+    ASSERT(!r.registry->vm);
     ASSERT_EQ(r.host.turns_most, 0);
     fixture_close(&r, &root);
 }
@@ -99,7 +100,8 @@ static void close_main(void *arg)
     struct err err = ERR_INIT;
 
     ASSERT_OK(fiber_sleep(&root, NS_PER_S, &err), err);
-    ASSERT_OK(box_kill(&root, r->registry->box, &err), err);
+    vm_kill(r->registry->vm);
+    ASSERT_OK(vm_wait(&root, r->registry->vm, NULL, &err), err);
 }
 
 TEST_VIRTUAL(a_vm_that_is_stopped_does_not_wait_any_longer)

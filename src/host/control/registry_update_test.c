@@ -1,5 +1,6 @@
 /* Updates over the fake VMM and a scripted guest: the VM follows the limits in it. */
 #include "fixture/registry_fixture.h"
+#include "host/control/vm_priv.h"
 
 #define POD(type)                                                                                  \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
@@ -40,20 +41,20 @@ TEST_VIRTUAL(a_pods_update_resizes_the_vm_and_limits_qemu)
     struct err err = ERR_INIT;
 
     open_with_pod(&r, ctx);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT_OK(update(&r, ctx, "pod",
                      "{\"memory\":{\"limit\":536870912},\"cpu\":{\"quota\":150000,\"period\":"
                      "100000,\"shares\":512}}",
                      &err),
               err);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 640);
-    ASSERT_EQ(r.registry->box->size.cpus, 2);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 640);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 2);
     ASSERT_EQ(r.host.cpu_quota, 150000);
     ASSERT_EQ(r.host.cpu_shares, 512);
     ASSERT_EQ(r.guest.updates, 1);
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 384);
-    ASSERT_EQ(r.registry->box->size.cpus, 2); /* what is not said stays */
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 2); /* what is not said stays */
     close_pod(&r, ctx);
 }
 
@@ -68,8 +69,8 @@ TEST_VIRTUAL(a_container_that_needs_more_makes_the_vm_grow)
                      "100000}}",
                      &err),
               err);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 1152);
-    ASSERT_EQ(r.registry->box->size.cpus, 3);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 1152);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.cpus, 3);
     ASSERT_EQ(r.host.cpu_quota, 0); /* the pod's cgroup is the pod's */
     close_pod(&r, ctx);
 }
@@ -83,7 +84,7 @@ TEST_VIRTUAL(more_than_there_can_be_is_refused_and_changes_nothing)
     ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":4294967296}}", &err), err, ERR_RANGE);
     ASSERT_HAS(err.msg, "max_memory_mib = 2048");
     ASSERT_EQ(r.guest.updates, 0);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT_FAIL(update(&r, ctx, "w", "{\"memory\":{\"limit\":\"x\"}}", &err), err, ERR_INVALID);
     ASSERT_EQ(r.guest.updates, 0);
     close_pod(&r, ctx);
@@ -114,11 +115,11 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     ASSERT_EQ(r.guest.updates, 0);
     ASSERT_EQ(fixture_find(&r, "w")->limits.memory_bytes, 0);
     /* Nor is it taken for grown: who repeats the update is not told that all is well. */
-    ASSERT_EQ(r.registry->box->size.memory_mib, 256);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err), err);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 640);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 640);
     close_pod(&r, ctx);
 }
 
@@ -139,7 +140,7 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":134217728}}", &err), err);
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_OK;
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
-    ASSERT(!r.registry->box->memory_unsure);
-    ASSERT_EQ(r.registry->box->size.memory_mib, 384);
+    ASSERT(!r.registry->vm->memory_unsure);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
     close_pod(&r, ctx);
 }

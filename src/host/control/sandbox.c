@@ -181,7 +181,7 @@ static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
         AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &limited, "sandbox.create", err);
 
         if (!held || container_create(&limited, c, &rc, spec, err) < 0) {
-            box_explain(s->r->box, err);
+            vm_explain(s->r->vm, err);
             registry_undo(s->r, c, err);
             if (c->listed) /* not all could be taken back: stop goes on with it */
                 s->pod = container_ref(c);
@@ -203,7 +203,7 @@ static void start_failed(struct sandbox *s)
     struct err err = ERR_INIT;
 
     if (s->pod && s->pod->init && s->pod->init->state == PROCESS_ST_RUNNING &&
-        box_kill(&limited, s->r->box, &err) == 0)
+        sandbox_kill_vm(&limited, s, &err) == 0)
         (void)process_wait(&limited, s->pod->init, &ignored, &err);
     err_clear(&err);
     if (sandbox_take_back(&limited, s, &err) < 0)
@@ -374,7 +374,7 @@ int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sa
 
     AUTO(container_unref) struct container *pod = container_ref(s->pod);
 
-    if (vm_stats(ctx, r->box->vm, &v, err) < 0)
+    if (vm_stats(ctx, r->vm, &v, err) < 0)
         return -1;
     *ret = (struct sandbox_stats){ v.cpu_ns, v.rss_bytes, v.memory_bytes };
     count_nics(ctx, pod, ret);

@@ -16,6 +16,12 @@ void sandbox_ended(struct sandbox *s, uint32_t status)
     latch_set(&s->ended);
 }
 
+int sandbox_kill_vm(struct ctx *ctx, struct sandbox *s, struct err *err)
+{
+    vm_kill(s->r->vm);
+    return vm_wait(ctx, s->r->vm, NULL, err);
+}
+
 /* One that still runs, besides the pod itself. Whoever waits for it looks again. */
 static struct container *find_running(const struct sandbox *s, bool unasked)
 {
@@ -37,7 +43,7 @@ int sandbox_take_back(struct ctx *ctx, struct sandbox *s, struct err *err)
 
     if (!s->pod)
         return 0;
-    if (box_kill(ctx, r->box, err) < 0)
+    if (sandbox_kill_vm(ctx, s, err) < 0)
         return -1;
     while ((c = find_running(s, false))) /* they end with their VM: this is a moment */
         if (process_wait(ctx, c->init, &ignored, err) < 0 && err->code != ERR_NOT_FOUND)
@@ -50,8 +56,8 @@ int sandbox_take_back(struct ctx *ctx, struct sandbox *s, struct err *err)
         return -1;
     registry_drop(r, s->pod);
     container_unref(TAKE_PTR(s->pod));
-    while (r->n_containers == 0 && r->box)
-        if (waitq_wait(ctx, &r->box_q, "the VM to be taken back", err) < 0)
+    while (r->n_containers == 0 && r->vm)
+        if (waitq_wait(ctx, &r->changed, "the VM to be taken back", err) < 0)
             return -1;
     return 0;
 }
@@ -135,7 +141,8 @@ static void stop_main(void *arg)
     struct ctx limited = ctx_with_timeout(&ctx, SANDBOX_STOP_LIMIT);
 
     /* What a guest holds back of shares that can be written must reach the host. */
-    if (box_stop(&limited, s->r->box, writes_host(s->r), &err) < 0)
+    if ((writes_host(s->r) ? vm_stop(&limited, s->r->vm, VM_GRACE, &err)
+                           : sandbox_kill_vm(&limited, s, &err)) < 0)
         log_error(&ctx, "the sandbox's VM does not end", F_ERR(&err));
     s->stopping = false;
 }

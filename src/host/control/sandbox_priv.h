@@ -44,6 +44,7 @@ struct sandbox *sandbox_find(const struct registry *r, const char *id, struct er
 /* A background fiber's ctx: nobody's cancel. */
 struct ctx sandbox_ctx(const struct sandbox *s, struct ctx *root);
 /* Stopped, told to whoever waits. */
+int sandbox_kill_vm(struct ctx *ctx, struct sandbox *s, struct err *err);
 void sandbox_ended(struct sandbox *s, uint32_t status);
 /* Inside the gate: everything that lives in the pod's network and mounts. Goes on where it
  * stopped. */

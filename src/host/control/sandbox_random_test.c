@@ -83,7 +83,7 @@ static void one_call(struct fixture *r, struct ctx *ctx, unsigned what)
         (void)sandbox_shutdown(ctx, g, "s", &err);
         break;
     case 7:
-        if (r->vms && roll(2) && g->box && g->box->state == BOX_UP)
+        if (r->vms && roll(2) && g->vm && vm_state(g->vm) == VM_RUNNING)
             fake_vmm_die(r->vmm, roll(4));
         break;
     case 8:

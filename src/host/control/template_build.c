@@ -24,11 +24,8 @@ static int check_clock(struct ctx *ctx, struct vm *vm, struct err *err)
     struct vm_clock c = { 0 };
     char text[VM_CLOCK_TEXT];
 
-    if (vm_call_begin(vm, "compare its clock", err) < 0)
-        return -1;
-    int r = vm_clock_measure(ctx, vm, PROOF_NS, &c, err);
-    vm_call_end(vm);
-    if (r < 0)
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "compare its clock", err);
+    if (!in || vm_clock_measure(ctx, vm, PROOF_NS, &c, err) < 0)
         return -1;
     vm_clock_text(&c, text);
     if (c.state == VM_CLOCK_OFF)
@@ -42,11 +39,11 @@ static int check_clock(struct ctx *ctx, struct vm *vm, struct err *err)
     return 0;
 }
 
-static int look_at(struct ctx *ctx, struct vm *vm, struct err *err)
+static int look_at(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
 {
     struct vmm_info info;
 
-    if (vm_start(ctx, vm, err) < 0 || check_clock(ctx, vm, err) < 0)
+    if (vm_start(ctx, vm, doc, err) < 0 || check_clock(ctx, vm, err) < 0)
         return -1;
     vm_info(vm, &info);
     return info.trouble[0]
@@ -70,10 +67,9 @@ static int prove(struct ctx *ctx, void *arg, const char *draft, struct err *err)
     doc.id = id;
     doc.run_dir = dir;
     doc.template_draft = draft;
-    int r = vm_create(ctx, vm, &doc, err);
-    if (r == 0)
-        r = look_at(ctx, vm, err);
-    if (vm_terminate(&end, vm, &lost) == 0)
+    int r = look_at(ctx, vm, &doc, err);
+    vm_kill(vm);
+    if (vm_wait(&end, vm, NULL, &lost) == 0)
         vm_free(vm);
     else
         log_error(ctx, "not all of the proof is cleaned up; run `lcow gc`", F_ERR(&lost));

@@ -1,24 +1,48 @@
-/* vm.c - the VM controller: create, start, queries. The end is in vm_end.c, processes in
- * vm_exec.c. */
+/* vm.c - the VM controller: states, life, queries. How it boots is in vm_boot.c, how it ends in
+ * vm_end.c, processes in vm_exec.c. */
 #include "host/control/vm.h"
-#include "base/fsm.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
 #include <stdio.h>
 #include <stdlib.h>
-#include <string.h>
 
-static void stage_told(void *arg, enum vm_stage stage)
+static const char *const states[] = { "New",      "Prepared", "Booting", "Running",
+                                      "Stopping", "Ended",    "Gone" };
+static const char *const events[] = {
+    "be prepared", "boot", "come up", "stop", "end", "be released", "fail to be released"
+};
+static const struct fsm_edge edges[] = {
+    { VM_NEW, VM_EV_PREPARED, VM_PREPARED },
+    { VM_PREPARED, VM_EV_BOOT, VM_BOOTING },
+    { VM_BOOTING, VM_EV_UP, VM_RUNNING },
+    { VM_NEW, VM_EV_STOP, VM_STOPPING }, /* before its fiber has run, or it was never started */
+    { VM_PREPARED, VM_EV_STOP, VM_STOPPING },
+    { VM_BOOTING, VM_EV_STOP, VM_STOPPING },
+    { VM_RUNNING, VM_EV_STOP, VM_STOPPING },
+    { VM_BOOTING, VM_EV_ENDED, VM_ENDED }, /* by itself */
+    { VM_RUNNING, VM_EV_ENDED, VM_ENDED },
+    { VM_STOPPING, VM_EV_ENDED, VM_ENDED },
+    { VM_STOPPING, VM_EV_RELEASE_FAILED, VM_STOPPING }, /* it does not even end */
+    { VM_ENDED, VM_EV_RELEASE_FAILED, VM_ENDED },
+    { VM_ENDED, VM_EV_RELEASED, VM_GONE },
+};
+
+FSM_DEFINE(vm_fsm, "vm", states, VM_STATE_COUNT, events, VM_EV_COUNT, edges);
+
+static void stage_reached(void *arg, enum vm_stage stage)
 {
     struct vm *vm = arg;
 
     if (stage <= vm->stage || stage >= VM_STAGE_COUNT)
         return; /* it only ever rises */
     vm->stage = stage;
-    timeline_mark(vm->vmm->timeline, TRACK_HOST, vm_stage_name(stage), loop_now(vm->loop));
+    timeline_mark(vm->p.vmm->timeline, TRACK_HOST, vm_stage_name(stage), loop_now(vm->o.loop));
     if (vm->on_stage)
         vm->on_stage(vm->on_stage_arg, stage);
 }
@@ -27,263 +51,188 @@ struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest)
 {
     struct vm *vm = mem_new(struct vm);
 
-    vm->loop = loop;
-    vm->vmm = vmm;
-    vm->guest = guest;
+    vm->o.loop = loop;
+    vm->p.vmm = vmm;
+    vm->p.guest = guest;
+    vm->refs = 1;
     gate_init(&vm->gate, "vm");
-    cancel_init(&vm->kill, NULL);
-    waitq_init(&vm->gone_q);
-    waitq_init(&vm->reap_q);
-    waitq_init(&vm->calls_q);
+    gate_init(&vm->size_gate, "vm.size");
+    waitq_init(&vm->changed);
+    cancel_init(&vm->life, NULL);
     latch_init(&vm->clock_set);
-    vmm->on_stage = stage_told;
+    latch_init(&vm->ready);
+    latch_init(&vm->scratch_made);
+    latch_init(&vm->first_start);
+    group_init(&vm->fibers);
+    vmm->on_stage = stage_reached;
     vmm->on_stage_arg = vm;
     return vm;
+}
+
+struct vm *vm_ref(struct vm *vm)
+{
+    if (vm)
+        vm->refs++;
+    return vm;
+}
+
+void vm_unref(struct vm *vm)
+{
+    if (--vm->refs > 0)
+        return;
+    scsi_free(vm->p.scsi);
+    plan9_free(vm->p.plan9);
+    vpci_free(vm->p.vpci);
+    vm->p.vmm->on_stage = NULL;
+    vm->p.guest->ops->free(vm->p.guest);
+    vm->p.vmm->ops->free(vm->p.vmm);
+    cancel_release(&vm->life);
+    free(vm->p.cgroup_path);
+    free(vm->p.scratch_path);
+    free(vm->p.kernel);
+    free(vm->id);
+    free(vm);
 }
 
 void vm_free(struct vm *vm)
 {
     if (!vm)
         return;
-    if (vm->reap == REAP_WATCHING || vm->op || vm->calls > 0) {
+    if (vm->reaping || vm->op || vm->calls > 0) {
         fprintf(stderr, "vm: %s freed while it is in use\n", vm->id ? vm->id : "(no id)");
         abort();
     }
-    vm->vmm->on_stage = NULL;
-    vm->guest->ops->free(vm->guest);
-    vm->vmm->ops->free(vm->vmm);
-    cancel_release(&vm->kill);
-    free(vm->id);
-    free(vm);
+    vm_unref(vm);
 }
 
 struct ctx vm_own_ctx(const struct vm *vm, struct ctx *root)
 {
-    *root = ctx_root(vm->loop);
-    return ctx_with_id(root, "uvm-id", vm->id ? vm->id : "");
+    *root = ctx_root(vm->o.loop);
+    return vm->o.id ? ctx_with_id(root, "sandbox-id", vm->o.id)
+                    : ctx_with_id(root, "uvm-id", vm->id ? vm->id : "");
 }
 
-void vm_note_failure(struct vm *vm, const struct err *err)
+/* --- use --- */
+
+const struct vm_parts *vm_parts(const struct vm *vm)
 {
-    if (vm->asked || vm->failed)
-        return;
-    vm->failed = true;
-    snprintf(vm->failure, sizeof(vm->failure), "%.255s", err->msg);
+    return &vm->p;
 }
 
-/* A changing operation: begun inside the gate, ended by a terminate or by its client. */
-static struct ctx op_begin(struct ctx *ctx, struct vm *vm, struct cancel *cancel)
+void vm_hold(struct vm *vm)
 {
-    cancel_init(cancel, ctx->cancel);
-    vm->op = cancel;
-    return ctx_with_cancel(ctx, cancel);
-}
-
-static void op_end(struct vm *vm, struct cancel *cancel)
-{
-    vm->op = NULL;
-    cancel_release(cancel);
-}
-
-static int create_failed(struct vm *vm, struct err *err)
-{
-    struct ctx root, own = vm_own_ctx(vm, &root);
-    struct err release = ERR_INIT;
-    int r = vm_release(&own, vm, &release); /* the client may be gone; this is not its business */
-
-    err_wrap(err, "create the VM");
-    if (r == 0 && !vm->killed) {
-        fsm_step(&vm_fsm, &vm->state, VM_EV_CREATE_FAILED);
-        free(TAKE_PTR(vm->id));
-        return -1;
-    }
-    vm_note_failure(vm, err);
-    vm_kill(vm, "its creation failed");
-    vm_reap(vm);
-    if (r < 0)
-        err_wrap(err, "%s; and then", release.msg);
-    return -1;
-}
-
-int vm_create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
-{
-    AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, ctx, "vm.create", err);
-    struct cancel cancel;
-    int r;
-
-    if (!held)
-        return -1;
-    if (vm->killed)
-        return err_set(err, ERR_UNAVAILABLE, "create the VM: it is being terminated");
-    if (fsm_check(&vm_fsm, vm->state, VM_EV_CREATED, err) < 0)
-        return -1;
-    vm->id = str_dup(doc->id);
-
-    struct ctx inner = op_begin(ctx, vm, &cancel);
-    int span = timeline_begin(vm->vmm->timeline, TRACK_HOST, "create", loop_now(vm->loop));
-
-    r = vm->vmm->ops->create(&inner, vm->vmm, doc, err);
-    timeline_end(vm->vmm->timeline, span, loop_now(vm->loop));
-    if (r == 0 && vm->killed)
-        r = err_set(err, ERR_UNAVAILABLE, "it was terminated meanwhile");
-    if (r < 0)
-        r = create_failed(vm, err);
-    else
-        fsm_step(&vm_fsm, &vm->state, VM_EV_CREATED);
-    op_end(vm, &cancel);
-    return r;
-}
-
-/* A clone knows when its VMM was started, not how long its restore took. What is set is late by
- * the way there: on a machine that is busy just then it is set again. */
-static void clock_main(void *arg)
-{
-    struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
-    int span = timeline_begin(vm->vmm->timeline, TRACK_HOST, "set clock", loop_now(vm->loop));
-    struct err err = ERR_INIT;
-    uint64_t took = UINT64_MAX;
-
-    for (int i = 0; took > VM_CLOCK_GOOD && i < VM_CLOCK_TRIES; i++) {
-        uint64_t began = loop_now(vm->loop);
-
-        if (vm->guest->ops->set_clock(&limited, vm->guest, loop_wall(vm->loop), &err) < 0) {
-            if (!vm->killed && !vm->gone)
-                log_warn(&own, "the clone's clock may be behind", F_ERR(&err));
-            break;
-        }
-        took = loop_now(vm->loop) - began;
-    }
-    timeline_end(vm->vmm->timeline, span, loop_now(vm->loop));
-    latch_set(&vm->clock_set);
-    vm_call_end(vm);
-}
-
-/* Beside everything else: only a program that runs can see it, and vm_await_clock holds it back. */
-static void set_clock(struct vm *vm)
-{
-    struct vmm_info info = { 0 };
-
-    vm->vmm->ops->info(vm->vmm, &info);
-    if (!info.clone) {
-        latch_set(&vm->clock_set);
-        return;
-    }
     vm->calls++;
-    fiber_go(vm->loop, clock_main, vm, "vm.set-clock %s", vm->id);
 }
 
-int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err)
-{
-    return latch_wait(ctx, &vm->clock_set, "the guest's clock to be set", err);
-}
-
-/* The way up. Everything after start is also watched by the reaper. */
-static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
-{
-    struct timeline *t = vm->vmm->timeline;
-    int span, r;
-
-    if (vm->guest->ops->prepare(ctx, vm->guest, err) < 0)
-        return err_wrap(err, "open the guest's ports");
-    span = timeline_begin(t, TRACK_HOST, "start VMM", loop_now(vm->loop));
-    vm->started = true;
-    r = vm->vmm->ops->start(ctx, vm->vmm, err);
-    timeline_end(t, span, loop_now(vm->loop));
-    if (r < 0)
-        return err_wrap(err, "start the VMM");
-    vm->started_wall_ns = loop_wall(vm->loop);
-    vm_reap(vm);
-    stage_told(vm, VM_STAGE_SPAWNED);
-    span = timeline_begin(t, TRACK_HOST, "wait for agent", loop_now(vm->loop));
-    r = vm->guest->ops->connect(ctx, vm->guest, err);
-    timeline_end(t, span, loop_now(vm->loop));
-    if (r < 0)
-        return err_wrap(err, "connect to the agent");
-    set_clock(vm);
-    if (vm->killed || vm->gone)
-        return err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
-    return 0;
-}
-
-/* The link to the guest breaks when the VMM ends, and that is noticed first. */
-static void await_reason(struct vm *vm, const struct err *err)
-{
-    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_WHY_LIMIT);
-    struct err ignored = ERR_INIT;
-    bool killed;
-
-    if (err->code == ERR_UNAVAILABLE && !vm->killed && vm->reap == REAP_WATCHING)
-        (void)vm_wait_gone(&limited, vm, &killed, &ignored);
-}
-
-static int start_failed(struct vm *vm, struct err *err)
-{
-    const char *why = vm->vmm_exit.why;
-
-    await_reason(vm, err);
-    if (vm->gone && !vm->killed && why[0])
-        err_set(err, ERR_UNAVAILABLE, "the VMM ended: %s", why);
-    else if (vm->asked)
-        err_set(err, ERR_UNAVAILABLE, "the VM was terminated");
-    if (vm->stage == VM_STAGE_NONE)
-        err_wrap(err, "boot stopped before the VMM ran");
-    else
-        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->stage));
-    vm_note_failure(vm, err);
-    /* The reaper may have been quicker, if the VMM ended by itself. */
-    if (vm->state == VM_CREATED)
-        fsm_step(&vm_fsm, &vm->state, VM_EV_START_FAILED);
-    vm_kill(vm, "its start failed");
-    vm_reap(vm);
-    return -1;
-}
-
-int vm_start(struct ctx *ctx, struct vm *vm, struct err *err)
-{
-    AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, ctx, "vm.start", err);
-    struct cancel cancel;
-    int r;
-
-    if (!held)
-        return -1;
-    if (vm->state != VM_TERMINATED && vm->state != VM_INVALID && (vm->killed || vm->gone))
-        return err_set(err, ERR_UNAVAILABLE, "start the VM: it is going away");
-    if (vm->state == VM_RUNNING)
-        return 0;
-    if (fsm_check(&vm_fsm, vm->state, VM_EV_STARTED, err) < 0)
-        return -1;
-
-    struct ctx limited = ctx_with_timeout(ctx, VM_START_LIMIT);
-    struct ctx inner = op_begin(&limited, vm, &cancel);
-
-    r = boot(&inner, vm, err);
-    if (r < 0) {
-        r = start_failed(vm, err);
-    } else {
-        fsm_step(&vm_fsm, &vm->state, VM_EV_STARTED);
-        vm->ran = true;
-        log_info(ctx, "vm started", F_STR("uvm-id", vm->id));
-    }
-    op_end(vm, &cancel);
-    return r;
-}
-
-int vm_call_begin(struct vm *vm, const char *what, struct err *err)
-{
-    if (vm->state != VM_RUNNING)
-        return err_set(err, ERR_STATE, "vm is %s, cannot %s", vm_state_name(vm->state), what);
-    if (vm->killed || vm->gone)
-        return err_set(err, ERR_UNAVAILABLE, "%s: the VM is going away", what);
-    vm->calls++;
-    return 0;
-}
-
-void vm_call_end(struct vm *vm)
+void vm_drop(struct vm *vm)
 {
     if (--vm->calls == 0)
-        waitq_wake_all(&vm->calls_q);
+        waitq_wake_all(&vm->changed);
 }
+
+const struct vm_parts *vm_enter(struct vm *vm, const char *what, struct err *err)
+{
+    if (!vm)
+        err_set(err, ERR_UNAVAILABLE, "%s: there is no VM", what);
+    else if (vm->state < VM_RUNNING)
+        err_set(err, ERR_STATE, "vm is %s, cannot %s", vm_state_name(vm->state), what);
+    else if (vm->state > VM_STOPPING || vm->life.fired)
+        err_set(err, ERR_UNAVAILABLE, "%s: the VM is going away", what);
+    else {
+        vm_hold(vm);
+        return &vm->p;
+    }
+    return NULL;
+}
+
+void vm_leave(const struct vm_parts *in)
+{
+    vm_drop((struct vm *)in);
+}
+
+void vm_container_started(struct vm *vm, bool ok)
+{
+    latch_set(&vm->first_start);
+    if (ok)
+        vm_clock_check(vm);
+}
+
+struct cancel *vm_life(struct vm *vm)
+{
+    return &vm->life;
+}
+
+struct gate *vm_size_gate(struct vm *vm)
+{
+    return &vm->size_gate;
+}
+
+int vm_span_begin(struct vm *vm, const char *name)
+{
+    return timeline_begin(vm->p.vmm->timeline, TRACK_HOST, name, loop_now(vm->o.loop));
+}
+
+void vm_span_end(struct vm *vm, int span)
+{
+    timeline_end(vm->p.vmm->timeline, span, loop_now(vm->o.loop));
+}
+
+/* --- its size --- */
+
+static int set_memory(struct ctx *ctx, struct vm *vm, uint32_t mib, struct err *err)
+{
+    const struct vm_parts *p = &vm->p;
+    bool grows = mib > p->size.memory_mib;
+    struct err ignored = ERR_INIT;
+    int r;
+
+    if (!p->vmm->ops->set_memory)
+        return vmm_unsupported("set_memory", err);
+    r = p->vmm->ops->set_memory(ctx, p->vmm, mib, err);
+    if (r < 0 && err->code == ERR_RANGE)
+        return -1; /* nothing has changed */
+    vm->memory_unsure = r < 0;
+    /* What did not come is asked for again; what was not given back is not taken for there. */
+    if (r == 0 || !grows)
+        vm->p.size.memory_mib = mib;
+    if (p->guest->ops->limit_pods(ctx, p->guest, &ignored) < 0)
+        log_warn(ctx, "what pods may use does not follow the VM's memory", F_ERR(&ignored));
+    return r;
+}
+
+static int set_cpus(struct ctx *ctx, struct vm *vm, uint32_t cpus, struct err *err)
+{
+    struct vmm *vmm = vm->p.vmm;
+
+    if (!vmm->ops->set_cpus)
+        return vmm_unsupported("set_cpus", err);
+
+    int r = vmm->ops->set_cpus(ctx, vmm, cpus, err);
+
+    vm->cpus_unsure = r < 0 && err->code != ERR_RANGE;
+    if (r == 0)
+        vm->p.size.cpus = cpus;
+    return r;
+}
+
+int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
+              struct err *err)
+{
+    bool memory = to->memory_mib != vm->p.size.memory_mib || (exactly && vm->memory_unsure);
+    bool cpus = to->cpus != vm->p.size.cpus || (exactly && vm->cpus_unsure);
+
+    if (!memory && !cpus)
+        return 0;
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "resize the VM", err);
+
+    if (!in || (memory && set_memory(ctx, vm, to->memory_mib, err) < 0) ||
+        (cpus && set_cpus(ctx, vm, to->cpus, err) < 0))
+        return err_wrap(err, "resize the VM");
+    return 0;
+}
+
+/* --- queries --- */
 
 enum vm_state vm_state(const struct vm *vm)
 {
@@ -300,34 +249,20 @@ enum vm_stage vm_stage(const struct vm *vm)
     return vm->stage;
 }
 
-int vm_exit_status(const struct vm *vm, struct vm_exit *ret, struct err *err)
-{
-    if (vm->state != VM_TERMINATED)
-        return err_set(err, ERR_STATE, "vm is %s and has no exit status yet",
-                       vm_state_name(vm->state));
-    *ret = vm->exit;
-    return 0;
-}
-
 uint64_t vm_started_at(const struct vm *vm)
 {
     return vm->started_wall_ns;
 }
 
-struct timeline *vm_timeline(struct vm *vm)
-{
-    return vm->vmm->timeline;
-}
-
 void vm_info(struct vm *vm, struct vmm_info *ret)
 {
     *ret = (struct vmm_info){ 0 };
-    vm->vmm->ops->info(vm->vmm, ret);
+    vm->p.vmm->ops->info(vm->p.vmm, ret);
 }
 
 void vm_console_tail(struct vm *vm, size_t max, struct sbuf *out)
 {
-    vm->vmm->ops->console_tail(vm->vmm, max, out);
+    vm->p.vmm->ops->console_tail(vm->p.vmm, max, out);
 }
 
 void vm_on_stage(struct vm *vm, void (*fn)(void *arg, enum vm_stage stage), void *arg)

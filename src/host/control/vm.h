@@ -1,35 +1,57 @@
-/* vm.h - the VM controller: one utility VM from its document to its exit.
+/* vm.h - the VM controller: one utility VM, from its document to its exit, with all that belongs to
+ * it.
  *
- * Life: new -> create -> start -> (exec, stacks, stats …) -> terminate or exit by itself -> free.
- * Gate: create and start, one at a time. Queries never wait and answer while anything is stuck.
- * terminate enters no gate: it marks the VM dying and kills it; whoever waits on the VM or its
- * guest wakes with ERR_UNAVAILABLE. A VM that dies never yields exit 0. Exit is told once. */
+ *     New ─► Prepared ─► Booting ─► Running ─► Stopping ─► Ended ─► Gone
+ *
+ * Prepared: ledger and cgroup are there, things can be made for it. Running: it takes calls.
+ * Stopping: somebody wants its end (enum vm_end). Ended: its VMM is no more; from every state, if
+ * it ends by itself. Gone: all that the backend owned is cleaned up, and its exit is known.
+ *
+ * A pod's VM (vm_open) boots in a fiber of its own and lives until vm_close, since containers may
+ * outlast it. The others (`lcow boot`, the proof of a template) are vm_new, vm_start, vm_kill,
+ * vm_wait, vm_free.
+ *
+ * Gate: one start at a time. Queries never wait and answer while anything is stuck. vm_kill enters
+ * no gate: everyone who waits for the VM or its guest wakes with ERR_UNAVAILABLE. A VM that dies
+ * never yields exit 0. */
 #pragma once
 #include "base/mem.h"
+#include "host/config/sizing.h"
 #include "host/vmm/vmm.h"
 
+struct cancel;
+struct cgroup;
+struct config;
 struct ctx;
 struct err;
 struct fsm;
+struct gate;
+struct group;
 struct guest;
+struct ledger;
 struct loop;
+struct plan9;
+struct scsi;
 struct stream;
 struct timeline;
 struct vm;
 struct vm_process;
+struct vpci;
 
-enum vm_state { /* names and meaning: reference/host.md §8.1, without migration */
-                VM_NOT_CREATED,
-                VM_CREATED,
-                VM_RUNNING,
-                VM_TERMINATED,
-                VM_INVALID, /* a start failed: only terminate is useful */
-                VM_STATE_COUNT
+enum vm_state {
+    VM_NEW,
+    VM_PREPARED,
+    VM_BOOTING,
+    VM_RUNNING,
+    VM_STOPPING,
+    VM_ENDED,
+    VM_GONE,
+    VM_STATE_COUNT
 };
 extern const struct fsm vm_fsm;
 
 struct vm_exit {
-    bool requested; /* terminate or an orderly power-off */
+    bool requested; /* a stop, a kill, or an orderly power-off */
     bool oom;
     uint32_t code; /* 0 only if requested; else 137 for a killed VMM, 255 otherwise */
     uint64_t started_wall_ns, exited_wall_ns;
@@ -37,61 +59,136 @@ struct vm_exit {
     char why[256];
 };
 
+/* What belongs to a VM, for others to read. */
+struct vm_parts {
+    struct vmm *vmm;
+    struct guest *guest;
+    struct scsi *scsi; /* of a pod's VM, from Running on; as the next two */
+    struct plan9 *plan9;
+    struct vpci *vpci;
+    struct ledger *ledger; /* of a pod's VM, from Prepared on */
+    struct cgroup *cgroup; /* the same; NULL: none is wanted */
+    char *cgroup_path;
+    bool encrypted_scratch;
+    char *scratch_path;  /* in the guest, once it is ready (vm_need_ready) */
+    char *kernel;        /* its release; "" if the image does not say */
+    struct sizing size;  /* as it was asked for last */
+    struct sizing least; /* by annotation; 0: nothing */
+};
+const struct vm_parts *vm_parts(const struct vm *vm);
+
+/* --- life --- */
+
 /* Takes vmm and guest. Caller frees. */
 struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest);
-/* Only after terminate or exit has been seen through (vm_wait). */
+/* Only when it is Gone, or was never started. */
 void vm_free(struct vm *vm);
 AUTO_DEFINE(struct vm *, vm_free);
 
-/* Waits. A failure leaves NotCreated and nothing behind: it may be tried again. */
-int vm_create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err);
-/* Waits until the bridge is negotiated; Running already: success at once. Any failure: Invalid,
- * and the VM is already being killed; its error names the last stage reached. */
-int vm_start(struct ctx *ctx, struct vm *vm, struct err *err);
-/* Kills without asking the guest; waits (bounded by ctx) until all is taken back. Repeatable;
- * NotCreated and Terminated: success. If ctx ends first the work goes on behind it. */
-int vm_terminate(struct ctx *ctx, struct vm *vm, struct err *err);
-/* Orderly: asks the guest to power off, then escalates to vm_terminate when grace_ns is over. */
-int vm_shutdown(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err);
-/* Until the VM is gone and all it owned is taken back. NotCreated: ERR_STATE. */
+/* Of a pod's VM; strings are copied. */
+struct vm_opts {
+    struct loop *loop;
+    struct vmm *vmm;     /* taken */
+    struct guest *guest; /* taken */
+    const struct config *config;
+    const char *ns, *id; /* containerd's namespace, the sandbox */
+    struct sizing size, least;
+    const char *cgroup_path;
+    bool set_oom_score_adj, encrypted_scratch;
+    int oom_score_adj;
+    struct cgroup *home;   /* registry_opts.home */
+    struct group *drivers; /* log drivers, which go before the ledger */
+    /* None of these may wait. */
+    int (*on_ledger)(void *arg, struct ledger *ledger, struct err *err); /* has been made */
+    void (*on_change)(void *arg);                                        /* prepared, up, failed */
+    void (*on_ended)(void *arg, bool killed);                            /* the VMM */
+    int (*on_close)(void *arg, struct ledger *ledger, struct err *err);  /* is finished now */
+    void (*on_closed)(void *arg);                                        /* nothing is left */
+    void (*want_template)(void *arg, uint32_t memory_mib);
+    void *arg;
+};
+/* Begins to boot it. Never waits. */
+struct vm *vm_open(const struct vm_opts *o);
+/* Nobody needs it any more: it ends in an orderly way, or at once if it still boots, then all that
+ * belongs to it. on_closed tells when, and the VM frees itself. Repeatable. Never waits. */
+void vm_close(struct vm *vm);
+bool vm_is_closing(const struct vm *vm);
+struct vm *vm_ref(struct vm *vm); /* NULL: NULL */
+void vm_unref(struct vm *vm);
+AUTO_DEFINE(struct vm *, vm_unref);
+
+/* Waits until the bridge is negotiated; Running already: success at once. After a failure the VM is
+ * already being killed; the error names the last stage reached. */
+int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err);
+/* Of a pod's VM: waits until it is Prepared; until it is Running; until its scratch disk is there
+ * too. A boot's error is that of all who wait. vm may be NULL. */
+#define VM_TURN_LIMIT (180 * NS_PER_S) /* to wait for a turn to start; then it starts without */
+int vm_need_prepared(struct ctx *ctx, struct vm *vm, struct err *err);
+int vm_need_running(struct ctx *ctx, struct vm *vm, struct err *err);
+int vm_need_ready(struct ctx *ctx, struct vm *vm, struct err *err);
+
+/* --- its end: three calls, all for NULL too --- */
+
+/* Orderly: asks the guest to power off, and kills when grace_ns is over. Waits until it is Gone;
+ * if ctx ends first, the work goes on behind it. A VM that does not run is killed. */
+int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err);
+#define VM_GRACE (3 * NS_PER_S) /* of a pod's VM */
+/* Without asking the guest. Repeatable: cleaning up that failed is tried again. Never waits. */
+void vm_kill(struct vm *vm);
+/* Until it is Gone, or cleaning up has failed. ret may be NULL. New: ERR_STATE. */
 int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err);
 
-/* Until the VMM itself has ended, long before all is taken back; *ret_killed: by a signal, ours or
- * another's. At once if there is none any more. */
-int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
+/* Until it is Ended, long before it is Gone; *ret_killed: by a signal, ours or another's. */
+int vm_wait_ended(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
+/* Was it the host's OOM killer? False while it is not known. */
+bool vm_ended_by_oom(const struct vm *vm);
+/* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever the
+ * answer, the VM ends now. */
+bool vm_lost(struct vm *vm);
+/* The guest does not even act on a SIGKILL: its VM is killed. Never waits. vm may be NULL. */
+void vm_give_up(struct vm *vm);
+/* A call has failed: if its VM did not boot or has ended by itself, err says why. Waits briefly for
+ * that to be known. vm may be NULL. Returns -1. */
+int vm_explain(struct vm *vm, struct err *err);
 
-/* Why it ended, if nobody asked for it: "qemu was killed by signal 9 (SIGKILL)". "" otherwise, and
- * while it is not known. Never waits. */
-const char *vm_gone_why(const struct vm *vm);
+/* --- use --- */
 
-/* Was it the host's OOM killer? False while it is not known. Never waits. */
-bool vm_gone_by_oom(const struct vm *vm);
-
-/* Around each call that other controllers make to the VM's backend or guest: what the VM owned is
- * taken back when all are out. begin: ERR_STATE, or ERR_UNAVAILABLE while it is dying. */
-int vm_call_begin(struct vm *vm, const char *what, struct err *err);
-void vm_call_end(struct vm *vm);
+/* Around each call that others make to the VM's backend or guest: what the VM owned is cleaned up
+ * when all have left. NULL: ERR_STATE before it runs, else ERR_UNAVAILABLE; vm may be NULL. */
+const struct vm_parts *vm_enter(struct vm *vm, const char *what, struct err *err);
+void vm_leave(const struct vm_parts *in);
+AUTO_DEFINE(const struct vm_parts *, vm_leave);
 
 /* Before a program runs in it: a clone's clock is behind until then. Waits until ctx ends; the
- * caller is inside a call (vm_call_begin). */
+ * caller has entered. */
 int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err);
+/* A container has been started, or that failed: another VM may start. Never waits. */
+void vm_container_started(struct vm *vm, bool ok);
+/* Removes and frees *c, if there is one: busy while its last process is being reaped. Waits. */
+int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err);
+/* Fired when it is killed or has ended. Borrowed. */
+struct cancel *vm_life(struct vm *vm);
+/* Of a pod's VM. What it is to have; exactly: not only if that was not asked for last, but also if
+ * that failed. Inside vm_size_gate. */
+int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
+              struct err *err);
+struct gate *vm_size_gate(struct vm *vm);
+/* On its timeline. */
+int vm_span_begin(struct vm *vm, const char *name);
+void vm_span_end(struct vm *vm, int span);
 
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);
 const char *vm_state_name(enum vm_state s);
 enum vm_stage vm_stage(const struct vm *vm);
-/* ERR_STATE unless Terminated. */
-int vm_exit_status(const struct vm *vm, struct vm_exit *ret, struct err *err);
 uint64_t vm_started_at(const struct vm *vm); /* wall ns; 0 if it never ran */
-struct timeline *vm_timeline(struct vm *vm);
 void vm_info(struct vm *vm, struct vmm_info *ret);
 /* The console's last lines: the end of an error report. */
 void vm_console_tail(struct vm *vm, size_t max, struct sbuf *out);
 
 /* Called on every stage reached, from the loop; may not wait. */
 void vm_on_stage(struct vm *vm, void (*fn)(void *arg, enum vm_stage stage), void *arg);
-/* Called once in the VM's life, on the step to Terminated, when all it owned is taken back; may
- * not wait. */
+/* Called once in the VM's life, on the step to Gone; may not wait. */
 void vm_on_exit(struct vm *vm, void (*fn)(void *arg, const struct vm_exit *e), void *arg);
 
 /* A process in the VM itself, outside containers. terminal with stderr: ERR_INVALID. */

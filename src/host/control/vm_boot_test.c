@@ -19,16 +19,17 @@ TEST(state_table_is_complete_and_reachable)
 
 TEST(every_state_and_event_steps_as_listed_or_is_refused)
 {
-    /* host.md §8.1 without migration; X: refused. */
     enum { X = VM_STATE_COUNT };
     static const uint8_t want[VM_STATE_COUNT][VM_EV_COUNT] = {
-        /*                   created     create failed   started     start failed released
-                             release failed */
-        [VM_NOT_CREATED] = { VM_CREATED, VM_NOT_CREATED, X, X, VM_TERMINATED, VM_INVALID },
-        [VM_CREATED] = { X, X, VM_RUNNING, VM_INVALID, VM_TERMINATED, VM_INVALID },
-        [VM_RUNNING] = { X, X, X, X, VM_TERMINATED, VM_INVALID },
-        [VM_TERMINATED] = { X, X, X, X, X, X },
-        [VM_INVALID] = { X, X, X, X, VM_TERMINATED, VM_INVALID },
+        /*                prepared     boot        up          stop         ended     released
+                          release failed */
+        [VM_NEW] = { VM_PREPARED, X, X, VM_STOPPING, X, X, X },
+        [VM_PREPARED] = { X, VM_BOOTING, X, VM_STOPPING, X, X, X },
+        [VM_BOOTING] = { X, X, VM_RUNNING, VM_STOPPING, VM_ENDED, X, X },
+        [VM_RUNNING] = { X, X, X, VM_STOPPING, VM_ENDED, X, X },
+        [VM_STOPPING] = { X, X, X, X, VM_ENDED, X, VM_STOPPING },
+        [VM_ENDED] = { X, X, X, X, X, VM_GONE, VM_ENDED },
+        [VM_GONE] = { X, X, X, X, X, X, X },
     };
 
     for (unsigned s = 0; s < VM_STATE_COUNT; s++) {
@@ -57,7 +58,6 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     AUTO(vm_process_free) struct vm_process *p = NULL;
     AUTO(stream_free) struct stream *out = NULL;
     struct vmm_stats stats;
-    struct vm_exit x;
     struct err err = ERR_INIT;
     uint32_t code = 0;
     char buf[16];
@@ -67,7 +67,7 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     ASSERT_EQ(vm_state(r.vm), VM_RUNNING);
     ASSERT_EQ(vm_stage(r.vm), VM_STAGE_NEGOTIATED);
     ASSERT(vm_started_at(r.vm) > 0);
-    ASSERT_OK(vm_start(ctx, r.vm, &err), err); /* again: success at once */
+    ASSERT_OK(fixture_try_start(&r, ctx, &err), err); /* again: success at once */
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
     out = vm_process_take_stream(p, 1);
     ASSERT(out && vm_process_take_stream(p, 1) == NULL && vm_process_take_stream(p, 2) == NULL);
@@ -81,14 +81,13 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     ASSERT_OK(vm_process_wait(ctx, p, &code, &err), err); /* the code is kept */
     ASSERT_FAIL(vm_process_signal(ctx, p, SIGTERM, &err), err, ERR_NOT_FOUND);
     ASSERT_OK(vm_stats(ctx, r.vm, &stats, &err), err);
-    ASSERT_FAIL(vm_exit_status(r.vm, &x, &err), err, ERR_STATE);
     fixture_finish(&r, ctx);
     ASSERT_EQ(r.exits, 1);
     ASSERT(r.exit.requested);
     ASSERT_EQ(r.exit.code, 0);
 }
 
-TEST_VIRTUAL(a_failed_create_leaves_nothing_and_may_be_tried_again)
+TEST_VIRTUAL(a_failed_create_leaves_nothing)
 {
     struct fixture r = { .vmm_opts = { .create = { FAKE_FAIL, NS_PER_MS },
                                        .release_failures = 2 } };
@@ -97,31 +96,38 @@ TEST_VIRTUAL(a_failed_create_leaves_nothing_and_may_be_tried_again)
     struct err err = ERR_INIT;
 
     fixture_build(&r, ctx);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_INTERNAL);
-    ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
+    ASSERT_FAIL(vm_wait(ctx, r.vm, &x, &err), err, ERR_STATE);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_INTERNAL);
+    ASSERT_HAS(err.msg, "boot stopped before the VMM ran: create the VM");
+    ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
+    ASSERT(!x.requested);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
-    ASSERT_FAIL(vm_wait(ctx, r.vm, &x, &err), err, ERR_STATE);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_INTERNAL);
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err); /* nothing there: success */
-    ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
-    ASSERT_EQ(r.exits, 0);
-    vm_free(r.vm);
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
+    fixture_finish(&r, ctx);
+    ASSERT_EQ(r.exits, 1);
 }
 
 TEST_VIRTUAL(a_cancelled_create_leaves_nothing)
 {
     struct fixture r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
-    struct fake_facts facts;
     struct err err = ERR_INIT;
 
     fixture_build(&r, ctx);
-    ASSERT_FAIL(vm_create(&soon, r.vm, &fixture_doc, &err), err, ERR_DEADLINE);
-    fake_vmm_facts(r.vmm, &facts);
-    ASSERT_EQ(facts.things, 0);
-    ASSERT_EQ(vm_state(r.vm), VM_NOT_CREATED);
-    vm_free(r.vm);
+    ASSERT_FAIL(fixture_try_start(&r, &soon, &err), err, ERR_DEADLINE);
+    fixture_finish(&r, ctx);
+}
+
+TEST_VIRTUAL(a_vm_that_was_never_started_can_be_killed)
+{
+    struct fixture r = { 0 };
+
+    fixture_build(&r, ctx);
+    fixture_finish(&r, ctx);
+    ASSERT(r.exit.requested);
+    ASSERT_EQ(r.exits, 1);
 }
 
 TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
@@ -131,15 +137,14 @@ TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
     struct fake_facts facts;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
-    ASSERT_FAIL(vm_start(&soon, r.vm, &err), err, ERR_DEADLINE);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, &soon, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "boot stopped at stage 'init'");
-    ASSERT_EQ(vm_state(r.vm), VM_INVALID);
+    ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT(facts.terminated_ns > 0);
-    ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_STATE);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
-    ASSERT_EQ(vm_fsm.n_states, VM_STATE_COUNT);
     ASSERT_EQ(r.exit.code, 255); /* nobody asked for this end */
     ASSERT_HAS(r.exit.why, "boot stopped at stage 'init'");
 }
@@ -152,8 +157,8 @@ TEST_VIRTUAL(a_vmm_that_dies_during_boot_is_named_with_its_cause)
     struct err err = ERR_INIT;
     uint64_t began = loop_now(ctx->loop);
 
-    fixture_create(&r, ctx);
-    ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNAVAILABLE);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "killed by signal 9");
     ASSERT(loop_now(ctx->loop) - began < 100 * NS_PER_MS);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
@@ -168,9 +173,9 @@ TEST_VIRTUAL(a_start_has_a_deadline_of_its_own)
     struct err err = ERR_INIT;
     uint64_t began;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     began = loop_now(ctx->loop);
-    ASSERT_FAIL(vm_start(&root, r.vm, &err), err, ERR_DEADLINE);
+    ASSERT_FAIL(fixture_try_start(&r, &root, &err), err, ERR_DEADLINE);
     ASSERT_EQ(loop_now(ctx->loop) - began, VM_START_LIMIT);
     fixture_finish(&r, ctx);
 }
@@ -180,8 +185,8 @@ TEST_VIRTUAL(an_agent_of_another_version_fails_the_start_and_names_both)
     struct fixture r = { .guest_opts = { .version = 3 } };
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
-    ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNIMPLEMENTED);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "version 3");
     ASSERT_HAS(err.msg, "version 4");
     ASSERT_HAS(err.msg, "stage 'agent'");
@@ -194,7 +199,7 @@ TEST_VIRTUAL(two_starts_at_once_boot_one_vm)
     struct fixture_client a, b;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     fixture_client_go(&r, &a, ctx, fixture_start_main, "start a");
     fixture_client_go(&r, &b, ctx, fixture_start_main, "start b");
     ASSERT_OK(group_wait(ctx, &r.clients, "starts", &err), err);
@@ -290,9 +295,9 @@ TEST_VIRTUAL(stages_are_told_once_and_in_order)
     struct stages s = { 0 };
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     vm_on_stage(r.vm, note_stage, &s);
-    ASSERT_OK(vm_start(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_try_start(&r, ctx, &err), err);
     ASSERT(s.n >= 4);
     for (unsigned i = 1; i < s.n; i++)
         ASSERT(s.seen[i] > s.seen[i - 1]);

@@ -1,4 +1,6 @@
 #include "host/control/vm_clock.h"
+#include "base/clock_step.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "host/bridge/guest.h"
@@ -66,11 +68,11 @@ static int look(struct ctx *ctx, struct vm *vm, struct vm_clock_look *ret, struc
     uint64_t best = UINT64_MAX;
 
     for (int i = 0; i < TRIES && best > QUICK_NS; i++) {
-        struct vm_clock_look l = { .before = loop_now(vm->loop) };
+        struct vm_clock_look l = { .before = loop_now(vm->o.loop) };
 
-        if (vm->guest->ops->read_clock(ctx, vm->guest, &l.guest, err) < 0)
+        if (vm->p.guest->ops->read_clock(ctx, vm->p.guest, &l.guest, err) < 0)
             return -1;
-        l.after = loop_now(vm->loop);
+        l.after = loop_now(vm->o.loop);
         if (l.after - l.before < best) {
             best = l.after - l.before;
             *ret = l;
@@ -82,13 +84,13 @@ static int look(struct ctx *ctx, struct vm *vm, struct vm_clock_look *ret, struc
 /* Ends early, with an error, when the VM does. */
 static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
 {
-    while (loop_now(vm->loop) < until) {
-        struct ctx limited = ctx_with_timeout(ctx, until - loop_now(vm->loop));
+    while (loop_now(vm->o.loop) < until) {
+        struct ctx limited = ctx_with_timeout(ctx, until - loop_now(vm->o.loop));
         struct err ignored = ERR_INIT;
 
-        if (vm->killed || vm->gone)
+        if (vm->life.fired)
             return err_set(err, ERR_UNAVAILABLE, "the VM has ended");
-        (void)waitq_wait(&limited, &vm->gone_q, "the next look at the guest's clock", &ignored);
+        (void)waitq_wait(&limited, &vm->changed, "the next look at the guest's clock", &ignored);
         if (ctx_check(ctx, err) < 0)
             return -1;
     }
@@ -98,7 +100,7 @@ static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
 int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct vm_clock *ret,
                      struct err *err)
 {
-    struct ctx own = ctx_with_cancel(ctx, &vm->kill);
+    struct ctx own = ctx_with_cancel(ctx, &vm->life);
     struct vm_clock_look first = { 0 }, last = { 0 };
     struct vm_clock c = { 0 };
 
@@ -118,12 +120,12 @@ int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct v
 static void check_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->kill),
+    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life),
                      limited = ctx_with_timeout(&ctx, CHECK_DELAY + 4 * CHECK_NS);
     struct err err = ERR_INIT;
     char text[VM_CLOCK_TEXT];
 
-    if (pass(&limited, vm, loop_now(vm->loop) + CHECK_DELAY, &err) < 0 ||
+    if (pass(&limited, vm, loop_now(vm->o.loop) + CHECK_DELAY, &err) < 0 ||
         vm_clock_measure(&limited, vm, CHECK_NS, &vm->clock, &err) < 0) {
         log_debug(&own, "the guest's clock was not compared", F_ERR(&err));
     } else {
@@ -134,25 +136,99 @@ static void check_main(void *arg)
             log_debug(&own, "the guest's clock was compared",
                       F_STR("state", vm_clock_state_name(vm->clock.state)), F_STR("clock", text));
     }
-    if (vm->clock.state != VM_CLOCK_UNKNOWN && vm->vmm->ops->judge) {
+    if (vm->clock.state != VM_CLOCK_UNKNOWN && vm->p.vmm->ops->judge) {
         char why[VM_CLOCK_TEXT + 64];
 
         snprintf(why, sizeof(why), "the clock of a VM that was cloned from it %s", text);
-        vm->vmm->ops->judge(vm->vmm, vm->clock.state == VM_CLOCK_OFF ? why : NULL);
+        vm->p.vmm->ops->judge(vm->p.vmm, vm->clock.state == VM_CLOCK_OFF ? why : NULL);
     }
-    vm_call_end(vm);
+    vm_drop(vm);
 }
 
 void vm_clock_check(struct vm *vm)
 {
-    if (vm->clock_checked || vm->state != VM_RUNNING || vm->killed || vm->gone)
+    if (vm->clock_checked || vm->state != VM_RUNNING)
         return;
     vm->clock_checked = true;
-    vm->calls++;
-    fiber_go(vm->loop, check_main, vm, "vm.check-clock %s", vm->id);
+    vm_hold(vm);
+    fiber_go(vm->o.loop, check_main, vm, "vm.check-clock %s", vm->id);
 }
 
 struct vm_clock vm_clock(const struct vm *vm)
 {
     return vm->clock;
+}
+
+/* --- setting it --- */
+
+/* A clone knows when its VMM was started, not how long its restore took. What is set is late by
+ * the way there: on a machine that is busy just then it is set again. */
+static void set_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
+    int span = vm_span_begin(vm, "set clock");
+    struct err err = ERR_INIT;
+    uint64_t took = UINT64_MAX;
+
+    for (int i = 0; took > VM_CLOCK_QUICK && i < VM_CLOCK_TRIES; i++) {
+        uint64_t began = loop_now(vm->o.loop);
+
+        if (vm->p.guest->ops->set_clock(&limited, vm->p.guest, loop_wall(vm->o.loop), &err) < 0) {
+            if (!vm->life.fired)
+                log_warn(&own, "the clone's clock may be behind", F_ERR(&err));
+            break;
+        }
+        took = loop_now(vm->o.loop) - began;
+    }
+    vm_span_end(vm, span);
+    latch_set(&vm->clock_set);
+    vm_drop(vm);
+}
+
+/* Beside everything else: only a program that runs can see it, and vm_await_clock holds it back. */
+void vm_set_clock(struct vm *vm)
+{
+    struct vmm_info info;
+
+    vm_info(vm, &info);
+    if (!info.clone) {
+        latch_set(&vm->clock_set);
+        return;
+    }
+    vm_hold(vm);
+    fiber_go(vm->o.loop, set_main, vm, "vm.set-clock %s", vm->id);
+}
+
+int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    return latch_wait(ctx, &vm->clock_set, "the guest's clock to be set", err);
+}
+
+static int pass_on(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, VM_CLOCK_STEP_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "set the clock", err);
+
+    return in ? in->guest->ops->set_clock(&limited, in->guest, loop_wall(vm->o.loop), err) : -1;
+}
+
+/* The guest's clock goes on by itself; what it cannot know is that ours was set. */
+static void follow_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life);
+    struct err err = ERR_INIT;
+    AUTO_FD int fd = clock_step_open(&err);
+
+    while (fd >= 0 && clock_step_wait(&ctx, fd, &err) == 0) {
+        if (pass_on(&ctx, vm, &err) < 0 && !vm->life.fired)
+            log_warn(&ctx, "the guest's clock could not be set", F_ERR(&err));
+        err_clear(&err);
+    }
+}
+
+void vm_follow_clock(struct vm *vm)
+{
+    group_go(&vm->fibers, vm->o.loop, follow_main, vm, "vm.clock %s", vm->o.id);
 }

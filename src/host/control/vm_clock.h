@@ -34,7 +34,7 @@ struct vm_clock vm_clock_compare(const struct vm_clock_look *first,
 void vm_clock_text(const struct vm_clock *c, char buf[VM_CLOCK_TEXT]);
 
 /* Waits for at least a second, at most limit_ns and the calls under way. Fails if the guest does
- * not tell its clock. The caller is inside a call (vm_call_begin). */
+ * not tell its clock. The caller is inside a call (vm_enter). */
 int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct vm_clock *ret,
                      struct err *err);
 

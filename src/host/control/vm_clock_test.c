@@ -172,9 +172,11 @@ TEST_VIRTUAL(measuring_ends_at_its_limit)
 
     fixture_start(&r, ctx);
     began = loop_now(ctx->loop);
-    ASSERT_OK(vm_call_begin(r.vm, "look", &err), err);
+    const struct vm_parts *in = vm_enter(r.vm, "look", &err);
+
+    ASSERT(in != NULL);
     ASSERT_OK(vm_clock_measure(&patient, r.vm, 16 * NS_PER_S, &c, &err), err);
-    vm_call_end(r.vm);
+    vm_leave(in);
     ASSERT(loop_now(ctx->loop) - began < 30 * NS_PER_S);
     ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
     ASSERT(c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM);

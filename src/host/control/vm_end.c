@@ -1,26 +1,53 @@
-/* vm_end.c - how a VM ends: terminate, shutdown, wait, and the reaper. Terminate enters no gate
- * and asks nobody; the reaper, one fiber of its own, then takes everything back in this order:
- * VMM gone, guest closed, log drained, everybody out, release, Terminated, told. */
-#include "base/fsm.h"
+/* vm_end.c - how a VM ends: stop, kill, wait, and the reaper. A kill enters no gate and asks
+ * nobody; the reaper, one fiber of its own, then cleans up in this order: VMM ended, guest closed,
+ * log drained, everybody out, backend released, Gone. What else belongs to a pod's VM (scratch
+ * disk, cgroup, ledger) goes with vm_close. */
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
+#include "host/files/scratch.h"
+#include "host/jail/cgroup.h"
+#include "host/ledger/ledger.h"
 #include <stdio.h>
+#include <string.h>
 #include <sys/wait.h>
+#include <unistd.h>
 
-void vm_kill(struct vm *vm, const char *why)
+static void want(struct vm *vm, enum vm_end end)
 {
-    vm->killed = true;
-    cancel_fire(&vm->kill, ERR_UNAVAILABLE, "the VM is being terminated");
-    if (vm->op)
-        cancel_fire(vm->op, ERR_UNAVAILABLE, "the VM is being terminated");
-    vm->vmm->ops->terminate(vm->vmm);
-    vm->guest->ops->close(vm->guest, why);
+    if (vm->end < end)
+        vm->end = end;
 }
 
-int vm_release(struct ctx *ctx, struct vm *vm, struct err *err)
+void vm_end_now(struct vm *vm, enum vm_end end, const char *why)
+{
+    want(vm, end);
+    if (vm->state == VM_GONE)
+        return;
+    if (vm->state < VM_STOPPING)
+        fsm_step(&vm_fsm, &vm->state, VM_EV_STOP);
+    cancel_fire(&vm->life, ERR_UNAVAILABLE, "the VM is being terminated");
+    if (vm->op)
+        cancel_fire(vm->op, ERR_UNAVAILABLE, "the VM is being terminated");
+    vm->p.vmm->ops->terminate(vm->p.vmm);
+    vm->p.guest->ops->close(vm->p.guest, why);
+    if (!vm->op)
+        vm_reap(vm); /* else the start under way fails, and comes here */
+}
+
+void vm_note_failure(struct vm *vm, const struct err *err)
+{
+    if (vm->end != VM_END_NONE)
+        return;
+    want(vm, VM_END_FAILED);
+    snprintf(vm->failure, sizeof(vm->failure), "%.255s", err->msg);
+}
+
+/* --- the reaper --- */
+
+static int release(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     uint64_t pause = VM_RELEASE_PAUSE;
 
@@ -28,7 +55,7 @@ int vm_release(struct ctx *ctx, struct vm *vm, struct err *err)
         struct ctx limited = ctx_with_timeout(ctx, VM_RELEASE_LIMIT);
 
         err_clear(err);
-        if (vm->vmm->ops->release(&limited, vm->vmm, err) == 0)
+        if (vm->p.vmm->ops->release(&limited, vm->p.vmm, err) == 0)
             return 0;
         if (n == VM_RELEASE_TRIES)
             return err_wrap(err, "take back what the VM owned (%u tries)", n);
@@ -40,29 +67,29 @@ int vm_release(struct ctx *ctx, struct vm *vm, struct err *err)
     }
 }
 
-/* Until the VMM is gone. As long as nobody wants its end there is no limit; then there is. */
+/* Until the VMM has ended. As long as nobody wants that there is no limit; then there is. */
 static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    struct ctx watching = ctx_with_cancel(ctx, &vm->kill);
-    const struct vmm_ops *ops = vm->vmm->ops;
+    struct ctx watching = ctx_with_cancel(ctx, &vm->life);
+    struct vmm *vmm = vm->p.vmm;
 
-    if (!vm->started || ops->wait(&watching, vm->vmm, &vm->vmm_exit, err) == 0)
+    if (vmm->ops->wait(&watching, vmm, &vm->vmm_exit, err) == 0)
         return 0;
-    if (!vm->killed && err->code != ERR_STATE) {
+    if (!vm->life.fired && err->code != ERR_STATE) {
         err_wrap(err, "watch the VMM");
         vm_note_failure(vm, err);
-        vm_kill(vm, "its VMM cannot be watched");
+        vm_end_now(vm, VM_END_FAILED, "its VMM cannot be watched");
     }
     if (err->code != ERR_STATE) {
         struct ctx limited = ctx_with_timeout(ctx, VM_KILL_LIMIT);
 
         err_clear(err);
-        if (ops->wait(&limited, vm->vmm, &vm->vmm_exit, err) == 0)
+        if (vmm->ops->wait(&limited, vmm, &vm->vmm_exit, err) == 0)
             return 0;
     }
     if (err->code != ERR_STATE)
         return err_wrap(err, "the VMM was killed but does not go away");
-    vm->started = false; /* the backend knows of no process */
+    vm->vmm_exit.requested = true; /* the backend knows of no process */
     err_clear(err);
     return 0;
 }
@@ -73,7 +100,7 @@ static int await_quiet(struct ctx *ctx, struct vm *vm, struct err *err)
     struct ctx limited = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
 
     while (vm->calls > 0)
-        if (waitq_wait(&limited, &vm->calls_q, "calls into the VM to end", err) < 0)
+        if (waitq_wait(&limited, &vm->changed, "calls into the VM to end", err) < 0)
             return -1;
     return 0;
 }
@@ -88,36 +115,77 @@ static void fill_exit(struct vm *vm)
                            .oom = x->oom,
                            .stage = vm->stage };
     if (e->exited_wall_ns == 0)
-        e->exited_wall_ns = loop_wall(vm->loop);
+        e->exited_wall_ns = loop_wall(vm->o.loop);
     /* Our own killing after a failure is not what a client asked for. */
-    if (!vm->failed)
-        e->requested = !vm->started || x->requested || (x->powered_off && vm->ran);
+    e->requested = !vm->failure[0] && (x->requested || x->powered_off);
     if (e->requested)
         return;
     e->code = WIFSIGNALED(x->status) && !x->requested ? 137 : 255;
     if (x->why[0] && !x->requested)
         snprintf(e->why, sizeof(e->why), "%s", x->why);
     else
-        snprintf(e->why, sizeof(e->why), "%s", vm->failed ? vm->failure : "the VMM ended");
+        snprintf(e->why, sizeof(e->why), "%s", vm->failure[0] ? vm->failure : "the VMM ended");
 }
 
 /* A panic is told there and nowhere else. */
-static void tell_last_words(struct vm *vm, const struct ctx *ctx)
+static void log_last_words(struct vm *vm, const struct ctx *ctx)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    vm->vmm->ops->console_tail(vm->vmm, VM_LAST_WORDS, &out);
+    vm->p.vmm->ops->console_tail(vm->p.vmm, VM_LAST_WORDS, &out);
     if (out.len > 0)
         log_warn(ctx, "the VM's last words", F_STR("console", out.data));
 }
 
 /* What each of us was waiting for when it happened; the guest cannot be asked any more. */
-static void tell_fibers(struct vm *vm, const struct ctx *ctx)
+static void log_fibers(struct vm *vm, const struct ctx *ctx)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    loop_dump(vm->loop, &out);
+    loop_dump(vm->o.loop, &out);
     log_each_line(ctx, LOG_WARN, "fiber", out.data);
+}
+
+static bool was_killed(const struct vm *vm)
+{
+    return WIFSIGNALED(vm->vmm_exit.status) || vm->vmm_exit.requested;
+}
+
+static void ended(struct ctx *ctx, struct vm *vm)
+{
+    if (vm->state == VM_ENDED)
+        return; /* an earlier round came as far */
+    fsm_step(&vm_fsm, &vm->state, VM_EV_ENDED);
+    if (vm->vmm_exit.panicked)
+        log_fibers(vm, ctx);
+    cancel_fire(&vm->life, ERR_UNAVAILABLE, "the VM has ended");
+    waitq_wake_all(&vm->changed);
+    if (vm->o.on_ended)
+        vm->o.on_ended(vm->o.arg, was_killed(vm));
+}
+
+static int clean_up(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    struct err lost = ERR_INIT;
+
+    if (await_vmm(ctx, vm, err) < 0)
+        return -1;
+    ended(ctx, vm);
+
+    /* The limits count from here: it may have run for days. */
+    struct ctx drain = ctx_with_timeout(ctx, VM_DRAIN_LIMIT);
+
+    vm->p.guest->ops->close(vm->p.guest, "the VM has ended");
+    if (vm->p.guest->ops->drain_log(&drain, vm->p.guest, &lost) < 0)
+        log_debug(ctx, "the guest's log was not read to its end", F_ERR(&lost));
+
+    /* A start that is under way fails by what has just been closed, and leaves the gate. */
+    struct ctx quiet = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
+    AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, &quiet, "vm.release", err);
+
+    if (!held || await_quiet(ctx, vm, err) < 0)
+        return -1;
+    return release(ctx, vm, err);
 }
 
 static void reaped(struct vm *vm, const struct ctx *ctx)
@@ -128,48 +196,9 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
            F_BOOL("requested", vm->exit.requested), F_STR("stage", vm_stage_name(vm->exit.stage)),
            F_STR("why", vm->exit.why));
     if (!vm->exit.requested)
-        tell_last_words(vm, ctx);
+        log_last_words(vm, ctx);
     if (vm->on_exit)
         vm->on_exit(vm->on_exit_arg, &vm->exit);
-    vm->reap = REAP_DONE;
-    waitq_wake_all(&vm->reap_q); /* from here on vm may be freed */
-}
-
-static void reap_failed(struct vm *vm, const struct ctx *ctx, const struct err *err)
-{
-    log_error(ctx, "vm could not be taken back", F_ERR(err));
-    fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASE_FAILED);
-    vm->reap_err = *err;
-    vm->reap_failures++;
-    vm->reap = REAP_FAILED;
-    waitq_wake_all(&vm->reap_q);
-}
-
-static int take_back(struct ctx *ctx, struct vm *vm, struct err *err)
-{
-    struct err lost = ERR_INIT;
-
-    if (await_vmm(ctx, vm, err) < 0)
-        return -1;
-    if (vm->vmm_exit.panicked)
-        tell_fibers(vm, ctx);
-    vm->gone = true;
-    waitq_wake_all(&vm->gone_q);
-
-    /* The limits count from here: it may have run for days. */
-    struct ctx drain = ctx_with_timeout(ctx, VM_DRAIN_LIMIT);
-
-    vm->guest->ops->close(vm->guest, "the VM has ended");
-    if (vm->guest->ops->drain_log(&drain, vm->guest, &lost) < 0)
-        log_debug(ctx, "the guest's log was not read to its end", F_ERR(&lost));
-
-    /* A start that is under way fails by what has just been closed, and leaves the gate. */
-    struct ctx quiet = ctx_with_timeout(ctx, VM_QUIET_LIMIT);
-    AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, &quiet, "vm.release", err);
-
-    if (!held || await_quiet(ctx, vm, err) < 0)
-        return -1;
-    return vm_release(ctx, vm, err);
 }
 
 static void reap_main(void *arg)
@@ -178,132 +207,248 @@ static void reap_main(void *arg)
     struct ctx root, ctx = vm_own_ctx(vm, &root);
     struct err err = ERR_INIT;
 
-    if (take_back(&ctx, vm, &err) < 0)
-        reap_failed(vm, &ctx, &err);
-    else
+    if (clean_up(&ctx, vm, &err) == 0) {
         reaped(vm, &ctx);
+    } else {
+        log_error(&ctx, "vm could not be taken back", F_ERR(&err));
+        fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASE_FAILED);
+        vm->reap_err = err;
+        vm->reap_failures++;
+    }
+    vm->reaping = false;
+    waitq_wake_all(&vm->changed);
+    vm_unref(vm);
 }
 
 void vm_reap(struct vm *vm)
 {
-    if (vm->reap == REAP_WATCHING || vm->reap == REAP_DONE)
+    if (vm->reaping)
         return;
-    vm->reap = REAP_WATCHING;
-    fiber_go(vm->loop, reap_main, vm, "vm.reap %s", vm->id ? vm->id : "");
+    vm->reaping = true;
+    fiber_go(vm->o.loop, reap_main, vm_ref(vm), "vm.reap %s", vm->id ? vm->id : "");
+}
+
+/* --- three ways --- */
+
+void vm_kill(struct vm *vm)
+{
+    if (vm)
+        vm_end_now(vm, VM_END_KILL, "the VM was terminated");
 }
 
 /* Until the end of the round that is under way, however it ends. Another client may begin the
  * next one before we run: the count tells. */
-static int await_reaped(struct ctx *ctx, struct vm *vm, struct err *err)
+int vm_wait(struct ctx *ctx, struct vm *given, struct vm_exit *ret, struct err *err)
 {
+    AUTO(vm_unref) struct vm *vm = vm_ref(given);
+
+    if (!vm)
+        return 0;
+    if (vm->state == VM_NEW)
+        return err_set(err, ERR_STATE, "vm is New, there is nothing to wait for");
+
     unsigned failures = vm->reap_failures;
 
-    while (vm->reap != REAP_DONE && vm->reap != REAP_FAILED && vm->reap_failures == failures)
-        if (waitq_wait(ctx, &vm->reap_q, "the VM to end", err) < 0)
-            return -1;
-    if (vm->reap == REAP_DONE)
-        return 0;
-    *err = vm->reap_err;
-    return -1;
-}
-
-int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err)
-{
-    if (vm->state == VM_NOT_CREATED)
-        return err_set(err, ERR_STATE, "vm is NotCreated, there is nothing to wait for");
-    if (await_reaped(ctx, vm, err) < 0)
+    while (vm->state != VM_GONE && vm->reap_failures == failures && (vm->reaping || failures == 0))
+        if (waitq_wait(ctx, &vm->changed, "the VM to end", err) < 0)
+            return err_wrap(err, "wait for the VM");
+    if (vm->state != VM_GONE) {
+        *err = vm->reap_err;
         return err_wrap(err, "wait for the VM");
-    *ret = vm->exit;
+    }
+    if (ret)
+        *ret = vm->exit;
     return 0;
 }
 
-int vm_wait_gone(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err)
-{
-    while (!vm->gone && vm->state != VM_TERMINATED)
-        if (waitq_wait(ctx, &vm->gone_q, "the VMM to end", err) < 0)
-            return -1;
-    *ret_killed = WIFSIGNALED(vm->vmm_exit.status) || vm->killed;
-    return 0;
-}
-
-const char *vm_gone_why(const struct vm *vm)
-{
-    return vm->gone && !vm->vmm_exit.requested ? vm->vmm_exit.why : "";
-}
-
-bool vm_gone_by_oom(const struct vm *vm)
-{
-    return vm->gone && vm->vmm_exit.oom;
-}
-
-static void ask_for_end(struct vm *vm)
-{
-    if (!vm->failed && !vm->gone)
-        vm->asked = true;
-}
-
-int vm_terminate(struct ctx *ctx, struct vm *vm, struct err *err)
-{
-    if (vm->state == VM_TERMINATED)
-        return 0;
-    if (vm->state == VM_NOT_CREATED && !vm->op && vm->reap == REAP_IDLE)
-        return 0;
-    ask_for_end(vm);
-    vm_kill(vm, "the VM was terminated");
-    if (!vm->op)
-        vm_reap(vm); /* else the operation under way fails and does it */
-    if (await_reaped(ctx, vm, err) < 0)
-        return err_wrap(err, "terminate the VM");
-    return 0;
-}
-
-/* True once the VMM is gone. */
-static bool gone_within(struct ctx *ctx, struct vm *vm)
+static bool ended_within(struct ctx *ctx, struct vm *vm)
 {
     struct err ignored = ERR_INIT;
+    bool killed;
 
-    while (!vm->gone)
-        if (waitq_wait(ctx, &vm->gone_q, "the VMM to end", &ignored) < 0)
-            return false;
-    return true;
+    return vm_wait_ended(ctx, vm, &killed, &ignored) == 0;
 }
 
 /* In a fiber of its own: a client that goes away does not shorten the guest's grace. */
-static void shutdown_main(void *arg)
+static void stop_main(void *arg)
 {
     struct vm *vm = arg;
     struct ctx root, own = vm_own_ctx(vm, &root);
     struct ctx grace = ctx_with_timeout(&own, vm->grace_ns);
     struct err err = ERR_INIT;
-    bool asked = vm->guest->ops->shutdown(&grace, vm->guest, NULL, false, &err) == 0;
+    bool asked = vm->p.guest->ops->shutdown(&grace, vm->p.guest, NULL, false, &err) == 0;
 
     if (!asked)
         log_warn(&own, "the guest did not take the shutdown, quitting the VMM", F_ERR(&err));
-    if (!vm->gone && !vm->killed && !(asked && gone_within(&grace, vm))) {
+    if (!vm->life.fired && !(asked && ended_within(&grace, vm))) {
         struct ctx quit = ctx_with_timeout(&own, VM_QUIT_LIMIT);
 
         err_clear(&err);
-        if (vm->vmm->ops->quit(&quit, vm->vmm, &err) < 0 || !gone_within(&quit, vm)) {
+        if (vm->p.vmm->ops->quit(&quit, vm->p.vmm, &err) < 0 || !ended_within(&quit, vm)) {
             log_warn(&own, "the VMM did not quit, killing it", F_ERR(&err));
-            vm_kill(vm, "the VM did not shut down in time");
+            vm_end_now(vm, vm->end, "the VM did not shut down in time");
         }
     }
-    vm_call_end(vm);
+    vm_drop(vm);
 }
 
-int vm_shutdown(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err)
+int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err)
 {
-    struct err busy = ERR_INIT;
-
-    if (!vm->shutting_down) {
-        if (vm_call_begin(vm, "shut down", &busy) < 0)
-            return vm_terminate(ctx, vm, err);
-        ask_for_end(vm);
-        vm->shutting_down = true;
+    if (vm && vm->state == VM_RUNNING) {
+        want(vm, VM_END_ORDERLY);
+        fsm_step(&vm_fsm, &vm->state, VM_EV_STOP);
         vm->grace_ns = grace_ns;
-        fiber_go(vm->loop, shutdown_main, vm, "vm.shutdown %s", vm->id);
+        vm_hold(vm);
+        fiber_go(vm->o.loop, stop_main, vm, "vm.stop %s", vm->id);
+    } else if (vm && (vm->state != VM_STOPPING || vm->life.fired)) { /* no stop is under way */
+        vm_kill(vm);
     }
-    if (await_reaped(ctx, vm, err) < 0)
-        return err_wrap(err, "shut the VM down");
+    return vm_wait(ctx, vm, NULL, err);
+}
+
+/* --- what others learn of it --- */
+
+int vm_wait_ended(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err)
+{
+    while (vm->state < VM_ENDED)
+        if (waitq_wait(ctx, &vm->changed, "the VMM to end", err) < 0)
+            return -1;
+    *ret_killed = was_killed(vm);
     return 0;
+}
+
+bool vm_ended_by_oom(const struct vm *vm)
+{
+    return vm->state >= VM_ENDED && vm->vmm_exit.oom;
+}
+
+bool vm_lost(struct vm *given)
+{
+    AUTO(vm_unref) struct vm *vm = vm_ref(given);
+    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_LOST_LIMIT);
+    struct err err = ERR_INIT;
+    bool killed = false;
+
+    if (vm->end == VM_END_ORDERLY) /* a guest that leaves is not lost */
+        return true;
+    if (vm_wait_ended(&limited, vm, &killed, &err) == 0)
+        return killed; /* by whom does not matter */
+    if (vm->end == VM_END_NONE)
+        log_error(&ctx, "the guest is lost but its VM runs; it is ended now");
+    vm_end_now(vm, VM_END_FAILED, "the guest is lost");
+    return vm->end >= VM_END_KILL;
+}
+
+void vm_give_up(struct vm *vm)
+{
+    struct ctx root;
+
+    if (!vm)
+        return;
+
+    struct ctx ctx = vm_own_ctx(vm, &root);
+
+    if (!vm->life.fired)
+        log_error(&ctx, "the guest does not take a SIGKILL; its VM is ended now");
+    vm_end_now(vm, VM_END_FAILED, "the guest does not take a SIGKILL");
+}
+
+int vm_explain(struct vm *given, struct err *err)
+{
+    AUTO(vm_unref) struct vm *vm = vm_ref(given);
+    struct err ignored = ERR_INIT;
+    bool killed;
+
+    if (!vm || err->code != ERR_UNAVAILABLE)
+        return -1;
+    if (vm->boot_err.code != ERR_NONE) { /* it took the guest away under the caller */
+        *err = vm->boot_err;
+        return err_wrap(err, "boot the VM");
+    }
+    if (vm->end != VM_END_NONE)
+        return -1;
+
+    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_WHY_LIMIT);
+    const char *why = vm->vmm_exit.why;
+
+    if (vm_wait_ended(&limited, vm, &killed, &ignored) == 0 && why[0] && !strstr(err->msg, why))
+        err_wrap(err, "the VM has ended (%s)", why);
+    return -1;
+}
+
+/* --- a pod's VM that nobody needs --- */
+
+int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err)
+{
+    uint64_t pause = VM_CGROUP_PAUSE;
+
+    for (unsigned n = 1; *c; n++, pause *= 2) { /* busy while a process of it is being reaped */
+        struct err ignored = ERR_INIT;
+
+        err_clear(err);
+        if (cgroup_remove(*c, err) == 0)
+            cgroup_free(TAKE_PTR(*c));
+        else if (n == VM_CGROUP_TRIES || fiber_sleep(ctx, pause, &ignored) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int drop_cgroup(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    /* With us in it, it is not empty. Also after a join that failed half way. */
+    if (vm->p.cgroup && vm->o.home && cgroup_join(vm->o.home, getpid(), err) < 0)
+        return err_wrap(err, "leave the pod's cgroup");
+    return vm_drop_cgroup(ctx, &vm->p.cgroup, err);
+}
+
+static void drop_ledger(struct ctx *ctx, struct vm *vm)
+{
+    struct ctx limited = ctx_with_timeout(ctx, VM_DRIVERS_LIMIT);
+    struct vm_parts *p = &vm->p;
+    struct err err = ERR_INIT;
+
+    if (!p->ledger)
+        return;
+    if (group_wait(&limited, vm->o.drivers, "log drivers", &err) < 0 ||
+        (vm->scratch && scratch_remove(ctx, vm->scratch, &err) < 0) ||
+        drop_cgroup(ctx, vm, &err) < 0 || vm->o.on_close(vm->o.arg, p->ledger, &err) < 0 ||
+        ledger_finish(p->ledger, &err) < 0)
+        log_error(ctx, "not all is taken back; `lcow gc` takes the rest", F_ERR(&err));
+    scratch_free(TAKE_PTR(vm->scratch));
+    cgroup_free(TAKE_PTR(p->cgroup));
+    ledger_close(TAKE_PTR(p->ledger));
+}
+
+static void close_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
+    struct err err = ERR_INIT;
+    bool gone = vm_stop(&limited, vm, VM_GRACE, &err) == 0 &&
+                group_wait(&limited, &vm->fibers, "fibers of the VM", &err) == 0;
+
+    if (gone)
+        drop_ledger(&ctx, vm);
+    else /* something still works on it; its memory and its records stay */
+        log_error(&ctx, "the VM could not be taken back; `lcow gc` takes the rest", F_ERR(&err));
+    vm->o.on_closed(vm->o.arg);
+    if (gone)
+        vm_unref(vm);
+}
+
+void vm_close(struct vm *vm)
+{
+    if (vm_is_closing(vm))
+        return;
+    want(vm, VM_END_UNUSED);
+    if (!vm->ready
+             .set) /* it may not wait for what hangs: the scratch disk is made beside the boot */
+        vm_end_now(vm, VM_END_UNUSED, "nobody needs the VM any more");
+    fiber_go(vm->o.loop, close_main, vm, "vm.close %s", vm->o.id);
+}
+
+bool vm_is_closing(const struct vm *vm)
+{
+    return vm->end == VM_END_UNUSED;
 }

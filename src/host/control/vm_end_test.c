@@ -44,20 +44,18 @@ TEST_VIRTUAL(ws04_state_answers_while_a_boot_hangs)
     struct fixture r = { .guest_opts = { .agent_hangs = true } };
     struct fixture_client c;
     struct vmm_info info;
-    struct vm_exit x;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
 
     uint64_t before = loop_now(ctx->loop);
 
-    ASSERT_EQ(vm_state(r.vm), VM_CREATED);
+    ASSERT_EQ(vm_state(r.vm), VM_BOOTING);
     ASSERT_EQ(vm_stage(r.vm), VM_STAGE_INIT);
     vm_info(r.vm, &info);
     ASSERT_EQ(info.pid, 4242);
-    ASSERT_FAIL(vm_exit_status(r.vm, &x, &err), err, ERR_STATE);
     ASSERT_EQ(loop_now(ctx->loop), before);
     ASSERT(!c.done);
     fixture_finish(&r, ctx);
@@ -69,17 +67,17 @@ TEST_VIRTUAL(ws04_a_stuck_boot_can_be_terminated)
     struct fixture_client c;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
 
     uint64_t before = loop_now(ctx->loop);
 
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     ASSERT(loop_now(ctx->loop) - before < 100 * NS_PER_MS);
     ASSERT_FAIL(c.r, c.err, ERR_UNAVAILABLE);
     ASSERT_EQ(c.ended_ns, before);
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
     ASSERT_EQ(r.exit.code, 0);
     fixture_finish(&r, ctx);
 }
@@ -90,26 +88,28 @@ TEST_VIRTUAL(ws04_a_stuck_vmm_start_can_be_terminated)
     struct fixture_client c;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
     fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     ASSERT_FAIL(c.r, c.err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
 }
 
 /* --- weak spot 5: waits that hang, return too early, or tell a clean end as a failure --- */
 
-TEST_VIRTUAL(ws05_wait_ends_when_a_vm_is_terminated_before_its_start)
+TEST_VIRTUAL(ws05_wait_ends_when_a_vm_is_killed_before_its_vmm_starts)
 {
-    struct fixture r = { 0 };
-    struct fixture_client c;
+    struct fixture r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
+    struct fixture_client start, c;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
+    fixture_client_go(&r, &start, ctx, fixture_start_main, "start");
+    fiber_yield(ctx->loop);
     fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
     ASSERT_OK(c.r, c.err);
     ASSERT(c.exit.requested);
@@ -125,9 +125,9 @@ TEST_VIRTUAL(ws05_wait_ends_when_a_start_fails_before_the_log_is_open)
     struct fixture_client c;
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_EXHAUSTED);
     fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
-    ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_EXHAUSTED);
     ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
     ASSERT_OK(c.r, c.err);
     ASSERT(!c.exit.requested);
@@ -139,14 +139,12 @@ TEST_VIRTUAL(ws05_wait_returns_only_when_the_vm_is_terminated)
 {
     struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .release_failures = 2 } };
     struct fake_facts facts;
-    struct vm_exit x, again;
+    struct vm_exit x;
     struct err err = ERR_INIT;
 
     fixture_start(&r, ctx);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
-    ASSERT_OK(vm_exit_status(r.vm, &again, &err), err);
-    ASSERT_EQ(again.code, x.code);
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
     fixture_finish(&r, ctx);
@@ -163,13 +161,13 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
     fixture_start(&r, ctx);
     fixture_client_go(&r, &c, &root, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
-    ASSERT_FAIL(vm_terminate(&root, r.vm, &err), err, ERR_INTERNAL);
+    ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_INTERNAL);
     ASSERT_HAS(err.msg, "take back what the VM owned");
-    ASSERT_EQ(vm_state(r.vm), VM_INVALID);
+    ASSERT_EQ(vm_state(r.vm), VM_ENDED);
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_INTERNAL);
     ASSERT_EQ(r.exits, 0);
-    ASSERT_OK(vm_terminate(&root, r.vm, &err), err); /* repeated: goes on where it stopped */
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
+    ASSERT_OK(fixture_kill(&r, &root, &err), err); /* repeated: goes on where it stopped */
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
     ASSERT_EQ(r.exits, 1);
     fixture_finish(&r, ctx);
     ASSERT_FAIL(c.r, c.err, ERR_INTERNAL);
@@ -179,7 +177,7 @@ static void terminate_again_main(void *arg)
 {
     struct fixture_client *c = arg;
 
-    while (vm_terminate(c->ctx, c->fixture->vm, &c->err) < 0)
+    while (fixture_kill(c->fixture, c->ctx, &c->err) < 0)
         err_clear(&c->err); /* at once again, each time */
 }
 
@@ -239,7 +237,7 @@ TEST_VIRTUAL(ws06_terminate_does_not_wait_for_a_hung_guest)
     group_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     before = loop_now(ctx->loop);
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.terminated_ns, before);
     ASSERT_OK(group_wait(ctx, &r.clients, "stacks", &err), err);
@@ -291,7 +289,7 @@ TEST_VIRTUAL(ws14_calls_on_a_vm_that_just_died_are_unavailable)
     ASSERT(vm_exec(ctx, r.vm, &e, &p, &err) < 0);
     ASSERT_EQ(err.code, ERR_UNAVAILABLE);
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
-    ASSERT_EQ(vm_state(r.vm), VM_RUNNING); /* not taken back yet */
+    ASSERT_EQ(vm_state(r.vm), VM_ENDED); /* not cleaned up yet */
     ASSERT_FAIL(vm_exec(ctx, r.vm, &e, &p, &err), err, ERR_UNAVAILABLE);
     ASSERT_FAIL(vm_dump_stacks(ctx, r.vm, &text, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
@@ -308,7 +306,7 @@ TEST_VIRTUAL(ws38_a_vm_that_exits_by_itself_is_released)
 
     fixture_start(&r, ctx);
     ASSERT_OK(fiber_sleep(ctx, 2 * NS_PER_S, &err), err);
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED); /* though nobody waited or asked */
+    ASSERT_EQ(vm_state(r.vm), VM_GONE); /* though nobody waited or asked */
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.things, 0);
     ASSERT_EQ(facts.releases, 1);
@@ -332,34 +330,26 @@ TEST_VIRTUAL(terminate_goes_on_behind_a_client_that_left)
 
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
 
-    ASSERT_FAIL(vm_terminate(&soon, r.vm, &err), err, ERR_DEADLINE);
+    ASSERT_FAIL(fixture_kill(&r, &soon, &err), err, ERR_DEADLINE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(x.code, 0);
     fixture_finish(&r, ctx);
 }
 
-static void create_main(void *arg)
-{
-    struct fixture_client *c = arg;
-
-    c->r = vm_create(c->ctx, c->fixture->vm, &fixture_doc, &c->err);
-    c->done = true;
-}
-
-TEST_VIRTUAL(terminate_while_a_create_runs_makes_it_unavailable)
+TEST_VIRTUAL(a_kill_while_the_backend_creates_makes_the_start_unavailable)
 {
     struct fixture r = { .vmm_opts = { .create = { FAKE_HANG, 0 } } };
     struct fixture_client c;
     struct err err = ERR_INIT;
 
     fixture_build(&r, ctx);
-    fixture_client_go(&r, &c, ctx, create_main, "create");
+    fixture_client_go(&r, &c, ctx, fixture_start_main, "start");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
-    ASSERT_OK(vm_terminate(ctx, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     ASSERT(c.done);
     ASSERT_FAIL(c.r, c.err, ERR_UNAVAILABLE);
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
-    ASSERT_FAIL(vm_create(ctx, r.vm, &fixture_doc, &err), err, ERR_UNAVAILABLE);
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
 }
 
@@ -370,11 +360,11 @@ TEST_VIRTUAL(a_vmm_that_survives_its_kill_is_told_and_can_be_tried_again)
     struct err err = ERR_INIT;
 
     fixture_start(&r, ctx);
-    ASSERT_FAIL(vm_terminate(&root, r.vm, &err), err, ERR_DEADLINE);
+    ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "does not go away");
-    ASSERT_EQ(vm_state(r.vm), VM_INVALID);
-    ASSERT_OK(vm_terminate(&root, r.vm, &err), err);
-    ASSERT_EQ(vm_state(r.vm), VM_TERMINATED);
+    ASSERT_EQ(vm_state(r.vm), VM_STOPPING);
+    ASSERT_OK(fixture_kill(&r, &root, &err), err);
+    ASSERT_EQ(vm_state(r.vm), VM_GONE);
     ASSERT_EQ(r.exits, 1);
     fixture_finish(&r, ctx);
 }
@@ -386,7 +376,7 @@ TEST_VIRTUAL(shutdown_lets_the_guest_power_off)
     struct err err = ERR_INIT;
 
     fixture_start(&r, ctx);
-    ASSERT_OK(vm_shutdown(ctx, r.vm, NS_PER_S, &err), err);
+    ASSERT_OK(vm_stop(ctx, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT(facts.powered_off);
     ASSERT_EQ(facts.quits, 0);
@@ -405,7 +395,7 @@ TEST_VIRTUAL(shutdown_of_a_silent_guest_quits_the_vmm_after_the_grace)
 
     fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
-    ASSERT_OK(vm_shutdown(ctx, r.vm, NS_PER_S, &err), err);
+    ASSERT_OK(vm_stop(ctx, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.quits, 1);
     ASSERT_EQ(facts.terminated_ns, 0);
@@ -425,7 +415,7 @@ TEST_VIRTUAL(shutdown_kills_when_even_quit_hangs)
 
     fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
-    ASSERT_OK(vm_shutdown(&root, r.vm, NS_PER_S, &err), err);
+    ASSERT_OK(vm_stop(&root, r.vm, NS_PER_S, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.terminated_ns - before, NS_PER_S + VM_QUIT_LIMIT);
     ASSERT_EQ(r.exit.code, 0);
@@ -442,7 +432,7 @@ TEST_VIRTUAL(shutdown_goes_on_behind_a_client_that_left)
 
     struct ctx soon = ctx_with_timeout(ctx, NS_PER_MS);
 
-    ASSERT_FAIL(vm_shutdown(&soon, r.vm, NS_PER_S, &err), err, ERR_DEADLINE);
+    ASSERT_FAIL(vm_stop(&soon, r.vm, NS_PER_S, &err), err, ERR_DEADLINE);
     ASSERT_OK(vm_wait(ctx, r.vm, &x, &err), err);
     ASSERT_EQ(x.code, 0);
     fixture_finish(&r, ctx);
@@ -454,8 +444,8 @@ TEST_VIRTUAL(a_guest_that_powers_off_during_boot_is_no_clean_end)
                          .guest_opts = { .agent_hangs = true } };
     struct err err = ERR_INIT;
 
-    fixture_create(&r, ctx);
-    ASSERT_FAIL(vm_start(ctx, r.vm, &err), err, ERR_UNAVAILABLE);
+    fixture_build(&r, ctx);
+    ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
     ASSERT_EQ(r.exit.code, 255);
 }
@@ -469,7 +459,7 @@ TEST_VIRTUAL(a_log_that_never_ends_does_not_keep_the_vm)
 
     fixture_start(&r, ctx);
     before = loop_now(ctx->loop);
-    ASSERT_OK(vm_terminate(&root, r.vm, &err), err);
+    ASSERT_OK(fixture_kill(&r, &root, &err), err);
     ASSERT(loop_now(ctx->loop) - before <= VM_DRAIN_LIMIT + 100 * NS_PER_MS);
     fixture_finish(&r, ctx);
     ASSERT_OK(fiber_sleep(&root, 120 * NS_PER_S, &err), err); /* the fake's own end */

@@ -39,21 +39,21 @@ static void watch_main(void *arg)
     struct ctx root, ctx = vm_own_ctx(vm, &root);
     uint32_t code = 0;
 
-    if (vm->guest->ops->wait_process(&ctx, vm->guest, NULL, p->pid, GUEST_WAIT_FOREVER, &code,
-                                     &p->lost) < 0)
+    if (vm->p.guest->ops->wait_process(&ctx, vm->p.guest, NULL, p->pid, GUEST_WAIT_FOREVER, &code,
+                                       &p->lost) < 0)
         p->failed = true;
     p->code = code > EXIT_CODE_MAX ? EXIT_CODE_MAX : code;
     p->done = true;
     waitq_wake_all(&p->q);
     process_unref(p);
-    vm_call_end(vm);
+    vm_drop(vm);
 }
 
 static void process_start_watch(struct vm_process *p)
 {
     p->refs++;
-    p->vm->calls++;
-    fiber_go(p->vm->loop, watch_main, p, "vm.process %u", p->pid);
+    vm_hold(p->vm);
+    fiber_go(p->vm->o.loop, watch_main, p, "vm.process %u", p->pid);
 }
 
 int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_process **ret,
@@ -72,13 +72,14 @@ int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_p
         return err_set(err, ERR_INVALID, "exec: no command");
     if (e->terminal && e->want_stderr)
         return err_set(err, ERR_INVALID, "exec: a terminal has no separate stderr");
-    if (vm_call_begin(vm, "exec", err) < 0)
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "exec", err);
+
+    if (!in)
         return -1;
     if (vm_await_clock(ctx, vm, err) < 0 ||
-        vm->guest->ops->exec(ctx, vm->guest, &g, &process, err) < 0) {
-        vm_call_end(vm);
+        in->guest->ops->exec(ctx, in->guest, &g, &process, err) < 0)
         return err_wrap(err, "exec %s in the VM", e->argv[0]);
-    }
 
     struct vm_process *p = mem_new(struct vm_process);
 
@@ -90,11 +91,10 @@ int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_p
     if (e->terminal && (e->rows || e->cols)) {
         struct err lost = ERR_INIT;
 
-        if (vm->guest->ops->resize_console(ctx, vm->guest, NULL, p->pid, e->rows, e->cols, &lost) <
+        if (in->guest->ops->resize_console(ctx, in->guest, NULL, p->pid, e->rows, e->cols, &lost) <
             0)
             log_warn(ctx, "the terminal keeps its default size", F_U("pid", p->pid), F_ERR(&lost));
     }
-    vm_call_end(vm);
     *ret = p;
     return 0;
 }
@@ -125,36 +125,35 @@ int vm_process_wait(struct ctx *ctx, struct vm_process *p, uint32_t *ret_code, s
 }
 
 /* Around a call that names the process. */
-static int process_begin(struct vm_process *p, const char *what, struct err *err)
+static const struct vm_parts *process_enter(struct vm_process *p, const char *what, struct err *err)
 {
-    if (p->done)
-        return err_set(err, ERR_NOT_FOUND, "%s: process %u has ended", what, p->pid);
-    return vm_call_begin(p->vm, what, err);
+    if (!p->done)
+        return vm_enter(p->vm, what, err);
+    err_set(err, ERR_NOT_FOUND, "%s: process %u has ended", what, p->pid);
+    return NULL;
 }
 
 int vm_process_signal(struct ctx *ctx, struct vm_process *p, int signo, struct err *err)
 {
-    struct vm *vm = p->vm;
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = process_enter(p, "signal", err);
 
-    if (process_begin(p, "signal", err) < 0)
+    if (!in)
         return -1;
-    r = vm->guest->ops->signal_process(ctx, vm->guest, NULL, p->pid, signo, err);
-    vm_call_end(vm);
-    return r < 0 ? err_wrap(err, "signal %d to process %u", signo, p->pid) : 0;
+    if (in->guest->ops->signal_process(ctx, in->guest, NULL, p->pid, signo, err) < 0)
+        return err_wrap(err, "signal %d to process %u", signo, p->pid);
+    return 0;
 }
 
 int vm_process_resize(struct ctx *ctx, struct vm_process *p, uint16_t rows, uint16_t cols,
                       struct err *err)
 {
-    struct vm *vm = p->vm;
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = process_enter(p, "resize", err);
 
-    if (process_begin(p, "resize", err) < 0)
+    if (!in)
         return -1;
-    r = vm->guest->ops->resize_console(ctx, vm->guest, NULL, p->pid, rows, cols, err);
-    vm_call_end(vm);
-    return r < 0 ? err_wrap(err, "resize the terminal of process %u", p->pid) : 0;
+    if (in->guest->ops->resize_console(ctx, in->guest, NULL, p->pid, rows, cols, err) < 0)
+        return err_wrap(err, "resize the terminal of process %u", p->pid);
+    return 0;
 }
 
 void vm_process_free(struct vm_process *p)
@@ -169,28 +168,22 @@ void vm_process_free(struct vm_process *p)
 int vm_dump_stacks(struct ctx *ctx, struct vm *vm, char **ret_text, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, VM_STACKS_LIMIT);
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "dump stacks", err);
 
-    if (vm_call_begin(vm, "dump stacks", err) < 0)
+    if (!in)
         return -1;
-    if (!vm->guest->ops->caps(vm->guest)->dump_stacks)
-        r = err_set(err, ERR_UNIMPLEMENTED, "the guest cannot dump its stacks");
-    else
-        r = vm->guest->ops->dump_stacks(&limited, vm->guest, ret_text, err);
-    vm_call_end(vm);
-    return r;
+    if (!in->guest->ops->caps(in->guest)->dump_stacks)
+        return err_set(err, ERR_UNIMPLEMENTED, "the guest cannot dump its stacks");
+    return in->guest->ops->dump_stacks(&limited, in->guest, ret_text, err);
 }
 
 int vm_stats(struct ctx *ctx, struct vm *vm, struct vmm_stats *ret, struct err *err)
 {
-    int r;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "give statistics", err);
 
-    if (vm_call_begin(vm, "give statistics", err) < 0)
+    if (!in)
         return -1;
-    if (!vm->vmm->ops->stats)
-        r = err_set(err, ERR_UNIMPLEMENTED, "this backend has no statistics");
-    else
-        r = vm->vmm->ops->stats(ctx, vm->vmm, ret, err);
-    vm_call_end(vm);
-    return r;
+    if (!in->vmm->ops->stats)
+        return err_set(err, ERR_UNIMPLEMENTED, "this backend has no statistics");
+    return in->vmm->ops->stats(ctx, in->vmm, ret, err);
 }

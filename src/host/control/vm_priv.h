@@ -1,26 +1,39 @@
-/* vm_priv.h - the inside of the VM controller, for vm*.c and its test. */
+/* vm_priv.h - the inside of the VM controller, for vm*.c and its tests. */
 #pragma once
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fiber.h"
+#include "base/fsm.h"
 #include "base/gate.h"
+#include "base/timeline.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
 #include <stdint.h>
 
+struct scratch;
+struct turn;
+
 /* Every wait of this controller that no caller bounds has its limit here. */
 #define VM_START_LIMIT (120 * NS_PER_S) /* from the first listener to the negotiated bridge */
 #define VM_CLOCK_LIMIT (5 * NS_PER_S)
-#define VM_CLOCK_GOOD (25 * NS_PER_MS) /* there and back */
+#define VM_CLOCK_STEP_LIMIT (10 * NS_PER_S) /* to pass on that the host's clock was set */
+#define VM_CLOCK_QUICK (25 * NS_PER_MS)     /* there and back */
 #define VM_CLOCK_TRIES 8
-#define VM_WHY_LIMIT NS_PER_S          /* how the VMM ended, after its guest was lost */
-#define VM_KILL_LIMIT (10 * NS_PER_S)  /* until a killed VMM is gone */
-#define VM_DRAIN_LIMIT NS_PER_S        /* the guest's last log lines */
-#define VM_QUIET_LIMIT (10 * NS_PER_S) /* until those who were woken have left */
-#define VM_QUIT_LIMIT (5 * NS_PER_S)   /* shutdown: the VMM's own orderly end */
+#define VM_TURN_HOLD (30 * NS_PER_S)    /* at most, for a container to start */
+#define VM_TURN_WORTH NS_PER_MS         /* less is not worth showing */
+#define VM_WHY_LIMIT NS_PER_S           /* how the VMM ended, after its guest was lost */
+#define VM_LOST_LIMIT (50 * NS_PER_MS)  /* the same, when exits wait to be published */
+#define VM_KILL_LIMIT (10 * NS_PER_S)   /* until a killed VMM has ended */
+#define VM_DRAIN_LIMIT NS_PER_S         /* the guest's last log lines */
+#define VM_QUIET_LIMIT (10 * NS_PER_S)  /* until those who were woken have left */
+#define VM_QUIT_LIMIT (5 * NS_PER_S)    /* stop: the VMM's own orderly end */
+#define VM_CLOSE_LIMIT (120 * NS_PER_S) /* until it is Gone and its fibers have ended */
+#define VM_DRIVERS_LIMIT (15 * NS_PER_S)
+#define VM_CGROUP_TRIES 8
+#define VM_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
 #define VM_STACKS_LIMIT (5 * NS_PER_S)
-#define VM_LAST_WORDS 2048 /* bytes of its console, told when it ends unasked */
+#define VM_LAST_WORDS 2048 /* bytes of its console, logged when it ends by itself */
 #define VM_RELEASE_TRIES 6
 #define VM_RELEASE_LIMIT (5 * NS_PER_S)    /* for one try */
 #define VM_RELEASE_PAUSE (100 * NS_PER_MS) /* before the second; doubles */
@@ -30,50 +43,51 @@
      (VM_RELEASE_PAUSE << VM_RELEASE_TRIES))
 
 enum vm_event {
-    VM_EV_CREATED,
-    VM_EV_CREATE_FAILED,
-    VM_EV_STARTED,
-    VM_EV_START_FAILED,
-    VM_EV_RELEASED,       /* gone, and all it owned is taken back */
-    VM_EV_RELEASE_FAILED, /* gone or not, something could not be taken back */
+    VM_EV_PREPARED,
+    VM_EV_BOOT,
+    VM_EV_UP,
+    VM_EV_STOP,           /* somebody wants it to end */
+    VM_EV_ENDED,          /* the VMM, or there is none */
+    VM_EV_RELEASED,       /* all that the backend owned is cleaned up */
+    VM_EV_RELEASE_FAILED, /* something is not; vm_kill tries again */
     VM_EV_COUNT
 };
 
+/* Who wants it to end, and how. It only rises. */
+enum vm_end {
+    VM_END_NONE,
+    VM_END_FAILED,  /* it cannot be of use: its boot failed, its guest is lost */
+    VM_END_ORDERLY, /* vm_stop */
+    VM_END_KILL,    /* vm_kill */
+    VM_END_UNUSED,  /* vm_close: after this there is nobody to ask */
+};
+
 struct vm {
-    struct loop *loop;
-    struct vmm *vmm;     /* owned */
-    struct guest *guest; /* owned */
-    char *id;            /* the document's; NULL before create */
+    struct vm_parts p; /* first: vm_leave */
+    struct vm_opts o;  /* loop only, unless it is a pod's */
+    unsigned refs;
+    char *id; /* the document's; NULL before vm_start */
     struct gate gate;
     enum vm_state state;
-    struct cancel *op; /* the changing operation inside the gate, on its stack; NULL if none */
+    struct waitq changed; /* woken with everything that is waited for */
+    struct cancel *op;    /* of the start inside the gate, on its stack; NULL if none */
+    size_t calls;         /* fibers inside the VM or its guest */
 
-    /* What is known about the end. */
-    bool asked;   /* a client wanted it to end, and nothing had gone wrong before */
-    bool failed;  /* create or start failed by itself; why is in failure */
-    bool killed;  /* no way back */
-    bool started; /* the backend was told to start */
-    bool gone;    /* the VMM has ended */
-    bool ran;     /* was Running once */
-    char failure[256];
+    /* The end. */
+    enum vm_end end;
+    char failure[256];  /* why, of VM_END_FAILED */
+    struct cancel life; /* fired when it is killed or has ended */
     struct vmm_exit vmm_exit;
-    struct cancel kill;  /* fired with killed */
-    struct waitq gone_q; /* woken with gone */
-
-    /* The reaper: the one fiber that sees the VM to its end. */
-    enum { REAP_IDLE, REAP_WATCHING, REAP_DONE, REAP_FAILED } reap;
-    struct waitq reap_q;    /* woken with REAP_DONE and REAP_FAILED */
-    struct err reap_err;    /* of the last round that failed */
+    uint64_t grace_ns;
+    bool reaping;           /* the one fiber that sees it to its end is at work */
     unsigned reap_failures; /* rounds */
+    struct err reap_err;    /* of the last of them */
     struct vm_exit exit;
 
-    size_t calls; /* fibers inside the VM or its guest on our behalf */
-    struct waitq calls_q;
-    struct latch clock_set; /* or given up: whoever runs a program waits for it */
+    /* Clocks. */
+    struct latch clock_set; /* or given up: before that no program runs */
     bool clock_checked;     /* or under way */
     struct vm_clock clock;
-    bool shutting_down;
-    uint64_t grace_ns;
 
     enum vm_stage stage;
     uint64_t started_wall_ns;
@@ -81,15 +95,32 @@ struct vm {
     void *on_stage_arg;
     void (*on_exit)(void *arg, const struct vm_exit *e);
     void *on_exit_arg;
+
+    /* Of a pod's VM. */
+    struct group fibers;      /* that use it */
+    struct err boot_err;      /* why it is of no use */
+    struct latch ready;       /* booted, the scratch disk is there */
+    struct timeline timeline; /* unless the VMM has one */
+    struct scratch *scratch;
+    struct latch scratch_made; /* or scratch_err is set */
+    struct err scratch_err;
+    bool memory_unsure, cpus_unsure; /* a change failed half-way: the VM may have another size */
+    struct gate size_gate;
+    struct turn *turn; /* to start; until a container has */
+    struct latch first_start;
 };
 
 /* A background fiber's ctx: nobody's cancel, the VM's identifier. */
 struct ctx vm_own_ctx(const struct vm *vm, struct ctx *root);
-/* Marks the VM dying, kills it, wakes all who wait on it. Repeatable. Never waits. */
-void vm_kill(struct vm *vm, const char *why);
-/* The first failure is the one that is told. */
+/* Marks the VM dying, kills it, wakes all who wait for it. Repeatable. Never waits. */
+void vm_end_now(struct vm *vm, enum vm_end end, const char *why);
+/* It has failed by itself: the first failure is the one that is reported. */
 void vm_note_failure(struct vm *vm, const struct err *err);
-/* Starts the reaper unless it runs. */
+/* Starts the reaper unless it is at work. */
 void vm_reap(struct vm *vm);
-/* One round of taking back, with its repetitions. */
-int vm_release(struct ctx *ctx, struct vm *vm, struct err *err);
+/* For a fiber that outlasts its caller's vm_enter. */
+void vm_hold(struct vm *vm);
+void vm_drop(struct vm *vm);
+/* vm_clock.c: a clone's clock is set; that of a pod's VM follows the host's from now on. */
+void vm_set_clock(struct vm *vm);
+void vm_follow_clock(struct vm *vm);

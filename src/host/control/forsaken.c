@@ -1,75 +1,19 @@
-/* registry_note.c - the shim's notes beside its VM's ledger (run_note.h): what it has, and what
- * containerd has given up. */
+/* forsaken.c - containers that containerd has given up, by the notes that `delete` leaves beside
+ * the VM's ledger (run_note.h): the shim kills and deletes them. */
 #include "base/log.h"
 #include "host/control/registry_priv.h"
 #include "host/control/run_note.h"
 #include "host/control/sandbox_priv.h"
 #include "host/ledger/ledger.h"
 #include <stdlib.h>
-#include <unistd.h>
 
 #define RETRY_PAUSE (10 * NS_PER_S)
 #define RETRIES_MAX 6
 
-static int write_note(struct box *b, struct err *err)
+/* While there is a note. */
+static const char *run_dir(const struct registry *r)
 {
-    struct registry *r = b->r;
-    AUTO_FREE char *self = ledger_process_name(getpid());
-    AUTO(run_note_release)
-    struct run_note n = { .address = str_dup(r->o.address),
-                          .version = str_dup(LCOW_VERSION),
-                          .pid = getpid(),
-                          .process = str_dup(self ? self : ""),
-                          .home = str_dup(r->o.bundle ? r->o.bundle : "") };
-
-    LIST_EACH (&r->containers, pos) {
-        const struct container *c = LIST_ENTRY(pos, struct container, node);
-
-        if (c->anchor_name)
-            run_note_add(&n, (struct run_member){ str_dup(c->id), str_dup(c->bundle),
-                                                  str_dup(c->anchor_name), c->hidden });
-    }
-    return run_note_write(ledger_dir(b->ledger), &n, err);
-}
-
-int box_write_note(struct box *b, struct err *err)
-{
-    AUTO_FREE char *path = run_note_path(ledger_dir(b->ledger));
-
-    if (!b->r->o.address)
-        return 0;
-    if (ledger_note(b->ledger, LEDGER_FILE, path, &b->note, err) < 0)
-        return -1;
-    return write_note(b, err);
-}
-
-void box_update_note(struct box *b)
-{
-    struct err err = ERR_INIT;
-
-    if (b && b->note && write_note(b, &err) < 0)
-        log_warn(NULL, "the list of containers for `delete` and lcow(1) is out of date",
-                 F_ERR(&err));
-}
-
-static void drop_forsaken(void *arg, const char *id, const char *anchor)
-{
-    (void)anchor;
-    run_unforsake(arg, id);
-}
-
-int box_drop_note(struct box *b, struct err *err)
-{
-    AUTO_FREE char *path = run_note_path(ledger_dir(b->ledger)),
-                   *dir = str_dup(ledger_dir(b->ledger));
-    uint64_t id = b->note;
-
-    if (!id)
-        return 0;
-    b->note = 0;
-    run_each_forsaken(dir, drop_forsaken, dir);
-    (void)unlink(path); /* gone already is as good */
-    return ledger_forget(b->ledger, id, err);
+    return ledger_dir(vm_parts(r->vm)->ledger);
 }
 
 void container_note_anchor(struct container *c)
@@ -80,10 +24,8 @@ void container_note_anchor(struct container *c)
     c->anchor_name = ledger_process_name((pid_t)c->pid);
     if (!c->anchor_name)
         c->anchor_name = str_dup("");
-    box_update_note(c->r->box);
+    registry_update_note(c->r);
 }
-
-/* --- containers that containerd has given up --- */
 
 /* A pod's first container stays until the pod's other containers have gone: containerd may
  * still ask for those, also if they have ended. */
@@ -140,10 +82,11 @@ static void forsaken_main(void *arg)
                       F_ERR(&err));
             break;
         }
-        (void)waitq_wait(waits ? &ctx : &pause, &r->box_q, "to delete a forsaken container", &err);
+        (void)waitq_wait(waits ? &ctx : &pause, &r->changed, "to delete a forsaken container",
+                         &err);
     }
-    if (!c->listed && r->box && r->box->ledger)
-        run_unforsake(ledger_dir(r->box->ledger), c->id);
+    if (!c->listed && r->note)
+        run_unforsake(run_dir(r), c->id);
     if (r->o.on_forsaken)
         r->o.on_forsaken(r->o.arg);
 }
@@ -165,7 +108,7 @@ static void forsake(void *arg, const char *id, const char *anchor)
     struct container *c = find_any(r, id);
 
     if (!c || (anchor[0] && c->anchor_name && !str_eq(anchor, c->anchor_name))) {
-        run_unforsake(ledger_dir(r->box->ledger), id); /* it went before we read the note */
+        run_unforsake(run_dir(r), id); /* it went before we read the note */
         return;
     }
     if (c->forsaken)
@@ -179,8 +122,8 @@ static void forsake(void *arg, const char *id, const char *anchor)
 
 void registry_obey(struct registry *r)
 {
-    if (r->box && r->box->ledger && r->box->note && !r->closing)
-        run_each_forsaken(ledger_dir(r->box->ledger), forsake, r);
+    if (r->note && !r->closing)
+        run_each_forsaken(run_dir(r), forsake, r);
 }
 
 bool registry_is_forsaken(struct registry *r, const char *id)

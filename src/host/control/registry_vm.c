@@ -1,0 +1,164 @@
+/* registry_vm.c - the registry's VM: made with its first container, closed with its last one, and
+ * the note beside its ledger that says what is in it (run_note.h). */
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/control/registry_priv.h"
+#include "host/control/run_note.h"
+#include "host/ledger/ledger.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+/* --- the note --- */
+
+static int write_note(struct registry *r, struct ledger *ledger, struct err *err)
+{
+    AUTO_FREE char *self = ledger_process_name(getpid());
+    AUTO(run_note_release)
+    struct run_note n = { .address = str_dup(r->o.address),
+                          .version = str_dup(LCOW_VERSION),
+                          .pid = getpid(),
+                          .process = str_dup(self ? self : ""),
+                          .home = str_dup(r->o.bundle ? r->o.bundle : "") };
+
+    LIST_EACH (&r->containers, pos) {
+        const struct container *c = LIST_ENTRY(pos, struct container, node);
+
+        if (c->anchor_name)
+            run_note_add(&n, (struct run_member){ str_dup(c->id), str_dup(c->bundle),
+                                                  str_dup(c->anchor_name), c->hidden });
+    }
+    return run_note_write(ledger_dir(ledger), &n, err);
+}
+
+void registry_update_note(struct registry *r)
+{
+    struct err err = ERR_INIT;
+
+    if (r->note && write_note(r, vm_parts(r->vm)->ledger, &err) < 0)
+        log_warn(NULL, "the list of containers for `delete` and lcow(1) is out of date",
+                 F_ERR(&err));
+}
+
+static int note_begin(void *arg, struct ledger *ledger, struct err *err)
+{
+    struct registry *r = arg;
+    AUTO_FREE char *path = run_note_path(ledger_dir(ledger));
+
+    if (!r->o.address)
+        return 0;
+    if (ledger_note(ledger, LEDGER_FILE, path, &r->note, err) < 0)
+        return -1;
+    return write_note(r, ledger, err);
+}
+
+static void drop_forsaken(void *arg, const char *id, const char *anchor)
+{
+    (void)anchor;
+    run_unforsake(arg, id);
+}
+
+static int note_end(void *arg, struct ledger *ledger, struct err *err)
+{
+    struct registry *r = arg;
+    AUTO_FREE char *path = run_note_path(ledger_dir(ledger)), *dir = str_dup(ledger_dir(ledger));
+    uint64_t id = r->note;
+
+    if (!id)
+        return 0;
+    r->note = 0;
+    run_each_forsaken(dir, drop_forsaken, dir);
+    (void)unlink(path); /* gone already is as good */
+    return ledger_forget(ledger, id, err);
+}
+
+/* --- the VM --- */
+
+void registry_drop_vm(struct registry *r)
+{
+    if (r->vm && r->n_containers == 0)
+        vm_close(r->vm);
+}
+
+static void want_template(void *arg, uint32_t memory_mib)
+{
+    struct registry *r = arg;
+
+    if (r->o.want_template)
+        r->o.want_template(r->o.arg, memory_mib);
+}
+
+static void vm_changed(void *arg)
+{
+    struct registry *r = arg;
+
+    waitq_wake_all(&r->changed);
+}
+
+static void vm_ended(void *arg, bool killed)
+{
+    struct registry *r = arg;
+
+    /* Those that nobody watches yet; the others' watchers know by themselves. */
+    LIST_EACH (&r->containers, pos)
+        container_vm_died(LIST_ENTRY(pos, struct container, node), killed);
+    waitq_wake_all(&r->changed);
+}
+
+static void vm_closed(void *arg)
+{
+    struct registry *r = arg;
+
+    volumes_release(r);
+    r->vm = NULL;
+    r->note = 0;
+    waitq_wake_all(&r->changed);
+}
+
+static void open_vm(struct registry *r, const struct spec *spec, const struct sizing *size,
+                    const struct annotations *options)
+{
+    struct vm_opts o = { .loop = r->o.loop,
+                         .vmm = r->o.make_vmm(r->o.arg),
+                         .config = r->o.config,
+                         .ns = r->ns,
+                         .id = r->id,
+                         .size = *size,
+                         .least = { options->memory_mib, options->cpus },
+                         .cgroup_path = spec_cgroups_path(spec),
+                         .encrypted_scratch = options->encrypted_scratch,
+                         .home = r->o.home,
+                         .drivers = &r->drivers,
+                         .on_ledger = note_begin,
+                         .on_change = vm_changed,
+                         .on_ended = vm_ended,
+                         .on_close = note_end,
+                         .on_closed = vm_closed,
+                         .want_template = want_template,
+                         .arg = r };
+
+    o.guest = r->o.make_guest(r->o.arg, o.vmm);
+    o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
+    r->vm = vm_open(&o);
+}
+
+int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
+                     const struct annotations *options, struct err *err)
+{
+    struct sizing size;
+
+    if (sizing_of(r->o.config, spec, options, &size, err) < 0)
+        return -1;
+    while (r->vm && vm_is_closing(r->vm) && !r->closing)
+        if (waitq_wait(ctx, &r->changed, "the last VM to end", err) < 0)
+            return -1;
+    if (r->closing)
+        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+    if (!r->vm)
+        open_vm(r, spec, &size, options);
+    else if (options->encrypted_scratch && !vm_parts(r->vm)->encrypted_scratch)
+        return err_set(err, ERR_STATE,
+                       "an encrypted scratch disk is asked for, and the VM runs with one that is "
+                       "not: the pod's first container (its sandbox) must ask for it");
+    return vm_need_prepared(ctx, r->vm, err);
+}

@@ -1,0 +1,430 @@
+/* vm_boot.c - how a VM begins. That of a pod is booted by one fiber, another makes the scratch disk
+ * meanwhile; containers prepare what they need on the host at the same time, and wait only for what
+ * they are about to use:
+ *
+ *     ledger, cgroup ─┬─ VMM … kernel … agent ─┬─ scratch attached ── ready
+ *                     ├─ scratch file ─────────┘
+ *                     └─ containers: anchor, stdio, root file system ── shares ── layers …
+ */
+#include "base/fd.h"
+#include "base/json.h"
+#include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
+#include "host/bridge/guest.h"
+#include "host/config/config.h"
+#include "host/control/vm_priv.h"
+#include "host/device/plan9.h"
+#include "host/device/scsi.h"
+#include "host/device/vpci.h"
+#include "host/files/scratch.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/oom.h"
+#include "host/jail/turn.h"
+#include "host/ledger/ledger.h"
+#include <sys/sysinfo.h>
+#include <unistd.h>
+
+#define MANIFEST_MAX_BYTES (1u << 20)
+#define BOOT_CONTROLLERS 1 /* others come when they are needed */
+
+/* --- to the negotiated bridge --- */
+
+static int create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
+{
+    int span = vm_span_begin(vm, "create");
+    int r = vm->p.vmm->ops->create(ctx, vm->p.vmm, doc, err);
+
+    vm_span_end(vm, span);
+    return r < 0 ? err_wrap(err, "create the VM") : 0;
+}
+
+static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    int span, r;
+
+    if (vm->p.guest->ops->prepare(ctx, vm->p.guest, err) < 0)
+        return err_wrap(err, "open the guest's ports");
+    span = vm_span_begin(vm, "start VMM");
+    r = vm->p.vmm->ops->start(ctx, vm->p.vmm, err);
+    vm_span_end(vm, span);
+    if (r < 0)
+        return err_wrap(err, "start the VMM");
+    vm->started_wall_ns = loop_wall(vm->o.loop);
+    vm_reap(vm);
+    vm->p.vmm->on_stage(vm, VM_STAGE_SPAWNED);
+    return 0;
+}
+
+static int connect_agent(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    int span = vm_span_begin(vm, "wait for agent");
+    int r = vm->p.guest->ops->connect(ctx, vm->p.guest, err);
+
+    vm_span_end(vm, span);
+    if (r < 0)
+        return err_wrap(err, "connect to the agent");
+    vm_set_clock(vm);
+    return 0;
+}
+
+/* The link to the guest breaks when the VMM ends, and that is noticed first. */
+static void await_reason(struct vm *vm, const struct err *err)
+{
+    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_WHY_LIMIT);
+    struct err ignored = ERR_INIT;
+    bool killed;
+
+    if (err->code == ERR_UNAVAILABLE && !vm->life.fired && vm->reaping)
+        (void)vm_wait_ended(&limited, vm, &killed, &ignored);
+}
+
+static int start_failed(struct vm *vm, struct err *err)
+{
+    await_reason(vm, err);
+    if (vm->state == VM_ENDED && vm->vmm_exit.why[0])
+        err_set(err, ERR_UNAVAILABLE, "the VMM ended: %s", vm->vmm_exit.why);
+    else if (vm->end > VM_END_FAILED)
+        err_set(err, ERR_UNAVAILABLE, "the VM was terminated");
+    if (vm->stage == VM_STAGE_NONE)
+        err_wrap(err, "boot stopped before the VMM ran");
+    else
+        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->stage));
+    vm_note_failure(vm, err);
+    return -1;
+}
+
+int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&vm->gate, ctx, "vm.start", err);
+    struct cancel cancel;
+    int r;
+
+    if (!held)
+        return -1;
+    if (vm->state == VM_RUNNING)
+        return 0;
+    if (vm->state > VM_RUNNING)
+        return err_set(err, ERR_UNAVAILABLE, "start the VM: it is %s", vm_state_name(vm->state));
+    if (vm->state == VM_NEW) /* with nothing but what the backend makes */
+        fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
+    fsm_step(&vm_fsm, &vm->state, VM_EV_BOOT);
+    vm->id = str_dup(doc->id);
+    cancel_init(&cancel, ctx->cancel);
+    vm->op = &cancel;
+
+    struct ctx limited = ctx_with_timeout(ctx, VM_START_LIMIT),
+               inner = ctx_with_cancel(&limited, &cancel);
+
+    r = create(&inner, vm, doc, err) < 0 || start_vmm(&inner, vm, err) < 0 ||
+                connect_agent(&inner, vm, err) < 0
+            ? -1
+            : 0;
+    if (r == 0 && vm->life.fired)
+        r = err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
+    if (r < 0)
+        r = start_failed(vm, err);
+    vm->op = NULL;
+    cancel_release(&cancel);
+    if (r < 0) {
+        vm_end_now(vm, VM_END_FAILED, "its start failed");
+        return -1;
+    }
+    fsm_step(&vm_fsm, &vm->state, VM_EV_UP);
+    log_info(ctx, "vm started", F_STR("uvm-id", vm->id));
+    return 0;
+}
+
+/* --- the scratch disk --- */
+
+static void scratch_main(void *arg)
+{
+    struct vm *vm = arg;
+    const struct config *c = vm->o.config;
+    const struct scratch_opts opts = { .dir = c->scratch_dir,
+                                       .ns = vm->o.ns,
+                                       .id = vm->o.id,
+                                       .size_mib = c->scratch_mib,
+                                       .free_mib = c->scratch_free_mib,
+                                       .ledger = vm->p.ledger };
+    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life);
+    struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
+    int span = vm_span_begin(vm, "make scratch");
+
+    if (scratch_make(&limited, &opts, &vm->scratch, &vm->scratch_err) < 0)
+        err_wrap(&vm->scratch_err, "scratch disk of the VM");
+    vm_span_end(vm, span);
+    latch_set(&vm->scratch_made);
+}
+
+static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    /* With a key of the guest's own what the host has formatted means nothing. */
+    const struct scsi_mount mount = { .filesystem = "ext4",
+                                      .encrypted = vm->o.encrypted_scratch,
+                                      .ensure_filesystem = vm->o.encrypted_scratch };
+    uint64_t id;
+
+    if (latch_wait(ctx, &vm->scratch_made, "the scratch disk to be made", err) < 0)
+        return -1;
+    if (vm->scratch_err.code != ERR_NONE) {
+        *err = vm->scratch_err;
+        return -1;
+    }
+
+    const struct scsi_disk disk = { .host_path = "(scratch)",
+                                    .fd = scratch_fd(vm->scratch),
+                                    .first = true };
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "attach the scratch disk", err);
+
+    if (!in)
+        return -1;
+
+    int span = vm_span_begin(vm, "attach scratch");
+    int r = scsi_reserve(ctx, in->scsi, &disk, &mount, &id, err);
+
+    if (r == 0)
+        r = scsi_map(ctx, in->scsi, id, &vm->p.scratch_path, err);
+    vm_span_end(vm, span);
+    return r < 0 ? err_wrap(err, "attach the scratch disk") : 0;
+}
+
+/* --- turns --- */
+
+/* Twenty VMs that boot at once on two processors are all too late; in turns none is. Not to get one
+ * is no reason to fail: it may be held by a shim that hangs. */
+static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    const struct config *c = vm->o.config;
+    AUTO_FREE char *path = str_format("%s/starts", c->run_root);
+    unsigned n = c->parallel_starts ? c->parallel_starts : 2 * (unsigned)get_nprocs();
+    struct ctx life = ctx_with_cancel(ctx, &vm->life),
+               limited = ctx_with_timeout(&life, VM_TURN_LIMIT);
+    uint64_t began = loop_now(ctx->loop);
+    int r = turn_take(&limited, path, n, &vm->turn, err);
+
+    if (loop_now(ctx->loop) - began > VM_TURN_WORTH)
+        timeline_add(vm->p.vmm->timeline, TRACK_HOST, "wait for a turn", began,
+                     loop_now(ctx->loop));
+    if (r < 0 && ctx_check(&life, err) == 0) {
+        log_warn(ctx, "no turn to start, going on without", F_ERR(err));
+        err_clear(err);
+        r = 0;
+    }
+    return r;
+}
+
+/* Running is not yet through: the first container is as much work for the processors as the boot
+ * was. If those who wait came in now, all would be half-way at the same time. */
+static void turn_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, own = vm_own_ctx(vm, &root), life = ctx_with_cancel(&own, &vm->life),
+                     ctx = ctx_with_timeout(&life, VM_TURN_HOLD);
+    struct err ignored = ERR_INIT;
+
+    (void)latch_wait(&ctx, &vm->first_start, "a container to start", &ignored);
+    turn_give(TAKE_PTR(vm->turn));
+}
+
+/* --- a pod's VM --- */
+
+static int join_cgroup(void *arg, int pid, struct err *err)
+{
+    struct vm *vm = arg;
+    struct ctx root, ctx = vm_own_ctx(vm, &root);
+
+    if (vm->p.cgroup && cgroup_join(vm->p.cgroup, pid, err) < 0)
+        return -1;
+    return vm->o.set_oom_score_adj ? oom_score_adj_set(&ctx, pid, vm->o.oom_score_adj, err) : 0;
+}
+
+/* A guest that is lost while nobody calls it: nothing in there can be reached any more. */
+static void lost_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct err err = ERR_INIT;
+
+    (void)vm->p.guest->ops->wait_closed(&ctx, vm->p.guest, &err); /* without a limit: no failure */
+    if (vm->state == VM_RUNNING)                                  /* else that is why */
+        (void)vm_lost(vm);
+}
+
+static void log_start(struct ctx *ctx, struct vm *vm)
+{
+    struct vmm_info info;
+
+    vm_info(vm, &info);
+    if (info.cold_why[0])
+        log_info(ctx, "no clone but a cold start", F_STR("reason", info.cold_why));
+    if (info.want_template)
+        vm->o.want_template(vm->o.arg, vm->p.size.memory_mib);
+}
+
+static int boot_document(struct ctx *ctx, struct vm *vm, const char *run_dir, struct err *err)
+{
+    const struct config *c = vm->o.config;
+    const struct sizing *size = &vm->p.size;
+    AUTO_FREE char *id = str_format("%s@vm", vm->o.id);
+    AUTO_FREE char *kernel = str_format("%s/vmlinux", c->image_dir);
+    AUTO_FREE char *initrd = str_format("%s/initrd.cpio", c->image_dir);
+    const struct vm_doc doc = {
+        .id = id,
+        .run_dir = run_dir,
+        .vmm_path = c->qemu,
+        .kernel = kernel,
+        .initrd = initrd,
+        .memory_mib = size->memory_mib,
+        .cpus = size->cpus,
+        .max_memory_mib = c->max_memory_mib,
+        .max_cpus = c->max_cpus > size->cpus ? c->max_cpus : size->cpus,
+        .accel = VM_ACCEL_AUTO,
+        .allow_emulation = c->allow_emulation,
+        .nested = c->nested_virtualization,
+        .code_cache_mib = c->emulation_cache_mib,
+        .uid_base = c->vm_uid_base,
+        .uid_count = c->vm_uid_count,
+        .scsi_controllers = BOOT_CONTROLLERS,
+        .pci_ports = config_pci_ports(c),
+        .disk_mib = c->scratch_mib, /* in the scratch disk's place */
+        .agent_log_level = log_level_name(c->log_level),
+        .template_dir = c->use_template ? c->template_dir : NULL,
+        .ledger = vm->p.ledger,
+        .on_pid = join_cgroup,
+        .on_pid_arg = vm,
+    };
+
+    return vm_start(ctx, vm, &doc, err);
+}
+
+static void changed(struct vm *vm)
+{
+    waitq_wake_all(&vm->changed);
+    vm->o.on_change(vm->o.arg);
+}
+
+/* From here on time is limited. */
+static int boot_in_time(struct ctx *ctx, struct vm *vm, const char *run_dir, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, vm->o.config->boot_timeout_s * NS_PER_S);
+    struct vm_parts *p = &vm->p;
+
+    if (boot_document(&limited, vm, run_dir, err) < 0)
+        return -1;
+    log_start(&limited, vm);
+    p->scsi = scsi_new(p->vmm, p->guest, SCSI_CONTROLLERS_MAX);
+    scsi_keep_first(p->scsi); /* a container's images may be there before the scratch disk is */
+    p->plan9 = plan9_new(p->vmm, p->guest);
+    p->vpci = vpci_new(p->vmm, p->guest);
+    group_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
+    vm_follow_clock(vm);
+    changed(vm);
+    return attach_scratch(&limited, vm, err);
+}
+
+static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    AUTO_FREE char *run_dir = str_format("%s/%s/%s", vm->o.config->run_root, vm->o.ns, vm->o.id);
+    struct vm_parts *p = &vm->p;
+
+    if (ledger_create(run_dir, &p->ledger, err) < 0 ||
+        vm->o.on_ledger(vm->o.arg, p->ledger, err) < 0)
+        return -1;
+    if (cgroup_make(p->cgroup_path, p->ledger, &p->cgroup, err) < 0)
+        return err_wrap(err, "cgroup of the VM");
+    if (vm->o.home && p->cgroup && cgroup_join(p->cgroup, getpid(), err) < 0)
+        return err_wrap(err, "shim_cgroup = pod");
+    if (vm->state != VM_NEW)
+        return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+    fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
+    changed(vm);
+    group_go(&vm->fibers, vm->o.loop, scratch_main, vm, "vm.scratch %s", vm->o.id);
+    return take_turn(ctx, vm, err) < 0 ? -1 : boot_in_time(ctx, vm, run_dir, err);
+}
+
+static void boot_main(void *arg)
+{
+    struct vm *vm = arg;
+    struct ctx root, ctx = vm_own_ctx(vm, &root);
+
+    if (boot(&ctx, vm, &vm->boot_err) == 0 && vm->state == VM_RUNNING) {
+        latch_set(&vm->ready);
+        group_go(&vm->fibers, vm->o.loop, turn_main, vm, "vm.turn %s", vm->o.id);
+    } else {
+        if (vm->boot_err.code == ERR_NONE)
+            err_set(&vm->boot_err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+        turn_give(TAKE_PTR(vm->turn));
+        vm_end_now(vm, VM_END_FAILED, "the VM did not boot");
+    }
+    changed(vm);
+}
+
+/* The administrator's file, as the kernel itself. */
+static char *kernel_of(const char *image_dir)
+{
+    AUTO_FREE char *path = str_format("%s/manifest.json", image_dir), *text = NULL;
+    AUTO(json_decref) json_t *root = NULL;
+    struct err ignored = ERR_INIT;
+    const char *release = "";
+    size_t len;
+
+    if (file_read_all(path, MANIFEST_MAX_BYTES, &text, &len) == 0 &&
+        js_parse(text, len, MANIFEST_MAX_BYTES, &root, &ignored) == 0)
+        (void)js_str(root, "kernel_release", &release, &ignored);
+    return str_dup(release);
+}
+
+struct vm *vm_open(const struct vm_opts *o)
+{
+    struct vm *vm = vm_new(o->loop, o->vmm, o->guest);
+
+    vm->o = *o;
+    vm->p.size = o->size;
+    vm->p.least = o->least;
+    vm->p.encrypted_scratch = o->encrypted_scratch;
+    vm->p.cgroup_path = str_dup(o->cgroup_path);
+    vm->p.kernel = kernel_of(o->config->image_dir);
+    if (!o->vmm->timeline)
+        o->vmm->timeline = &vm->timeline;
+    group_go(&vm->fibers, o->loop, boot_main, vm, "vm.boot %s", o->id);
+    return vm;
+}
+
+/* --- those who need it --- */
+
+/* A VM that is killed while it boots fails when its boot has: that error says why. */
+static int await(struct ctx *ctx, struct vm *given, enum vm_state need, bool ready, struct err *err)
+{
+    AUTO(vm_unref) struct vm *vm = vm_ref(given);
+
+    if (!vm)
+        return err_set(err, ERR_UNAVAILABLE, "there is no VM");
+    while (!vm->ready.set && vm->boot_err.code == ERR_NONE &&
+           (ready || vm->state < need || vm->state > VM_RUNNING))
+        if (waitq_wait(ctx, &vm->changed, "the VM to boot", err) < 0)
+            return -1;
+    if (vm->boot_err.code != ERR_NONE) {
+        *err = vm->boot_err;
+        return err_wrap(err, "boot the VM");
+    }
+    if (vm->ready.set && vm->state != VM_RUNNING)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "the VM of sandbox %s has ended: delete its containers first", vm->o.id);
+    return 0;
+}
+
+int vm_need_prepared(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    return await(ctx, vm, VM_PREPARED, false, err);
+}
+
+int vm_need_running(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    return await(ctx, vm, VM_RUNNING, false, err);
+}
+
+int vm_need_ready(struct ctx *ctx, struct vm *vm, struct err *err)
+{
+    return await(ctx, vm, VM_RUNNING, true, err);
+}
