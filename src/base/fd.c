@@ -200,6 +200,26 @@ int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len
     return 0;
 }
 
+char *file_text(size_t max, const char *path_fmt, ...)
+{
+    char *text = NULL;
+    size_t len;
+    va_list ap;
+
+    va_start(ap, path_fmt);
+    AUTO_FREE char *path = str_vformat(path_fmt, ap);
+    va_end(ap);
+    (void)file_read_all(path, max, &text, &len); /* leaves NULL */
+    return text;
+}
+
+int file_put(const char *path, const char *text)
+{
+    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
+
+    return fd < 0 ? -errno : fd_write_full(fd, text, strlen(text));
+}
+
 int file_write(const char *path, const void *data, size_t len, mode_t mode)
 {
     AUTO_FD int fd = open(path, O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode);

@@ -3,6 +3,7 @@
  * (/proc, /sys, /run/lcow); what came from a client goes through base/offload. */
 #pragma once
 #include "base/mem.h"
+#include <dirent.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <sys/types.h>
@@ -42,8 +43,12 @@ ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds /*
 
 /* Caller frees *ret_text, NUL-terminated behind *ret_len. -EFBIG beyond max. */
 int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len);
+/* The same for those who do not care why not: NULL. Caller frees. */
+char *file_text(size_t max, const char *path_fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Plain write: O_WRONLY|O_CREAT|O_TRUNC. */
 int file_write(const char *path, const void *data, size_t len, mode_t mode);
+/* Into a file that must exist: an attribute of the kernel. */
+int file_put(const char *path, const char *text);
 /* Temporary file beside it, fsync, rename: whole or not at all. */
 int file_replace(const char *path, const void *data, size_t len, mode_t mode);
 /* All missing parents too; existing directories are fine. */
@@ -51,3 +56,4 @@ int dir_make(const char *path, mode_t mode);
 /* Removes a tree without following symlinks and without crossing into another mount
  * (-EBUSY then). A missing path is fine. */
 int dir_remove(const char *path);
+AUTO_DEFINE(DIR *, closedir);
