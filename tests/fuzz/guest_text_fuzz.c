@@ -68,7 +68,7 @@ static void fuzz(void *arg)
         users(text);
         break;
     case 1:
-        made = crun_log_error(text, strlen(text));
+        made = crun_log_error(text);
         if (made && crun_error(made, &err) != -1)
             abort();
         break;

@@ -76,23 +76,18 @@ TEST(too_many_stages_are_left_out)
     ASSERT_EQ(s.n, STAGES_MAX);
 }
 
-static int parse(const char *text, struct kmsg_record *r)
-{
-    return kmsg_parse(text, strlen(text), r);
-}
-
 TEST(a_kernel_record_is_taken_apart)
 {
     struct kmsg_record r;
 
-    ASSERT_EQ(parse("12,339,5140900,-;NET: Registered\n SUBSYSTEM=x\n", &r), 0);
+    ASSERT_EQ(kmsg_parse("12,339,5140900,-;NET: Registered\n SUBSYSTEM=x\n", &r), 0);
     ASSERT_EQ(r.priority, 4);
     ASSERT_EQ(r.facility, 1);
     ASSERT_EQ(r.seq, 339);
     ASSERT_EQ(r.usec, 5140900);
     ASSERT_EQ(r.flags, '-');
     ASSERT_STR(r.text, "NET: Registered");
-    ASSERT_EQ(parse("6,1,2,-,caller=T1;a;b", &r), 0);
+    ASSERT_EQ(kmsg_parse("6,1,2,-,caller=T1;a;b", &r), 0);
     ASSERT_STR(r.text, "a;b");
 }
 
@@ -100,11 +95,12 @@ TEST(what_is_no_kernel_record_is_refused)
 {
     struct kmsg_record r;
 
-    ASSERT_EQ(parse("", &r), -EBADMSG);
-    ASSERT_EQ(parse("no semicolon", &r), -EBADMSG);
-    ASSERT_EQ(parse("x,y,z,-;text", &r), -EBADMSG);
-    ASSERT_EQ(parse("1111111111111111111111111111111111111111111111111111111111111111,1;x", &r),
-              -EBADMSG);
+    ASSERT_EQ(kmsg_parse("", &r), -EBADMSG);
+    ASSERT_EQ(kmsg_parse("no semicolon", &r), -EBADMSG);
+    ASSERT_EQ(kmsg_parse("x,y,z,-;text", &r), -EBADMSG);
+    ASSERT_EQ(
+        kmsg_parse("1111111111111111111111111111111111111111111111111111111111111111,1;x", &r),
+        -EBADMSG);
 }
 
 TEST(a_long_kernel_text_is_cut)
@@ -115,6 +111,6 @@ TEST(a_long_kernel_text_is_cut)
     memset(text, 'k', 3999);
     memcpy(text, "6,1,2,-;", 8);
     text[3999] = '\0';
-    ASSERT_EQ(parse(text, &r), 0);
+    ASSERT_EQ(kmsg_parse(text, &r), 0);
     ASSERT_EQ(strlen(r.text), KMSG_TEXT_MAX - 1);
 }

@@ -179,8 +179,8 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
         if (vm_processes_stop(&grace, h->processes, &ignored) < 0)
             log_warn(ctx, "processes outlive SIGTERM, going on", F_ERR(&ignored));
         struct ctx syncing = ctx_with_timeout(ctx, SYNC_NS);
-        void *none = NULL;
-        if (offload_run(&syncing, sync_files, &none, NULL, "sync", &ignored) < 0)
+        char none = 0;
+        if (OFFLOAD(&syncing, sync_files, &none, 0, NULL, "sync", &ignored) < 0)
             log_warn(ctx, "file systems are not in sync, going on", F_ERR(&ignored));
     }
     return h->power_off(err);

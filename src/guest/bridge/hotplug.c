@@ -43,7 +43,7 @@ enum hotplug_news hotplug_read(const char *text)
 
 unsigned hotplug_online(const char *root)
 {
-    DIR *dir = opendir(root);
+    AUTO(closedir) DIR *dir = opendir(root);
     unsigned n = 0;
 
     for (struct dirent *e; dir && (e = readdir(dir));) {
@@ -62,24 +62,19 @@ unsigned hotplug_online(const char *root)
         else
             n++;
     }
-    if (dir)
-        closedir(dir);
     return n;
 }
 
 bool hotplug_has_memory(const char *root)
 {
-    DIR *dir = opendir(root);
+    AUTO(closedir) DIR *dir = opendir(root);
     bool found = false;
 
     for (struct dirent *e; dir && !found && (e = readdir(dir));) {
-        AUTO_FREE char *path = str_format("%s/%s/device", root, e->d_name), *text = NULL;
-        size_t len;
+        AUTO_FREE char *text = file_text(SYSFS_MAX, "%s/%s/device", root, e->d_name);
 
-        found = file_read_all(path, SYSFS_MAX, &text, &len) == 0 && str_starts(text, "0x0018");
+        found = text && str_starts(text, "0x0018");
     }
-    if (dir)
-        closedir(dir);
     return found;
 }
 

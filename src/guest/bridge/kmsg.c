@@ -9,6 +9,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -25,43 +26,30 @@ struct reader {
 
 /* A decimal number and the comma behind it; moves on. (sscanf would bring 90 KB of the C library
  * into the agent.) */
-static int take_number(const char **at, uint64_t *ret)
+static bool take_number(const char **at, uint64_t *ret)
 {
     char *end;
 
     if (**at < '0' || **at > '9')
-        return -EBADMSG;
+        return false;
     *ret = strtoull(*at, &end, 10);
-    if (*end != ',')
-        return -EBADMSG;
     *at = end + 1;
-    return 0;
+    return *end == ',';
 }
 
-int kmsg_parse(const char *raw, size_t len, struct kmsg_record *ret)
+int kmsg_parse(const char *raw, struct kmsg_record *ret)
 {
-    const char *text = memchr(raw, ';', len), *at;
-    char head[64];
+    const char *at = raw;
     uint64_t prio;
 
-    if (!text || (size_t)(text - raw) >= sizeof(head))
-        return -EBADMSG;
-    memcpy(head, raw, (size_t)(text - raw));
-    head[text - raw] = '\0';
-    at = head;
-    if (take_number(&at, &prio) < 0 || take_number(&at, &ret->seq) < 0 ||
-        take_number(&at, &ret->usec) < 0 || *at == '\0')
+    if (!take_number(&at, &prio) || !take_number(&at, &ret->seq) || !take_number(&at, &ret->usec) ||
+        *at == '\0' || *at == ';' || !strchr(at, ';'))
         return -EBADMSG;
     ret->flags = *at;
     ret->priority = prio & 7;
     ret->facility = (unsigned)(prio >> 3);
-    text++;
-    const char *end = memchr(text, '\n', len - (size_t)(text - raw));
-    size_t n = (size_t)((end ? end : raw + len) - text);
-    if (n >= sizeof(ret->text))
-        n = sizeof(ret->text) - 1;
-    memcpy(ret->text, text, n);
-    ret->text[n] = '\0';
+    at = strchr(at, ';') + 1;
+    snprintf(ret->text, sizeof(ret->text), "%.*s", (int)strcspn(at, "\n"), at);
     return 0;
 }
 
@@ -88,13 +76,14 @@ static void log_record(struct reader *r, const struct kmsg_record *rec)
 /* All that is there now. -1 when nothing can be read any more. */
 static int read_some(struct reader *r, int fd)
 {
-    AUTO_FREE char *raw = mem_alloc(RECORD_MAX);
+    AUTO_FREE char *raw = mem_alloc(RECORD_MAX + 1);
     AUTO_FREE struct kmsg_record *rec = mem_new(struct kmsg_record);
 
     for (;;) {
         ssize_t n = read(fd, raw, RECORD_MAX);
         if (n > 0) {
-            if (kmsg_parse(raw, (size_t)n, rec) == 0)
+            raw[n] = '\0';
+            if (kmsg_parse(raw, rec) == 0)
                 log_record(r, rec);
         } else if (n == 0) {
             return -1;

@@ -15,7 +15,7 @@ struct kmsg_record {
 };
 
 /* "prio,seq,usec,flags[,…];text\n KEY=value…". 0 or -EBADMSG. Longer texts are cut. */
-int kmsg_parse(const char *raw, size_t len, struct kmsg_record *ret);
+int kmsg_parse(const char *raw, struct kmsg_record *ret);
 /* A fiber that logs every record of at most this priority, from the oldest the kernel still has,
  * for the life of the loop. A kernel without /dev/kmsg is warned of. */
 void kmsg_start(struct loop *loop, unsigned max_priority);

@@ -25,21 +25,16 @@
 /* True with its name if an interface has the link's MAC. */
 static bool find_interface(char ret_name[IFNAMSIZ])
 {
-    DIR *dir = opendir("/sys/class/net");
+    AUTO(closedir) DIR *dir = opendir("/sys/class/net");
     bool found = false;
 
     for (struct dirent *e; dir && !found && (e = readdir(dir));) {
-        AUTO_FREE char *path = str_format("/sys/class/net/%s/address", e->d_name), *text = NULL;
-        size_t len;
-        if (file_read_all(path, SYSFS_MAX, &text, &len) < 0 || strlen(e->d_name) >= IFNAMSIZ)
-            continue;
-        text[strcspn(text, "\n")] = '\0';
-        found = str_eq(text, LINK_GUEST_MAC);
+        AUTO_FREE char *text = file_text(SYSFS_MAX, "/sys/class/net/%s/address", e->d_name);
+
+        found = str_eq(text, LINK_GUEST_MAC "\n") && strlen(e->d_name) < IFNAMSIZ;
         if (found)
             strcpy(ret_name, e->d_name);
     }
-    if (dir)
-        closedir(dir);
     return found;
 }
 

@@ -111,7 +111,7 @@ static void tell_dropped(struct ctx *ctx, struct logport *p)
 static void relay(void *arg)
 {
     struct logport *p = arg;
-    struct ctx root = ctx_root(p->loop), ctx = ctx_with_cancel(&root, &p->stop);
+    struct ctx ctx = ctx_until(p->loop, &p->stop);
     struct err err = ERR_INIT;
 
     while (loop_wait_fd(&ctx, p->read_fd, POLLIN, "log line", &err) == 0 &&
@@ -143,7 +143,7 @@ int logport_connect(struct ctx *ctx, struct logport *p, struct dialer *d, uint32
 static void retry(void *arg)
 {
     struct logport *p = arg;
-    struct ctx root = ctx_root(p->loop), ctx = ctx_with_cancel(&root, &p->stop);
+    struct ctx ctx = ctx_until(p->loop, &p->stop);
     struct err err = ERR_INIT;
 
     if (logport_connect(&ctx, p, p->dialer, p->port, &err) < 0)

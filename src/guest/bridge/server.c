@@ -104,7 +104,7 @@ void server_get_stats(const struct server *s, struct server_stats *ret)
 /* 0 when all of it was handed to the kernel. */
 static int conn_write(struct conn *c, struct loop *loop, const struct sbuf *frame, struct err *err)
 {
-    struct ctx root = ctx_root(loop), ctx = ctx_with_cancel(&root, &c->lost);
+    struct ctx ctx = ctx_until(loop, &c->lost);
     int r = -1;
 
     c->users++;
@@ -233,7 +233,7 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
 static void trim_fiber(void *arg)
 {
     struct server *s = arg;
-    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->stop);
+    struct ctx ctx = ctx_until(s->loop, &s->stop);
     struct err ignored = ERR_INIT;
     uint64_t now;
 
@@ -278,7 +278,7 @@ static void work_fiber(void *arg)
 {
     struct work *w = arg;
     struct server *s = w->server;
-    struct ctx root = ctx_root(s->loop), stoppable = ctx_with_cancel(&root, &s->stop);
+    struct ctx stoppable = ctx_until(s->loop, &s->stop);
     struct ctx ctx =
         w->entry && w->entry->parks ? stoppable : ctx_with_timeout(&stoppable, CALL_NS);
     const char *name = bridge_message_name(w->header.type);

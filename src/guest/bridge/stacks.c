@@ -15,12 +15,10 @@ static void add_thread(struct sbuf *out, const char *tid)
 
     sbuf_addf(out, "thread %s", tid);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("/proc/self/task/%s/%s", tid, files[i]), *text = NULL;
-        size_t len;
-        if (file_read_all(path, SMALL_FILE, &text, &len) < 0)
-            continue;
-        text[strcspn(text, "\n")] = '\0';
-        sbuf_addf(out, " %s %s", files[i], text);
+        AUTO_FREE char *text = file_text(SMALL_FILE, "/proc/self/task/%s/%s", tid, files[i]);
+
+        if (text)
+            sbuf_addf(out, " %s %.*s", files[i], (int)strcspn(text, "\n"), text);
     }
     sbuf_addc(out, '\n');
 }
@@ -28,14 +26,12 @@ static void add_thread(struct sbuf *out, const char *tid)
 char *stacks_dump(struct loop *loop)
 {
     struct sbuf out = { 0 };
-    DIR *dir = opendir("/proc/self/task");
+    AUTO(closedir) DIR *dir = opendir("/proc/self/task");
 
     loop_dump(loop, &out);
     for (struct dirent *e; dir && (e = readdir(dir));)
         if (e->d_name[0] != '.')
             add_thread(&out, e->d_name);
-    if (dir)
-        closedir(dir);
     return sbuf_take(&out);
 }
 

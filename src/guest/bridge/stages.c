@@ -1,7 +1,6 @@
 #include "guest/bridge/stages.h"
 #include "base/clock.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/str.h"
 #include <stdio.h>
 #include <string.h>
@@ -22,7 +21,8 @@ static int parse_one(char *item, struct stages *s)
     char *start = strchr(item, '='), *end = start ? strchr(start, '-') : NULL;
     uint64_t from, to;
 
-    if (!end || start == item || start - item >= STAGES_NAME)
+    if (!end || start == item || start - item >= STAGES_NAME ||
+        strspn(item, "abcdefghijklmnopqrstuvwxyz") != (size_t)(start - item))
         return -1;
     *start++ = *end++ = '\0';
     if (str_to_u64(start, UINT64_MAX, &from) < 0 || str_to_u64(end, UINT64_MAX, &to) < 0)
@@ -48,21 +48,10 @@ void stages_line(const struct stages *s, size_t i, uint64_t wall_ns, uint64_t no
                  struct sbuf *out)
 {
     char time[CLOCK_RFC3339_SIZE];
-    struct jsw w;
-    size_t len;
 
     clock_rfc3339(wall_ns, time);
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    jsw_str(&w, "time", time);
-    jsw_str(&w, "level", "info");
-    jsw_str(&w, "msg", "boot stage");
-    jsw_str(&w, "stage", s->v[i].name);
-    jsw_u64(&w, "start_ns", s->v[i].start_ns);
-    jsw_u64(&w, "end_ns", s->v[i].end_ns);
-    jsw_u64(&w, "boottime_ns", now_ns);
-    jsw_end_obj(&w);
-    AUTO_FREE char *text = jsw_take(&w, &len);
-    sbuf_add(out, text, len);
-    sbuf_addc(out, '\n');
+    sbuf_addf(out,
+              "{\"time\":\"%s\",\"level\":\"info\",\"msg\":\"boot stage\",\"stage\":\"%s\","
+              "\"start_ns\":%lu,\"end_ns\":%lu,\"boottime_ns\":%lu}\n",
+              time, s->v[i].name, s->v[i].start_ns, s->v[i].end_ns, now_ns);
 }

@@ -1,9 +1,12 @@
 #include "guest/net/nets.h"
 #include "base/log.h"
+#include "base/loop.h"
 #include "guest/net/nets_priv.h"
 
-#include <ctype.h>
+#include <arpa/inet.h>
+#include <poll.h>
 #include <stdio.h>
+#include <sys/socket.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -58,12 +61,9 @@ struct netns *nets_find(const struct nets *n, const char *id)
 
 static bool name_ok(const char *id)
 {
-    size_t len = strlen(id);
+    size_t len = strspn(id, "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ-._");
 
-    for (const char *c = id; *c; c++)
-        if (!isalnum((unsigned char)*c) && !strchr("-._", *c))
-            return false;
-    return len > 0 && len <= NAME_MAX_LEN;
+    return len > 0 && len <= NAME_MAX_LEN && !id[len];
 }
 
 void nets_unref(struct nets *n, struct netns *s)
@@ -180,15 +180,21 @@ static struct nic *find_nic(const struct netns *s, const char *id)
     return NULL;
 }
 
-static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic *nic, struct err *err)
+static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic **nic, struct err *err)
 {
     struct rtnl_link device;
+    char name[RTNL_NAME_BYTES];
+    struct err ignored = ERR_INIT;
 
-    if (make(ctx, n, s, err) < 0 || nic_await(ctx, nic->mac, &device, err) < 0)
+    if (make(ctx, n, s, err) < 0 || nic_await(ctx, (*nic)->mac, &device, err) < 0)
         return -1;
-    if (!nic->name[0])
-        snprintf(nic->name, sizeof(nic->name), "%s", device.name);
-    return nic_move(ctx, nic, &device, s->fd, err);
+    if (!(*nic)->name[0])
+        snprintf((*nic)->name, sizeof((*nic)->name), "%s", device.name);
+    memcpy(name, (*nic)->name, sizeof(name));
+    if (nic_move(ctx, nic, &device, s->fd, err) == 0)
+        return 0;
+    (void)nic_lower(ctx, name, s->fd, &ignored); /* the host pulls it next */
+    return -1;
 }
 
 static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct bridge_network *in,
@@ -196,7 +202,6 @@ static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct br
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.add", err);
     AUTO(nic_free) struct nic *nic = NULL;
-    struct err ignored = ERR_INIT;
 
     if (!held || nic_parse(in, &nic, err) < 0)
         return -1;
@@ -205,11 +210,8 @@ static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct br
     if (s->n_nics == NETS_NICS_MAX)
         return err_set(err, ERR_EXHAUSTED, "%d NICs are in namespace %s already", NETS_NICS_MAX,
                        s->id);
-    if (plug(ctx, n, s, nic, err) < 0) {
-        if (s->fd >= 0)
-            (void)nic_lower(ctx, nic, s->fd, &ignored); /* the host pulls it next */
+    if (plug(ctx, n, s, &nic, err) < 0)
         return -1;
-    }
     list_append(&s->nics, &nic->node);
     s->n_nics++;
     log_info(ctx, "NIC configured", F_STR("namespace", s->id), F_STR("interface", nic->name),
@@ -236,7 +238,7 @@ static int take(struct ctx *ctx, struct netns *s, const char *id, struct err *er
 
     if (!nic)
         return held ? 0 : -1;
-    if (nic_lower(ctx, nic, s->fd, err) < 0)
+    if (nic_lower(ctx, nic->name, s->fd, err) < 0)
         return -1;
     list_remove(&nic->node);
     s->n_nics--;
@@ -276,4 +278,70 @@ void nets_dns(const struct nets *n, const char *ns, char **ret_search, char **re
     }
     *ret_search = sbuf_take(&search);
     *ret_servers = sbuf_take(&servers);
+}
+
+/* --- connections to the ports of pods --- */
+
+static int connect_to(struct ctx *ctx, int netns, const struct rtnl_ip *to, uint16_t port,
+                      int *ret_fd, struct err *err)
+{
+    struct sockaddr_in v4 = { .sin_family = AF_INET, .sin_port = htons(port) };
+    struct sockaddr_in6 v6 = { .sin6_family = AF_INET6, .sin6_port = htons(port) };
+    AUTO_FD int fd = -1;
+    int why = 0;
+
+    memcpy(&v4.sin_addr, to->bytes, sizeof(v4.sin_addr));
+    memcpy(&v6.sin6_addr, to->bytes, sizeof(v6.sin6_addr));
+    if (netns_socket(ctx, netns, to->family, &fd, err) < 0)
+        return -1;
+    int r = to->family == AF_INET ? connect(fd, (struct sockaddr *)&v4, sizeof(v4))
+                                  : connect(fd, (struct sockaddr *)&v6, sizeof(v6));
+    if (r < 0 && errno != EINPROGRESS)
+        return err_set(err, ERR_UNAVAILABLE, "%s", strerrordesc_np(errno));
+    if (loop_wait_fd(ctx, fd, POLLOUT, "connect to a pod's port", err) < 0)
+        return -1;
+    if (getsockopt(fd, SOL_SOCKET, SO_ERROR, &why, &(socklen_t){ sizeof(why) }) < 0)
+        why = errno;
+    if (why)
+        return err_set(err, ERR_UNAVAILABLE, "%s", strerrordesc_np(why));
+    *ret_fd = TAKE_FD(fd);
+    return 0;
+}
+
+/* Loopback first, then whatever addresses the pod has. */
+static size_t targets(const struct netns *s, int family, struct rtnl_ip *ret, size_t room)
+{
+    size_t n = 1;
+
+    ret[0] = (struct rtnl_ip){ .family = (uint8_t)family };
+    (void)rtnl_ip_parse(family == AF_INET ? "127.0.0.1" : "::1", &ret[0]);
+    LIST_EACH (&s->nics, pos) {
+        const struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+        for (size_t i = 0; i < nic->n_addresses && n < room; i++)
+            if (nic->addresses[i].ip.family == family)
+                ret[n++] = nic->addresses[i].ip;
+    }
+    return n;
+}
+
+int nets_connect(struct ctx *ctx, struct nets *n, const char *ns, bool ipv6, uint16_t port,
+                 int *ret_fd, struct err *err)
+{
+    struct netns *s = nets_find(n, ns);
+    struct rtnl_ip to[8];
+
+    if (!s || s->fd < 0)
+        return err_set(err, ERR_NOT_FOUND, "no network namespace %.64s", ns);
+    size_t n_to = targets(s, ipv6 ? AF_INET6 : AF_INET, to, ARRAY_LEN(to));
+    int r = -1;
+
+    s->refs++;
+    for (size_t i = 0; i < n_to && r < 0; i++) {
+        err_clear(err);
+        r = connect_to(ctx, s->fd, &to[i], port, ret_fd, err);
+        if (r < 0 && err->code != ERR_UNAVAILABLE)
+            break;
+    }
+    nets_unref(n, s);
+    return r < 0 ? err_wrap(err, "port %u of the pod", port) : 0;
 }

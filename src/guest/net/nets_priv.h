@@ -16,7 +16,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A NIC, and a copy of all that configuring it needs: the thread sees only this. */
+/* A NIC, and all that configuring it needs: the thread sees only this. */
 struct nic {
     struct list node;
     char *id, *dns_search, *dns_servers;
@@ -34,15 +34,15 @@ struct nic {
 int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err);
 void nic_free(struct nic *n);
 AUTO_DEFINE(struct nic *, nic_free);
-struct nic *nic_copy(const struct nic *n);
 
 /* Waits until a device with this MAC is in our own namespace. *ret: its index and name. */
 int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err);
-/* Moves the device there and configures it. Waits. */
-int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *device, int netns,
+/* Moves the device there and configures it. *nic is the thread's meanwhile, and NULL if this fails.
+ * Waits. */
+int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_link *device, int netns,
              struct err *err);
 /* Takes it down. One that is gone: success. Waits. */
-int nic_lower(struct ctx *ctx, const struct nic *n, int netns, struct err *err);
+int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err);
 
 /* A new namespace with loopback up. Waits. Caller closes. */
 int netns_make(struct ctx *ctx, int *ret, struct err *err);

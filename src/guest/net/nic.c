@@ -2,6 +2,7 @@
 #include "guest/net/nets_priv.h"
 #include "proto/link.h"
 
+#include <ctype.h>
 #include <linux/if_addr.h>
 #include <linux/rtnetlink.h>
 #include <stdio.h>
@@ -11,25 +12,15 @@
 #define MTU_MAX 65535
 #define DNS_MAX 4096
 
-static int hex(char c)
-{
-    return c >= '0' && c <= '9'   ? c - '0'
-           : c >= 'a' && c <= 'f' ? c - 'a' + 10
-           : c >= 'A' && c <= 'F' ? c - 'A' + 10
-                                  : -1;
-}
-
 static int parse_mac(const char *text, uint8_t mac[6], struct err *err)
 {
-    const char *p = text;
+    const char *at = text;
 
-    for (int i = 0; i < 6; i++) {
-        int high = hex(p[0]), low = high < 0 ? -1 : hex(p[1]);
-
-        if (low < 0 || (i < 5 ? p[2] != ':' && p[2] != '-' : p[2] != '\0'))
-            return err_set(err, ERR_INVALID, "\"%.32s\" is no MAC", text);
-        mac[i] = (uint8_t)(high << 4 | low);
-        p += 3;
+    for (int i = 0; i < 6; i++, at += 3) {
+        if (!isxdigit((unsigned char)at[0]) || !isxdigit((unsigned char)at[1]) ||
+            (i < 5 ? at[2] != ':' && at[2] != '-' : at[2] != '\0'))
+            return err_set(err, ERR_INVALID, "\"%.32s\" is not a MAC", text);
+        mac[i] = (uint8_t)strtoul(at, NULL, 16);
     }
     return 0;
 }
@@ -171,18 +162,4 @@ void nic_free(struct nic *n)
     free(n->routes);
     free(n->neighbours);
     free(n);
-}
-
-struct nic *nic_copy(const struct nic *n)
-{
-    struct nic *c = mem_dup(n, sizeof(*n));
-
-    list_init(&c->node);
-    c->id = str_dup(n->id);
-    c->dns_search = str_dup(n->dns_search);
-    c->dns_servers = str_dup(n->dns_servers);
-    c->addresses = mem_dup(n->addresses, n->n_addresses * sizeof(*n->addresses));
-    c->routes = mem_dup(n->routes, n->n_routes * sizeof(*n->routes));
-    c->neighbours = mem_dup(n->neighbours, n->n_neighbours * sizeof(*n->neighbours));
-    return c;
 }

@@ -82,41 +82,31 @@ int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, stru
 /* --- in the namespace, in a thread that ends with the work --- */
 
 struct job {
+    const char *name; /* of the device there */
     struct nic *nic;
     struct rtnl_link device;
     int netns, fd, family;
 };
 
-static void job_free(void *arg)
+static void job_drop(void *arg)
 {
     struct job *j = arg;
 
-    if (!j)
-        return;
     nic_free(j->nic);
     fd_close(j->netns);
     fd_close(j->fd);
-    free(j);
 }
-AUTO_DEFINE(struct job *, job_free);
 
-static struct job *job_new(int netns)
+/* With a copy of netns. What fn has made in j is the caller's if this succeeds. */
+static int run(struct ctx *ctx, struct job *j, int netns, int (*fn)(void *arg, struct err *err),
+               const char *why, struct err *err)
 {
-    struct job *j = mem_new(struct job);
-
     j->netns = netns < 0 ? -1 : fcntl(netns, F_DUPFD_CLOEXEC, 0);
     j->fd = -1;
-    return j;
-}
-
-static int job_run(struct ctx *ctx, struct job **job, int (*fn)(void *arg, struct err *err),
-                   const char *why, struct err *err)
-{
-    void *arg = *job;
-    int r = offload_run(ctx, fn, &arg, job_free, why, err);
-
-    *job = arg;
-    return r;
+    if (OFFLOAD(ctx, fn, j, 1, job_drop, why, err) < 0)
+        return -1;
+    fd_close(j->netns);
+    return 0;
 }
 
 static int enter(struct job *j, int *ret_rtnl, struct err *err)
@@ -253,14 +243,15 @@ static int move_in_thread(void *arg, struct err *err)
     return add_neighbours(j->nic, rtnl, index, err);
 }
 
-int nic_move(struct ctx *ctx, const struct nic *n, const struct rtnl_link *device, int netns,
+int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_link *device, int netns,
              struct err *err)
 {
-    AUTO(job_free) struct job *j = job_new(netns);
+    struct job j = { .nic = TAKE_PTR(*nic), .device = *device };
 
-    j->nic = nic_copy(n);
-    j->device = *device;
-    return job_run(ctx, &j, move_in_thread, "configure a NIC", err);
+    if (run(ctx, &j, netns, move_in_thread, "configure a NIC", err) < 0)
+        return -1;
+    *nic = j.nic;
+    return 0;
 }
 
 static int lower_in_thread(void *arg, struct err *err)
@@ -270,19 +261,18 @@ static int lower_in_thread(void *arg, struct err *err)
 
     if (enter(j, &rtnl, err) < 0)
         return -1;
-    const struct rtnl_link_change c = { .index = (int)if_nametoindex(j->nic->name),
+    const struct rtnl_link_change c = { .index = (int)if_nametoindex(j->name),
                                         .down = true,
                                         .netns = -1 };
     int r = c.index ? change_device(rtnl, &c) : 0;
-    return r < 0 && r != -ENODEV ? err_sys(err, -r, "take %s down", j->nic->name) : 0;
+    return r < 0 && r != -ENODEV ? err_sys(err, -r, "take %s down", j->name) : 0;
 }
 
-int nic_lower(struct ctx *ctx, const struct nic *n, int netns, struct err *err)
+int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err)
 {
-    AUTO(job_free) struct job *j = job_new(netns);
+    struct job j = { .name = name };
 
-    j->nic = nic_copy(n);
-    return job_run(ctx, &j, lower_in_thread, "take a NIC down", err);
+    return run(ctx, &j, netns, lower_in_thread, "take a NIC down", err);
 }
 
 /* --- namespaces --- */
@@ -304,11 +294,11 @@ static int make_in_thread(void *arg, struct err *err)
 
 int netns_make(struct ctx *ctx, int *ret, struct err *err)
 {
-    AUTO(job_free) struct job *j = job_new(-1);
+    struct job j = { 0 };
 
-    if (job_run(ctx, &j, make_in_thread, "make a network namespace", err) < 0)
+    if (run(ctx, &j, -1, make_in_thread, "make a network namespace", err) < 0)
         return -1;
-    *ret = TAKE_FD(j->fd);
+    *ret = j.fd;
     return 0;
 }
 
@@ -324,11 +314,10 @@ static int socket_in_thread(void *arg, struct err *err)
 
 int netns_socket(struct ctx *ctx, int netns, int family, int *ret, struct err *err)
 {
-    AUTO(job_free) struct job *j = job_new(netns);
+    struct job j = { .family = family };
 
-    j->family = family;
-    if (job_run(ctx, &j, socket_in_thread, "socket in a pod", err) < 0)
+    if (run(ctx, &j, netns, socket_in_thread, "socket in a pod", err) < 0)
         return -1;
-    *ret = TAKE_FD(j->fd);
+    *ret = j.fd;
     return 0;
 }

@@ -20,13 +20,11 @@
 #define DEPTH_MAX 16
 #define FREEZE_NS (10 * NS_PER_S)
 
-/* Attributes of a cgroup are there or not: never made. */
 static int put(const char *dir, const char *file, const char *text)
 {
     AUTO_FREE char *path = str_format("%s/%s", dir, file);
-    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
 
-    return fd < 0 ? -errno : fd_write_full(fd, text, strlen(text));
+    return file_put(path, text);
 }
 
 static int set(const char *dir, const char *file, const char *text, struct err *err)
@@ -187,7 +185,7 @@ int cgroup_make_pod(const char *dir, const json_t *resources, struct err *err)
 static int each_child(const char *dir, unsigned depth,
                       int (*fn)(void *arg, const char *path, unsigned depth), void *arg)
 {
-    DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
+    AUTO(closedir) DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
     int result = 0;
 
     for (struct dirent *e; d && result == 0 && (e = readdir(d));) {
@@ -196,8 +194,6 @@ static int each_child(const char *dir, unsigned depth,
         AUTO_FREE char *path = str_format("%s/%s", dir, e->d_name);
         result = fn(arg, path, depth + 1);
     }
-    if (d)
-        closedir(d);
     return result;
 }
 
@@ -223,10 +219,9 @@ struct pids {
 static int collect(void *arg, const char *path, unsigned depth)
 {
     struct pids *p = arg;
-    AUTO_FREE char *file = str_format("%s/cgroup.procs", path), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(FILE_MAX, "%s/cgroup.procs", path);
 
-    if (file_read_all(file, FILE_MAX, &text, &len) < 0)
+    if (!text)
         return 0; /* gone meanwhile */
     for (char *at = text; *at && p->n < CGROUP_PIDS_MAX;) {
         unsigned long pid = strtoul(at, &at, 10);
@@ -265,10 +260,9 @@ uint64_t cgroup_keyed(const char *text, const char *key)
 
 uint64_t cgroup_oom_kills(const char *dir)
 {
-    AUTO_FREE char *path = str_format("%s/memory.events", dir), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(FILE_MAX, "%s/memory.events", dir);
 
-    return file_read_all(path, FILE_MAX, &text, &len) < 0 ? 0 : cgroup_keyed(text, "oom_kill");
+    return cgroup_keyed(text, "oom_kill");
 }
 
 /* One value of an events file, and ready for the next change from now on. */

@@ -1,6 +1,7 @@
 #include "guest/runtime/container.h"
 #include "base/err.h"
 #include "base/log.h"
+#include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
@@ -72,6 +73,13 @@ struct container *container_ref(struct container *c)
 {
     c->refs++;
     return c;
+}
+
+void container_leave_network(struct container *c)
+{
+    if (c->network)
+        nets_release(c->table->opts.nets, c->network);
+    free(TAKE_PTR(c->network));
 }
 
 void container_unref(struct container *c)

@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
@@ -55,6 +56,52 @@ static const char *text_of(const json_t *obj, const char *key)
     return value ? value : "";
 }
 
+/* --- the network namespace that the host names, made if it is new --- */
+
+/* Where the original has it: windows.network.networkNamespace. "" if the host names none. */
+static const char *named(const struct spec *spec)
+{
+    const char *name = json_string_value(
+        js_get(js_get(js_get(spec_json(spec), "windows"), "network"), "networkNamespace"));
+
+    return name ? name : "";
+}
+
+static void set_path(const struct spec *spec, const char *path)
+{
+    json_t *linux_part = js_get(spec_json(spec), "linux"), *item;
+    json_t *list = js_get(linux_part, "namespaces");
+    size_t i;
+
+    if (!json_is_array(list)) {
+        list = json_array();
+        json_object_set_new(linux_part, "namespaces", list);
+    }
+    json_array_foreach(list, i, item)
+    {
+        if (str_eq(json_string_value(js_get(item, "type")), "network")) {
+            json_object_set_new(item, "path", json_string(path));
+            return;
+        }
+    }
+    json_array_append_new(list, json_pack("{s:s,s:s}", "type", "network", "path", path));
+}
+
+static int join_network(struct ctx *ctx, struct container *c, const struct spec *spec,
+                        struct err *err)
+{
+    struct nets *nets = c->table->opts.nets;
+    AUTO_FREE char *path = NULL;
+
+    if (!nets || !named(spec)[0])
+        return 0;
+    if (nets_hold(ctx, nets, named(spec), &path, err) < 0)
+        return -1;
+    c->network = str_dup(named(spec));
+    set_path(spec, path);
+    return 0;
+}
+
 /* --- the pod --- */
 
 static struct container *find_sandbox(const struct containers *cs, const char *pod_id)
@@ -102,18 +149,23 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
 {
     const char *hostname = text_of(spec_json(spec), "hostname");
 
-    if (etcfiles_check_hostname(hostname, err) < 0 || container_join_network(ctx, c, spec, err) < 0)
+    if (etcfiles_check_hostname(hostname, err) < 0 || join_network(ctx, c, spec, err) < 0)
         return -1;
     if (c->kind == SPEC_WORKLOAD)
         return join_pod(c, pod_id, err);
     if (c->kind == SPEC_SANDBOX && make_pod(c, spec, pod_id, err) < 0)
         return -1;
     AUTO_FREE char *search = NULL, *servers = NULL;
-    container_dns(c, &search, &servers);
-    const struct sandbox_names names = { hostname, search, servers,
-                                         spec_annotation(spec, POD_RESOLV_CONF) };
+    if (c->network)
+        nets_dns(c->table->opts.nets, c->network, &search, &servers);
+    struct sandbox s = { c->bundle,
+                         hostname,
+                         search,
+                         servers,
+                         spec_annotation(spec, POD_RESOLV_CONF),
+                         c->kind == SPEC_SANDBOX };
     c->sandbox_made = true; /* from here on there may be something to undo */
-    return sandbox_make(ctx, c->bundle, &names, c->kind == SPEC_SANDBOX, err);
+    return sandbox_make(ctx, &s, err);
 }
 
 /* --- the container --- */
@@ -173,7 +225,7 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
 /* Nothing is left but the rootfs, which is the host's to take down. */
 static void undo(struct container *c)
 {
-    struct ctx root = ctx_root(c->table->opts.loop), ctx = ctx_with_timeout(&root, UNDO_NS);
+    struct ctx ctx = ctx_limited(c->table->opts.loop, UNDO_NS);
     AUTO_FREE char *config = str_format("%s/config.json", c->bundle);
     struct err err = ERR_INIT;
 

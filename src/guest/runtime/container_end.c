@@ -3,12 +3,10 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/log.h"
-#include "base/offload.h"
 #include "base/str.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
-#include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include "guest/storage/storage.h"
 #include <errno.h>
@@ -26,7 +24,7 @@
 static void watch_oom(void *arg)
 {
     struct container *c = arg;
-    struct ctx root = ctx_root(c->table->opts.loop), ctx = ctx_with_cancel(&root, &c->oom_stop);
+    struct ctx ctx = ctx_until(c->table->opts.loop, &c->oom_stop);
     struct err err = ERR_INIT;
     uint64_t seen = cgroup_oom_kills(c->cgroup);
 
@@ -76,7 +74,7 @@ void container_oom_answered(void *container, bool sent)
 /* Who asked about memory is answered before the exit is told. */
 static void settle_oom(struct container *c)
 {
-    struct ctx root = ctx_root(c->table->opts.loop), ctx = ctx_with_timeout(&root, OOM_ANSWER_NS);
+    struct ctx ctx = ctx_limited(c->table->opts.loop, OOM_ANSWER_NS);
     struct err ignored = ERR_INIT;
 
     cancel_fire(&c->oom_stop, ERR_CANCELLED, "container has exited");
@@ -118,41 +116,6 @@ void container_on_done(void *arg)
 
 /* --- deletion --- */
 
-struct unbind {
-    char *bundle;
-};
-
-static void unbind_free(void *arg)
-{
-    struct unbind *u = arg;
-
-    if (u)
-        free(u->bundle);
-    free(u);
-}
-
-static int unbind(void *arg, struct err *err)
-{
-    return mnt_unmount(((struct unbind *)arg)->bundle, err);
-}
-
-/* The bundle is a directory of the scratch disk, bound (storage_combine), unless the disk itself is
- * mounted there. */
-static int unbind_bundle(struct ctx *ctx, const struct container *c, struct err *err)
-{
-    struct unbind *u;
-    void *arg;
-
-    if (!c->scratch[0] || path_is_below(c->scratch, c->bundle))
-        return 0;
-    u = mem_new(struct unbind);
-    u->bundle = str_dup(c->bundle);
-    arg = u;
-    int r = offload_run(ctx, unbind, &arg, unbind_free, "bundle to be unmounted", err);
-    unbind_free(arg);
-    return r;
-}
-
 /* One that was created and never started is ended first. */
 static int end_init(struct ctx *ctx, struct container *c, struct err *err)
 {
@@ -178,7 +141,12 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     if (c->sandbox_made && sandbox_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
         return -1;
     c->sandbox_made = false;
-    if (unbind_bundle(ctx, c, err) < 0 || storage_remove_tree(ctx, c->scratch, err) < 0)
+    /* The bundle is a directory of the scratch disk, bound (storage_combine), unless the disk
+     * itself is mounted there. */
+    if (c->scratch[0] && !path_is_below(c->scratch, c->bundle) &&
+        storage_unmount(ctx, c->bundle, err) < 0)
+        return -1;
+    if (storage_remove_tree(ctx, c->scratch, err) < 0)
         return -1;
     return storage_remove_tree(ctx, c->bundle, err);
 }

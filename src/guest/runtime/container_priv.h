@@ -61,6 +61,7 @@ struct crun *containers_crun(struct containers *cs, struct err *err);
 struct container *containers_find(const struct containers *cs, const char *id, struct err *err);
 /* Out of the table. */
 void container_forget(struct container *c);
+void container_leave_network(struct container *c);
 
 /* container_run.c: crun creates the container (process NULL), or runs the OCI process, as JSON
  * text, in it; whoever is started is ours afterwards. on_done gets a reference on c. */
@@ -72,26 +73,18 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
 void container_on_exit(void *arg);
 void container_on_done(void *arg);
 
-/* sandbox.c: the files and directories in a pod's root, or of a standalone container. Both wait.
- * pod: with the directories that its containers share. */
-struct sandbox_names {
-    const char *hostname, *dns_search, *dns_servers;
+/* sandbox.c: the files and directories in a pod's root, or of a standalone container. All wait. */
+struct sandbox {
+    const char *root, *hostname, *dns_search, *dns_servers;
     const char *resolv_conf; /* the whole file; NULL: of the two above */
+    bool pod;                /* with the directories that its containers share */
 };
-int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *names, bool pod,
-                 struct err *err);
+int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err);
 int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
 struct rewrite_todo;
-/* sandbox_todo.c: takes what is in todo. gate: of all pods. */
+/* What the container's mounts name in the pod. Takes what is in todo. gate: of all pods. */
 int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
                       struct err *err);
-/* container_network.c: the namespace that the host names for it, made if it is new; its path goes
- * into the spec. Waits. */
-int container_join_network(struct ctx *ctx, struct container *c, const struct spec *spec,
-                           struct err *err);
-void container_leave_network(struct container *c);
-/* Caller frees both. */
-void container_dns(const struct container *c, char **ret_search, char **ret_servers);
 /* rootfs.c: looks users up in a container's root (user "": nothing to look up). cwd: of a new
  * container, made if absent, and the root is checked for links at /dev, /proc and /sys; NULL for an
  * exec. Waits. */

@@ -5,8 +5,8 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/json.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "guest/runtime/standing.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -22,6 +22,7 @@
 
 #define WORK "/run/gcs/crun"
 #define LOG_MAX (1u << 20)
+#define ENTRY_MAX (64 * 1024)
 /* Usually 0.1 s under emulation; a whole pod starting at once on a busy host takes its time. */
 #define CALL_NS (120 * NS_PER_S)
 
@@ -73,6 +74,74 @@ void crun_free(struct crun *crun)
     free(crun);
 }
 
+/* --- what crun's words mean (gcs-protocol.md §2.5) --- */
+
+static const struct {
+    const char *part;
+    enum err_code code;
+} known[] = {
+    { "does not exist", ERR_NOT_FOUND },
+    { "already exists", ERR_EXISTS },
+    { "invalid container ID", ERR_INVALID },
+    { "invalid character", ERR_INVALID },
+    { "is not in `created` or `stopped` state", ERR_STATE },
+    { "not stopped", ERR_STATE },
+    { "still running", ERR_STATE },
+    { "is not running", ERR_UNAVAILABLE },
+    { "container not running", ERR_UNAVAILABLE },
+    { "container process not found", ERR_UNAVAILABLE },
+};
+
+/* The name between the first pair of back quotes. */
+static char *quoted(const char *text)
+{
+    const char *from = strchr(text, '`'), *end = from ? strchr(from + 1, '`') : NULL;
+
+    return end ? str_ndup(from + 1, (size_t)(end - from - 1)) : str_dup("");
+}
+
+int crun_error(const char *text, struct err *err)
+{
+    AUTO_FREE char *name = quoted(text);
+
+    if (strstr(text, "not found in $PATH"))
+        return err_set(err, ERR_NOT_FOUND, "exec: \"%s\": executable file not found in $PATH",
+                       name);
+    if (str_starts(text, "exec container process") && strstr(text, "No such file"))
+        return err_set(err, ERR_NOT_FOUND, "exec: \"%s\": no such file or directory", name);
+    if (str_starts(text, "open executable") ||
+        (strstr(text, "exec container process") && strstr(text, "ermission denied")))
+        return err_set(err, ERR_PERMISSION, "exec: permission denied (%s)", text);
+    if (strstr(text, "/status`: No such file or directory"))
+        return err_set(err, ERR_NOT_FOUND, "container does not exist: %s", text);
+    for (size_t i = 0; i < ARRAY_LEN(known); i++)
+        if (strstr(text, known[i].part))
+            return err_set(err, known[i].code, "%s", text);
+    return err_set(err, ERR_INTERNAL, "%s", text);
+}
+
+char *crun_log_error(const char *log)
+{
+    char *found = NULL;
+
+    for (const char *line = log; *line;) {
+        const char *end = strchrnul(line, '\n');
+        AUTO(json_decref) json_t *entry = NULL;
+        struct err ignored = ERR_INIT;
+
+        if (js_parse(line, (size_t)(end - line), ENTRY_MAX, &entry, &ignored) == 0 &&
+            str_eq(json_string_value(js_get(entry, "level")), "error") &&
+            json_is_string(js_get(entry, "msg"))) {
+            free(found);
+            found = str_dup(json_string_value(js_get(entry, "msg")));
+        }
+        line = *end ? end + 1 : end;
+    }
+    return found;
+}
+
+/* --- calls --- */
+
 /* One call: its directory and its words. */
 struct call {
     char dir[40];
@@ -120,11 +189,9 @@ static void call_release(struct call *c)
 
 static int failure(const struct call *c, int status, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/log", c->dir), *log = NULL, *text = NULL;
-    size_t len;
+    AUTO_FREE char *log = file_text(LOG_MAX, "%s/log", c->dir);
+    AUTO_FREE char *text = log ? crun_log_error(log) : NULL;
 
-    if (file_read_all(path, LOG_MAX, &log, &len) == 0)
-        text = crun_log_error(log, len);
     if (text)
         return crun_error(text, err);
     if (WIFSIGNALED(status))

@@ -32,7 +32,7 @@ AUTO_DEFINE(struct crun *, crun_free);
  * Commands are worded as runc words them, because clients look for that. Always -1. */
 int crun_error(const char *text, struct err *err);
 /* The text of the last entry of level error in a log of JSON lines. Caller frees; NULL if none. */
-char *crun_log_error(const char *log, size_t len);
+char *crun_log_error(const char *log);
 
 struct crun_start {
     const char *id;

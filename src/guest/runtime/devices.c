@@ -1,4 +1,5 @@
 /* devices.c - nodes in the guest's own /dev. devtmpfs never blocks. */
+#include "base/fd.h"
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
@@ -56,7 +57,7 @@ static bool is_private(const char *name)
 static void walk(const char *dir, unsigned depth,
                  void (*fn)(void *arg, const char *path, const struct rewrite_device *d), void *arg)
 {
-    DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
+    AUTO(closedir) DIR *d = depth < DEPTH_MAX ? opendir(dir) : NULL;
 
     for (struct dirent *e; d && (e = readdir(d));) {
         AUTO_FREE char *path = str_format("%s/%s", dir, e->d_name);
@@ -69,8 +70,6 @@ static void walk(const char *dir, unsigned depth,
         else if (find_device(NULL, path, &device) == 0)
             fn(arg, path, &device);
     }
-    if (d)
-        closedir(d);
 }
 
 static void each_device(void *arg,

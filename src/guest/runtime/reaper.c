@@ -47,23 +47,17 @@ static bool pids_has(const struct pids *p, pid_t pid)
 
 static bool is_zombie(pid_t pid)
 {
-    AUTO_FREE char *path = str_format("/proc/%d/stat", pid), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(4096, "/proc/%d/stat", pid);
+    const char *paren = text ? strrchr(text, ')') : NULL;
 
-    if (file_read_all(path, 4096, &text, &len) < 0)
-        return false;
-    const char *paren = strrchr(text, ')');
     return paren && str_starts(paren, ") Z");
 }
 
 static void list_zombies(struct pids *ret)
 {
-    AUTO_FREE char *path = str_format("/proc/self/task/%d/children", getpid()), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(CHILDREN_MAX, "/proc/self/task/%d/children", getpid());
 
-    if (file_read_all(path, CHILDREN_MAX, &text, &len) < 0)
-        return;
-    for (char *at = text; *at;) {
+    for (char *at = text; at && *at;) {
         pid_t pid = (pid_t)strtol(at, &at, 10);
         at += strspn(at, " \n");
         if (pid <= 0)
@@ -76,19 +70,14 @@ static void list_zombies(struct pids *ret)
 /* The pids that this process has pidfds of. */
 static void list_known(struct pids *ret)
 {
-    DIR *dir = opendir("/proc/self/fdinfo");
+    AUTO(closedir) DIR *dir = opendir("/proc/self/fdinfo");
 
     for (struct dirent *e; dir && (e = readdir(dir));) {
-        AUTO_FREE char *path = str_format("/proc/self/fdinfo/%s", e->d_name), *text = NULL;
-        size_t len;
-        if (e->d_name[0] == '.' || file_read_all(path, 4096, &text, &len) < 0)
-            continue;
-        const char *pid = strstr(text, "\nPid:");
+        AUTO_FREE char *text = file_text(4096, "/proc/self/fdinfo/%s", e->d_name);
+        const char *pid = text ? strstr(text, "\nPid:") : NULL;
         if (pid)
             pids_add(ret, (pid_t)strtol(pid + strlen("\nPid:"), NULL, 10));
     }
-    if (dir)
-        closedir(dir);
 }
 
 /* Reaps the strangers of last time, remembers those of this time. True: look again. */

@@ -5,25 +5,11 @@
 #include "guest/runtime/users.h"
 #include "guest/storage/in_root.h"
 #include <errno.h>
-#include <stdlib.h>
 
 struct job {
-    char *root, *user, *cwd;
-    bool fresh;
-    uint32_t uid, gid;
+    const char *root, *user, *cwd; /* cwd NULL: of an exec */
+    uint32_t uid, gid;             /* out */
 };
-
-static void job_free(void *arg)
-{
-    struct job *j = arg;
-
-    if (!j)
-        return;
-    free(j->root);
-    free(j->user);
-    free(j->cwd);
-    free(j);
-}
 
 /* "" for a file that the image does not have. */
 static int read_file(const char *root, const char *path, char **ret, struct err *err)
@@ -71,9 +57,9 @@ static int run(void *arg, struct err *err)
     struct job *j = arg;
     AUTO_FREE char *passwd = NULL, *group = NULL;
 
-    if (j->fresh && check_mount_points(j->root, err) < 0)
+    if (j->cwd && check_mount_points(j->root, err) < 0)
         return -1;
-    if (j->cwd[0])
+    if (j->cwd)
         (void)in_root_mkdir(j->root, j->cwd, 0755); /* a read-only root: crun tells */
     if (!j->user[0])
         return 0;
@@ -86,22 +72,13 @@ static int run(void *arg, struct err *err)
 int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
                    uint32_t *ret_uid, uint32_t *ret_gid, struct err *err)
 {
-    struct job *j;
-    void *arg;
+    struct job j = { root, user, cwd, 0, 0 };
 
     if (!user[0] && !cwd)
         return 0;
-    j = mem_new(struct job);
-    j->root = str_dup(root);
-    j->user = str_dup(user);
-    j->fresh = cwd != NULL;
-    j->cwd = str_dup(!cwd || str_eq(cwd, "/") ? "" : cwd);
-    arg = j;
-    int r = offload_run(ctx, run, &arg, job_free, "container's root", err);
-    if (r == 0) {
-        *ret_uid = ((struct job *)arg)->uid;
-        *ret_gid = ((struct job *)arg)->gid;
-    }
-    job_free(arg);
-    return r;
+    if (OFFLOAD(ctx, run, &j, 3, NULL, "container's root", err) < 0)
+        return -1;
+    *ret_uid = j.uid;
+    *ret_gid = j.gid;
+    return 0;
 }

@@ -4,50 +4,22 @@
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/etcfiles.h"
+#include "guest/runtime/rewrite.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include <errno.h>
-#include <stdlib.h>
+#include <fcntl.h>
+#include <linux/openat2.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define HOSTNAME_BYTES 256
 
 static const char *const files[] = { "hostname", "hosts", "resolv.conf" };
 static const char *const mounts[] = { "sandboxMounts", "sandboxTmpfsMounts", "hugepages" };
-
-/* Copies of all it sees: the work may outlive its caller. */
-struct job {
-    char *root, *hostname, *dns_search, *dns_servers;
-    char *resolv_conf; /* NULL: of the two above */
-    bool pod;
-};
-
-static void job_free(void *arg)
-{
-    struct job *j = arg;
-
-    if (!j)
-        return;
-    free(j->root);
-    free(j->hostname);
-    free(j->dns_search);
-    free(j->dns_servers);
-    free(j->resolv_conf);
-    free(j);
-}
-
-static int job_run(struct ctx *ctx, struct job *job, int (*fn)(void *arg, struct err *err),
-                   const char *why, struct err *err)
-{
-    void *arg = job;
-    int r = offload_run(ctx, fn, &arg, job_free, why, err);
-
-    job_free(arg);
-    return r;
-}
 
 static int make_dir(const char *path, mode_t mode, struct err *err)
 {
@@ -68,20 +40,20 @@ static int put(const char *root, const char *name, const char *text, struct err 
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-static int make_files(const struct job *j, struct err *err)
+static int make_files(const struct sandbox *s, struct err *err)
 {
     char own[HOSTNAME_BYTES] = "";
-    const char *name = j->hostname;
+    const char *name = s->hostname;
 
     if (!name[0] && gethostname(own, sizeof(own) - 1) == 0)
         name = own;
     AUTO_FREE char *line = str_format("%s\n", name), *hosts = etcfiles_hosts(name), *resolv = NULL;
-    if (j->resolv_conf ? etcfiles_check_resolv(j->resolv_conf, err) < 0
-                       : etcfiles_resolv(j->dns_search, j->dns_servers, &resolv, err) < 0)
+    if (s->resolv_conf ? etcfiles_check_resolv(s->resolv_conf, err) < 0
+                       : etcfiles_resolv(s->dns_search, s->dns_servers, &resolv, err) < 0)
         return -1;
-    if (put(j->root, "hostname", line, err) < 0 || put(j->root, "hosts", hosts, err) < 0)
+    if (put(s->root, "hostname", line, err) < 0 || put(s->root, "hosts", hosts, err) < 0)
         return -1;
-    return put(j->root, "resolv.conf", j->resolv_conf ? j->resolv_conf : resolv, err);
+    return put(s->root, "resolv.conf", s->resolv_conf ? s->resolv_conf : resolv, err);
 }
 
 /* --- directories that a pod's containers share --- */
@@ -96,10 +68,10 @@ static int share(const char *dir, struct err *err)
     return 0;
 }
 
-static int make_dirs(const struct job *j, struct err *err)
+static int make_dirs(const struct sandbox *s, struct err *err)
 {
     for (size_t i = 0; i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", j->root, mounts[i]);
+        AUTO_FREE char *dir = str_format("%s/%s", s->root, mounts[i]);
         if (make_dir(dir, 0755, err) < 0)
             return -1;
         if (strcmp(mounts[i], "sandboxTmpfsMounts") == 0 &&
@@ -108,44 +80,35 @@ static int make_dirs(const struct job *j, struct err *err)
         if (share(dir, err) < 0)
             return -1;
     }
-    AUTO_FREE char *logs = str_format("%s/logs", j->root);
+    AUTO_FREE char *logs = str_format("%s/logs", s->root);
     return make_dir(logs, 0777, err);
 }
 
 static int make_all(void *arg, struct err *err)
 {
-    const struct job *j = arg;
+    const struct sandbox *s = arg;
 
-    if (make_dir(j->root, 0700, err) < 0 || make_files(j, err) < 0)
+    if (make_dir(s->root, 0700, err) < 0 || make_files(s, err) < 0)
         return -1;
-    return j->pod ? make_dirs(j, err) : 0;
+    return s->pod ? make_dirs(s, err) : 0;
 }
 
-int sandbox_make(struct ctx *ctx, const char *root, const struct sandbox_names *names, bool pod,
-                 struct err *err)
+int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err)
 {
-    struct job *j = mem_new(struct job);
-
-    j->root = str_dup(root);
-    j->hostname = str_dup(names->hostname);
-    j->dns_search = str_dup(names->dns_search);
-    j->dns_servers = str_dup(names->dns_servers);
-    j->resolv_conf = names->resolv_conf ? str_dup(names->resolv_conf) : NULL;
-    j->pod = pod;
-    return job_run(ctx, j, make_all, "files of the pod", err);
+    return OFFLOAD(ctx, make_all, s, 5, NULL, "files of the pod", err);
 }
 
 static int remove_all(void *arg, struct err *err)
 {
-    const struct job *j = arg;
+    const struct sandbox *s = arg;
 
-    for (size_t i = 0; j->pod && i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", j->root, mounts[i]);
+    for (size_t i = 0; s->pod && i < ARRAY_LEN(mounts); i++) {
+        AUTO_FREE char *dir = str_format("%s/%s", s->root, mounts[i]);
         if (mnt_unmount_below(dir, err) < 0 || mnt_unmount(dir, err) < 0)
             return -1;
     }
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s", j->root, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s", s->root, files[i]);
         if (unlink(path) < 0 && errno != ENOENT)
             return err_sys(err, errno, "remove %s", path);
     }
@@ -154,9 +117,132 @@ static int remove_all(void *arg, struct err *err)
 
 int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
 {
-    struct job *j = mem_new(struct job);
+    struct sandbox s = { .root = root, .pod = pod };
 
-    j->root = str_dup(root);
-    j->pod = pod;
-    return job_run(ctx, j, remove_all, "pod's mounts to go", err);
+    return OFFLOAD(ctx, remove_all, &s, 5, NULL, "pod's mounts to go", err);
+}
+
+/* --- what a container's mounts name in its pod, made when it is first named --- */
+
+/* The size is what the host says; what is written there counts to the container that writes it. */
+static int mount_tmpfs(const struct volume *v, struct err *err)
+{
+    AUTO_FREE char *data =
+        v->bytes ? str_format("mode=0777,size=%lu", v->bytes) : str_dup("mode=0777");
+
+    return mnt_mount("tmpfs", v->at, "tmpfs", 0, data, err);
+}
+
+static int make_volume_dir(const char *path, const struct volume_dir *d, bool fresh,
+                           struct err *err)
+{
+    struct stat st;
+
+    if (!fresh && lstat(path, &st) == 0) /* the containers' by now, whatever it is */
+        return 0;
+    if (make_dir(path, 0755, err) < 0)
+        return -1;
+    /* chown takes the bits for setuid and setgid away. */
+    if (chown(path, d->uid, d->gid) < 0 || chmod(path, d->mode) < 0)
+        return err_sys(err, errno, "give %s its owner", path);
+    return 0;
+}
+
+/* Containers write there: a link in the place of a directory could lead the next one's mount out of
+ * the volume, to the VM's own files. */
+static int check_links(const char *volume, const char *below, struct err *err)
+{
+    AUTO_FD int top = open(volume, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    struct open_how how = { .flags = O_PATH | O_CLOEXEC,
+                            .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH };
+
+    if (top < 0)
+        return err_sys(err, errno, "open %s", volume);
+
+    AUTO_FD int fd = (int)syscall(SYS_openat2, top, below, &how, sizeof(how));
+
+    if (fd < 0 && (errno == ELOOP || errno == EXDEV))
+        return err_set(err, ERR_PERMISSION,
+                       "%s in the volume is a symbolic link: a container has put it there", below);
+    return 0; /* one that is not there is made */
+}
+
+static int make_volume(const struct volume *v, struct err *err)
+{
+    bool fresh = access(v->at, F_OK) < 0;
+
+    if (fresh && make_dir(v->at, 0777, err) < 0)
+        return -1;
+    if (fresh && v->tmpfs && mount_tmpfs(v, err) < 0) {
+        (void)rmdir(v->at); /* the next one tries again */
+        return -1;
+    }
+    for (size_t i = 0; i < v->n; i++) {
+        AUTO_FREE char *path = NULL;
+
+        if (!v->dirs[i].path[0])
+            path = str_dup(v->at);
+        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
+                 check_links(v->at, v->dirs[i].path, err) < 0)
+            return -1;
+        if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
+            return -1;
+    }
+    return 0;
+}
+
+static int make_hugepages(const char *dir, const char *size, struct err *err)
+{
+    AUTO_FREE char *data = str_format("pagesize=%s", size);
+
+    if (access(dir, F_OK) == 0)
+        return 0;
+    if (make_dir(dir, 0777, err) < 0)
+        return -1;
+    if (mnt_mount("hugetlbfs", dir, "hugetlbfs", 0, data, err) < 0) {
+        (void)rmdir(dir);
+        return -1;
+    }
+    return 0;
+}
+
+static int make_todo(void *arg, struct err *err)
+{
+    const struct rewrite_todo *t = arg;
+
+    for (size_t i = 0; i < t->n_volumes; i++)
+        if (make_volume(&t->volumes[i], err) < 0)
+            return err_wrap(err, "volume %s", t->volumes[i].at);
+    for (size_t i = 0; i < t->dirs.n; i++)
+        if (access(t->dirs.v[i], F_OK) < 0 && make_dir(t->dirs.v[i], 0777, err) < 0)
+            return -1;
+    for (size_t i = 0; i < t->hugepages.n; i++)
+        if (make_hugepages(t->hugepages.v[i], t->sizes.v[i], err) < 0)
+            return -1;
+    return 0;
+}
+
+static void todo_drop(void *arg)
+{
+    rewrite_todo_release(arg);
+}
+
+int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
+                      struct err *err)
+{
+    if (todo->dirs.n == 0 && todo->hugepages.n == 0 && todo->n_volumes == 0)
+        return 0;
+
+    /* Who finds a volume there must find it finished. */
+    AUTO(gate_leave) struct gate *held = gate_enter(gate, ctx, "pod's volumes", err);
+    if (!held)
+        return -1;
+
+    struct rewrite_todo job = *todo;
+
+    *todo = (struct rewrite_todo){ 0 };
+    if (OFFLOAD(ctx, make_todo, &job, 0, todo_drop, "directories of mounts", err) < 0)
+        return -1;
+    rewrite_todo_release(&job);
+    return 0;
 }

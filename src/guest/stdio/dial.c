@@ -4,7 +4,9 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/stream.h"
 #include <errno.h>
+#include <sys/socket.h>
 
 #define TRIES 10
 #define PAUSE_NS (100 * NS_PER_MS)
@@ -22,6 +24,17 @@ int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, s
             return err_wrap(err, "dial host port %u", port);
         }
     }
+}
+
+void dialer_finish(struct ctx *ctx, struct stream *host)
+{
+    struct err err = ERR_INIT;
+    char byte;
+    size_t n;
+
+    (void)stream_shutdown(host, SHUT_WR); /* it may be gone */
+    while (stream_read(ctx, host, &byte, 1, &n, &err) == 0 && n > 0)
+        ;
 }
 
 void stdio_fds_release(struct stdio_fds *fds)

@@ -8,6 +8,7 @@
 struct ctx;
 struct dialer;
 struct err;
+struct stream;
 
 struct dialer_ops {
     /* One try. Waits until connected or ctx ends. The fd is a blocking stream socket, because it
@@ -22,6 +23,9 @@ struct dialer {
 /* Dials by the rules of the protocol: a time-out (ETIMEDOUT) is tried again, 10 times in all,
  * 100 ms apart; any other failure is final. Waits until ctx ends. */
 int dialer_dial(struct ctx *ctx, struct dialer *d, uint32_t port, int *ret_fd, struct err *err);
+/* The output has ended. Waits until the host has closed its side, which says that it has all of it,
+ * or ctx ends. */
+void dialer_finish(struct ctx *ctx, struct stream *host);
 
 /* The three streams of a process: which of them are wanted, and the host's port of each. */
 struct stdio_ports {

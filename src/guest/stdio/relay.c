@@ -75,7 +75,7 @@ int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends
 static void run_in(void *arg)
 {
     struct half *h = arg;
-    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->input);
+    struct ctx ctx = ctx_until(h->relay->loop, &h->relay->input);
     struct err err = ERR_INIT;
     char side;
 
@@ -90,7 +90,7 @@ static void run_in(void *arg)
 static bool dial_again(struct half *h)
 {
     struct relay *r = h->relay;
-    struct ctx root = ctx_root(r->loop), ctx = ctx_with_cancel(&root, &r->drop);
+    struct ctx ctx = ctx_until(r->loop, &r->drop);
     struct err err = ERR_INIT;
     int fd;
 
@@ -111,7 +111,7 @@ static bool dial_again(struct half *h)
 /* What is in the pipe now: all that the process itself wrote, since it has exited. */
 static int copy_rest(struct half *h, struct err *err)
 {
-    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->drop);
+    struct ctx ctx = ctx_until(h->relay->loop, &h->relay->drop);
     int left = 0;
 
     if (h->pipe->fd < 0 || ioctl(h->pipe->fd, FIONREAD, &left) < 0 || left <= 0)
@@ -128,24 +128,11 @@ static int copy_rest(struct half *h, struct err *err)
     return 0;
 }
 
-/* The host says that it has all output by closing its side. */
-static void await_close(struct half *h)
-{
-    struct ctx root = ctx_root(h->relay->loop), ctx = ctx_with_cancel(&root, &h->relay->drop);
-    struct err err = ERR_INIT;
-    char byte;
-    size_t n;
-
-    (void)stream_shutdown(h->host, SHUT_WR); /* it may be gone */
-    while (stream_read(&ctx, h->host, &byte, 1, &n, &err) == 0 && n > 0)
-        ;
-}
-
 static void run_out(void *arg)
 {
     struct half *h = arg;
     struct relay *r = h->relay;
-    struct ctx root = ctx_root(r->loop), ctx = ctx_with_cancel(&root, &r->cut);
+    struct ctx ctx = ctx_until(r->loop, &r->cut);
 
     for (;;) {
         struct err err = ERR_INIT;
@@ -159,8 +146,9 @@ static void run_out(void *arg)
             break;
     }
     (void)stream_shutdown(h->pipe, SHUT_RDWR); /* whoever still writes gets EPIPE */
+    struct ctx last = ctx_until(r->loop, &r->drop);
     if (h->host)
-        await_close(h);
+        dialer_finish(&last, h->host);
 }
 
 /* --- life --- */

@@ -4,11 +4,11 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/stream.h"
+#include "guest/stdio/dial.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <sys/socket.h>
 #include <termios.h>
 #include <unistd.h>
 
@@ -66,21 +66,10 @@ static void relay_in(void *arg)
 {
     struct tty *t = arg;
     struct err err = ERR_INIT;
-    struct ctx root = ctx_root(t->loop), ctx = ctx_with_cancel(&root, &t->input);
+    struct ctx ctx = ctx_until(t->loop, &t->input);
     char side;
 
     (void)stream_copy(&ctx, t->in, t->master, NULL, &side, &err); /* how it ended changes nothing */
-}
-
-/* The host says that it has all output by closing its side. */
-static void await_close(struct ctx *ctx, struct stream *s)
-{
-    struct err err = ERR_INIT;
-    char byte;
-    size_t n;
-
-    while (stream_read(ctx, s, &byte, 1, &n, &err) == 0 && n > 0)
-        ;
 }
 
 /* One chunk, once there is one: an idle terminal needs no buffer. 0 at the end: every process has
@@ -107,8 +96,8 @@ static ssize_t read_chunk(struct ctx *reading, struct tty *t, char **ret_data)
 static void relay_out(void *arg)
 {
     struct tty *t = arg;
-    struct ctx root = ctx_root(t->loop), reading = ctx_with_cancel(&root, &t->input),
-               writing = ctx_with_cancel(&root, &t->output);
+    struct ctx reading = ctx_until(t->loop, &t->input);
+    struct ctx writing = ctx_until(t->loop, &t->output);
     struct err err = ERR_INIT;
     bool wanted = t->out != NULL;
 
@@ -123,8 +112,7 @@ static void relay_out(void *arg)
     }
     if (!t->out)
         return;
-    (void)stream_shutdown(t->out, SHUT_WR); /* the host may be gone */
-    await_close(&writing, t->out);
+    dialer_finish(&writing, t->out);
 }
 
 void tty_attach(struct tty *t, int in_fd, int out_fd)

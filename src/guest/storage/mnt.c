@@ -4,8 +4,10 @@
 #include "base/str.h"
 #include "guest/storage/path.h"
 #include <errno.h>
+#include <fcntl.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
 
 #define STACKED_MAX 5
 #define MOUNTS_MAX_BYTES (16u << 20)
@@ -42,77 +44,51 @@ int mnt_unmount(const char *path, struct err *err)
     return 0;
 }
 
-/* Calls each with every mount point, the oldest first. The kernel writes blanks as \040. */
-static int each_mount(void (*each)(void *arg, const char *target), void *arg)
+/* The kernel writes blanks as \040. */
+static void unescape(char *text)
 {
-    AUTO_FREE char *text = NULL;
-    char *save = NULL;
-    size_t len;
-    int r = file_read_all("/proc/self/mounts", MOUNTS_MAX_BYTES, &text, &len);
+    char *out = text;
 
-    if (r < 0)
-        return r;
-    for (char *line = strtok_r(text, "\n", &save); line; line = strtok_r(NULL, "\n", &save)) {
-        char *from = strchr(line, ' '), *end = from ? strchr(from + 1, ' ') : NULL;
-        if (!end)
-            continue;
-        *end = '\0';
-        char *out = ++from;
-        for (const char *in = from; *in; in++) {
-            if (in[0] == '\\' && in[1] && in[2] && in[3]) {
-                *out++ = (char)((in[1] - '0') * 64 + (in[2] - '0') * 8 + (in[3] - '0'));
-                in += 3;
-            } else {
-                *out++ = *in;
-            }
+    for (const char *in = text; *in; in++) {
+        if (in[0] == '\\' && in[1] && in[2] && in[3]) {
+            *out++ = (char)((in[1] - '0') * 64 + (in[2] - '0') * 8 + (in[3] - '0'));
+            in += 3;
+        } else {
+            *out++ = *in;
         }
-        *out = '\0';
-        each(arg, from);
     }
-    return 0;
-}
-
-struct collect {
-    const char *dir;
-    struct strv found;
-};
-
-static void collect_below(void *arg, const char *target)
-{
-    struct collect *c = arg;
-
-    if (path_is_below(target, c->dir) && strcmp(target, c->dir) != 0)
-        strv_add(&c->found, target);
+    *out = '\0';
 }
 
 int mnt_unmount_below(const char *dir, struct err *err)
 {
-    struct collect c = { .dir = dir };
-    int r = each_mount(collect_below, &c), result = 0;
+    AUTO(strv_release) struct strv found = { 0 };
+    AUTO_FREE char *text = NULL;
+    char *lines = NULL, *words;
+    size_t len;
+    int r = file_read_all("/proc/self/mounts", MOUNTS_MAX_BYTES, &text, &len);
 
     if (r < 0)
-        result = err_sys(err, -r, "read /proc/self/mounts");
-    for (size_t i = c.found.n; i > 0 && result == 0; i--)
-        result = mnt_unmount(c.found.v[i - 1], err);
-    strv_release(&c.found);
-    return result;
-}
+        return err_sys(err, -r, "read /proc/self/mounts");
+    for (char *line = strtok_r(text, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
+        char *target = strtok_r(line, " ", &words) ? strtok_r(NULL, " ", &words) : NULL;
 
-struct search {
-    const char *path;
-    bool found;
-};
-
-static void search_one(void *arg, const char *target)
-{
-    struct search *s = arg;
-
-    s->found |= strcmp(target, s->path) == 0;
+        if (!target)
+            continue;
+        unescape(target);
+        if (path_is_below(target, dir) && strcmp(target, dir) != 0)
+            strv_add(&found, target);
+    }
+    for (size_t i = found.n; i > 0; i--)
+        if (mnt_unmount(found.v[i - 1], err) < 0)
+            return -1;
+    return 0;
 }
 
 bool mnt_is_mounted(const char *path)
 {
-    struct search s = { .path = path };
+    struct statx st;
 
-    return each_mount(search_one, &s) == 0 && s.found;
+    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, 0, &st) == 0 &&
+           (st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
 }

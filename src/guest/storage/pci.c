@@ -31,7 +31,7 @@ int pci_find(const char *sys, const char *place, char **ret_dir)
         return -EINVAL;
     AUTO_FREE char *port = str_format("%s/bus/pci/devices/%.12s", sys, place);
     AUTO_FREE char *real = realpath(port, NULL);
-    DIR *dir = real ? opendir(real) : NULL;
+    AUTO(closedir) DIR *dir = real ? opendir(real) : NULL;
     int r = -ENXIO;
 
     for (struct dirent *e; dir && r < 0 && (e = readdir(dir));) {
@@ -40,8 +40,6 @@ int pci_find(const char *sys, const char *place, char **ret_dir)
         *ret_dir = str_format("%s/%s", real, e->d_name);
         r = 0;
     }
-    if (dir)
-        closedir(dir);
     return r;
 }
 
@@ -49,30 +47,24 @@ int pci_find(const char *sys, const char *place, char **ret_dir)
 int pci_settle(const char *sys, const char *place)
 {
     AUTO_FREE char *list = str_format("%s/bus/pci/devices/%.12s/pci_bus", sys, place);
-    DIR *dir = opendir(list);
+    AUTO(closedir) DIR *dir = opendir(list);
     int r = -ENXIO;
 
     for (struct dirent *e; dir && (e = readdir(dir));) {
         if (e->d_name[0] == '.')
             continue;
         AUTO_FREE char *path = str_format("%s/%s/rescan", list, e->d_name);
-        AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
-        r = fd < 0 ? -errno : fd_write_full(fd, "1", 1);
+        r = file_put(path, "1");
     }
-    if (dir)
-        closedir(dir);
     return r;
 }
 
 static char *attribute(const char *dir, const char *name)
 {
-    AUTO_FREE char *path = str_format("%s/%s", dir, name);
-    char *text = NULL;
-    size_t len;
+    char *text = file_text(ATTRIBUTE_MAX, "%s/%s", dir, name);
 
-    if (file_read_all(path, ATTRIBUTE_MAX, &text, &len) < 0)
-        return NULL;
-    text[strcspn(text, "\n")] = '\0';
+    if (text)
+        text[strcspn(text, "\n")] = '\0';
     return text;
 }
 
@@ -123,10 +115,8 @@ static void look_node(const char *list, const char *name, char type, const char 
     if (!real || strncmp(real, dir, len) != 0 || real[len] != '/' || *colon != ':')
         return;
     n.minor = (unsigned)strtoul(colon + 1, NULL, 10);
-    AUTO_FREE char *path = str_format("%s/uevent", real), *text = NULL;
-    size_t size;
-
-    if (file_read_all(path, ATTRIBUTE_MAX, &text, &size) < 0)
+    AUTO_FREE char *text = file_text(ATTRIBUTE_MAX, "%s/uevent", real);
+    if (!text)
         return;
     const char *at = str_starts(text, "DEVNAME=") ? text : strstr(text, "\nDEVNAME=");
     if (!at)
@@ -144,14 +134,13 @@ int pci_nodes(const char *sys, const char *dir, void (*fn)(void *arg, const stru
 
     for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
         AUTO_FREE char *list = str_format("%s/dev/%s", sys, lists[i]);
-        DIR *d = opendir(list);
+        AUTO(closedir) DIR *d = opendir(list);
 
         if (!d)
             return -errno;
         for (struct dirent *e; (e = readdir(d));)
             if (e->d_name[0] != '.')
                 look_node(list, e->d_name, lists[i][0], dir, fn, arg);
-        closedir(d);
     }
     return 0;
 }

@@ -33,16 +33,12 @@ static bool host_number(const char *name, unsigned *ret)
 static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
 {
     AUTO_FREE char *path = str_format("%s/bus/vmbus/devices/%s", sys, vmbus_guids[controller]);
-    DIR *dir = opendir(path);
-    int r = -ENXIO;
+    AUTO(closedir) DIR *dir = opendir(path);
 
-    if (!dir)
-        return -errno;
-    for (struct dirent *e; (e = readdir(dir));)
+    for (struct dirent *e; dir && (e = readdir(dir));)
         if (host_number(e->d_name, ret))
-            r = 0;
-    closedir(dir);
-    return r;
+            return 0;
+    return -ENXIO;
 }
 
 /* As host/vmm/qemu/qemu_hba.c puts them. */
@@ -82,16 +78,15 @@ static int by_address(const void *a, const void *b)
 
 static bool is_virtio(const char *sys, const char *name)
 {
-    AUTO_FREE char *path = str_format("%s/class/scsi_host/%s/proc_name", sys, name), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(ATTRIBUTE_MAX, "%s/class/scsi_host/%s/proc_name", sys, name);
 
-    return file_read_all(path, ATTRIBUTE_MAX, &text, &len) == 0 && str_starts(text, "virtio_scsi");
+    return text && str_starts(text, "virtio_scsi");
 }
 
 static size_t list_hosts(const char *sys, struct host *hosts)
 {
     AUTO_FREE char *path = str_format("%s/class/scsi_host", sys);
-    DIR *dir = opendir(path);
+    AUTO(closedir) DIR *dir = opendir(path);
     size_t n = 0;
 
     for (struct dirent *e; dir && n < HOSTS_MAX && (e = readdir(dir));) {
@@ -102,8 +97,6 @@ static size_t list_hosts(const char *sys, struct host *hosts)
         if (real)
             hosts[n++].address = pci_address(real);
     }
-    if (dir)
-        closedir(dir);
     return n;
 }
 
@@ -153,8 +146,7 @@ int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition,
 {
     AUTO_FREE char *path = str_format("%s/bus/scsi/devices/%u:0:0:%u/block", sys, host, lun);
     AUTO_FREE char *disk = NULL;
-    DIR *dir = opendir(path);
-    int r = 0;
+    AUTO(closedir) DIR *dir = opendir(path);
 
     if (!dir)
         return errno == ENOENT ? -ENXIO : -errno;
@@ -162,13 +154,11 @@ int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition,
         if (e->d_name[0] == '.')
             continue;
         if (disk)
-            r = -EEXIST;
-        else
-            disk = str_dup(e->d_name);
+            return -EEXIST;
+        disk = str_dup(e->d_name);
     }
-    closedir(dir);
-    if (r < 0 || !disk)
-        return r < 0 ? r : -ENXIO;
+    if (!disk)
+        return -ENXIO;
     if (partition == 0) {
         *ret_name = TAKE_PTR(disk);
         return 0;
@@ -181,26 +171,18 @@ int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition,
     return 0;
 }
 
-/* Attributes of sysfs are there or not: never made. */
-static int put(const char *path, const char *text)
-{
-    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
-
-    return fd < 0 ? -errno : fd_write_full(fd, text, strlen(text));
-}
-
 int scsi_scan(const char *sys, unsigned host, unsigned lun)
 {
     AUTO_FREE char *path = str_format("%s/class/scsi_host/host%u/scan", sys, host);
     AUTO_FREE char *text = str_format("0 0 %u", lun);
 
-    return put(path, text);
+    return file_put(path, text);
 }
 
 int scsi_forget(const char *sys, unsigned host, unsigned lun)
 {
     AUTO_FREE char *path = str_format("%s/bus/scsi/devices/%u:0:0:%u/delete", sys, host, lun);
-    int r = put(path, "1\n");
+    int r = file_put(path, "1\n");
 
     return r == -ENOENT || r == -ENODEV ? 0 : r;
 }

@@ -4,10 +4,12 @@
 #include "base/fd.h"
 #include "base/offload.h"
 #include "base/str.h"
+#include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include "guest/storage/storage_priv.h"
 #include <errno.h>
 #include <stdlib.h>
+#include <unistd.h>
 
 struct storage *storage_new(int (*load_module)(const char *name, struct err *err))
 {
@@ -72,98 +74,23 @@ void storage_let_go(struct storage_hold *h)
 
 /* --- beside the loop --- */
 
-struct block {
-    int (*fn)(struct storage_work *w, struct err *err);
-    struct storage_work work;
+struct load {
+    const char *name;
+    int (*load_module)(const char *name, struct err *err);
 };
 
-static void block_free(void *arg)
+static int load(void *arg, struct err *err)
 {
-    struct block *b = arg;
+    const struct load *l = arg;
 
-    if (!b)
-        return;
-    free(b->work.a);
-    free(b->work.b);
-    free(b->work.c);
-    free(b->work.d);
-    free(b->work.made);
-    free(b);
-}
-
-static int block_run(void *arg, struct err *err)
-{
-    struct block *b = arg;
-
-    return b->fn(&b->work, err);
-}
-
-static int run(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
-               const struct storage_work *in, const char *why, struct block **ret, struct err *err)
-{
-    struct block *b = mem_new(struct block);
-    void *arg = b;
-
-    b->fn = fn;
-    b->work = *in;
-    b->work.a = str_dup(in->a);
-    b->work.b = str_dup(in->b);
-    b->work.c = str_dup(in->c);
-    b->work.d = str_dup(in->d);
-    int r = offload_run(ctx, block_run, &arg, block_free, why, err);
-    *ret = arg;
-    return r;
-}
-
-int storage_block(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
-                  const struct storage_work *in, const char *why, const char **ret_found,
-                  struct err *err)
-{
-    struct block *b = NULL;
-    int r = run(ctx, fn, in, why, &b, err);
-
-    if (r == 0 && ret_found)
-        *ret_found = b->work.found;
-    block_free(b);
-    return r;
-}
-
-int storage_block_made(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
-                       const struct storage_work *in, const char *why, char **ret_made,
-                       struct err *err)
-{
-    struct block *b = NULL;
-    int r = run(ctx, fn, in, why, &b, err);
-
-    if (r == 0)
-        *ret_made = TAKE_PTR(b->work.made);
-    block_free(b);
-    return r;
-}
-
-int storage_block_bytes(struct ctx *ctx, int (*fn)(struct storage_work *w, struct err *err),
-                        const struct storage_work *in, const char *why, uint64_t *ret_bytes,
-                        struct err *err)
-{
-    struct block *b = NULL;
-    int r = run(ctx, fn, in, why, &b, err);
-
-    if (r == 0)
-        *ret_bytes = b->work.bytes;
-    block_free(b);
-    return r;
-}
-
-static int load_one(struct storage_work *w, struct err *err)
-{
-    return w->load_module(w->a, err);
+    return l->load_module(l->name, err);
 }
 
 int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, struct err *err)
 {
     for (; *names; names++) {
-        const struct storage_work w = { .a = (char *)*names, .load_module = s->load_module };
-        if (storage_block(ctx, load_one, &w, "module to load", NULL, err) == 0)
+        struct load l = { *names, s->load_module };
+        if (OFFLOAD(ctx, load, &l, 1, NULL, "module to load", err) == 0)
             continue;
         if (err->code != ERR_NOT_FOUND)
             return -1;
@@ -172,22 +99,43 @@ int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, s
     return 0;
 }
 
-static int remove_tree(struct storage_work *w, struct err *err)
+struct path {
+    const char *path;
+};
+
+static int unmount(void *arg, struct err *err)
 {
-    int r = dir_remove(w->a);
+    const char *path = ((struct path *)arg)->path;
+
+    if (mnt_unmount(path, err) < 0)
+        return -1;
+    if (rmdir(path) == 0 || errno == ENOENT || errno == ENOTEMPTY)
+        return 0;
+    if (errno != ENOTDIR || unlink(path) < 0)
+        return err_sys(err, errno, "remove %s", path);
+    return 0;
+}
+
+int storage_unmount(struct ctx *ctx, const char *path, struct err *err)
+{
+    return OFFLOAD(ctx, unmount, &(struct path){ path }, 1, NULL, "path to be unmounted", err);
+}
+
+static int remove_tree(void *arg, struct err *err)
+{
+    const char *path = ((struct path *)arg)->path;
+    int r = dir_remove(path);
 
     if (r == -EBUSY)
-        return err_set(err, ERR_STATE, "remove %s: something is mounted in it", w->a);
-    return r < 0 ? err_sys(err, -r, "remove %s", w->a) : 0;
+        return err_set(err, ERR_STATE, "remove %s: something is mounted in it", path);
+    return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
 }
 
 int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err)
 {
-    const struct storage_work w = { .a = (char *)path };
-
     if (!path || !path[0])
         return 0;
     if (path_check_run(path, "path to remove", err) < 0)
         return -1;
-    return storage_block(ctx, remove_tree, &w, "tree to be removed", NULL, err);
+    return OFFLOAD(ctx, remove_tree, &(struct path){ path }, 1, NULL, "tree to be removed", err);
 }

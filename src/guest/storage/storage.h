@@ -67,3 +67,6 @@ int storage_used(struct ctx *ctx, const char *scratch_path, uint64_t *ret, struc
 /* Removes a directory with all that is in it, but nothing that is mounted there (ERR_STATE). Below
  * /run only. "" is fine. */
 int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err);
+/* Unmounts it and removes the directory or file that it was mounted on; a directory that is not
+ * empty stays: its content is not ours. */
+int storage_unmount(struct ctx *ctx, const char *path, struct err *err);

@@ -4,6 +4,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/rand.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
@@ -46,11 +47,16 @@ static int check(const struct storage_disk *d, struct err *err)
 
 /* --- finding --- */
 
-static int scan(struct storage_work *w, struct err *err)
-{
-    int r = scsi_scan(SYS, w->host, w->lun);
+struct slot {
+    unsigned host, lun;
+};
 
-    return r < 0 ? err_sys(err, -r, "scan SCSI host %u", w->host) : 0;
+static int scan(void *arg, struct err *err)
+{
+    const struct slot *s = arg;
+    int r = scsi_scan(SYS, s->host, s->lun);
+
+    return r < 0 ? err_sys(err, -r, "scan SCSI host %u", s->host) : 0;
 }
 
 /* How far it has come. */
@@ -75,11 +81,19 @@ static bool look(const struct storage_disk *d, struct sight *at, char **ret_node
     return true;
 }
 
-static int probe(struct storage_work *w, struct err *err)
-{
-    AUTO_FD int fd = open(w->a, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+/* What is asked about a disk, or done to it. */
+struct work {
+    const char *node;
+    const char *type; /* out: of the file system found, static; NULL: none */
+    bool empty;       /* out */
+};
 
-    return fd < 0 ? err_sys(err, errno, "open %s", w->a) : 0;
+static int probe(void *arg, struct err *err)
+{
+    const char *node = ((struct work *)arg)->node;
+    AUTO_FD int fd = open(node, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+
+    return fd < 0 ? err_sys(err, errno, "open %s", node) : 0;
 }
 
 /* There and open to us: a node appears before its disk is ready. 1: not yet. */
@@ -90,8 +104,7 @@ static int try_disk(struct ctx *ctx, const struct storage_disk *d, struct sight 
 
     if (!look(d, at, &node))
         return 1;
-    const struct storage_work w = { .a = node };
-    if (storage_block(ctx, probe, &w, "disk to be opened", NULL, err) < 0)
+    if (OFFLOAD(ctx, probe, &(struct work){ node }, 1, NULL, "disk to be opened", err) < 0)
         return err->sys == ENXIO || err->sys == ENOENT ? 1 : -1;
     *ret_node = TAKE_PTR(node);
     return 0;
@@ -111,10 +124,10 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
         return -1;
     while ((r = try_disk(&bounded, d, &at, ret_node, err)) > 0) {
         struct err ignored = ERR_INIT;
-        const struct storage_work w = { .host = at.host, .lun = d->lun };
+        struct slot slot = { at.host, d->lun };
 
         if (at.has_host && !at.has_disk && waited == SCAN_AFTER_NS)
-            (void)storage_block(&bounded, scan, &w, "SCSI scan", NULL, &ignored);
+            (void)OFFLOAD(&bounded, scan, &slot, 0, NULL, "SCSI scan", &ignored);
         if (at.has_disk && d->partition && (without += LOOK_NS) > PARTITION_NS)
             return err_set(err, ERR_INVALID, "disk %u:%u has no partition %llu", d->controller,
                            d->lun, (unsigned long long)d->partition);
@@ -131,88 +144,68 @@ static int find(struct ctx *ctx, struct storage *s, const struct storage_disk *d
 
 /* --- file system --- */
 
-static int detect(struct storage_work *w, struct err *err)
+static int detect(void *arg, struct err *err)
 {
-    int r = blockfs_of(w->a, &w->found);
+    struct work *w = arg;
+    int r = blockfs_of(w->node, &w->type);
 
-    return r < 0 ? err_sys(err, -r, "read %s", w->a) : 0;
+    if (r == 0 && !w->type)
+        r = blockfs_is_empty(w->node, &w->empty);
+    return r < 0 ? err_sys(err, -r, "read %s", w->node) : 0;
 }
 
-static int format(struct storage_work *w, struct err *err)
+static int format(void *arg, struct err *err)
 {
-    AUTO_FD int fd = open(w->a, O_RDWR | O_EXCL | O_CLOEXEC); /* not while it is mounted */
+    const char *node = ((struct work *)arg)->node;
+    AUTO_FD int fd = open(node, O_RDWR | O_EXCL | O_CLOEXEC); /* not while it is mounted */
     uint64_t bytes = 0;
     uint8_t uuid[16];
 
     if (fd < 0 || ioctl(fd, BLKGETSIZE64, &bytes) < 0)
-        return err_sys(err, errno, "open %s", w->a);
+        return err_sys(err, errno, "open %s", node);
     rand_bytes(uuid, sizeof(uuid));
     uuid[6] = (uuid[6] & 0x0f) | 0x40; /* version 4: random */
     uuid[8] = (uuid[8] & 0x3f) | 0x80;
-    if (mkext4(fd, bytes, uuid, err) < 0)
-        return err_wrap(err, "format %s", w->a);
-    return 0;
+    return mkext4(fd, bytes, uuid, err) < 0 ? err_wrap(err, "format %s", node) : 0;
 }
 
-static int make_ext4(struct ctx *ctx, const char *node, struct err *err)
-{
-    const struct storage_work w = { .a = (char *)node };
-    struct ctx bounded = ctx_with_timeout(ctx, MKFS_NS);
-
-    log_info(ctx, "make a file system", F_STR("device", node));
-    return storage_block(&bounded, format, &w, "disk to be formatted", NULL, err);
-}
-
-static int is_empty(struct storage_work *w, struct err *err)
-{
-    bool empty = false;
-    int r = blockfs_is_empty(w->a, &empty);
-
-    w->found = empty ? "" : NULL;
-    return r < 0 ? err_sys(err, -r, "read %s", w->a) : 0;
-}
-
-/* Nothing that somebody may want to keep is written over, unlike the original. What is encrypted
- * with a new key reads as noise. */
-static int make_type(struct ctx *ctx, const struct storage_disk *d, const char *node,
+/* Nothing that somebody may want to keep is written over, unlike the original. */
+static int make_type(struct ctx *ctx, const struct storage_disk *d, struct work *w,
                      const char *type, struct err *err)
 {
-    const struct storage_work w = { .a = (char *)node };
-    const char *empty = NULL;
+    struct ctx bounded = ctx_with_timeout(ctx, MKFS_NS);
 
     if (strcmp(type, "ext4") != 0)
         return err_set(err, ERR_INVALID, "cannot make a file system of type \"%.32s\", only ext4",
                        type);
-    if (!d->encrypted && storage_block(ctx, is_empty, &w, "disk to be read", &empty, err) < 0)
-        return -1;
-    if (!d->encrypted && !empty)
+    if (!w->empty)
         return err_set(err, ERR_INVALID,
                        "disk %u:%u (%s) is to hold ext4, and holds something else: not formatted",
-                       d->controller, d->lun, node);
-    return make_ext4(ctx, node, err);
+                       d->controller, d->lun, w->node);
+    log_info(ctx, "make a file system", F_STR("device", w->node));
+    return OFFLOAD(&bounded, format, w, 1, NULL, "disk to be formatted", err);
 }
 
 /* The type to mount with; *ret is borrowed from d or static. */
 static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char *node,
                        const char **ret, struct err *err)
 {
-    const struct storage_work w = { .a = (char *)node };
-    const char *found = NULL;
+    /* Behind a new key there is noise, and of that one in 65536 looks like ext4. */
+    struct work w = { .node = node, .empty = d->encrypted };
     bool wanted = d->filesystem && d->filesystem[0];
 
-    /* Behind a new key there is noise, and of that one in 65536 looks like ext4. */
-    if (!d->encrypted && storage_block(ctx, detect, &w, "disk to be read", &found, err) < 0)
+    if (!d->encrypted && OFFLOAD(ctx, detect, &w, 1, NULL, "disk to be read", err) < 0)
         return -1;
-    if (!wanted && !found && !d->ensure_filesystem)
+    if (!wanted && !w.type && !d->ensure_filesystem)
         return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds no file system that is known",
                        d->controller, d->lun, node);
-    *ret = wanted ? d->filesystem : found ? found : "ext4";
-    if (!d->ensure_filesystem || (found && strcmp(found, *ret) == 0))
+    *ret = wanted ? d->filesystem : w.type ? w.type : "ext4";
+    if (!d->ensure_filesystem || str_eq(w.type, *ret))
         return 0;
     if (d->read_only)
         return err_set(err, ERR_INVALID, "disk %u:%u is read-only and holds no %s", d->controller,
                        d->lun, *ret);
-    return make_type(ctx, d, node, *ret, err);
+    return make_type(ctx, d, &w, *ret, err);
 }
 
 /* Neither a journal nor a log is replayed on a disk that others may be reading too. Inode tables
@@ -245,14 +238,20 @@ static unsigned long propagation(const char *word)
     return 0;
 }
 
-static int mount_disk(struct storage_work *w, struct err *err)
+struct mounting {
+    const char *node, *target, *type, *data;
+    unsigned long flags;
+};
+
+static int mount_disk(void *arg, struct err *err)
 {
-    int r = dir_make(w->b, 0700);
+    const struct mounting *m = arg;
+    int r = dir_make(m->target, 0700);
 
     if (r < 0)
-        return err_sys(err, -r, "make %s", w->b);
-    if (mnt_mount(w->a, w->b, w->c, w->flags, w->d, err) < 0) {
-        (void)rmdir(w->b); /* what we made; one that was full before stays */
+        return err_sys(err, -r, "make %s", m->target);
+    if (mnt_mount(m->node, m->target, m->type, m->flags, m->data, err) < 0) {
+        (void)rmdir(m->target); /* what we made; one that was full before stays */
         return -1;
     }
     return 0;
@@ -271,14 +270,9 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
     const char *const modules[] = { type, strcmp(type, "ext4") == 0 ? "quota_v2" : NULL, NULL };
     if (storage_load(ctx, s, modules, err) < 0)
         return -1;
-    const struct storage_work w = {
-        .a = (char *)node,
-        .b = (char *)d->mount_path,
-        .c = (char *)type,
-        .d = (char *)mount_data(type, d->read_only),
-        .flags = d->read_only ? MS_RDONLY : 0,
-    };
-    if (storage_block(ctx, mount_disk, &w, "disk to be mounted", NULL, err) < 0)
+    struct mounting m = { node, d->mount_path, type, mount_data(type, d->read_only),
+                          d->read_only ? MS_RDONLY : 0 };
+    if (OFFLOAD(ctx, mount_disk, &m, 4, NULL, "disk to be mounted", err) < 0)
         return -1;
     for (const char *const *o = d->options; o && *o; o++) {
         unsigned long flags = propagation(*o);
@@ -328,21 +322,9 @@ int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_di
     return r;
 }
 
-/* The directory is empty once nothing is mounted on it; anything else is not ours to delete. */
-static int unmount_disk(struct storage_work *w, struct err *err)
-{
-    if (mnt_unmount(w->a, err) < 0)
-        return -1;
-    if (rmdir(w->a) < 0 && errno != ENOENT && errno != ENOTEMPTY)
-        return err_sys(err, errno, "remove %s", w->a);
-    return 0;
-}
-
 int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
                         struct err *err)
 {
-    const struct storage_work w = { .a = (char *)d->mount_path };
-
     if (check(d, err) < 0)
         return -1;
     if (!d->mount_path[0])
@@ -351,33 +333,33 @@ int storage_remove_disk(struct ctx *ctx, struct storage *s, const struct storage
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, d->mount_path, err);
     if (!held)
         return -1;
-    if (!d->block_device &&
-        storage_block(ctx, unmount_disk, &w, "disk to be unmounted", NULL, err) < 0)
+    if (!d->block_device && storage_unmount(ctx, d->mount_path, err) < 0)
         return -1;
     if (d->block_device && unlink(d->mount_path) < 0 && errno != ENOENT)
         return err_sys(err, errno, "remove %s", d->mount_path);
     return storage_dm_remove(ctx, d, err);
 }
 
-static int forget(struct storage_work *w, struct err *err)
+static int forget(void *arg, struct err *err)
 {
-    int r = scsi_forget(SYS, w->host, w->lun);
+    const struct slot *s = arg;
+    int r = scsi_forget(SYS, s->host, s->lun);
 
-    return r < 0 ? err_sys(err, -r, "remove SCSI device %u:0:0:%u", w->host, w->lun) : 0;
+    return r < 0 ? err_sys(err, -r, "remove SCSI device %u:0:0:%u", s->host, s->lun) : 0;
 }
 
 int storage_eject_disk(struct ctx *ctx, struct storage *s, unsigned controller, unsigned lun,
                        struct err *err)
 {
-    struct storage_work w = { .lun = lun };
+    struct slot slot = { 0, lun };
 
     if (controller >= SCSI_CONTROLLERS)
         return err_set(err, ERR_INVALID, "SCSI controller %u: there are %d", controller,
                        SCSI_CONTROLLERS);
-    int r = scsi_host(SYS, controller, &w.host);
+    int r = scsi_host(SYS, controller, &slot.host);
     if (r == -ENXIO) /* no controller, no disk */
         return 0;
     if (r < 0)
         return err_sys(err, -r, "SCSI controller %u", controller);
-    return storage_block(ctx, forget, &w, "disk to be ejected", NULL, err);
+    return OFFLOAD(ctx, forget, &slot, 0, NULL, "disk to be ejected", err);
 }

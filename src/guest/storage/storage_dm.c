@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/rand.h"
 #include "base/str.h"
 #include "guest/storage/dm.h"
@@ -36,23 +37,34 @@ static char *name_of(const struct storage_disk *d, const char *what)
                       (unsigned long long)d->partition);
 }
 
-/* a: the disk, b: the name, c: the root hash that must be there. */
-static int make_verity(struct storage_work *w, struct err *err)
+struct make {
+    const char *disk, *name;
+    const char *root_hash; /* that must be there; "": any */
+    char *node;            /* out */
+};
+
+static void make_drop(void *arg)
 {
-    AUTO_FD int fd = open(w->a, O_RDONLY | O_CLOEXEC);
+    free(((struct make *)arg)->node);
+}
+
+static int make_verity(void *arg, struct err *err)
+{
+    struct make *m = arg;
+    AUTO_FD int fd = open(m->disk, O_RDONLY | O_CLOEXEC);
     struct verity v;
 
     if (fd < 0)
-        return err_sys(err, errno, "open %s", w->a);
+        return err_sys(err, errno, "open %s", m->disk);
     if (verity_read(fd, &v, err) < 0)
         return -1;
     /* The kernel would find out too, block by block; this tells what is wrong. */
-    if (w->c[0] && strcasecmp(w->c, v.root_hash) != 0)
+    if (m->root_hash[0] && strcasecmp(m->root_hash, v.root_hash) != 0)
         return err_set(err, ERR_INVALID, "the root hash of the disk is %s, not %s", v.root_hash,
-                       w->c);
-    AUTO_FREE char *params = verity_params(&v, w->a, v.root_hash);
-    return dm_create(w->b, "verity", params, v.data_blocks * v.block_size / SECTOR, true, false,
-                     &w->made, err);
+                       m->root_hash);
+    AUTO_FREE char *params = verity_params(&v, m->disk, v.root_hash);
+    return dm_create(m->name, "verity", params, v.data_blocks * v.block_size / SECTOR, true, false,
+                     &m->node, err);
 }
 
 /* The key lives in the kernel alone, and only as long as the device does. */
@@ -71,20 +83,21 @@ static int crypt_params(const char *node, char *out, size_t size, struct err *er
     return n < 0 || (size_t)n >= size ? err_set(err, ERR_INVALID, "%s is too long", node) : 0;
 }
 
-static int make_crypt(struct storage_work *w, struct err *err)
+static int make_crypt(void *arg, struct err *err)
 {
-    AUTO_FD int fd = open(w->a, O_RDWR | O_CLOEXEC);
+    struct make *m = arg;
+    AUTO_FD int fd = open(m->disk, O_RDWR | O_CLOEXEC);
     char params[DM_PARAMS_MAX];
     uint64_t bytes = 0;
 
     if (fd < 0 || ioctl(fd, BLKGETSIZE64, &bytes) < 0)
-        return err_sys(err, errno, "open %s", w->a);
+        return err_sys(err, errno, "open %s", m->disk);
     uint64_t sectors = bytes / SECTOR / CRYPT_SECTORS * CRYPT_SECTORS;
     if (sectors == 0)
-        return err_set(err, ERR_INVALID, "%s is too small", w->a);
-    if (crypt_params(w->a, params, sizeof(params), err) < 0)
+        return err_set(err, ERR_INVALID, "%s is too small", m->disk);
+    if (crypt_params(m->disk, params, sizeof(params), err) < 0)
         return -1;
-    int r = dm_create(w->b, "crypt", params, sectors, false, true, &w->made, err);
+    int r = dm_create(m->name, "crypt", params, sectors, false, true, &m->node, err);
     explicit_bzero(params, sizeof(params));
     return r;
 }
@@ -93,40 +106,42 @@ int storage_dm_add(struct ctx *ctx, struct storage *s, const struct storage_disk
                    struct err *err)
 {
     AUTO_FREE char *name = name_of(d, d->verity ? "verity" : "crypt");
-    const struct storage_work w = { .a = *node,
-                                    .b = name,
-                                    .c = (char *)(d->root_hash ? d->root_hash : "") };
-    char *made = NULL;
+    struct make m = { *node, name, d->root_hash ? d->root_hash : "", NULL };
 
     if (!d->verity && !d->encrypted)
         return 0;
     if (storage_load(ctx, s, d->verity ? verity_modules : crypt_modules, err) < 0 ||
-        storage_block_made(ctx, d->verity ? make_verity : make_crypt, &w, "device to be made",
-                           &made, err) < 0)
+        OFFLOAD(ctx, d->verity ? make_verity : make_crypt, &m, 3, make_drop, "device to be made",
+                err) < 0)
         return err_wrap(err, "disk %u:%u: %s", d->controller, d->lun,
                         d->verity ? "dm-verity" : "dm-crypt");
     free(*node);
-    *node = made;
+    *node = m.node;
     log_info(ctx, d->verity ? "disk is verified" : "disk is encrypted",
              F_U("controller", d->controller), F_U("lun", d->lun), F_STR("device", *node));
     return 0;
 }
 
-/* a, b: names. Which of them there is, not every host says again. */
-static int unmake(struct storage_work *w, struct err *err)
+struct names {
+    const char *verity, *crypt;
+};
+
+/* Which of them there is, not every host says again. */
+static int unmake(void *arg, struct err *err)
 {
-    return dm_remove(w->a, err) < 0 || dm_remove(w->b, err) < 0 ? -1 : 0;
+    const struct names *n = arg;
+
+    return dm_remove(n->verity, err) < 0 || dm_remove(n->crypt, err) < 0 ? -1 : 0;
 }
 
 int storage_dm_remove(struct ctx *ctx, const struct storage_disk *d, struct err *err)
 {
     AUTO_FREE char *verity = name_of(d, "verity"), *crypt = name_of(d, "crypt");
-    const struct storage_work w = { .a = verity, .b = crypt };
-
     struct ctx bounded = ctx_with_timeout(ctx, BUSY_NS);
+    struct names n = { verity, crypt };
     int r;
 
-    while ((r = storage_block(&bounded, unmake, &w, "device to be removed", NULL, err)) < 0 &&
+    while ((r = OFFLOAD(&bounded, unmake, &n, 2, NULL, "device to be removed", err)) < 0 &&
            err->sys == EBUSY) {
         struct err late = ERR_INIT;
 

@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/str.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
@@ -138,14 +139,21 @@ static int drop_scratch(const char *scratch, const char *bundle, struct err *err
     return 0;
 }
 
+struct overlay {
+    const char *root, *scratch, *layers; /* scratch: or "" */
+    uint64_t quota;
+    uint32_t project;
+    bool keep_bundle;
+};
+
 /* Without a limit it is only to be known how much it is: no reason to fail. */
-static int begin_quota(const struct storage_work *w, struct err *err)
+static int begin_quota(const struct overlay *o, struct err *err)
 {
     struct err ignored = ERR_INIT;
 
-    if (make_dir(w->b, err) < 0)
+    if (make_dir(o->scratch, err) < 0)
         return -1;
-    if (quota_begin(w->b, w->project, w->bytes, w->bytes ? err : &ignored) == 0 || !w->bytes)
+    if (quota_begin(o->scratch, o->project, o->quota, o->quota ? err : &ignored) == 0 || !o->quota)
         return 0;
     if (err->code != ERR_UNIMPLEMENTED)
         return err_wrap(err, "quota of the scratch directory");
@@ -154,32 +162,33 @@ static int begin_quota(const struct storage_work *w, struct err *err)
                    "scratch disk keeps no quotas; an encrypted one does not");
 }
 
-static int make_scratch(const struct storage_work *w, const char *bundle, struct err *err)
+static int make_scratch(const struct overlay *o, const char *bundle, struct err *err)
 {
-    const char *scratch = w->b;
-    AUTO_FREE char *upper = str_format("%s/upper", scratch), *work = str_format("%s/work", scratch);
+    AUTO_FREE char *upper = str_format("%s/upper", o->scratch);
+    AUTO_FREE char *work = str_format("%s/work", o->scratch);
 
-    if (begin_quota(w, err) < 0) /* first: what is made below inherits it */
+    if (begin_quota(o, err) < 0) /* first: what is made below inherits it */
         return -1;
-    if (binds_bundle(scratch, bundle) && bind_bundle(scratch, bundle, err) < 0)
+    if (binds_bundle(o->scratch, bundle) && bind_bundle(o->scratch, bundle, err) < 0)
         return -1;
     return make_dir(upper, err) < 0 || make_dir(work, err) < 0 ? -1 : 0;
 }
 
-/* a: root, b: scratch or "", c: layers, bytes: quota. */
-static int combine(struct storage_work *w, struct err *err)
+static int combine(void *arg, struct err *err)
 {
-    AUTO_FREE char *bundle = path_parent(w->a), *upper = str_format("%s/upper", w->b);
+    const struct overlay *o = arg;
+    AUTO_FREE char *bundle = path_parent(o->root), *upper = str_format("%s/upper", o->scratch);
     bool fresh = access(upper, F_OK) < 0; /* else it may be in use: not ours to undo */
     struct err ignored = ERR_INIT;
 
-    if (mnt_is_mounted(w->a))
-        return err_set(err, ERR_EXISTS, "something is mounted on %s already", w->a);
-    if ((w->b[0] && make_scratch(w, bundle, err) < 0) || make_dir(w->a, err) < 0 ||
-        mount_overlay(w->c, w->b, w->a, err) < 0) {
-        (void)rmdir(w->a);
+    if (mnt_is_mounted(o->root))
+        return err_set(err, ERR_EXISTS, "something is mounted on %s already", o->root);
+    if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || make_dir(o->root, err) < 0 ||
+        mount_overlay(o->layers, o->scratch, o->root, err) < 0) {
+        (void)rmdir(o->root);
         if (fresh)
-            (void)drop_scratch(w->b, bundle, &ignored); /* the first error is the one to tell */
+            (void)drop_scratch(o->scratch, bundle,
+                               &ignored); /* the first error is the one to tell */
         return -1;
     }
     return 0;
@@ -198,39 +207,32 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
         return -1;
     if (storage_load(ctx, s, overlay_modules, err) < 0)
         return -1;
-    const struct storage_work w = {
-        .a = (char *)l->root_path,
-        .b = (char *)l->scratch_path,
-        .c = layers.data,
-        .project = ++s->last_project,
-        .bytes = l->scratch_quota,
-    };
-    if (storage_block(ctx, combine, &w, "layers to be combined", NULL, err) < 0)
+    struct overlay o = { l->root_path,     l->scratch_path,   layers.data,
+                         l->scratch_quota, ++s->last_project, false };
+    if (OFFLOAD(ctx, combine, &o, 3, NULL, "layers to be combined", err) < 0)
         return -1;
     log_info(ctx, "layers combined", F_STR("uvm-path", l->root_path));
     return 0;
 }
 
-/* a: root, b: scratch or "", yes: keep the bundle. */
-static int uncombine(struct storage_work *w, struct err *err)
+static int uncombine(void *arg, struct err *err)
 {
-    AUTO_FREE char *bundle = path_parent(w->a);
+    const struct overlay *o = arg;
+    AUTO_FREE char *bundle = path_parent(o->root);
 
-    if (mnt_unmount(w->a, err) < 0)
+    if (mnt_unmount(o->root, err) < 0)
         return -1;
-    if (rmdir(w->a) < 0 && errno != ENOENT)
-        return err_sys(err, errno, "remove %s", w->a);
-    return w->yes ? 0 : drop_scratch(w->b, bundle, err);
+    if (rmdir(o->root) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", o->root);
+    return o->keep_bundle ? 0 : drop_scratch(o->scratch, bundle, err);
 }
 
 int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
                       bool keep_bundle, struct err *err)
 {
-    const struct storage_work w = {
-        .a = (char *)l->root_path,
-        .b = (char *)l->scratch_path,
-        .yes = keep_bundle,
-    };
+    struct overlay o = { .root = l->root_path,
+                         .scratch = l->scratch_path,
+                         .keep_bundle = keep_bundle };
 
     if (check(l, err) < 0)
         return -1;
@@ -238,21 +240,30 @@ int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_l
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, l->root_path, err);
     if (!held)
         return -1;
-    return storage_block(ctx, uncombine, &w, "layers to be separated", NULL, err);
+    return OFFLOAD(ctx, uncombine, &o, 3, NULL, "layers to be separated", err);
 }
 
-static int read_used(struct storage_work *w, struct err *err)
+struct usage {
+    const char *scratch;
+    uint64_t bytes;
+};
+
+static int read_used(void *arg, struct err *err)
 {
-    return quota_used(w->a, &w->bytes, err);
+    struct usage *u = arg;
+
+    return quota_used(u->scratch, &u->bytes, err);
 }
 
 int storage_used(struct ctx *ctx, const char *scratch_path, uint64_t *ret, struct err *err)
 {
-    const struct storage_work w = { .a = (char *)scratch_path };
+    struct usage u = { scratch_path, 0 };
 
     if (!scratch_path[0])
         return err_set(err, ERR_NOT_FOUND, "no scratch directory");
-    if (path_check_run(scratch_path, "ScratchPath", err) < 0)
+    if (path_check_run(scratch_path, "ScratchPath", err) < 0 ||
+        OFFLOAD(ctx, read_used, &u, 1, NULL, "quota to be read", err) < 0)
         return -1;
-    return storage_block_bytes(ctx, read_used, &w, "quota to be read", ret, err);
+    *ret = u.bytes;
+    return 0;
 }

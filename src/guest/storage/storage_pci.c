@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/str.h"
 #include "guest/storage/pci.h"
 #include "guest/storage/storage_priv.h"
@@ -15,9 +16,7 @@
 #include <sys/utsname.h>
 
 #define SYS "/sys"
-#define APPEAR_NS                                                                                  \
-    (20 * NS_PER_S) /* as for disks: some ms, but emulation on a busy host is slow                 \
-                     */
+#define APPEAR_NS (20 * NS_PER_S) /* usually some ms, but emulation on a busy host is slow */
 #define DISK_NS (20 * NS_PER_S)
 #define LOOK_NS (10 * NS_PER_MS)
 #define ALIASES_MAX (4u << 20)
@@ -39,11 +38,16 @@ static int await_device(struct ctx *ctx, const char *place, char **ret_dir, stru
     return 0;
 }
 
-static int settle(struct storage_work *w, struct err *err)
-{
-    int r = pci_settle(SYS, w->a);
+struct settle {
+    const char *place;
+};
 
-    return r < 0 ? err_sys(err, -r, "rescan the bus of PCI device %s", w->a) : 0;
+static int settle(void *arg, struct err *err)
+{
+    const char *place = ((struct settle *)arg)->place;
+    int r = pci_settle(SYS, place);
+
+    return r < 0 ? err_sys(err, -r, "rescan the bus of PCI device %s", place) : 0;
 }
 
 static int read_aliases(char **ret, struct err *err)
@@ -96,11 +100,10 @@ static int await_disk(struct ctx *ctx, const char *place, const char *dir, struc
 int storage_add_device(struct ctx *ctx, struct storage *s, const char *place, struct err *err)
 {
     AUTO_FREE char *dir = NULL;
-
-    const struct storage_work w = { .a = (char *)place };
+    struct settle job = { place };
 
     if (await_device(ctx, place, &dir, err) < 0 ||
-        storage_block(ctx, settle, &w, "PCI device to settle", NULL, err) < 0 ||
+        OFFLOAD(ctx, settle, &job, 1, NULL, "PCI device to settle", err) < 0 ||
         load_driver(ctx, s, place, dir, err) < 0)
         return -1;
     return await_disk(ctx, place, dir, err);

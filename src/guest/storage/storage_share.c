@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "base/str.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
@@ -21,7 +22,7 @@
 
 static const char *const share_modules[] = { "9pnet_virtio", "9p", NULL };
 
-static int mount_root(struct storage_work *w, struct err *err)
+static int mount_root(void *arg, struct err *err)
 {
     int r = dir_make(ROOT, 0700);
 
@@ -34,14 +35,14 @@ static int mount_root(struct storage_work *w, struct err *err)
 static int need_root(struct ctx *ctx, struct storage *s, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&s->share, ctx, "share.mount", err);
-    const struct storage_work w = { 0 };
+    char none = 0;
 
     if (!held)
         return -1;
     if (s->share_mounted)
         return 0;
     if (storage_load(ctx, s, share_modules, err) < 0 ||
-        storage_block(ctx, mount_root, &w, "9p device to be mounted", NULL, err) < 0)
+        OFFLOAD(ctx, mount_root, &none, 0, NULL, "9p device to be mounted", err) < 0)
         return err_wrap(err, "shares");
     s->share_mounted = true;
     return 0;
@@ -60,19 +61,24 @@ static int make_target(const char *path, bool is_dir, struct err *err)
     return fd < 0 ? err_sys(err, errno, "make %s", path) : 0;
 }
 
-/* a: the share in ROOT, b: where it goes, yes: read-only. */
-static int bind_share(struct storage_work *w, struct err *err)
+struct bind {
+    const char *share, *target;
+    bool read_only;
+};
+
+static int bind_share(void *arg, struct err *err)
 {
+    const struct bind *b = arg;
     struct stat st;
 
-    if (lstat(w->a, &st) < 0)
-        return err_sys(err, errno, "share %s", w->a);
+    if (lstat(b->share, &st) < 0)
+        return err_sys(err, errno, "share %s", b->share);
     if (!S_ISDIR(st.st_mode) && !S_ISREG(st.st_mode))
-        return err_set(err, ERR_INVALID, "share %s is neither a directory nor a file", w->a);
-    if (make_target(w->b, S_ISDIR(st.st_mode), err) < 0)
+        return err_set(err, ERR_INVALID, "share %s is neither a directory nor a file", b->share);
+    if (make_target(b->target, S_ISDIR(st.st_mode), err) < 0)
         return -1;
-    if (mnt_bind(w->a, w->b, w->yes, err) < 0) {
-        (void)(S_ISDIR(st.st_mode) ? rmdir(w->b) : unlink(w->b));
+    if (mnt_bind(b->share, b->target, b->read_only, err) < 0) {
+        (void)(S_ISDIR(st.st_mode) ? rmdir(b->target) : unlink(b->target));
         return -1;
     }
     return 0;
@@ -92,34 +98,19 @@ int storage_add_share(struct ctx *ctx, struct storage *s, const char *name, cons
     if (need_root(ctx, s, err) < 0)
         return -1;
     AUTO_FREE char *source = str_format(ROOT "/%s", name);
-    const struct storage_work w = { .a = source, .b = (char *)mount_path, .yes = read_only };
-    if (storage_block(ctx, bind_share, &w, "share to be mounted", NULL, err) < 0)
+    struct bind b = { source, mount_path, read_only };
+    if (OFFLOAD(ctx, bind_share, &b, 2, NULL, "share to be mounted", err) < 0)
         return -1;
     log_info(ctx, "share mounted", F_STR("share", name), F_STR("uvm-path", mount_path));
-    return 0;
-}
-
-static int unbind_share(struct storage_work *w, struct err *err)
-{
-    if (mnt_unmount(w->a, err) < 0)
-        return -1;
-    if (rmdir(w->a) == 0 || errno == ENOENT || errno == ENOTEMPTY)
-        return 0;
-    if (errno != ENOTDIR || unlink(w->a) < 0)
-        return err_sys(err, errno, "remove %s", w->a);
     return 0;
 }
 
 int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_path,
                          struct err *err)
 {
-    const struct storage_work w = { .a = (char *)mount_path };
-
     if (path_check_run(mount_path, "MountPath", err) < 0)
         return -1;
 
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, mount_path, err);
-    if (!held)
-        return -1;
-    return storage_block(ctx, unbind_share, &w, "share to be unmounted", NULL, err);
+    return held ? storage_unmount(ctx, mount_path, err) : -1;
 }
