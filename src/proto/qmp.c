@@ -16,8 +16,8 @@ void qmp_reader_release(struct qmp_reader *r)
 /* The first reason stays; what is buffered is of no use any more. */
 static int broken(struct qmp_reader *r, struct err *err)
 {
-    if (r->state == QMP_READER_OK) {
-        r->state = QMP_READER_BROKEN;
+    if (!r->broken) {
+        r->broken = true;
         r->why = *err;
         sbuf_release(&r->buf);
         r->scanned = 0;
@@ -79,7 +79,7 @@ static int scan(struct qmp_reader *r, struct err *err)
 
 int qmp_reader_feed(struct qmp_reader *r, const void *data, size_t len, struct err *err)
 {
-    if (r->state == QMP_READER_BROKEN)
+    if (r->broken)
         return broken(r, err);
     sbuf_add(&r->buf, data, len);
     if (scan(r, err) < 0)
@@ -89,7 +89,7 @@ int qmp_reader_feed(struct qmp_reader *r, const void *data, size_t len, struct e
 
 bool qmp_reader_at_boundary(const struct qmp_reader *r)
 {
-    return r->state == QMP_READER_OK && r->buf.len == 0;
+    return !r->broken && r->buf.len == 0;
 }
 
 /* --- messages --------------------------------------------------------------------------------- */
@@ -180,7 +180,7 @@ int qmp_reader_next(struct qmp_reader *r, bool *ret_have, struct qmp_message *re
 {
     AUTO(qmp_message_release) struct qmp_message m = { 0 };
 
-    if (r->state == QMP_READER_BROKEN || scan(r, err) < 0)
+    if (r->broken || scan(r, err) < 0)
         return broken(r, err);
     if (!r->complete) {
         *ret_have = false;

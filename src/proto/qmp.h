@@ -23,7 +23,7 @@ struct qmp_reader { /* private */
     unsigned depth;            /* open brackets there */
     bool in_string, in_escape; /* of the scan */
     bool complete;             /* scanned ends behind a message */
-    enum { QMP_READER_OK, QMP_READER_BROKEN } state;
+    bool broken;
     struct err why; /* it is broken */
 };
 

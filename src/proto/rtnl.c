@@ -373,7 +373,7 @@ int rtnl_read_neighbour(const uint8_t *body, size_t len, struct rtnl_neighbour *
     if (split(body, len, &info, sizeof(info), &it) < 0)
         return -EBADMSG;
     ret->index = info.ndm_ifindex;
-    ret->state = info.ndm_state;
+    ret->nud = info.ndm_state;
     ret->flags = info.ndm_flags;
     while (nl_next(&it, &a)) {
         if (a.type == NDA_DST)

@@ -75,8 +75,8 @@ void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r);
 struct rtnl_neighbour {
     int index;
     struct rtnl_ip ip;
-    uint16_t state; /* NUD_… */
-    uint8_t flags;  /* NTF_… */
+    uint16_t nud;  /* NUD_… */
+    uint8_t flags; /* NTF_… */
     bool has_mac;
     uint8_t mac[6];
 };

@@ -149,7 +149,7 @@ TEST(neighbours_are_read)
 
     for (size_t i = 0; i < a->n; i++)
         if (is(&a->neighbours[i].ip, "169.254.1.1")) {
-            ASSERT(a->neighbours[i].state & NUD_PERMANENT);
+            ASSERT(a->neighbours[i].nud & NUD_PERMANENT);
             ASSERT(a->neighbours[i].has_mac && a->neighbours[i].mac[5] == 9);
             found = true;
         }
@@ -204,7 +204,7 @@ TEST(what_is_written_is_read_the_same)
     body = body_of(&m, &len);
     ASSERT_EQ(rtnl_read_neighbour(body, len, &b2), 0);
     ASSERT(is(&b2.ip, "10.0.0.1") && b2.has_mac && memcmp(b2.mac, b.mac, 6) == 0);
-    ASSERT_EQ(b2.state, NUD_PERMANENT);
+    ASSERT_EQ(b2.nud, NUD_PERMANENT);
 }
 
 /* As `tc filter add dev X parent ffff: protocol all u32 match u32 0 0 action mirred egress redirect

@@ -142,7 +142,7 @@ static void put_clock(struct jsw *w, const struct vm *vm)
     const struct vm_clock c = vm_clock(vm);
 
     jsw_obj(w, "clock");
-    jsw_str(w, "state", vm_clock_state_name(c.state));
+    jsw_str(w, "state", vm_clock_verdict_name(c.verdict));
     jsw_i64(w, "low_ppm", c.low_ppm);
     jsw_i64(w, "high_ppm", c.high_ppm);
     jsw_end_obj(w);

@@ -28,7 +28,7 @@ static int check_clock(struct ctx *ctx, struct vm *vm, struct err *err)
     if (!in || vm_clock_measure(ctx, vm, PROOF_NS, &c, err) < 0)
         return -1;
     vm_clock_text(&c, text);
-    if (c.state == VM_CLOCK_OFF)
+    if (c.verdict == VM_CLOCK_OFF)
         return err_set(err, ERR_DATA_LOSS, "its clock %s", text);
     /* A machine that is very busy shows no more than that; but 1 % would have been seen. */
     if (c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM)

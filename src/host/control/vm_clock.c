@@ -14,7 +14,7 @@
 #define CHECK_NS (8 * NS_PER_S)
 #define CHECK_DELAY (2 * NS_PER_S) /* who ends before that is not bothered */
 
-const char *vm_clock_state_name(enum vm_clock_state s)
+const char *vm_clock_verdict_name(enum vm_clock_verdict s)
 {
     return s == VM_CLOCK_GOOD ? "good" : s == VM_CLOCK_OFF ? "off" : "unknown";
 }
@@ -41,9 +41,9 @@ struct vm_clock vm_clock_compare(const struct vm_clock_look *first,
         c.high_ppm = ppm(span, last->before - first->after);
     } /* else it stands still, or goes back */
     if (c.low_ppm >= -VM_CLOCK_PPM && c.high_ppm <= VM_CLOCK_PPM)
-        c.state = VM_CLOCK_GOOD;
+        c.verdict = VM_CLOCK_GOOD;
     else if (c.low_ppm > VM_CLOCK_PPM || c.high_ppm < -VM_CLOCK_PPM)
-        c.state = VM_CLOCK_OFF;
+        c.verdict = VM_CLOCK_OFF;
     return c;
 }
 
@@ -106,7 +106,7 @@ int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct v
 
     if (look(&own, vm, &first, err) < 0)
         return err_wrap(err, "read the guest's clock");
-    for (uint64_t span = FIRST_NS; c.state == VM_CLOCK_UNKNOWN && span <= limit_ns; span *= 2) {
+    for (uint64_t span = FIRST_NS; c.verdict == VM_CLOCK_UNKNOWN && span <= limit_ns; span *= 2) {
         if (pass(&own, vm, first.after + span, err) < 0 || look(&own, vm, &last, err) < 0)
             return err_wrap(err, "read the guest's clock");
         c = vm_clock_compare(&first, &last);
@@ -130,17 +130,18 @@ static void check_main(void *arg)
         log_debug(&own, "the guest's clock was not compared", F_ERR(&err));
     } else {
         vm_clock_text(&vm->clock, text);
-        if (vm->clock.state == VM_CLOCK_OFF)
+        if (vm->clock.verdict == VM_CLOCK_OFF)
             log_error(&own, "the guest's clock is wrong; start the pod anew", F_STR("clock", text));
         else
             log_debug(&own, "the guest's clock was compared",
-                      F_STR("state", vm_clock_state_name(vm->clock.state)), F_STR("clock", text));
+                      F_STR("state", vm_clock_verdict_name(vm->clock.verdict)),
+                      F_STR("clock", text));
     }
-    if (vm->clock.state != VM_CLOCK_UNKNOWN && vm->p.vmm->ops->judge) {
+    if (vm->clock.verdict != VM_CLOCK_UNKNOWN && vm->p.vmm->ops->judge) {
         char why[VM_CLOCK_TEXT + 64];
 
         snprintf(why, sizeof(why), "the clock of a VM that was cloned from it %s", text);
-        vm->p.vmm->ops->judge(vm->p.vmm, vm->clock.state == VM_CLOCK_OFF ? why : NULL);
+        vm->p.vmm->ops->judge(vm->p.vmm, vm->clock.verdict == VM_CLOCK_OFF ? why : NULL);
     }
     vm_drop(vm);
 }

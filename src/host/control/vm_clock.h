@@ -19,12 +19,12 @@ struct vm_clock_look {
     uint64_t before, guest, after; /* ns; ours, the guest's, ours again */
 };
 
-enum vm_clock_state { VM_CLOCK_UNKNOWN, VM_CLOCK_GOOD, VM_CLOCK_OFF };
+enum vm_clock_verdict { VM_CLOCK_UNKNOWN, VM_CLOCK_GOOD, VM_CLOCK_OFF };
 struct vm_clock {
-    enum vm_clock_state state;
+    enum vm_clock_verdict verdict;
     int64_t low_ppm, high_ppm; /* too fast by at least, by at most; both 0: never measured */
 };
-const char *vm_clock_state_name(enum vm_clock_state s); /* "unknown", "good", "off" */
+const char *vm_clock_verdict_name(enum vm_clock_verdict s); /* "unknown", "good", "off" */
 
 /* Pure. GOOD if all of the bounds are within VM_CLOCK_PPM, OFF if none, else UNKNOWN. */
 struct vm_clock vm_clock_compare(const struct vm_clock_look *first,

@@ -18,26 +18,26 @@ static struct vm_clock compare(uint64_t span_us, int64_t off_ppm, uint64_t trip_
 
 TEST(bounds_tell_a_good_clock_from_a_wrong_one)
 {
-    ASSERT_EQ(compare(1000000, 0, 100).state, VM_CLOCK_GOOD);
-    ASSERT_EQ(compare(1000000, 500, 100).state, VM_CLOCK_GOOD);
-    ASSERT_EQ(compare(1000000, -500, 100).state, VM_CLOCK_GOOD);
-    ASSERT_EQ(compare(1000000, 10000, 100).state, VM_CLOCK_OFF);
-    ASSERT_EQ(compare(1000000, -10000, 100).state, VM_CLOCK_OFF);
-    ASSERT_EQ(compare(1000000, 26380000, 100).state, VM_CLOCK_OFF); /* 84 MHz for 2300 */
-    ASSERT_EQ(compare(1000000, -1000000, 100).state, VM_CLOCK_OFF); /* it stands still */
+    ASSERT_EQ(compare(1000000, 0, 100).verdict, VM_CLOCK_GOOD);
+    ASSERT_EQ(compare(1000000, 500, 100).verdict, VM_CLOCK_GOOD);
+    ASSERT_EQ(compare(1000000, -500, 100).verdict, VM_CLOCK_GOOD);
+    ASSERT_EQ(compare(1000000, 10000, 100).verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(compare(1000000, -10000, 100).verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(compare(1000000, 26380000, 100).verdict, VM_CLOCK_OFF); /* 84 MHz for 2300 */
+    ASSERT_EQ(compare(1000000, -1000000, 100).verdict, VM_CLOCK_OFF); /* it stands still */
 }
 
 TEST(slow_answers_make_wide_bounds_and_no_false_alarm)
 {
     struct vm_clock c = compare(1000000, 0, 50000);
 
-    ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
+    ASSERT_EQ(c.verdict, VM_CLOCK_UNKNOWN);
     ASSERT(c.low_ppm < 0 && c.high_ppm > 0);
     ASSERT(c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM);
     /* Even then a clock that is wrong by a factor shows, and a longer look shows 1 %. */
-    ASSERT_EQ(compare(1000000, 26380000, 50000).state, VM_CLOCK_OFF);
-    ASSERT_EQ(compare(16000000, 10000, 50000).state, VM_CLOCK_OFF);
-    ASSERT_EQ(compare(64000000, 0, 20000).state, VM_CLOCK_GOOD);
+    ASSERT_EQ(compare(1000000, 26380000, 50000).verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(compare(16000000, 10000, 50000).verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(compare(64000000, 0, 20000).verdict, VM_CLOCK_GOOD);
 }
 
 TEST(a_clock_that_goes_back_is_off_and_one_look_is_none)
@@ -45,9 +45,9 @@ TEST(a_clock_that_goes_back_is_off_and_one_look_is_none)
     struct vm_clock_look first = { 1000, 5000, 1010 }, back = { 1000000000, 4000, 1000000010 },
                          same = { 1005, 5005, 1015 }, wild = { 1000000000, UINT64_MAX, 1000000010 };
 
-    ASSERT_EQ(vm_clock_compare(&first, &back).state, VM_CLOCK_OFF);
-    ASSERT_EQ(vm_clock_compare(&first, &same).state, VM_CLOCK_UNKNOWN);
-    ASSERT_EQ(vm_clock_compare(&first, &wild).state, VM_CLOCK_OFF);
+    ASSERT_EQ(vm_clock_compare(&first, &back).verdict, VM_CLOCK_OFF);
+    ASSERT_EQ(vm_clock_compare(&first, &same).verdict, VM_CLOCK_UNKNOWN);
+    ASSERT_EQ(vm_clock_compare(&first, &wild).verdict, VM_CLOCK_OFF);
 }
 
 TEST(what_is_wrong_is_said_in_percent)
@@ -88,7 +88,7 @@ TEST_VIRTUAL(a_right_clock_is_compared_once_and_then_never_again)
     struct ctx patient = ctx_root(ctx->loop);
     struct err err = ERR_INIT;
 
-    ASSERT_EQ(c.state, VM_CLOCK_GOOD);
+    ASSERT_EQ(c.verdict, VM_CLOCK_GOOD);
     ASSERT_EQ(facts.judged, 1);
     ASSERT_STR(facts.judged_why, "");
     ASSERT_EQ(guest.clock_reads, 2);
@@ -103,7 +103,7 @@ TEST_VIRTUAL(a_wrong_clock_is_found_and_the_backend_is_told)
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
-    ASSERT_EQ(c.state, VM_CLOCK_OFF);
+    ASSERT_EQ(c.verdict, VM_CLOCK_OFF);
     ASSERT_EQ(facts.judged, 1);
     ASSERT_HAS(facts.judged_why, "1.00 % too fast");
     fixture_finish(&r, ctx);
@@ -122,7 +122,7 @@ TEST_VIRTUAL(a_busy_machine_is_no_wrong_clock)
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
-    ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
+    ASSERT_EQ(c.verdict, VM_CLOCK_UNKNOWN);
     ASSERT_EQ(facts.judged, 0);
     fixture_finish(&r, ctx);
 }
@@ -140,7 +140,7 @@ TEST_VIRTUAL(a_guest_that_does_not_tell_its_clock_is_left_alone)
     struct vm_clock c;
     struct fake_facts facts = checked(&r, ctx, &c);
 
-    ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
+    ASSERT_EQ(c.verdict, VM_CLOCK_UNKNOWN);
     ASSERT_EQ(facts.judged, 0);
     fixture_finish(&r, ctx);
 }
@@ -178,7 +178,7 @@ TEST_VIRTUAL(measuring_ends_at_its_limit)
     ASSERT_OK(vm_clock_measure(&patient, r.vm, 16 * NS_PER_S, &c, &err), err);
     vm_leave(in);
     ASSERT(loop_now(ctx->loop) - began < 30 * NS_PER_S);
-    ASSERT_EQ(c.state, VM_CLOCK_UNKNOWN);
+    ASSERT_EQ(c.verdict, VM_CLOCK_UNKNOWN);
     ASSERT(c.high_ppm - c.low_ppm > VM_CLOCK_CLOSE_PPM);
     fixture_finish(&r, ctx);
 }

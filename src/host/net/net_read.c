@@ -145,7 +145,7 @@ static int on_neighbour(void *arg, uint16_t type, const uint8_t *body, size_t le
         return 0;
     int n = rtnl_read_neighbour(body, len, &b);
     struct net_iface *i = n < 0 ? NULL : find(r->config, b.index);
-    if (!i || !b.ip.family || !b.has_mac || !(b.state & NUD_PERMANENT) || (b.flags & NTF_PROXY))
+    if (!i || !b.ip.family || !b.has_mac || !(b.nud & NUD_PERMANENT) || (b.flags & NTF_PROXY))
         return n;
     if (i->n_neighbours == NET_MAX_NEIGHBOURS)
         return too_many(r, "neighbours", NET_MAX_NEIGHBOURS, i->name);

@@ -166,7 +166,7 @@ int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 /* Both ends of everything QEMU inherits; [0] is ours. */
 struct wiring {
     int qmp[2], console[2], errors[2], kernel, initrd;
-    int ram, state; /* of a clone: read-only mounts; of a template: ram is the file */
+    int ram, devices; /* of a clone: read-only mounts; of a template: ram is the file */
 };
 
 static void wiring_release(struct wiring *w)
@@ -179,7 +179,7 @@ static void wiring_release(struct wiring *w)
     fd_close(w->kernel);
     fd_close(w->initrd);
     fd_close(w->ram);
-    fd_close(w->state);
+    fd_close(w->devices);
 }
 
 static void wiring_release_auto(struct wiring *w)
@@ -193,13 +193,13 @@ static int wire_template(struct qemu *q, struct wiring *w, struct err *err)
 {
     if (q->form == QEMU_TEMPLATE) {
         w->ram = fcntl(q->draft->ram_fd, F_DUPFD_CLOEXEC, 3);
-        w->state = fcntl(q->draft->state_fd, F_DUPFD_CLOEXEC, 3);
-        return w->ram < 0 || w->state < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
+        w->devices = fcntl(q->draft->state_fd, F_DUPFD_CLOEXEC, 3);
+        return w->ram < 0 || w->devices < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
     }
     w->ram = jail_tree(q->tpl.ram_fd);
-    w->state = jail_tree(q->tpl.state_fd);
-    if (w->ram < 0 || w->state < 0)
-        return err_sys(err, w->ram < 0 ? -w->ram : -w->state, "prepare the template for the jail");
+    w->devices = jail_tree(q->tpl.state_fd);
+    if (w->ram < 0 || w->devices < 0)
+        return err_sys(err, w->ram < 0 ? -w->ram : -w->devices, "prepare the template for the jail");
     return 0;
 }
 
@@ -285,7 +285,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
                                     { w->kernel, QEMU_FD_KERNEL },
                                     { w->initrd, QEMU_FD_INITRD },
                                     { w->ram, QEMU_FD_RAM },
-                                    { w->state, QEMU_FD_STATE } };
+                                    { w->devices, QEMU_FD_STATE } };
     /* Its threads allocate little: one heap for all is smaller than one for each. */
     static const char *const env[] = { "MALLOC_ARENA_MAX=1", NULL };
 
