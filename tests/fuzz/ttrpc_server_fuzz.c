@@ -1,6 +1,5 @@
 /* Whatever bytes a client sends: the server answers or ignores, nothing leaks, nothing hangs. First
  * byte: how the bytes are cut into writes; then the bytes. What comes back must be frames. */
-#include "api/streaming.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/ctx.h"
 #include "base/log.h"
@@ -18,12 +17,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 static int on_state(struct ctx *ctx, void *self, const StateRequest *req, StateResponse *resp,
                     struct err *err)
 {
-    char ns[16];
-
-    (void)self, (void)err;
+    (void)ctx, (void)self, (void)err;
     pb_set_str(&resp->id, req->id);
-    if (rpc_metadata(ctx, "containerd-namespace-ttrpc", ns, sizeof(ns)) > 0)
-        pb_set_str(&resp->bundle, req->exec_id);
+    pb_set_str(&resp->exec_id, req->exec_id);
     return 0;
 }
 
@@ -43,31 +39,12 @@ static int on_wait(struct ctx *ctx, void *self, const WaitRequest *req, WaitResp
     return fiber_sleep(ctx, 3600 * NS_PER_S, err);
 }
 
-static int on_stream(struct ctx *ctx, void *self, struct rpc_stream *st, struct err *err)
-{
-    (void)self;
-    for (;;) {
-        AUTO(pb_free) Any *msg = NULL;
-
-        if (rpc_stream_recv(ctx, st, (void **)&msg, err) < 0)
-            return -1;
-        if (!msg)
-            return 0;
-        if (rpc_stream_send(ctx, st, msg, err) < 0)
-            return -1;
-    }
-}
-
 static const struct rpc_method task_methods[] = {
-    RPC_UNARY("State", on_state, void, StateRequest, StateResponse),
-    RPC_UNARY("Create", on_create, void, CreateTaskRequest, CreateTaskResponse),
-    RPC_UNARY("Wait", on_wait, void, WaitRequest, WaitResponse),
+    RPC_METHOD("State", on_state, void, StateRequest, StateResponse, .minor = true),
+    RPC_METHOD("Create", on_create, void, CreateTaskRequest, CreateTaskResponse),
+    RPC_METHOD("Wait", on_wait, void, WaitRequest, WaitResponse, .patient = true),
 };
-static const struct rpc_method stream_methods[] = {
-    RPC_STREAM("Stream", on_stream, void, RPC_CLIENT_STREAMS | RPC_SERVER_STREAMS),
-};
-static const struct rpc_service task = { &task__descriptor, task_methods, 3 };
-static const struct rpc_service streaming = { &streaming__descriptor, stream_methods, 1 };
+static const struct rpc_service task = { &task__descriptor, task_methods, 3, .id_key = "cid" };
 
 struct reader {
     struct ctx *ctx;
@@ -85,19 +62,18 @@ static void read_answers(void *arg)
 
     while (stream_read_full(r->ctx, r->peer, bytes, sizeof(bytes), &err) == 0) {
         ttrpc_header_decode(bytes, &h);
-        if (h.len > TTRPC_BODY_MAX || (h.type != TTRPC_RESPONSE && h.type != TTRPC_DATA))
+        if (h.len > TTRPC_BODY_MAX || h.type != TTRPC_RESPONSE)
             abort();
 
         AUTO_FREE uint8_t *body = mem_alloc(h.len);
 
         if (stream_read_full(r->ctx, r->peer, body, h.len, &err) < 0)
             break;
-        if (h.type == TTRPC_RESPONSE) {
-            struct ttrpc_response resp;
 
-            if (ttrpc_response_decode((struct pb_slice){ body, h.len }, &resp) < 0)
-                abort();
-        }
+        struct ttrpc_response resp;
+
+        if (ttrpc_response_decode((struct pb_slice){ body, h.len }, &resp) < 0)
+            abort();
     }
     latch_set(&r->done);
 }
@@ -129,7 +105,6 @@ static void fuzz(void *arg)
     log_init(2, LOG_OFF, LOG_LOGFMT);
     rpc_server_add(s, "containerd.task.v2.Task", &task, NULL);
     rpc_server_add(s, "containerd.task.v3.Task", &task, NULL);
-    rpc_server_add(s, "containerd.services.streaming.v1.Streaming", &streaming, NULL);
     stream_pair(loop, PIPE_BYTES, &reader.peer, &theirs);
     rpc_server_serve(s, theirs);
     latch_init(&reader.done);

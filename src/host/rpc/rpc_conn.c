@@ -1,5 +1,5 @@
-/* rpc_conn.c - one connection: reads frames, checks them, starts calls. What a client can do wrong
- * with a frame is answered here, and the next one is read. */
+/* rpc_conn.c - one connection: reads frames, checks them, starts a fiber for each request, answers.
+ * What a client can do wrong with a frame is answered here, and the next one is read. */
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_priv.h"
@@ -7,11 +7,29 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define NAME_MAX_SHOWN 256 /* of a service or method that is not there */
-#define FRAMES_AT_ONCE 16  /* then others get a turn, however fast this client is */
+#define NAME_MAX_SHOWN 256                /* of a service or method that is not there */
+#define ID_MAX_SHOWN 128                  /* in log lines */
+#define FRAMES_AT_ONCE 16                 /* then others get a turn, however fast this client is */
+#define MESSAGE_MAX (TTRPC_BODY_MAX - 16) /* a response around it takes a few bytes too */
 
-void rpc_conn_unref(struct rpc_conn *c)
+struct rpc_call {
+    struct list node; /* of the connection */
+    struct rpc_conn *conn;
+    uint32_t id;
+    const struct rpc_entry *entry;
+    const struct rpc_method *method;
+    struct ctx ctx, named; /* the handler's: with the operation, and with what it is about */
+    uint64_t since_ns;
+    bool told_slow; /* the watchdog has */
+    uint8_t *body;  /* owns; payload borrows from it */
+    struct pb_slice payload;
+    void *req;  /* the decoded payload */
+    size_t mem; /* accounted for */
+};
+
+static void conn_unref(struct rpc_conn *c)
 {
     if (--c->refs > 0)
         return;
@@ -22,6 +40,21 @@ void rpc_conn_unref(struct rpc_conn *c)
 
 /* --- out --- */
 
+/* A client that does not read its answers is cut off. */
+static void respond(struct rpc_conn *c, uint32_t id, const struct ttrpc_response *r)
+{
+    struct sbuf frame = { 0 };
+
+    rpc_frame_begin(&frame);
+    ttrpc_put_response(&frame, r);
+    if (rpc_wire_put(&c->wire, &frame, id, TTRPC_RESPONSE, 0) == -ENOBUFS) {
+        log_warn(&c->ctx, "connection closed: the client does not read its answers",
+                 F_U("bytes", c->wire.out_bytes));
+        rpc_wire_cut(&c->wire);
+    }
+    c->answered_ns = loop_now(c->server->loop);
+}
+
 static void writer_main(void *arg)
 {
     struct rpc_conn *c = arg;
@@ -29,37 +62,15 @@ static void writer_main(void *arg)
     struct err err = ERR_INIT;
 
     (void)rpc_wire_drain(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
-    rpc_conn_unref(c);
-    rpc_fiber_end(s);
+    conn_unref(c);
+    rpc_server_unref(s);
 }
 
-void rpc_conn_kick(struct rpc_conn *c)
-{
-    if (c->wire.writing || c->wire.broken)
-        return;
-    c->wire.writing = true;
-    c->refs++;
-    rpc_fiber_begin(c->server);
-    fiber_go(c->server->loop, writer_main, c, "rpc writer");
-}
-
-int rpc_conn_put(struct rpc_conn *c, struct sbuf *frame, uint32_t id, uint8_t type, uint8_t flags)
-{
-    int r = rpc_wire_put(&c->wire, frame, id, type, flags);
-
-    if (r == -ENOBUFS) {
-        log_warn(&c->ctx, "connection closed: the client does not read its answers",
-                 F_U("bytes", c->wire.out_bytes));
-        rpc_wire_cut(&c->wire);
-    }
-    c->answered_ns = loop_now(c->server->loop);
-    return r;
-}
-
-void rpc_conn_refuse(struct rpc_conn *c, uint32_t id, enum err_code code, const char *fmt, ...)
+/* Answers a frame that never became a call. Never waits: a fiber of its own writes. */
+__attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uint32_t id,
+                                                         enum err_code code, const char *fmt, ...)
 {
     struct rpc_server *s = c->server;
-    struct sbuf frame = { 0 };
     AUTO_FREE char *text = NULL;
     va_list ap;
 
@@ -69,10 +80,229 @@ void rpc_conn_refuse(struct rpc_conn *c, uint32_t id, enum err_code code, const 
     s->refused++;
     if (log_rate_ok(&s->refused_log, loop_now(s->loop)))
         log_warn(&c->ctx, "request refused", F_STR("error", text), F_U("stream", id));
-    rpc_frame_begin(&frame);
-    ttrpc_put_response(&frame, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 } });
-    (void)rpc_conn_put(c, &frame, id, TTRPC_RESPONSE, 0); /* it cuts off who does not read */
-    rpc_conn_kick(c);
+    respond(c, id, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 } });
+    if (c->wire.writing || c->wire.broken)
+        return;
+    c->wire.writing = true;
+    c->refs++;
+    s->refs++;
+    fiber_go(s->loop, writer_main, c, "rpc writer");
+}
+
+/* --- the watchdog: reports requests that take longer than they should, once each. Asleep without a
+ * timer while no request is under way, except those that may take for ever (Wait). --- */
+
+/* Called for every request: only the first to come and the last to go wake the watchdog. */
+static void watched(const struct rpc_call *call, int change)
+{
+    struct rpc_server *s = call->conn->server;
+
+    if (call->method->patient)
+        return;
+    s->watched += (unsigned)change;
+    if (s->watched == (change > 0))
+        waitq_wake_all(&s->watch_q);
+}
+
+/* Reports those that are overdue; returns when the next one will be. */
+static uint64_t report_slow(struct rpc_server *s, uint64_t now)
+{
+    uint64_t next = now + s->slow_ns;
+
+    LIST_EACH (&s->conns, at) {
+        LIST_EACH (&LIST_ENTRY(at, struct rpc_conn, node)->calls, pos) {
+            struct rpc_call *call = LIST_ENTRY(pos, struct rpc_call, node);
+            uint64_t due = call->since_ns + s->slow_ns;
+
+            if (call->method->patient || call->told_slow)
+                continue;
+            if (due > now) {
+                next = due < next ? due : next;
+                continue;
+            }
+            call->told_slow = true;
+            log_warn(&call->named, "request not answered yet", F_NS("age", now - call->since_ns),
+                     F_U("requests", s->n_calls));
+        }
+    }
+    return next;
+}
+
+static void watch_main(void *arg)
+{
+    struct rpc_server *s = arg;
+    struct err err = ERR_INIT;
+
+    while (!s->life.fired) {
+        struct ctx until = ctx_until(s->loop, &s->life);
+
+        if (s->watched > 0)
+            until.deadline = report_slow(s, loop_now(s->loop));
+        (void)waitq_wait(&until, &s->watch_q, "requests", &err); /* a wake, a limit or the end */
+    }
+    rpc_server_unref(s);
+}
+
+void rpc_server_watch(struct rpc_server *s, uint64_t limit_ns)
+{
+    s->slow_ns = limit_ns;
+    s->refs++;
+    fiber_go(s->loop, watch_main, s, "rpc watchdog");
+}
+
+/* --- calls --- */
+
+static int decode(struct rpc_call *call, const ProtobufCMessageDescriptor *type, struct err *err)
+{
+    struct rpc_server *s = call->conn->server;
+    size_t left = RPC_MEM_MAX - s->mem, bytes = 0;
+    int r =
+        pb_unpack(type, call->payload, left < PB_MEM_MAX ? left : PB_MEM_MAX, &call->req, &bytes);
+
+    if (r == -E2BIG)
+        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes takes too much memory",
+                       type->short_name, call->payload.len);
+    if (r < 0)
+        return err_set(err, ERR_INVALID, "the payload is no %s", type->name);
+    s->mem += bytes;
+    call->mem += bytes;
+    return 0;
+}
+
+static void name(struct rpc_call *call, const ProtobufCMessageDescriptor *type)
+{
+    const char *key = call->entry->service->id_key;
+    const char *id = key ? *(char **)((char *)call->req + type->fields->offset) : "";
+
+    if (*id && strlen(id) <= ID_MAX_SHOWN)
+        call->named = ctx_with_id(&call->ctx, key, id);
+}
+
+static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
+{
+    const struct rpc_method *m = call->method;
+    const ProtobufCMethodDescriptor *types =
+        protobuf_c_service_descriptor_get_method_by_name(call->entry->service->descriptor, m->name);
+    AUTO(pb_free) void *resp = NULL;
+
+    if (decode(call, types->input, err) < 0)
+        return -1;
+    name(call, types->input);
+    resp = pb_new(types->output);
+    if (m->handler(&call->named, call->entry->self, call->req, resp, err) < 0)
+        return err->code ? -1 : err_set(err, ERR_INTERNAL, "%s failed without saying why", m->name);
+    if (pb_pack(resp, payload) < 0)
+        return err_set(err, ERR_INTERNAL, "a string in %s is no UTF-8 text", types->output->name);
+    if (payload->len > MESSAGE_MAX)
+        return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes is too long to be sent",
+                       types->output->short_name, payload->len);
+    err_clear(err); /* a handler may have tried something that failed */
+    return 0;
+}
+
+static enum log_level failure_level(const struct rpc_call *call, uint64_t now)
+{
+    uint64_t *next = &call->entry->next_warning[call->method - call->entry->service->methods];
+
+    if (!call->method->minor)
+        return LOG_ERROR;
+    if (now < *next)
+        return LOG_DEBUG;
+    *next = now + RPC_MINOR_PAUSE;
+    return LOG_WARN;
+}
+
+static void tell(const struct rpc_call *call, const struct err *err)
+{
+    const struct ctx *ctx = &call->named;
+    uint64_t now = loop_now(ctx->loop), duration = now - call->since_ns;
+
+    if (err->code == ERR_NONE) {
+        log_debug(ctx, "request done", F_NS("duration", duration));
+    } else if (call->conn->cancel.fired) {
+        log_debug(ctx, "request given up", F_NS("duration", duration), F_ERR(err));
+    } else if (err->code == ERR_NOT_FOUND && call->method->may_be_gone) {
+        log_debug(ctx, "request for what is gone", F_NS("duration", duration), F_ERR(err));
+    } else {
+        enum log_level level = failure_level(call, now);
+
+        LOG_AT(ctx, level, "request failed", F_NS("duration", duration),
+               F_STR("code", err_code_name(err->code)), F_ERR(err));
+    }
+}
+
+static void call_main(void *arg)
+{
+    struct rpc_call *call = arg;
+    struct rpc_conn *c = call->conn;
+    struct rpc_server *s = c->server;
+    struct sbuf payload = { 0 };
+    struct err err = ERR_INIT;
+
+    if (run(call, &payload, &err) < 0)
+        payload.len = 0;
+
+    const struct ttrpc_response answer = { err.code,
+                                           pb_slice_of(err.msg),
+                                           { (const uint8_t *)payload.data, payload.len } };
+
+    list_remove(&call->node);
+    watched(call, -1);
+    respond(c, call->id, &answer);
+    tell(call, &err);
+    s->mem -= call->mem;
+    pb_free(call->req);
+    free(call->body);
+    free(call);
+    sbuf_release(&payload);
+    err_clear(&err);
+    (void)rpc_wire_flush(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
+    c->n_calls--;
+    s->n_calls--;
+    conn_unref(c);
+    rpc_server_unref(s);
+}
+
+static uint64_t deadline(struct loop *loop, int64_t timeout_nano)
+{
+    uint64_t now = loop_now(loop), ns = timeout_nano > 0 ? (uint64_t)timeout_nano : 0;
+
+    if (timeout_nano == 0)
+        return 0;
+    return ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
+}
+
+/* Starts the fiber. Takes body, whose length is accounted for already. */
+static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
+                       const struct rpc_method *method, const struct ttrpc_header *h, uint8_t *body,
+                       const struct ttrpc_request *r)
+{
+    struct rpc_server *s = c->server;
+    struct rpc_call *call = mem_new(struct rpc_call);
+
+    *call = (struct rpc_call){ .conn = c,
+                               .id = h->stream,
+                               .entry = entry,
+                               .method = method,
+                               .ctx = ctx_with_id(&c->ctx, "operation", method->name),
+                               .since_ns = loop_now(s->loop),
+                               .body = body,
+                               .payload = r->payload,
+                               .mem = h->len };
+    call->ctx.deadline = deadline(s->loop, r->timeout_nano);
+    if (method->limit_ns) {
+        call->ctx.cancel = NULL;
+        call->ctx.deadline = call->since_ns + method->limit_ns;
+    }
+    call->named = call->ctx;
+    list_append(&c->calls, &call->node);
+    c->refs++;
+    c->n_calls++;
+    s->n_calls++;
+    s->refs++;
+    s->used += !method->uncounted;
+    watched(call, 1);
+    fiber_go(s->loop, call_main, call, "rpc %s", method->name);
 }
 
 /* --- in --- */
@@ -112,24 +342,27 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
 
     c->last_id = h->stream;
     if (ttrpc_request_decode((struct pb_slice){ body, h->len }, &r) < 0)
-        rpc_conn_refuse(c, h->stream, ERR_INVALID, "the request is no ttrpc.Request");
+        refuse(c, h->stream, ERR_INVALID, "the request is no ttrpc.Request");
     else if (s->stopping)
-        rpc_conn_refuse(c, h->stream, ERR_UNAVAILABLE, "the shim is shutting down");
+        refuse(c, h->stream, ERR_UNAVAILABLE, "the shim is shutting down");
     else if (!(entry = find_entry(s, r.service)))
-        rpc_conn_refuse(c, h->stream, ERR_UNIMPLEMENTED, "service %.*s", shown(r.service),
-                        (const char *)r.service.data);
+        refuse(c, h->stream, ERR_UNIMPLEMENTED, "service %.*s", shown(r.service),
+               (const char *)r.service.data);
     else if (!(method = find_method(entry->service, r.method)))
-        rpc_conn_refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s", shown(r.method),
-                        (const char *)r.method.data);
+        refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s", shown(r.method),
+               (const char *)r.method.data);
+    else if (h->flags & TTRPC_OPEN)
+        refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s is not a stream", shown(r.method),
+               (const char *)r.method.data);
     else if (c->n_calls >= RPC_CALLS_PER_CONN || s->n_calls >= RPC_CALLS_MAX)
-        rpc_conn_refuse(c, h->stream, ERR_EXHAUSTED, "too many requests in flight: %u", c->n_calls);
+        refuse(c, h->stream, ERR_EXHAUSTED, "too many requests in flight: %u", c->n_calls);
     else if (fiber_admit(s->loop, &full) < 0)
-        rpc_conn_refuse(c, h->stream, full.code, "%s", full.msg);
+        refuse(c, h->stream, full.code, "%s", full.msg);
     else {
-        rpc_call_start(c, entry, method, h, body, &r);
+        call_start(c, entry, method, h, body, &r);
         return;
     }
-    rpc_mem_give(s, h->len);
+    s->mem -= h->len;
     free(body);
 }
 
@@ -137,21 +370,20 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
 static bool acceptable(struct rpc_conn *c, const struct ttrpc_header *h)
 {
     if (h->len > TTRPC_BODY_MAX)
-        rpc_conn_refuse(c, h->stream, ERR_EXHAUSTED,
-                        "message length %u exceeds the maximum message size of %u", h->len,
-                        TTRPC_BODY_MAX);
+        refuse(c, h->stream, ERR_EXHAUSTED,
+               "message length %u exceeds the maximum message size of %u", h->len, TTRPC_BODY_MAX);
     else if (h->type != TTRPC_REQUEST && h->type != TTRPC_DATA)
         return false; /* of a later version of the protocol: ignored */
     else if (h->stream % 2 == 0)
-        rpc_conn_refuse(c, h->stream, ERR_INVALID, "a client's stream ids are odd: %u", h->stream);
-    else if (h->type == TTRPC_REQUEST && h->stream <= c->last_id)
-        rpc_conn_refuse(c, h->stream, ERR_INVALID,
-                        "stream ids must increase and are not used again: %u after %u", h->stream,
-                        c->last_id);
-    else if (h->type == TTRPC_DATA && !rpc_call_find_stream(c, h->stream))
-        rpc_conn_refuse(c, h->stream, ERR_INVALID, "stream %u is not open", h->stream);
-    else if (!rpc_mem_take(c->server, h->len))
-        rpc_conn_refuse(c, h->stream, ERR_EXHAUSTED, "requests in flight hold too much memory");
+        refuse(c, h->stream, ERR_INVALID, "a client's stream ids are odd: %u", h->stream);
+    else if (h->type == TTRPC_DATA)
+        refuse(c, h->stream, ERR_INVALID, "stream %u is not open", h->stream);
+    else if (h->stream <= c->last_id)
+        refuse(c, h->stream, ERR_INVALID,
+               "stream ids must increase and are not used again: %u after %u", h->stream,
+               c->last_id);
+    else if (h->len > RPC_MEM_MAX - c->server->mem)
+        refuse(c, h->stream, ERR_EXHAUSTED, "requests in flight hold too much memory");
     else
         return true;
     return false;
@@ -165,27 +397,14 @@ static int read_frame(struct rpc_conn *c, struct rpc_in *in, const struct ttrpc_
 
     uint8_t *body = mem_alloc(h->len);
 
-    if (rpc_in_read(&c->ctx, in, body, h->len, err) < 0) {
-        free(body);
-        rpc_mem_give(c->server, h->len);
-        return -1;
-    }
-    if (h->type == TTRPC_REQUEST) {
+    c->server->mem += h->len;
+    if (rpc_in_read(&c->ctx, in, body, h->len, err) == 0) {
         dispatch(c, h, body);
         return 0;
     }
-
-    /* Its handler may have ended while the body came. */
-    struct rpc_call *call = rpc_call_find_stream(c, h->stream);
-
-    if (call) {
-        rpc_call_data(call, h, body);
-        return 0;
-    }
     free(body);
-    rpc_mem_give(c->server, h->len);
-    rpc_conn_refuse(c, h->stream, ERR_INVALID, "stream %u is not open", h->stream);
-    return 0;
+    c->server->mem -= h->len;
+    return -1;
 }
 
 /* 1 to go on, 0 at the end, -1. Does not begin anything new for a client that does not read. */
@@ -220,8 +439,8 @@ static void conn_main(void *arg)
     list_remove(&c->node);
     if (--s->n_conns == 0 && s->on_alone)
         s->on_alone(s->on_alone_arg);
-    rpc_conn_unref(c);
-    rpc_fiber_end(s);
+    conn_unref(c);
+    rpc_server_unref(s);
 }
 
 void rpc_server_serve(struct rpc_server *s, struct stream *stream)
@@ -236,6 +455,6 @@ void rpc_server_serve(struct rpc_server *s, struct stream *stream)
     list_init(&c->calls);
     list_append(&s->conns, &c->node);
     s->n_conns++;
-    rpc_fiber_begin(s);
+    s->refs++;
     fiber_go(s->loop, conn_main, c, "rpc connection");
 }

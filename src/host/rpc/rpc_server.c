@@ -33,12 +33,17 @@ struct rpc_server *rpc_server_new(struct loop *loop)
 
 void rpc_server_unref(struct rpc_server *s)
 {
+    waitq_wake_all(&s->changed);
     if (--s->refs > 0)
         return;
     cancel_release(&s->accepting);
     cancel_release(&s->life);
-    LIST_EACH (&s->entries, pos)
-        free(LIST_ENTRY(pos, struct rpc_entry, node));
+    LIST_EACH (&s->entries, pos) {
+        struct rpc_entry *e = LIST_ENTRY(pos, struct rpc_entry, node);
+
+        free(e->next_warning);
+        free(e);
+    }
     free(s);
 }
 
@@ -50,32 +55,6 @@ void rpc_server_free(struct rpc_server *s)
     rpc_server_unref(s);
 }
 
-void rpc_fiber_begin(struct rpc_server *s)
-{
-    s->refs++;
-    s->n_fibers++;
-}
-
-void rpc_fiber_end(struct rpc_server *s)
-{
-    s->n_fibers--;
-    waitq_wake_all(&s->changed);
-    rpc_server_unref(s);
-}
-
-bool rpc_mem_take(struct rpc_server *s, size_t n)
-{
-    if (n > RPC_MEM_MAX - s->mem)
-        return false;
-    s->mem += n;
-    return true;
-}
-
-void rpc_mem_give(struct rpc_server *s, size_t n)
-{
-    s->mem -= n;
-}
-
 void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg)
 {
     s->on_alone = fn;
@@ -84,7 +63,7 @@ void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg)
 
 struct rpc_stats rpc_server_stats(const struct rpc_server *s)
 {
-    return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->refused };
+    return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->refused, s->used };
 }
 
 /* --- tables --- */
@@ -94,9 +73,9 @@ static void check_method(const struct rpc_service *service, const struct rpc_met
     const ProtobufCMethodDescriptor *d =
         protobuf_c_service_descriptor_get_method_by_name(service->descriptor, m->name);
 
-    if (d && !m->unary != !m->stream &&
-        (m->stream ||
-         (d->input->sizeof_message == m->req_size && d->output->sizeof_message == m->resp_size)))
+    if (d && d->input->sizeof_message == m->req_size && d->output->sizeof_message == m->resp_size &&
+        (!service->id_key ||
+         (d->input->n_fields && d->input->fields->type == PROTOBUF_C_TYPE_STRING)))
         return;
     fprintf(stderr, "rpc: the table of %s does not fit its .proto at %s\n",
             service->descriptor->name, m->name);
@@ -110,16 +89,16 @@ void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_ser
 
     for (size_t i = 0; i < service->n_methods; i++)
         check_method(service, &service->methods[i]);
-    *e = (struct rpc_entry){ .name = name, .service = service, .self = self };
+    *e = (struct rpc_entry){
+        .name = name,
+        .service = service,
+        .self = self,
+        .next_warning = mem_zalloc(service->n_methods * sizeof(*e->next_warning)),
+    };
     list_append(&s->entries, &e->node);
 }
 
 /* --- listening --- */
-
-struct listener {
-    struct rpc_server *server;
-    int fd;
-};
 
 /* Both reference servers do this too. */
 static bool same_user(int fd)
@@ -136,33 +115,33 @@ static bool same_user(int fd)
     return false;
 }
 
-static int accept_later(struct ctx *ctx, const struct listener *l, struct err *err)
+static int accept_later(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
-    if (log_rate_ok(&l->server->refused_log, loop_now(ctx->loop)))
+    if (log_rate_ok(&s->refused_log, loop_now(ctx->loop)))
         log_error(ctx, "cannot accept connections; retrying", F_ERR(err));
     return fiber_sleep(ctx, ACCEPT_RETRY, err);
 }
 
 /* 0 when there may be more to accept. */
-static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err)
+static int accept_one(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
     if (fiber_admit(ctx->loop, err) < 0)
-        return accept_later(ctx, l, err);
+        return accept_later(ctx, s, err);
 
-    AUTO_FD int fd = accept4(l->fd, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+    AUTO_FD int fd = accept4(s->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
 
     if (fd >= 0) {
         if (same_user(fd))
-            rpc_server_serve(l->server, stream_from_fd(ctx->loop, TAKE_FD(fd)));
+            rpc_server_serve(s, stream_from_fd(ctx->loop, TAKE_FD(fd)));
         fiber_yield(ctx->loop);
         return 0;
     }
     switch (errno) {
     case EAGAIN:
-        if (loop_wait_fd(ctx, l->fd, POLLIN, "accept", err) == 0)
+        if (loop_wait_fd(ctx, s->listener, POLLIN, "accept", err) == 0)
             return 0;
         /* Without memory for epoll it cannot wait; the listener is still good. */
-        return l->server->accepting.fired ? -1 : accept_later(ctx, l, err);
+        return s->accepting.fired ? -1 : accept_later(ctx, s, err);
     case EINTR:
     case ECONNABORTED:
         return 0;
@@ -171,7 +150,7 @@ static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err
     case ENOBUFS:
     case ENOMEM:
         (void)err_sys(err, errno, "accept");
-        return accept_later(ctx, l, err);
+        return accept_later(ctx, s, err);
     default:
         return err_sys(err, errno, "accept");
     }
@@ -179,30 +158,26 @@ static int accept_one(struct ctx *ctx, const struct listener *l, struct err *err
 
 static void listener_main(void *arg)
 {
-    struct listener *l = arg;
-    struct rpc_server *s = l->server;
-    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->accepting);
+    struct rpc_server *s = arg;
+    struct ctx ctx = ctx_until(s->loop, &s->accepting);
     struct err err = ERR_INIT;
     int r = 0;
 
     while (r == 0)
-        r = s->n_conns < RPC_CONNS_MAX ? accept_one(&ctx, l, &err)
+        r = s->n_conns < RPC_CONNS_MAX ? accept_one(&ctx, s, &err)
                                        : waitq_wait(&ctx, &s->changed, "fewer connections", &err);
     if (!s->accepting.fired)
         log_error(&ctx, "no longer accepting connections", F_ERR(&err));
-    fd_close(l->fd);
-    free(l);
-    rpc_fiber_end(s);
+    fd_close(s->listener);
+    rpc_server_unref(s);
 }
 
 void rpc_server_listen(struct rpc_server *s, int fd)
 {
-    struct listener *l = mem_new(struct listener);
-
-    *l = (struct listener){ s, fd };
     (void)fd_nonblock(fd);
-    rpc_fiber_begin(s);
-    fiber_go(s->loop, listener_main, l, "rpc listener");
+    s->listener = fd;
+    s->refs++;
+    fiber_go(s->loop, listener_main, s, "rpc listener");
 }
 
 /* --- shutdown --- */
@@ -248,7 +223,6 @@ static void await_hang_up(struct ctx *ctx, struct rpc_server *s)
 
 int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
 {
-    struct ctx root = ctx_root(s->loop), last;
     struct err ignored = ERR_INIT; /* that time is up is told below */
 
     s->stopping = true;
@@ -260,8 +234,10 @@ int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
     if (s->n_calls > 0)
         log_warn(ctx, "requests cut off by shutdown", F_U("requests", s->n_calls));
     cancel_fire(&s->life, ERR_UNAVAILABLE, "the server is shutting down");
-    last = ctx_with_timeout(&root, RPC_LET_GO_LIMIT);
-    while (s->n_fibers > 0)
+
+    struct ctx last = ctx_limited(s->loop, RPC_LET_GO_LIMIT);
+
+    while (s->refs > 1)
         if (waitq_wait(&last, &s->changed, "rpc fibers", err) < 0)
             return err_wrap(err, "%u requests do not end", s->n_calls);
     return 0;

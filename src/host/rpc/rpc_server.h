@@ -4,7 +4,8 @@
  * as long as they like and answer in any order. A handler's ctx carries the request's deadline, is
  * cancelled when the client closes the connection or the server is shut down, and names the method
  * in log lines ("operation"). An error it returns becomes the status, code for code; a failed
- * request is logged here, once. A handler that must not stop half-way takes a ctx of its own.
+ * request is logged here, once. A method that must not stop half-way has a limit of its own.
+ * All methods are unary: a client that opens a stream is refused.
  *
  * Clients are hostile. What is wrong with one frame is answered on its stream and the connection
  * goes on, because containerd takes a closed connection for a dead shim; bounded are requests,
@@ -20,55 +21,43 @@ struct ctx;
 struct err;
 struct loop;
 struct rpc_server;
-struct rpc_stream;
 struct stream;
 
-#define RPC_CONNS_MAX 1024u                 /* more wait in the listener's queue */
-#define RPC_CALLS_PER_CONN 4096u            /* in flight; more are refused, ERR_EXHAUSTED */
-#define RPC_CALLS_MAX 8192u                 /* the same, for all connections */
-#define RPC_MEM_MAX (128u << 20)            /* of all requests in flight, as sent and as decoded */
-#define RPC_INBOX_MAX (1u << 20)            /* bytes that a stream's handler has not taken yet */
-#define RPC_INBOX_MESSAGES 1024u            /* the same, in messages */
+#define RPC_CONNS_MAX 1024u      /* more wait in the listener's queue */
+#define RPC_CALLS_PER_CONN 4096u /* in flight; more are refused, ERR_EXHAUSTED */
+#define RPC_CALLS_MAX 8192u      /* the same, for all connections */
+#define RPC_MEM_MAX (128u << 20) /* of all requests in flight, as sent and as decoded */
+#define RPC_MINOR_PAUSE (600 * NS_PER_S)
 #define RPC_HANG_UP_LIMIT (500 * NS_PER_MS) /* for clients to end what they have the answer of */
 #define RPC_LET_GO_LIMIT (5 * NS_PER_S)     /* for handlers to end after shutdown cancelled them */
 
-typedef int rpc_unary_fn(struct ctx *ctx, void *self, const void *req, void *resp, struct err *err);
-typedef int rpc_stream_fn(struct ctx *ctx, void *self, struct rpc_stream *stream, struct err *err);
-
-enum rpc_streams { RPC_CLIENT_STREAMS = 1, RPC_SERVER_STREAMS = 2 };
+typedef int rpc_handler(struct ctx *ctx, void *self, const void *req, void *resp, struct err *err);
 
 struct rpc_method {
     const char *name;
-    rpc_unary_fn *unary; /* one of the two */
-    rpc_stream_fn *stream;
-    unsigned streams; /* enum rpc_streams, for the latter */
+    rpc_handler *handler;
     size_t req_size, resp_size;
-    bool patient; /* may take as long as it likes: the watchdog does not tell of it */
+    /* Not 0: the call goes on without its client, and this long at most. */
+    uint64_t limit_ns;
+    bool patient; /* may take as long as it likes: the watchdog does not report it */
     /* ERR_NOT_FOUND is an answer, not a failure: clients ask once more for what has ended. */
     bool may_be_gone;
+    /* A failure leaves nothing behind. It is logged as a warning, and only once in RPC_MINOR_PAUSE:
+     * clients repeat State and Stats for ever, and would fill the journal. */
+    bool minor;
+    bool uncounted; /* rpc_stats.used does not count it */
 };
-/* The handler with its own types:
+/* The handler with its own types, then fields of struct rpc_method:
  *     int fn(struct ctx *, Self *, const Req *, Resp *, struct err *)
  * req lives as long as the call. resp is at its defaults; what the handler puts there is on the
  * heap (pb_set_*) and freed after it was sent, or if the handler fails. */
-#define RPC_UNARY(method, fn, Self, Req, Resp)                                                     \
-    RPC_UNARY_BUT(method, fn, Self, Req, Resp, .patient = false)
-#define RPC_UNARY_PATIENT(method, fn, Self, Req, Resp)                                             \
-    RPC_UNARY_BUT(method, fn, Self, Req, Resp, .patient = true)
-/* The same with fields of struct rpc_method. */
-#define RPC_UNARY_BUT(method, fn, Self, Req, Resp, ...)                                            \
+#define RPC_METHOD(method, fn, Self, Req, Resp, ...)                                               \
     {                                                                                              \
-        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp), __VA_ARGS__,         \
-        .unary = (rpc_unary_fn *)(1 ? (fn)                                                         \
-                                    : (int (*)(struct ctx *, Self *, const Req *, Resp *,          \
-                                               struct err *))NULL)                                 \
-    }
-#define RPC_STREAM(method, fn, Self, which)                                                        \
-    {                                                                                              \
-        .name = (method), .streams = (which),                                                      \
-        .stream = (rpc_stream_fn *)(1 ? (fn)                                                       \
-                                      : (int (*)(struct ctx *, Self *, struct rpc_stream *,        \
-                                                 struct err *))NULL)                               \
+        .name = (method), .req_size = sizeof(Req), .resp_size = sizeof(Resp),                      \
+        .handler = (rpc_handler *)(1 ? (fn)                                                        \
+                                     : (int (*)(struct ctx *, Self *, const Req *, Resp *,         \
+                                                struct err *))NULL),                               \
+        __VA_ARGS__                                                                                \
     }
 
 /* A service: its methods by the generated descriptor, which knows their messages. A method
@@ -77,6 +66,8 @@ struct rpc_service {
     const ProtobufCServiceDescriptor *descriptor;
     const struct rpc_method *methods;
     size_t n_methods;
+    const char
+        *id_key; /* in log lines, for field 1 of every request; NULL: there is no such field */
 };
 
 struct rpc_server *rpc_server_new(struct loop *loop);
@@ -106,15 +97,6 @@ struct rpc_stats {
     unsigned conns, calls;
     size_t mem;       /* against RPC_MEM_MAX */
     uint64_t refused; /* frames, since the start */
+    uint64_t used;    /* requests that count as use, since the start */
 };
 struct rpc_stats rpc_server_stats(const struct rpc_server *s);
-
-/* For handlers: the first value of a key in the request's metadata, NUL-terminated, into buf. ctx
- * is the handler's or made from it. Its length; -ENOENT, -ENOBUFS, -EBADMSG (no text). */
-int rpc_metadata(const struct ctx *ctx, const char *key, char *buf, size_t size);
-
-/* For stream handlers. recv: the next message, which the caller frees with pb_free; NULL when the
- * client will send no more. Waits. */
-int rpc_stream_recv(struct ctx *ctx, struct rpc_stream *st, void **ret_msg, struct err *err);
-/* Waits while the client reads too slowly. A method whose server does not stream sends once. */
-int rpc_stream_send(struct ctx *ctx, struct rpc_stream *st, const void *msg, struct err *err);

@@ -24,22 +24,52 @@ TEST_FIBER(vectors_to_the_byte)
     peer_expect_end(ctx, peer);
 }
 
-TEST_FIBER(stream_vectors_to_the_byte)
+/* No method of ours streams: T8 opens a stream, T9 and T11 are its data. */
+TEST_FIBER(a_client_that_opens_a_stream_is_refused_and_the_connection_goes_on)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO(sbuf_release) struct sbuf body = { 0 };
 
     peer_send_vector(ctx, peer, "T8");
+    peer_expect(ctx, peer, 1, ERR_UNIMPLEMENTED, "service " STREAMING);
     peer_send_vector(ctx, peer, "T9");
-    peer_expect_vector(ctx, peer, "T10");
-    peer_send_vector(ctx, peer, "T11");
-    peer_expect_vector(ctx, peer, "T12");
-    peer_expect_vector(ctx, peer, "T13");
-    /* The stream is over for both. */
+    peer_expect(ctx, peer, 1, ERR_INVALID, "stream 1 is not open");
     peer_send_vector(ctx, peer, "T11");
     peer_expect(ctx, peer, 1, ERR_INVALID, "stream 1 is not open");
-    ASSERT_EQ(f.stream_ended, 1);
+
+    ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V3),
+                                                      .method = pb_slice_of("Connect") });
+    peer_frame(ctx, peer, 3, TTRPC_REQUEST, TTRPC_OPEN | TTRPC_NO_DATA, SLICE(body));
+    peer_expect(ctx, peer, 3, ERR_UNIMPLEMENTED, "method Connect is not a stream");
+    peer_frame(ctx, peer, 3, TTRPC_DATA, TTRPC_CLOSED | TTRPC_NO_DATA, (struct pb_slice){ 0 });
+    peer_expect(ctx, peer, 3, ERR_INVALID, "stream 3 is not open");
+    ASSERT_EQ(f.calls, 0);
+    /* That it sends no more is true of every request. */
+    peer_frame(ctx, peer, 5, TTRPC_REQUEST, TTRPC_CLOSED, SLICE(body));
+    peer_expect(ctx, peer, 5, 0, "");
+    ASSERT_EQ(f.calls, 1);
+    end_server(ctx, s);
+}
+
+/* As containerd does when it is restarted. */
+TEST_VIRTUAL(a_method_with_a_limit_goes_on_without_its_client)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *peer = peer_of(ctx, s);
+    uint64_t began = loop_now(ctx->loop);
+
+    peer_request(ctx, peer, 1, TASK_V2, "Start", "c1", 1); /* a timeout of 1 ns */
+    peer_request(ctx, peer, 3, TASK_V2, "Wait", "c1", 0);
+    EVENTUALLY(ctx, f.waiting == 2);
+    stream_free(peer);
+    EVENTUALLY(ctx, f.waiting == 1); /* Wait ends with its client */
+    ASSERT_EQ(f.wait_code, ERR_CANCELLED);
+    EVENTUALLY(ctx, f.waiting == 0);
+    ASSERT_EQ(f.wait_code, ERR_DEADLINE);
+    ASSERT(loop_now(ctx->loop) - began >= FAKE_LIMIT);
     end_server(ctx, s);
 }
 
@@ -194,31 +224,6 @@ TEST_FIBER(what_a_handler_says_is_what_is_sent)
     peer_expect(ctx, peer, 7, ERR_EXHAUSTED, "a PidsResponse of 4400000 bytes is too long");
     peer_request(ctx, peer, 9, TASK_V2, "Pids", "1000000", 0);
     peer_expect(ctx, peer, 9, 0, "");
-    end_server(ctx, s);
-}
-
-TEST_FIBER(metadata_reaches_the_handler)
-{
-    struct fake f = { 0 };
-    struct rpc_server *s = fake_server(ctx->loop, &f);
-    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
-    AUTO(sbuf_release) struct sbuf metadata = { 0 }, body = { 0 };
-    AUTO_FREE uint8_t *answer = NULL;
-    AUTO(pb_free) StateResponse *state = NULL;
-    struct ttrpc_response r;
-    struct ttrpc_header h;
-
-    ttrpc_put_metadata(&metadata, "traceparent", "00-1-2-3");
-    ttrpc_put_metadata(&metadata, "containerd-namespace-ttrpc", "k8s.io");
-    ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V3),
-                                                      .method = pb_slice_of("State"),
-                                                      .metadata = SLICE(metadata) });
-    peer_frame(ctx, peer, 1, TTRPC_REQUEST, 0, SLICE(body));
-    h = peer_read(ctx, peer, &answer);
-    ASSERT_EQ(ttrpc_response_decode((struct pb_slice){ answer, h.len }, &r), 0);
-    ASSERT_EQ(pb_unpack(&state_response__descriptor, r.payload, PB_MEM_MAX, (void **)&state, NULL),
-              0);
-    ASSERT_STR(state->bundle, "k8s.io");
     end_server(ctx, s);
 }
 
@@ -426,7 +431,7 @@ TEST_FIBER(a_failed_request_is_logged_once_and_a_good_one_is_not)
     peer_expect(ctx, peer, 3, ERR_NOT_FOUND, "process");
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
-    ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Kill duration=");
+    ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Kill cid=gone duration=");
     ASSERT_HAS(text, "code=\"not found\" error=\"process already finished: not found\"");
     ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
     end_server(ctx, s);
@@ -450,11 +455,50 @@ TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
     ASSERT_HAS(text, "level=debug msg=\"request for what is gone\" operation=State");
 
-    const char *failed = strstr(text, "level=error");
+    const char *failed = strstr(text, "level=warn");
 
-    ASSERT(failed && !strstr(failed + 1, "level=error"));
-    ASSERT_HAS(failed, "msg=\"request failed\" operation=State");
+    ASSERT(failed && !strstr(failed + 1, "level=warn"));
+    ASSERT_HAS(failed, "msg=\"request failed\" operation=State cid=silent");
     ASSERT_HAS(failed, "State failed without saying why");
+    end_server(ctx, s);
+}
+
+static unsigned lines_with(int fd, const char *words)
+{
+    AUTO_FREE char *text = mem_zalloc(1 << 20);
+    unsigned n = 0;
+
+    ASSERT(pread(fd, text, (1 << 20) - 1, 0) > 0);
+    for (const char *at = text; (at = strstr(at, words)); at++)
+        n++;
+    return n;
+}
+
+/* The kubelet asks every 10 s, as long as the pod lives. */
+TEST_VIRTUAL(a_minor_request_that_fails_for_ever_is_a_warning_every_ten_minutes)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    struct ctx hour = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+    uint32_t id = 1;
+
+    log_init(fd, LOG_DEBUG, LOG_LOGFMT);
+    for (int i = 0; i < 360; i++, id += 2) {
+        peer_request(&hour, peer, id, TASK_V2, "State", "silent", 0);
+        peer_expect(&hour, peer, id, ERR_INTERNAL, "State failed");
+        ASSERT_OK(fiber_sleep(&hour, 10 * NS_PER_S, &err), err);
+    }
+    ASSERT_EQ(lines_with(fd, "level=warn msg=\"request failed\""), 6);
+    ASSERT_EQ(lines_with(fd, "level=debug msg=\"request failed\""), 354);
+    for (int i = 0; i < 2; i++, id += 2) {
+        peer_request(&hour, peer, id, TASK_V2, "Kill", "c2", 0);
+        peer_expect(&hour, peer, id, ERR_NOT_FOUND, "process");
+    }
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT_EQ(lines_with(fd, "level=error msg=\"request failed\" operation=Kill cid=c2"), 2);
     end_server(ctx, s);
 }
 
@@ -483,9 +527,9 @@ static void add_wrong_table(void *arg)
 TEST(a_table_that_does_not_fit_is_a_bug)
 {
     static struct rpc_method wrong[] = {
-        RPC_UNARY("Kill", other_request, struct fake, ConnectRequest, Empty),
-        RPC_UNARY("Kill", other_response, struct fake, KillRequest, ConnectResponse),
-        RPC_UNARY("Murder", fake_kill, struct fake, KillRequest, Empty),
+        RPC_METHOD("Kill", other_request, struct fake, ConnectRequest, Empty),
+        RPC_METHOD("Kill", other_response, struct fake, KillRequest, ConnectResponse),
+        RPC_METHOD("Murder", fake_kill, struct fake, KillRequest, Empty),
         { .name = "Kill" },
     };
 

@@ -340,7 +340,7 @@ TEST_VIRTUAL(a_request_that_takes_too_long_is_told_once_and_a_patient_one_never)
     ASSERT_OK(fiber_sleep(&long_ctx, 300 * NS_PER_S, &err), err);
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
-    ASSERT_HAS(text, "level=warn msg=\"request not answered yet\" operation=Pause age=30");
+    ASSERT_HAS(text, "level=warn msg=\"request not answered yet\" operation=Pause cid=c1 age=30");
     ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
     latch_set(&f.exited);
     peer_expect(&long_ctx, peer, 1, 0, "");

@@ -5,6 +5,7 @@
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/str.h"
+#include "host/control/container.h"
 #include "host/control/inspect.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
@@ -27,7 +28,6 @@ static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProces
     AUTO_FREE const char **argv = NULL;
     uint32_t code = 0;
 
-    s->calls++;
     if (req->n_args > ARGS_MAX)
         return err_set(err, ERR_INVALID, "exec in the VM: %zu arguments, at most %d are allowed",
                        req->n_args, ARGS_MAX);
@@ -56,8 +56,6 @@ static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProces
 static int exec_control(struct ctx *ctx, struct service *s, const Lcow__ExecControlRequest *req,
                         Lcow__ExecControlResponse *resp, struct err *err)
 {
-    (void)resp;
-    s->calls++;
     if (!req->stdin[0] || req->rows > UINT16_MAX || req->cols > UINT16_MAX)
         return err_set(err, ERR_INVALID, "control of a process: no name, or a size beyond %u",
                        UINT16_MAX);
@@ -80,8 +78,6 @@ static int stacks(struct ctx *ctx, struct service *s, const Diag__StacksRequest 
 {
     AUTO_FREE char *host = NULL, *guest = NULL;
 
-    (void)req, (void)err;
-    s->calls++;
     diag_stacks(ctx, s->opts.registry, &host, &guest);
     pb_set_str(&resp->stacks, host);
     pb_set_str(&resp->guest_stacks, guest);
@@ -128,8 +124,6 @@ static int tasks(struct ctx *ctx, struct service *s, const Diag__TasksRequest *r
 {
     struct tasks t = { resp, req->execs };
 
-    (void)ctx, (void)err;
-    s->calls++;
     diag_each(s->opts.registry, add_process, &t);
     return 0;
 }
@@ -139,7 +133,6 @@ static int share(struct ctx *ctx, struct service *s, const Diag__ShareRequest *r
 {
     AUTO_FREE char *path = NULL;
 
-    s->calls++;
     if (diag_share(ctx, s->opts.registry, req->host_path, req->uvm_path, req->read_only, &path,
                    err) < 0)
         return -1;
@@ -150,8 +143,6 @@ static int share(struct ctx *ctx, struct service *s, const Diag__ShareRequest *r
 static int pid(struct ctx *ctx, struct service *s, const Diag__PidRequest *req,
                Diag__PidResponse *resp, struct err *err)
 {
-    (void)ctx, (void)req, (void)err;
-    s->calls++;
     resp->pid = getpid();
     return 0;
 }
@@ -159,7 +150,6 @@ static int pid(struct ctx *ctx, struct service *s, const Diag__PidRequest *req,
 static int inspect(struct ctx *ctx, struct service *s, const Lcow__InspectRequest *req,
                    Lcow__InspectResponse *resp, struct err *err)
 {
-    (void)err; /* no call that counts: who only looks at a shim does not need it */
     if (req->ask_guest)
         registry_measure(ctx, s->opts.registry);
 
@@ -174,8 +164,6 @@ static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleReques
 {
     AUTO_FREE char *text = NULL;
 
-    (void)ctx, (void)req;
-    s->calls++;
     if (diag_console(s->opts.registry, &text, err) < 0)
         return -1;
     pb_set_str(&resp->text, text);
@@ -185,29 +173,32 @@ static int console(struct ctx *ctx, struct service *s, const Lcow__ConsoleReques
 static int expect(struct ctx *ctx, struct service *s, const Lcow__ExpectRequest *req,
                   Lcow__ExpectResponse *resp, struct err *err)
 {
-    (void)ctx, (void)req, (void)resp, (void)err;
-    s->calls++;
     service_expect(s);
     return 0;
 }
 
+#define DIAG(method, fn, Message, ...)                                                             \
+    RPC_METHOD(method, fn, struct service, Diag__##Message##Request, Diag__##Message##Response,    \
+               __VA_ARGS__)
+#define LCOW(method, fn, ...)                                                                      \
+    RPC_METHOD(#method, fn, struct service, Lcow__##method##Request, Lcow__##method##Response,     \
+               __VA_ARGS__)
+
 static const struct rpc_method methods[] = {
-    RPC_UNARY_PATIENT("DiagExecInHost", exec_in_vm, struct service, Diag__ExecProcessRequest,
-                      Diag__ExecProcessResponse),
-    RPC_UNARY("DiagStacks", stacks, struct service, Diag__StacksRequest, Diag__StacksResponse),
-    RPC_UNARY("DiagTasks", tasks, struct service, Diag__TasksRequest, Diag__TasksResponse),
-    RPC_UNARY("DiagShare", share, struct service, Diag__ShareRequest, Diag__ShareResponse),
-    RPC_UNARY("DiagPid", pid, struct service, Diag__PidRequest, Diag__PidResponse),
+    DIAG("DiagExecInHost", exec_in_vm, ExecProcess, .patient = true),
+    DIAG("DiagStacks", stacks, Stacks),
+    DIAG("DiagTasks", tasks, Tasks),
+    DIAG("DiagShare", share, Share),
+    DIAG("DiagPid", pid, Pid),
 };
 static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, methods,
                                                  ARRAY_LEN(methods) };
 
 static const struct rpc_method own_methods[] = {
-    RPC_UNARY("Inspect", inspect, struct service, Lcow__InspectRequest, Lcow__InspectResponse),
-    RPC_UNARY("ExecControl", exec_control, struct service, Lcow__ExecControlRequest,
-              Lcow__ExecControlResponse),
-    RPC_UNARY("Console", console, struct service, Lcow__ConsoleRequest, Lcow__ConsoleResponse),
-    RPC_UNARY("Expect", expect, struct service, Lcow__ExpectRequest, Lcow__ExpectResponse),
+    LCOW(Inspect, inspect, .uncounted = true), /* a client that only looks does not need the shim */
+    LCOW(ExecControl, exec_control),
+    LCOW(Console, console),
+    LCOW(Expect, expect),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

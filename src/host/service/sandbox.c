@@ -27,21 +27,14 @@
 #error "Go's name of this architecture is missing"
 #endif
 
-static struct ctx named(const struct ctx *ctx, const char *id)
-{
-    return ctx_with_id(ctx, "sandbox-id", id);
-}
-
 static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest *req,
                   CreateSandboxResponse *resp, struct err *err)
 {
-    struct ctx own = named(ctx, req->sandbox_id);
     AUTO(pod_config_release) struct pod_config config = { 0 };
     struct sandbox_create c = { .id = req->sandbox_id,
                                 .bundle = req->bundle_path,
                                 .netns = req->netns_path };
 
-    (void)resp;
     service_came(s);
     if (service_check_id("sandbox id", req->sandbox_id, err) < 0)
         return -1;
@@ -58,7 +51,7 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
     c.dns_servers = config.dns_servers;
     c.dns_search = config.dns_search;
     s->asked_to_leave = 0;
-    if (sandbox_create(&own, s->opts.registry, &c, err) < 0)
+    if (sandbox_create(ctx, s->opts.registry, &c, err) < 0)
         return -1;
     service_changed(s);
     return 0;
@@ -67,11 +60,9 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
 static int start(struct ctx *ctx, struct service *s, const StartSandboxRequest *req,
                  StartSandboxResponse *resp, struct err *err)
 {
-    struct ctx limited = service_own_ctx(ctx, START_LIMIT), own = named(&limited, req->sandbox_id);
     struct sandbox_started started;
 
-    s->calls++;
-    if (sandbox_start(&own, s->opts.registry, req->sandbox_id, &started, err) < 0)
+    if (sandbox_start(ctx, s->opts.registry, req->sandbox_id, &started, err) < 0)
         return -1;
     resp->pid = started.pid;
     pb_set_time(&resp->created_at, started.created_wall_ns);
@@ -83,8 +74,6 @@ static int platform(struct ctx *ctx, struct service *s, const PlatformRequest *r
 {
     struct sandbox_view v;
 
-    (void)ctx;
-    s->calls++;
     if (sandbox_view(s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
     resp->platform = pb_new(&platform__descriptor);
@@ -98,12 +87,9 @@ static int stop(struct ctx *ctx, struct service *s, const StopSandboxRequest *re
 {
     uint32_t timeout =
         req->timeout_secs < STOP_TIMEOUT_MAX_S ? req->timeout_secs : STOP_TIMEOUT_MAX_S;
-    struct ctx limited = service_own_ctx(ctx, timeout * NS_PER_S + STOP_LIMIT);
-    struct ctx own = named(&limited, req->sandbox_id);
+    struct ctx limited = ctx_with_timeout(ctx, timeout * NS_PER_S + STOP_LIMIT);
 
-    (void)resp;
-    s->calls++;
-    return sandbox_stop(&own, s->opts.registry, req->sandbox_id, timeout * NS_PER_S, err);
+    return sandbox_stop(&limited, s->opts.registry, req->sandbox_id, timeout * NS_PER_S, err);
 }
 
 static int wait(struct ctx *ctx, struct service *s, const WaitSandboxRequest *req,
@@ -111,7 +97,6 @@ static int wait(struct ctx *ctx, struct service *s, const WaitSandboxRequest *re
 {
     struct sandbox_exit x;
 
-    s->calls++;
     if (sandbox_wait(ctx, s->opts.registry, req->sandbox_id, &x, err) < 0)
         return -1;
     resp->exit_status = x.status;
@@ -124,8 +109,6 @@ static int status(struct ctx *ctx, struct service *s, const SandboxStatusRequest
 {
     struct sandbox_view v;
 
-    (void)ctx;
-    s->calls++;
     if (sandbox_view(s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
     pb_set_str(&resp->sandbox_id, req->sandbox_id);
@@ -150,20 +133,14 @@ static int status(struct ctx *ctx, struct service *s, const SandboxStatusRequest
 static int ping(struct ctx *ctx, struct service *s, const PingRequest *req, PingResponse *resp,
                 struct err *err)
 {
-    (void)resp;
-    s->calls++;
     return sandbox_ping(ctx, s->opts.registry, req->sandbox_id, err);
 }
 
 static int shut_down(struct ctx *ctx, struct service *s, const ShutdownSandboxRequest *req,
                      ShutdownSandboxResponse *resp, struct err *err)
 {
-    struct ctx limited = service_own_ctx(ctx, STOP_LIMIT), own = named(&limited, req->sandbox_id);
-
-    (void)resp;
-    s->calls++;
     /* Whoever never heard of it has nothing to shut down either. */
-    if (sandbox_shutdown(&own, s->opts.registry, req->sandbox_id, err) < 0) {
+    if (sandbox_shutdown(ctx, s->opts.registry, req->sandbox_id, err) < 0) {
         if (err->code != ERR_NOT_FOUND)
             return -1;
         err_clear(err);
@@ -233,7 +210,6 @@ static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsReque
 {
     AUTO(sandbox_stats_release) struct sandbox_stats v = { 0 };
 
-    s->calls++;
     if (sandbox_stats(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
 
@@ -245,21 +221,25 @@ static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsReque
     return stats_from_guest(json, s->opts.stats_v2, &resp->metrics->data, err);
 }
 
+#define SANDBOX(method, fn, Req, Resp, ...)                                                        \
+    RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
+
 static const struct rpc_method methods[] = {
-    RPC_UNARY("CreateSandbox", create, struct service, CreateSandboxRequest, CreateSandboxResponse),
-    RPC_UNARY("StartSandbox", start, struct service, StartSandboxRequest, StartSandboxResponse),
-    RPC_UNARY("Platform", platform, struct service, PlatformRequest, PlatformResponse),
-    RPC_UNARY("StopSandbox", stop, struct service, StopSandboxRequest, StopSandboxResponse),
-    RPC_UNARY_PATIENT("WaitSandbox", wait, struct service, WaitSandboxRequest, WaitSandboxResponse),
-    RPC_UNARY("SandboxStatus", status, struct service, SandboxStatusRequest, SandboxStatusResponse),
-    RPC_UNARY("PingSandbox", ping, struct service, PingRequest, PingResponse),
-    RPC_UNARY("ShutdownSandbox", shut_down, struct service, ShutdownSandboxRequest,
-              ShutdownSandboxResponse),
-    RPC_UNARY("SandboxMetrics", metrics, struct service, SandboxMetricsRequest,
-              SandboxMetricsResponse),
+    SANDBOX("CreateSandbox", create, CreateSandboxRequest, CreateSandboxResponse),
+    SANDBOX("StartSandbox", start, StartSandboxRequest, StartSandboxResponse,
+            .limit_ns = START_LIMIT),
+    SANDBOX("Platform", platform, PlatformRequest, PlatformResponse),
+    SANDBOX("StopSandbox", stop, StopSandboxRequest, StopSandboxResponse,
+            .limit_ns = STOP_TIMEOUT_MAX_S * NS_PER_S + STOP_LIMIT),
+    SANDBOX("WaitSandbox", wait, WaitSandboxRequest, WaitSandboxResponse, .patient = true),
+    SANDBOX("SandboxStatus", status, SandboxStatusRequest, SandboxStatusResponse),
+    SANDBOX("PingSandbox", ping, PingRequest, PingResponse),
+    SANDBOX("ShutdownSandbox", shut_down, ShutdownSandboxRequest, ShutdownSandboxResponse,
+            .limit_ns = STOP_LIMIT),
+    SANDBOX("SandboxMetrics", metrics, SandboxMetricsRequest, SandboxMetricsResponse),
 };
 static const struct rpc_service sandbox_service = { &sandbox__descriptor, methods,
-                                                    ARRAY_LEN(methods) };
+                                                    ARRAY_LEN(methods), .id_key = "sandbox-id" };
 
 void service_add_sandbox(struct service *s, struct rpc_server *server)
 {

@@ -1,40 +1,14 @@
-/* service.c - the table of the Task service and what its handlers share. */
+/* service.c - the object behind the services, and what their handlers share. */
 #include "base/clock.h"
 #include "base/loop.h"
+#include "host/control/container.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
+#include <ctype.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define EXPECT_LIMIT (30 * NS_PER_S) /* containerd calls as soon as `start` has answered */
-
-static const struct rpc_method task_methods[] = {
-    RPC_UNARY_BUT("State", task_state, struct service, StateRequest, StateResponse,
-                  .may_be_gone = true),
-    RPC_UNARY("Create", task_create, struct service, CreateTaskRequest, CreateTaskResponse),
-    RPC_UNARY("Start", task_start, struct service, StartRequest, StartResponse),
-    RPC_UNARY_BUT("Delete", task_delete, struct service, DeleteRequest, DeleteResponse,
-                  .may_be_gone = true),
-    RPC_UNARY_BUT("Pids", task_pids, struct service, PidsRequest, PidsResponse,
-                  .may_be_gone = true),
-    RPC_UNARY("Pause", task_pause, struct service, PauseRequest, Empty),
-    RPC_UNARY("Resume", task_resume, struct service, ResumeRequest, Empty),
-    RPC_UNARY("Checkpoint", task_checkpoint, struct service, CheckpointTaskRequest, Empty),
-    RPC_UNARY_BUT("Kill", task_kill, struct service, KillRequest, Empty, .may_be_gone = true),
-    RPC_UNARY("Exec", task_exec, struct service, ExecProcessRequest, Empty),
-    RPC_UNARY_BUT("ResizePty", task_resize, struct service, ResizePtyRequest, Empty,
-                  .may_be_gone = true),
-    RPC_UNARY_BUT("CloseIO", task_close_io, struct service, CloseIORequest, Empty,
-                  .may_be_gone = true),
-    RPC_UNARY("Update", task_update, struct service, UpdateTaskRequest, Empty),
-    RPC_UNARY_BUT("Wait", task_wait, struct service, WaitRequest, WaitResponse, .patient = true,
-                  .may_be_gone = true),
-    RPC_UNARY_BUT("Stats", task_stats, struct service, StatsRequest, StatsResponse,
-                  .may_be_gone = true),
-    RPC_UNARY("Connect", task_connect, struct service, ConnectRequest, ConnectResponse),
-    RPC_UNARY("Shutdown", task_shutdown, struct service, ShutdownRequest, Empty),
-};
-static const struct rpc_service task_service = { &task__descriptor, task_methods,
-                                                 ARRAY_LEN(task_methods) };
 
 struct service *service_new(const struct service_opts *o)
 {
@@ -52,8 +26,8 @@ void service_free(struct service *s)
 
 void service_add_to(struct service *s, struct rpc_server *server)
 {
-    rpc_server_add(server, SERVICE_TASK_V2, &task_service, s);
-    rpc_server_add(server, SERVICE_TASK_V3, &task_service, s);
+    s->server = server;
+    service_add_task(s, server);
     service_add_sandbox(s, server);
     service_add_diag(s, server);
 }
@@ -101,14 +75,13 @@ void service_expect(struct service *s)
 
 void service_came(struct service *s)
 {
-    s->calls++;
     if (s->expected > 0)
         s->expected--;
 }
 
 uint64_t service_calls(const struct service *s)
 {
-    return s->calls;
+    return rpc_server_stats(s->server).used;
 }
 
 void service_changed(struct service *s)
@@ -117,18 +90,8 @@ void service_changed(struct service *s)
         s->opts.on_change(s->opts.arg);
 }
 
-struct ctx service_own_ctx(const struct ctx *ctx, uint64_t ns)
-{
-    struct ctx own = *ctx;
-
-    own.cancel = NULL;
-    own.deadline = loop_now(ctx->loop) + ns;
-    return own;
-}
-
 struct container *service_container(struct service *s, const char *id, struct err *err)
 {
-    s->calls++;
     if (service_check_id("container id", id, err) < 0)
         return NULL;
     return registry_find(s->opts.registry, id, err);
@@ -144,4 +107,25 @@ struct process *service_process(struct service *s, const char *id, const char *e
     if (ret_container)
         *ret_container = c;
     return container_process(c, exec_id, err);
+}
+
+int service_check_id(const char *what, const char *id, struct err *err)
+{
+    size_t len = strlen(id);
+
+    if (len == 0)
+        return err_set(err, ERR_INVALID, "the %s is empty", what);
+    if (len > SERVICE_ID_MAX)
+        return err_set(err, ERR_INVALID, "%s \"%.40s…\" has %zu bytes, at most %d are allowed",
+                       what, id, len, SERVICE_ID_MAX);
+    for (size_t i = 0; i < len; i++) {
+        bool word = isalnum((unsigned char)id[i]) && (unsigned char)id[i] < 128;
+        bool between = strchr("._-", id[i]) && i > 0 && i + 1 < len &&
+                       isalnum((unsigned char)id[i - 1]) && isalnum((unsigned char)id[i + 1]);
+        if (!word && !between)
+            return err_set(err, ERR_INVALID,
+                           "%s \"%s\" is not made of letters and digits, single . _ - between them",
+                           what, id);
+    }
+    return 0;
 }

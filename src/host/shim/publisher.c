@@ -1,4 +1,6 @@
 #include "host/shim/publisher.h"
+#include "api/events.pb-c.h"
+#include "api/types.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fiber.h"
@@ -7,7 +9,6 @@
 #include "base/str.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_client.h"
-#include "host/shim/event_wire.h"
 #include <stdlib.h>
 
 #define EVENTS_SERVICE "containerd.services.events.ttrpc.v1.Events"
@@ -23,8 +24,108 @@ struct publisher {
     struct group fibers;
     struct cancel life;
     struct rpc_client *client;
-    uint64_t delivered, lost;
 };
+
+/* --- events as messages --- */
+
+static int wire_create(const struct event *e, Any **ret)
+{
+    AUTO(pb_free) TaskCreate *m = pb_new(&task_create__descriptor);
+
+    pb_set_str(&m->container_id, e->container_id);
+    pb_set_str(&m->bundle, e->bundle);
+    m->pid = e->pid;
+    m->io = pb_new(&task_io__descriptor);
+    pb_set_str(&m->io->stdin, e->in);
+    pb_set_str(&m->io->stdout, e->out);
+    pb_set_str(&m->io->stderr, e->err);
+    m->io->terminal = e->terminal;
+    for (size_t i = 0; i < e->n_rootfs; i++) {
+        Mount *mount = pb_new(&mount__descriptor);
+        const char *const *o = e->rootfs[i].options;
+
+        pb_set_str(&mount->type, e->rootfs[i].type);
+        pb_set_str(&mount->source, e->rootfs[i].source);
+        pb_set_str(&mount->target, e->rootfs[i].target);
+        for (; o && *o; o++) {
+            const char *option = NULL;
+
+            pb_set_str(&option, *o);
+            pb_add(mount->options, mount->n_options, option);
+        }
+        pb_add(m->rootfs, m->n_rootfs, mount);
+    }
+    return pb_set_any(ret, m);
+}
+
+static int wire_exit(const struct event *e, Any **ret)
+{
+    TaskExit m = TASK_EXIT__INIT;
+    Timestamp at = pb_time_of(e->exited_wall_ns);
+
+    m.container_id = e->container_id;
+    m.id = e->exec_id[0] ? e->exec_id : e->container_id;
+    m.pid = e->pid;
+    m.exit_status = e->exit_status;
+    m.exited_at = &at;
+    return pb_set_any(ret, &m);
+}
+
+static int wire_delete(const struct event *e, Any **ret)
+{
+    TaskDelete m = TASK_DELETE__INIT;
+    Timestamp at = pb_time_of(e->exited_wall_ns);
+
+    m.container_id = e->container_id;
+    m.id = e->exec_id;
+    m.pid = e->pid;
+    m.exit_status = e->exit_status;
+    m.exited_at = &at;
+    return pb_set_any(ret, &m);
+}
+
+/* Those that have a container, and perhaps an exec and a pid: field by field the same in C. */
+static int wire_plain(const struct event *e, Any **ret)
+{
+    TaskStart start = TASK_START__INIT;
+    TaskExecAdded added = TASK_EXEC_ADDED__INIT;
+    TaskExecStarted started = TASK_EXEC_STARTED__INIT;
+    TaskOOM oom = TASK_OOM__INIT;
+    TaskPaused paused = TASK_PAUSED__INIT;
+    TaskResumed resumed = TASK_RESUMED__INIT;
+
+    start.container_id = added.container_id = started.container_id = e->container_id;
+    oom.container_id = paused.container_id = resumed.container_id = e->container_id;
+    added.exec_id = started.exec_id = e->exec_id;
+    start.pid = started.pid = e->pid;
+
+    const void *by_kind[EVENT_KIND_COUNT] = {
+        [EVENT_START] = &start, [EVENT_EXEC_ADDED] = &added, [EVENT_EXEC_STARTED] = &started,
+        [EVENT_OOM] = &oom,     [EVENT_PAUSED] = &paused,    [EVENT_RESUMED] = &resumed,
+    };
+
+    return pb_set_any(ret, by_kind[e->kind]);
+}
+
+ForwardRequest *publisher_wire(const struct event *e, const char *ns)
+{
+    AUTO_FREE char *topic = str_format("/tasks/%s", event_name(e->kind));
+    AUTO(pb_free) ForwardRequest *req = pb_new(&forward_request__descriptor);
+    Envelope *envelope = pb_new(&envelope__descriptor);
+    int r;
+
+    req->envelope = envelope;
+    pb_set_time(&envelope->timestamp, e->wall_ns);
+    pb_set_str(&envelope->namespace_, ns);
+    pb_set_str(&envelope->topic, topic);
+    r = e->kind == EVENT_CREATE   ? wire_create(e, &envelope->event)
+        : e->kind == EVENT_EXIT   ? wire_exit(e, &envelope->event)
+        : e->kind == EVENT_DELETE ? wire_delete(e, &envelope->event)
+                                  : wire_plain(e, &envelope->event);
+    return r < 0 ? NULL : TAKE_PTR(req);
+}
+
+/* --- delivery --- */
 
 static int connect_real(struct ctx *ctx, void *arg, struct rpc_client **ret, struct err *err)
 {
@@ -51,33 +152,25 @@ static int try_once(struct ctx *ctx, struct publisher *p, const ForwardRequest *
                            NULL, err);
 }
 
-/* containerd does not take it, now or ever. */
-static bool is_senseless(const struct err *err)
-{
-    return err->code == ERR_INVALID;
-}
-
 /* Until it is delivered or given up; -1 only if we are stopped. */
 static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
 {
-    AUTO(pb_free) ForwardRequest *req = event_wire(e, p->ns);
+    AUTO(pb_free) ForwardRequest *req = publisher_wire(e, p->ns);
     uint64_t since = loop_now(ctx->loop), pause = RETRY_FIRST;
     struct err err = ERR_INIT;
 
     while (req && p->address[0]) {
-        if (try_once(ctx, p, req, &err) == 0) {
-            p->delivered++;
+        if (try_once(ctx, p, req, &err) == 0)
             return 0;
-        }
         if (p->life.fired)
             return -1;
-        if (is_senseless(&err) || loop_now(ctx->loop) - since >= GIVE_UP_AFTER)
+        /* What containerd finds invalid it will never accept. */
+        if (err.code == ERR_INVALID || loop_now(ctx->loop) - since >= GIVE_UP_AFTER)
             break;
         if (fiber_sleep(ctx, pause, &err) < 0)
             return -1;
         pause = pause * 2 < RETRY_MAX ? pause * 2 : RETRY_MAX;
     }
-    p->lost++;
     log_warn(ctx, "event not delivered", F_STR("cid", e->container_id),
              F_STR("topic", req ? req->envelope->topic : "?"), F_ERR(&err));
     return 0;
@@ -130,14 +223,4 @@ void publisher_free(struct publisher *p)
     free(p->ns);
     free(p->address);
     free(p);
-}
-
-uint64_t publisher_delivered(const struct publisher *p)
-{
-    return p->delivered;
-}
-
-uint64_t publisher_lost(const struct publisher *p)
-{
-    return p->lost;
 }

@@ -5,11 +5,12 @@
  *
  * Life: new (starts the fiber) -> stop -> free. */
 #pragma once
+#include "api/forward.pb-c.h"
 #include "base/mem.h"
-#include <stdint.h>
 
 struct ctx;
 struct err;
+struct event;
 struct events;
 struct loop;
 struct publisher;
@@ -29,5 +30,7 @@ struct publisher *publisher_new(const struct publisher_opts *o);
 int publisher_stop(struct ctx *ctx, struct publisher *p, struct err *err);
 void publisher_free(struct publisher *p); /* after stop */
 AUTO_DEFINE(struct publisher *, publisher_free);
-uint64_t publisher_delivered(const struct publisher *p);
-uint64_t publisher_lost(const struct publisher *p); /* given up or refused */
+
+/* What containerd gets of an event; NULL if it has text that is not UTF-8. Caller frees (pb_free).
+ */
+ForwardRequest *publisher_wire(const struct event *e, const char *ns);

@@ -11,7 +11,6 @@
 #include "host/control/events.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_server.h"
-#include "host/shim/event_wire.h"
 #include "host/shim/publisher.h"
 #include "proto/pb.h"
 #include "proto/ttrpc.h"
@@ -27,8 +26,7 @@ __attribute__((constructor)) static void quiet(void)
 /* containerd's end. */
 struct peer {
     struct rpc_server *server;
-    struct strv got; /* "topic id" */
-    char ns[32];
+    struct strv got;              /* "topic id" */
     bool away, silent, unwilling; /* refuses connections; takes no answer; refuses events */
     unsigned connects, calls, lose_answers;
     struct latch never;
@@ -45,7 +43,6 @@ static int forward(struct ctx *ctx, struct peer *p, const ForwardRequest *req, E
         return latch_wait(ctx, &p->never, "nothing", err);
     if (p->unwilling)
         return err_set(err, ERR_INVALID, "bad topic");
-    ASSERT(rpc_metadata(ctx, "containerd-namespace-ttrpc", p->ns, sizeof(p->ns)) > 0);
     ASSERT_STR(req->envelope->namespace_, "test");
     ASSERT(pb_time(req->envelope->timestamp) > 0);
     if (pb_any_unpack(req->envelope->event, &task_start__descriptor, (void **)&start) == 0)
@@ -56,7 +53,7 @@ static int forward(struct ctx *ctx, struct peer *p, const ForwardRequest *req, E
 }
 
 static const struct rpc_method methods[] = {
-    RPC_UNARY("Forward", forward, struct peer, ForwardRequest, Empty),
+    RPC_METHOD("Forward", forward, struct peer, ForwardRequest, Empty),
 };
 static const struct rpc_service events_service = { &events__descriptor, methods, 1 };
 
@@ -129,7 +126,7 @@ TEST(T7_an_exit_is_wired_as_containerd_reads_it)
                        .pid = 4343,
                        .exit_status = 137,
                        .exited_wall_ns = UINT64_C(1700000000123456789) };
-    AUTO(pb_free) ForwardRequest *req = event_wire(&e, "default");
+    AUTO(pb_free) ForwardRequest *req = publisher_wire(&e, "default");
     AUTO(sbuf_release) struct sbuf payload = { 0 };
     struct vector v = vector_load("T7");
 
@@ -162,7 +159,7 @@ TEST(every_kind_has_topic_type_and_fields)
                            .in = "",
                            .out = "/o",
                            .err = "" };
-        AUTO(pb_free) ForwardRequest *req = event_wire(&e, "n");
+        AUTO(pb_free) ForwardRequest *req = publisher_wire(&e, "n");
 
         ASSERT_STR(req->envelope->topic, want[k][0]);
         ASSERT_STR(req->envelope->event->type_url, want[k][1]);
@@ -189,7 +186,7 @@ TEST(a_create_event_tells_mounts_and_stdio)
                        .pid = 7,
                        .rootfs = &mount,
                        .n_rootfs = 1 };
-    AUTO(pb_free) ForwardRequest *req = event_wire(&e, "n");
+    AUTO(pb_free) ForwardRequest *req = publisher_wire(&e, "n");
     AUTO(pb_free) TaskCreate *m = NULL;
 
     ASSERT_EQ(pb_any_unpack(req->envelope->event, &task_create__descriptor, (void **)&m), 0);
@@ -206,7 +203,7 @@ TEST(text_that_is_none_is_not_sent)
 {
     struct event e = { .kind = EVENT_START, .wall_ns = 1, .container_id = "\xff", .exec_id = "" };
 
-    ASSERT(!event_wire(&e, "n"));
+    ASSERT(!publisher_wire(&e, "n"));
 }
 
 TEST_VIRTUAL(events_arrive_in_order_over_one_connection)
@@ -226,9 +223,7 @@ TEST_VIRTUAL(events_arrive_in_order_over_one_connection)
     ASSERT_EQ(p.got.n, 3);
     ASSERT_STR(p.got.v[0], "/tasks/start a");
     ASSERT_STR(p.got.v[2], "/tasks/start c");
-    ASSERT_STR(p.ns, "test");
     ASSERT_EQ(p.connects, 1);
-    ASSERT_EQ(publisher_delivered(pub), 3);
     end(ctx, pub, q, &p);
 }
 
@@ -253,7 +248,6 @@ TEST_VIRTUAL(ws09_a_containerd_that_is_away_delays_nothing_but_its_events)
     ASSERT_OK(events_flush(ctx, q, &err), err);
     ASSERT_EQ(p.got.n, 101);
     ASSERT_STR(p.got.v[100], "/tasks/start last");
-    ASSERT_EQ(publisher_lost(pub), 0);
     end(ctx, pub, q, &p);
 }
 
@@ -271,9 +265,9 @@ TEST_VIRTUAL(the_head_is_given_up_after_a_minute_and_the_next_is_tried)
     struct publisher *pub = publish_to(ctx, &p, q);
 
     ASSERT_OK(fiber_sleep(&longer, 59 * NS_PER_S, &err), err);
-    ASSERT_EQ(publisher_lost(pub), 0);
+    ASSERT_EQ(events_pending(q), 2);
     ASSERT_OK(fiber_sleep(&longer, 4 * NS_PER_S, &err), err);
-    ASSERT_EQ(publisher_lost(pub), 1);
+    ASSERT_EQ(events_pending(q), 1);
     p.away = false;
     ASSERT_OK(events_flush(&longer, q, &err), err);
     ASSERT_EQ(p.got.n, 1);
@@ -295,7 +289,6 @@ TEST_VIRTUAL(an_event_that_containerd_refuses_is_not_sent_again)
 
     ASSERT_OK(events_flush(ctx, q, &err), err);
     ASSERT_EQ(p.calls, 1);
-    ASSERT_EQ(publisher_lost(pub), 1);
     p.unwilling = false;
     push(ctx, q, "good");
     ASSERT_OK(events_flush(ctx, q, &err), err);
@@ -346,7 +339,7 @@ TEST_VIRTUAL(stopping_does_not_wait_for_containerd)
     peer_end(ctx, &p);
 }
 
-TEST_VIRTUAL(without_an_address_events_go_nowhere_and_are_counted)
+TEST_VIRTUAL(without_an_address_events_go_nowhere)
 {
     struct events *q = events_new();
     struct err err = ERR_INIT;
@@ -355,7 +348,6 @@ TEST_VIRTUAL(without_an_address_events_go_nowhere_and_are_counted)
 
     push(ctx, q, "a");
     ASSERT_OK(events_flush(ctx, q, &err), err);
-    ASSERT_EQ(publisher_lost(pub), 1);
     ASSERT_OK(publisher_stop(ctx, pub, &err), err);
     publisher_free(pub);
     events_free(q);

@@ -20,7 +20,6 @@
 #include "host/service/service.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/group.h"
-#include "host/shim/notable.h"
 #include "host/shim/publisher.h"
 #include "host/shim/shim_priv.h"
 #include "host/shim/watch.h"
@@ -63,7 +62,7 @@ struct shim {
     struct journal *journal; /* NULL: there is none */
     struct cgroup *home;     /* registry_opts.home */
     struct stall *stall;     /* NULL likewise */
-    struct notable notable;  /* what it takes, and whether it is worth keeping */
+    bool erred;              /* something went wrong: the journal stays, for `lcow explain` */
 };
 
 /* Nobody should have removed it or put another in its place; if so, it is not ours to touch. */
@@ -99,7 +98,6 @@ static void stop(void *arg, const char *why)
 
 static void on_term(void *arg, const struct signalfd_siginfo *info)
 {
-    (void)info;
     stop(arg, "a signal asked for it");
 }
 
@@ -119,7 +117,6 @@ static void on_usr1(void *arg, const struct signalfd_siginfo *info)
 {
     struct shim *s = arg;
 
-    (void)info;
     if (s->registry && !s->leaving)
         fiber_go(s->loop, dump_main, s, "dump");
 }
@@ -129,7 +126,6 @@ static void on_hup(void *arg, const struct signalfd_siginfo *info)
 {
     struct shim *s = arg;
 
-    (void)info;
     if (!s->registry || s->leaving)
         return;
     registry_obey(s->registry);
@@ -161,8 +157,8 @@ static void on_line(void *arg, enum log_level level, const char *line, size_t le
 {
     struct shim *s = arg;
 
-    if (notable_take(&s->notable, level, line, len, loop_now(s->loop)))
-        journal_add(s->journal, line, len);
+    s->erred = s->erred || level >= LOG_ERROR;
+    journal_add(s->journal, line, len);
 }
 
 static void begin_journal(struct shim *s)
@@ -181,7 +177,7 @@ static void end_journal(struct shim *s)
     stall_free(TAKE_PTR(s->stall));
     crash_install(-1, s->loop);
     log_tee(LOG_OFF, NULL, NULL);
-    journal_close(s->journal, s->notable.erred);
+    journal_close(s->journal, s->erred);
     s->journal = NULL;
 }
 
@@ -205,7 +201,6 @@ static void on_stuck(void *arg, const struct stall_report *r)
 
 static void on_unstuck(void *arg, uint64_t for_ns)
 {
-    (void)arg;
     log_error(NULL, "the shim was stuck and goes on", F_NS("duration", for_ns));
 }
 
@@ -548,7 +543,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
         log_info(ctx, "leaving", F_STR("reason", s->stop_why ? s->stop_why : "unknown"));
         r = end(ctx, s, err);
-        s->notable.erred = s->notable.erred || r < 0;
+        s->erred = s->erred || r < 0;
         end_journal(s);
         remove_socket(ctx, s);
         /* A client's file system that does not answer keeps the process, as a zombie, until it

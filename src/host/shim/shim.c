@@ -24,7 +24,6 @@ static int run_info(struct ctx *ctx, const struct shim_args *a, struct sbuf *out
 {
     AUTO(sbuf_release) struct sbuf in = { 0 };
 
-    (void)a;
     if (shim_read_stdin(ctx, &in, err) < 0)
         return -1;
     info_encode(&(struct info){ .version = LCOW_VERSION,

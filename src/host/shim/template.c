@@ -60,7 +60,6 @@ int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err
 
 static int lower_priority(void *arg, struct err *err)
 {
-    (void)arg;
     return setpriority(PRIO_PROCESS, 0, LOWEST_PRIORITY) < 0
                ? err_sys(err, errno, "lower the priority")
                : 0;

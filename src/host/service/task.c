@@ -1,0 +1,373 @@
+/* task.c - containerd's Task service: check, call one controller, fill the reply. */
+#include "api/process.pb-c.h"
+#include "api/runc.pb-c.h"
+#include "api/task.pb-c.h"
+#include "base/clock.h"
+#include "base/str.h"
+#include "host/control/container.h"
+#include "host/control/events.h"
+#include "host/rpc/rpc_server.h"
+#include "host/service/options.h"
+#include "host/service/service_priv.h"
+#include "host/service/stats.h"
+#include <stdlib.h>
+#include <unistd.h>
+
+#define CPU_GROUP "io.microsoft.virtualmachine.cpugroup.id"
+#define SIGNAL_MAX 64
+
+/* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
+#define DELETE_LIMIT (60 * NS_PER_S)
+/* A start that was given up half-way would leave a container that can neither be started again nor
+ * ever ran: the end of containerd must not do that. */
+#define START_LIMIT (120 * NS_PER_S)
+#define FREEZE_LIMIT (60 * NS_PER_S)  /* what we say of the freezer is what the guest did */
+#define UPDATE_LIMIT (120 * NS_PER_S) /* VM, guest and host cgroup agree only at its end */
+
+static int check_mounts(const CreateTaskRequest *req, struct err *err)
+{
+    for (size_t i = 0; i < req->n_rootfs; i++)
+        if (!req->rootfs[i]->type[0] && !req->rootfs[i]->source[0])
+            return err_set(err, ERR_INVALID, "rootfs mount %zu has neither type nor source", i);
+    return 0;
+}
+
+/* The mounts as the controllers know them; texts stay the request's. */
+static struct event_mount *mounts_of(const CreateTaskRequest *req, const char ***ret_options)
+{
+    struct event_mount *mounts = mem_zalloc(req->n_rootfs * sizeof(*mounts));
+    size_t n_options = 0, at = 0;
+
+    for (size_t i = 0; i < req->n_rootfs; i++)
+        n_options += req->rootfs[i]->n_options + 1;
+
+    const char **options = mem_zalloc(n_options * sizeof(*options));
+
+    for (size_t i = 0; i < req->n_rootfs; i++) {
+        const Mount *m = req->rootfs[i];
+
+        mounts[i] = (struct event_mount){ m->type, m->source, m->target, &options[at] };
+        for (size_t k = 0; k < m->n_options; k++)
+            options[at++] = m->options[k];
+        options[at++] = NULL;
+    }
+    *ret_options = options;
+    return mounts;
+}
+
+static int task_create(struct ctx *ctx, struct service *s, const CreateTaskRequest *req,
+                       CreateTaskResponse *resp, struct err *err)
+{
+    AUTO_FREE const char **options = NULL;
+    AUTO_FREE struct event_mount *mounts = NULL;
+    enum options_type type;
+
+    service_came(s);
+    if (service_check_id("container id", req->id, err) < 0 || check_mounts(req, err) < 0)
+        return -1;
+    /* What they say was said to `start`, too. */
+    if (req->options && options_type(req->options->type_url, &type, err) < 0)
+        return -1;
+    if (req->bundle[0] != '/')
+        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is no absolute path",
+                       req->bundle, req->id);
+    if (s->refusing)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "this shim is shutting down and takes no container %s; create it again",
+                       req->id);
+    mounts = mounts_of(req, &options);
+
+    struct registry_create create = { .id = req->id,
+                                      .bundle = req->bundle,
+                                      .in = req->stdin,
+                                      .out = req->stdout,
+                                      .err = req->stderr,
+                                      .terminal = req->terminal,
+                                      .rootfs = mounts,
+                                      .n_rootfs = req->n_rootfs,
+                                      .checkpoint = req->checkpoint };
+
+    s->asked_to_leave = 0;
+    s->creating++;
+
+    int r = registry_create(ctx, s->opts.registry, &create, &resp->pid, err);
+
+    s->creating--;
+    if (r == 0 && s->opts.on_created)
+        s->opts.on_created(s->opts.arg, req->id, req->bundle, resp->pid);
+    service_changed(s);
+    return r;
+}
+
+static int task_start(struct ctx *ctx, struct service *s, const StartRequest *req,
+                      StartResponse *resp, struct err *err)
+{
+    struct container *c;
+
+    if (!service_process(s, req->id, req->exec_id, &c, err))
+        return -1;
+    return container_start(ctx, c, req->exec_id, &resp->pid, err);
+}
+
+static int task_exec(struct ctx *ctx, struct service *s, const ExecProcessRequest *req, Empty *resp,
+                     struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+
+    if (!c || service_check_id("exec id", req->exec_id, err) < 0)
+        return -1;
+    if (!req->spec || req->spec->value.len == 0)
+        return err_set(err, ERR_INVALID, "exec %s in container %s comes without a process spec",
+                       req->exec_id, req->id);
+
+    struct container_exec e = { .exec_id = req->exec_id,
+                                .in = req->stdin,
+                                .out = req->stdout,
+                                .err = req->stderr,
+                                .terminal = req->terminal,
+                                .process_json = (const char *)req->spec->value.data,
+                                .process_len = req->spec->value.len };
+
+    return container_exec(ctx, c, &e, err);
+}
+
+static int task_kill(struct ctx *ctx, struct service *s, const KillRequest *req, Empty *resp,
+                     struct err *err)
+{
+    struct container *c;
+
+    if (!service_process(s, req->id, req->exec_id, &c, err))
+        return -1;
+    if (req->signal < 1 || req->signal > SIGNAL_MAX)
+        return err_set(err, ERR_INVALID, "signal %u for %s is none: 1 to %d are", req->signal,
+                       req->id, SIGNAL_MAX);
+    return container_kill(ctx, c, req->exec_id, req->signal, req->all, err);
+}
+
+static int task_delete(struct ctx *ctx, struct service *s, const DeleteRequest *req,
+                       DeleteResponse *resp, struct err *err)
+{
+    struct registry_deleted gone = { 0 };
+
+    if (service_check_id("container id", req->id, err) < 0 ||
+        (req->exec_id[0] && service_check_id("exec id", req->exec_id, err) < 0))
+        return -1;
+    /* By id, not by container: one whose creation failed half-way is known to the registry only. */
+    if (registry_delete(ctx, s->opts.registry, req->id, req->exec_id, &gone, err) < 0)
+        return -1;
+    resp->pid = gone.pid;
+    resp->exit_status = gone.exit_status;
+    if (gone.exited_wall_ns)
+        pb_set_time(&resp->exited_at, gone.exited_wall_ns);
+    service_changed(s);
+    return 0;
+}
+
+/* --- a container that lives --- */
+
+static int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *req, Empty *resp,
+                      struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+
+    return c ? container_pause(ctx, c, err) : -1;
+}
+
+static int task_resume(struct ctx *ctx, struct service *s, const ResumeRequest *req, Empty *resp,
+                       struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+
+    return c ? container_resume(ctx, c, err) : -1;
+}
+
+static int task_checkpoint(struct ctx *ctx, struct service *s, const CheckpointTaskRequest *req,
+                           Empty *resp, struct err *err)
+{
+    if (!service_container(s, req->id, err))
+        return -1;
+    return err_set(err, ERR_UNIMPLEMENTED, "checkpoints are not supported (container %s)", req->id);
+}
+
+static int task_resize(struct ctx *ctx, struct service *s, const ResizePtyRequest *req, Empty *resp,
+                       struct err *err)
+{
+    struct container *c;
+
+    if (!service_process(s, req->id, req->exec_id, &c, err))
+        return -1;
+    if (req->width > UINT16_MAX || req->height > UINT16_MAX)
+        return err_set(err, ERR_INVALID, "terminal size %ux%u of %s is beyond %ux%u", req->width,
+                       req->height, req->id, UINT16_MAX, UINT16_MAX);
+    return container_resize(ctx, c, req->exec_id, (uint16_t)req->height, (uint16_t)req->width, err);
+}
+
+static int task_close_io(struct ctx *ctx, struct service *s, const CloseIORequest *req, Empty *resp,
+                         struct err *err)
+{
+    struct container *c;
+
+    if (!service_process(s, req->id, req->exec_id, &c, err))
+        return -1;
+    return req->stdin ? container_close_stdin(c, req->exec_id, err) : 0;
+}
+
+static int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req,
+                       Empty *resp, struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+
+    if (!c)
+        return -1;
+    if (!req->resources || req->resources->value.len == 0)
+        return err_set(err, ERR_INVALID, "update of container %s comes without resources", req->id);
+    if (!str_eq(pb_any_type(req->resources), "LinuxResources"))
+        return err_set(err, ERR_INVALID, "update of container %s with \"%s\": only LinuxResources",
+                       req->id, req->resources->type_url);
+    for (size_t i = 0; i < req->n_annotations; i++)
+        if (str_eq(req->annotations[i]->key, CPU_GROUP))
+            return err_set(err, ERR_INVALID,
+                           "update of container %s: annotation " CPU_GROUP
+                           " is not supported: the host has no groups of CPUs",
+                           req->id);
+    return container_update(ctx, c, (const char *)req->resources->value.data,
+                            req->resources->value.len, err);
+}
+
+/* --- questions. State, Pids and Connect are answered from memory: they must work while the guest
+ * does not. --- */
+
+static int task_state(struct ctx *ctx, struct service *s, const StateRequest *req,
+                      StateResponse *resp, struct err *err)
+{
+    struct process *p = service_process(s, req->id, req->exec_id, NULL, err);
+    struct process_view v;
+
+    if (!p)
+        return -1;
+    process_view(p, &v);
+    pb_set_str(&resp->id, v.container_id);
+    pb_set_str(&resp->exec_id, v.exec_id);
+    pb_set_str(&resp->bundle, v.bundle);
+    pb_set_str(&resp->stdin, v.in);
+    pb_set_str(&resp->stdout, v.out);
+    pb_set_str(&resp->stderr, v.err);
+    resp->terminal = v.terminal;
+    resp->pid = v.pid;
+    resp->status = (Status)v.status;
+    resp->exit_status = v.exit_status;
+    if (v.exited_wall_ns)
+        pb_set_time(&resp->exited_at, v.exited_wall_ns);
+    return 0;
+}
+
+static int task_wait(struct ctx *ctx, struct service *s, const WaitRequest *req, WaitResponse *resp,
+                     struct err *err)
+{
+    struct process *p = service_process(s, req->id, req->exec_id, NULL, err);
+    struct process_view v;
+
+    if (!p || process_wait(ctx, p, &v, err) < 0)
+        return -1;
+    resp->exit_status = v.exit_status;
+    pb_set_time(&resp->exited_at, v.exited_wall_ns);
+    return 0;
+}
+
+static int task_pids(struct ctx *ctx, struct service *s, const PidsRequest *req, PidsResponse *resp,
+                     struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+    AUTO_FREE struct container_pid *pids = NULL;
+    size_t n = 0;
+
+    if (!c || container_pids(c, &pids, &n, err) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++) {
+        ProcessInfo *info = pb_new(&process_info__descriptor);
+
+        info->pid = pids[i].pid;
+        pb_add(resp->processes, resp->n_processes, info);
+        if (pids[i].exec_id[0]) {
+            Runc__ProcessDetails details = RUNC__PROCESS_DETAILS__INIT;
+
+            details.exec_id = pids[i].exec_id;
+            (void)pb_set_any(&info->info, &details); /* a checked id is text */
+        }
+    }
+    return 0;
+}
+
+static int task_stats(struct ctx *ctx, struct service *s, const StatsRequest *req,
+                      StatsResponse *resp, struct err *err)
+{
+    struct container *c = service_container(s, req->id, err);
+    AUTO_FREE char *json = NULL;
+
+    if (!c || container_stats(ctx, c, &json, err) < 0)
+        return -1;
+    if (stats_from_guest(json, s->opts.stats_v2, &resp->stats, err) < 0)
+        return err_wrap(err, "statistics of container %s", req->id);
+    return 0;
+}
+
+/* containerd's health check: succeeds for ids that nobody knows, and for none. */
+static int task_connect(struct ctx *ctx, struct service *s, const ConnectRequest *req,
+                        ConnectResponse *resp, struct err *err)
+{
+    struct err ignored = ERR_INIT;
+    struct container *c = registry_find(s->opts.registry, req->id, &ignored);
+    struct process *init = c ? container_process(c, "", &ignored) : NULL;
+    struct process_view v;
+
+    resp->shim_pid = (uint32_t)getpid();
+    if (init) {
+        process_view(init, &v);
+        resp->task_pid = v.pid;
+    }
+    pb_set_str(&resp->version, LCOW_VERSION);
+    return 0;
+}
+
+/* "Exit if you serve nothing", never "exit now": whoever listens to on_change looks whether there
+ * is anything left, when this was answered. */
+static int task_shutdown(struct ctx *ctx, struct service *s, const ShutdownRequest *req,
+                         Empty *resp, struct err *err)
+{
+    s->asked_to_leave++;
+    service_changed(s);
+    return 0;
+}
+
+#define TASK(method, fn, Req, Resp, ...)                                                           \
+    RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
+#define MINOR .may_be_gone = true, .minor = true
+
+static const struct rpc_method methods[] = {
+    TASK("State", task_state, StateRequest, StateResponse, MINOR),
+    TASK("Create", task_create, CreateTaskRequest, CreateTaskResponse),
+    TASK("Start", task_start, StartRequest, StartResponse, .limit_ns = START_LIMIT),
+    TASK("Delete", task_delete, DeleteRequest, DeleteResponse, .limit_ns = DELETE_LIMIT,
+         .may_be_gone = true),
+    TASK("Pids", task_pids, PidsRequest, PidsResponse, MINOR),
+    TASK("Pause", task_pause, PauseRequest, Empty, .limit_ns = FREEZE_LIMIT),
+    TASK("Resume", task_resume, ResumeRequest, Empty, .limit_ns = FREEZE_LIMIT),
+    TASK("Checkpoint", task_checkpoint, CheckpointTaskRequest, Empty),
+    TASK("Kill", task_kill, KillRequest, Empty, .may_be_gone = true),
+    TASK("Exec", task_exec, ExecProcessRequest, Empty),
+    TASK("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
+    TASK("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
+    TASK("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
+    TASK("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
+    TASK("Stats", task_stats, StatsRequest, StatsResponse, MINOR),
+    TASK("Connect", task_connect, ConnectRequest, ConnectResponse),
+    TASK("Shutdown", task_shutdown, ShutdownRequest, Empty),
+};
+static const struct rpc_service task_service = { &task__descriptor, methods, ARRAY_LEN(methods),
+                                                 .id_key = "cid" };
+
+void service_add_task(struct service *s, struct rpc_server *server)
+{
+    rpc_server_add(server, SERVICE_TASK_V2, &task_service, s);
+    rpc_server_add(server, SERVICE_TASK_V3, &task_service, s);
+}
