@@ -48,54 +48,32 @@ static int check_namespaces(const Cri__LinuxSandboxSecurityContext *sc, const ch
     return 0;
 }
 
-static void put_resources(struct jsw *w, const Cri__LinuxContainerResources *r)
+static json_t *above_zero(int64_t n)
 {
-    jsw_obj(w, "resources");
-    if (r && r->memory_limit_in_bytes > 0) {
-        jsw_obj(w, "memory");
-        jsw_i64(w, "limit", r->memory_limit_in_bytes);
-        jsw_end_obj(w);
-    }
-    if (r && (r->cpu_period > 0 || r->cpu_quota > 0 || r->cpu_shares > 0)) {
-        jsw_obj(w, "cpu");
-        if (r->cpu_period > 0)
-            jsw_i64(w, "period", r->cpu_period);
-        if (r->cpu_quota > 0)
-            jsw_i64(w, "quota", r->cpu_quota);
-        if (r->cpu_shares > 0)
-            jsw_i64(w, "shares", r->cpu_shares);
-        jsw_end_obj(w);
-    }
-    jsw_end_obj(w);
+    return n > 0 ? json_integer(n) : NULL;
 }
 
-static void put_linux(struct jsw *w, const Cri__LinuxPodSandboxConfig *l, const char *id)
+static json_t *linux_of(const Cri__LinuxPodSandboxConfig *l, const char *id)
 {
-    jsw_obj(w, "linux");
-    if (l && l->cgroup_parent[0]) {
-        AUTO_FREE char *path = cgroups_path(l->cgroup_parent, id);
+    static const Cri__LinuxContainerResources no_limits = CRI__LINUX_CONTAINER_RESOURCES__INIT;
+    const Cri__LinuxContainerResources *r = l && l->resources ? l->resources : &no_limits;
+    AUTO_FREE char *path = l && l->cgroup_parent[0] ? cgroups_path(l->cgroup_parent, id) : NULL;
+    json_t *sysctl = json_object();
 
-        jsw_str(w, "cgroupsPath", path);
-    }
-    put_resources(w, l ? l->resources : NULL);
-    jsw_obj(w, "sysctl");
     for (size_t i = 0; l && i < l->n_sysctls; i++)
-        jsw_str(w, l->sysctls[i]->key, l->sysctls[i]->value);
-    jsw_end_obj(w);
-    jsw_end_obj(w);
+        json_object_set_new(sysctl, l->sysctls[i]->key, json_string(l->sysctls[i]->value));
+    return json_pack("{ss*, s{s{so*}, s{so*, so*, so*}}, so}", "cgroupsPath", path, "resources",
+                     "memory", "limit", above_zero(r->memory_limit_in_bytes), "cpu", "period",
+                     above_zero(r->cpu_period), "quota", above_zero(r->cpu_quota), "shares",
+                     above_zero(r->cpu_shares), "sysctl", sysctl);
 }
 
-static void put_user(struct jsw *w, const Cri__LinuxSandboxSecurityContext *sc)
+static json_t *process_of(const Cri__LinuxSandboxSecurityContext *sc)
 {
     if (!sc || !sc->run_as_user)
-        return;
-    jsw_obj(w, "process");
-    jsw_obj(w, "user");
-    jsw_i64(w, "uid", sc->run_as_user->value);
-    if (sc->run_as_group)
-        jsw_i64(w, "gid", sc->run_as_group->value);
-    jsw_end_obj(w);
-    jsw_end_obj(w);
+        return NULL;
+    return json_pack("{s{sI, so*}}", "user", "uid", (json_int_t)sc->run_as_user->value, "gid",
+                     sc->run_as_group ? json_integer(sc->run_as_group->value) : NULL);
 }
 
 static void add_words(struct sbuf *out, const char *key, const char *const *words, size_t n)
@@ -108,7 +86,7 @@ static void add_words(struct sbuf *out, const char *key, const char *const *word
 
 /* As containerd writes the file of a pod that has a pause container. The bridge's messages know
  * servers and domains only, and come with an interface, of which a pod may have none. */
-static void put_resolv_conf(struct jsw *w, const Cri__DNSConfig *dns)
+static json_t *resolv_conf_of(const Cri__DNSConfig *dns)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
@@ -116,42 +94,39 @@ static void put_resolv_conf(struct jsw *w, const Cri__DNSConfig *dns)
     for (size_t i = 0; i < dns->n_servers; i++)
         sbuf_addf(&out, "nameserver %s\n", dns->servers[i]);
     add_words(&out, "options", (const char *const *)dns->options, dns->n_options);
-    if (out.len)
-        jsw_str(w, POD_RESOLV_CONF, out.data);
+    return out.len ? json_string(out.data) : NULL;
 }
 
-static void put_annotations(struct jsw *w, const Cri__PodSandboxConfig *c)
+static json_t *annotations_of(const Cri__PodSandboxConfig *c)
 {
-    jsw_obj(w, "annotations");
+    const Cri__PodSandboxMetadata *m = c->metadata;
+    json_t *all = json_object();
+
     for (size_t i = 0; i < c->n_annotations; i++)
         if (!str_eq(c->annotations[i]->key, POD_RESOLV_CONF))
-            jsw_str(w, c->annotations[i]->key, c->annotations[i]->value);
-    if (c->dns_config)
-        put_resolv_conf(w, c->dns_config);
-    if (c->metadata) {
-        jsw_str(w, CRI "sandbox-name", c->metadata->name);
-        jsw_str(w, CRI "sandbox-namespace", c->metadata->namespace_);
-        jsw_str(w, CRI "sandbox-uid", c->metadata->uid);
-    }
-    if (c->log_directory[0])
-        jsw_str(w, CRI "sandbox-log-directory", c->log_directory);
-    jsw_end_obj(w);
+            json_object_set_new(all, c->annotations[i]->key, json_string(c->annotations[i]->value));
+
+    AUTO(json_decref)
+    json_t *ours =
+        json_pack("{so*, ss*, ss*, ss*, ss*}", POD_RESOLV_CONF,
+                  c->dns_config ? resolv_conf_of(c->dns_config) : NULL, CRI "sandbox-name",
+                  m ? m->name : NULL, CRI "sandbox-namespace", m ? m->namespace_ : NULL,
+                  CRI "sandbox-uid", m ? m->uid : NULL, CRI "sandbox-log-directory",
+                  c->log_directory[0] ? c->log_directory : NULL);
+
+    json_object_update(all, ours);
+    return all;
 }
 
 static char *spec_of(const Cri__PodSandboxConfig *c, const char *id)
 {
     const Cri__LinuxPodSandboxConfig *l = c->linux_config;
-    struct jsw w;
+    AUTO(json_decref)
+    json_t *spec = json_pack("{ss*, so, so*, so}", "hostname", c->hostname[0] ? c->hostname : NULL,
+                             "annotations", annotations_of(c), "process",
+                             process_of(l ? l->security_context : NULL), "linux", linux_of(l, id));
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    if (c->hostname[0])
-        jsw_str(&w, "hostname", c->hostname);
-    put_annotations(&w, c);
-    put_user(&w, l ? l->security_context : NULL);
-    put_linux(&w, l, id);
-    jsw_end_obj(&w);
-    return jsw_take(&w, NULL);
+    return js_text(spec, 0);
 }
 
 static const char **words_of(const char *const *words, size_t n)
