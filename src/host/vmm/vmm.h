@@ -83,8 +83,8 @@ struct vmm_exit {
 
 struct vmm_stats {
     uint64_t cpu_ns;
-    uint64_t rss_bytes, pss_bytes; /* of the VMM process */
-    uint64_t memory_bytes;         /* what the guest was given */
+    uint64_t rss_bytes;    /* of the VMM process */
+    uint64_t memory_bytes; /* what the guest was given */
 };
 
 struct vmm_info {
@@ -137,8 +137,6 @@ struct vmm_ops {
     int (*accept)(struct ctx *ctx, struct vmm_listener *l, struct stream **ret, struct err *err);
     void (*unlisten)(struct vmm_listener *l);
 
-    int (*pause)(struct ctx *ctx, struct vmm *v, struct err *err);
-    int (*resume)(struct ctx *ctx, struct vmm *v, struct err *err);
     int (*stats)(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
     void (*info)(struct vmm *v, struct vmm_info *ret);
     /* The console's last lines, made printable, at most max bytes. */

@@ -35,14 +35,6 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
                         const struct vmm_template_opts *opts, struct template_info *ret,
                         bool *ret_made, struct err *err);
 
-/* For tests: other places to look for acceleration than the host's own. Borrowed. */
-struct qemu_test_env {
-    const char *cpuinfo, *kvm;
-    const char *pci_sys, *pci_dev; /* for PCI devices; NULL: the host's */
-    uint64_t proof_cpu_ns;         /* vCPU time without output that condemns KVM; 0: as usual */
-};
-struct vmm *qemu_vmm_new_for_test(struct loop *loop, const struct qemu_test_env *env);
-
 /* The program: a path is checked, a name (NULL: QEMU_PROGRAM) is looked for in PATH. Caller frees.
  * ERR_NOT_FOUND has the remedy. */
 int qemu_find(const char *name, char **ret_path, struct err *err);

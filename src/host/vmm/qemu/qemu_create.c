@@ -1,16 +1,177 @@
-/* qemu_create.c - everything a VM needs before a process runs, and its undoing. */
+/* qemu_create.c - everything a VM needs before a process runs: QEMU, kernel and initrd, link, uid,
+ * jail; and its undoing. */
+#include "base/child.h"
+#include "base/clock.h"
 #include "base/fd.h"
 #include "base/loop.h"
+#include "base/offload.h"
 #include "base/str.h"
+#include "base/stream.h"
 #include "host/ledger/ledger.h"
-#include "host/vmm/qemu/cmdline.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
+#include <elf.h>
 #include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
+
+/* --- which QEMU --- */
+
+int qemu_find(const char *name, char **ret_path, struct err *err)
+{
+    const char *path = getenv("PATH");
+
+    if (!name)
+        name = QEMU_PROGRAM;
+    if (strchr(name, '/')) {
+        if (name[0] != '/')
+            return err_set(err, ERR_INVALID, "%s: a program's path must be absolute", name);
+        if (access(name, X_OK) < 0)
+            return err_set(err, ERR_NOT_FOUND, "%s cannot be run (%s); " QEMU_REMEDY, name,
+                           strerrordesc_np(errno));
+        *ret_path = str_dup(name);
+        return 0;
+    }
+    if (!path || !*path)
+        path = "/usr/sbin:/usr/bin:/sbin:/bin";
+    for (const char *p = path; *p; p += strcspn(p, ":"), p += *p == ':') {
+        AUTO_FREE char *candidate = str_format("%.*s/%s", (int)strcspn(p, ":"), p, name);
+        if (candidate[0] == '/' && access(candidate, X_OK) == 0) {
+            *ret_path = TAKE_PTR(candidate);
+            return 0;
+        }
+    }
+    return err_set(err, ERR_NOT_FOUND, "%s is not in PATH; " QEMU_REMEDY, name);
+}
+
+bool qemu_version_is(const char *version, unsigned major, unsigned minor)
+{
+    unsigned has_major = 0, has_minor = 0;
+
+    sscanf(version, "%u.%u", &has_major, &has_minor);
+    return has_major > major || (has_major == major && has_minor >= minor);
+}
+
+int qemu_check_version(const char *program, const char *version, struct err *err)
+{
+    if (qemu_version_is(version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR))
+        return 0;
+    return err_set(err, ERR_STATE, "%s is QEMU %s, which is too old (needed: %d.%d); " QEMU_REMEDY,
+                   program, version, QEMU_VERSION_MIN_MAJOR, QEMU_VERSION_MIN_MINOR);
+}
+
+static int check_text(const char *path, const char *text, char ret[64], struct err *err)
+{
+    const char *at = strstr(text, "version ");
+    unsigned major, minor, micro = 0;
+
+    if (!at || sscanf(at, "version %u.%u.%u", &major, &minor, &micro) < 2)
+        return err_set(err, ERR_STATE, "%s does not tell its version; " QEMU_REMEDY, path);
+    snprintf(ret, 64, "%u.%u.%u", major, minor, micro);
+    return qemu_check_version(path, ret, err);
+}
+
+int qemu_version(struct ctx *ctx, const char *path, char ret[64], struct err *err)
+{
+    const char *const argv[] = { path, "-version", NULL };
+    struct ctx limited = ctx_with_timeout(ctx, 10 * NS_PER_S);
+    AUTO(child_free) struct child *child = NULL;
+    char text[512];
+    size_t len = 0, n = 1;
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0)
+        return err_sys(err, errno, "pipe");
+    AUTO(stream_free) struct stream *out = stream_from_fd(ctx->loop, fds[0]);
+    AUTO_FD int write_end = fds[1];
+    const struct child_fd to = { write_end, 1 };
+    if (child_spawn(&limited,
+                    &(struct child_opts){
+                        .path = path, .argv = argv, .fds = &to, .n_fds = 1, .die_with_us = true },
+                    &child, err) < 0)
+        return -1;
+    fd_close(TAKE_FD(write_end));
+    while (n > 0 && len < sizeof(text) - 1) {
+        if (stream_read(&limited, out, text + len, sizeof(text) - 1 - len, &n, err) < 0)
+            return err_wrap(err, "run %s -version", path);
+        len += n;
+    }
+    text[len] = '\0';
+    return check_text(path, text, ret, err);
+}
+
+/* --- kernel and initrd --- */
+
+struct images {
+    const char *kernel, *initrd;
+    int kernel_fd, initrd_fd;
+};
+
+static void images_close(void *job)
+{
+    struct images *i = job;
+
+    fd_close(i->kernel_fd);
+    fd_close(i->initrd_fd);
+}
+
+/* The first bytes go to head; fewer are ERR_DATA_LOSS. */
+static int open_image(const char *what, const char *path, void *head, size_t len, int *ret,
+                      struct err *err)
+{
+    struct stat st;
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+
+    if (fd < 0 && errno == ENOENT)
+        return err_set(err, ERR_NOT_FOUND, "%s %s is not there; build it with 'make image'", what,
+                       path);
+    if (fd < 0 || fstat(fd, &st) < 0)
+        return err_sys(err, errno, "open %s %s", what, path);
+    if (!S_ISREG(st.st_mode))
+        return err_set(err, ERR_INVALID, "%s %s is no plain file", what, path);
+    ssize_t n = fd_read_full(fd, head, len);
+    if (n < 0)
+        return err_sys(err, (int)-n, "read %s %s", what, path);
+    if ((size_t)n < len)
+        return err_set(err, ERR_DATA_LOSS,
+                       "%s %s is damaged (%zd bytes); build it again with 'make image'", what, path,
+                       n);
+    *ret = TAKE_FD(fd);
+    return 0;
+}
+
+/* In a thread: the paths may be of a dead NFS. Looks at the first bytes, too. */
+static int open_images(void *job, struct err *err)
+{
+    struct images *j = job;
+    Elf64_Ehdr elf;
+    char magic[6];
+
+    if (open_image("kernel", j->kernel, &elf, sizeof(elf), &j->kernel_fd, err) < 0)
+        return -1;
+    if (memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 || elf.e_ident[EI_CLASS] != ELFCLASS64 ||
+        elf.e_machine != EM_X86_64 || elf.e_phnum == 0)
+        return err_set(
+            err, ERR_DATA_LOSS,
+            "kernel %s is damaged or no vmlinux (an ELF file for x86-64); build it again "
+            "with 'make image'",
+            j->kernel);
+    if (open_image("initrd", j->initrd, magic, sizeof(magic), &j->initrd_fd, err) < 0)
+        return -1;
+    /* Ours is never compressed: the guest would take longer to unpack it than to read it. */
+    if (memcmp(magic, "070701", 6) != 0)
+        return err_set(err, ERR_DATA_LOSS,
+                       "initrd %s is damaged or no cpio archive; build it again with 'make image'",
+                       j->initrd);
+    return 0;
+}
+
+/* --- the document --- */
 
 /* A copy that lasts as long as the document. */
 static const char *keep(struct qemu *q, const char *text)
@@ -130,8 +291,11 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
     q->program = keep(q, program);
     if (accel_choose(&q->accel_env, doc->accel, doc->allow_emulation, &q->accel, err) < 0)
         return -1;
-    if (qemu_image_open(ctx, q->doc.kernel, q->doc.initrd, &q->kernel_fd, &q->initrd_fd, err) < 0)
+    struct images images = { q->doc.kernel, q->doc.initrd, -1, -1 };
+    if (OFFLOAD(ctx, open_images, &images, 2, images_close, "open the guest image", err) < 0)
         return -1;
+    q->kernel_fd = images.kernel_fd;
+    q->initrd_fd = images.initrd_fd;
     if (doc->template_draft && qemu_draft_open(q, err) < 0)
         return -1;
     if (doc->template_dir && !doc->template_draft)
@@ -144,10 +308,10 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
 int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    struct qemu_op op;
 
     if (fsm_check(&qemu_fsm, q->state, QEMU_EV_CREATED, err) < 0)
         return -1;
+    AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = q->dying ? err_set(err, ERR_UNAVAILABLE, "the VM was terminated")
                      : create_parts(&inner, q, doc, err);
@@ -162,7 +326,6 @@ int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct
         if (qemu_uncreate(&undo, q, &lost) < 0)
             err_wrap(err, "%s; and before that", lost.msg);
     }
-    qemu_op_end(&op);
     return r;
 }
 

@@ -1,9 +1,14 @@
-/* qemu_exit.c - why QEMU ended, from what the host knows. */
+/* qemu_exit.c - why QEMU stopped the VM or exited, from what the host knows. If lcow did not ask
+ * for a stop, the VM has failed: its vCPUs do not run again, so everything that waits for the guest
+ * would wait for ever. */
+#include "base/clock.h"
 #include "base/fd.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
+#include "proto/qmp.h"
 
 #include <signal.h>
 #include <stdio.h>
@@ -11,51 +16,42 @@
 #include <string.h>
 #include <sys/wait.h>
 
+#define STATUS_NS (5 * NS_PER_S)
+
 /* --- the OOM killer --- */
 
-/* "12:memory:/path" (v1) or "0::/path" (v2) of /proc/PID/cgroup becomes the file that counts. */
-static bool counter_file(pid_t pid, char *path, size_t size)
-{
-    AUTO_FREE char *proc = str_format("/proc/%d/cgroup", pid), *text = NULL;
-    const char *root = NULL, *file = NULL, *at = NULL;
-    size_t len;
-
-    if (file_read_all(proc, 64 * 1024, &text, &len) < 0)
-        return false;
-    char *v1 = strstr(text, ":memory:"), *v2 = strstr(text, "0::");
-    if (v1) {
-        at = v1 + strlen(":memory:");
-        root = "/sys/fs/cgroup/memory";
-        file = "memory.oom_control";
-    } else if (v2) {
-        at = v2 + strlen("0::");
-        root = "/sys/fs/cgroup";
-        file = "memory.events";
-    } else {
-        return false;
-    }
-    int n = snprintf(path, size, "%s%.*s/%s", root, (int)strcspn(at, "\n"), at, file);
-    return n > 0 && (size_t)n < size;
-}
+/* "12:memory:/path" (v1) or "0::/path" (v2) of /proc/PID/cgroup, and the file that counts. */
+static const struct {
+    const char *line, *root, *file;
+} hierarchies[] = { { ":memory:", "/sys/fs/cgroup/memory", "memory.oom_control" },
+                    { "0::", "/sys/fs/cgroup", "memory.events" } };
 
 static bool read_counter(const char *path, uint64_t *ret)
 {
-    AUTO_FREE char *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(4096, "%s", path);
+    const char *at = text ? strstr(text, "oom_kill ") : NULL;
 
-    if (file_read_all(path, 4096, &text, &len) < 0)
-        return false;
-    for (char *save = NULL, *line = strtok_r(text, "\n", &save); line;
-         line = strtok_r(NULL, "\n", &save))
-        if (str_starts(line, "oom_kill "))
-            return str_to_u64(line + strlen("oom_kill "), UINT64_MAX, ret) == 0;
-    return false;
+    if (at)
+        *ret = strtoull(at + strlen("oom_kill "), NULL, 10);
+    return at != NULL;
 }
 
 void oom_watch_begin(struct oom_watch *w, pid_t pid)
 {
-    if (!counter_file(pid, w->path, sizeof(w->path)) || !read_counter(w->path, &w->before))
-        w->path[0] = '\0';
+    AUTO_FREE char *text = file_text(64 * 1024, "/proc/%d/cgroup", pid);
+
+    for (size_t i = 0; text && i < ARRAY_LEN(hierarchies); i++) {
+        const char *at = strstr(text, hierarchies[i].line);
+
+        if (!at)
+            continue;
+        at += strlen(hierarchies[i].line);
+        int n = snprintf(w->path, sizeof(w->path), "%s%.*s/%s", hierarchies[i].root,
+                         (int)strcspn(at, "\n"), at, hierarchies[i].file);
+        if ((size_t)n >= sizeof(w->path) || !read_counter(w->path, &w->before))
+            w->path[0] = '\0';
+        return;
+    }
 }
 
 bool oom_watch_hit(const struct oom_watch *w)
@@ -82,26 +78,29 @@ static bool says_kvm_failed(const char *line)
 
 static void take_line(const struct ctx *ctx, struct qemu_words *w)
 {
-    size_t n = w->line_len + 1;
+    size_t n = w->line_len, have = strlen(w->tail);
 
-    w->line[w->line_len] = '\0';
+    w->line[n] = '\0';
     w->line_len = 0;
-    if (!w->line[0] || w->kvm_error[0])
+    if (n == 0 || w->kvm_error[0])
         return;
     if (strstr(w->line, "warning: ")) {
         log_debug(ctx, "qemu warns", F_STR("text", w->line));
         return;
     }
     if (says_kvm_failed(w->line)) {
-        memcpy(w->kvm_error, w->line, n);
+        memcpy(w->kvm_error, w->line, n + 1);
         return;
     }
-    size_t over = w->len + n > QEMU_WORDS_KEEP ? w->len + n - QEMU_WORDS_KEEP : 0;
-    memmove(w->tail, w->tail + over, w->len - over);
-    memcpy(w->tail + w->len - over, w->line, n - 1);
-    w->len += n - over;
-    w->tail[w->len - 1] = '\n';
-    w->tail[w->len] = '\0';
+    while (have > 0 && have + strlen(QEMU_WORDS_BETWEEN) + n > QEMU_WORDS_KEEP) {
+        const char *next = strstr(w->tail, QEMU_WORDS_BETWEEN);
+        const char *rest = next ? next + strlen(QEMU_WORDS_BETWEEN) : "";
+
+        have = strlen(rest);
+        memmove(w->tail, rest, have + 1);
+    }
+    snprintf(w->tail + have, sizeof(w->tail) - have, "%s%s", have ? QEMU_WORDS_BETWEEN : "",
+             w->line);
 }
 
 void qemu_words_feed(const struct ctx *ctx, struct qemu_words *w, const char *data, size_t len)
@@ -114,29 +113,13 @@ void qemu_words_feed(const struct ctx *ctx, struct qemu_words *w, const char *da
     }
 }
 
-char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w)
+const char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w)
 {
-    struct sbuf b = { 0 };
-
     take_line(ctx, w);
-    if (w->kvm_error[0])
-        return str_dup(w->kvm_error);
-
-    size_t from = w->len > 200 ? w->len - 200 : 0;
-
-    if (from > 0) {
-        const char *line = strchr(w->tail + from, '\n');
-        if (line && line[1])
-            from = (size_t)(line + 1 - w->tail);
-    }
-    for (size_t i = from; i < w->len; i++) {
-        if (w->tail[i] != '\n')
-            sbuf_addc(&b, w->tail[i]);
-        else if (i + 1 < w->len)
-            sbuf_adds(&b, " / ");
-    }
-    return sbuf_take(&b);
+    return w->kvm_error[0] ? w->kvm_error : w->tail;
 }
+
+/* --- an exit --- */
 
 static void say_exited(struct qemu_proc *p, struct vmm_exit *e, const char *words)
 {
@@ -189,7 +172,7 @@ void qemu_exit_fill(struct qemu_proc *p, int status)
 {
     struct qemu *q = p->vm;
     struct vmm_exit *e = &p->exit;
-    AUTO_FREE char *words = qemu_words_last(&p->ctx, &p->words);
+    const char *words = qemu_words_last(&p->ctx, &p->words);
 
     *e = (struct vmm_exit){ .status = status, .at_wall_ns = loop_wall(q->loop) };
     if (WIFSIGNALED(status))
@@ -204,4 +187,69 @@ void qemu_exit_fill(struct qemu_proc *p, int status)
         e->requested = true;
         e->why[0] = '\0';
     }
+}
+
+/* --- a stop --- */
+
+/* The end of a template's save, the beginning of a clone; or it runs again already. Any other
+ * status is a failure, also one that a newer QEMU has and we do not know. */
+static bool is_expected(enum qemu_form form, const char *status)
+{
+    static const struct {
+        const char *status;
+        enum qemu_form form;
+    } expected[] = { { "finish-migrate", QEMU_TEMPLATE }, { "postmigrate", QEMU_TEMPLATE },
+                     { "save-vm", QEMU_TEMPLATE },        { "inmigrate", QEMU_CLONE },
+                     { "prelaunch", QEMU_CLONE },         { "restore-vm", QEMU_CLONE } };
+
+    for (size_t i = 0; i < ARRAY_LEN(expected); i++)
+        if (form == expected[i].form && str_eq(status, expected[i].status))
+            return true;
+    return str_eq(status, "running");
+}
+
+/* False: it has exited, and its end tells why. */
+static bool look_once(struct qemu_proc *p)
+{
+    struct ctx limited = ctx_with_timeout(&p->ctx, STATUS_NS);
+    AUTO(qmp_message_release) struct qmp_message m = { 0 };
+    struct err err = ERR_INIT;
+    const char *status = NULL;
+    unsigned resumed = p->resumed;
+
+    if (qmp_client_call(&limited, p->qmp, "query-status", NULL, &m, &err) == 0)
+        (void)js_str(m.data, "status", &status, &err); /* missing: unknown */
+    else if (err.code == ERR_UNAVAILABLE)
+        return false;
+    /* A client that ends the VM has asked for this stop, too. */
+    if (p->resumed != resumed || p->vm->dying || p->vm->quitting ||
+        (status && is_expected(p->vm->form, status)))
+        return true;
+
+    AUTO_FREE char *plain = str_printable(status ? status : "unknown");
+
+    log_debug(&p->ctx, "QEMU stopped the VM, killing it", F_STR("status", plain), F_ERR(&err));
+    snprintf(p->stopped, sizeof(p->stopped), "%s", plain);
+    qemu_proc_kill(p);
+    return false;
+}
+
+static void look(void *arg)
+{
+    struct qemu_proc *p = arg;
+    unsigned seen;
+
+    do
+        seen = p->stops;
+    while (look_once(p) && p->stops != seen);
+    p->looking = false;
+}
+
+void qemu_stopped(struct qemu_proc *p)
+{
+    p->stops++;
+    if (p->looking)
+        return; /* it looks again */
+    p->looking = true;
+    group_go(&p->readers, p->vm->loop, look, p, "qemu stopped");
 }

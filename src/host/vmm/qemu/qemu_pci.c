@@ -1,10 +1,15 @@
-/* qemu_pci.c - PCI devices, each on a root port of its own. One of the host comes as two
- * descriptors, vfio's and that of the IOMMU (QEMU 9.0): the jail needs neither /dev/vfio nor /sys.
- * Those that QEMU emulates are for tests of everything around them: edu, which has registers only,
- * and nvme, a disk in memory.
+/* qemu_pci.c - NICs and PCI devices.
  *
- * A guest has to agree when a PCI device is pulled; QEMU knows no force. One that does not keeps
- * the device, and with it the port, until it releases it or its VM ends; the log says so. */
+ * A NIC: the tap's descriptor travels to QEMU over its monitor (getfd), becomes a backend, then a
+ * virtio-net on the bridge for hot-added devices. A PCI device has a root port of its own. One of
+ * the host comes as two descriptors, vfio's and that of the IOMMU (QEMU 9.0): the jail needs
+ * neither /dev/vfio nor /sys. Those that QEMU emulates are for tests of everything around them:
+ * edu, which has registers only, and nvme, a disk in memory.
+ *
+ * A guest has to agree when a device is pulled; QEMU knows no force. One that does not keeps the
+ * device, and with it the port, until it releases it or its VM ends; the log says so. The link of a
+ * NIC is cut then, and its backend stays: QEMU exits when a guest resets a NIC whose tap was taken
+ * away (tried with 10.0). */
 #include "base/child.h"
 #include "base/clock.h"
 #include "base/fd.h"
@@ -12,8 +17,9 @@
 #include "base/str.h"
 #include "host/jail/pci.h"
 #include "host/vmm/qemu/qemu.h"
-#include "host/vmm/qemu/qemu_plug.h"
+#include "host/vmm/qemu/qemu_priv.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -21,12 +27,85 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
-#define ID_MAX 32
+#define NIC_ID_MAX 100
+#define MTU_MIN 68
+#define PCI_ID_MAX 32
 #define VFIO_MAJOR 9 /* of QEMU */
 #define IOMMU "iommu0"
 #define NVME_BYTES (16u << 20)
 /* Beside the guest's memory, its devices' own is mapped for others to reach. */
 #define MEMLOCK_MORE (UINT64_C(1) << 30)
+
+/* --- NICs --- */
+
+static int cut_link(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err)
+{
+    return qmp_client_call(ctx, q->proc->qmp, "set_link",
+                           json_pack("{ss+,sb}", "name", "nic-", p->id, "up", 0), NULL, err);
+}
+
+static const struct plug_kind nic_kind = {
+    .what = "NIC",
+    .names = { [PLUG_FD] = "net-", [PLUG_NETDEV] = "net-", [PLUG_DEVICE] = "nic-" },
+    .undo_ns = 15 * NS_PER_S,
+    .release_ns = 3 * NS_PER_S, /* a guest that works needs a fifth of a second */
+    .release_tries = 2,         /* while its kernel starts it does not hear us */
+    .kept = "the guest does not let go of a NIC; its link is cut, going on",
+    .on_kept = cut_link,
+};
+
+static int make_nic(struct ctx *ctx, struct qemu *q, struct plug *p, const void *arg,
+                    struct err *err)
+{
+    const struct vmm_nic *nic = arg;
+    char mac[18];
+
+    if (plug_make(ctx, q, p, PLUG_FD, nic->tap_fd, NULL, err) < 0 ||
+        plug_make(ctx, q, p, PLUG_NETDEV, -1,
+                  json_pack("{ss,ss+}", "type", "tap", "fd", "net-", p->id), err) < 0)
+        return -1;
+    snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", nic->mac[0], nic->mac[1],
+             nic->mac[2], nic->mac[3], nic->mac[4], nic->mac[5]);
+    /* With legacy support each one takes I/O ports, of which there are few. */
+    json_t *device = json_pack("{ss,ss+,ss,ss,si,ss,ss}", "driver", "virtio-net-pci", "netdev",
+                               "net-", p->id, "bus", "hp", "mac", mac, "host_mtu", (int)nic->mtu,
+                               "romfile", "", "disable-legacy", "on");
+    return plug_make(ctx, q, p, PLUG_DEVICE, -1, device, err);
+}
+
+static int check_nic(const struct qemu *q, const struct vmm_nic *nic, struct err *err)
+{
+    size_t len = strlen(nic->id);
+
+    if (len == 0 || len > NIC_ID_MAX)
+        return err_set(err, ERR_INVALID, "the name of a NIC has 1 to %d characters", NIC_ID_MAX);
+    for (const char *c = nic->id; *c; c++)
+        if (!isalnum((unsigned char)*c) && !strchr("-._", *c))
+            return err_set(err, ERR_INVALID, "\"%s\" is not a name of a NIC", nic->id);
+    if (nic->mtu < MTU_MIN)
+        return err_set(err, ERR_INVALID, "NIC %s: an MTU of %u is too small", nic->id, nic->mtu);
+    if (nic->queues > 1)
+        return err_set(err, ERR_UNIMPLEMENTED, "NIC %s: more than one queue", nic->id);
+    return qemu_check_runs(q, "add a NIC", err);
+}
+
+int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    const struct plug what = { .kind = &nic_kind, .id = nic->id, .label = nic->id };
+
+    if (check_nic(q, nic, err) < 0)
+        return err_wrap(err, "add a NIC");
+    plug_sweep(ctx, q);
+    if (plug_find(q, &nic_kind, nic->id))
+        return err_set(err, ERR_EXISTS, "add a NIC: there is a NIC %s", nic->id);
+    return plug_add(ctx, q, &what, make_nic, nic, err) < 0 ? err_wrap(err, "add a NIC") : 0;
+}
+
+int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err)
+{
+    return plug_remove(ctx, qemu_of(v), &nic_kind, id, err);
+}
 
 static const struct plug_kind pci_kind = {
     .what = "PCI device",
@@ -176,11 +255,11 @@ static int free_port(struct qemu *q, unsigned *ret, struct err *err)
                    q->doc.pci_ports);
 }
 
-static int check(struct qemu *q, const char *address, const char *id, struct err *err)
+static int check_pci(struct qemu *q, const char *address, const char *id, struct err *err)
 {
     size_t n = strspn(id, "0123456789abcdefghijklmnopqrstuvwxyz");
 
-    if (n == 0 || n > ID_MAX || id[n])
+    if (n == 0 || n > PCI_ID_MAX || id[n])
         return err_set(err, ERR_INVALID, "\"%.64s\" is not a name of a device", id);
     if (qemu_check_runs(q, "add a PCI device", err) < 0)
         return -1;
@@ -206,7 +285,7 @@ int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char
     const struct type *type = NULL;
 
     plug_sweep(ctx, q);
-    if (find_type(address, &type, err) < 0 || check(q, address, id, err) < 0 ||
+    if (find_type(address, &type, err) < 0 || check_pci(q, address, id, err) < 0 ||
         free_port(q, &what.number, err) < 0 || plug_add(ctx, q, &what, make_pci, type, err) < 0)
         return err_wrap(err, "add PCI device %.64s", address);
     *ret_place = str_format("0000:00:%02x.0/00.0", QEMU_PORT_SLOT + what.number);

@@ -1,6 +1,5 @@
-#include "host/vmm/qemu/qemu_plug.h"
-#include "base/log.h"
 #include "base/str.h"
+#include "host/vmm/qemu/qemu_priv.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -113,7 +112,7 @@ static void drop(struct plug *p)
 /* Drops the record, too, when nothing is left. */
 static int take_back(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err)
 {
-    struct qemu_op op;
+    AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
 
     p->inside = true;
@@ -130,7 +129,6 @@ static int take_back(struct ctx *ctx, struct qemu *q, struct plug *p, struct err
     } else if (r == 0) {
         drop(p);
     }
-    qemu_op_end(&op);
     return r;
 }
 
@@ -202,7 +200,6 @@ int plug_add(struct ctx *ctx, struct qemu *q, const struct plug *what,
              const void *arg, struct err *err)
 {
     struct plug *p = mem_new(struct plug);
-    struct qemu_op op;
 
     *p = *what;
     p->id = str_dup(what->id);
@@ -210,13 +207,13 @@ int plug_add(struct ctx *ctx, struct qemu *q, const struct plug *what,
     p->inside = true;
     waitq_init(&p->deleted_q);
     list_append(&q->plugs, &p->node);
+    AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = make(&inner, q, p, arg, err);
     p->inside = false;
     p->attached = r == 0;
     if (r < 0)
         undo(q, p);
-    qemu_op_end(&op);
     return r;
 }
 

@@ -25,7 +25,8 @@ struct ledger;
 struct qemu;
 struct stream;
 
-#define QEMU_WORDS_KEEP 2048
+#define QEMU_WORDS_KEEP 200
+#define QEMU_WORDS_BETWEEN " / "
 #define QEMU_WORDS_LINE 160
 #define QEMU_GREETING_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 /* vCPUs that ran for so long without a byte on the console: KVM executes nothing. It is CPU time,
@@ -56,15 +57,14 @@ bool oom_watch_hit(const struct oom_watch *w);
 /* What QEMU writes to its stderr: the last lines that may tell why it ended. Warnings do not, nor
  * do the registers that it prints after KVM has failed. */
 struct qemu_words {
-    char tail[QEMU_WORDS_KEEP + 1];
-    size_t len;
+    char tail[QEMU_WORDS_KEEP + 1]; /* on one line */
     char line[QEMU_WORDS_LINE + 1]; /* not yet at its end */
     size_t line_len;
     char kvm_error[QEMU_WORDS_LINE + 1]; /* the first line that says that KVM failed; or "" */
 };
 void qemu_words_feed(const struct ctx *ctx, struct qemu_words *w, const char *data, size_t len);
-/* On one line, without control characters. Takes an unfinished line in. Caller frees. */
-char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w);
+/* On one line, without control characters. Takes an unfinished line in. Borrows. */
+const char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w);
 
 struct qemu_proc {
     struct qemu *vm; /* borrows */
@@ -78,7 +78,6 @@ struct qemu_proc {
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
-    bool pause_asked;        /* by us, and not resumed since */
     bool looking;            /* why it stopped */
     unsigned stops, resumed; /* how often */
     char stopped[24];   /* QEMU's status after a stop that nobody asked for; "" if there was none */
@@ -87,6 +86,13 @@ struct qemu_proc {
     char given_up[256]; /* why we killed it ourselves; "" if we did not */
     struct latch gone;
     struct vmm_exit exit; /* valid when gone */
+};
+
+/* For tests: other places to look for acceleration and devices than the host's own. */
+struct qemu_test_env {
+    const char *cpuinfo, *kvm;
+    const char *pci_sys, *pci_dev; /* for PCI devices; NULL: the host's */
+    uint64_t proof_cpu_ns;         /* vCPU time without output that condemns KVM; 0: as usual */
 };
 
 enum qemu_state {
@@ -104,7 +110,7 @@ struct qemu {
     struct loop *loop;
     struct ctx root, life; /* life has the VM's id, for what outlives a call */
     struct cancel life_cancel;
-    const struct qemu_test_env *test_env;
+    const struct qemu_test_env *test_env; /* borrowed; NULL: the host's own */
 
     unsigned state; /* enum qemu_state */
     enum vm_stage stage;
@@ -112,7 +118,7 @@ struct qemu {
     bool dying, quitting;
     struct list ops; /* calls that terminate must wake: struct qemu_op */
     struct waitq ops_q;
-    struct list plugs; /* struct plug, of qemu_plug.h */
+    struct list plugs; /* struct plug */
     struct gate controllers;
     unsigned n_controllers; /* of SCSI, that the process has */
     bool has_spare;         /* the disk of boot is there, and empty */
@@ -162,7 +168,7 @@ struct qemu_op {
     struct qemu *q;
 };
 struct ctx qemu_op_begin(struct ctx *ctx, struct qemu *q, struct qemu_op *op);
-void qemu_op_end(struct qemu_op *op);
+void qemu_op_end_auto(struct qemu_op *op);
 
 /* qemu.c */
 void qemu_raise_stage(struct qemu *q, enum vm_stage stage);
@@ -174,23 +180,17 @@ int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
 /* What it had opened. Repeatable. */
 void qemu_forget_doc(struct qemu *q);
 
-/* qemu_image.c - opens kernel and initrd in a thread (the path may be a dead NFS) and looks at
- * their first bytes. */
-int qemu_image_open(struct ctx *ctx, const char *kernel, const char *initrd, int *ret_kernel,
-                    int *ret_initrd, struct err *err);
-
 /* qemu_proc.c */
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err);
 /* Waits until its fibers are gone, then frees it; it must be gone or killed. */
 int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
 void qemu_proc_kill(struct qemu_proc *p);
 
-/* qemu_find.c. version: "10.0.1". check: whether it can run VMs. */
+/* version: "10.0.1". check: whether it can run VMs. */
 bool qemu_version_is(const char *version, unsigned major, unsigned minor); /* or later */
 int qemu_check_version(const char *program, const char *version, struct err *err);
 
-/* qemu_start.c */
-int qemu_start(struct ctx *ctx, struct vmm *v, struct err *err);
+/* qemu.c */
 /* The process has ended; decides whether the VM has. */
 void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 
@@ -227,15 +227,15 @@ int qemu_resize(struct ctx *ctx, struct qemu *q, struct err *err);
 /* qemu_exit.c - fills p->exit from what is known. */
 void qemu_exit_fill(struct qemu_proc *p, int status);
 
-/* qemu_stop.c - STOP or SUSPEND came: looks why, and kills QEMU if nobody asked for it. Never
- * waits. */
+/* STOP or SUSPEND came: looks why, and kills QEMU if nobody asked for it. Never waits. */
 void qemu_stopped(struct qemu_proc *p);
 
-/* qemu_stats.c. read_cpu: from the text of /proc/PID/stat, or a thread's. */
-int qemu_read_cpu(const char *stat, uint64_t *ret_ns);
+/* From the text of /proc/PID/stat, or a thread's: the CPU time, and the process's memory in pages.
+ */
+int qemu_read_stat(const char *text, uint64_t *ret_ns, uint64_t *ret_pages);
 int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
 
-/* qemu_scsi.c, qemu_share.c, qemu_nic.c, qemu_pci.c: as in vmm.h. */
+/* qemu_scsi.c, qemu_share.c, qemu_pci.c: as in vmm.h. */
 int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
                   bool read_only, struct err *err);
 int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
@@ -247,7 +247,73 @@ int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *
 int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,
                  char **ret_place, struct err *err);
 int qemu_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
-/* qemu_plug.c - DEVICE_DELETED came; the process is gone, and all devices with it. */
+/* qemu_plug.c - a hot-plugged device and the parts of it that QEMU has. They are made one after the
+ * other and removed in reverse order. A part is noted before QEMU is asked for it, so an answer
+ * that was never read does not lose it. Undoing and removing are the same walk backwards, which can
+ * stop anywhere and be repeated. Calls with ctx wait. */
+
+/* In the order in which they are made. */
+enum plug_part {
+    PLUG_FD,    /* a descriptor by name; what is made next takes it */
+    PLUG_FDSET, /* a descriptor by number */
+    PLUG_FILE,  /* a block node that stands on the descriptor alone */
+    PLUG_NODE,
+    PLUG_NETDEV,
+    PLUG_DEVICE,
+    PLUG_PART_COUNT
+};
+
+struct plug;
+struct plug_kind {
+    const char *what;                   /* for people */
+    const char *names[PLUG_PART_COUNT]; /* QEMU's name of a part is this and the plug's id */
+    unsigned fdset_base;                /* a set's number is this and the plug's number */
+    uint64_t undo_ns;
+    /* The guest has so long to release the device; then QEMU is asked again, so many times.
+     * 0: until ctx ends. */
+    uint64_t release_ns;
+    unsigned release_tries;
+    /* For the log if the guest keeps the device, and what to do then (may be NULL). */
+    const char *kept;
+    int (*on_kept)(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err);
+};
+
+struct plug {
+    struct list node; /* of qemu.plugs */
+    const struct plug_kind *kind;
+    const char *id, *label; /* owned: in QEMU's names; for people */
+    unsigned number;        /* of a disk its slot, of a PCI device its port */
+    unsigned parts;         /* bit N: QEMU has part N, or may have it */
+    bool inside;            /* an add or a remove works on it */
+    bool attached;          /* all of it is there */
+    bool deserted;          /* the guest keeps the device */
+    bool deleted;           /* DEVICE_DELETED came */
+    struct waitq deleted_q;
+};
+
+/* NULL: there is none. */
+struct plug *plug_find(struct qemu *q, const struct plug_kind *kind, const char *id);
+/* Makes the device with `make`; if that fails, removes what was made. Copies id and label. */
+int plug_add(struct ctx *ctx, struct qemu *q, const struct plug *what,
+             int (*make)(struct ctx *ctx, struct qemu *q, struct plug *p, const void *arg,
+                         struct err *err),
+             const void *arg, struct err *err);
+/* Unknown, or kept by the guest: 0. ERR_STATE: another call works on it. */
+int plug_remove(struct ctx *ctx, struct qemu *q, const struct plug_kind *kind, const char *id,
+                struct err *err);
+/* Removes what guests have released since they were given up. What fails is tried again with the
+ * next call. */
+void plug_sweep(struct ctx *ctx, struct qemu *q);
+
+/* For `make`: one part, with these arguments beside its name (taken; may be NULL) and this
+ * descriptor (borrowed; -1: none). */
+int plug_make(struct ctx *ctx, struct qemu *q, struct plug *p, enum plug_part part, int fd,
+              json_t *args, struct err *err);
+/* Removes all parts; the plug stays. */
+int plug_unmake(struct ctx *ctx, struct qemu *q, struct plug *p, struct err *err);
+/* QEMU's path of PLUG_FDSET. Caller frees. */
+char *plug_fdset(const struct plug *p);
+/* DEVICE_DELETED came; the process is gone, and all devices with it. */
 void qemu_plug_deleted(struct qemu *q, const char *device);
 void qemu_plugs_forget(struct qemu *q);
 /* qemu.c */

@@ -97,7 +97,6 @@ static void on_event(void *arg, const struct qmp_message *m)
     } else if (str_eq(m->event, "STOP") || str_eq(m->event, "SUSPEND")) {
         qemu_stopped(p);
     } else if (str_eq(m->event, "RESUME")) {
-        p->pause_asked = false;
         p->resumed++;
     } else if (str_eq(m->event, "DEVICE_DELETED")) {
         (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
@@ -163,44 +162,24 @@ int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 
 /* --- its beginning --- */
 
-/* Both ends of everything QEMU inherits; [0] is ours. */
+/* Both ends of everything QEMU inherits; [0] is ours. Nothing but descriptors. */
 struct wiring {
     int qmp[2], console[2], errors[2], kernel, initrd;
     int ram, devices; /* of a clone: read-only mounts; of a template: ram is the file */
 };
 
-static void wiring_release(struct wiring *w)
-{
-    for (int i = 0; i < 2; i++) {
-        fd_close(w->qmp[i]);
-        fd_close(w->console[i]);
-        fd_close(w->errors[i]);
-    }
-    fd_close(w->kernel);
-    fd_close(w->initrd);
-    fd_close(w->ram);
-    fd_close(w->devices);
-}
-
 static void wiring_release_auto(struct wiring *w)
 {
-    wiring_release(w);
+    for (int *fd = (int *)w; fd < (int *)(w + 1); fd++)
+        fd_close(*fd);
 }
 
-/* Through a read-only mount nobody in the jail can open them for writing, whatever capabilities
- * they have. */
-static int wire_template(struct qemu *q, struct wiring *w, struct err *err)
+/* Through a read-only mount nobody in the jail can open it for writing, whatever capabilities they
+ * have. */
+static int wire_tree(int fd, const char *what, int *ret, struct err *err)
 {
-    if (q->form == QEMU_TEMPLATE) {
-        w->ram = fcntl(q->draft->ram_fd, F_DUPFD_CLOEXEC, 3);
-        w->devices = fcntl(q->draft->state_fd, F_DUPFD_CLOEXEC, 3);
-        return w->ram < 0 || w->devices < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
-    }
-    w->ram = jail_tree(q->tpl.ram_fd);
-    w->devices = jail_tree(q->tpl.state_fd);
-    if (w->ram < 0 || w->devices < 0)
-        return err_sys(err, w->ram < 0 ? -w->ram : -w->devices, "prepare the template for the jail");
-    return 0;
+    *ret = jail_tree(fd);
+    return *ret < 0 ? err_sys(err, -*ret, "prepare %s for the jail", what) : 0;
 }
 
 static int wire(struct qemu *q, struct wiring *w, struct err *err)
@@ -209,12 +188,18 @@ static int wire(struct qemu *q, struct wiring *w, struct err *err)
         socketpair(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0, w->console) < 0 ||
         pipe2(w->errors, O_CLOEXEC) < 0)
         return err_sys(err, errno, "make qemu's channels");
-    w->kernel = jail_tree(q->kernel_fd);
-    w->initrd = jail_tree(q->initrd_fd);
-    if (w->kernel < 0 || w->initrd < 0)
-        return err_sys(err, w->kernel < 0 ? -w->kernel : -w->initrd,
-                       "prepare kernel and initrd for the jail");
-    return q->form == QEMU_COLD ? 0 : wire_template(q, w, err);
+    if (wire_tree(q->kernel_fd, "the kernel", &w->kernel, err) < 0 ||
+        wire_tree(q->initrd_fd, "the initrd", &w->initrd, err) < 0)
+        return -1;
+    if (q->form == QEMU_COLD)
+        return 0;
+    if (q->form == QEMU_CLONE)
+        return wire_tree(q->tpl.ram_fd, "the template's memory", &w->ram, err) < 0
+                   ? -1
+                   : wire_tree(q->tpl.state_fd, "the template's devices", &w->devices, err);
+    w->ram = fcntl(q->draft->ram_fd, F_DUPFD_CLOEXEC, 3);
+    w->devices = fcntl(q->draft->state_fd, F_DUPFD_CLOEXEC, 3);
+    return w->ram < 0 || w->devices < 0 ? err_sys(err, errno, "copy a descriptor") : 0;
 }
 
 static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
@@ -337,8 +322,10 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
 
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err)
 {
-    AUTO(wiring_release) struct wiring w = { { -1, -1 }, { -1, -1 }, { -1, -1 }, -1, -1, -1, -1 };
+    AUTO(wiring_release) struct wiring w;
     struct child *child = NULL;
+
+    memset(&w, -1, sizeof(w));
     int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "spawn (jail)", loop_now(q->loop));
     int r = wire(q, &w, err);
 

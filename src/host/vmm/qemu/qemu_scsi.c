@@ -7,12 +7,11 @@
 #include "base/offload.h"
 #include "base/str.h"
 #include "host/jail/jail.h"
-#include "host/vmm/qemu/qemu_plug.h"
+#include "host/vmm/qemu/qemu_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 
@@ -87,23 +86,20 @@ struct image {
     uint64_t bytes; /* of a file */
 };
 
-static void image_free(void *arg)
+static void image_close(void *job)
 {
-    struct image *i = arg;
+    struct image *i = job;
 
-    if (!i)
-        return;
     fd_close_later(i->given);
     fd_close_later(i->fd);
-    free(i);
 }
 
 /* In a thread: the image may be on a file system that does not answer. QEMU can open its
  * descriptors anew (jail.h, fd_links), so a file that it may only read comes from a read-only
  * mount, and a device is one that cannot be opened again. */
-static int image_prepare(void *arg, struct err *err)
+static int image_prepare(void *job, struct err *err)
 {
-    struct image *i = arg;
+    struct image *i = job;
     struct stat st;
     int flags = fcntl(i->given, F_GETFL);
 
@@ -128,26 +124,6 @@ static int image_prepare(void *arg, struct err *err)
     AUTO_FREE char *path = str_format("/proc/self/fd/%d", tree);
     i->fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     return i->fd < 0 ? err_sys(err, errno, "open the image for reading") : 0;
-}
-
-/* *ret: caller closes its fd. */
-static int image_open(struct ctx *ctx, int image_fd, bool read_only, struct image *ret,
-                      struct err *err)
-{
-    struct image *i = mem_new(struct image);
-    void *arg = i;
-
-    *i = (struct image){ .given = fcntl(image_fd, F_DUPFD_CLOEXEC, 3),
-                         .fd = -1,
-                         .read_only = read_only };
-    int r = offload_run(ctx, image_prepare, &arg, image_free, "qemu: open a disk's image", err);
-    i = arg;
-    if (r == 0) {
-        *ret = *i;
-        i->fd = -1;
-    }
-    image_free(i);
-    return r;
 }
 
 /* --- forwards --- */
@@ -218,16 +194,18 @@ static int make_disk(struct ctx *ctx, struct qemu *q, struct plug *p, const void
                      struct err *err)
 {
     const struct wanted *w = arg;
-    struct image image;
+    struct image image = { .given = fcntl(w->image_fd, F_DUPFD_CLOEXEC, 3),
+                           .fd = -1,
+                           .read_only = w->read_only };
 
-    if (image_open(ctx, w->image_fd, w->read_only, &image, err) < 0)
+    if (OFFLOAD(ctx, image_prepare, &image, 0, image_close, "qemu: open a disk's image", err) < 0)
         return -1;
     int r = qemu_check_runs(q, "attach", err);
     if (r == 0)
         r = need_controller(ctx, q, p->number / LUNS, err);
     if (r == 0)
         r = make_parts(ctx, q, p, &image, err);
-    fd_close_later(image.fd);
+    image_close(&image);
     return r;
 }
 

@@ -5,13 +5,10 @@
  * the directory to mount on is made through a detached, writable clone that nobody else sees. */
 #include "base/child.h"
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fd.h"
-#include "base/fiber.h"
 #include "base/log.h"
 #include "base/offload.h"
 #include "base/str.h"
-#include "host/vmm/qemu/cmdline.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
 #include <ctype.h>
@@ -34,23 +31,21 @@
 #define BUSY_NS (20 * NS_PER_MS)
 
 struct job {
-    int pidfd, tree, proc; /* owned; proc: our /proc, there is none in the jail */
+    const char *name;
+    int tree; /* the caller's; what the thread gets is a copy */
     bool read_only;
-    char name[NAME_MAX_BYTES + 1];
-    bool force;    /* detach what is busy */
-    bool was_busy; /* out: the guest still used it */
+    bool force;      /* detach what is busy */
+    bool was_busy;   /* out: the guest still used it */
+    int pidfd, proc; /* proc: our /proc, there is none in the jail */
 };
 
-static void job_free(void *arg)
+static void job_close(void *job)
 {
-    struct job *j = arg;
+    struct job *j = job;
 
-    if (!j)
-        return;
     fd_close(j->pidfd);
     fd_close_later(j->tree);
     fd_close(j->proc);
-    free(j);
 }
 
 /* --- in the thread --- */
@@ -200,41 +195,36 @@ static int check_name(const char *name, struct err *err)
     size_t n = strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz-_");
 
     if (n == 0 || n > NAME_MAX_BYTES || name[n])
-        return err_set(err, ERR_INVALID, "\"%s\" is no name for a share: 1 to %d of a-z 0-9 - _",
+        return err_set(err, ERR_INVALID, "\"%s\" is not a name for a share: 1 to %d of a-z 0-9 - _",
                        name, NAME_MAX_BYTES);
     return 0;
 }
 
-static int copy_fd(int fd)
-{
-    return fcntl(fd, F_DUPFD_CLOEXEC, 3);
-}
-
 /* The caller's end is not ours: a half-made share is worse than a moment's wait. */
-static int run(struct qemu *q, const struct job *what, int (*fn)(void *arg, struct err *err),
-               bool *ret_busy, struct err *err)
+static int run(struct qemu *q, struct job *what, int (*fn)(void *job, struct err *err),
+               struct err *err)
 {
-    struct job *j = mem_new(struct job);
     struct ctx limited = ctx_with_timeout(&q->root, JOB_NS);
-    struct qemu_op op = { .q = q };
-    void *arg = j;
+    struct job j = *what;
     int r;
 
-    *j = *what;
-    j->pidfd = copy_fd(child_pidfd(q->proc->child));
-    j->tree = what->tree >= 0 ? copy_fd(what->tree) : -1;
-    j->proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    j.was_busy = false;
+    j.pidfd = fcntl(child_pidfd(q->proc->child), F_DUPFD_CLOEXEC, 3);
+    j.proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
+    if (what->tree >= 0)
+        j.tree = fcntl(what->tree, F_DUPFD_CLOEXEC, 3);
+    if (j.pidfd < 0 || j.proc < 0 || (what->tree >= 0 && j.tree < 0)) {
+        r = err_sys(err, errno, "prepare");
+        job_close(&j);
+        return r;
+    }
+    AUTO(qemu_op_end) struct qemu_op op = { .q = q };
     cancel_init(&op.cancel, NULL);
     list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
-    if (j->pidfd < 0 || (what->tree >= 0 && j->tree < 0) || j->proc < 0)
-        r = err_sys(err, errno, "prepare");
-    else
-        r = offload_run(&limited, fn, &arg, job_free, "qemu: mount namespace", err);
-    qemu_op_end(&op);
-    j = arg;
-    if (j && ret_busy)
-        *ret_busy = j->was_busy;
-    job_free(j);
+    r = OFFLOAD(&limited, fn, &j, 1, job_close, "qemu: mount namespace", err);
+    what->was_busy = j.was_busy;
+    if (r == 0)
+        job_close(&j);
     return r;
 }
 
@@ -242,13 +232,12 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
                    struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    struct job j = { .tree = tree_fd, .read_only = read_only };
 
     if (check_name(name, err) < 0 || qemu_check_runs(q, "share", err) < 0 ||
         ctx_check(ctx, err) < 0)
         return -1;
-    snprintf(j.name, sizeof(j.name), "%s", name);
-    if (run(q, &j, add_in_jail, NULL, err) == 0)
+    if (run(q, &(struct job){ .name = name, .tree = tree_fd, .read_only = read_only }, add_in_jail,
+            err) == 0)
         return 0;
     if (qemu_is_gone(q)) /* its namespace went first */
         return err_set(err, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
@@ -257,21 +246,16 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
 
 static int remove_share(struct ctx *ctx, struct qemu *q, const char *name, struct err *err)
 {
-    struct job j = { .tree = -1 };
-    bool busy = false;
+    struct job j = { .name = name, .tree = -1 };
 
-    snprintf(j.name, sizeof(j.name), "%s", name);
     for (unsigned i = 0; !qemu_is_gone(q); i++) {
         j.force = i == BUSY_TRIES;
-        busy = false;
-        if (run(q, &j, remove_in_jail, &busy, err) == 0)
+        if (run(q, &j, remove_in_jail, err) == 0)
             break;
-        if (!busy || j.force)
-            return -1;
-        if (fiber_sleep(ctx, BUSY_NS, err) < 0)
+        if (!j.was_busy || j.force || fiber_sleep(ctx, BUSY_NS, err) < 0)
             return -1;
     }
-    if (busy)
+    if (j.was_busy)
         log_warn(ctx, "the guest still uses a share that was taken away; it keeps what it has open",
                  F_STR("share", name));
     return 0;
@@ -283,11 +267,8 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 
     if (check_name(name, err) < 0)
         return -1;
-    if (qemu_is_gone(q))
-        return 0;
-    if (ctx_check(ctx, err) < 0)
-        return -1;
-    if (remove_share(ctx, q, name, err) == 0 || qemu_is_gone(q))
+    if (qemu_is_gone(q) || (ctx_check(ctx, err) == 0 && remove_share(ctx, q, name, err) == 0) ||
+        qemu_is_gone(q))
         return 0;
     return err_wrap(err, "remove share %s", name);
 }

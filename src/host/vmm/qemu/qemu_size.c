@@ -1,17 +1,56 @@
-/* qemu_size.c - memory by virtio-mem and vCPUs by hot-plug, while the VM runs. */
+/* qemu_size.c - what a VM uses, and what it has: memory by virtio-mem and vCPUs by hot-plug, while
+ * it runs. */
+#include "base/child.h"
 #include "base/clock.h"
+#include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 
+#include <inttypes.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define GROWN_NS (30 * NS_PER_S) /* the guest adds it block by block */
 #define CPU_NS (30 * NS_PER_S)   /* it moves what runs there */
+
+/* --- use --- */
+
+/* Fields 14, 15 and 24 of /proc/PID/stat; the name in field 2 may hold anything. */
+int qemu_read_stat(const char *text, uint64_t *ret_ns, uint64_t *ret_pages)
+{
+    const char *p = strrchr(text, ')');
+    uint64_t user, system, hz = (uint64_t)sysconf(_SC_CLK_TCK);
+
+    if (!p || sscanf(p + 1,
+                     " %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %" SCNu64 " %" SCNu64
+                     " %*d %*d %*d %*d %*d %*d %*u %*u %" SCNu64,
+                     &user, &system, ret_pages) != 3)
+        return -1;
+    *ret_ns = (user + system) * (NS_PER_S / hz);
+    return 0;
+}
+
+int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    uint64_t pages;
+
+    (void)ctx;
+    if (!q->proc || child_done(q->proc->child, NULL))
+        return err_set(err, ERR_STATE, "the VM does not run");
+    AUTO_FREE char *stat = file_text(4096, "/proc/%d/stat", child_pid(q->proc->child));
+    if (!stat || qemu_read_stat(stat, &ret->cpu_ns, &pages) < 0)
+        return err_set(err, ERR_INTERNAL, "/proc/%d/stat cannot be read",
+                       child_pid(q->proc->child));
+    ret->rss_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    ret->memory_bytes = qemu_memory_bytes(q);
+    return 0;
+}
 
 /* --- memory --- */
 
@@ -50,11 +89,11 @@ static int request_memory(struct ctx *ctx, struct qemu *q, uint32_t mib, uint64_
 int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    struct qemu_op op;
     uint64_t bytes;
 
     if (qemu_check_runs(q, "set the memory", err) < 0)
         return -1;
+    AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     struct ctx limited = ctx_with_timeout(&inner, GROWN_NS);
     int r = request_memory(&limited, q, mib, &bytes, err);
@@ -64,7 +103,6 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
             r = err_wrap(
                 err, "memory of %u MiB: the guest has come to %llu MiB", mib,
                 (unsigned long long)(qemu_base_doc(q)->memory_mib + (q->grown_bytes >> 20)));
-    qemu_op_end(&op);
     return r;
 }
 
@@ -201,7 +239,6 @@ static int check_emulated(struct qemu *q, uint32_t cpus, bool *ret_keep, struct 
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err)
 {
     struct qemu *q = qemu_of(v);
-    struct qemu_op op;
 
     if (qemu_check_runs(q, "set the vCPUs", err) < 0)
         return -1;
@@ -213,9 +250,9 @@ int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err
         return err_wrap(err, "set the vCPUs to %u", cpus);
     if (keep)
         return 0;
+    AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     int r = change_cpus(&inner, q, cpus, err);
-    qemu_op_end(&op);
     return r < 0 ? err_wrap(err, "set the vCPUs to %u", cpus) : 0;
 }
 

@@ -472,7 +472,9 @@ TEST_FIBER(a_template_of_another_processor_is_not_used_and_said)
 
     open_fixture(ctx, &f);
 
-    struct vmm *v = qemu_vmm_new_for_test(ctx->loop, &f.fixture.env);
+    struct vmm *v = qemu_vmm_new(ctx->loop);
+
+    qemu_of(v)->test_env = &f.fixture.env;
 
     ASSERT(build(&f, key));
     /* As after a move of the disk, or of the VM that the host is, to another machine. */

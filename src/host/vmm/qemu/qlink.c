@@ -2,21 +2,31 @@
 #include "base/bucket.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/offload.h"
 #include "base/stream.h"
-#include "host/vmm/qemu/qlink_net.h"
+#include "host/jail/jail.h"
 #include "proto/link.h"
 
+#include <arpa/inet.h>
 #include <errno.h>
+#include <linux/if_tun.h>
+#include <net/if.h>
+#include <net/if_arp.h>
+#include <netinet/tcp.h>
 #include <poll.h>
+#include <sched.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
-#include <unistd.h>
+
+#define TAP_NAME "link0"
+#define BACKLOG 128
 
 struct vmm_listener {
     struct list node;
@@ -130,19 +140,16 @@ static struct vmm_listener *find(struct qlink *l, uint32_t port)
 
 static void admit(struct qlink *l, struct stream *s, const struct link_preface *p)
 {
-    struct vmm_listener *v;
+    struct vmm_listener *v = find(l, p->port);
+    const char *why = l->closed
+                          ? l->why /* since its last byte: too late to be ended with the others */
+                      : !link_token_equal(p->token, l->token) ? "wrong token"
+                      : !v                                    ? "port is not open"
+                      : v->stream                             ? "port is taken"
+                                                              : NULL;
 
-    if (l->closed) { /* between its last byte and now: too late to be ended with the others */
-        refuse(l, s, l->why, p->port);
-        return;
-    }
-    if (!link_token_equal(p->token, l->token)) {
-        refuse(l, s, "wrong token", p->port);
-        return;
-    }
-    v = find(l, p->port);
-    if (!v || v->stream) {
-        refuse(l, s, v ? "port is taken" : "port is not open", p->port);
+    if (why) {
+        refuse(l, s, why, p->port);
         return;
     }
     v->stream = s;
@@ -177,19 +184,17 @@ static void hear_preface(void *arg)
 /* 0: wait for the next; -1: the listener is of no use any more. */
 static int accept_one(struct qlink *l, struct err *err)
 {
-    bool room = fiber_admit(l->ctx.loop, err) == 0;
-    int fd = room ? accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK) : -1;
+    int fd = -1;
 
-    if (!room)
-        errno = ENOMEM;
+    errno = ENOMEM;
+    if (fiber_admit(l->ctx.loop, err) == 0)
+        fd = accept4(l->listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
     if (fd >= 0) {
         struct dialled *d = mem_new(struct dialled);
         *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };
         l->unsaid++;
         group_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
-
         uint64_t pause = bucket_take(&l->dials, 1, loop_now(l->ctx.loop));
-
         return pause > 0 ? fiber_sleep(&l->ctx, pause, err) : 0;
     }
     switch (errno) {
@@ -296,25 +301,143 @@ int qlink_accept(struct ctx *ctx, struct vmm_listener *v, struct stream **ret, s
     return r;
 }
 
+/* --- the network namespace --- */
+
+/* In the new namespace; best effort, since the link works without them. */
+static const struct {
+    const char *path, *value;
+} settings[] = {
+    /* A VM stopped for long must find its connections again. */
+    { "/proc/sys/net/ipv4/tcp_retries2", "255" },
+    /* Inherited from the host; nothing is to be forwarded here. */
+    { "/proc/sys/net/ipv4/ip_forward", "0" },
+    /* No address but the one that is set. */
+    { "/proc/sys/net/ipv6/conf/all/disable_ipv6", "1" },
+    { "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1" },
+};
+
+static void parse_mac(const char *text, void *out)
+{
+    unsigned b[6] = { 0 };
+
+    sscanf(text, "%x:%x:%x:%x:%x:%x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]);
+    for (int i = 0; i < 6; i++)
+        ((uint8_t *)out)[i] = (uint8_t)b[i];
+}
+
+static void set_address(struct sockaddr *sa, const char *text, uint16_t port)
+{
+    struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(port) };
+
+    inet_pton(AF_INET, text, &in.sin_addr); /* a constant of ours */
+    memcpy(sa, &in, sizeof(in));
+}
+
+static int make_tap(int *ret, struct err *err)
+{
+    struct ifreq ifr = { .ifr_name = TAP_NAME, .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+    AUTO_FD int tap = -1;
+
+    if (jail_tun(&tap, err) < 0)
+        return -1;
+    if (ioctl(tap, TUNSETIFF, &ifr) < 0)
+        return err_sys(err, errno, "make the link's tap");
+    /* It ends with its namespace, for which nobody waits. Else QEMU's last breath is to take it
+     * down: 20 ms of the 30 that a killed one needs to be gone. */
+    if (ioctl(tap, TUNSETPERSIST, 1) < 0)
+        return err_sys(err, errno, "let the link's tap stay without QEMU");
+    *ret = TAKE_FD(tap);
+    return 0;
+}
+
+static int configure_tap(struct err *err)
+{
+    AUTO_FD int fd = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct ifreq mac = { .ifr_name = TAP_NAME, .ifr_hwaddr.sa_family = ARPHRD_ETHER },
+                 addr = { .ifr_name = TAP_NAME }, mask = { .ifr_name = TAP_NAME },
+                 up = { .ifr_name = TAP_NAME, .ifr_flags = IFF_UP };
+    struct arpreq guest = { .arp_flags = ATF_PERM | ATF_COM, .arp_dev = TAP_NAME };
+
+    if (fd < 0)
+        return err_sys(err, errno, "socket");
+    parse_mac(LINK_HOST_MAC, mac.ifr_hwaddr.sa_data);
+    set_address(&addr.ifr_addr, LINK_HOST_ADDR, 0);
+    set_address(&mask.ifr_netmask, "255.255.255.252", 0);
+    set_address(&guest.arp_pa, LINK_GUEST_ADDR, 0);
+    guest.arp_ha.sa_family = ARPHRD_ETHER;
+    parse_mac(LINK_GUEST_MAC, guest.arp_ha.sa_data);
+    if (ioctl(fd, SIOCSIFHWADDR, &mac) < 0 || ioctl(fd, SIOCSIFADDR, &addr) < 0 ||
+        ioctl(fd, SIOCSIFNETMASK, &mask) < 0 || ioctl(fd, SIOCSIFFLAGS, &up) < 0)
+        return err_sys(err, errno, "set the address of the link's tap");
+    /* Known beforehand: the first packet need not ask, and the guest cannot answer wrongly. */
+    if (ioctl(fd, SIOCSARP, &guest) < 0)
+        return err_sys(err, errno, "set the guest's hardware address on the link");
+    return 0;
+}
+
+static int make_listener(int *ret, struct err *err)
+{
+    AUTO_FD int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    struct sockaddr sa;
+    int on = 1;
+
+    if (fd < 0)
+        return err_sys(err, errno, "socket");
+    set_address(&sa, LINK_HOST_ADDR, LINK_TCP_PORT);
+    /* Accepted connections inherit it. */
+    if (setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof(on)) < 0)
+        return err_sys(err, errno, "TCP_NODELAY");
+    if (bind(fd, &sa, sizeof(struct sockaddr_in)) < 0 || listen(fd, BACKLOG) < 0)
+        return err_sys(err, errno, "listen on the link");
+    *ret = TAKE_FD(fd);
+    return 0;
+}
+
+struct net {
+    int tap, listener; /* the listener does not block */
+};
+
+/* The thread ends with this job, and with it its hold on the namespace. */
+static int make_net(void *job, struct err *err)
+{
+    struct net *net = job;
+
+    if (unshare(CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "make a network namespace for the link");
+    for (size_t i = 0; i < ARRAY_LEN(settings); i++)
+        (void)file_put(settings[i].path, settings[i].value);
+    if (make_tap(&net->tap, err) < 0 || configure_tap(err) < 0)
+        return -1;
+    return make_listener(&net->listener, err);
+}
+
+static void net_close(void *job)
+{
+    struct net *net = job;
+
+    fd_close(net->tap);
+    fd_close(net->listener);
+}
+
 /* --- life --- */
 
 int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret, struct err *err)
 {
-    struct qlink_net net;
+    struct net net = { -1, -1 };
 
-    if (qlink_net_make(ctx, &net, err) < 0)
+    if (OFFLOAD(ctx, make_net, &net, 0, net_close, "make the link", err) < 0)
         return -1;
     struct qlink *l = mem_new(struct qlink);
+    *l = (struct qlink){ .ctx = ctx_with_cancel(opts->life, &l->cancel),
+                         .preface_ns = opts->preface_ns ? opts->preface_ns : QLINK_PREFACE_NS,
+                         .on_dial = opts->on_dial,
+                         .arg = opts->arg,
+                         .tap = net.tap,
+                         .listener = net.listener,
+                         .rate.burst = 5,
+                         .dials = { .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S } };
     cancel_init(&l->cancel, NULL);
-    l->ctx = ctx_with_cancel(opts->life, &l->cancel);
     memcpy(l->token, opts->token, sizeof(l->token));
-    l->preface_ns = opts->preface_ns ? opts->preface_ns : QLINK_PREFACE_NS;
-    l->on_dial = opts->on_dial;
-    l->arg = opts->arg;
-    l->tap = net.tap;
-    l->listener = net.listener;
-    l->rate.burst = 5;
-    l->dials = (struct bucket){ .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S };
     group_init(&l->fibers);
     waitq_init(&l->room);
     list_init(&l->listeners);
@@ -331,11 +454,6 @@ int qlink_tap(const struct qlink *l)
 void qlink_drop_tap(struct qlink *l)
 {
     fd_close(TAKE_FD(l->tap));
-}
-
-int qlink_socket(const struct qlink *l)
-{
-    return l->listener;
 }
 
 void qlink_close(struct qlink *l, const char *why)

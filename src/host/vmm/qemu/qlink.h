@@ -40,8 +40,6 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
 /* For QEMU; borrows, -1 once dropped. */
 int qlink_tap(const struct qlink *l);
 void qlink_drop_tap(struct qlink *l);
-/* Borrows; for tests that look into the namespace. */
-int qlink_socket(const struct qlink *l);
 
 /* As in vmm.h. */
 int qlink_listen(struct qlink *l, uint32_t port, struct vmm_listener **ret, struct err *err);

@@ -12,7 +12,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/sockios.h>
+#include <linux/if_tun.h>
 #include <net/if.h>
 #include <poll.h>
 #include <sched.h>
@@ -95,7 +95,7 @@ static struct visit *visit_often(struct ctx *ctx, struct qlink *l, unsigned more
 
     v->more = more;
     v->fd = -1;
-    v->netns = ioctl(qlink_socket(l), SIOCGSKNS, NULL);
+    v->netns = ioctl(qlink_tap(l), TUNGETDEVNETNS, NULL);
     ASSERT(v->netns >= 0);
     ASSERT_OK(offload_run(ctx, visit_in_thread, &arg, visit_free, "dial", &err), err);
     return v;
