@@ -257,7 +257,7 @@ static bool for_agent(const void *arg, const char *key)
     return false;
 }
 
-static void fit_spec(struct spec *spec, const struct document_opts *o)
+void document_fit(struct spec *spec, const struct document_opts *o)
 {
     json_t *root = spec_json(spec), *linux_part = js_get(root, "linux");
 
@@ -272,26 +272,4 @@ static void fit_spec(struct spec *spec, const struct document_opts *o)
     fit_namespaces(linux_part, o);
     if (spec_annotation(spec, SPEC_SANDBOX_KEY))
         json_object_set_new(js_get(root, "annotations"), SPEC_SANDBOX_KEY, json_string(o->pod_id));
-}
-
-int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err)
-{
-    struct jsw w;
-
-    (void)err; /* a checked spec leaves nothing to refuse; the signature may */
-    fit_spec(spec, o);
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    jsw_obj(&w, "SchemaVersion");
-    jsw_u64(&w, "Major", 2);
-    jsw_u64(&w, "Minor", 1);
-    jsw_end_obj(&w);
-    jsw_str(&w, "OciBundlePath", o->bundle_path);
-    jsw_value(&w, "OciSpecification", spec_json(spec));
-    jsw_str(&w, "ScratchDirPath", o->scratch_path);
-    if (o->privileged)
-        jsw_bool(&w, "Privileged", true);
-    jsw_end_obj(&w);
-    *ret = jsw_take(&w, NULL);
-    return 0;
 }

@@ -7,7 +7,7 @@
 struct err;
 
 struct document_opts {
-    const char *bundle_path, *root_path, *scratch_path; /* in the guest; scratch "" if none */
+    const char *root_path; /* in the guest */
     enum spec_kind kind;
     const char *pod_id;
     /* Of the pod's first process in the guest: whose namespaces a workload shares. 0: none runs. */
@@ -26,13 +26,13 @@ struct document_opts {
     const struct strv *devices;
 };
 
-/* Rewrites spec in place and gives the whole document as text. Caller frees.
+/* Rewrites spec in place for the guest.
  * Hooks, the host's cgroup and its limits on devices, block I/O, huge pages and network are left
  * out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others become
  * new ones. A container never gets the VM's own network, which holds the link to us, and sees its
  * own cgroup only, with its limits. Of its annotations the guest sees those that the agent reads:
  * crun has some of its own (run.oci.*) which would replace the seccomp filter. */
-int document_build(struct spec *spec, const struct document_opts *o, char **ret, struct err *err);
+void document_fit(struct spec *spec, const struct document_opts *o);
 
 /* One entry of mounts. Strings are borrowed. */
 struct document_mount {

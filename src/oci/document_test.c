@@ -20,19 +20,14 @@ static const char spec_text[] =
 static json_t *build(const char *text, const struct document_opts *o)
 {
     AUTO(spec_free) struct spec *s = NULL;
-    AUTO_FREE char *out = NULL;
-    json_t *root = NULL;
     struct err err = ERR_INIT;
 
     ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
-    ASSERT_OK(document_build(s, o, &out, &err), err);
-    ASSERT_OK(js_parse(out, strlen(out), 1 << 20, &root, &err), err);
-    return root;
+    document_fit(s, o);
+    return json_incref(spec_json(s));
 }
 
-static const struct document_opts standalone = { .bundle_path = "/run/gcs/pods/a/a",
-                                                 .root_path = "/run/gcs/pods/a/a/rootfs",
-                                                 .scratch_path = "/run/s",
+static const struct document_opts standalone = { .root_path = "/run/gcs/pods/a/a/rootfs",
                                                  .kind = SPEC_STANDALONE,
                                                  .pod_id = "a" };
 
@@ -48,7 +43,7 @@ static const json_t *dig(const json_t *at, const char *path)
 
 static const char *ns_path(const json_t *doc, const char *type)
 {
-    const json_t *list = dig(doc, "OciSpecification.linux.namespaces"), *item;
+    const json_t *list = dig(doc, "linux.namespaces"), *item;
     const char *found = NULL;
     size_t i;
 
@@ -67,22 +62,17 @@ TEST(what_belongs_to_the_host_is_left_out)
 {
     AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
 
-    ASSERT_EQ(json_integer_value(dig(doc, "SchemaVersion.Major")), 2);
-    ASSERT_EQ(json_integer_value(dig(doc, "SchemaVersion.Minor")), 1);
-    ASSERT_STR(json_string_value(dig(doc, "OciBundlePath")), "/run/gcs/pods/a/a");
-    ASSERT_STR(json_string_value(dig(doc, "ScratchDirPath")), "/run/s");
-    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.root.path")),
-               "/run/gcs/pods/a/a/rootfs");
-    ASSERT(dig(doc, "OciSpecification.hooks") == NULL);
-    ASSERT(dig(doc, "OciSpecification.windows") == NULL);
-    ASSERT(dig(doc, "OciSpecification.linux.cgroupsPath") == NULL);
-    ASSERT(dig(doc, "OciSpecification.linux.resources.devices") == NULL);
-    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.pids.limit")), 5);
-    ASSERT(dig(doc, "OciSpecification.linux.resources.blockIO") == NULL);
-    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.memory.limit")), 1000);
-    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.period")), 100000);
-    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.quota")), -1);
-    ASSERT_EQ(json_integer_value(dig(doc, "OciSpecification.linux.resources.cpu.shares")), 2);
+    ASSERT_STR(json_string_value(dig(doc, "root.path")), "/run/gcs/pods/a/a/rootfs");
+    ASSERT(dig(doc, "hooks") == NULL);
+    ASSERT(dig(doc, "windows") == NULL);
+    ASSERT(dig(doc, "linux.cgroupsPath") == NULL);
+    ASSERT(dig(doc, "linux.resources.devices") == NULL);
+    ASSERT_EQ(json_integer_value(dig(doc, "linux.resources.pids.limit")), 5);
+    ASSERT(dig(doc, "linux.resources.blockIO") == NULL);
+    ASSERT_EQ(json_integer_value(dig(doc, "linux.resources.memory.limit")), 1000);
+    ASSERT_EQ(json_integer_value(dig(doc, "linux.resources.cpu.period")), 100000);
+    ASSERT_EQ(json_integer_value(dig(doc, "linux.resources.cpu.quota")), -1);
+    ASSERT_EQ(json_integer_value(dig(doc, "linux.resources.cpu.shares")), 2);
 }
 
 TEST(what_is_not_known_passes_through)
@@ -91,12 +81,12 @@ TEST(what_is_not_known_passes_through)
     uint64_t kept = 0;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(js_u64(dig(doc, "OciSpecification.unknown"), "kept", &kept, &err), err);
+    ASSERT_OK(js_u64(dig(doc, "unknown"), "kept", &kept, &err), err);
     ASSERT(kept == UINT64_MAX);
-    ASSERT(json_is_true(dig(doc, "OciSpecification.process.noNewPrivileges")));
-    ASSERT(json_is_true(dig(doc, "OciSpecification.root.readonly")));
-    ASSERT(dig(doc, "OciSpecification.linux.seccomp") != NULL);
-    ASSERT(dig(doc, "OciSpecification.annotations.other") == NULL);
+    ASSERT(json_is_true(dig(doc, "process.noNewPrivileges")));
+    ASSERT(json_is_true(dig(doc, "root.readonly")));
+    ASSERT(dig(doc, "linux.seccomp") != NULL);
+    ASSERT(dig(doc, "annotations.other") == NULL);
 }
 
 TEST(namespaces_of_the_host_become_new_ones)
@@ -138,7 +128,7 @@ TEST(a_workload_shares_its_pods_namespaces)
     ASSERT_STR(ns_path(doc, "network"), "/proc/99/ns/net");
     ASSERT_STR(ns_path(doc, "mount"), "new");
 
-    const json_t *annotations = dig(doc, "OciSpecification.annotations");
+    const json_t *annotations = dig(doc, "annotations");
 
     ASSERT_STR(json_string_value(json_object_get(annotations, "io.kubernetes.cri.sandbox-id")),
                "pod");
@@ -160,8 +150,7 @@ TEST(privileged_goes_without_seccomp_and_is_a_field_of_ours)
     o.privileged = true;
     AUTO(json_decref) json_t *doc = build(spec_text, &o);
 
-    ASSERT(dig(doc, "OciSpecification.linux.seccomp") == NULL);
-    ASSERT(json_is_true(dig(doc, "Privileged")));
+    ASSERT(dig(doc, "linux.seccomp") == NULL);
 }
 
 TEST(no_annotation_makes_a_container_privileged)
@@ -172,9 +161,8 @@ TEST(no_annotation_makes_a_container_privileged)
                         "\"io.microsoft.virtualmachine.lcow.privileged\":\"true\"}}",
                         &standalone);
 
-    ASSERT(dig(doc, "OciSpecification.linux.seccomp") != NULL);
-    ASSERT(dig(doc, "Privileged") == NULL);
-    ASSERT_EQ(json_object_size(dig(doc, "OciSpecification.annotations")), 0);
+    ASSERT(dig(doc, "linux.seccomp") != NULL);
+    ASSERT_EQ(json_object_size(dig(doc, "annotations")), 0);
 }
 
 TEST(the_guest_sees_the_annotations_that_the_agent_reads_and_no_others)
@@ -185,7 +173,7 @@ TEST(the_guest_sees_the_annotations_that_the_agent_reads_and_no_others)
                         "\"run.oci.hooks.stdout\":\"/etc/x\",\"io.lcow.resolv-conf\":\"r\","
                         "\"io.microsoft.lcow.shm.size-kb\":\"64\"}}",
                         &standalone);
-    const json_t *left = dig(doc, "OciSpecification.annotations");
+    const json_t *left = dig(doc, "annotations");
 
     ASSERT_EQ(json_object_size(left), 2);
     ASSERT_STR(json_string_value(json_object_get(left, "io.lcow.resolv-conf")), "r");
@@ -292,11 +280,10 @@ TEST(pci_devices_are_told_as_the_original_tells_them)
     o.devices = &places;
     o.network_namespace = "n";
     AUTO(json_decref) json_t *doc = build(spec_text, &o);
-    const json_t *list = dig(doc, "OciSpecification.windows.devices");
+    const json_t *list = dig(doc, "windows.devices");
     ASSERT_EQ(json_array_size(list), 1);
     ASSERT_STR(json_string_value(dig(json_array_get(list, 0), "id")), "0000:00:10.0/00.0");
     ASSERT_STR(json_string_value(dig(json_array_get(list, 0), "idType")), "vpci-instance-id");
-    ASSERT_STR(json_string_value(dig(doc, "OciSpecification.windows.network.networkNamespace")),
-               "n");
-    ASSERT(dig(doc, "OciSpecification.windows.layerFolders") == NULL);
+    ASSERT_STR(json_string_value(dig(doc, "windows.network.networkNamespace")), "n");
+    ASSERT(dig(doc, "windows.layerFolders") == NULL);
 }

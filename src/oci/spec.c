@@ -140,19 +140,24 @@ static int check(json_t *root, struct err *err)
     return 0;
 }
 
+int spec_from_json(json_t *root, struct spec **ret, struct err *err)
+{
+    if (!json_is_object(root))
+        return err_set(err, ERR_INVALID, "OCI spec: not an object");
+    if (check(root, err) < 0)
+        return -1;
+    *ret = mem_new(struct spec);
+    (*ret)->root = json_incref(root);
+    return 0;
+}
+
 int spec_parse(const char *text, size_t len, struct spec **ret, struct err *err)
 {
     AUTO(json_decref) json_t *root = NULL;
 
     if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
         return err_wrap(err, "OCI spec");
-    if (!json_is_object(root))
-        return err_set(err, ERR_INVALID, "OCI spec: not an object");
-    if (check(root, err) < 0)
-        return -1;
-    *ret = mem_new(struct spec);
-    (*ret)->root = TAKE_PTR(root);
-    return 0;
+    return spec_from_json(root, ret, err);
 }
 
 void spec_free(struct spec *s)
@@ -365,6 +370,13 @@ int spec_limits(const struct spec *s, struct spec_limits *ret, struct err *err)
     return 0;
 }
 
+int spec_process_check(const json_t *process, struct err *err)
+{
+    if (!json_is_object(process))
+        return err_set(err, ERR_INVALID, "process of the exec: not an object");
+    return check_process(process, "process", err);
+}
+
 int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err)
 {
     AUTO(json_decref) json_t *process = NULL;
@@ -373,9 +385,7 @@ int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret
         return err_set(err, ERR_INVALID, "exec without a process: its spec is missing");
     if (js_parse(text, len, SPEC_MAX_BYTES, &process, err) < 0)
         return err_wrap(err, "process of the exec");
-    if (!json_is_object(process))
-        return err_set(err, ERR_INVALID, "process of the exec: not an object");
-    if (check_process(process, "process", err) < 0)
+    if (spec_process_check(process, err) < 0)
         return -1;
     json_object_set_new(process, "terminal", json_boolean(terminal));
     *ret = TAKE_PTR(process);

@@ -26,6 +26,8 @@ enum spec_kind {
 /* Caller frees. ERR_INVALID names what is missing or wrong ("linux is missing", "process.args is
  * empty", "10001 mounts, at most 4096"). linux.resources is made {} if absent. */
 int spec_parse(const char *text, size_t len, struct spec **ret, struct err *err);
+/* The same of a tree, which the spec shares with the caller: changes go into that tree. */
+int spec_from_json(json_t *root, struct spec **ret, struct err *err);
 void spec_free(struct spec *s);
 AUTO_DEFINE(struct spec *, spec_free);
 struct spec *spec_copy(const struct spec *s);
@@ -68,4 +70,5 @@ int spec_limits_update(const json_t *resources, struct spec_limits *l, struct er
 
 /* An OCI process as in Exec: checked (args not empty, cwd absolute). Caller frees with
  * json_decref(). `terminal` overrides. */
+int spec_process_check(const json_t *process, struct err *err);
 int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err);

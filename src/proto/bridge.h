@@ -132,7 +132,7 @@ struct bridge_schema_version {
 struct bridge_create {
     struct bridge_schema_version schema; /* 2.1 at least: the decoder refuses less */
     const char *bundle_path;
-    const json_t *spec; /* OciSpecification, an object; the decoder refuses its absence */
+    json_t *spec; /* OciSpecification, an object; the decoder refuses its absence */
     const char *scratch_path;
     bool privileged; /* of ours */
 };
@@ -152,8 +152,8 @@ struct bridge_exec {
     bool want_in, want_out, want_err;
     int32_t rows, cols; /* ConsoleSize; 0, 0: not said. The real guest ignores it */
     bool use_existing_login, use_legacy_console;
-    bool in_vm;                /* CreateInUtilityVM; so is container_id == BRIDGE_NULL_ID */
-    const json_t *oci_process; /* NULL: start the container's init */
+    bool in_vm;          /* CreateInUtilityVM; so is container_id == BRIDGE_NULL_ID */
+    json_t *oci_process; /* NULL: start the container's init */
     struct bridge_stdio_ports ports;
 };
 
@@ -304,7 +304,7 @@ struct bridge_vpci {
 };
 
 struct bridge_constraints {
-    const json_t *linux_resources; /* OCI LinuxResources; NULL when decoded: none sent */
+    json_t *linux_resources; /* OCI LinuxResources; NULL when decoded: none sent */
 };
 
 struct bridge_policy {
@@ -445,10 +445,11 @@ struct bridge_process {
 struct bridge_properties {
     struct bridge_process *processes;
     size_t n_processes;
-    const json_t *metrics; /* LCOWMetrics; NULL: none */
-    bool out_of_memory;    /* OutOfMemory; left out if false */
-    uint64_t scratch;      /* lcow's own, with Statistics: bytes in use; 0: not known, left out */
-    uint64_t clock;        /* lcow's own, with Clock: ns; 0: not told, left out */
+    json_t *metrics;          /* LCOWMetrics, decoded; NULL: none */
+    const char *metrics_text; /* the same as JSON text, to be encoded as it is; NULL: none */
+    bool out_of_memory;       /* OutOfMemory; left out if false */
+    uint64_t scratch; /* lcow's own, with Statistics: bytes in use; 0: not known, left out */
+    uint64_t clock;   /* lcow's own, with Clock: ns; 0: not told, left out */
     struct bridge_mem *mem;
 };
 /* As much of the process list as fits into a response of BRIDGE_MAX_RESPONSE. Caller frees. */
@@ -473,16 +474,7 @@ struct bridge_notification {
     const char *type;        /* BRIDGE_NOTE_… */
     const char *operation;   /* encoded as "None" if NULL */
     uint32_t result;
-    const char *result_info; /* JSON text */
-    struct bridge_mem *mem;
 };
 /* ERR_EXHAUSTED beyond BRIDGE_MAX_RESPONSE: nothing in it can be cut. */
 int bridge_notification_encode(const struct bridge_notification *n, struct sbuf *out,
                                struct err *err);
-int bridge_notification_decode(const void *payload, size_t len, struct bridge_notification *ret,
-                               struct err *err);
-void bridge_notification_release(struct bridge_notification *n);
-static inline void bridge_notification_release_auto(struct bridge_notification *n)
-{
-    bridge_notification_release(n);
-}

@@ -256,6 +256,7 @@ static int decode_field(struct bridge_mem *m, const json_t *obj, const struct br
         return decode_text(m, obj, f, p, err);
     case BF_MODIFY:
         return decode_modify(m, obj, f, p, err);
+    case BF_RAW:
     case BF_EMPTY:
     case BF_ZERO:
         return 0;

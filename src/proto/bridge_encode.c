@@ -17,6 +17,7 @@ static bool is_zero(const struct bridge_field *f, const void *base)
 
     switch ((enum bridge_field_kind)f->kind) {
     case BF_STR:
+    case BF_RAW:
         return !*(const char *const *)p || !**(const char *const *)p;
     case BF_BOOL:
         return !*(const bool *)p;
@@ -200,6 +201,9 @@ static void encode_field(struct jsw *w, const struct bridge_field *f, const void
     case BF_STR:
         text = *(const char *const *)p;
         jsw_str(w, f->key, text ? text : "");
+        return;
+    case BF_RAW:
+        jsw_raw(w, f->key, *(const char *const *)p);
         return;
     case BF_JSON:
         encode_json(w, f->key, *(const json_t *const *)p);

@@ -25,28 +25,6 @@ int bridge_notification_encode(const struct bridge_notification *notification, s
     return 0;
 }
 
-int bridge_notification_decode(const void *payload, size_t len, struct bridge_notification *ret,
-                               struct err *err)
-{
-    AUTO(bridge_mem_free) struct bridge_mem *mem = bridge_mem_new();
-    struct bridge_notification n = { 0 };
-    const json_t *root;
-
-    bridge_fields_default(&bridge_notification_schema, &n);
-    if (bridge_text_parse(mem, payload, len, &root, err) < 0 ||
-        bridge_fields_decode(mem, root, &bridge_notification_schema, &n, err) < 0)
-        return err_wrap(err, "container notification");
-    *ret = n;
-    ret->mem = TAKE_PTR(mem);
-    return 0;
-}
-
-void bridge_notification_release(struct bridge_notification *n)
-{
-    bridge_mem_free(n->mem);
-    *n = (struct bridge_notification){ 0 };
-}
-
 /* What of a response is not the text, generously: base, ActivityId, key. */
 #define PROPERTIES_OVERHEAD (BRIDGE_HEADER_BYTES + 128u)
 /* The longest a process adds to the escaped text: {\"ProcessId\":4294967295}, */

@@ -14,7 +14,8 @@ enum bridge_field_kind {
     BF_U64,
     BF_I32,
     BF_HR,     /* uint32_t, a signed number on the wire */
-    BF_JSON,   /* const json_t *, an object */
+    BF_JSON,   /* json_t *, an object */
+    BF_RAW,    /* const char *: trusted JSON text, embedded as it is; nothing read */
     BF_STRS,   /* const char *const *, ends with NULL */
     BF_MAP,    /* the same, each "key=value"; an object of strings on the wire, keys sorted */
     BF_PAIR,   /* int32_t[2]; [a,b] on the wire */

@@ -53,8 +53,7 @@ SCHEMA(bridge_response_base, RESP, F(BF_HR, "Result", RESP, result, BF_ALWAYS),
 SCHEMA(bridge_notification_schema, NOTE, F(BF_STR, "ContainerId", NOTE, container_id, BF_ALWAYS),
        F(BF_STR, "ActivityId", NOTE, activity_id, BF_ALWAYS),
        F(BF_STR, "Type", NOTE, type, BF_ALWAYS), F(BF_STR, "Operation", NOTE, operation, BF_ALWAYS),
-       F(BF_HR, "Result", NOTE, result, BF_ALWAYS),
-       F(BF_STR, "ResultInfo", NOTE, result_info, BF_OMIT));
+       F(BF_HR, "Result", NOTE, result, BF_ALWAYS));
 
 /* --- request bodies -------------------------------------------------------------------------- */
 
@@ -288,6 +287,7 @@ SCHEMA_STATIC(process, PROCESS, F(BF_U32, "ProcessId", PROCESS, pid, BF_ALWAYS))
 SCHEMA(bridge_properties_schema, PROPS,
        F_ARRAY("ProcessList", PROPS, processes, n_processes, process),
        F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT),
+       F(BF_RAW, "LCOWMetrics", PROPS, metrics_text, BF_OMIT),
        F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT),
        F(BF_U64, "ScratchBytes", PROPS, scratch, BF_OMIT),
        F(BF_U64, "MonotonicNs", PROPS, clock, BF_OMIT));

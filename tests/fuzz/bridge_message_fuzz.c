@@ -25,7 +25,6 @@ static const uint32_t types[] = {
     BRIDGE_LIFECYCLE_NOTIFICATION,
     BRIDGE_MODIFY_SERVICE_SETTINGS,
 };
-#define SELECT_NOTIFICATION 0x40
 #define SELECT_PROPERTIES 0x41
 #define SELECT_RESPONSE 0x80 /* else a request */
 
@@ -94,20 +93,6 @@ static void response(uint32_t type, const char *text, size_t len)
     must_be_equal(&x, &y);
 }
 
-static void notification(const char *text, size_t len)
-{
-    AUTO(bridge_notification_release) struct bridge_notification a = { 0 }, b = { 0 };
-    AUTO(sbuf_release) struct sbuf x = { 0 }, y = { 0 };
-    struct err err = ERR_INIT;
-
-    if (bridge_notification_decode(text, len, &a, &err) < 0 ||
-        bridge_notification_encode(&a, &x, &err) < 0)
-        return;
-    must(bridge_notification_decode(payload(&x), payload_len(&x), &b, &err) == 0);
-    must(bridge_notification_encode(&b, &y, &err) == 0);
-    must_be_equal(&x, &y);
-}
-
 static void properties(const char *text, size_t len)
 {
     AUTO(bridge_properties_release) struct bridge_properties a = { 0 }, b = { 0 };
@@ -129,9 +114,7 @@ static void fuzz(void *arg)
     uint8_t select = in->data[0];
     uint32_t type = types[select % ARRAY_LEN(types)];
 
-    if (select == SELECT_NOTIFICATION)
-        notification(text, in->size - 1);
-    else if (select == SELECT_PROPERTIES)
+    if (select == SELECT_PROPERTIES)
         properties(text, in->size - 1);
     else if (select & SELECT_RESPONSE)
         response(type, text, in->size - 1);

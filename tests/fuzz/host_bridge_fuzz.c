@@ -3,6 +3,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/stream.h"
 #include "fixture/fake_vmm.h"
@@ -46,9 +47,10 @@ static int do_stacks(struct ctx *ctx, struct guest *g, struct err *err)
 
 static int do_properties(struct ctx *ctx, struct guest *g, struct err *err)
 {
-    AUTO_FREE char *text = NULL;
+    AUTO(json_decref) json_t *metrics = NULL;
+    uint64_t scratch;
 
-    return g->ops->get_properties(ctx, g, "c", "{\"PropertyTypes\":[\"ProcessList\"]}", &text, err);
+    return g->ops->read_stats(ctx, g, "c", &metrics, &scratch, err);
 }
 
 static int do_wait(struct ctx *ctx, struct guest *g, struct err *err)

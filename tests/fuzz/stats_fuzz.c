@@ -3,7 +3,7 @@
 #include "api/cgroups_v1.pb-c.h"
 #include "api/cgroups_v2.pb-c.h"
 #include "base/err.h"
-#include "base/str.h"
+#include "base/json.h"
 #include "fuzz/on_fiber.h"
 #include "host/service/stats.h"
 #include "proto/pb.h"
@@ -16,7 +16,7 @@ static void fuzz(void *arg)
     const struct fuzz_input *in = arg;
     const uint8_t *data = in->data;
     size_t size = in->size;
-    AUTO_FREE char *json = NULL;
+    AUTO(json_decref) json_t *metrics = NULL;
     AUTO(pb_free) Any *any = NULL;
     AUTO(pb_free) Cgroups1__Metrics *v1 = NULL;
     AUTO(pb_free) Cgroups2__Metrics *v2 = NULL;
@@ -24,8 +24,9 @@ static void fuzz(void *arg)
 
     if (size == 0)
         return;
-    json = str_ndup((const char *)data + 1, size - 1);
-    if (stats_from_guest(json, data[0] & 1, &any, &err) < 0) {
+    if (js_parse((const char *)data + 1, size - 1, size, &metrics, &err) < 0)
+        return;
+    if (stats_from_guest(metrics, data[0] & 1, &any, &err) < 0) {
         if (any || err.code == ERR_NONE)
             abort();
     } else if (data[0] & 1) {

@@ -167,11 +167,9 @@ static int delete_one(struct step *t, const char *exec_id)
 static int stats(struct step *t)
 {
     struct container *c = find(t);
-    char *json = NULL;
-    int r = c ? container_stats(t->ctx, c, &json, t->err) : -1;
+    AUTO(json_decref) json_t *metrics = NULL;
 
-    free(json);
-    return r;
+    return c ? container_stats(t->ctx, c, &metrics, t->err) : -1;
 }
 
 static int act(struct step *t, enum action a)

@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "guest/bridge/handlers_priv.h"
 #include "guest/storage/storage.h"
@@ -129,15 +128,6 @@ static void list_processes(const struct container *c, struct bridge_properties *
         to->processes[i].pid = pids[i];
 }
 
-static int read_metrics(const struct container *c, json_t **ret, struct err *err)
-{
-    AUTO_FREE char *text = NULL;
-
-    if (container_stats(c, &text, err) < 0)
-        return -1;
-    return js_parse(text, strlen(text), BRIDGE_MAX_RESPONSE, ret, err);
-}
-
 /* A disk that hangs must not hold up the rest of the answer. */
 static uint64_t read_scratch(struct ctx *ctx, const struct container *c)
 {
@@ -161,7 +151,7 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
 {
     const struct bridge_query *q = &call->req.query;
     AUTO(container_unref) struct container *c = handlers_container(h, call, err);
-    AUTO(json_decref) json_t *metrics = NULL;
+    AUTO_FREE char *metrics = NULL;
     struct bridge_properties p = { 0 };
 
     if (!c)
@@ -169,9 +159,9 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
     if (asks(q, BRIDGE_PROPERTY_OUT_OF_MEMORY))
         return wait_oom(ctx, c, call, err);
     if (asks(q, BRIDGE_PROPERTY_STATISTICS)) {
-        if (read_metrics(c, &metrics, err) < 0)
+        if (container_stats(c, &metrics, err) < 0)
             return handlers_fail_as(err, BRIDGE_HR_FAIL);
-        p.metrics = metrics;
+        p.metrics_text = metrics;
         p.scratch = read_scratch(ctx, c);
     }
     if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))

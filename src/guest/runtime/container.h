@@ -75,7 +75,7 @@ AUTO_DEFINE(struct container *, container_unref);
 struct container_config {
     const char *id, *activity_id;
     const char *bundle_path, *scratch_path; /* "": none */
-    const json_t *spec;
+    json_t *spec;                           /* rewritten in place */
     bool privileged;
 };
 /* ERR_EXISTS, ERR_INVALID (the document, an id that is no name); ERR_NOT_FOUND, ERR_PERMISSION: the
@@ -85,8 +85,8 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
 /* Starts the init that create made. */
 int container_start(struct ctx *ctx, struct container *c, const struct stdio_ports *io,
                     uint32_t *ret_pid, struct err *err);
-/* process: an OCI process. */
-int container_exec(struct ctx *ctx, struct container *c, const json_t *process,
+/* process: an OCI process, rewritten in place. */
+int container_exec(struct ctx *ctx, struct container *c, json_t *process,
                    const struct stdio_ports *io, uint32_t *ret_pid, struct err *err);
 
 /* As process_wait(). An exec is forgotten when this succeeds; init stays until the container is

@@ -22,30 +22,14 @@
 
 /* --- the document --- */
 
-/* A tree of our own, checked. */
-static int load_spec(const json_t *json, struct spec **ret, struct err *err)
-{
-    struct jsw w;
-    size_t len;
-
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, json);
-    AUTO_FREE char *text = jsw_take(&w, &len);
-    return spec_parse(text, len, ret, err);
-}
-
 static int write_spec(const struct container *c, const struct spec *spec, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/config.json", c->bundle);
-    struct jsw w;
-    size_t len;
-
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, spec_json(spec));
-    AUTO_FREE char *text = jsw_take(&w, &len);
+    AUTO_FREE char *text = js_text(spec_json(spec), 0);
     int r = dir_make(c->bundle, 0700);
+
     if (r == 0)
-        r = file_write(path, text, len, 0600);
+        r = file_write(path, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
@@ -282,7 +266,7 @@ int container_create(struct ctx *ctx, struct containers *cs, const struct contai
     enum spec_kind kind;
     const char *pod_id;
 
-    if (check(cs, config, err) < 0 || load_spec(config->spec, &spec, err) < 0 ||
+    if (check(cs, config, err) < 0 || spec_from_json(config->spec, &spec, err) < 0 ||
         spec_kind(spec, config->id, &kind, &pod_id, err) < 0)
         return -1;
     if (!path_name_ok(pod_id))

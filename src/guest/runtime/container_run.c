@@ -94,19 +94,12 @@ int container_start(struct ctx *ctx, struct container *c, const struct stdio_por
 /* --- exec --- */
 
 /* The document that crun gets. Caller frees. */
-static int make_process(struct ctx *ctx, const struct container *c, const json_t *given,
-                        char **ret_text, bool *ret_terminal, struct err *err)
+static int make_process(struct ctx *ctx, const struct container *c, json_t *process,
+                        char **ret_text, struct err *err)
 {
-    AUTO(json_decref) json_t *process = NULL;
     uint32_t uid = 0, gid = 0;
-    struct jsw w;
-    size_t len;
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, given);
-    AUTO_FREE char *text = jsw_take(&w, &len);
-    *ret_terminal = json_is_true(js_get(given, "terminal"));
-    if (spec_process_parse(text, len, *ret_terminal, &process, err) < 0)
+    if (spec_process_check(process, err) < 0)
         return -1;
     AUTO_FREE char *user = str_dup(rewrite_username(process));
     rewrite_exec(process, c->rlimits, c->user);
@@ -114,9 +107,7 @@ static int make_process(struct ctx *ctx, const struct container *c, const json_t
         return -1;
     if (user[0])
         rewrite_set_user(process, uid, gid);
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, process);
-    *ret_text = jsw_take(&w, NULL);
+    *ret_text = js_text(process, 0);
     return 0;
 }
 
@@ -128,25 +119,25 @@ static void exec_done(void *arg)
     container_unref(c);
 }
 
-static int run_in(struct ctx *ctx, struct container *c, const json_t *given,
+static int run_in(struct ctx *ctx, struct container *c, json_t *process,
                   const struct stdio_ports *io, uint32_t *ret_pid, struct err *err)
 {
     AUTO(stdio_fds_release) struct stdio_fds fds = STDIO_FDS_NONE;
-    AUTO_FREE char *process = NULL;
+    AUTO_FREE char *text = NULL;
     struct process *p;
-    bool terminal;
+    bool terminal = json_is_true(js_get(process, "terminal"));
 
     if (c->state != CONTAINER_CREATED && c->state != CONTAINER_RUNNING)
         return err_set(err, c->state == CONTAINER_STOPPED ? ERR_UNAVAILABLE : ERR_STATE,
                        "container %s is %s: nothing can be run in it", c->id,
                        fsm_state_name(&container_fsm, c->state));
     if (processes_make_room(&c->execs, CONTAINER_EXECS_MAX, err) < 0 ||
-        make_process(ctx, c, given, &process, &terminal, err) < 0)
+        make_process(ctx, c, process, &text, err) < 0)
         return -1;
     if (terminal && io->want[2])
         return err_set(err, ERR_INVALID, "a terminal has no stderr of its own");
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0 ||
-        container_run(ctx, c, process, terminal, NULL, exec_done, &p, err) < 0)
+        container_run(ctx, c, text, terminal, NULL, exec_done, &p, err) < 0)
         return -1;
     process_attach(p, &fds, io, NULL);
     processes_add(&c->execs, p);
@@ -154,7 +145,7 @@ static int run_in(struct ctx *ctx, struct container *c, const json_t *given,
     return 0;
 }
 
-int container_exec(struct ctx *ctx, struct container *c, const json_t *process,
+int container_exec(struct ctx *ctx, struct container *c, json_t *process,
                    const struct stdio_ports *io, uint32_t *ret_pid, struct err *err)
 {
     if (run_in(ctx, c, process, io, ret_pid, err) < 0)
@@ -166,8 +157,6 @@ int container_exec(struct ctx *ctx, struct container *c, const json_t *process,
 
 int container_update(struct ctx *ctx, struct container *c, const json_t *resources, struct err *err)
 {
-    struct jsw w;
-
     if (resources_check(resources, err) < 0)
         return -1;
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.update", err);
@@ -175,9 +164,7 @@ int container_update(struct ctx *ctx, struct container *c, const json_t *resourc
         return -1;
     if (c->state == CONTAINER_STOPPED)
         return err_set(err, ERR_UNAVAILABLE, "container %s is not running", c->id);
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, resources);
-    AUTO_FREE char *text = jsw_take(&w, NULL);
+    AUTO_FREE char *text = js_text(resources, 0);
     /* A pod's first container speaks for the pod. */
     if ((c->kind == SPEC_SANDBOX && cgroup_update_pod(c->pod->cgroup, resources, err) < 0) ||
         crun_update(ctx, c->table->crun, c->id, text, err) < 0)

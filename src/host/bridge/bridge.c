@@ -15,12 +15,6 @@ void bridge_unref(struct bridge *b)
 {
     if (--b->refs > 0)
         return;
-    while (!list_empty(&b->notes)) {
-        struct bridge_note *n = LIST_FIRST(&b->notes, struct bridge_note, node);
-
-        list_remove(&n->node);
-        free(n);
-    }
     cancel_release(&b->life);
     cancel_release(&b->log_life);
     free(b->abandoned);
@@ -285,11 +279,6 @@ static bool ops_connected(const struct guest *g)
     return bridge_of(g)->connected;
 }
 
-static const struct guest_caps *ops_caps(const struct guest *g)
-{
-    return &bridge_of(g)->caps;
-}
-
 static uint64_t ops_oldest_call(const struct guest *g)
 {
     struct bridge *b = bridge_of(g);
@@ -304,23 +293,6 @@ static uint64_t ops_oldest_call(const struct guest *g)
     return oldest;
 }
 
-bool bridge_take_exit(struct guest *g, const char *container)
-{
-    struct bridge *b = bridge_of(g);
-
-    LIST_EACH (&b->notes, pos) {
-        struct bridge_note *n = LIST_ENTRY(pos, struct bridge_note, node);
-
-        if (!str_eq(n->container, container))
-            continue;
-        list_remove(&n->node);
-        free(n);
-        b->n_notes--;
-        return true;
-    }
-    return false;
-}
-
 static const struct guest_ops bridge_ops = {
     .prepare = ops_prepare,
     .connect = ops_connect,
@@ -329,13 +301,12 @@ static const struct guest_ops bridge_ops = {
     .drain_log = ops_drain_log,
     .free = ops_free,
     .connected = ops_connected,
-    .caps = ops_caps,
     .oldest_call = ops_oldest_call,
     .exec = bridge_exec_process,
     .wait_process = bridge_wait_process,
     .signal_process = bridge_signal_process,
     .resize_console = bridge_resize_console,
-    .get_properties = bridge_get_properties,
+    .read_stats = bridge_read_stats,
     .dump_stacks = bridge_dump_stacks,
     .shutdown = bridge_shutdown,
     .create_container = bridge_create_container,
@@ -382,6 +353,5 @@ struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *ti
     list_init(&b->users);
     list_init(&b->calls);
     list_init(&b->queue);
-    list_init(&b->notes);
     return &b->guest;
 }

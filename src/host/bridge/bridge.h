@@ -8,7 +8,6 @@
  * other, nor close. */
 #pragma once
 #include "base/clock.h"
-#include <stdbool.h>
 
 struct guest;
 struct loop;
@@ -18,12 +17,7 @@ struct vmm;
 #define BRIDGE_CALL_LIMIT (300 * NS_PER_S) /* for one answer; less if ctx says so */
 #define BRIDGE_STDIO_LIMIT (30 * NS_PER_S) /* for the guest to dial a stream it has agreed to */
 #define BRIDGE_ENTROPY_BYTES 512
-#define BRIDGE_CONTAINER_ID_MAX 256
 
 /* Borrows all three; timeline may be NULL. vmm must outlive drain_log, the others the guest.
  * Freed through its ops. */
 struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *timeline);
-
-/* Has the guest told that this container ended? Takes the news: true once for each. News of
- * containers nobody asked about are kept up to a limit, the oldest go first. */
-bool bridge_take_exit(struct guest *g, const char *container);

@@ -1,6 +1,5 @@
 /* bridge_calls.c - one typed call per message. */
 #include "base/err.h"
-#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
@@ -13,8 +12,6 @@
 
 #define COUNTS true
 #define COUNTS_NOT false
-#define QUERY_MAX_BYTES (64 * 1024)
-#define PROCESS_MAX_BYTES (1024 * 1024)
 
 static const char *id_of(const char *container)
 {
@@ -41,24 +38,29 @@ int bridge_plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_req
     return 0;
 }
 
+int bridge_need_capability(const struct bridge *b, bool has, const char *name, struct err *err)
+{
+    if (has || !b->connected) /* a call on a lost bridge fails for that reason */
+        return 0;
+    return err_set(err, ERR_UNIMPLEMENTED, "the guest lacks the capability %s", name);
+}
+
 static int take_caps(struct bridge *b, const struct bridge_response *resp, struct err *err)
 {
-    const struct bridge_caps *c = &resp->negotiate.caps;
-    size_t n = 0;
+    char os[16] = "";
 
     if (resp->negotiate.version != BRIDGE_VERSION)
         return err_set(err, ERR_UNIMPLEMENTED,
                        "the agent speaks protocol version %u, this program version %u: use the "
                        "guest image that was built with it",
                        resp->negotiate.version, BRIDGE_VERSION);
-    b->caps = (struct guest_caps){ .namespace_add = c->namespace_add,
-                                   .signal_process = c->signal_process,
-                                   .dump_stacks = c->dump_stacks,
-                                   .delete_container_state = c->delete_container_state };
-    for (; c->os[n] && n + 1 < sizeof(b->caps.os); n++)
-        b->caps.os[n] = isalnum((unsigned char)c->os[n]) ? (char)tolower(c->os[n]) : '?';
-    if (!str_eq(b->caps.os, "linux"))
-        return err_set(err, ERR_UNIMPLEMENTED, "the agent runs on '%s', not on linux", b->caps.os);
+    b->caps = resp->negotiate.caps;
+    for (size_t n = 0; b->caps.os[n] && n + 1 < sizeof(os); n++)
+        os[n] = isalnum((unsigned char)b->caps.os[n]) ? (char)tolower(b->caps.os[n]) : '?';
+    b->caps.os = NULL;
+    b->caps.schemas = NULL;
+    if (!str_eq(os, "linux"))
+        return err_set(err, ERR_UNIMPLEMENTED, "the agent runs on '%s', not on linux", os);
     return 0;
 }
 
@@ -125,10 +127,9 @@ static int stdio_accept(struct ctx *ctx, struct bridge *b, struct stdio *io, str
     return 0;
 }
 
-static int exec_request(const struct guest_exec *e, const struct stdio *io, json_t **process,
-                        struct bridge_request *r, struct err *err)
+static struct bridge_request exec_request(const struct guest_exec *e, const struct stdio *io)
 {
-    *r = (struct bridge_request){
+    struct bridge_request r = {
         .type = BRIDGE_EXECUTE_PROCESS,
         .container_id = id_of(e->container),
         .exec = { .want_in = e->want_stdin,
@@ -136,19 +137,16 @@ static int exec_request(const struct guest_exec *e, const struct stdio *io, json
                   .want_err = e->want_stderr,
                   .ports = { io->ports[0], io->ports[1], io->ports[2] } },
     };
-    if (!e->container) {
-        r->exec.args = e->argv;
-        r->exec.env = e->env;
-        r->exec.cwd = e->cwd;
-        r->exec.terminal = e->terminal;
-        return 0;
+
+    if (e->container) {
+        r.exec.oci_process = e->oci_process;
+    } else {
+        r.exec.args = e->argv;
+        r.exec.env = e->env;
+        r.exec.cwd = e->cwd;
+        r.exec.terminal = e->terminal;
     }
-    if (!e->oci_process)
-        return 0;
-    if (js_parse(e->oci_process, strlen(e->oci_process), PROCESS_MAX_BYTES, process, err) < 0)
-        return err_wrap(err, "process for container %s", e->container);
-    r->exec.oci_process = *process;
-    return 0;
+    return r;
 }
 
 /* It runs, but its streams did not come: nobody would ever read it. */
@@ -166,14 +164,12 @@ static void kill_orphan(struct bridge *b, const char *container, uint32_t pid)
 static int exec_and_accept(struct ctx *ctx, struct bridge *b, const struct guest_exec *e,
                            struct stdio *io, uint32_t *ret_pid, struct err *err)
 {
-    AUTO(json_decref) json_t *process = NULL;
+    const struct bridge_request r = exec_request(e, io);
     struct bridge_response resp = { 0 };
-    struct bridge_request r;
     struct bridge_user user;
     int ret;
 
-    if (exec_request(e, io, &process, &r, err) < 0 ||
-        bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
+    if (bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     *ret_pid = resp.process_id;
     bridge_response_release(&resp);
@@ -234,13 +230,19 @@ int bridge_wait_process(struct ctx *ctx, struct guest *g, const char *container,
 int bridge_signal_process(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
                           int signo, struct err *err)
 {
+    struct bridge *b = bridge_of(g);
     struct bridge_request r = { .type = BRIDGE_SIGNAL_PROCESS,
                                 .container_id = id_of(container),
                                 .signal = { pid, signo } };
 
     if (signo <= 0 || signo > SIGRTMAX)
-        return err_set(err, ERR_INVALID, "%d is no signal", signo);
-    return bridge_plain_call(ctx, bridge_of(g), &r, err);
+        return err_set(err, ERR_INVALID, "invalid signal %d: must be 1–%d", signo, SIGRTMAX);
+    /* An older guest knows one way to end a process: a request without a signal. */
+    if (!b->caps.signal_process && (signo == SIGTERM || signo == SIGKILL))
+        r.signal.signal = 0;
+    else if (bridge_need_capability(b, b->caps.signal_process, "SignalProcessSupported", err) < 0)
+        return err_wrap(err, "send signal %d", signo);
+    return bridge_plain_call(ctx, b, &r, err);
 }
 
 int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
@@ -253,50 +255,6 @@ int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *containe
     return bridge_plain_call(ctx, bridge_of(g), &r, err);
 }
 
-/* {"PropertyTypes":["ProcessList"]} into a NULL-terminated list that borrows from root. */
-static int query_types(const char *query, json_t **ret_root, const char ***ret_types,
-                       struct err *err)
-{
-    const json_t *list = NULL;
-
-    if (!query || !query[0])
-        return 0;
-    if (js_parse(query, strlen(query), QUERY_MAX_BYTES, ret_root, err) < 0 ||
-        js_arr(*ret_root, "PropertyTypes", &list, err) < 0)
-        return err_wrap(err, "property query");
-
-    size_t n = list ? json_array_size(list) : 0;
-
-    *ret_types = mem_zalloc((n + 1) * sizeof(**ret_types));
-    for (size_t i = 0; i < n; i++) {
-        (*ret_types)[i] = json_string_value(json_array_get(list, i));
-        if (!(*ret_types)[i])
-            return err_set(err, ERR_INVALID, "property query: PropertyTypes has no string at %zu",
-                           i);
-    }
-    return 0;
-}
-
-int bridge_get_properties(struct ctx *ctx, struct guest *g, const char *container,
-                          const char *query, char **ret_properties, struct err *err)
-{
-    struct bridge *b = bridge_of(g);
-    AUTO(json_decref) json_t *root = NULL;
-    AUTO_FREE const char **types = NULL;
-    struct bridge_request r = { .type = BRIDGE_GET_PROPERTIES, .container_id = id_of(container) };
-    struct bridge_response resp = { 0 };
-
-    if (query_types(query, &root, &types, err) < 0)
-        return -1;
-    r.query.types = types;
-    if (bridge_need_connection(b, r.type, err) < 0 ||
-        bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
-        return -1;
-    *ret_properties = str_dup(resp.properties);
-    bridge_response_release(&resp);
-    return 0;
-}
-
 int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err)
 {
     struct bridge *b = bridge_of(g);
@@ -304,6 +262,7 @@ int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct
     struct bridge_response resp = { 0 };
 
     if (bridge_need_connection(b, r.type, err) < 0 ||
+        bridge_need_capability(b, b->caps.dump_stacks, "DumpStacksSupported", err) < 0 ||
         bridge_call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     *ret_text = str_dup(resp.stacks);

@@ -1,13 +1,10 @@
 /* bridge_containers.c - the calls for containers and their files. */
 #include "base/err.h"
-#include "base/json.h"
 #include "base/str.h"
 #include "host/bridge/bridge_priv.h"
 #include <stdlib.h>
 #include <string.h>
 
-#define COUNTS_NOT false
-#define DOCUMENT_MAX_BYTES (12u << 20)
 #define LAYERS_MAX 512
 #define PORT_9P 564 /* hcsshim sends it; a virtio device needs none */
 
@@ -32,32 +29,17 @@ static int gone_is_fine(int r, struct err *err)
 
 /* --- containers --- */
 
-static int document_parse(const char *document, json_t **root, struct bridge_request *r,
-                          struct err *err)
+int bridge_create_container(struct ctx *ctx, struct guest *g, const struct guest_container *c,
+                            struct err *err)
 {
-    const json_t *spec = NULL;
+    const struct bridge_request r = { .type = BRIDGE_CREATE,
+                                      .container_id = c->id,
+                                      .create = { .schema = { 2, 1 },
+                                                  .bundle_path = c->bundle_path,
+                                                  .spec = c->spec,
+                                                  .scratch_path = c->scratch_path,
+                                                  .privileged = c->privileged } };
 
-    if (js_parse(document, strlen(document), DOCUMENT_MAX_BYTES, root, err) < 0 ||
-        js_obj(*root, "OciSpecification", &spec, err) < 0 ||
-        js_str(*root, "OciBundlePath", &r->create.bundle_path, err) < 0 ||
-        js_str(*root, "ScratchDirPath", &r->create.scratch_path, err) < 0 ||
-        js_bool(*root, "Privileged", &r->create.privileged, err) < 0)
-        return -1;
-    if (!spec)
-        return err_set(err, ERR_INVALID, "OciSpecification is missing");
-    r->create.spec = spec;
-    r->create.schema = (struct bridge_schema_version){ 2, 1 };
-    return 0;
-}
-
-int bridge_create_container(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *document, struct err *err)
-{
-    struct bridge_request r = { .type = BRIDGE_CREATE, .container_id = container };
-    AUTO(json_decref) json_t *root = NULL;
-
-    if (document_parse(document, &root, &r, err) < 0)
-        return err_wrap(err, "document of container %s", container);
     return bridge_plain_call(ctx, bridge_of(g), &r, err);
 }
 
@@ -73,18 +55,18 @@ int bridge_delete_container(struct ctx *ctx, struct guest *g, const char *contai
 {
     struct bridge_request r = { .type = BRIDGE_DELETE_CONTAINER_STATE, .container_id = container };
 
-    return gone_is_fine(bridge_plain_call(ctx, bridge_of(g), &r, err), err);
+    struct bridge *b = bridge_of(g);
+
+    if (b->connected && !b->caps.delete_container_state)
+        return 0; /* an older guest keeps a container's state until the VM ends */
+    return gone_is_fine(bridge_plain_call(ctx, b, &r, err), err);
 }
 
 int bridge_update_container(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *resources, struct err *err)
+                            json_t *resources, struct err *err)
 {
-    AUTO(json_decref) json_t *root = NULL;
-    struct bridge_request r = { 0 };
+    struct bridge_request r = { .modify.constraints.linux_resources = resources };
 
-    if (js_parse(resources, strlen(resources), DOCUMENT_MAX_BYTES, &root, err) < 0)
-        return err_wrap(err, "resources of container %s", container);
-    r.modify.constraints.linux_resources = root;
     return modify(ctx, g, container, BRIDGE_UPDATE, BRIDGE_RES_CONTAINER_CONSTRAINTS, &r, err);
 }
 
@@ -96,9 +78,9 @@ int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *contai
     return modify(ctx, g, container, BRIDGE_UPDATE, BRIDGE_RES_CONTAINER_FREEZER, &r, err);
 }
 
-/* One property of lcow's own. */
+/* One property. limit_ns 0: as long as ctx allows. */
 static int ask(struct ctx *ctx, struct guest *g, const char *container, const char *property,
-               struct bridge_properties *ret, struct err *err)
+               uint64_t limit_ns, struct bridge_properties *ret, struct err *err)
 {
     const char *const types[] = { property, NULL };
     struct bridge *b = bridge_of(g);
@@ -108,7 +90,7 @@ static int ask(struct ctx *ctx, struct guest *g, const char *container, const ch
     struct bridge_response resp = { 0 };
 
     if (bridge_need_connection(b, r.type, err) < 0 ||
-        bridge_call(ctx, b, &r, 0, COUNTS_NOT, &resp, err) < 0)
+        bridge_call(ctx, b, &r, limit_ns, limit_ns > 0, &resp, err) < 0)
         return -1;
 
     int result = bridge_properties_decode(resp.properties, ret, err);
@@ -122,9 +104,23 @@ int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, boo
 {
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
-    if (ask(ctx, g, container, BRIDGE_PROPERTY_OUT_OF_MEMORY, &p, err) < 0)
+    if (ask(ctx, g, container, BRIDGE_PROPERTY_OUT_OF_MEMORY, 0, &p, err) < 0)
         return -1;
     *ret_oom = p.out_of_memory;
+    return 0;
+}
+
+int bridge_read_stats(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
+                      uint64_t *ret_scratch_bytes, struct err *err)
+{
+    AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
+
+    if (ask(ctx, g, container, BRIDGE_PROPERTY_STATISTICS, BRIDGE_CALL_LIMIT, &p, err) < 0)
+        return -1;
+    if (!p.metrics)
+        return err_set(err, ERR_NOT_FOUND, "the guest has no metrics");
+    *ret_metrics = json_incref(p.metrics);
+    *ret_scratch_bytes = p.scratch;
     return 0;
 }
 
@@ -132,7 +128,7 @@ int bridge_read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct
 {
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
 
-    if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, &p, err) < 0)
+    if (ask(ctx, g, BRIDGE_NULL_ID, BRIDGE_PROPERTY_CLOCK, 0, &p, err) < 0)
         return -1;
     if (p.clock == 0)
         return err_set(err, ERR_UNIMPLEMENTED, "the guest did not report its clock");

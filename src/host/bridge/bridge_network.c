@@ -69,8 +69,11 @@ static void lists_fill(struct lists *l, const struct guest_nic *n)
 int bridge_add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err)
 {
     AUTO(lists_release) struct lists l = { 0 };
+    struct bridge *b = bridge_of(g);
     char mac[MAC_TEXT];
 
+    if (bridge_need_capability(b, b->caps.namespace_add, "NamespaceAddRequestSupported", err) < 0)
+        return err_wrap(err, "add interface %s", n->name);
     if (n->n_ips > PER_NIC_MAX || n->n_routes > PER_NIC_MAX || n->n_neighbours > PER_NIC_MAX)
         return err_set(err, ERR_EXHAUSTED,
                        "interface %s: more than %d addresses, routes or "
@@ -99,7 +102,7 @@ int bridge_add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, 
                                  .n_neighbours = n->n_neighbours } },
     };
 
-    return bridge_plain_call(ctx, bridge_of(g), &r, err);
+    return bridge_plain_call(ctx, b, &r, err);
 }
 
 int bridge_remove_nic(struct ctx *ctx, struct guest *g, const char *ns, const char *id,

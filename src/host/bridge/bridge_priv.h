@@ -15,7 +15,6 @@ struct vmm_listener;
 
 #define BRIDGE_QUEUE_MAX (32u << 20) /* bytes waiting to be sent */
 #define BRIDGE_ABANDONED_MAX 1024    /* calls given up whose answers may still come */
-#define BRIDGE_NOTES_MAX 64          /* container exits nobody has asked about */
 /* What the guest sends without being asked: the exit of a container, some 250 bytes. All that a VM
  * can have may end at once; a guest that sends more is read slowly, and its answers come late. */
 #define BRIDGE_UNASKED_MAX 4096 /* bytes of one, with its header */
@@ -45,11 +44,6 @@ struct bridge_frame {
     struct list node;
     uint64_t id;
     struct sbuf bytes;
-};
-
-struct bridge_note {
-    struct list node;
-    char container[BRIDGE_CONTAINER_ID_MAX + 1];
 };
 
 /* Someone inside a call; close fires the cancel. On the caller's stack. */
@@ -84,12 +78,10 @@ struct bridge {
     uint64_t next_id;
     uint64_t *abandoned;
     size_t n_abandoned, abandoned_cap;
-    struct list notes;
-    size_t n_notes;
     struct bucket unasked, unasked_bytes;
 
     uint32_t next_port;
-    struct guest_caps caps;
+    struct bridge_caps caps; /* schemas and os are not kept */
     struct guestlog log;
     bool log_open;
     struct latch log_ended;
@@ -125,6 +117,8 @@ void bridge_wire_close(struct bridge *b);
 /* bridge_calls.c */
 /* Calls of controllers need a negotiated bridge; a guest that just died is no crash. */
 int bridge_need_connection(const struct bridge *b, uint32_t type, struct err *err);
+/* ERR_UNIMPLEMENTED names a capability that the connected guest did not claim. */
+int bridge_need_capability(const struct bridge *b, bool has, const char *name, struct err *err);
 /* A call whose answer says nothing but yes. */
 int bridge_plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
                       struct err *err);
@@ -137,21 +131,21 @@ int bridge_signal_process(struct ctx *ctx, struct guest *g, const char *containe
                           int signo, struct err *err);
 int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
                           uint16_t rows, uint16_t cols, struct err *err);
-int bridge_get_properties(struct ctx *ctx, struct guest *g, const char *container,
-                          const char *query, char **ret_properties, struct err *err);
 int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err);
 int bridge_shutdown(struct ctx *ctx, struct guest *g, const char *container, bool forced,
                     struct err *err);
 
 /* bridge_containers.c: as in struct guest_ops. */
-int bridge_create_container(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *document, struct err *err);
+int bridge_create_container(struct ctx *ctx, struct guest *g, const struct guest_container *c,
+                            struct err *err);
 int bridge_start_container(struct ctx *ctx, struct guest *g, const char *container,
                            struct err *err);
 int bridge_delete_container(struct ctx *ctx, struct guest *g, const char *container,
                             struct err *err);
 int bridge_update_container(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *resources, struct err *err);
+                            json_t *resources, struct err *err);
+int bridge_read_stats(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
+                      uint64_t *ret_scratch_bytes, struct err *err);
 int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
                             struct err *err);
 int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,

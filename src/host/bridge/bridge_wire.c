@@ -145,9 +145,9 @@ static bool is_awaited(struct bridge *b, uint64_t id)
     return find_call(b, id) && !not_yet_sent(b, id);
 }
 
-/* Nobody waits for it any more: not kept, and not looked at. */
-static int skip_answer(struct ctx *ctx, struct bridge *b, const struct bridge_header *h,
-                       struct err *err)
+/* A late answer, or the exit of a container, which WaitForProcess reports: neither kept nor parsed.
+ */
+static int skip(struct ctx *ctx, struct bridge *b, const struct bridge_header *h, struct err *err)
 {
     char buf[4096];
 
@@ -156,7 +156,7 @@ static int skip_answer(struct ctx *ctx, struct bridge *b, const struct bridge_he
         if (stream_read_full(ctx, b->stream, buf, n, err) < 0)
             return -1;
     }
-    log_debug(ctx, "late answer dropped", F_U("id", h->id),
+    log_debug(ctx, "unneeded frame dropped", F_U("id", h->id),
               F_STR("message", bridge_message_name(h->type)));
     return 0;
 }
@@ -174,34 +174,6 @@ static void take_response(struct bridge *b, const struct bridge_header *h, char 
     c->len = payload_len(h);
     c->done = true;
     waitq_wake_all(&c->q);
-}
-
-static void take_notification(struct bridge *b, const char *payload, size_t len)
-{
-    AUTO(bridge_notification_release) struct bridge_notification n = { 0 };
-    struct err err = ERR_INIT;
-
-    if (bridge_notification_decode(payload, len, &n, &err) < 0) {
-        bridge_condemn(b, "the guest sent an unreadable notification: %s", err.msg);
-        return;
-    }
-    if (strlen(n.container_id) > BRIDGE_CONTAINER_ID_MAX) {
-        bridge_condemn(b, "the guest named a container with %zu characters",
-                       strlen(n.container_id));
-        return;
-    }
-
-    struct bridge_note *note = mem_new(struct bridge_note);
-
-    memcpy(note->container, n.container_id, strlen(n.container_id));
-    list_append(&b->notes, &note->node);
-    if (++b->n_notes > BRIDGE_NOTES_MAX) {
-        struct bridge_note *oldest = LIST_FIRST(&b->notes, struct bridge_note, node);
-
-        list_remove(&oldest->node);
-        free(oldest);
-        b->n_notes--;
-    }
 }
 
 /* What this answer may have. Only a dump of stacks and the properties of many processes are long.
@@ -259,17 +231,13 @@ static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
 
     if (!admit(b, &h, note, late) || (note && slow_down(ctx, b, h.size, err) < 0))
         return 0; /* closed, in both cases */
-    if (late)
-        return skip_answer(ctx, b, &h, err);
+    if (late || note)
+        return skip(ctx, b, &h, err);
     payload = mem_alloc(payload_len(&h) + 1);
     if (stream_read_full(ctx, b->stream, payload, payload_len(&h), err) < 0)
         return err_wrap(err, "read a frame of %u bytes from the guest", h.size);
     payload[payload_len(&h)] = '\0';
-    if (b->closed)
-        return 0;
-    if (note)
-        take_notification(b, payload, payload_len(&h));
-    else
+    if (!b->closed)
         take_response(b, &h, &payload);
     return 0;
 }

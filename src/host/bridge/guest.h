@@ -13,14 +13,10 @@
 struct ctx;
 struct err;
 struct guest;
+typedef struct json_t json_t;
 struct stream;
 
 #define GUEST_NULL_ID "00000000-0000-0000-0000-000000000000" /* addresses the VM itself */
-
-struct guest_caps {
-    bool namespace_add, signal_process, dump_stacks, delete_container_state;
-    char os[16]; /* "linux" */
-};
 
 struct guest_exec {
     const char *container; /* NULL: in the VM, outside containers */
@@ -28,10 +24,18 @@ struct guest_exec {
     const char *const *argv;
     const char *const *env; /* "KEY=value"; the whole environment */
     const char *cwd;
-    /* For a container: an OCI process as JSON text; NULL starts its init. */
-    const char *oci_process;
+    /* For a container: an OCI process; NULL starts its init. */
+    json_t *oci_process;
     bool terminal; /* then no stderr */
     bool want_stdin, want_stdout, want_stderr;
+};
+
+/* A container: where it lies in the guest, and its OCI spec (oci/document.h). */
+struct guest_container {
+    const char *id, *bundle_path;
+    const char *scratch_path; /* "": none */
+    json_t *spec;
+    bool privileged;
 };
 
 struct guest_process {
@@ -105,7 +109,6 @@ struct guest_ops {
     void (*free)(struct guest *g);
 
     bool (*connected)(const struct guest *g);
-    const struct guest_caps *(*caps)(const struct guest *g);
     /* Age of the oldest outstanding call in ns, 0 if none; waits for processes do not count. */
     uint64_t (*oldest_call)(const struct guest *g);
 
@@ -120,24 +123,24 @@ struct guest_ops {
                           int signo, struct err *err);
     int (*resize_console)(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
                           uint16_t rows, uint16_t cols, struct err *err);
-    /* query and *ret_properties are JSON texts; caller frees the latter. */
-    int (*get_properties)(struct ctx *ctx, struct guest *g, const char *container,
-                          const char *query, char **ret_properties, struct err *err);
+    /* LCOWMetrics of a container, and what it uses of the scratch disk. ERR_NOT_FOUND if the guest
+     * has no metrics. Caller unrefs *ret_metrics. */
+    int (*read_stats)(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
+                      uint64_t *ret_scratch_bytes, struct err *err);
     int (*dump_stacks)(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err);
     /* Success means asked for. The VM itself answers by going away. */
     int (*shutdown)(struct ctx *ctx, struct guest *g, const char *container, bool forced,
                     struct err *err);
 
-    /* Containers. document: the JSON text of gcs-protocol.md §3.1 (ContainerConfig). */
-    int (*create_container)(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *document, struct err *err);
+    int (*create_container)(struct ctx *ctx, struct guest *g, const struct guest_container *c,
+                            struct err *err);
     int (*start_container)(struct ctx *ctx, struct guest *g, const char *container,
                            struct err *err);
     int (*delete_container)(struct ctx *ctx, struct guest *g, const char *container,
                             struct err *err);
-    /* resources: OCI LinuxResources as JSON text. */
+    /* resources: OCI LinuxResources. */
     int (*update_container)(struct ctx *ctx, struct guest *g, const char *container,
-                            const char *resources, struct err *err);
+                            json_t *resources, struct err *err);
     /* The VM's memory has changed: what all pods together may use follows it. */
     int (*limit_pods)(struct ctx *ctx, struct guest *g, struct err *err);
     /* lcow's own requests; a guest that does not know them answers ERR_UNIMPLEMENTED. freeze

@@ -72,7 +72,7 @@ void container_unref(struct container *c)
     free(c->log_dir);
     free(c->log_uri);
     free(c->bundle);
-    free(c->last_stats);
+    json_decref(c->last_stats);
     free(c->shares);
     free(c->disks);
     free(c->devices);
@@ -220,7 +220,6 @@ int container_exec(struct ctx *ctx, struct container *c, const struct container_
 {
     AUTO(json_decref) json_t *process = NULL;
     struct err none = ERR_INIT;
-    struct jsw w;
 
     (void)ctx;
     if (registry_check_id("exec id", e->exec_id, CONTAINER_EXEC_ID_MAX, err) < 0)
@@ -237,9 +236,7 @@ int container_exec(struct ctx *ctx, struct container *c, const struct container_
 
     struct process *p = process_new(c, e->exec_id, e->in, e->out, e->err, e->terminal);
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, process);
-    p->oci_process = jsw_take(&w, NULL);
+    p->oci_process = TAKE_PTR(process);
     fsm_step(&process_fsm, &p->state, PROCESS_EV_CREATED);
     list_append(&c->execs, &p->node);
     c->n_execs++;
@@ -399,57 +396,30 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
 
 /* --- metrics --- */
 
-/* {"LCOWMetrics":{…},"ScratchBytes":n} into the text of the first, and the number. */
-static int take_metrics(const char *properties, uint64_t *ret_scratch, char **ret, struct err *err)
+static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, struct err *err)
 {
-    AUTO(json_decref) json_t *root = NULL;
-    const json_t *metrics = NULL;
-    uint64_t scratch = 0;
-    struct jsw w;
-
-    if (js_parse(properties, strlen(properties), STATS_MAX_BYTES, &root, err) < 0 ||
-        js_obj(root, "LCOWMetrics", &metrics, err) < 0 ||
-        js_u64(root, "ScratchBytes", &scratch, err) < 0)
-        return -1;
-    if (!metrics)
-        return err_set(err, ERR_NOT_FOUND, "the guest has no metrics");
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, metrics);
-    *ret = jsw_take(&w, NULL);
-    *ret_scratch = scratch;
-    return 0;
-}
-
-static int ask_metrics(struct ctx *ctx, struct container *c, char **ret, struct err *err)
-{
-    AUTO_FREE char *properties = NULL;
-
     if (!c->in_guest)
         return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->id);
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "read metrics", err);
 
-    if (!in ||
-        in->guest->ops->get_properties(ctx, in->guest, c->id, STATS_QUERY, &properties, err) < 0)
-        return -1;
-    return take_metrics(properties, &c->scratch_bytes, ret, err);
+    return in ? in->guest->ops->read_stats(ctx, in->guest, c->id, ret, &c->scratch_bytes, err) : -1;
 }
 
-int container_stats(struct ctx *ctx, struct container *given, char **ret_json, struct err *err)
+int container_stats(struct ctx *ctx, struct container *given, json_t **ret, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    char *text = NULL;
+    json_t *metrics = NULL;
 
-    if (ask_metrics(ctx, c, &text, err) == 0) {
-        free(c->last_stats);
-        c->last_stats = str_dup(text);
-        *ret_json = text;
-        return 0;
-    }
-    if (c->state != CONTAINER_STOPPED || !c->last_stats)
+    if (ask_metrics(ctx, c, &metrics, err) == 0) {
+        json_decref(c->last_stats);
+        c->last_stats = metrics;
+    } else if (c->state != CONTAINER_STOPPED || !c->last_stats) {
         return err_wrap(err, "metrics of container %s", c->id);
-    err_clear(err);
-    *ret_json = str_dup(c->last_stats);
+    } else {
+        err_clear(err);
+    }
+    *ret = json_incref(c->last_stats);
     return 0;
 }
 

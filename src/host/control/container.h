@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 struct container;
+typedef struct json_t json_t;
 struct ctx;
 struct err;
 struct fsm;
@@ -64,8 +65,9 @@ struct container_pid {
     char exec_id[80];
 };
 int container_pids(struct container *c, struct container_pid **ret, size_t *ret_n, struct err *err);
-/* JSON of LCOWMetrics from the guest; the last known one once it has stopped. Caller frees. */
-int container_stats(struct ctx *ctx, struct container *c, char **ret_json, struct err *err);
+/* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
+ * nothing. */
+int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
 
 /* What a client sees of a process; strings borrowed. Never waits. */
 enum process_status {

@@ -101,9 +101,7 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *spec,
                            const struct strv *places, struct err *err)
 {
-    const struct document_opts o = { .bundle_path = c->bundle_path,
-                                     .root_path = c->root_path,
-                                     .scratch_path = c->scratch_path ? c->scratch_path : "",
+    const struct document_opts o = { .root_path = c->root_path,
                                      .kind = c->kind,
                                      .pod_id = c->pod_id,
                                      .pod_pid = pod_pid(c),
@@ -111,17 +109,20 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
                                      .devices = places,
                                      .privileged = c->privileged,
                                      .target_pid = target_pid(c, spec) };
-    AUTO_FREE char *document = NULL;
+    const struct guest_container made = { .id = c->id,
+                                          .bundle_path = c->bundle_path,
+                                          .scratch_path = c->scratch_path ? c->scratch_path : "",
+                                          .spec = spec_json(spec),
+                                          .privileged = c->privileged };
 
-    if (document_build(spec, &o, &document, err) < 0)
-        return -1;
+    document_fit(spec, &o);
 
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "create a container", err);
 
     if (!in)
         return -1;
     c->in_guest = true; /* before the call: if the answer is lost, release must still delete it */
-    return in->guest->ops->create_container(ctx, in->guest, c->id, document, err);
+    return in->guest->ops->create_container(ctx, in->guest, &made, err);
 }
 
 static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, struct files *f,

@@ -95,7 +95,7 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
 
 /* --- the update --- */
 
-static int tell_guest(struct ctx *ctx, struct container *c, const char *resources, struct err *err)
+static int tell_guest(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
 {
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "update a container", err);
 
@@ -113,8 +113,7 @@ static int limit_qemu(struct container *c, const struct sizing_all *all, struct 
     return 0;
 }
 
-static int apply(struct ctx *ctx, struct container *c, const json_t *resources, const char *text,
-                 struct err *err)
+static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
 {
     struct spec_limits wanted = c->limits;
     struct sizing_all all;
@@ -127,7 +126,7 @@ static int apply(struct ctx *ctx, struct container *c, const json_t *resources, 
     if (!held)
         return -1;
     need(c, &wanted, &all);
-    if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, text, err) < 0)
+    if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, resources, err) < 0)
         return -1;
     c->limits = wanted;
     return limit_qemu(c, &all, err) < 0 ? -1 : shrink(ctx, c, &all, err);
@@ -153,10 +152,6 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
         c->state != CONTAINER_PAUSED)
         return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->id,
                        fsm_state_name(&container_fsm, c->state));
-
-    AUTO_FREE char *text = str_ndup(resources_json, len);
-
     /* The VM is looked for only now: at the gate it may have become another. */
-    return apply(ctx, c, resources, text, err) < 0 ? err_wrap(err, "update container %s", c->id)
-                                                   : 0;
+    return apply(ctx, c, resources, err) < 0 ? err_wrap(err, "update container %s", c->id) : 0;
 }

@@ -205,7 +205,7 @@ void registry_measure(struct ctx *ctx, struct registry *r)
         all[n++] = container_ref(LIST_ENTRY(at, struct container, node));
     }
     for (size_t i = 0; i < n; i++) {
-        AUTO_FREE char *ignored = NULL;
+        AUTO(json_decref) json_t *ignored = NULL;
         struct err none = ERR_INIT; /* it stays as it was known */
 
         (void)container_stats(&limited, all[i], &ignored, &none);

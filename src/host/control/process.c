@@ -81,7 +81,7 @@ void process_unref(struct process *p)
     free(p->in);
     free(p->out);
     free(p->err);
-    free(p->oci_process);
+    json_decref(p->oci_process);
     drop_io(p);
     free(p);
 }

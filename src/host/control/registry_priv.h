@@ -51,7 +51,6 @@ struct vpci;
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)     /* for VM and guest to take one share */
 #define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)    /* the same for one PCI device and its driver */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)      /* taking back a failed create */
-#define STATS_MAX_BYTES (1u << 20)                /* of what a guest tells of a container */
 /* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
  * client's, the boot, QEMU, the guest. containerd sets no limit. */
 #define REGISTRY_CREATE_LIMIT (300 * NS_PER_S + VM_TURN_LIMIT)
@@ -81,7 +80,7 @@ struct process {
     struct container *c; /* NULL once it was deleted */
     struct registry *r;
     char *container_id, *bundle, *exec_id, *in, *out, *err;
-    char *oci_process; /* of an exec */
+    json_t *oci_process; /* of an exec */
     bool terminal;
     bool hidden; /* as its container */
     enum process_state state;
@@ -159,7 +158,7 @@ struct container {
     size_t starting; /* execs inside process_start */
     struct waitq changed;
     uint32_t pid;
-    char *last_stats;
+    json_t *last_stats;
     uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
     uint32_t scratch_quota_mib;
 

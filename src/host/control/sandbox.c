@@ -288,7 +288,7 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
 {
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_PING_LIMIT);
     struct sandbox *s = find_ready(r, id, "ping it", err);
-    AUTO_FREE char *ignored = NULL;
+    AUTO(json_decref) json_t *ignored = NULL;
 
     if (!s || container_stats(&limited, s->pod, &ignored, err) < 0)
         return -1;
@@ -300,15 +300,12 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
 /* A guest that tells no numbers, or none in time, adds none. */
 static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandbox_stats *to)
 {
-    AUTO_FREE char *text = NULL;
     AUTO(json_decref) json_t *root = NULL;
     const json_t *pids = NULL, *oom = NULL;
     uint64_t current = 0, kills = 0;
     struct err ignored = ERR_INIT;
 
-    if (container_stats(ctx, c, &text, &ignored) < 0 ||
-        js_parse(text, strlen(text), STATS_MAX_BYTES, &root, &ignored) < 0 ||
-        js_obj(root, "pids", &pids, &ignored) < 0 ||
+    if (container_stats(ctx, c, &root, &ignored) < 0 || js_obj(root, "pids", &pids, &ignored) < 0 ||
         js_obj(root, "memory_oom_control", &oom, &ignored) < 0 ||
         (pids && js_u64(pids, "current", &current, &ignored) < 0) ||
         (oom && js_u64(oom, "oom_kill", &kills, &ignored) < 0))

@@ -98,8 +98,6 @@ int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t 
                                             NULL };
     AUTO(json_decref) json_t *root = NULL;
     json_t *linux_part, *annotations;
-    struct jsw w;
-    size_t n;
 
     if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
         return -1;
@@ -120,8 +118,5 @@ int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t 
         json_pack("[o,o,o]", mount_of("/proc", "proc", "nosuid,noexec,nodev"),
                   mount_of("/dev", "tmpfs", "nosuid,strictatime,mode=755,size=65536k"),
                   mount_of("/dev/mqueue", "mqueue", "nosuid,noexec,nodev")));
-    jsw_init(&w, JSW_PLAIN);
-    jsw_value(&w, NULL, root);
-    AUTO_FREE char *whole = jsw_take(&w, &n);
-    return spec_parse(whole, n, ret, err);
+    return spec_from_json(root, ret, err);
 }

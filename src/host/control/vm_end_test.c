@@ -258,13 +258,16 @@ TEST_VIRTUAL(ws14_calls_without_a_bridge_are_unavailable)
     struct err err = ERR_INIT;
     uint32_t code;
     char *text = NULL;
+    json_t *metrics = NULL;
+    uint64_t scratch;
 
     for (int closed = 0; closed < 2; closed++) {
         ASSERT_FAIL(g->ops->exec(ctx, g, &e, &p, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->wait_process(ctx, g, NULL, 1, 10, &code, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->signal_process(ctx, g, NULL, 1, 9, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->resize_console(ctx, g, NULL, 1, 1, 1, &err), err, ERR_UNAVAILABLE);
-        ASSERT_FAIL(g->ops->get_properties(ctx, g, "c", "{}", &text, &err), err, ERR_UNAVAILABLE);
+        ASSERT_FAIL(g->ops->read_stats(ctx, g, "c", &metrics, &scratch, &err), err,
+                    ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->dump_stacks(ctx, g, &text, &err), err, ERR_UNAVAILABLE);
         ASSERT_FAIL(g->ops->shutdown(ctx, g, NULL, false, &err), err, ERR_UNAVAILABLE);
         ASSERT(!g->ops->connected(g));

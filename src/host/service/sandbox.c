@@ -150,59 +150,34 @@ static int shut_down(struct ctx *ctx, struct service *s, const ShutdownSandboxRe
     return 0;
 }
 
-static void put_nic(struct jsw *w, const struct sandbox_nic *n)
+static json_t *nic_numbers(const struct sandbox_nic *n)
 {
-    jsw_obj(w, NULL);
-    jsw_str(w, "name", n->name);
-    jsw_u64(w, "rx_bytes", n->stats.rx_bytes);
-    jsw_u64(w, "rx_packets", n->stats.rx_packets);
-    jsw_u64(w, "rx_errors", n->stats.rx_errors);
-    jsw_u64(w, "rx_dropped", n->stats.rx_dropped);
-    jsw_u64(w, "tx_bytes", n->stats.tx_bytes);
-    jsw_u64(w, "tx_packets", n->stats.tx_packets);
-    jsw_u64(w, "tx_errors", n->stats.tx_errors);
-    jsw_u64(w, "tx_dropped", n->stats.tx_dropped);
-    jsw_end_obj(w);
-}
-
-static void put_guest(struct jsw *w, const struct sandbox_stats *v)
-{
-    jsw_obj(w, "pids");
-    jsw_u64(w, "current", v->pids);
-    jsw_end_obj(w);
-    jsw_obj(w, "memory_oom_control");
-    jsw_u64(w, "oom_kill", v->oom_kills);
-    jsw_end_obj(w);
+    return json_pack("{ss sI sI sI sI sI sI sI sI}", "name", n->name, "rx_bytes",
+                     (json_int_t)n->stats.rx_bytes, "rx_packets", (json_int_t)n->stats.rx_packets,
+                     "rx_errors", (json_int_t)n->stats.rx_errors, "rx_dropped",
+                     (json_int_t)n->stats.rx_dropped, "tx_bytes", (json_int_t)n->stats.tx_bytes,
+                     "tx_packets", (json_int_t)n->stats.tx_packets, "tx_errors",
+                     (json_int_t)n->stats.tx_errors, "tx_dropped", (json_int_t)n->stats.tx_dropped);
 }
 
 /* The whole VM, as the host sees it, in the words of a container's numbers; processes and their
  * deaths by want of memory are the guest's to tell. */
-static char *numbers_of(const struct sandbox_stats *v)
+static json_t *numbers_of(const struct sandbox_stats *v)
 {
-    struct jsw w;
+    json_t *nics = json_array();
+    json_t *root =
+        json_pack("{s{s{sI}} s{sIs{sIsI}} so}", "cpu", "usage", "total", (json_int_t)v->cpu_ns,
+                  "memory", "rss", (json_int_t)v->rss_bytes, "usage", "usage",
+                  (json_int_t)v->rss_bytes, "limit", (json_int_t)v->memory_bytes, "network", nics);
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    jsw_obj(&w, "cpu");
-    jsw_obj(&w, "usage");
-    jsw_u64(&w, "total", v->cpu_ns);
-    jsw_end_obj(&w);
-    jsw_end_obj(&w);
-    jsw_obj(&w, "memory");
-    jsw_u64(&w, "rss", v->rss_bytes);
-    jsw_obj(&w, "usage");
-    jsw_u64(&w, "usage", v->rss_bytes);
-    jsw_u64(&w, "limit", v->memory_bytes);
-    jsw_end_obj(&w);
-    jsw_end_obj(&w);
-    if (v->guest)
-        put_guest(&w, v);
-    jsw_arr(&w, "network");
     for (size_t i = 0; i < v->n_nics; i++)
-        put_nic(&w, &v->nics[i]);
-    jsw_end_arr(&w);
-    jsw_end_obj(&w);
-    return jsw_take(&w, NULL);
+        json_array_append_new(nics, nic_numbers(&v->nics[i]));
+    if (v->guest) {
+        json_object_set_new(root, "pids", json_pack("{sI}", "current", (json_int_t)v->pids));
+        json_object_set_new(root, "memory_oom_control",
+                            json_pack("{sI}", "oom_kill", (json_int_t)v->oom_kills));
+    }
+    return root;
 }
 
 static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsRequest *req,
@@ -213,12 +188,12 @@ static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsReque
     if (sandbox_stats(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
 
-    AUTO_FREE char *json = numbers_of(&v);
+    AUTO(json_decref) json_t *numbers = numbers_of(&v);
 
     resp->metrics = pb_new(&metric__descriptor);
     pb_set_str(&resp->metrics->id, req->sandbox_id);
     pb_set_time(&resp->metrics->timestamp, loop_wall(ctx->loop));
-    return stats_from_guest(json, s->opts.stats_v2, &resp->metrics->data, err);
+    return stats_from_guest(numbers, s->opts.stats_v2, &resp->metrics->data, err);
 }
 
 #define SANDBOX(method, fn, Req, Resp, ...)                                                        \

@@ -237,17 +237,12 @@ static Cgroups2__Metrics *to_v2(const Cgroups1__Metrics *m)
     return v2;
 }
 
-int stats_from_guest(const char *json, bool v2, Any **ret, struct err *err)
+int stats_from_guest(const json_t *metrics, bool v2, Any **ret, struct err *err)
 {
-    AUTO(json_decref) json_t *root = NULL;
     AUTO(pb_free) Cgroups1__Metrics *m = pb_new(&cgroups1__metrics__descriptor);
     AUTO(pb_free) Cgroups2__Metrics *m2 = NULL;
-    const json_t *metrics;
 
-    if (js_parse(json, strlen(json), STATS_MAX_BYTES, &root, err) < 0)
-        return -1;
-    metrics = js_get(root, "LCOWMetrics");
-    if (fill(&m->base, metrics ? metrics : root, err) < 0)
+    if (fill(&m->base, metrics, err) < 0)
         return -1;
     complete(m);
     if (v2)

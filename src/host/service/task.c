@@ -3,6 +3,7 @@
 #include "api/runc.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/clock.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
@@ -302,11 +303,11 @@ static int task_stats(struct ctx *ctx, struct service *s, const StatsRequest *re
                       StatsResponse *resp, struct err *err)
 {
     struct container *c = service_container(s, req->id, err);
-    AUTO_FREE char *json = NULL;
+    AUTO(json_decref) json_t *metrics = NULL;
 
-    if (!c || container_stats(ctx, c, &json, err) < 0)
+    if (!c || container_stats(ctx, c, &metrics, err) < 0)
         return -1;
-    if (stats_from_guest(json, s->opts.stats_v2, &resp->stats, err) < 0)
+    if (stats_from_guest(metrics, s->opts.stats_v2, &resp->stats, err) < 0)
         return err_wrap(err, "statistics of container %s", req->id);
     return 0;
 }
