@@ -26,6 +26,27 @@ struct fixture {
     char *scratch_path;
 };
 
+static struct scratch *make_scratch(struct fixture *f, const char *id)
+{
+    AUTO_FREE char *state = str_format("%s/state", f->fixture.place.dir);
+    const struct scratch_opts o = {
+        .dir = state, .ns = "test", .id = id, .size_mib = 1024, .ledger = f->ledger
+    };
+    struct scratch *s = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(scratch_make(&f->limited, &o, &s, &err), err);
+    return s;
+}
+
+static void drop_scratch(struct fixture *f, struct scratch *s)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(scratch_remove(&f->limited, s, &err), err);
+    scratch_free(s);
+}
+
 static void start(struct ctx *ctx, struct fixture *f)
 {
     struct err err = ERR_INIT;
@@ -36,13 +57,8 @@ static void start(struct ctx *ctx, struct fixture *f)
     f->scsi = scsi_new(f->fixture.vmm, f->fixture.guest, 1);
     f->plan9 = plan9_new(f->fixture.vmm, f->fixture.guest);
     ASSERT_OK(ledger_create(place_path(&f->fixture.place, "own"), &f->ledger, &err), err);
-    AUTO_FREE char *state = str_format("%s/state", f->fixture.place.dir);
-    const struct scratch_opts o = {
-        .dir = state, .ns = "test", .id = "box", .size_mib = 1024, .ledger = f->ledger
-    };
-    ASSERT_OK(scratch_make(&f->limited, &o, &f->scratch, &err), err);
-    const struct scsi_disk disk = { .host_path = scratch_path(f->scratch),
-                                    .fd = scratch_fd(f->scratch) };
+    f->scratch = make_scratch(f, "box");
+    const struct scsi_disk disk = { .host_path = "(scratch)", .fd = scratch_fd(f->scratch) };
     ASSERT_OK(scsi_reserve(&f->limited, f->scsi, &disk,
                            &(struct scsi_mount){ .filesystem = "ext4" }, &f->scratch_id, &err),
               err);
@@ -60,8 +76,7 @@ static void finish(struct fixture *f)
     ASSERT_EQ(plan9_used(f->plan9), 0);
     AUTO_FREE char *left = vm_fixture_sh(&f->fixture, NOTHING_LEFT, &code);
     ASSERT(str_starts(left, "0\n") && !strstr(left, ":0:0:"));
-    ASSERT_OK(scratch_remove(&f->limited, f->scratch, &err), err);
-    scratch_free(f->scratch);
+    drop_scratch(f, f->scratch);
     ASSERT_OK(ledger_finish(f->ledger, &err), err);
     ledger_close(f->ledger);
     scsi_free(f->scsi);
@@ -119,24 +134,6 @@ static int open_rootfs(struct fixture *f)
     ASSERT_EQ(mknod(place_path(&f->fixture.place, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
     ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &fs, &err), err);
     return fs.tree;
-}
-
-/* An empty file system: the one that the scratch disk was copied from. */
-static int scratch_image_copy(struct fixture *f, int to)
-{
-    AUTO_FD int from = open(place_path(&f->fixture.place, "state/scratch/ext4-v2-1024mib.img"),
-                            O_RDONLY | O_CLOEXEC);
-    struct stat st;
-
-    if (from < 0 || fstat(from, &st) < 0 || ftruncate(to, st.st_size) < 0)
-        return -1;
-    for (off_t at = 0; (at = lseek(from, at, SEEK_DATA)) >= 0;) {
-        off_t hole = lseek(from, at, SEEK_HOLE), in = at, out = at;
-        if (copy_file_range(from, &in, to, &out, (size_t)(hole - at), 0) != hole - at)
-            return -1;
-        at = hole;
-    }
-    return 0;
 }
 
 TEST_FIBER(a_root_file_system_is_merged_and_written_on_the_scratch_disk)
@@ -215,6 +212,7 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
 {
     struct fixture f;
     struct err err = ERR_INIT;
+    struct scratch *disks[30];
     uint64_t ids[30];
 
     start(ctx, &f);
@@ -222,13 +220,10 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
         for (unsigned i = 0; i < 30; i++) {
             struct ctx limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
             AUTO_FREE char *name = str_format("disk%u", i), *path = NULL;
-            AUTO_FD int fd =
-                open(place_path(&f.fixture.place, name), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
-            const struct scsi_disk d = { .host_path = name, .fd = fd };
-
-            ASSERT(fd >= 0);
             if (round == 0)
-                ASSERT_EQ(scratch_image_copy(&f, fd), 0);
+                disks[i] = make_scratch(&f, name);
+            const struct scsi_disk d = { .host_path = name, .fd = scratch_fd(disks[i]) };
+
             ASSERT_OK(scsi_reserve(&limited, f.scsi, &d, &(struct scsi_mount){ 0 }, &ids[i], &err),
                       err);
             ASSERT_OK(scsi_map(&limited, f.scsi, ids[i], &path, &err), err);
@@ -240,5 +235,7 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
         }
     }
     f.limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
+    for (unsigned i = 0; i < 30; i++)
+        drop_scratch(&f, disks[i]);
     finish(&f);
 }

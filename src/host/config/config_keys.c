@@ -87,8 +87,7 @@ const struct config_key config_keys[] = {
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
-      "The VMs' scratch disks are here, and the pristine one they are copied\n"
-      "from. Sparse files; best on a file system that clones them (xfs, btrfs)." },
+      "The VMs' scratch disks are here: sparse files." },
     { "host", "template_dir", KEY_PATH, "/var/lib/lcow/templates", 0, 0, FIELD(template_dir),
       "What VMs are started from (template = auto)." },
     { "host", "scratch_mib", KEY_U32, "10240", SCRATCH_MIB_MIN, SCRATCH_MIB_MAX, FIELD(scratch_mib),

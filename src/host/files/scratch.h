@@ -1,7 +1,5 @@
-/* scratch.h - the scratch disk of a VM: a sparse ext4 image that containers write to. A pristine
- * one is formatted once per size and kept (<dir>/scratch/); each VM gets a copy that shares or
- * skips everything empty: <dir>/sandboxes/<namespace>/<id>/scratch.img, 0600, root's. QEMU gets its
- * descriptor.
+/* scratch.h - the scratch disk of a VM: a sparse ext4 image that containers write to, formatted for
+ * each VM: <dir>/sandboxes/<namespace>/<id>/scratch.img, 0600, root's. QEMU gets its descriptor.
  *
  * Life: make -> … -> remove -> free. The directory is on record in the ledger before it exists,
  * and locked for as long as we live: scratch_sweep, which takes the others, never touches a living
@@ -33,8 +31,7 @@ int scratch_make(struct ctx *ctx, const struct scratch_opts *opts, struct scratc
 /* Whether the file system of dir has free_mib left for what is already there: ERR_EXHAUSTED if not,
  * with the numbers. Disks are sparse, so they may grow into more than there is. */
 int scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err *err);
-int scratch_fd(const struct scratch *s);           /* borrows; for reading and writing */
-const char *scratch_path(const struct scratch *s); /* borrows */
+int scratch_fd(const struct scratch *s); /* borrows; for reading and writing */
 /* File, directory and record. Repeatable. The VM must be done with it. */
 int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err);
 /* Closes; what was not removed stays on record. */
@@ -44,10 +41,10 @@ AUTO_DEFINE(struct scratch *, scratch_free);
 /* The namespace's directory, if nothing is in it: for whoever took back one by its record. */
 void scratch_drop_empty(const char *dir, const char *ns);
 
-/* Takes away the directories that nobody living has: what no ledger named any more; and templates
- * of an older lcow. fn (may be NULL) is told "namespace/id" (or "template/name"), the path and
- * "removed", "would be removed" or what went wrong. Blocks: for tools. A missing dir is fine. Goes
- * on after a failure and fails at the end. */
+/* Removes the directories that nobody living has: what no ledger names any more; and the formatted
+ * disks that older versions of lcow kept. fn (may be NULL) gets "namespace/id" (or
+ * "template/name"), the path and "removed", "would be removed" or what went wrong. Blocks: for
+ * tools. A missing dir is fine. Goes on after a failure and fails at the end. */
 int scratch_sweep(const char *dir, bool dry_run,
                   void (*fn)(void *arg, const char *name, const char *path, const char *result),
                   void *arg, struct err *err);
