@@ -47,7 +47,7 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
 
     f->rc = rc;
     if (c->hidden)
-        return pause_open(ctx, &f->fs.tree, err);
+        return tree_open_pause(ctx, &f->fs.tree, err);
 
     const char *root = spec_root_path(spec);
     AUTO_FREE char *path =

@@ -22,7 +22,6 @@
 #include "host/control/vm.h"
 #include "host/files/blockimage.h"
 #include "host/files/emptydir.h"
-#include "host/files/pause.h"
 #include "host/files/rootfs.h"
 #include "host/files/scratch.h"
 #include "host/files/tree.h"

@@ -4,7 +4,7 @@
 #include "base/str.h"
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
-#include "host/files/pause.h"
+#include "host/files/tree.h"
 #include <string.h>
 
 #define CRI "io.kubernetes.cri."
@@ -85,7 +85,7 @@ static void put_process(json_t *process)
     static const char *const known[] = { "user", "oomScoreAdj", "rlimits", NULL };
 
     keep_known(process, known);
-    json_object_set_new(process, "args", json_pack("[s]", PAUSE_PROGRAM));
+    json_object_set_new(process, "args", json_pack("[s]", TREE_PAUSE_PROGRAM));
     json_object_set_new(process, "cwd", json_string("/"));
     json_object_set_new(process, "noNewPrivileges", json_true());
 }

@@ -6,7 +6,6 @@
 
 #include <errno.h>
 #include <fcntl.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
@@ -15,71 +14,61 @@
 #define UEVENT_MAX 4096
 
 struct job {
-    char *path; /* NULL: by number */
+    const char *path; /* NULL: by number */
     enum blockimage_kind kind;
     uint32_t major, minor;
     bool read_only;
     int fd;
 };
 
-static void job_free(void *arg)
+static void drop(void *arg)
 {
-    struct job *j = arg;
-
-    if (!j)
-        return;
-    fd_close_later(j->fd);
-    free(j->path);
-    free(j);
+    fd_close_later(((struct job *)arg)->fd);
 }
 
 /* --- in the thread --- */
 
 /* The kernel tells the name that devtmpfs has. */
-static int find_name(struct job *j, struct err *err)
+static char *find_name(const struct job *j, struct err *err)
 {
-    AUTO_FREE char *path = str_format("/sys/dev/block/%u:%u/uevent", j->major, j->minor);
-    AUTO_FREE char *text = NULL;
-    size_t len;
-    int r = file_read_all(path, UEVENT_MAX, &text, &len);
+    AUTO_FREE char *text = file_text(UEVENT_MAX, "/sys/dev/block/%u:%u/uevent", j->major, j->minor);
+    const char *name = text ? strstr(text, "DEVNAME=") : NULL;
 
-    if (r < 0)
-        return err_set(err, ERR_NOT_FOUND, "the host has no block device %u:%u", j->major,
-                       j->minor);
-    const char *name = strstr(text, "DEVNAME=");
-    if (!name)
-        return err_set(err, ERR_NOT_FOUND, "block device %u:%u has no name", j->major, j->minor);
+    if (!name) {
+        err_set(err, ERR_NOT_FOUND, "the host has no block device %u:%u%s", j->major, j->minor,
+                text ? " with a name" : "");
+        return NULL;
+    }
     name += strlen("DEVNAME=");
-    j->path = str_format("/dev/%.*s", (int)strcspn(name, "\n"), name);
-    return 0;
+    return str_format("/dev/%.*s", (int)strcspn(name, "\n"), name);
 }
 
 /* Whoever mounted it, or made it part of something, holds it exclusively. */
-static int check_unused(const struct job *j, const char *again, struct err *err)
+static int check_unused(const char *path, const char *again, struct err *err)
 {
     AUTO_FD int fd = open(again, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
 
     if (fd < 0 && errno == EBUSY)
         return err_set(err, ERR_STATE,
-                       "%s is in use on the host: unmount it there before a VM gets it", j->path);
-    return fd < 0 ? err_sys(err, errno, "open %s", j->path) : 0;
+                       "%s is in use on the host: unmount it there before a VM gets it", path);
+    return fd < 0 ? err_sys(err, errno, "open %s", path) : 0;
 }
 
-static int check_kind(const struct job *j, const struct stat *st, struct err *err)
+static int check_kind(const struct job *j, const char *path, const struct stat *st, struct err *err)
 {
     if (j->kind == BLOCKIMAGE_FILE && !S_ISREG(st->st_mode))
         return err_set(
             err, ERR_INVALID,
-            "%s is no plain file: a virtual-disk is an image; a block device of the host "
+            "%s is not a plain file: a virtual-disk is an image; a block device of the host "
             "is a physical-disk",
-            j->path);
+            path);
     if (j->kind == BLOCKIMAGE_DEVICE && !S_ISBLK(st->st_mode))
         return err_set(err, ERR_INVALID,
-                       "%s is no block device: a physical-disk is one; an image file is a "
+                       "%s is not a block device: a physical-disk is one; an image file is a "
                        "virtual-disk",
-                       j->path);
+                       path);
     if (S_ISREG(st->st_mode) && st->st_size < 512)
-        return err_set(err, ERR_INVALID, "%s is too small for a disk (%lld bytes)", j->path,
+        return err_set(err, ERR_INVALID, "%s is too small for a disk (%lld bytes)", path,
                        (long long)st->st_size);
     return 0;
 }
@@ -87,61 +76,56 @@ static int check_kind(const struct job *j, const struct stat *st, struct err *er
 static int open_in_thread(void *arg, struct err *err)
 {
     struct job *j = arg;
+    AUTO_FREE char *path = j->path ? str_dup(j->path) : find_name(j, err);
     struct stat st;
 
-    if (!j->path && find_name(j, err) < 0)
+    if (!path)
         return -1;
     /* Looked at first, since to open a device may do something; then opened by what was looked at,
      * whatever has the name by then. */
-    AUTO_FD int seen = open(j->path, O_PATH | O_CLOEXEC);
+    AUTO_FD int seen = open(path, O_PATH | O_CLOEXEC);
     if (seen < 0)
-        return err_sys(err, errno, "open %s", j->path);
+        return err_sys(err, errno, "open %s", path);
     if (fstat(seen, &st) < 0)
-        return err_sys(err, errno, "look at %s", j->path);
+        return err_sys(err, errno, "look at %s", path);
     AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
-    if (check_kind(j, &st, err) < 0 || (S_ISBLK(st.st_mode) && check_unused(j, again, err) < 0))
+    if (check_kind(j, path, &st, err) < 0 ||
+        (S_ISBLK(st.st_mode) && check_unused(path, again, err) < 0))
         return -1;
     AUTO_FD int fd =
         open(again, (j->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
-        return err_sys(err, errno, "open %s", j->path);
+        return err_sys(err, errno, "open %s", path);
     if (j->major && (major(st.st_rdev) != j->major || minor(st.st_rdev) != j->minor))
-        return err_set(err, ERR_NOT_FOUND, "%s is not block device %u:%u any more", j->path,
-                       j->major, j->minor);
+        return err_set(err, ERR_NOT_FOUND, "%s is not block device %u:%u any more", path, j->major,
+                       j->minor);
     j->fd = TAKE_FD(fd);
     return 0;
 }
 
-static int run(struct ctx *ctx, struct job *j, int *ret_fd, struct err *err)
+static int run(struct ctx *ctx, struct job j, int *ret_fd, struct err *err)
 {
-    void *arg = j;
-    int r = offload_run(ctx, open_in_thread, &arg, job_free, "open a disk", err);
-
-    j = arg;
-    if (r == 0)
-        *ret_fd = TAKE_FD(j->fd);
-    job_free(j);
-    return r;
+    j.fd = -1;
+    if (OFFLOAD(ctx, open_in_thread, &j, 1, drop, "open a disk", err) < 0)
+        return -1;
+    *ret_fd = j.fd;
+    return 0;
 }
 
 int blockimage_open(struct ctx *ctx, const char *path, enum blockimage_kind kind, bool read_only,
                     int *ret_fd, struct err *err)
 {
-    struct job *j = mem_new(struct job);
-
-    *j = (struct job){ .path = str_dup(path), .kind = kind, .read_only = read_only, .fd = -1 };
-    return run(ctx, j, ret_fd, err);
+    return run(ctx, (struct job){ .path = path, .kind = kind, .read_only = read_only }, ret_fd,
+               err);
 }
 
 int blockimage_open_number(struct ctx *ctx, uint32_t major_number, uint32_t minor_number,
                            bool read_only, int *ret_fd, struct err *err)
 {
-    struct job *j = mem_new(struct job);
+    const struct job j = { .kind = BLOCKIMAGE_DEVICE,
+                           .major = major_number,
+                           .minor = minor_number,
+                           .read_only = read_only };
 
-    *j = (struct job){ .kind = BLOCKIMAGE_DEVICE,
-                       .major = major_number,
-                       .minor = minor_number,
-                       .read_only = read_only,
-                       .fd = -1 };
     return run(ctx, j, ret_fd, err);
 }

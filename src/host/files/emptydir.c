@@ -8,26 +8,18 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
-#include <stdlib.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
 struct job {
-    char *dir, *path;
+    const char *dir, *path;
     struct emptydir found;
 };
 
-static void job_free(void *arg)
+static void drop(void *arg)
 {
-    struct job *j = arg;
-
-    if (!j)
-        return;
-    free(j->dir);
-    free(j->path);
-    emptydir_release(&j->found);
-    free(j);
+    emptydir_release(&((struct job *)arg)->found);
 }
 
 /* --- in the thread --- */
@@ -46,13 +38,11 @@ static void add(struct emptydir *e, const char *path, const struct stat *st)
 /* Takes fd. What goes away meanwhile was not there. */
 static void walk(struct emptydir *e, int fd, const char *path, unsigned depth)
 {
-    DIR *d = fdopendir(fd);
+    AUTO(closedir) DIR *d = fdopendir(fd);
 
-    if (!d) {
+    if (!d)
         fd_close(fd);
-        return;
-    }
-    for (struct dirent *entry; (entry = readdir(d));) {
+    for (struct dirent *entry; d && (entry = readdir(d));) {
         struct stat st;
 
         if (str_eq(entry->d_name, ".") || str_eq(entry->d_name, ".."))
@@ -64,13 +54,12 @@ static void walk(struct emptydir *e, int fd, const char *path, unsigned depth)
         if (child < 0 || fstat(child, &st) < 0 || e->n >= EMPTYDIR_DIRS_MAX ||
             depth >= EMPTYDIR_DEPTH_MAX) {
             e->has_files = true;
-            break;
+            return;
         }
         AUTO_FREE char *below = str_format("%s%s%s", path, path[0] ? "/" : "", entry->d_name);
         add(e, below, &st);
         walk(e, TAKE_FD(child), below, depth + 1);
     }
-    closedir(d);
 }
 
 /* What the kubelet mounted on it, if anything. */
@@ -123,20 +112,11 @@ static int look_in_thread(void *arg, struct err *err)
 int emptydir_look(struct ctx *ctx, const char *dir, const char *path, struct emptydir *ret,
                   struct err *err)
 {
-    struct job *j = mem_new(struct job);
-    void *arg = j;
+    struct job j = { .dir = dir, .path = path };
+    AUTO_FREE char *why = str_format("look at %s", path);
 
-    j->dir = str_dup(dir);
-    j->path = str_dup(path);
-    int r = offload_run(ctx, look_in_thread, &arg, job_free, "look at an emptyDir", err);
-
-    j = arg;
-    if (r == 0) {
-        *ret = j->found;
-        j->found = (struct emptydir){ 0 };
-    } else if (!j) {
-        err_wrap(err, "look at %s", path);
-    }
-    job_free(j);
-    return r;
+    if (OFFLOAD(ctx, look_in_thread, &j, 2, drop, why, err) < 0)
+        return -1;
+    *ret = j.found;
+    return 0;
 }

@@ -1,36 +1,30 @@
 #include "host/files/tree.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
 #include "base/str.h"
 #include "host/files/tree_priv.h"
+#include "host/jail/anchor_program.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 struct job {
-    char *path;
+    const char *path;
     struct tree_opts opts;
     struct tree tree;
 };
 
-static void job_free(void *arg)
+static void drop(void *arg)
 {
     struct job *j = arg;
 
-    if (!j)
-        return;
     fd_close_later(j->tree.fd);
-    free(j->path);
-    free(j);
 }
 
 /* --- in the thread --- */
@@ -42,6 +36,17 @@ int tree_enter_private(struct err *err)
     if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)
         return err_sys(err, errno, "make mounts private");
     return 0;
+}
+
+/* A tmpfs that nobody else sees. The fd, or -1. */
+static int mount_tmpfs(const char *name, unsigned long flags, const char *options, struct err *err)
+{
+    if (tree_enter_private(err) < 0)
+        return -1;
+    if (mount(name, TREE_SPOT, "tmpfs", MS_NOSUID | MS_NODEV | flags, options) < 0)
+        return err_sys(err, errno, "mount a tmpfs");
+    int fd = open(TREE_SPOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    return fd < 0 ? err_sys(err, errno, "open the tmpfs") : fd;
 }
 
 int tree_open_path(const char *path, bool must_be_dir, struct err *err)
@@ -90,14 +95,11 @@ static int take_name(struct job *j, struct err *err)
  * is not possible on all kernels: it is put together in a namespace, then cloned out of it. */
 static int wrap_file(struct job *j, int file, struct err *err)
 {
-    if (take_name(j, err) < 0 || tree_enter_private(err) < 0)
+    if (take_name(j, err) < 0)
         return -1;
-    if (mount("lcow-file", TREE_SPOT, "tmpfs", MS_NOSUID | MS_NODEV | MS_NOEXEC,
-              "mode=0555,size=4k,nr_inodes=4") < 0)
-        return err_sys(err, errno, "mount a tmpfs");
-    AUTO_FD int dir = open(TREE_SPOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
+    AUTO_FD int dir = mount_tmpfs("lcow-file", MS_NOEXEC, "mode=0555,size=4k,nr_inodes=4", err);
     if (dir < 0)
-        return err_sys(err, errno, "open the tmpfs");
+        return -1;
     AUTO_FD int spot = openat(dir, j->tree.name, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0);
     if (spot < 0)
         return err_sys(err, errno, "make %s to mount on", j->tree.name);
@@ -140,21 +142,45 @@ static int open_in_thread(void *arg, struct err *err)
 int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,
               struct err *err)
 {
-    struct job *j = mem_new(struct job);
-    void *arg = j;
+    struct job j = { .path = path, .opts = *opts, .tree = { .fd = -1 } };
+    AUTO_FREE char *why = str_format("open %s", path);
 
-    j->path = str_dup(path);
-    j->opts = *opts;
-    j->tree.fd = -1;
-    int r = offload_run(ctx, open_in_thread, &arg, job_free, "open a host path", err);
+    if (OFFLOAD(ctx, open_in_thread, &j, 1, drop, why, err) < 0)
+        return -1;
+    *ret = j.tree;
+    return 0;
+}
 
-    j = arg;
-    if (r == 0) {
-        *ret = j->tree;
-        j->tree.fd = -1;
-    } else if (!j) {
-        err_wrap(err, "open %s", path);
-    }
-    job_free(j);
-    return r;
+/* --- a pod's root --- */
+
+/* The same program as a container's anchor on the host. */
+static int write_program(int dir, struct err *err)
+{
+    AUTO_FD int fd = openat(dir, TREE_PAUSE_NAME, O_CREAT | O_EXCL | O_WRONLY | O_CLOEXEC, 0555);
+    int r = fd < 0 ? -errno : fd_write_full(fd, anchor_blob, anchor_blob_len);
+
+    if (r == 0 && fchmod(fd, 0555) < 0) /* whatever our umask says */
+        r = -errno;
+    return r < 0 ? err_sys(err, -r, "write the pod's program") : 0;
+}
+
+static int pause_in_thread(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FD int dir = mount_tmpfs("lcow-pause", 0, "mode=0755,size=64k,nr_inodes=4", err);
+
+    if (dir < 0 || write_program(dir, err) < 0)
+        return -1;
+    j->tree.fd = tree_clone(dir, false, "the pod's root", err);
+    return j->tree.fd < 0 ? -1 : tree_set_read_only(j->tree.fd, false, "the pod's root", err);
+}
+
+int tree_open_pause(struct ctx *ctx, int *ret_fd, struct err *err)
+{
+    struct job j = { .tree = { .fd = -1 } };
+
+    if (OFFLOAD(ctx, pause_in_thread, &j, 1, drop, "the pod's root", err) < 0)
+        return err_wrap(err, "root file system of the pod");
+    *ret_fd = j.tree.fd;
+    return 0;
 }

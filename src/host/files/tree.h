@@ -25,3 +25,10 @@ struct tree_opts {
  * is ERR_UNIMPLEMENTED: it cannot be shared with another kernel. */
 int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,
               struct err *err);
+
+/* The root file system of a pod that comes without one (containerd's sandboxer "shim"): one
+ * program, which waits and lets the kernel reap the pod's orphans. Read-only; nothing of it is on a
+ * disk. Waits until ctx ends. Caller closes *ret_fd. */
+#define TREE_PAUSE_NAME "pause"
+#define TREE_PAUSE_PROGRAM "/" TREE_PAUSE_NAME
+int tree_open_pause(struct ctx *ctx, int *ret_fd, struct err *err);

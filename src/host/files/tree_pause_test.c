@@ -3,7 +3,7 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "harness/tap.h"
-#include "host/files/pause.h"
+#include "host/files/tree.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -20,8 +20,8 @@ TEST_FIBER(a_pods_root_has_one_program_and_is_read_only)
 
     if (geteuid() != 0)
         tap_skip("mounts need root");
-    ASSERT_OK(pause_open(ctx, &root, &err), err);
-    ASSERT_EQ(fstatat(root, PAUSE_NAME, &st, 0), 0);
+    ASSERT_OK(tree_open_pause(ctx, &root, &err), err);
+    ASSERT_EQ(fstatat(root, TREE_PAUSE_NAME, &st, 0), 0);
     ASSERT_EQ(st.st_mode & 07777, 0555);
     ASSERT_EQ(openat(root, "x", O_CREAT | O_WRONLY | O_CLOEXEC, 0600), -1);
     ASSERT_EQ(fstat(root, &st), 0);
@@ -51,8 +51,8 @@ TEST_FIBER(the_program_waits_and_leaves_no_zombies)
 
     if (geteuid() != 0)
         tap_skip("mounts need root");
-    ASSERT_OK(pause_open(ctx, &root, &err), err);
-    program = openat(root, PAUSE_NAME, O_RDONLY | O_CLOEXEC);
+    ASSERT_OK(tree_open_pause(ctx, &root, &err), err);
+    program = openat(root, TREE_PAUSE_NAME, O_RDONLY | O_CLOEXEC);
     ASSERT(program >= 0);
 
     pid_t pid = fork(); /* the test's own: check-rooms looks at rooms only */
