@@ -2,269 +2,236 @@
  * gets the numbers of their descriptors, relative to /proc/self/fd: no path is too long, five
  * hundred layers fit into the one page that mount(2) takes, no byte in a name needs quoting, and a
  * missing directory is told by name instead of a bare ENOENT. */
-#include "host/files/rootfs.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"
-#include "base/str.h"
 #include "host/files/rootfs_priv.h"
 #include "host/files/tree_priv.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/loop.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
+#include <sys/stat.h>
+#include <sys/sysmacros.h>
 #include <unistd.h>
 
-#define LAYERS_MAX 500       /* overlay's own limit */
-#define PAGE_BYTES 4096      /* mount(2)'s */
-#define MOUNT_TEXT_MAX 65536 /* of one option of a list from outside */
+#define PAGE_BYTES 4096 /* mount(2)'s */
+#define MOUNTINFO_MAX (16u << 20)
+#define LOOP_MAJOR 7
+#define PATH_BYTES 8192
 
 struct job {
-    /* bind, or the spec's directory: */
-    char *dir;
-    bool recursive;
-    /* overlay: */
-    struct strv lower;
-    char *upper, *work;
-    struct sbuf other; /* ",name=value" … */
-    bool plain;        /* other says nothing that the guest's overlay would have to know */
-    /* disk: */
-    char *image;
-    const char *filesystem;
-    bool device;
-    /* disks: */
-    struct rootfs_typed typed;
-
-    bool writable;
-    bool must_write; /* or be refused */
-    bool as_tree;    /* though images are behind it */
+    struct rootfs_plan plan;
     struct rootfs out;
 };
 
 void rootfs_release(struct rootfs *r)
 {
     fd_close_later(r->tree);
-    for (size_t i = 0; i < r->n_disks; i++)
-        rootfs_disk_release(&r->disks[i]);
+    for (size_t i = 0; i < r->n_disks; i++) {
+        fd_close_later(r->disks[i].fd);
+        free(r->disks[i].path);
+    }
     free(r->disks);
     *r = (struct rootfs){ .tree = -1 };
 }
 
-static void job_free(void *arg)
+static void drop(void *arg)
 {
     struct job *j = arg;
 
-    if (!j)
-        return;
     rootfs_release(&j->out);
-    free(j->dir);
-    free(j->image);
-    strv_release(&j->lower);
-    free(j->upper);
-    free(j->work);
-    sbuf_release(&j->other);
-    rootfs_typed_release(&j->typed);
-    free(j);
+    rootfs_plan_release(&j->plan);
 }
 
-/* --- the list --- */
+/* --- in the thread: images and devices --- */
 
-/* As the kernel splits: ':' ends a name, a backslash takes the next character as it is. */
-static int split_lower(struct job *j, const char *text, struct err *err)
+static int check_kind(const char *path, bool device, const struct stat *st, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf name = { 0 };
+    if (S_ISREG(st->st_mode) || (S_ISBLK(st->st_mode) && device))
+        return 0;
+    if (S_ISBLK(st->st_mode))
+        return err_set(err, ERR_INVALID,
+                       "%s is a device where the image file of a layer is expected; a device is "
+                       "taken only if the mount names it below /dev and has no option loop",
+                       path);
+    return err_set(err, ERR_INVALID, "%s is %s, not the image file of a layer", path,
+                   S_ISDIR(st->st_mode)    ? "a directory"
+                   : S_ISLNK(st->st_mode)  ? "a symbolic link"
+                   : S_ISFIFO(st->st_mode) ? "a fifo"
+                                           : "a socket or a character device");
+}
 
-    for (const char *p = text;; p++) {
-        if (*p && *p != ':') {
-            if (*p == '\\' && p[1])
-                p++;
-            sbuf_addc(&name, *p);
-            continue;
+/* device: may be one (named below /dev). Looked at first, then opened by what was looked at:
+ * opening a fifo or a tape would do things. */
+static int open_disk(const char *path, bool device, struct rootfs_disk *d, struct err *err)
+{
+    /* /dev/mapper/x is a link to /dev/dm-3; elsewhere links are not followed. */
+    bool in_dev = str_starts(path, "/dev/") && !strstr(path, "/../");
+    AUTO_FD int seen = open(path, O_PATH | O_CLOEXEC | (in_dev ? 0 : O_NOFOLLOW));
+    struct stat st;
+
+    if (path[0] != '/')
+        return err_set(err, ERR_INVALID, "\"%s\" is no absolute path", path);
+    if (seen < 0)
+        return err_sys(err, errno, "open %s", path);
+    if (fstat(seen, &st) < 0)
+        return err_sys(err, errno, "look at %s", path);
+    if (check_kind(path, device && in_dev, &st, err) < 0)
+        return -1;
+    AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
+    d->fd = open(again, (d->writable ? O_RDWR : O_RDONLY) | O_NONBLOCK | O_CLOEXEC);
+    if (d->fd < 0)
+        return err_sys(err, errno, "open %s for %s", path, d->writable ? "writing" : "reading");
+    d->path = str_dup(path);
+    return 0;
+}
+
+/* --- what is mounted on a directory --- */
+
+struct mounted {
+    char *type, *source;
+    bool whole, read_only; /* its root, not a directory of it; nobody writes to it */
+};
+
+static void mounted_release_auto(struct mounted *m)
+{
+    free(m->type);
+    free(m->source);
+}
+
+/* As the kernel writes names: \040 is a blank. */
+static char *unescape(const char *text, size_t len)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '\\' && len - i > 3) {
+            sbuf_addc(&out, (char)((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
+                                   (text[i + 3] - '0')));
+            i += 3;
+        } else {
+            sbuf_addc(&out, text[i]);
         }
-        if (name.len == 0)
-            return err_set(err, ERR_UNIMPLEMENTED,
-                           "overlay option lowerdir=%s has an empty name (data-only layers are not "
-                           "supported)",
-                           text);
-        if (j->lower.n == LAYERS_MAX)
-            return err_set(err, ERR_EXHAUSTED, "overlay with more than %d layers", LAYERS_MAX);
-        AUTO_FREE char *dir = sbuf_take(&name);
-        strv_add(&j->lower, dir);
-        if (!*p)
-            return 0;
     }
+    return sbuf_take(&out);
 }
 
-static bool is_one_of(const char *word, size_t len, const char *const *list)
+static const char *next_word(const char *p, const char **ret_word, size_t *ret_len)
 {
-    for (; *list; list++)
-        if (strlen(*list) == len && memcmp(*list, word, len) == 0)
+    *ret_word = p;
+    *ret_len = strcspn(p, " \n");
+    p += *ret_len;
+    return *p == ' ' ? p + 1 : p;
+}
+
+/* "36 35 98:0 / /mnt ro,noatime master:1 - ext3 /dev/root rw,errors=continue" */
+static void read_line(const char *line, struct mounted *m)
+{
+    const char *word, *p = line;
+    size_t len;
+
+    for (int i = 0; i < 4; i++)
+        p = next_word(p, &word, &len);
+    m->whole = len == 1 && *word == '/';
+    do
+        p = next_word(p, &word, &len);
+    while (*p && *p != '\n' && !(len == 1 && *word == '-'));
+    p = next_word(p, &word, &len);
+    m->type = unescape(word, len);
+    p = next_word(p, &word, &len);
+    m->source = unescape(word, len);
+    (void)next_word(p, &word, &len);
+    m->read_only = len >= 2 && memcmp(word, "ro", 2) == 0 && (len == 2 || word[2] == ',');
+}
+
+static bool find_mount(const char *table, uint64_t id, struct mounted *m)
+{
+    for (const char *line = table; line && *line; line = strchr(line, '\n')) {
+        line += *line == '\n';
+        char *end;
+        if (*line && strtoull(line, &end, 10) == id && *end == ' ') {
+            read_line(line, m);
             return true;
+        }
+    }
     return false;
 }
 
-bool rootfs_is_context(const char *o)
+/* A loop device's file, by its name in /sys, if that still is the same file. */
+static int open_loop(const char *device, struct rootfs_disk *d, struct err *err)
 {
-    static const char *const words[] = { "context", "fscontext", "defcontext", "rootcontext",
-                                         NULL };
+    AUTO_FD int fd = open(device, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    struct loop_info64 info;
+    struct stat st;
+    size_t len;
 
-    return is_one_of(o, strcspn(o, "="), words);
+    if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) || major(st.st_rdev) != LOOP_MAJOR ||
+        ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_offset || info.lo_sizelimit)
+        return err_set(err, ERR_NOT_FOUND, "%s is no loop device of a whole file", device);
+    AUTO_FREE char *text = NULL, *name = str_format("/sys/dev/block/%u:%u/loop/backing_file",
+                                                    major(st.st_rdev), minor(st.st_rdev));
+    if (file_read_all(name, PATH_BYTES, &text, &len) < 0)
+        return err_set(err, ERR_NOT_FOUND, "%s has no file", device);
+    text[strcspn(text, "\n")] = '\0';
+    if (open_disk(text, false, d, err) < 0)
+        return -1;
+    if (fstat(d->fd, &st) < 0 || st.st_dev != info.lo_device || st.st_ino != info.lo_inode)
+        return err_set(err, ERR_NOT_FOUND, "%s is not the file of %s any more", text, device);
+    return 0;
 }
 
-static int add_overlay_option(struct job *j, const char *o, struct err *err)
+/* 1, 0 or -1 as find_images() does. */
+static int find_image(const char *dir, const char *table, struct rootfs_disk *d, struct err *err)
 {
-    static const char *const passed[] = { "index",   "metacopy",  "redirect_dir", "xino",
-                                          "uuid",    "userxattr", "nfs_export",   "verity",
-                                          "context", "fscontext", "defcontext",   "rootcontext",
-                                          NULL };
-    /* volatile is about writing; the others are about the mount, and the share sets its own. */
-    static const char *const ignored[] = { "volatile", "rw",    "ro",       "nosuid",  "nodev",
-                                           "noexec",   "async", "relatime", "noatime", NULL };
-    size_t len = strcspn(o, "=");
+    AUTO_FD int fd = tree_open_path(dir, true, err);
+    AUTO(mounted_release) struct mounted m = { 0 };
+    struct err no = ERR_INIT;
+    struct statx st;
 
-    if (is_one_of(o, len, ignored)) {
-        if (str_eq(o, "volatile") && j->writable)
-            sbuf_adds(&j->other, ",volatile");
-        if (str_eq(o, "ro"))
-            j->writable = false;
+    if (fd < 0)
+        return -1;
+    if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID) ||
+        !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT) || !find_mount(table, st.stx_mnt_id, &m))
         return 0;
-    }
-    if (!is_one_of(o, len, passed))
-        return err_set(err, ERR_INVALID, "overlay option \"%s\" is not known", o);
-    sbuf_addf(&j->other, ",%s", o);
-    j->plain = j->plain && (str_eq(o, "index=off") || rootfs_is_context(o));
-    return 0;
-}
-
-static int read_overlay(struct job *j, const struct rootfs_mount *m, struct err *err)
-{
-    for (const char *const *o = m->options; o && *o; o++) {
-        int r = 0;
-
-        if (strlen(*o) > MOUNT_TEXT_MAX)
-            return err_set(err, ERR_INVALID, "overlay with an option of %zu bytes", strlen(*o));
-        if (str_starts(*o, "lowerdir=")) {
-            r = split_lower(j, *o + 9, err);
-        } else if (str_starts(*o, "upperdir=")) {
-            free(j->upper);
-            j->upper = str_dup(*o + 9);
-        } else if (str_starts(*o, "workdir=")) {
-            free(j->work);
-            j->work = str_dup(*o + 8);
-        } else if (str_starts(*o, "uidmap=") || str_starts(*o, "gidmap=")) {
-            r = err_set(err, ERR_UNIMPLEMENTED,
-                        "id-mapped root file systems (%s) are not supported: containers in a VM "
-                        "need no user namespace on the host",
-                        *o);
-        } else {
-            r = add_overlay_option(j, *o, err);
-        }
-        if (r < 0)
-            return -1;
-    }
-    if (j->lower.n == 0)
-        return err_set(err, ERR_INVALID, "overlay without lowerdir");
-    if (!j->upper)
-        j->writable = false; /* nowhere to write to */
-    if (j->upper && j->writable && !j->work)
-        return err_set(err, ERR_INVALID, "overlay with upperdir but without workdir");
-    return 0;
-}
-
-static int read_bind(struct job *j, const struct rootfs_mount *m, struct err *err)
-{
-    if (!m->source || !*m->source)
-        return err_set(err, ERR_INVALID, "bind mount without a source");
-    j->dir = str_dup(m->source);
-    for (const char *const *o = m->options; o && *o; o++) {
-        if (str_eq(*o, "ro"))
-            j->writable = false;
-        else if (str_eq(*o, "rbind"))
-            j->recursive = true;
-        else if (str_starts(*o, "uidmap=") || str_starts(*o, "gidmap="))
-            return err_set(err, ERR_UNIMPLEMENTED,
-                           "id-mapped root file systems (%s) are not supported", *o);
-    }
-    return 0;
-}
-
-/* How the host would mount it does not matter, unless leaving it out would change what is seen. */
-bool rootfs_disk_option(const char *o, bool *writable, bool *device)
-{
-    static const char *const ignored[] = { "rw",        "loop",     "direct-io",  "discard",
-                                           "nodiscard", "nouuid",   "noatime",    "relatime",
-                                           "async",     "defaults", "norecovery", "noload",
-                                           NULL };
-
-    if (str_eq(o, "ro"))
-        *writable = false;
-    else if (str_eq(o, "loop"))
-        *device = false;
-    else
-        return is_one_of(o, strlen(o), ignored) || rootfs_is_context(o);
-    return true;
-}
-
-static int read_disk(struct job *j, const struct rootfs_mount *m, struct err *err)
-{
-    if (!m->source || !*m->source)
-        return err_set(err, ERR_INVALID, "mount of type %s without a source", m->type);
-    j->image = str_dup(m->source);
-    j->filesystem = rootfs_filesystem(m->type);
-    j->writable = str_eq(j->filesystem, "ext4") || str_eq(j->filesystem, "xfs");
-    j->device = true;
-    for (const char *const *o = m->options; o && *o; o++)
-        if (!rootfs_disk_option(*o, &j->writable, &j->device))
-            return err_set(err, ERR_INVALID, "option \"%s\" of %s %s is not supported", *o, m->type,
-                           m->source);
-    return 0;
-}
-
-/* There is no tree on the host that could be shared for writing. */
-static int read_typed(struct job *j, const struct rootfs_mount *m, size_t n, struct err *err)
-{
-    if (j->must_write)
-        return err_set(err, ERR_INVALID,
-                       "rootfs = shared needs directories, and these are images; use the "
-                       "overlayfs or native snapshotter");
-    return rootfs_read_typed(m, n, &j->typed, err);
-}
-
-static int read_list(struct job *j, const struct rootfs_mount *m, size_t n, const char *root_path,
-                     struct err *err)
-{
-    if (n == 0) {
-        if (!root_path || !*root_path)
-            return err_set(err, ERR_INVALID, "neither mounts nor a root path");
-        j->dir = str_dup(root_path);
-        j->recursive = true;
+    d->filesystem = rootfs_filesystem(m.type);
+    if (!m.whole || !m.read_only || !d->filesystem || m.source[0] != '/')
         return 0;
-    }
-    const char *type = m->type ? m->type : "";
-    if (rootfs_is_typed(m, n))
-        return read_typed(j, m, n, err);
-    if (str_eq(type, "overlay"))
-        return read_overlay(j, m, err);
-    if (str_eq(type, "bind") || str_eq(type, "rbind")) {
-        j->recursive = str_eq(type, "rbind");
-        return read_bind(j, m, err);
-    }
-    if (rootfs_filesystem(type))
-        return read_disk(j, m, err);
-    return err_set(err, ERR_INVALID,
-                   "mounts of type \"%s\" are not supported; use the overlayfs, native, blockfile "
-                   "or erofs snapshotter",
-                   type);
+    return (str_starts(m.source, "/dev/loop") ? open_loop(m.source, d, &no)
+                                              : open_disk(m.source, false, d, &no)) == 0;
 }
 
-/* --- in the thread --- */
+/* The images behind directories that are roots of mounts (containerd 2.1 mounts erofs layers
+ * itself). 1: all were found; 0: not all, and nothing is in r; -1: a directory is missing. */
+static int find_images(const struct strv *dirs, struct rootfs *r, struct err *err)
+{
+    AUTO_FREE char *table = NULL;
+    size_t len;
+    if (dirs->n > ROOTFS_IMAGES_MAX)
+        return 0;
+
+    int found = file_read_all("/proc/thread-self/mountinfo", MOUNTINFO_MAX, &table, &len) == 0;
+
+    r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));
+    for (size_t i = 0; i < dirs->n && found == 1; i++) {
+        r->disks[i].fd = -1;
+        found = find_image(dirs->v[i], table, &r->disks[i], err);
+        r->n_disks = i + 1;
+    }
+    if (found != 1)
+        rootfs_release(r);
+    return found;
+}
+
+/* --- in the thread: trees --- */
 
 struct dirs {
-    int fds[LAYERS_MAX + 3];
+    int fds[ROOTFS_LAYERS_MAX + 3];
     size_t n;
 };
 
@@ -289,29 +256,29 @@ static int add_dir(struct dirs *d, const char *path, struct sbuf *text, struct e
 /* Without writing, the upper directory is one more lower one: the topmost. */
 static int overlay_options(const struct job *j, struct dirs *d, struct sbuf *text, struct err *err)
 {
-    bool as_lower = j->upper && !j->writable;
+    bool as_lower = j->plan.upper && !j->plan.writable;
 
     sbuf_adds(text, "lowerdir=");
-    if (as_lower && add_dir(d, j->upper, text, err) < 0)
+    if (as_lower && add_dir(d, j->plan.upper, text, err) < 0)
         return -1;
-    for (size_t i = 0; i < j->lower.n; i++) {
+    for (size_t i = 0; i < j->plan.lower.n; i++) {
         if (i > 0 || as_lower)
             sbuf_addc(text, ':');
-        if (add_dir(d, j->lower.v[i], text, err) < 0)
+        if (add_dir(d, j->plan.lower.v[i], text, err) < 0)
             return -1;
     }
-    if (j->upper && j->writable) {
+    if (j->plan.upper && j->plan.writable) {
         sbuf_adds(text, ",upperdir=");
-        if (add_dir(d, j->upper, text, err) < 0)
+        if (add_dir(d, j->plan.upper, text, err) < 0)
             return -1;
         sbuf_adds(text, ",workdir=");
-        if (add_dir(d, j->work, text, err) < 0)
+        if (add_dir(d, j->plan.work, text, err) < 0)
             return -1;
     }
-    sbuf_adds(text, j->other.data ? j->other.data : "");
+    sbuf_adds(text, j->plan.other.data ? j->plan.other.data : "");
     if (text->len >= PAGE_BYTES)
         return err_set(err, ERR_EXHAUSTED, "overlay of %zu layers: its options exceed %d bytes",
-                       j->lower.n, PAGE_BYTES);
+                       j->plan.lower.n, PAGE_BYTES);
     return 0;
 }
 
@@ -325,15 +292,15 @@ static int open_overlay(struct job *j, struct err *err)
         return -1;
     /* A single lower directory and nothing above it is no overlay for the kernel. */
     if (d.n == 1) {
-        j->out.tree = tree_clone(d.fds[0], false, j->lower.v[0], err);
+        j->out.tree = tree_clone(d.fds[0], false, j->plan.lower.v[0], err);
         return j->out.tree < 0 ? -1 : 0;
     }
     if (chdir("/proc/self/fd") < 0)
         return err_sys(err, errno, "change to /proc/self/fd");
-    if (mount("overlay", TREE_SPOT, "overlay", j->writable ? 0 : MS_RDONLY, text.data) < 0)
+    if (mount("overlay", TREE_SPOT, "overlay", j->plan.writable ? 0 : MS_RDONLY, text.data) < 0)
         return err_sys(err, errno, "mount overlay of %zu layers (%s; the kernel's log says more)",
-                       j->lower.n + (j->upper ? 1 : 0),
-                       j->other.data ? j->other.data + 1 : "no options");
+                       j->plan.lower.n + (j->plan.upper ? 1 : 0),
+                       j->plan.other.data ? j->plan.other.data + 1 : "no options");
     AUTO_FD int top = open(TREE_SPOT, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (top < 0)
         return err_sys(err, errno, "open the overlay");
@@ -343,21 +310,12 @@ static int open_overlay(struct job *j, struct err *err)
 
 static int open_dir(struct job *j, struct err *err)
 {
-    AUTO_FD int fd = tree_open_path(j->dir, true, err);
+    AUTO_FD int fd = tree_open_path(j->plan.dir, true, err);
 
     if (fd < 0)
         return -1;
-    j->out.tree = tree_clone(fd, j->recursive, j->dir, err);
+    j->out.tree = tree_clone(fd, j->plan.recursive, j->plan.dir, err);
     return j->out.tree < 0 ? -1 : 0;
-}
-
-static int open_disk(struct job *j, struct err *err)
-{
-    j->out.disks = mem_new(struct rootfs_disk);
-    j->out.n_disks = 1;
-    *j->out.disks =
-        (struct rootfs_disk){ .fd = -1, .filesystem = j->filesystem, .writable = j->writable };
-    return rootfs_disk_open(j->image, j->device, j->out.disks, err);
 }
 
 static bool is_empty(const char *path)
@@ -374,22 +332,25 @@ static bool is_empty(const char *path)
     return empty;
 }
 
-/* What is in there was written by somebody who had the images mounted. */
-static int open_typed(struct job *j, struct err *err)
+/* What is in the upper directory was written by somebody who had the images mounted. */
+static int open_images(struct job *j, struct err *err)
 {
-    const struct rootfs_typed *t = &j->typed;
+    const struct rootfs_plan *plan = &j->plan;
+    size_t n = plan->images.n;
 
-    if (t->upper && !is_empty(t->upper))
+    if (plan->upper && !is_empty(plan->upper))
         return err_set(err, ERR_STATE,
                        "the upper directory %s is missing or has files, which cannot be seen in "
                        "the VM above layers that are images",
-                       t->upper);
-    j->out.disks = mem_zalloc(t->images.n * sizeof(*j->out.disks));
-    for (size_t i = 0; i < t->images.n; i++) {
-        j->out.disks[i] = (struct rootfs_disk){ .fd = -1, .filesystem = t->filesystems[i] };
+                       plan->upper);
+    j->out.disks = mem_zalloc(n * sizeof(*j->out.disks));
+    for (size_t i = 0; i < n; i++) {
+        j->out.disks[i] = (struct rootfs_disk){ .fd = -1,
+                                                .filesystem = plan->filesystems[i],
+                                                .writable = plan->writable };
         j->out.n_disks = i + 1;
-        if (rootfs_disk_open(t->images.v[i], false, &j->out.disks[i], err) < 0)
-            return err_wrap(err, "layer %zu of %zu from the top", i + 1, t->images.n);
+        if (open_disk(plan->images.v[i], plan->device, &j->out.disks[i], err) < 0)
+            return n == 1 ? -1 : err_wrap(err, "layer %zu of %zu from the top", i + 1, n);
     }
     return 0;
 }
@@ -400,8 +361,9 @@ static int open_layers(struct job *j, struct err *err)
 {
     int found = 0;
 
-    if (!j->as_tree && !j->writable && j->plain && (!j->upper || is_empty(j->upper)))
-        found = rootfs_find_images(&j->lower, &j->out, err);
+    if (!j->plan.as_tree && !j->plan.writable && j->plan.plain &&
+        (!j->plan.upper || is_empty(j->plan.upper)))
+        found = find_images(&j->plan.lower, &j->out, err);
     j->out.has_tree = found == 1;
     return found == 0 ? open_overlay(j, err) : found == 1 ? 0 : -1;
 }
@@ -410,14 +372,12 @@ static int open_in_thread(void *arg, struct err *err)
 {
     struct job *j = arg;
 
-    if (j->image)
-        return open_disk(j, err);
-    if (j->typed.images.n)
-        return open_typed(j, err);
-    if ((j->dir ? open_dir(j, err) : open_layers(j, err)) < 0)
+    if (j->plan.images.n)
+        return open_images(j, err);
+    if ((j->plan.dir ? open_dir(j, err) : open_layers(j, err)) < 0)
         return -1;
-    j->out.tree_writable = j->writable && j->out.tree >= 0;
-    if (j->writable || j->out.tree < 0)
+    j->out.tree_writable = j->plan.writable && j->out.tree >= 0;
+    if (j->plan.writable || j->out.tree < 0)
         return 0;
     return tree_set_read_only(j->out.tree, true, "the root file system", err);
 }
@@ -425,22 +385,20 @@ static int open_in_thread(void *arg, struct err *err)
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
                 unsigned how, struct rootfs *ret, struct err *err)
 {
-    struct job *j = mem_new(struct job);
-    void *arg = j;
+    struct job j = { .plan = { .must_write = how & ROOTFS_WRITABLE,
+                               .writable = how & (ROOTFS_WRITABLE | ROOTFS_KEPT),
+                               .as_tree = how & ROOTFS_TREE,
+                               .plain = true },
+                     .out = { .tree = -1 } };
+    int r = rootfs_plan_read(&j.plan, mounts, n, root_path, err);
 
-    j->out.tree = -1;
-    j->must_write = how & ROOTFS_WRITABLE;
-    j->writable = how & (ROOTFS_WRITABLE | ROOTFS_KEPT);
-    j->as_tree = how & ROOTFS_TREE;
-    j->plain = true;
-    int r = read_list(j, mounts, n, root_path, err);
-    if (r == 0)
-        r = offload_run(ctx, open_in_thread, &arg, job_free, "open a root file system", err);
-    j = arg;
-    if (r == 0) {
-        *ret = j->out;
-        j->out = (struct rootfs){ .tree = -1 };
-    }
-    job_free(j);
-    return r < 0 ? err_wrap(err, "root file system") : 0;
+    if (r < 0)
+        drop(&j);
+    else
+        r = OFFLOAD(ctx, open_in_thread, &j, 0, drop, "open a root file system", err);
+    if (r < 0)
+        return err_wrap(err, "root file system");
+    *ret = j.out;
+    rootfs_plan_release(&j.plan);
+    return 0;
 }
