@@ -7,7 +7,6 @@
 #include "host/bridge/guest.h"
 #include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
-#include "host/ledger/netlink.h"
 #include "host/vmm/vmm.h"
 
 #include <stdlib.h>
@@ -24,8 +23,8 @@ static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *
     const struct net_plug p = {
         .netns = n->netns_fd, .iface = c->iface->name, .tap = c->tap, .mtu = c->iface->mtu
     };
-    AUTO_FREE char *queue = netlink_place(n->netns, n->inode, c->iface->name);
-    AUTO_FREE char *link = netlink_place(n->netns, n->inode, c->tap);
+    AUTO_FREE char *queue = ledger_link_name(n->netns, n->inode, c->iface->name);
+    AUTO_FREE char *link = ledger_link_name(n->netns, n->inode, c->tap);
 
     if (ledger_note(n->o.ledger, LEDGER_LINK, link, &c->link_note, err) < 0 ||
         ledger_note(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_note, err) < 0)

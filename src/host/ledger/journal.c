@@ -18,7 +18,7 @@
 struct journal {
     char *path, *older;
     int fd;
-    uint64_t bytes, lost;
+    uint64_t bytes;
 };
 
 static char *dir_of(const char *run_root)
@@ -151,13 +151,9 @@ void journal_add(struct journal *j, const char *line, size_t len)
 
     if (j->bytes + len > JOURNAL_MAX_BYTES && j->bytes > 0)
         turn_over(j);
-    if (j->bytes + len > 2 * (uint64_t)JOURNAL_MAX_BYTES) {
-        j->lost++;
+    if (j->bytes + len > 2 * (uint64_t)JOURNAL_MAX_BYTES)
         return;
-    }
     n = write(j->fd, line, len);
-    if (n != (ssize_t)len)
-        j->lost++;
     if (n > 0)
         j->bytes += (uint64_t)n;
 }
@@ -165,11 +161,6 @@ void journal_add(struct journal *j, const char *line, size_t len)
 int journal_fd(const struct journal *j)
 {
     return j ? j->fd : -1;
-}
-
-uint64_t journal_lost(const struct journal *j)
-{
-    return j->lost;
 }
 
 void journal_close(struct journal *j, bool keep)

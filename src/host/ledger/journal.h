@@ -20,12 +20,11 @@ struct journal;
 
 int journal_open(const char *run_root, const char *ns, const char *id, struct journal **ret,
                  struct err *err);
-/* One whole line, with its newline. What cannot be written is counted. */
+/* One whole line, with its newline. What cannot be written is lost. */
 void journal_add(struct journal *j, const char *line, size_t len);
 /* For those who cannot call journal_add (log_aside): it stays the same until the journal is closed.
  * -1 for NULL. */
 int journal_fd(const struct journal *j);
-uint64_t journal_lost(const struct journal *j);
 /* keep: leave it for those who come later. Frees. NULL is fine. */
 void journal_close(struct journal *j, bool keep);
 

@@ -1,4 +1,4 @@
-#include "host/ledger/ledger.h"
+/* ledger.c - the file: writing, reading it back, and who holds it. */
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/ledger/ledger_priv.h"
@@ -11,6 +11,12 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+#define READ_BYTES (16 * 1024) /* more than a line */
+#define GONE_KEPT 64           /* released ones that are not worth moving the others for */
+#define LOCK_TRIES 16
+
+_Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line fits");
 
 /* A line is
  *     <crc32 of the rest, 8 hex digits> + <id> <kind> <what>\n     about to be created
@@ -38,7 +44,7 @@ const char *ledger_kind_name(enum ledger_kind k)
     return (unsigned)k < LEDGER_KIND_COUNT ? kind_names[k] : "unknown";
 }
 
-int ledger_kind_parse(const char *name, size_t len)
+static int parse_kind(const char *name, size_t len)
 {
     for (int k = 0; k < LEDGER_KIND_COUNT; k++)
         if (strlen(kind_names[k]) == len && memcmp(kind_names[k], name, len) == 0)
@@ -58,15 +64,317 @@ uint32_t ledger_crc(const char *data, size_t len)
     return ~crc;
 }
 
+/* --- who has it ---
+ *
+ * Its owner for as long as it lives, or a visitor (gc, delete) while it cleans up. Both lock the
+ * first byte of the file; a visitor locks one more, and so the two can be told apart from outside,
+ * and a visitor is waited for. Whoever only looks locks nothing. */
+
+static const off_t lock_bytes[] = { [LEDGER_OWNER] = 1, [LEDGER_VISITOR] = 2 };
+
+static struct flock range(short type, off_t start, off_t len)
+{
+    return (struct flock){ .l_type = type, .l_whence = SEEK_SET, .l_start = start, .l_len = len };
+}
+
+/* Whose lock is in the way on an open ledger. */
+static int holder_of(int fd, enum ledger_holder *ret)
+{
+    struct flock there = range(F_WRLCK, 0, 1);
+
+    if (fcntl(fd, F_OFD_GETLK, &there) < 0)
+        return -errno;
+    *ret = there.l_type == F_UNLCK                     ? LEDGER_NOBODY
+           : there.l_len == lock_bytes[LEDGER_VISITOR] ? LEDGER_VISITOR
+                                                       : LEDGER_OWNER;
+    return 0;
+}
+
+static int own(int fd)
+{
+    struct flock want = range(F_WRLCK, 0, lock_bytes[LEDGER_OWNER]);
+
+    return fcntl(fd, F_OFD_SETLK, &want) < 0 ? -errno : 0;
+}
+
+/* Is it still the file with that name? Another holder may have removed it before we had it, or its
+ * owner may have put a shorter one in its place. */
+static bool is_there(const char *path, int fd)
+{
+    struct stat ours, now;
+
+    return fstat(fd, &ours) == 0 && stat(path, &now) == 0 && now.st_ino == ours.st_ino &&
+           now.st_dev == ours.st_dev;
+}
+
+int ledger_holder(const char *dir, enum ledger_holder *ret)
+{
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+
+    for (int tries = 0; tries < LOCK_TRIES; tries++) {
+        AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+        int r = fd < 0 ? -errno : holder_of(fd, ret);
+
+        if (r < 0 || *ret != LEDGER_NOBODY || is_there(path, fd))
+            return r;
+    }
+    return -EAGAIN;
+}
+
+int ledger_lock(const char *dir, int flags, enum ledger_holder as, int *ret_fd,
+                enum ledger_holder *ret_holder)
+{
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+
+    for (int tries = 0; tries < LOCK_TRIES; tries++) {
+        struct flock want = range(F_WRLCK, 0, lock_bytes[as]);
+        AUTO_FD int fd = open(path, O_RDWR | O_APPEND | O_CLOEXEC | O_NOFOLLOW | flags, 0600);
+
+        if (fd < 0)
+            return -errno;
+        if (fcntl(fd, F_OFD_SETLK, &want) == 0) {
+            if (!is_there(path, fd))
+                continue;
+            *ret_fd = TAKE_FD(fd);
+            return 0;
+        }
+        if (errno != EAGAIN && errno != EACCES)
+            return -errno;
+
+        int r = holder_of(fd, ret_holder);
+
+        if (r < 0)
+            return r;
+        if (*ret_holder != LEDGER_NOBODY)
+            return -EWOULDBLOCK;
+    }
+    return -EAGAIN;
+}
+
+int ledger_await_visitor(int fd)
+{
+    struct flock want = range(F_WRLCK, lock_bytes[LEDGER_OWNER],
+                              lock_bytes[LEDGER_VISITOR] - lock_bytes[LEDGER_OWNER]);
+
+    while (fcntl(fd, F_OFD_SETLKW, &want) < 0)
+        if (errno != EINTR)
+            return -errno;
+    return 0;
+}
+
+/* --- reading --- */
+
+/* The open records of a ledger that is read piece by piece: however long it has become, only what
+ * is still open is kept. {0} is none. */
+struct line {
+    uint64_t id;
+    uint8_t kind;
+    char *what; /* NULL: released */
+};
+struct lines {
+    struct line *v; /* ids rise */
+    size_t n, cap, n_gone;
+    uint64_t last_id;
+    size_t number, bad, first_bad; /* of lines */
+};
+
+/* Decimal digits up to a blank or the end; no sign, no leading zero. */
+static int take_id(const char **p, const char *end, uint64_t *ret)
+{
+    uint64_t v = 0;
+    const char *s = *p;
+
+    if (s == end || *s < '1' || *s > '9')
+        return -EINVAL;
+    for (; s < end && *s >= '0' && *s <= '9'; s++)
+        if (__builtin_mul_overflow(v, 10, &v) || __builtin_add_overflow(v, *s - '0', &v))
+            return -EINVAL;
+    *p = s;
+    *ret = v;
+    return 0;
+}
+
+static struct line *find(struct lines *l, uint64_t id)
+{
+    size_t lo = 0, hi = l->n;
+
+    while (lo < hi) {
+        size_t mid = lo + (hi - lo) / 2;
+        if (l->v[mid].id < id)
+            lo = mid + 1;
+        else
+            hi = mid;
+    }
+    return lo < l->n && l->v[lo].id == id ? &l->v[lo] : NULL;
+}
+
+static int take_created(struct lines *l, const char *p, const char *end)
+{
+    uint64_t id;
+    const char *blank;
+    int kind;
+
+    if (take_id(&p, end, &id) < 0 || p == end || *p++ != ' ')
+        return -EBADMSG;
+    blank = memchr(p, ' ', (size_t)(end - p));
+    if (!blank || (kind = parse_kind(p, (size_t)(blank - p))) < 0)
+        return -EBADMSG;
+    if (l->last_id >= id)
+        return -EBADMSG;
+    blank++;
+    if (end - blank > LEDGER_WHAT_MAX || memchr(blank, '\0', (size_t)(end - blank)))
+        return -EBADMSG;
+    l->v = mem_grow(l->v, l->n, &l->cap, sizeof(*l->v));
+    l->v[l->n++] = (struct line){ .id = id,
+                                  .kind = (uint8_t)kind,
+                                  .what = str_ndup(blank, (size_t)(end - blank)) };
+    l->last_id = id;
+    return 0;
+}
+
+static void drop_gone(struct lines *l)
+{
+    size_t kept = 0;
+
+    for (size_t i = 0; i < l->n; i++)
+        if (l->v[i].what)
+            l->v[kept++] = l->v[i];
+    l->n = kept;
+    l->n_gone = 0;
+}
+
+static int take_released(struct lines *l, const char *p, const char *end)
+{
+    uint64_t id;
+    struct line *of;
+
+    if (take_id(&p, end, &id) < 0 || p != end)
+        return -EBADMSG;
+    of = find(l, id);
+    if (!of || !of->what)
+        return -EBADMSG;
+    free(TAKE_PTR(of->what));
+    if (++l->n_gone > GONE_KEPT && l->n_gone > l->n / 2)
+        drop_gone(l);
+    return 0;
+}
+
+static int take_body(struct lines *l, const char *p, const char *end)
+{
+    char want[9];
+
+    if (end - p < 12 || p[8] != ' ' || p[10] != ' ')
+        return -EBADMSG;
+    snprintf(want, sizeof(want), "%08" PRIx32, ledger_crc(p + 9, (size_t)(end - p - 9)));
+    if (memcmp(want, p, 8) != 0)
+        return -EBADMSG;
+    if (p[9] == '+')
+        return take_created(l, p + 11, end);
+    if (p[9] == '-')
+        return take_released(l, p + 11, end);
+    return -EBADMSG;
+}
+
+/* end: its line break. */
+static void take_line(struct lines *l, const char *p, const char *end)
+{
+    l->number++;
+    if (take_body(l, p, end) < 0 && l->bad++ == 0)
+        l->first_bad = l->number;
+}
+
+/* The whole lines of a piece. Returns what follows the last one: if nothing comes after that, we
+ * died while writing it, so nothing was made after it. */
+static const char *take_lines(struct lines *l, const char *p, const char *end)
+{
+    for (const char *line_end; p < end && (line_end = memchr(p, '\n', (size_t)(end - p)));
+         p = line_end + 1)
+        take_line(l, p, line_end);
+    return p;
+}
+
+static void lines_release_auto(struct lines *l)
+{
+    for (size_t i = 0; i < l->n; i++)
+        free(l->v[i].what);
+    free(l->v);
+}
+
+/* From the beginning of the file. 0 or -errno. */
+static int read_lines(struct lines *l, int fd)
+{
+    AUTO_FREE char *buf = mem_alloc(READ_BYTES);
+    size_t have = 0;
+
+    for (off_t at = 0;;) {
+        ssize_t n = pread(fd, buf + have, READ_BYTES - have, at);
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n <= 0)
+            return n < 0 ? -errno : 0;
+        at += n;
+        have += (size_t)n;
+
+        const char *rest = take_lines(l, buf, buf + have);
+
+        have = (size_t)(buf + have - rest);
+        /* Longer than any line of ours: its beginning goes, so that its end is damaged as well. */
+        if (have == READ_BYTES)
+            have = 1;
+        memmove(buf, rest, have);
+    }
+}
+
+static int tell(const struct lines *l, int (*fn)(void *arg, const struct ledger_record *),
+                void *arg, struct err *err)
+{
+    for (size_t i = l->n; i-- > 0;) {
+        struct ledger_record record = { l->v[i].id, l->v[i].kind, l->v[i].what };
+
+        if (record.what && fn(arg, &record) != 0)
+            return 0;
+    }
+    if (l->bad == 0)
+        return 0;
+    return err_set(err, ERR_DATA_LOSS,
+                   "%zu damaged ledger lines, the first is line %zu; what they named is unknown",
+                   l->bad, l->first_bad);
+}
+
+int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
+                 void *arg, struct err *err)
+{
+    AUTO(lines_release) struct lines l = { 0 };
+
+    (void)take_lines(&l, text, text + len);
+    return tell(&l, fn, arg, err);
+}
+
+int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
+                struct err *err)
+{
+    AUTO(lines_release) struct lines l = { 0 };
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
+    int r = fd < 0 ? -errno : read_lines(&l, fd);
+
+    if (r < 0)
+        return err_sys(err, -r, "read %s", path);
+    return tell(&l, fn, arg, err) < 0 ? err_wrap(err, "%s", path) : 0;
+}
+
+/* --- writing --- */
+
 /* A file that a dead owner left: empty of open records it is ours, else gc must come first. */
 static int adopt(struct ledger *l, struct err *err)
 {
-    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
+    AUTO(lines_release) struct lines lines = { 0 };
     struct stat st;
 
     if (fstat(l->fd, &st) == 0 && st.st_size == 0)
         return 0; /* ours from the beginning: nothing here may fail and leave it behind */
-    int r = ledger_lines_read(&lines, l->fd);
+    int r = read_lines(&lines, l->fd);
     size_t n = lines.n - lines.n_gone;
 
     if (r < 0)
@@ -207,9 +515,9 @@ int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint6
 /* All open records, unless the file says something else than we know: then it stays as it is. */
 static int write_open(const struct ledger *l, int fd, off_t *ret_end)
 {
-    AUTO(ledger_lines_release) struct ledger_lines lines = { 0 };
+    AUTO(lines_release) struct lines lines = { 0 };
     AUTO(sbuf_release) struct sbuf text = { 0 };
-    int r = ledger_lines_read(&lines, l->fd);
+    int r = read_lines(&lines, l->fd);
 
     if (r < 0)
         return r;
@@ -233,7 +541,7 @@ static int replace(struct ledger *l, const char *path)
     int r = fd < 0 ? -errno : write_open(l, fd, &end);
 
     if (r == 0)
-        r = ledger_own(fd);
+        r = own(fd);
     if (r == 0 && rename(path, l->path) < 0)
         r = -errno;
     if (r < 0)

@@ -21,7 +21,7 @@ enum ledger_kind {
     LEDGER_PROCESS, /* "pid start-time boot-id": killed, in that boot of the machine only */
     LEDGER_MOUNT,   /* path in our mount namespace: detached */
     LEDGER_NETNS,   /* path of a bind-mounted namespace: unmounted, removed */
-    LEDGER_LINK,    /* netlink_place(): an interface, deleted */
+    LEDGER_LINK,    /* ledger_link_name(): an interface, deleted */
     LEDGER_INGRESS, /* the same: its ingress qdisc, deleted */
     LEDGER_FILE,    /* path: unlinked */
     LEDGER_DIR,     /* path: removed with its content, no symlink followed */
@@ -50,6 +50,10 @@ char *ledger_process_name(pid_t pid);
 int ledger_process_open(const char *name, pid_t *ret_pid, int *ret_pidfd, struct err *err);
 /* SIGKILL; waits until it has ended, or ctx. */
 int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err);
+/* An interface in a network namespace: "path#inode ifname". The path may lead to another namespace
+ * by now (/proc/PID/ns/net), which is then left alone; without "#inode" the path alone counts.
+ * Caller frees. */
+char *ledger_link_name(const char *netns_path, uint64_t inode, const char *ifname);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
 size_t ledger_open_count(const struct ledger *l);
 /* All released: removes file and directory, and the namespace's directory above if it is empty

@@ -1,19 +1,180 @@
-/* Taking back what a dead owner left, from the file alone. Every step can be repeated: what is
- * already gone counts as done. */
-#include "base/ctx.h"
+/* ledger_reclaim.c - cleaning up what a dead owner left, from the file alone. Every step can be
+ * repeated: what is already gone counts as done. */
+#include "base/child.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/loop.h"
+#include "base/netlink.h"
+#include "base/offload.h"
 #include "host/ledger/ledger_priv.h"
-#include "host/ledger/netlink.h"
 
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
+#include <linux/pkt_sched.h>
+#include <linux/rtnetlink.h>
+#include <net/if.h>
+#include <poll.h>
+#include <sched.h>
+#include <signal.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
+#include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
+
+/* --- processes: another one that got the same pid later is never taken for it --- */
+
+char *ledger_boot_id(void)
+{
+    char *text = file_text(64, "/proc/sys/kernel/random/boot_id");
+
+    if (text)
+        text[strcspn(text, "\n")] = '\0';
+    return text ? text : str_dup("");
+}
+
+char *ledger_process_name(pid_t pid)
+{
+    uint64_t start = proc_start_time(pid);
+
+    if (start == 0)
+        return NULL;
+
+    AUTO_FREE char *boot = ledger_boot_id();
+
+    return str_format("%d %llu %s", pid, (unsigned long long)start, boot);
+}
+
+int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err)
+{
+    AUTO_FREE char *what = ledger_process_name(pid);
+
+    if (!what)
+        return err_set(err, ERR_NOT_FOUND, "process %d is gone", pid);
+    return ledger_note(l, LEDGER_PROCESS, what, ret_id, err);
+}
+
+int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct err *err)
+{
+    AUTO_FREE char *now = ledger_boot_id(), *copy = str_dup(what);
+    char *rest = copy;
+    const char *first = strsep(&rest, " "), *second = strsep(&rest, " "); /* rest: the boot */
+    uint64_t number, start;
+
+    if (!rest || str_to_u64(first, INT32_MAX, &number) < 0 || number < 2 ||
+        str_to_u64(second, UINT64_MAX, &start) < 0)
+        return err_set(err, ERR_DATA_LOSS, "process record \"%s\" is not understood", what);
+    /* Pids and start times begin anew with every boot: whoever has them now is a stranger. */
+    if (!str_eq(rest, now))
+        return 0;
+
+    pid_t pid = (pid_t)number;
+    AUTO_FD int pidfd = pidfd_open(pid, 0);
+
+    if (pidfd < 0)
+        return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
+    /* The pidfd pins the process; if the start time still fits, it is the one we noted. */
+    if (proc_start_time(pid) != start)
+        return 0;
+    *ret_pid = pid;
+    *ret_pidfd = TAKE_FD(pidfd);
+    return 1;
+}
+
+int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err)
+{
+    if (pidfd_send_signal(pidfd, SIGKILL, NULL, 0) < 0)
+        return errno == ESRCH ? 0 : err_sys(err, errno, "kill process %d", pid);
+    if (loop_wait_fd(ctx, pidfd, POLLIN, "end of a killed process", err) < 0)
+        return err_wrap(err, "wait for the end of killed process %d", pid);
+    return 0;
+}
+
+/* --- links --- */
+
+struct link_job {
+    const char *netns, *ifname;
+    enum ledger_kind kind;
+    bool dry_run;
+    uint64_t inode; /* 0: any */
+    int found;
+};
+
+char *ledger_link_name(const char *netns_path, uint64_t inode, const char *ifname)
+{
+    return str_format("%s#%llu %s", netns_path, (unsigned long long)inode, ifname);
+}
+
+/* In the thread that is in the namespace: 0 or -errno as the kernel answers. */
+
+static int delete_link(int rtnl, int index)
+{
+    const struct ifinfomsg info = { .ifi_family = AF_UNSPEC, .ifi_index = index };
+    struct nl_msg m;
+
+    nl_begin(&m, RTM_DELLINK, 0, &info, sizeof(info));
+    return nl_ask(rtnl, &m, NULL, NULL);
+}
+
+static int delete_ingress(int rtnl, int index)
+{
+    const struct tcmsg tc = { .tcm_family = AF_UNSPEC,
+                              .tcm_ifindex = index,
+                              .tcm_handle = TC_H_MAKE(TC_H_INGRESS, 0),
+                              .tcm_parent = TC_H_INGRESS };
+    struct nl_msg m;
+
+    nl_begin(&m, RTM_DELQDISC, 0, &tc, sizeof(tc));
+    nl_put_str(&m, TCA_KIND, "ingress");
+    int r = nl_ask(rtnl, &m, NULL, NULL);
+    return r == -EINVAL || r == -ENOENT ? -ENODEV : r; /* none there, as kernels differ */
+}
+
+/* Is the namespace the one that was meant? The thread ends with this job; nobody else sees where it
+ * goes. */
+static int enter_netns(const struct link_job *j, bool *ret_there, struct err *err)
+{
+    AUTO_FD int fd = open(j->netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    struct stat st;
+
+    *ret_there = false;
+    if (fd < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "open %s", j->netns);
+    if (fstat(fd, &st) < 0 || (j->inode && st.st_ino != j->inode))
+        return 0;
+    /* EINVAL: the file is there but no namespace is mounted on it any more. */
+    if (setns(fd, CLONE_NEWNET) < 0)
+        return errno == EINVAL ? 0 : err_sys(err, errno, "enter network namespace %s", j->netns);
+    *ret_there = true;
+    return 0;
+}
+
+static int take_in_thread(void *p, struct err *err)
+{
+    struct link_job *j = p;
+    bool there;
+
+    if (enter_netns(j, &there, err) < 0)
+        return -1;
+    int index = there ? (int)if_nametoindex(j->ifname) : 0;
+    j->found = index > 0;
+    if (index == 0 || j->dry_run)
+        return 0;
+    AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
+    int r = rtnl;
+    if (r >= 0)
+        r = j->kind == LEDGER_LINK ? delete_link(rtnl, index) : delete_ingress(rtnl, index);
+    if (r < 0 && r != -ENODEV)
+        return err_sys(err, -r, "delete %s %s in %s",
+                       j->kind == LEDGER_LINK ? "interface" : "the ingress qdisc of", j->ifname,
+                       j->netns);
+    j->found = r == 0;
+    return 0;
+}
+
+/* --- all of it --- */
 
 struct reclaim {
     struct ctx *ctx;
@@ -27,12 +188,9 @@ struct reclaim {
 /* Dead, but not yet fetched by its parent. */
 static bool is_zombie(pid_t pid)
 {
-    AUTO_FREE char *path = str_format("/proc/%d/stat", pid), *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(4096, "/proc/%d/stat", pid);
+    const char *name_end = text ? strrchr(text, ')') : NULL;
 
-    if (file_read_all(path, 4096, &text, &len) < 0)
-        return false;
-    const char *name_end = strrchr(text, ')');
     return name_end && str_starts(name_end, ") Z");
 }
 
@@ -75,17 +233,23 @@ static int take_mount(struct reclaim *r, const char *path, struct err *err)
     return err_sys(err, errno, "unmount %s", path);
 }
 
-static int take_file(struct reclaim *r, const char *path, struct err *err)
+/* 1: there is something; 0: there is not. */
+static int look(const char *path, struct err *err)
 {
     struct stat st;
 
-    if (lstat(path, &st) < 0)
-        return errno == ENOENT || errno == ENOTDIR ? 0 : err_sys(err, errno, "look at %s", path);
-    if (r->dry_run)
+    if (lstat(path, &st) == 0)
         return 1;
-    if (unlink(path) < 0 && errno != ENOENT)
-        return err_sys(err, errno, "remove %s", path);
-    return 1;
+    return errno == ENOENT || errno == ENOTDIR ? 0 : err_sys(err, errno, "look at %s", path);
+}
+
+static int take_file(struct reclaim *r, const char *path, struct err *err)
+{
+    int there = look(path, err);
+
+    if (there <= 0 || r->dry_run || unlink(path) == 0 || errno == ENOENT)
+        return there;
+    return err_sys(err, errno, "remove %s", path);
 }
 
 static int take_netns(struct reclaim *r, const char *path, struct err *err)
@@ -97,14 +261,9 @@ static int take_netns(struct reclaim *r, const char *path, struct err *err)
 
 static int take_dir(struct reclaim *r, const char *path, struct err *err)
 {
-    struct stat st;
+    int there = look(path, err), e = there <= 0 || r->dry_run ? 0 : dir_remove(path);
 
-    if (lstat(path, &st) < 0)
-        return errno == ENOENT || errno == ENOTDIR ? 0 : err_sys(err, errno, "look at %s", path);
-    if (r->dry_run)
-        return 1;
-    int e = dir_remove(path);
-    return e < 0 ? err_sys(err, -e, "remove directory %s", path) : 1;
+    return e < 0 ? err_sys(err, -e, "remove directory %s", path) : there;
 }
 
 static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
@@ -123,14 +282,32 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
     return err_sys(err, errno, "remove cgroup %s", path);
 }
 
+static int take_part(struct reclaim *r, enum ledger_kind kind, const char *what, struct err *err)
+{
+    const char *blank = strrchr(what, ' ');
+    size_t len = blank ? strlen(blank + 1) : 0;
+
+    if (len == 0 || len >= IFNAMSIZ)
+        return err_set(err, ERR_DATA_LOSS, "\"%.256s\" names no interface in a namespace", what);
+    AUTO_FREE char *netns = str_ndup(what, (size_t)(blank - what));
+    struct link_job j = {
+        .netns = netns, .ifname = blank + 1, .kind = kind, .dry_run = r->dry_run
+    };
+    char *hash = strrchr(netns, '#');
+    if (hash && str_to_u64(hash + 1, UINT64_MAX, &j.inode) == 0)
+        *hash = '\0';
+    int e = OFFLOAD(r->ctx, take_in_thread, &j, 2, NULL, "remove a part of a network", err);
+    return e < 0 ? -1 : j.found;
+}
+
 static int take_link(struct reclaim *r, const char *what, struct err *err)
 {
-    return netlink_take_back(r->ctx, NETLINK_LINK, what, r->dry_run, err);
+    return take_part(r, LEDGER_LINK, what, err);
 }
 
 static int take_ingress(struct reclaim *r, const char *what, struct err *err)
 {
-    return netlink_take_back(r->ctx, NETLINK_INGRESS, what, r->dry_run, err);
+    return take_part(r, LEDGER_INGRESS, what, err);
 }
 
 static const struct {
@@ -173,7 +350,7 @@ static int take_record(void *arg, const struct ledger_record *record)
 /* Everything but the ledger, which goes last: until then the work can be repeated. */
 static int remove_rest(const char *dir, struct err *err)
 {
-    DIR *d = opendir(dir);
+    AUTO(closedir) DIR *d = opendir(dir);
     int first = 0;
 
     if (!d)
@@ -187,7 +364,6 @@ static int remove_rest(const char *dir, struct err *err)
         if (n < 0 && first == 0)
             first = err_sys(err, -n, "remove %s", path);
     }
-    closedir(d);
     if (first < 0)
         return -1;
     AUTO_FREE char *ledger = str_format("%s/" LEDGER_FILE_NAME, dir);
@@ -196,15 +372,17 @@ static int remove_rest(const char *dir, struct err *err)
     return 0;
 }
 
-static int remove_dir(struct reclaim *r, const char *dir, struct err *err)
+/* Without a ledger only an empty directory is removed: nothing says that the rest is ours. */
+static int remove_dir(struct reclaim *r, const char *dir, bool has_ledger, struct err *err)
 {
     struct ledger_record self = { .id = 0, .kind = LEDGER_DIR, .what = dir };
 
     if (!r->dry_run) {
-        if (remove_rest(dir, err) < 0)
+        if (has_ledger && remove_rest(dir, err) < 0)
             return -1;
         if (rmdir(dir) < 0 && errno != ENOENT)
-            return err_sys(err, errno, "remove directory %s", dir);
+            return err_sys(err, errno, "remove directory %s%s", dir,
+                           has_ledger ? "" : ", which has no ledger");
         ledger_drop_parent(dir);
     }
     if (r->fn)
@@ -212,22 +390,34 @@ static int remove_dir(struct reclaim *r, const char *dir, struct err *err)
     return 0;
 }
 
-/* The owner died between making the directory and the file, or removing the file and the
- * directory. Only an empty one is taken: without a ledger nothing says that the rest is ours. */
-static int reclaim_bare(struct reclaim *r, const char *dir, struct err *err)
+static int await_visitor(void *arg, struct err *err)
 {
-    struct ledger_record self = { .id = 0, .kind = LEDGER_DIR, .what = dir };
-    struct stat st;
+    const char *dir = *(const char **)arg;
+    AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
+    AUTO_FD int fd = open(path, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
 
-    if (lstat(dir, &st) < 0)
-        return errno == ENOENT ? 0 : err_sys(err, errno, "look at %s", dir);
-    if (!r->dry_run && rmdir(dir) < 0 && errno != ENOENT)
-        return err_sys(err, errno, "remove %s, which has no ledger", dir);
-    if (!r->dry_run)
-        ledger_drop_parent(dir);
-    if (r->fn)
-        r->fn(r->arg, &self, r->dry_run ? "would be removed" : "removed");
-    return 0;
+    if (fd < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "open %s", path);
+    int r = ledger_await_visitor(fd);
+    return r < 0 ? err_sys(err, -r, "lock %s", path) : 0;
+}
+
+/* Locks it as a visitor, and waits (in ctx) while another one has it: -EBUSY with err, then. */
+static int visit(struct ctx *ctx, const char *dir, int *ret_fd, enum ledger_holder *ret_holder,
+                 struct err *err)
+{
+    int r;
+
+    while ((r = ledger_lock(dir, 0, LEDGER_VISITOR, ret_fd, ret_holder)) == -EWOULDBLOCK &&
+           *ret_holder == LEDGER_VISITOR) {
+        const char *job = dir;
+
+        if (OFFLOAD(ctx, await_visitor, &job, 1, NULL, "another clean-up to end", err) < 0) {
+            err_wrap(err, "somebody else is cleaning up %s", dir);
+            return -EBUSY;
+        }
+    }
+    return r;
 }
 
 int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
@@ -238,10 +428,13 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
     AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
     enum ledger_holder holder = LEDGER_NOBODY;
     AUTO_FD int lock = -1;
-    int n = dry_run ? ledger_holder(dir, &holder) : ledger_visit(ctx, dir, &lock, &holder, err);
+    int n = dry_run ? ledger_holder(dir, &holder) : visit(ctx, dir, &lock, &holder, err);
 
-    if (n == -ENOENT)
-        return reclaim_bare(&r, dir, err);
+    if (n == -ENOENT) {
+        /* The owner died between making the directory and the file, or removing them. */
+        int there = look(dir, err);
+        return there <= 0 ? there : remove_dir(&r, dir, false, err);
+    }
     if (n == -EBUSY)
         return -1;
     if (holder == LEDGER_OWNER)
@@ -253,14 +446,14 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
         return 0;
     if (r.failed > 0) {
         *err = r.first;
-        return err_wrap(err, "%zu things of %s could not be taken back, the first", r.failed, dir);
+        return err_wrap(err, "%zu things of %s could not be cleaned up, the first", r.failed, dir);
     }
     if (parsed < 0) {
         struct err why = *err;
 
         return err_set(err, why.code, "%s; look for leftovers, then remove %s", why.msg, dir);
     }
-    return remove_dir(&r, dir, err);
+    return remove_dir(&r, dir, true, err);
 }
 
 int ledger_owner_alive(const char *dir, bool *ret_alive, struct err *err)

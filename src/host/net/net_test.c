@@ -6,7 +6,6 @@
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/ledger/ledger.h"
-#include "host/ledger/netlink.h"
 #include "host/net/net.h"
 
 #include <arpa/inet.h>
@@ -450,7 +449,7 @@ TEST_FIBER(counters_are_the_pods)
 static void note(struct ledger *l, enum ledger_kind kind, const char *path, uint64_t inode,
                  const char *iface)
 {
-    AUTO_FREE char *what = netlink_place(path, inode, iface);
+    AUTO_FREE char *what = ledger_link_name(path, inode, iface);
     struct err err = ERR_INIT;
     uint64_t id;
 
