@@ -473,8 +473,6 @@ static int read_entry(struct list *l, size_t at, struct rootfs_plan *plan, struc
 static int read_images(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,
                        struct err *err)
 {
-    AUTO(list_release) struct list l = { .mounts = m, .n = n };
-
     if (plan->must_write)
         return err_set(err, ERR_INVALID,
                        "rootfs = shared needs directories, and these are images; use the "
@@ -485,7 +483,9 @@ static int read_images(struct rootfs_plan *plan, const struct rootfs_mount *m, s
                        "snapshotter",
                        n, ROOTFS_IMAGES_MAX);
     plan->writable = false;
-    l.entries = mem_zalloc(n * sizeof(*l.entries));
+
+    AUTO(list_release) struct list l = { m, mem_zalloc(n * sizeof(struct entry)), n };
+
     for (size_t i = 0; i < n; i++)
         if (read_entry(&l, i, plan, err) < 0)
             return err_wrap(err, "mount %zu of %zu", i, n);

@@ -202,4 +202,8 @@ TEST_FIBER(a_typed_list_cannot_be_blown_up)
     t.m[1].source = huge;
     ASSERT_FAIL(rootfs_open(ctx, t.m, 4, NULL, false, &fs, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "3145729 bytes of text");
+
+    static const struct rootfs_mount mounts[300] = { { "erofs", "/x", NULL } };
+    ASSERT_FAIL(rootfs_open(ctx, mounts, 300, NULL, false, &fs, &err), err, ERR_EXHAUSTED);
+    ASSERT_HAS(err.msg, "a list of 300 mounts");
 }
