@@ -1,404 +1,218 @@
 #include "base/json.h"
 #include "base/err.h"
-#include "base/json_priv.h"
-#include <errno.h>
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
+/* --- reading --- */
+
 #define REPLACEMENT "\xef\xbf\xbd" /* U+FFFD; jansson needs ten times as long for an escape */
+#define TEXT(s) (s), sizeof(s) - 1
 
-/* The scan: the whole grammar of RFC 8259 without recursion, one bit per open level. Run twice at
- * most: first to check and to see whether jansson can read the text as it is; then, if not, to
- * write a copy that it can read. */
-enum scan_state {
-    SCAN_VALUE,        /* a value must come */
-    SCAN_VALUE_OR_END, /* behind '[' */
-    SCAN_KEY,          /* behind ',' in an object */
-    SCAN_KEY_OR_END,   /* behind '{' */
-    SCAN_COLON,
-    SCAN_NEXT, /* ',' or the end of the level */
-    SCAN_DONE,
-};
-
+/* One pass over the tokens before jansson sees a byte. It bounds depth and number of values, and
+ * replaces, in a copy, what jansson would refuse although Go reads it: broken Unicode and large
+ * numbers. The grammar is jansson's to check. It reads from left to right and stops at the first
+ * token that is out of place; up to there its tokens are those of the scan. */
 struct scan {
     const char *text;
     size_t len, at;
+    size_t copied; /* so much of text is in out */
+    struct sbuf out;
     unsigned depth;
-    uint64_t is_obj; /* bit per level */
     size_t n_values;
-    bool rewrite;     /* found something that jansson would refuse */
-    struct sbuf *out; /* the copy; NULL in the first run */
-    struct err *err;
 };
 
-static int scan_error(struct scan *s, const char *what)
+/* Puts `with` in the place of the next n bytes. */
+static void replace(struct scan *s, size_t n, const char *with, size_t with_len)
 {
-    unsigned char c;
-
-    if (s->at >= s->len)
-        return err_set(s->err, ERR_INVALID, "JSON ends at byte %zu: %s", s->len, what);
-    c = (unsigned char)s->text[s->at];
-    if (c > 0x20 && c < 0x7f)
-        return err_set(s->err, ERR_INVALID, "JSON at byte %zu, '%c': %s", s->at, c, what);
-    return err_set(s->err, ERR_INVALID, "JSON at byte %zu, 0x%02x: %s", s->at, c, what);
+    sbuf_add(&s->out, s->text + s->copied, s->at - s->copied);
+    sbuf_add(&s->out, with, with_len);
+    s->at += n;
+    s->copied = s->at;
 }
 
-static int peek(const struct scan *s)
+/* The character of a "\uXXXX" at offset `at`, or -1. */
+static int unicode_escape(const struct scan *s, size_t at)
 {
-    return s->at < s->len ? (unsigned char)s->text[s->at] : -1;
-}
+    char digits[5] = "";
 
-static void copy(struct scan *s, const char *data, size_t len)
-{
-    if (s->out)
-        sbuf_add(s->out, data, len);
-}
-
-/* Four hexadecimal digits at offset `at`, or -1. */
-static int hex4(const struct scan *s, size_t at)
-{
-    int value = 0;
-
-    if (s->len < 4 || at > s->len - 4)
+    if (at + 6 > s->len || memcmp(s->text + at, "\\u", 2) != 0)
         return -1;
-    for (size_t i = at; i < at + 4; i++) {
-        char c = s->text[i];
-
-        if (c >= '0' && c <= '9')
-            value = value << 4 | (c - '0');
-        else if ((c | 0x20) >= 'a' && (c | 0x20) <= 'f')
-            value = value << 4 | ((c | 0x20) - 'a' + 10);
-        else
-            return -1;
-    }
-    return value;
+    memcpy(digits, s->text + at + 2, 4);
+    return strspn(digits, "0123456789abcdefABCDEF") == 4 ? (int)strtoul(digits, NULL, 16) : -1;
 }
 
-/* "\uXXXX", at the backslash. A surrogate without its other half becomes U+FFFD, as in Go. */
-static int scan_unicode(struct scan *s, bool is_key, bool at_start)
+/* At a backslash. A surrogate without its other half becomes U+FFFD, as in Go. */
+static void scan_escape(struct scan *s, bool at_start)
 {
-    int c = hex4(s, s->at + 2), low = -1;
-    size_t used = 6;
+    int c = unicode_escape(s, s->at), low = c >> 10 == 0x36 ? unicode_escape(s, s->at + 6) : -1;
 
-    if (c < 0)
-        return scan_error(s, "\\u needs four hexadecimal digits");
-    if (c == 0 && is_key)
-        return scan_error(s, "NUL in a key");
-    if (c == 0 && at_start) {
-        s->rewrite = true;
-        copy(s, "\\u0000", 6); /* one more: see json_priv.h */
-    }
-    if (c >= 0xd800 && c <= 0xdbff) {
-        if (s->at + 7 < s->len && s->text[s->at + 6] == '\\' && s->text[s->at + 7] == 'u')
-            low = hex4(s, s->at + 8);
-        if (low >= 0xdc00 && low <= 0xdfff)
-            used = 12;
-        else
-            c = 0xdc00;
-    }
-    if (c >= 0xdc00 && c <= 0xdfff) {
-        s->rewrite = true;
-        copy(s, REPLACEMENT, sizeof(REPLACEMENT) - 1);
-    } else {
-        copy(s, s->text + s->at, used);
-    }
-    s->at += used;
-    return 0;
-}
-
-static int scan_escape(struct scan *s, bool is_key, bool at_start)
-{
-    char c = s->at + 1 < s->len ? s->text[s->at + 1] : '\0';
-
-    if (c == 'u')
-        return scan_unicode(s, is_key, at_start);
-    if (!c || !strchr("\"\\/bfnrt", c))
-        return scan_error(s, "unknown escape in a string");
-    copy(s, s->text + s->at, 2);
-    s->at += 2;
-    return 0;
+    if (c == 0 && at_start)
+        replace(s, 0, TEXT("\\u0000")); /* one more: see big_number() */
+    if (low >> 10 == 0x37)
+        s->at += 12;
+    else if (c >> 11 == 0x1b)
+        replace(s, 6, TEXT(REPLACEMENT));
+    else
+        s->at += 2; /* perhaps beyond the end, where jansson finds the string not closed */
 }
 
 /* At the opening quote; ends behind the closing one. */
-static int scan_string(struct scan *s, bool is_key)
+static void scan_string(struct scan *s)
 {
-    size_t first = s->at + 1, plain = s->at++;
+    size_t first = ++s->at;
 
-    for (;;) {
-        int c = peek(s);
+    for (char c; s->at < s->len && (c = s->text[s->at]) != '"';) {
         uint32_t character;
-        size_t n;
+        size_t n = c >= 0 ? 1 : str_utf8(s->text + s->at, s->len - s->at, &character);
 
-        if (c >= 0x20 && c < 0x80 && c != '"' && c != '\\') {
-            s->at++;
-            continue;
-        }
-        if (c < 0x20)
-            return scan_error(s, c < 0 ? "string is not closed" : "control byte in a string");
-        copy(s, s->text + plain, s->at - plain);
-        if (c == '"')
-            break;
-        if (c == '\\') {
-            if (scan_escape(s, is_key, s->at == first) < 0)
-                return -1;
-        } else if ((n = str_utf8(s->text + s->at, s->len - s->at, &character)) > 0) {
-            copy(s, s->text + s->at, n);
+        if (c == '\\')
+            scan_escape(s, s->at == first);
+        else if (n > 0)
             s->at += n;
-        } else {
-            s->rewrite = true;
-            copy(s, REPLACEMENT, sizeof(REPLACEMENT) - 1);
-            s->at++;
-        }
-        plain = s->at;
+        else
+            replace(s, 1, TEXT(REPLACEMENT));
     }
-    copy(s, "\"", 1);
     s->at++;
-    return 0;
 }
 
-static bool is_digit(int c)
+static size_t digits(const char *s)
 {
-    return c >= '0' && c <= '9';
+    return strspn(s, "0123456789");
 }
 
-static int skip_digits(struct scan *s, const char *what)
+/* Whether s is a number of RFC 8259 that jansson cannot hold. */
+static bool is_too_large(const char *s)
 {
-    if (!is_digit(peek(s)))
-        return scan_error(s, what);
-    while (is_digit(peek(s)))
-        s->at++;
-    return 0;
-}
-
-/* Whether jansson can hold it; text is the number alone. */
-static bool number_fits(const char *text, size_t len, bool real)
-{
-    char small[32];
-    AUTO_FREE char *big = NULL;
-    const char *copied = small;
-    bool fits;
-
-    if (len < sizeof(small)) {
-        memcpy(small, text, len);
-        small[len] = '\0';
-    } else {
-        copied = big = str_ndup(text, len);
-    }
-    errno = 0;
-    if (real)
-        fits = isfinite(strtod(copied, NULL));
-    else
-        fits = ((void)strtoll(copied, NULL, 10), errno == 0);
-    errno = 0;
-    return fits;
-}
-
-static int scan_number(struct scan *s)
-{
-    size_t start = s->at, digits;
+    const char *p = s + (*s == '-');
     bool real = false;
+    size_t n = *p == '0' ? 1 : digits(p);
 
-    if (peek(s) == '-')
-        s->at++;
-    digits = s->at;
-    if (skip_digits(s, "number needs a digit") < 0)
-        return -1;
-    if (s->text[digits] == '0' && s->at > digits + 1) {
-        s->at = digits + 1;
-        return scan_error(s, "number with a leading zero");
-    }
-    if (peek(s) == '.') {
+    p += n;
+    if (n > 0 && *p == '.') {
         real = true;
-        s->at++;
-        if (skip_digits(s, "number needs a digit behind the point") < 0)
-            return -1;
+        n = digits(p + 1);
+        p += 1 + n;
     }
-    if (peek(s) == 'e' || peek(s) == 'E') {
+    if (n > 0 && (*p == 'e' || *p == 'E')) {
         real = true;
-        s->at++;
-        if (peek(s) == '+' || peek(s) == '-')
-            s->at++;
-        if (skip_digits(s, "number needs a digit in the exponent") < 0)
-            return -1;
+        p += p[1] == '+' || p[1] == '-' ? 2 : 1;
+        n = digits(p);
+        p += n;
     }
-    if (number_fits(s->text + start, s->at - start, real)) {
-        copy(s, s->text + start, s->at - start);
-        return 0;
-    }
-    s->rewrite = true;
-    copy(s, "\"\\u0000", 7);
-    copy(s, s->text + start, s->at - start);
-    copy(s, "\"", 1);
-    return 0;
+    if (n == 0 || *p)
+        return false;
+    if (real)
+        return !isfinite(strtod(s, NULL));
+
+    json_int_t value = strtoll(s, NULL, 10);
+
+    return value == INT64_MAX ? !str_eq(s, "9223372036854775807")
+                              : value == INT64_MIN && !str_eq(s, "-9223372036854775808");
 }
 
-static int scan_word(struct scan *s)
+static void scan_number(struct scan *s)
 {
-    static const char *const words[] = { "true", "false", "null" };
+    static const char set[] = "0123456789+-.eE";
+    size_t n = 1;
 
-    for (size_t i = 0; i < ARRAY_LEN(words); i++) {
-        size_t n = strlen(words[i]);
+    while (s->at + n < s->len && memchr(set, s->text[s->at + n], sizeof(set) - 1))
+        n++;
 
-        if (s->len - s->at >= n && memcmp(s->text + s->at, words[i], n) == 0) {
-            copy(s, words[i], n);
-            s->at += n;
-            return 0;
+    AUTO_FREE char *number = str_ndup(s->text + s->at, n);
+    bool quote = is_too_large(number);
+
+    if (quote)
+        replace(s, 0, TEXT("\"\\u0000"));
+    s->at += n;
+    if (quote)
+        replace(s, 0, TEXT("\""));
+}
+
+static int scan_text(struct scan *s, struct err *err)
+{
+    while (s->at < s->len) {
+        switch (s->text[s->at]) {
+        case '"':
+            scan_string(s);
+            continue;
+        case '-':
+        case '0' ... '9':
+            scan_number(s);
+            continue;
+        case '[':
+        case '{':
+            if (++s->depth > JS_MAX_DEPTH)
+                return err_set(err, ERR_INVALID, "JSON at byte %zu: nested too deeply", s->at);
+            /* fall through */
+        case ',': /* each begins one more value, but for an empty array or object */
+            if (++s->n_values >= JS_MAX_VALUES)
+                return err_set(err, ERR_INVALID, "JSON at byte %zu: more than %d values", s->at,
+                               JS_MAX_VALUES);
+            break;
+        case ']':
+        case '}':
+            s->depth -= s->depth > 0;
+            break;
         }
+        s->at++;
     }
-    return scan_error(s, "expected a value");
-}
-
-static enum scan_state after_value(const struct scan *s)
-{
-    return s->depth ? SCAN_NEXT : SCAN_DONE;
-}
-
-static bool in_object(const struct scan *s)
-{
-    return s->depth && (s->is_obj >> (s->depth - 1) & 1);
-}
-
-static int scan_open(struct scan *s, bool obj, enum scan_state *state)
-{
-    uint64_t bit;
-
-    if (s->depth >= JS_MAX_DEPTH)
-        return scan_error(s, "nested too deeply");
-    bit = UINT64_C(1) << s->depth++;
-    s->is_obj = obj ? s->is_obj | bit : s->is_obj & ~bit;
-    *state = obj ? SCAN_KEY_OR_END : SCAN_VALUE_OR_END;
-    copy(s, s->text + s->at++, 1);
     return 0;
-}
-
-static int scan_value(struct scan *s, enum scan_state *state)
-{
-    int c = peek(s), r;
-
-    if (++s->n_values > JS_MAX_VALUES)
-        return scan_error(s, "too many values, at most 131072");
-    if (c == '{' || c == '[')
-        return scan_open(s, c == '{', state);
-    if (c == '"')
-        r = scan_string(s, false);
-    else if (c == '-' || is_digit(c))
-        r = scan_number(s);
-    else
-        r = scan_word(s);
-    *state = after_value(s);
-    return r;
-}
-
-static int scan_close(struct scan *s, enum scan_state *state)
-{
-    copy(s, s->text + s->at++, 1);
-    s->depth--;
-    *state = after_value(s);
-    return 0;
-}
-
-static int scan_step(struct scan *s, enum scan_state *state)
-{
-    int c = peek(s);
-
-    switch (*state) {
-    case SCAN_VALUE_OR_END:
-        if (c == ']')
-            return scan_close(s, state);
-        return scan_value(s, state);
-    case SCAN_VALUE:
-        return scan_value(s, state);
-    case SCAN_KEY_OR_END:
-        if (c == '}')
-            return scan_close(s, state);
-        /* fall through */
-    case SCAN_KEY:
-        *state = SCAN_COLON;
-        return c == '"' ? scan_string(s, true) : scan_error(s, "expected a key in quotes");
-    case SCAN_COLON:
-        if (c != ':')
-            return scan_error(s, "expected ':' behind the key");
-        *state = SCAN_VALUE;
-        break;
-    case SCAN_NEXT:
-        if (c == (in_object(s) ? '}' : ']'))
-            return scan_close(s, state);
-        if (c != ',')
-            return scan_error(s, in_object(s) ? "expected ',' or '}'" : "expected ',' or ']'");
-        *state = in_object(s) ? SCAN_KEY : SCAN_VALUE;
-        break;
-    case SCAN_DONE:
-        return scan_error(s, "something behind the value");
-    }
-    copy(s, s->text + s->at++, 1);
-    return 0;
-}
-
-static int scan_text(struct scan *s)
-{
-    enum scan_state state = SCAN_VALUE;
-
-    for (;;) {
-        int c = peek(s);
-
-        if (c == ' ' || c == '\t' || c == '\n' || c == '\r')
-            s->at++;
-        else if (state == SCAN_DONE && c < 0)
-            return 0;
-        else if (scan_step(s, &state) < 0)
-            return -1;
-    }
 }
 
 int js_parse(const char *text, size_t len, size_t max_len, json_t **ret, struct err *err)
 {
-    struct scan s = { .text = text, .len = len, .err = err };
-    AUTO(sbuf_release) struct sbuf rewritten = { 0 };
+    struct scan s = { .text = text, .len = len };
     AUTO_FREE json_error_t *reason = NULL; /* 250 bytes that a fiber's stack need not hold */
-    json_t *value;
+    json_t *value = NULL;
 
     if (len > max_len)
         return err_set(err, ERR_INVALID, "JSON of %zu bytes is longer than the %zu allowed", len,
                        max_len);
-    if (scan_text(&s) < 0)
-        return -1;
-    if (s.rewrite) {
-        s = (struct scan){ .text = text, .len = len, .err = err, .out = &rewritten };
-        if (scan_text(&s) < 0)
-            return -1;
-        text = rewritten.data;
-        len = rewritten.len;
+    if (scan_text(&s, err) == 0) {
+        if (s.out.len > 0)
+            sbuf_add(&s.out, text + s.copied, len - s.copied);
+        reason = mem_new(json_error_t);
+        value = json_loadb(s.out.len ? s.out.data : text, s.out.len ? s.out.len : len,
+                           JSON_DECODE_ANY | JSON_ALLOW_NUL, reason);
+        if (!value) { /* "… near 'TEXT'": what stands there may be a secret */
+            char *near = strstr(reason->text, " near '");
+
+            err_set(err, ERR_INVALID, "JSON at byte %d: %.*s", reason->position,
+                    near ? (int)(near - reason->text) : JSON_ERROR_TEXT_LENGTH, reason->text);
+        }
     }
-    reason = mem_new(json_error_t);
-    value = json_loadb(text, len, JSON_DECODE_ANY | JSON_ALLOW_NUL, reason);
-    if (!value)
-        return err_set(err, ERR_INVALID, "JSON at byte %d: %s", reason->position, reason->text);
-    *ret = value;
-    return 0;
+    sbuf_release(&s.out);
+    *ret = value ? value : *ret;
+    return value ? 0 : -1;
 }
 
-const char *js_big_number(const json_t *v)
+/* Numbers that jansson cannot hold (beyond int64, beyond double) are, for jansson, strings of NUL
+ * and the number's text. A string of the peer that begins with NUL gets a second NUL in front, so
+ * the two cannot be confused. The text of such a number, or NULL if v is anything else. Borrows. */
+static const char *big_number(const json_t *v)
 {
     const char *s = json_string_value(v);
 
-    if (!s || json_string_length(v) < 2 || s[0] != '\0' || s[1] == '\0')
-        return NULL;
-    return s + 1;
+    return s && json_string_length(v) >= 2 && s[0] == '\0' && s[1] != '\0' ? s + 1 : NULL;
 }
 
 json_t *js_get(const json_t *obj, const char *key)
 {
-    json_t *exact = json_object_get(obj, key), *found = NULL;
+    json_t *found = json_object_get(obj, key), *value;
     json_t *o = (json_t *)(uintptr_t)obj; /* jansson's iterator is not const */
+    const char *name;
 
-    if (exact)
-        return exact;
-    for (void *i = json_object_iter(o); i; i = json_object_iter_next(o, i))
-        if (strcasecmp(json_object_iter_key(i), key) == 0)
-            found = json_object_iter_value(i);
+    if (found)
+        return found;
+    json_object_foreach(o, name, value)
+    {
+        if (strcasecmp(name, key) == 0)
+            found = value;
+    }
     return found;
 }
 
@@ -410,10 +224,10 @@ static const char *type_name(const json_t *v)
         [JSON_FALSE] = "false",      [JSON_NULL] = "null",
     };
 
-    return js_big_number(v) ? "a number out of range" : names[json_typeof(v)];
+    return big_number(v) ? "a number out of range" : names[json_typeof(v)];
 }
 
-/* 1 with *ret if there is a value, 0 if absent or null, -1 if obj is no object. */
+/* 1 with *ret if there is a value, 0 if absent or null, -1 if obj is not an object. */
 static int lookup(const json_t *obj, const char *key, json_t **ret, struct err *err)
 {
     if (!obj || json_is_null(obj))
@@ -437,7 +251,7 @@ int js_str(const json_t *obj, const char *key, const char **ret, struct err *err
 
     if (r <= 0)
         return r;
-    if (!json_is_string(v) || js_big_number(v))
+    if (!json_is_string(v) || big_number(v))
         return wrong_type(err, key, "a string", v);
     /* As a C string it would end there: "/safe\0/../evil" must not pass as something else. */
     if (memchr(json_string_value(v), '\0', json_string_length(v)))
@@ -459,32 +273,38 @@ int js_bool(const json_t *obj, const char *key, bool *ret, struct err *err)
     return 0;
 }
 
-/* 1 with *ret in min … max, 0 if absent. */
-static int get_int(const json_t *obj, const char *key, int64_t min, int64_t max, int64_t *ret,
+/* 1 with *ret in min … max, 0 if absent. Unsigned numbers beyond int64 come modulo 2^64. */
+static int get_int(const json_t *obj, const char *key, int64_t min, uint64_t max, uint64_t *ret,
                    struct err *err)
 {
     json_t *v = NULL;
     int r = lookup(obj, key, &v, err);
+    const char *big = big_number(v);
+    char text[24];
 
     if (r <= 0)
         return r;
-    if (js_big_number(v) && !strpbrk(js_big_number(v), ".eE"))
-        return err_set(err, ERR_INVALID, "key \"%s\": %.32s is not in %" PRId64 " to %" PRId64, key,
-                       js_big_number(v), min, max);
-    if (!json_is_integer(v))
+    if (json_is_integer(v)) {
+        int64_t value = json_integer_value(v);
+
+        *ret = (uint64_t)value;
+        if (value >= min && (value < 0 || *ret <= max))
+            return 1;
+        snprintf(text, sizeof(text), "%" PRId64, value);
+        big = text;
+    } else if (!big || strpbrk(big, ".eE")) {
         return wrong_type(err, key, "an integer", v);
-    *ret = json_integer_value(v);
-    if (*ret < min || *ret > max)
-        return err_set(err, ERR_INVALID,
-                       "key \"%s\": %" PRId64 " is not in %" PRId64 " to %" PRId64, key, *ret, min,
-                       max);
-    return 1;
+    } else if (str_to_u64(big, max, ret) == 0) {
+        return 1;
+    }
+    return err_set(err, ERR_INVALID, "key \"%s\": %.32s is not in %" PRId64 " to %" PRIu64, key,
+                   big, min, max);
 }
 
 #define DEFINE_GET_INT(name, type, min, max)                                                       \
     int name(const json_t *obj, const char *key, type *ret, struct err *err)                       \
     {                                                                                              \
-        int64_t value = 0;                                                                         \
+        uint64_t value = 0;                                                                        \
         int r = get_int(obj, key, min, max, &value, err);                                          \
                                                                                                    \
         if (r > 0)                                                                                 \
@@ -495,53 +315,290 @@ DEFINE_GET_INT(js_u8, uint8_t, 0, UINT8_MAX)
 DEFINE_GET_INT(js_u16, uint16_t, 0, UINT16_MAX)
 DEFINE_GET_INT(js_u32, uint32_t, 0, UINT32_MAX)
 DEFINE_GET_INT(js_i32, int32_t, INT32_MIN, INT32_MAX)
+DEFINE_GET_INT(js_u64, uint64_t, 0, UINT64_MAX)
 DEFINE_GET_INT(js_i64, int64_t, INT64_MIN, INT64_MAX)
 
-int js_u64(const json_t *obj, const char *key, uint64_t *ret, struct err *err)
+static int get_tree(const json_t *obj, const char *key, json_type type, const char *want,
+                    const json_t **ret, struct err *err)
 {
     json_t *v = NULL;
     int r = lookup(obj, key, &v, err);
-    const char *big;
 
     if (r <= 0)
         return r;
-    big = js_big_number(v);
-    if (big && str_to_u64(big, UINT64_MAX, ret) == 0)
-        return 0;
-    if (big && !strpbrk(big, ".eE"))
-        return err_set(err, ERR_INVALID, "key \"%s\": %.32s is not in 0 to %" PRIu64, key, big,
-                       UINT64_MAX);
-    if (!json_is_integer(v))
-        return wrong_type(err, key, "an integer", v);
-    if (json_integer_value(v) < 0)
-        return err_set(err, ERR_INVALID, "key \"%s\": %" JSON_INTEGER_FORMAT " is negative", key,
-                       json_integer_value(v));
-    *ret = (uint64_t)json_integer_value(v);
+    if (json_typeof(v) != type)
+        return wrong_type(err, key, want, v);
+    *ret = v;
     return 0;
 }
 
 int js_obj(const json_t *obj, const char *key, const json_t **ret, struct err *err)
 {
-    json_t *v = NULL;
-    int r = lookup(obj, key, &v, err);
-
-    if (r <= 0)
-        return r;
-    if (!json_is_object(v))
-        return wrong_type(err, key, "an object", v);
-    *ret = v;
-    return 0;
+    return get_tree(obj, key, JSON_OBJECT, "an object", ret, err);
 }
 
 int js_arr(const json_t *obj, const char *key, const json_t **ret, struct err *err)
 {
-    json_t *v = NULL;
-    int r = lookup(obj, key, &v, err);
+    return get_tree(obj, key, JSON_ARRAY, "an array", ret, err);
+}
 
-    if (r <= 0)
-        return r;
-    if (!json_is_array(v))
-        return wrong_type(err, key, "an array", v);
-    *ret = v;
-    return 0;
+/* --- writing --- */
+
+enum { LEVEL_IS_OBJECT = 1, LEVEL_HAS_ITEM = 2 };
+
+static _Noreturn void misuse(const char *what)
+{
+    fprintf(stderr, "bug: JSON writer: %s\n", what);
+    abort();
+}
+
+/* encoding/json: what cannot stand in JavaScript is escaped too (U+2028, U+2029). Beyond it, if not
+ * html, C1: a terminal obeys U+009B, and lcow prints what guests said as JSON, too. */
+static void add_char(struct sbuf *b, bool html, uint32_t c, const char *s, size_t n)
+{
+    static const char special[] = "\"\\\n\r\t\b\f", letters[] = "\"\\nrtbf";
+    const char *found = c && c < 0x80 ? strchr(special, (int)c) : NULL;
+
+    if (found)
+        sbuf_addf(b, "\\%c", letters[found - special]);
+    else if (c < 0x20 || (!html && c >= 0x80 && c < 0xa0) || c == 0x2028 || c == 0x2029 ||
+             (html && (c == '<' || c == '>' || c == '&')))
+        sbuf_addf(b, "\\u%04x", c);
+    else
+        sbuf_add(b, s, n);
+}
+
+static void add_string(struct sbuf *b, bool html, const char *s, size_t len)
+{
+    const char *plain = s, *end = s + len;
+
+    sbuf_addc(b, '"');
+    while (s < end) {
+        uint32_t c = 0;
+        size_t n = str_utf8(s, (size_t)(end - s), &c);
+
+        /* Runs of harmless ASCII are copied in one piece. */
+        if (n == 1 && c >= 0x20 && c != '"' && c != '\\' && c != '<' && c != '>' && c != '&') {
+            s++;
+            continue;
+        }
+        sbuf_add(b, plain, (size_t)(s - plain));
+        if (n == 0)
+            sbuf_adds(b, "\\ufffd");
+        else
+            add_char(b, html, c, s, n);
+        s += n ? n : 1;
+        plain = s;
+    }
+    sbuf_add(b, plain, (size_t)(s - plain));
+    sbuf_addc(b, '"');
+}
+
+static void add_break(struct jsw *w)
+{
+    if (w->indent)
+        sbuf_addf(&w->out, "\n%*s", (int)(w->indent * w->depth), "");
+}
+
+/* Comma and key: whatever stands before a value. */
+static void begin(struct jsw *w, const char *key)
+{
+    uint8_t *level = &w->level[w->depth];
+
+    if (!(*level & LEVEL_IS_OBJECT) != !key)
+        misuse(key ? "key outside an object" : "no key inside an object");
+    if ((*level & LEVEL_HAS_ITEM) && w->depth == 0)
+        misuse("second value behind the outermost");
+    if (*level & LEVEL_HAS_ITEM)
+        sbuf_addc(&w->out, ',');
+    *level |= LEVEL_HAS_ITEM;
+    if (w->depth > 0)
+        add_break(w);
+    if (key) {
+        add_string(&w->out, w->html, key, strlen(key));
+        sbuf_adds(&w->out, w->indent ? ": " : ":");
+    }
+}
+
+static void open_level(struct jsw *w, const char *key, bool obj)
+{
+    begin(w, key);
+    if (w->depth >= JSW_MAX_DEPTH)
+        misuse("too deep");
+    w->level[++w->depth] = obj ? LEVEL_IS_OBJECT : 0;
+    sbuf_addc(&w->out, obj ? '{' : '[');
+}
+
+static void close_level(struct jsw *w, bool obj)
+{
+    uint8_t level = w->level[w->depth];
+
+    if (w->depth == 0)
+        misuse("an end too many");
+    if (!(level & LEVEL_IS_OBJECT) != !obj)
+        misuse(obj ? "end of an object inside an array" : "end of an array inside an object");
+    w->depth--;
+    if (level & LEVEL_HAS_ITEM)
+        add_break(w);
+    sbuf_addc(&w->out, obj ? '}' : ']');
+}
+
+void jsw_init(struct jsw *w, bool html)
+{
+    *w = (struct jsw){ .html = html };
+}
+
+void jsw_obj(struct jsw *w, const char *key)
+{
+    open_level(w, key, true);
+}
+
+void jsw_arr(struct jsw *w, const char *key)
+{
+    open_level(w, key, false);
+}
+
+void jsw_end_obj(struct jsw *w)
+{
+    close_level(w, true);
+}
+
+void jsw_end_arr(struct jsw *w)
+{
+    close_level(w, false);
+}
+
+/* A value that is written as it is. */
+static void add_word(struct jsw *w, const char *key, const char *word)
+{
+    begin(w, key);
+    sbuf_adds(&w->out, word);
+}
+
+void jsw_strn(struct jsw *w, const char *key, const char *value, size_t len)
+{
+    begin(w, key);
+    add_string(&w->out, w->html, value, len);
+}
+
+void jsw_str(struct jsw *w, const char *key, const char *value)
+{
+    if (value)
+        jsw_strn(w, key, value, strlen(value));
+    else
+        jsw_null(w, key);
+}
+
+void jsw_u64(struct jsw *w, const char *key, uint64_t value)
+{
+    begin(w, key);
+    sbuf_addf(&w->out, "%" PRIu64, value);
+}
+
+void jsw_i64(struct jsw *w, const char *key, int64_t value)
+{
+    begin(w, key);
+    sbuf_addf(&w->out, "%" PRId64, value);
+}
+
+/* The shortest of the forms that read back as the same number. JSON has no word for infinity. */
+void jsw_f64(struct jsw *w, const char *key, double value)
+{
+    char text[32] = "null";
+
+    for (int digits = 15; digits <= 17 && isfinite(value); digits++) {
+        snprintf(text, sizeof(text), "%.*g", digits, value);
+        if (strtod(text, NULL) == value)
+            break;
+    }
+    add_word(w, key, text);
+}
+
+void jsw_bool(struct jsw *w, const char *key, bool value)
+{
+    add_word(w, key, value ? "true" : "false");
+}
+
+void jsw_null(struct jsw *w, const char *key)
+{
+    add_word(w, key, "null");
+}
+
+static void value_string(struct jsw *w, const char *key, const json_t *v)
+{
+    const char *s = json_string_value(v);
+    size_t len = json_string_length(v);
+    bool doubled = len >= 2 && s[0] == '\0' && s[1] == '\0'; /* see big_number() */
+
+    if (big_number(v))
+        add_word(w, key, big_number(v));
+    else
+        jsw_strn(w, key, s + doubled, len - doubled);
+}
+
+/* Recursion is bounded by what js_parse lets through. */
+void jsw_value(struct jsw *w, const char *key, const json_t *value)
+{
+    json_t *v = (json_t *)(uintptr_t)value, *item; /* jansson's iterator is not const */
+    const char *name;
+    size_t i;
+
+    switch (v ? json_typeof(v) : JSON_NULL) {
+    case JSON_OBJECT:
+        jsw_obj(w, key);
+        json_object_foreach(v, name, item)
+        {
+            jsw_value(w, name, item);
+        }
+        jsw_end_obj(w);
+        break;
+    case JSON_ARRAY:
+        jsw_arr(w, key);
+        json_array_foreach(v, i, item)
+        {
+            jsw_value(w, NULL, item);
+        }
+        jsw_end_arr(w);
+        break;
+    case JSON_STRING:
+        value_string(w, key, v);
+        break;
+    case JSON_INTEGER:
+        jsw_i64(w, key, json_integer_value(v));
+        break;
+    case JSON_REAL:
+        jsw_f64(w, key, json_real_value(v));
+        break;
+    case JSON_TRUE:
+    case JSON_FALSE:
+        jsw_bool(w, key, json_is_true(v));
+        break;
+    case JSON_NULL:
+        jsw_null(w, key);
+        break;
+    }
+}
+
+char *js_text(const json_t *value, unsigned indent)
+{
+    struct jsw w = { .html = JSW_PLAIN, .indent = indent };
+
+    jsw_value(&w, NULL, value);
+    return jsw_take(&w, NULL);
+}
+
+char *jsw_take(struct jsw *w, size_t *ret_len)
+{
+    if (w->depth)
+        misuse("an end is missing");
+    if (ret_len)
+        *ret_len = w->out.len;
+    w->level[0] = 0;
+    return sbuf_take(&w->out);
+}
+
+void jsw_release(struct jsw *w)
+{
+    sbuf_release(&w->out);
+    jsw_init(w, w->html);
 }

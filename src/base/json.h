@@ -1,7 +1,8 @@
 /* json.h - JSON in both directions. Reading goes through jansson, after a scan of our own that
- * bounds size and depth before jansson sees a byte (jansson recurses without a limit at run
- * time). Access follows the rules of Go's encoding/json, which the peers of the GCS protocol
- * use. Writing is our own: key order kept, no tree, 64-bit unsigned numbers. Never waits. */
+ * bounds size, depth and number of values before jansson sees a byte (jansson recurses without a
+ * limit at run time). Access follows the rules of Go's encoding/json, which the peers of the GCS
+ * protocol use. Writing is our own: key order kept, no tree, 64-bit unsigned numbers. Never waits.
+ */
 #pragma once
 #include "base/str.h"
 #include <jansson.h>
@@ -15,7 +16,7 @@ struct err;
 
 /* Caller frees with json_decref() or AUTO(json_decref). ERR_INVALID names position and cause.
  * Duplicate keys: the last wins. Numbers up to 2^64-1 are kept exactly. Trailing white space is
- * fine, anything else behind the value is not. As in Go, bytes that are no UTF-8 and lone
+ * fine, anything else behind the value is not. As in Go, bytes that are not UTF-8 and lone
  * surrogates become U+FFFD. A number beyond what jansson can hold is, for jansson, a string that
  * begins with NUL; js_* and jsw_value know it for what it is, and no text of a peer can forge one.
  */
@@ -40,12 +41,13 @@ int js_arr(const json_t *obj, const char *key, const json_t **ret, struct err *e
 
 /* The writer. Keys are NULL inside arrays and for the outermost value. Misuse (an end too many,
  * a key missing) aborts: it is our own bug. */
+#define JSW_MAX_DEPTH (2 * JS_MAX_DEPTH) /* a parsed tree inside another */
 struct jsw {
     struct sbuf out;
-    bool html; /* escape < > & as Go does by default */
+    bool html;       /* escape < > & as Go does by default */
+    unsigned indent; /* blanks for each level; 0: all in one line */
     unsigned depth;
-    uint64_t has_item; /* bit per level */
-    uint64_t is_obj;   /* the same */
+    uint8_t level[JSW_MAX_DEPTH + 1]; /* what is open; 0: outside all of it */
 };
 #define JSW_HTML true
 #define JSW_PLAIN false
@@ -61,7 +63,6 @@ void jsw_i64(struct jsw *w, const char *key, int64_t value);
 void jsw_f64(struct jsw *w, const char *key, double value);
 void jsw_bool(struct jsw *w, const char *key, bool value);
 void jsw_null(struct jsw *w, const char *key);
-void jsw_raw(struct jsw *w, const char *key, const char *json); /* trusted JSON text */
 void jsw_value(struct jsw *w, const char *key, const json_t *value);
 /* A value alone, as text: in one line, or with so many blanks for each level. Not by jansson's
  * json_dumps, which does not know the large numbers (see js_parse). Never NULL; caller frees. */

@@ -1,6 +1,5 @@
 #include "base/err.h"
 #include "base/json.h"
-#include "base/json_priv.h"
 #include "harness/tap.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -79,64 +78,77 @@ TEST(white_space_is_free_between_tokens)
     round_trip(" \t\r\n{ \"a\" : [ 1 , 2 ] , \"b\" : { } } \n", "{\"a\":[1,2],\"b\":{}}");
 }
 
-TEST(what_is_no_json_is_refused_with_its_place)
+TEST(text_that_is_not_json_is_refused_with_its_place)
 {
-    refuse("", "JSON ends at byte 0: expected a value");
-    refuse("  ", "JSON ends at byte 2: expected a value");
-    refuse("{", "JSON ends at byte 1: expected a key");
-    refuse("[1,", "ends at byte 3: expected a value");
-    refuse("[1,]", "byte 3, ']': expected a value");
-    refuse("[,1]", "byte 1, ',': expected a value");
-    refuse("[1 2]", "byte 3, '2': expected ',' or ']'");
-    refuse("{\"a\"}", "byte 4, '}': expected ':'");
-    refuse("{\"a\":}", "byte 5, '}': expected a value");
-    refuse("{\"a\":1,}", "byte 7, '}': expected a key");
-    refuse("{\"a\":1 \"b\":2}", "byte 7, '\"': expected ',' or '}'");
-    refuse("{1:2}", "byte 1, '1': expected a key");
-    refuse("{,}", "byte 1, ',': expected a key");
-    refuse("[}", "byte 1, '}': expected a value");
-    refuse("{\"a\":1]", "byte 6, ']': expected ',' or '}'");
-    refuse("[1}", "byte 2, '}': expected ',' or ']'");
-    refuse("]", "byte 0, ']': expected a value");
-    refuse("tru", "byte 0, 't': expected a value");
-    refuse("nulll", "byte 4, 'l': something behind the value");
-    refuse("{}{}", "byte 2, '{': something behind the value");
-    refuse("1 2", "byte 2, '2': something behind the value");
-    refuse("// x", "byte 0, '/': expected a value");
-    refuse("'a'", "byte 0, ''': expected a value");
-    refuse("\xef\xbb\xbf{}", "byte 0, 0xef: expected a value");
-    refuse("NaN", "byte 0, 'N'");
-    refuse("-Infinity", "byte 1, 'I'");
-    refuse_n("{}\0", 3, "byte 2, 0x00: something behind the value");
-    refuse_n("\0", 1, "byte 0, 0x00");
+    refuse("", "JSON at byte 0: unexpected token near end of file");
+    refuse("  ", "JSON at byte 2: unexpected token near end of file");
+    refuse("{", "byte 1: string or '}' expected near end of file");
+    refuse("[1,", "byte 3: ']' expected near end of file");
+    refuse("[1,]", "byte 4: unexpected token");
+    refuse("[,1]", "byte 2: unexpected token");
+    refuse("[1 2]", "byte 4: ']' expected");
+    refuse("{\"a\"}", "byte 5: ':' expected");
+    refuse("{\"a\":}", "byte 6: unexpected token");
+    refuse("{\"a\":1,}", "byte 8: string or '}' expected");
+    refuse("{\"a\":1 \"b\":2}", "byte 10: '}' expected");
+    refuse("{1:2}", "byte 2: string or '}' expected");
+    refuse("{,}", "byte 2: string or '}' expected");
+    refuse("[}", "byte 2: unexpected token");
+    refuse("{\"a\":1]", "byte 7: '}' expected");
+    refuse("[1}", "byte 3: ']' expected");
+    refuse("]", "byte 1: unexpected token");
+    refuse("tru", "byte 3: invalid token");
+    refuse("nulll", "byte 5: invalid token");
+    refuse("{}{}", "byte 3: end of file expected");
+    refuse("1 2", "byte 3: end of file expected");
+    refuse("// x", "byte 1: invalid token");
+    refuse("'a'", "byte 1: invalid token");
+    refuse("\xef\xbb\xbf{}", "byte 3: invalid token");
+    refuse("[\xff]", "byte 1: unable to decode byte 0xff");
+    refuse("NaN", "byte 3: invalid token");
+    refuse("-Infinity", "byte 1: invalid token");
+    refuse_n("{}\0", 3, "byte 3: end of file expected");
+    refuse_n("\0", 1, "byte 1: invalid token");
+}
+
+TEST(an_error_does_not_repeat_the_text)
+{
+    json_t *v = NULL;
+    struct err e;
+
+    ASSERT_FAIL(js_parse("{\"k\" secret}", 12, MAX, &v, &e), e, ERR_INVALID);
+    ASSERT(!strstr(e.msg, "secret"));
+    ASSERT_FAIL(js_parse("\"secret\n\"", 9, MAX, &v, &e), e, ERR_INVALID);
+    ASSERT(!strstr(e.msg, "secret"));
 }
 
 TEST(bad_strings_are_refused)
 {
-    refuse("\"abc", "JSON ends at byte 4: string is not closed");
-    refuse("\"a\nb\"", "byte 2, 0x0a: control byte");
-    refuse_n("\"a\0b\"", 5, "byte 2, 0x00: control byte");
-    refuse("\"\\x41\"", "byte 1, '\\': unknown escape");
-    refuse("\"\\\"", "string is not closed");
-    refuse("\"\\", "unknown escape");
-    refuse("\"\\u12\"", "four hexadecimal digits");
-    refuse("\"\\u12g4\"", "four hexadecimal digits");
-    refuse("\"\\u", "four hexadecimal digits");
-    refuse("\"\\ud800\\u12\"", "four hexadecimal digits");
+    refuse("\"abc", "byte 4: premature end of input");
+    refuse("\"a\nb\"", "byte 2: unexpected newline");
+    refuse_n("\"a\0b\"", 5, "byte 2: control character 0x0");
+    refuse("\"\\x41\"", "byte 3: invalid escape");
+    refuse("\"\\\"", "premature end of input");
+    refuse("\"\\", "invalid escape");
+    refuse("\"\\u12\"", "invalid escape");
+    refuse("\"\\u12g4\"", "invalid escape");
+    refuse("\"\\u", "invalid escape");
+    refuse("\"\\ud800\\u12\"", "invalid escape");
 }
 
 TEST(bad_numbers_are_refused)
 {
-    refuse("01", "byte 1, '1': number with a leading zero");
-    refuse("-01", "byte 2, '1': number with a leading zero");
-    refuse("-", "number needs a digit");
-    refuse("1.", "behind the point");
-    refuse(".5", "expected a value");
-    refuse("1e", "exponent");
-    refuse("1e+", "exponent");
-    refuse("+1", "expected a value");
-    refuse("0x10", "something behind the value");
-    refuse("1.5.5", "something behind the value");
+    static const char *const bad[] = { "01",  "-01", "-",   "1.",  ".5",    "1e",
+                                       "1e+", "+1",  "1-2", "--1", "1e5e5", "1e999.5" };
+
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++)
+        refuse(bad[i], "");
+    refuse("0x10", "byte 2: end of file expected");
+    refuse("1.5.5", "byte 4: end of file expected");
+    refuse("-09223372036854775808", "byte 2: invalid token");
+    refuse("99999999999999999999.", "invalid token");
+    refuse("99999999999999999999e", "invalid token");
+    refuse("99999999999999999999-1", "");
 }
 
 TEST(the_size_is_checked_before_anything_else)
@@ -184,7 +196,7 @@ TEST_FIBER(a_megabyte_of_brackets_costs_no_stack)
     AUTO_FREE char *text = mem_alloc(MAX);
 
     memset(text, '[', MAX);
-    refuse_n(text, MAX, "byte 64, '[': nested too deeply");
+    refuse_n(text, MAX, "byte 64: nested too deeply");
 }
 
 TEST(closed_levels_do_not_count_as_depth)
@@ -215,7 +227,7 @@ TEST(too_many_values_are_refused)
     ASSERT_EQ(json_array_size(v), JS_MAX_VALUES - 1);
     text[len - 1] = ',';
     text[len + 1] = ']';
-    refuse_n(text, len + 2, "too many values");
+    refuse_n(text, len + 2, "more than 131072 values");
 }
 
 TEST(the_last_of_duplicate_keys_wins)
@@ -320,7 +332,7 @@ TEST(u64_refuses_everything_else)
     refuse_u64("18446744073709551616", "18446744073709551616 is not in 0 to 18446744073709551615");
     refuse_u64("99999999999999999999999999999999999999999999", "is not in 0 to");
     refuse_u64("-9223372036854775809", "is not in 0 to");
-    refuse_u64("-1", "-1 is negative");
+    refuse_u64("-1", "-1 is not in 0 to 18446744073709551615");
     refuse_u64("4.0", "expected an integer, got a fraction");
     refuse_u64("1e3", "expected an integer, got a fraction");
     refuse_u64("1e400", "expected an integer, got a number out of range");
@@ -431,7 +443,6 @@ TEST(a_string_cannot_pretend_to_be_a_large_number)
         uint64_t n = 42;
         struct err e;
 
-        ASSERT(!js_big_number(js_get(v, "n")));
         ASSERT_FAIL(js_u64(v, "n", &n, &e), e, ERR_INVALID);
         ASSERT_EQ(n, 42);
         round_trip(doc, doc); /* and comes out as it went in */
@@ -486,8 +497,8 @@ TEST(a_string_with_nul_is_no_c_string)
 
 TEST(a_key_with_nul_is_refused)
 {
-    refuse("{\"a\\u0000b\":1}", "byte 3, '\\': NUL in a key");
-    refuse("{\"\\u0000\":1}", "NUL in a key");
+    refuse("{\"a\\u0000b\":1}", "NUL byte in object key");
+    refuse("{\"\\u0000\":1}", "NUL byte in object key");
 }
 
 /* --- access --- */
