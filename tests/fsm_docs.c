@@ -1,5 +1,6 @@
 /* fsm_docs.c - prints every state table of the product as Markdown, for `make fsm-docs`. */
 #include "base/fsm.h"
+#include "fixture/fsm_verify.h"
 #include "host/control/container.h"
 #include "host/control/sandbox.h"
 #include "host/control/vm.h"

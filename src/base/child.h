@@ -49,8 +49,6 @@ int child_spawn(struct ctx *ctx, const struct child_opts *opts, struct child **r
                 struct err *err);
 pid_t child_pid(const struct child *c);
 int child_pidfd(const struct child *c); /* borrows */
-/* Clock ticks since boot, field 22 of /proc/PID/stat: with the pid it names a process for good. */
-uint64_t child_start_time(const struct child *c);
 /* Waits for the end; any number of fibers may. *ret_status as from waitpid(). */
 int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *err);
 bool child_done(const struct child *c, int *ret_status);
@@ -63,5 +61,6 @@ AUTO_DEFINE(struct child *, child_free);
 /* Lets go of it without ending it: a daemon that outlives us. Nobody may be waiting for it. */
 void child_leave(struct child *c);
 
-/* Of any process: its start time, or 0 if it is gone. */
+/* Of any process: its start time in clock ticks since boot (field 22 of /proc/PID/stat), which
+ * names it for good together with its pid; 0 if it is gone. */
 uint64_t proc_start_time(pid_t pid);

@@ -29,7 +29,6 @@ struct child {
     struct loop *loop;
     pid_t pid;
     int pidfd;
-    uint64_t start_time;
     struct source source;
     struct latch done;
     int status;
@@ -292,7 +291,6 @@ int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret,
             *c = (struct child){ .loop = ctx->loop, .pid = pid, .pidfd = pidfd };
             c->source.fd = -1;
             latch_init(&c->done);
-            c->start_time = proc_start_time(pid);
         }
     }
     fd_close(l.parent_pidfd);
@@ -318,11 +316,6 @@ pid_t child_pid(const struct child *c)
 int child_pidfd(const struct child *c)
 {
     return c->pidfd;
-}
-
-uint64_t child_start_time(const struct child *c)
-{
-    return c->start_time;
 }
 
 int child_wait(struct ctx *ctx, struct child *c, int *ret_status, struct err *err)

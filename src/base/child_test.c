@@ -204,8 +204,7 @@ TEST_FIBER(many_fibers_may_wait_and_a_kill_after_the_end_hits_nobody)
 
     ASSERT_OK(child_spawn(ctx, &(struct child_opts){ .argv = argv }, &c, &err), err);
     ASSERT(!child_done(c, NULL));
-    ASSERT(child_start_time(c) > 0);
-    ASSERT_EQ(child_start_time(c), proc_start_time(child_pid(c)));
+    ASSERT(proc_start_time(child_pid(c)) > 0);
     ASSERT_EQ(child_kill(c, SIGKILL), 0);
     ASSERT_OK(child_wait(ctx, c, &status, &err), err);
     ASSERT_OK(child_wait(ctx, c, &status, &err), err);

@@ -242,11 +242,6 @@ struct fiber *fiber_self(const struct loop *loop)
     return loop->current;
 }
 
-const char *fiber_name(const struct fiber *f)
-{
-    return f->name;
-}
-
 void fiber_yield(struct loop *loop)
 {
     fiber_ready(loop->current);

@@ -24,7 +24,6 @@ void fiber_go(struct loop *loop, void (*fn)(void *arg), void *arg, const char *f
 int fiber_admit(struct loop *loop, struct err *err);
 /* NULL outside fibers. */
 struct fiber *fiber_self(const struct loop *loop);
-const char *fiber_name(const struct fiber *f);
 
 /* Lets the other ready fibers run. */
 void fiber_yield(struct loop *loop);

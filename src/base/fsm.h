@@ -45,8 +45,3 @@ unsigned fsm_next(const struct fsm *f, unsigned state, unsigned event);
 #define fsm_step(f, state_ptr, event) ((void)(*(state_ptr) = fsm_next((f), *(state_ptr), (event))))
 
 const char *fsm_state_name(const struct fsm *f, unsigned state);
-/* Every (state, event) pair has at most one edge, names are complete, every state can be
- * reached from state 0. For the exhaustive check of tests. 0, or -1 and the reason. */
-int fsm_verify(const struct fsm *f, struct err *err);
-/* The table in Markdown, for `make fsm-docs`. Caller frees. */
-char *fsm_markdown(const struct fsm *f);

@@ -1,5 +1,6 @@
 #include "base/err.h"
 #include "base/fsm.h"
+#include "fixture/fsm_verify.h"
 #include "harness/tap.h"
 
 enum { CREATED, RUNNING, STOPPED, STATE_COUNT };

@@ -3,6 +3,7 @@
 #include "base/gate.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "fixture/loop_fixture.h"
 #include "harness/tap.h"
 #include <string.h>
 

@@ -150,8 +150,8 @@ static int scan_text(struct scan *s, struct err *err)
             /* fall through */
         case ',': /* each begins one more value, but for an empty array or object */
             if (++s->n_values >= JS_MAX_VALUES)
-                return err_set(err, ERR_INVALID, "JSON at byte %zu: more than %d values", s->at,
-                               JS_MAX_VALUES);
+                return err_set(err, ERR_INVALID, "JSON at byte %zu: too many values, at most %d",
+                               s->at, JS_MAX_VALUES);
             break;
         case ']':
         case '}':

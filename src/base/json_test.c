@@ -227,7 +227,7 @@ TEST(too_many_values_are_refused)
     ASSERT_EQ(json_array_size(v), JS_MAX_VALUES - 1);
     text[len - 1] = ',';
     text[len + 1] = ']';
-    refuse_n(text, len + 2, "more than 131072 values");
+    refuse_n(text, len + 2, "too many values, at most 131072");
 }
 
 TEST(the_last_of_duplicate_keys_wins)

@@ -21,10 +21,9 @@ static struct {
     int fd;
     enum log_level level;
     enum log_format format;
-    bool scrub;
     bool torn; /* the sink holds the beginning of a line that did not fit */
     uint64_t dropped;
-} sink = { .fd = STDERR_FILENO, .level = LOG_WARN, .format = LOG_LOGFMT, .scrub = true };
+} sink = { .fd = STDERR_FILENO, .level = LOG_WARN, .format = LOG_LOGFMT };
 
 static struct {
     enum log_level level;
@@ -403,16 +402,6 @@ int log_level_parse(const char *name, enum log_level *ret)
 const char *log_level_name(enum log_level level)
 {
     return (unsigned)level < LOG_LEVEL_COUNT ? level_names[level] : "?";
-}
-
-const char *log_scrub(const char *secret)
-{
-    return !sink.scrub && sink.level == LOG_TRACE ? secret : "<scrubbed>";
-}
-
-void log_scrub_enable(bool on)
-{
-    sink.scrub = on;
 }
 
 bool log_rate_ok(struct log_rate *r, uint64_t now_ns)

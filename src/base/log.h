@@ -84,11 +84,6 @@ void log_aside(int fd, enum log_level level, const char *msg, const struct log_f
 int log_level_parse(const char *name, enum log_level *ret);
 const char *log_level_name(enum log_level level);
 
-/* What may hold secrets (environment, command lines, annotations, policy) becomes "<scrubbed>"
- * unless the level is trace and scrubbing was turned off. */
-const char *log_scrub(const char *secret);
-void log_scrub_enable(bool on);
-
 /* At most `burst` lines per second and source; the next allowed line tells how many were lost. */
 struct log_rate {
     unsigned burst;

@@ -418,19 +418,6 @@ TEST(level_names_go_both_ways)
     ASSERT_STR(log_level_name((enum log_level)42), "?");
 }
 
-TEST(secrets_are_scrubbed_unless_trace_and_turned_off)
-{
-    CAPTURE(LOG_TRACE, LOG_LOGFMT);
-    ASSERT_STR(log_scrub("secret"), "<scrubbed>");
-    log_scrub_enable(false);
-    ASSERT_STR(log_scrub("secret"), "secret");
-    log_init(cap.fd, LOG_DEBUG, LOG_LOGFMT);
-    ASSERT_STR(log_scrub("secret"), "<scrubbed>");
-    log_scrub_enable(true);
-    log_init(cap.fd, LOG_TRACE, LOG_LOGFMT);
-    ASSERT_STR(log_scrub("secret"), "<scrubbed>");
-}
-
 TEST(rate_lets_a_burst_through_per_second)
 {
     struct log_rate r = { .burst = 3 };

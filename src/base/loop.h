@@ -33,8 +33,6 @@ void loop_trim(struct loop *loop);
 
 uint64_t loop_now(const struct loop *loop);  /* monotonic; virtual in the simulator */
 uint64_t loop_wall(const struct loop *loop); /* since 1970 */
-/* Virtual time only: somebody sets the host's clock, forward or back. */
-void loop_set_wall(struct loop *loop, int64_t by_ns);
 void loop_rand(struct loop *loop, void *data, size_t len);
 bool loop_is_virtual(const struct loop *loop);
 
@@ -50,4 +48,3 @@ int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct 
 
 /* All fibers, oldest first: name, age, what it waits for and since when. */
 void loop_dump(const struct loop *loop, struct sbuf *out);
-size_t loop_fiber_count(const struct loop *loop);

@@ -80,11 +80,6 @@ uint64_t loop_wall(const struct loop *loop)
                               : clock_wall();
 }
 
-void loop_set_wall(struct loop *loop, int64_t by_ns)
-{
-    loop->wall_offset += (uint64_t)by_ns;
-}
-
 void loop_rand(struct loop *loop, void *data, size_t len)
 {
     if (loop->virtual_time)
@@ -389,11 +384,6 @@ int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct 
 }
 
 /* --- looking at it --- */
-
-size_t loop_fiber_count(const struct loop *loop)
-{
-    return loop->n_fibers;
-}
 
 void loop_dump(const struct loop *loop, struct sbuf *out)
 {

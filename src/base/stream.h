@@ -1,5 +1,5 @@
 /* stream.h - a byte stream that fibers read and write: a socket, pipe, terminal or file by its
- * fd, or a pair in memory for simulation and tests. Reading and writing wait until ctx ends.
+ * fd; a pair in memory is tests/fixture/stream_pair.h. Reading and writing wait until ctx ends.
  * One reader and one writer at a time; nobody may be inside when it is freed. */
 #pragma once
 #include "base/mem.h"
@@ -34,8 +34,6 @@ struct stream *stream_from_fd(struct loop *loop, int fd);
 /* A second open of a borrowed pipe or terminal through /proc/self/fd, so that its flags stay
  * ours; sockets and files are dup()ed. NULL with errno. */
 struct stream *stream_reopen(struct loop *loop, int fd, int flags);
-/* Two ends; each buffers up to capacity bytes towards the other. */
-void stream_pair(struct loop *loop, size_t capacity, struct stream **ret_a, struct stream **ret_b);
 void stream_free(struct stream *s);
 AUTO_DEFINE(struct stream *, stream_free);
 

@@ -5,6 +5,7 @@
 #include "base/err.h"
 #include "base/stream.h"
 #include "base/timeline.h"
+#include "fixture/stream_pair.h"
 #include "fuzz/on_fiber.h"
 #include "host/bridge/guestlog.h"
 

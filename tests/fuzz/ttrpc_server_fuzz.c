@@ -4,6 +4,7 @@
 #include "base/ctx.h"
 #include "base/log.h"
 #include "base/stream.h"
+#include "fixture/stream_pair.h"
 #include "fuzz/on_fiber.h"
 #include "host/rpc/rpc_server.h"
 #include "proto/ttrpc.h"

@@ -1,6 +1,7 @@
 /* fsm_table.h - for tests: every pair of state and event steps as listed or is refused. */
 #pragma once
 #include "base/fsm.h"
+#include "fixture/fsm_verify.h"
 #include "harness/tap.h"
 
 static inline const struct fsm_edge *fsm_table_edge(const struct fsm *f, unsigned s, unsigned e)

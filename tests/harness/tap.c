@@ -3,6 +3,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "fixture/loop_fixture.h"
 #include <errno.h>
 #include <setjmp.h>
 #include <signal.h>

@@ -4,6 +4,7 @@
 #include "api/types.pb-c.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/stream_pair.h"
 #include "host/rpc/rpc_client.h"
 #include "proto/pb.h"
 #include "proto/ttrpc.h"

@@ -4,6 +4,7 @@
 #include "api/task.pb-c.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/stream_pair.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service.h"
 #include "proto/pb.h"

@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "fixture/fake_host.h"
+#include "fixture/loop_fixture.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
 #include "host/control/registry.h"

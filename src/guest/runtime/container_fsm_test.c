@@ -1,3 +1,4 @@
+#include "fixture/fsm_verify.h"
 #include "guest/runtime/container.h"
 #include "harness/tap.h"
 #include <string.h>

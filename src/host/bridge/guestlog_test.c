@@ -4,6 +4,7 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "base/timeline.h"
+#include "fixture/stream_pair.h"
 #include "harness/tap.h"
 #include "host/bridge/guestlog.h"
 #include <fcntl.h>

@@ -1,5 +1,6 @@
 /* vm_boot_test.c - the VM controller: states, create, start, exec, queries. */
 #include "base/fsm.h"
+#include "fixture/fsm_verify.h"
 #include "fixture/vm_fixture.h"
 #include "proto/bridge.h"
 #include <signal.h>

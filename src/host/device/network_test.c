@@ -4,6 +4,8 @@
 #include "base/str.h"
 #include "base/stream.h"
 #include "fixture/fake_vmm.h"
+#include "fixture/fsm_verify.h"
+#include "fixture/stream_pair.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/bridge/guest.h"

@@ -1,5 +1,6 @@
 /* Relays between the guest and FIFOs. */
 #include "fixture/io_fixture.h"
+#include "fixture/loop_fixture.h"
 
 #include <netinet/in.h>
 #include <sys/ioctl.h>

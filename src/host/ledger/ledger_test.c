@@ -414,7 +414,7 @@ TEST_FIBER(a_reused_pid_is_left_alone)
     AUTO(child_free) struct child *c = sleeper(ctx);
     AUTO_FREE char *boot = ledger_boot_id();
     AUTO_FREE char *what =
-        str_format("%d %" PRIu64 " %s", child_pid(c), child_start_time(c) - 1, boot);
+        str_format("%d %" PRIu64 " %s", child_pid(c), proc_start_time(child_pid(c)) - 1, boot);
     struct err err = ERR_INIT;
     struct seen s = { 0 };
 
@@ -434,7 +434,7 @@ TEST_FIBER(a_process_of_another_boot_is_a_stranger)
     AUTO(ledger_close) struct ledger *l = NULL;
     AUTO(child_free) struct child *c = sleeper(ctx);
     AUTO_FREE char *what = str_format("%d %" PRIu64 " 00000000-0000-4000-8000-000000000000",
-                                      child_pid(c), child_start_time(c));
+                                      child_pid(c), proc_start_time(child_pid(c)));
     struct err err = ERR_INIT;
     struct seen s = { 0 };
 

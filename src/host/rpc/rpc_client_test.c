@@ -4,6 +4,7 @@
 #include "api/types.pb-c.h"
 #include "base/fd.h"
 #include "fixture/rpc_fixture.h"
+#include "fixture/stream_pair.h"
 #include "harness/place.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_sock.h"

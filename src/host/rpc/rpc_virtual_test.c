@@ -2,6 +2,7 @@
  * simulation runs the whole service. */
 #include "base/fd.h"
 #include "fixture/rpc_fixture.h"
+#include "fixture/stream_pair.h"
 #include "host/rpc/rpc_client.h"
 #include <sys/mman.h>
 #include <unistd.h>

@@ -92,7 +92,6 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
                     err) < 0)
         return -1;
     replace(&b->image_dir, dup_or_null(o->boot_files_root_path));
-    b->unscrubbed = o->scrub_case == RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS && !o->scrub_logs;
     for (size_t i = 0; i < o->n_default_container_annotations; i++)
         strv_addf(&b->annotations, "%s=%s", o->default_container_annotations[i]->key,
                   o->default_container_annotations[i]->value);

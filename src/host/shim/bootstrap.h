@@ -23,7 +23,6 @@ struct bootstrap {
     char *shim_cgroup; /* runc.v1 */
     char *image_dir;   /* runhcs.v1 from here on */
     uint32_t memory_mib, cpus;
-    bool unscrubbed;
     struct strv annotations; /* "NAME=VALUE" */
 };
 /* Bytes that are neither form are no error, nor are extensions that we do not know. ERR_INVALID: a

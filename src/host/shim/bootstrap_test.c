@@ -138,7 +138,6 @@ TEST(ws03_older_containerd_and_its_options_are_understood)
     ASSERT_EQ(b.memory_mib, 512);
     ASSERT_EQ(b.cpus, 2);
     ASSERT_STR(b.image_dir, "/opt/image");
-    ASSERT(b.unscrubbed);
 }
 
 /* As containerd's stdin of `start`, then over the defaults. */

@@ -6,6 +6,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "fixture/stream_pair.h"
 #include "fixture/ttrpc_vectors.h"
 #include "harness/tap.h"
 #include "host/control/events.h"

@@ -342,8 +342,6 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
         return -1;
     if (s->args->debug && s->config.log_level > LOG_DEBUG)
         s->config.log_level = LOG_DEBUG;
-    if (b.unscrubbed)
-        log_scrub_enable(false);
     if (b.shim_cgroup) {
         if (join_cgroup(b.shim_cgroup, err) < 0)
             return err_wrap(err, "shim_cgroup of the runtime options");

@@ -5,6 +5,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
+#include "fixture/stream_pair.h"
 #include "harness/tap.h"
 #include "host/vmm/qemu/qmp_client.h"
 #include "proto/qmp.h"
