@@ -468,11 +468,10 @@ void jsw_end_arr(struct jsw *w)
     close_level(w, false);
 }
 
-/* A value that is written as it is. */
-static void add_word(struct jsw *w, const char *key, const char *word)
+void jsw_raw(struct jsw *w, const char *key, const char *json)
 {
     begin(w, key);
-    sbuf_adds(&w->out, word);
+    sbuf_adds(&w->out, json);
 }
 
 void jsw_strn(struct jsw *w, const char *key, const char *value, size_t len)
@@ -511,17 +510,17 @@ void jsw_f64(struct jsw *w, const char *key, double value)
         if (strtod(text, NULL) == value)
             break;
     }
-    add_word(w, key, text);
+    jsw_raw(w, key, text);
 }
 
 void jsw_bool(struct jsw *w, const char *key, bool value)
 {
-    add_word(w, key, value ? "true" : "false");
+    jsw_raw(w, key, value ? "true" : "false");
 }
 
 void jsw_null(struct jsw *w, const char *key)
 {
-    add_word(w, key, "null");
+    jsw_raw(w, key, "null");
 }
 
 static void value_string(struct jsw *w, const char *key, const json_t *v)
@@ -531,7 +530,7 @@ static void value_string(struct jsw *w, const char *key, const json_t *v)
     bool doubled = len >= 2 && s[0] == '\0' && s[1] == '\0'; /* see big_number() */
 
     if (big_number(v))
-        add_word(w, key, big_number(v));
+        jsw_raw(w, key, big_number(v));
     else
         jsw_strn(w, key, s + doubled, len - doubled);
 }

@@ -63,6 +63,7 @@ void jsw_i64(struct jsw *w, const char *key, int64_t value);
 void jsw_f64(struct jsw *w, const char *key, double value);
 void jsw_bool(struct jsw *w, const char *key, bool value);
 void jsw_null(struct jsw *w, const char *key);
+void jsw_raw(struct jsw *w, const char *key, const char *json); /* trusted JSON text */
 void jsw_value(struct jsw *w, const char *key, const json_t *value);
 /* A value alone, as text: in one line, or with so many blanks for each level. Not by jansson's
  * json_dumps, which does not know the large numbers (see js_parse). Never NULL; caller frees. */

@@ -141,6 +141,18 @@ TEST(fractions_are_short_and_exact)
     check(&w, "[0.1,0.3333333333333333,5,-0.5,1e+300,null,null]");
 }
 
+TEST(raw_text_is_copied)
+{
+    struct jsw w;
+
+    jsw_init(&w, JSW_HTML);
+    jsw_obj(&w, NULL);
+    jsw_raw(&w, "a", "{\"x\":[1]}");
+    jsw_raw(&w, "b", "\"<\"");
+    jsw_end_obj(&w);
+    check(&w, "{\"a\":{\"x\":[1]},\"b\":\"<\"}");
+}
+
 TEST(values_of_any_kind_are_written)
 {
     static const char text[] = "{\"a\":[1,-2,0.5,true,false,null,\"<\",18446744073709551615],"
