@@ -1,4 +1,5 @@
-/* template.c - reading the store: header, cheap look, verify, list, remove. */
+/* template.c - the store: header, cheap look, verify, list, remove; what is held against a
+ * template; which templates are still wanted. */
 #include "host/template/template.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -6,10 +7,9 @@
 #include "base/sha256.h"
 #include "base/str.h"
 
-#include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -17,6 +17,10 @@
 
 #define FORMAT 2
 #define CHECK_LINE (64 + 1) /* the checksum in hexadecimal, and the line's end */
+#define FAILED_PREFIX "failed-"
+#define TEXT_MAX 2048
+#define RETRY_NS (UINT64_C(600) * 1000000000)
+#define RETRY_MOST_NS (UINT64_C(24) * 3600 * 1000000000)
 
 void template_info_release(struct template_info *i)
 {
@@ -30,22 +34,27 @@ void template_close(struct template *t)
     template_info_release(&t->info);
 }
 
-void template_key_of(const char *identity, char ret[TEMPLATE_KEY_SIZE])
+static void sum(const char *text, size_t len, char hex[SHA256_HEX_SIZE])
 {
-    char hex[SHA256_HEX_SIZE];
     struct sha256 s;
 
     sha256_init(&s);
-    sha256_add(&s, identity, strlen(identity));
+    sha256_add(&s, text, len);
     sha256_hex(&s, hex);
+}
+
+void template_key_of(const char *identity, char ret[TEMPLATE_KEY_SIZE])
+{
+    char hex[SHA256_HEX_SIZE];
+
+    sum(identity, strlen(identity), hex);
     memcpy(ret, hex, TEMPLATE_KEY_SIZE - 1);
     ret[TEMPLATE_KEY_SIZE - 1] = '\0';
 }
 
 static bool is_key(const char *s)
 {
-    return strlen(s) == TEMPLATE_KEY_SIZE - 1 &&
-           strspn(s, "0123456789abcdef") == TEMPLATE_KEY_SIZE - 1;
+    return strspn(s, "0123456789abcdef") == TEMPLATE_KEY_SIZE - 1 && !s[TEMPLATE_KEY_SIZE - 1];
 }
 
 /* --- the header --- */
@@ -78,25 +87,15 @@ void template_info_write(const struct template_info *i, struct jsw *w, const cha
     jsw_end_obj(w);
 }
 
-static void sum(const char *text, size_t len, char hex[SHA256_HEX_SIZE])
-{
-    struct sha256 s;
-
-    sha256_init(&s);
-    sha256_add(&s, text, len);
-    sha256_hex(&s, hex);
-}
-
 char *template_header_format(const struct template_info *i, size_t *ret_len)
 {
-    AUTO_FREE char *body = NULL;
     struct jsw w;
     char hex[SHA256_HEX_SIZE];
     size_t len;
 
     jsw_init(&w, JSW_PLAIN);
     template_info_write(i, &w, NULL);
-    body = jsw_take(&w, &len);
+    AUTO_FREE char *body = jsw_take(&w, &len);
     sum(body, len, hex);
     *ret_len = CHECK_LINE + len;
     return str_format("%s\n%s", hex, body);
@@ -176,7 +175,7 @@ static int check_owner(int fd, const char *what, mode_t kind, struct stat *st, s
     if (fstat(fd, st) < 0)
         return err_sys(err, errno, "look at %s", what);
     if ((st->st_mode & S_IFMT) != kind)
-        return err_set(err, ERR_DATA_LOSS, "%s is no %s", what,
+        return err_set(err, ERR_DATA_LOSS, "%s is not a %s", what,
                        kind == S_IFDIR ? "directory" : "plain file");
     if (st->st_uid != geteuid())
         return err_set(err, ERR_PERMISSION, "%s belongs to user %u", what, st->st_uid);
@@ -244,18 +243,15 @@ static int open_parts(int dir, const char *key, struct template *t, struct err *
 {
     struct stat st;
 
-    if (check_mark(dir, err) < 0)
-        return -1;
-    if (read_header(dir, &t->info, err) < 0)
+    if (check_mark(dir, err) < 0 || read_header(dir, &t->info, err) < 0)
         return -1;
     if (!str_eq(t->info.key, key))
         return err_set(err, ERR_DATA_LOSS, "header of template %s", t->info.key);
     if (open_part(dir, "ram", &st, &t->ram_fd, err) < 0 ||
         check_file(&t->info.ram, &st, "ram", err) < 0 ||
-        open_part(dir, "state", &st, &t->state_fd, err) < 0 ||
-        check_file(&t->info.state, &st, "state", err) < 0)
+        open_part(dir, "state", &st, &t->state_fd, err) < 0)
         return -1;
-    return 0;
+    return check_file(&t->info.state, &st, "state", err);
 }
 
 static int open_dir(const char *dir, const char *key, int *ret, struct err *err)
@@ -264,14 +260,14 @@ static int open_dir(const char *dir, const char *key, int *ret, struct err *err)
     struct stat st;
 
     if (!is_key(key))
-        return err_set(err, ERR_INVALID, "\"%s\" is no template's key", key);
+        return err_set(err, ERR_INVALID, "\"%s\" is not a template's key", key);
     if (store < 0)
         return err_sys(err, errno, "open %s", dir);
     if (check_owner(store, dir, S_IFDIR, &st, err) < 0)
         return -1;
     AUTO_FD int fd = openat(store, key, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
     if (fd < 0 && (errno == ELOOP || errno == ENOTDIR))
-        return err_set(err, ERR_PERMISSION, "template %s is no directory", key);
+        return err_set(err, ERR_PERMISSION, "template %s is not a directory", key);
     if (fd < 0)
         return err_sys(err, errno, "template %s", key);
     if (check_owner(fd, key, S_IFDIR, &st, err) < 0)
@@ -346,21 +342,17 @@ static int by_name(const void *a, const void *b)
 int template_list(const char *dir, char (**ret_keys)[TEMPLATE_KEY_SIZE], size_t *ret_n,
                   struct err *err)
 {
-    char(*keys)[TEMPLATE_KEY_SIZE] = mem_zalloc(TEMPLATE_LIST_MAX * sizeof(*keys));
-    DIR *d = opendir(dir);
+    AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = mem_zalloc(TEMPLATE_LIST_MAX * sizeof(*keys));
+    AUTO(closedir) DIR *d = opendir(dir);
     size_t n = 0;
 
-    if (!d && errno != ENOENT) {
-        free(keys);
+    if (!d && errno != ENOENT)
         return err_sys(err, errno, "open %s", dir);
-    }
     for (struct dirent *e; d && n < TEMPLATE_LIST_MAX && (e = readdir(d));)
         if (is_key(e->d_name))
             memcpy(keys[n++], e->d_name, TEMPLATE_KEY_SIZE);
-    if (d)
-        closedir(d);
     qsort(keys, n, sizeof(*keys), by_name);
-    *ret_keys = keys;
+    *ret_keys = TAKE_PTR(keys);
     *ret_n = n;
     return 0;
 }
@@ -371,10 +363,220 @@ int template_remove(const char *dir, const char *key, struct err *err)
     struct stat st;
 
     if (!is_key(key))
-        return err_set(err, ERR_INVALID, "\"%s\" is no template's key", key);
+        return err_set(err, ERR_INVALID, "\"%s\" is not a template's key", key);
     bool failed = template_forget_failure(dir, key);
     if (lstat(path, &st) < 0)
         return failed && errno == ENOENT ? 0 : err_sys(err, errno, "template %s", key);
     int r = S_ISDIR(st.st_mode) ? dir_remove(path) : unlink(path) < 0 ? -errno : 0;
     return r < 0 ? err_sys(err, -r, "remove %s", path) : 0;
+}
+
+/* --- marks: that a template is bad, clones of it that failed, and builds that failed. Plain text
+ * that people may read; each is written by root, best effort: what is lost is found out again ---
+ */
+
+static char *path_of(const char *dir, const char *key, const char *name)
+{
+    return str_format("%s/%s/%s", dir, key, name);
+}
+
+char *template_bad_why(const char *path)
+{
+    AUTO_FREE char *file = str_format("%s/bad", path), *text = NULL;
+    size_t len;
+    int r = file_read_all(file, TEXT_MAX, &text, &len);
+
+    if (r == -ENOENT)
+        return NULL;
+    if (r < 0)
+        return str_dup("its mark cannot be read");
+    text[strcspn(text, "\n")] = '\0';
+    return str_printable(text);
+}
+
+int template_mark_bad(const char *dir, const char *key, const char *why, struct err *err)
+{
+    AUTO_FREE char *file = path_of(dir, key, "bad"), *text = str_format("%.1000s\n", why);
+
+    /* The first reason stays. */
+    AUTO_FD int fd = open(file, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+    if (fd < 0)
+        return errno == EEXIST ? 0 : err_sys(err, errno, "mark template %s as bad", key);
+    int r = fd_write_full(fd, text, strlen(text));
+    return r < 0 ? err_sys(err, -r, "mark template %s as bad", key) : 0;
+}
+
+bool template_strike(const char *dir, const char *key, const char *why)
+{
+    AUTO_FREE char *file = path_of(dir, key, "strikes"), *line = str_format("%.1000s\n", why),
+                   *text = NULL;
+    AUTO_FD int fd = open(file, O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC, 0600);
+    struct err ignored = ERR_INIT;
+    unsigned n = 0;
+    size_t len;
+
+    if (fd < 0 || fd_write_full(fd, line, strlen(line)) < 0 ||
+        file_read_all(file, 64 * 1024, &text, &len) < 0)
+        return false;
+    for (const char *at = text; (at = strchr(at, '\n')); at++)
+        n++;
+    if (n < TEMPLATE_STRIKES)
+        return false;
+    AUTO_FREE char *reason =
+        str_format("%u clones failed one after the other, the last one: %s", n, why);
+    return template_mark_bad(dir, key, reason, &ignored) == 0;
+}
+
+void template_absolve(const char *dir, const char *key)
+{
+    AUTO_FREE char *file = path_of(dir, key, "strikes");
+
+    (void)unlink(file); /* almost always there is none */
+}
+
+static char *failure_path(const char *dir, const char *key)
+{
+    return str_format("%s/" FAILED_PREFIX "%s", dir, key);
+}
+
+/* "<wall clock in ns> <how often> <why>\n" */
+static bool parse_failure(char *text, struct template_failure *ret)
+{
+    char *save = NULL, *at = strtok_r(text, " ", &save), *count = strtok_r(NULL, " ", &save);
+    uint64_t n = 0;
+
+    if (!at || !count || str_to_u64(at, UINT64_MAX, &ret->at_ns) < 0 ||
+        str_to_u64(count, 1000, &n) < 0 || n == 0)
+        return false;
+    ret->count = (unsigned)n;
+    save[strcspn(save, "\n")] = '\0';
+    AUTO_FREE char *why = str_printable(save);
+    snprintf(ret->why, sizeof(ret->why), "%s", why);
+    return true;
+}
+
+bool template_failure(const char *dir, const char *key, struct template_failure *ret)
+{
+    AUTO_FREE char *text = file_text(TEXT_MAX, "%s/" FAILED_PREFIX "%s", dir, key);
+
+    *ret = (struct template_failure){ 0 };
+    if (!text)
+        return false;
+    snprintf(ret->key, sizeof(ret->key), "%s", key);
+    return parse_failure(text, ret);
+}
+
+void template_note_failure(const char *dir, const char *key, uint64_t now_ns, const char *why)
+{
+    struct template_failure before;
+    unsigned count = template_failure(dir, key, &before) && before.count < 100 ? before.count : 0;
+    AUTO_FREE char *file = failure_path(dir, key),
+                   *text =
+                       str_format("%llu %u %.1000s\n", (unsigned long long)now_ns, count + 1, why);
+
+    (void)file_replace(file, text, strlen(text), 0600);
+}
+
+bool template_forget_failure(const char *dir, const char *key)
+{
+    AUTO_FREE char *file = failure_path(dir, key);
+
+    return unlink(file) == 0;
+}
+
+uint64_t template_retry_at(const struct template_failure *f)
+{
+    uint64_t wait = RETRY_NS;
+
+    for (unsigned i = 1; i < f->count && wait < RETRY_MOST_NS; i++)
+        wait *= 2;
+    return f->at_ns + (wait < RETRY_MOST_NS ? wait : RETRY_MOST_NS);
+}
+
+size_t template_failures(const char *dir, struct template_failure **ret)
+{
+    struct template_failure *all = mem_zalloc(TEMPLATE_LIST_MAX * sizeof(*all));
+    AUTO(closedir) DIR *d = opendir(dir);
+    size_t n = 0;
+
+    for (struct dirent *e; d && n < TEMPLATE_LIST_MAX && (e = readdir(d));) {
+        const char *key = e->d_name + strlen(FAILED_PREFIX);
+
+        if (str_starts(e->d_name, FAILED_PREFIX) && is_key(key) &&
+            template_failure(dir, key, &all[n]))
+            n++;
+    }
+    *ret = all;
+    return n;
+}
+
+/* --- use. When a template was last used is its directory's time; the files in it keep theirs ---
+ */
+
+struct aged {
+    const char *key;
+    uint64_t used_ns;
+};
+
+void template_touch(const char *dir, const char *key)
+{
+    AUTO_FREE char *path = str_format("%s/%s", dir, key);
+
+    /* Fails in a read-only store, which this process does not prune either. */
+    (void)utimensat(AT_FDCWD, path, NULL, AT_SYMLINK_NOFOLLOW);
+}
+
+static int newest_first(const void *a, const void *b)
+{
+    const struct aged *x = a, *y = b;
+
+    return (x->used_ns < y->used_ns) - (x->used_ns > y->used_ns);
+}
+
+static uint64_t used_ns(const char *dir, const char *key)
+{
+    AUTO_FREE char *path = str_format("%s/%s", dir, key);
+    struct stat st;
+
+    return lstat(path, &st) < 0 ? 0 : mtime_ns(&st);
+}
+
+static void prune_failures(const char *dir, uint64_t now_ns)
+{
+    AUTO_FREE struct template_failure *all = NULL;
+    size_t n = template_failures(dir, &all);
+
+    for (size_t i = 0; i < n; i++)
+        if (now_ns > all[i].at_ns && now_ns - all[i].at_ns > TEMPLATE_UNUSED_NS)
+            (void)template_forget_failure(dir, all[i].key);
+}
+
+int template_prune(const char *dir, const char *keep, uint64_t now_ns,
+                   void (*removed)(void *arg, const char *key), void *arg, struct err *err)
+{
+    AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
+    size_t n = 0, have = keep ? 1 : 0;
+
+    prune_failures(dir, now_ns);
+    if (template_list(dir, &keys, &n, err) < 0)
+        return -1;
+    AUTO_FREE struct aged *all = mem_zalloc((n + 1) * sizeof(*all));
+    for (size_t i = 0; i < n; i++)
+        all[i] = (struct aged){ keys[i], used_ns(dir, keys[i]) };
+    qsort(all, n, sizeof(*all), newest_first);
+    for (size_t i = 0; i < n; i++) {
+        bool unused = now_ns > all[i].used_ns && now_ns - all[i].used_ns > TEMPLATE_UNUSED_NS;
+
+        if (keep && str_eq(all[i].key, keep))
+            continue;
+        if (!unused && have < TEMPLATE_MOST) {
+            have++;
+            continue;
+        }
+        if (template_remove(dir, all[i].key, err) < 0)
+            return -1;
+        if (removed)
+            removed(arg, all[i].key);
+    }
+    return 0;
 }

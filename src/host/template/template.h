@@ -17,7 +17,6 @@
 
 struct ctx;
 struct err;
-struct json_t;
 struct jsw;
 struct ledger;
 

@@ -1,4 +1,4 @@
-/* template_draft.c - writing into the store, and what identifies a template. */
+/* template_draft.c - making a template: what it depends on, and how it gets into the store. */
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
@@ -9,7 +9,7 @@
 #include "host/ledger/ledger.h"
 #include "host/template/template.h"
 
-#include <dirent.h>
+#include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,6 +20,198 @@
 #include <unistd.h>
 
 #define DRAFT_PREFIX ".new-"
+#define SMALL_MAX (1 << 20) /* is read whole */
+#define SEGMENTS_MAX 64
+#define NOTES_MAX 4096
+
+/* --- what it depends on: files, QEMU, the processor --- */
+
+char *template_file_identity(int fd)
+{
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return str_dup("-");
+    return str_format("dev %llu inode %llu size %lld mtime %lld.%09ld ctime %lld.%09ld",
+                      (unsigned long long)st.st_dev, (unsigned long long)st.st_ino,
+                      (long long)st.st_size, (long long)st.st_mtim.tv_sec, st.st_mtim.tv_nsec,
+                      (long long)st.st_ctim.tv_sec, st.st_ctim.tv_nsec);
+}
+
+/* The build id in these notes, as hexadecimal; caller frees. NULL: there is none. */
+static char *find_build_id(const char *notes, size_t len)
+{
+    while (len >= sizeof(Elf64_Nhdr)) {
+        Elf64_Nhdr n;
+        memcpy(&n, notes, sizeof(n));
+        size_t name = ((size_t)n.n_namesz + 3) & ~(size_t)3,
+               desc = ((size_t)n.n_descsz + 3) & ~(size_t)3;
+
+        if (name > len - sizeof(n) || desc > len - sizeof(n) - name)
+            return NULL;
+        const char *at = notes + sizeof(n);
+        if (n.n_type == NT_GNU_BUILD_ID && n.n_namesz == 4 && memcmp(at, "GNU", 4) == 0) {
+            struct sbuf out = { 0 };
+
+            for (size_t i = 0; i < n.n_descsz; i++)
+                sbuf_addf(&out, "%02x", (unsigned char)at[name + i]);
+            return sbuf_take(&out);
+        }
+        notes = at + name + desc;
+        len -= sizeof(n) + name + desc;
+    }
+    return NULL;
+}
+
+static char *build_id(int fd)
+{
+    Elf64_Ehdr elf;
+    Elf64_Phdr segment;
+    char notes[NOTES_MAX];
+    char *found = NULL;
+
+    if (pread(fd, &elf, sizeof(elf), 0) != sizeof(elf) ||
+        memcmp(elf.e_ident, ELFMAG, SELFMAG) != 0 || elf.e_ident[EI_CLASS] != ELFCLASS64 ||
+        elf.e_phentsize != sizeof(segment))
+        return NULL;
+    for (unsigned i = 0; !found && i < elf.e_phnum && i < SEGMENTS_MAX; i++) {
+        if (pread(fd, &segment, sizeof(segment), (off_t)(elf.e_phoff + i * sizeof(segment))) !=
+            sizeof(segment))
+            return NULL;
+        if (segment.p_type != PT_NOTE)
+            continue;
+        ssize_t n = pread(fd, notes, segment.p_filesz < NOTES_MAX ? segment.p_filesz : NOTES_MAX,
+                          (off_t)segment.p_offset);
+        if (n > 0)
+            found = find_build_id(notes, (size_t)n);
+    }
+    return found;
+}
+
+char *template_program_identity(int fd)
+{
+    AUTO_FREE char *id = build_id(fd);
+    struct stat st;
+
+    if (fstat(fd, &st) < 0)
+        return str_dup("-");
+    if (id && *id)
+        return str_format("build %s size %lld", id, (long long)st.st_size);
+    if (S_ISREG(st.st_mode) && st.st_size <= SMALL_MAX) {
+        AUTO_FREE char *path = str_format("/proc/self/fd/%d", fd);
+        char hex[SHA256_HEX_SIZE];
+
+        if (sha256_sparse_file(path, hex) == 0)
+            return str_format("sha256 %s", hex);
+    }
+    return template_file_identity(fd);
+}
+
+char *template_cpu_identity(const char *cpuinfo)
+{
+    static const char *const wanted[] = { "vendor_id",  "cpu family", "model\t",
+                                          "model name", "stepping",   "flags" };
+    struct sbuf out = { 0 };
+
+    /* The first processor's; an empty line ends it. */
+    for (const char *line = cpuinfo; *line && *line != '\n';) {
+        size_t n = strcspn(line, "\n");
+
+        for (size_t i = 0; i < ARRAY_LEN(wanted); i++)
+            if (str_starts(line, wanted[i]))
+                sbuf_addf(&out, "%.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+    return sbuf_take(&out);
+}
+
+/* --- why a template in the store is not the one that is wanted --- */
+
+/* The lines of an identity that say one thing, by how they begin. */
+static const struct {
+    const char *begin, *what;
+} subjects[] = {
+    { "kernel ", "kernel" },
+    { "initrd ", "initrd" },
+    { "qemu ", "QEMU" },
+    { "host ", "kernel of the host" }, /* with KVM only */
+};
+
+/* NULL: no line begins so. */
+static const char *find_line(const char *text, const char *begin)
+{
+    while (text && *text && !str_starts(text, begin)) {
+        text = strchr(text, '\n');
+        text += text != NULL;
+    }
+    return text && *text ? text : NULL;
+}
+
+/* Whether both have the same line that begins so; or neither. */
+static bool same_line(const char *a, const char *b, const char *begin)
+{
+    const char *x = find_line(a, begin), *y = find_line(b, begin);
+
+    if (!x || !y)
+        return x == y;
+    size_t n = strcspn(x, "\n");
+    return n == strcspn(y, "\n") && memcmp(x, y, n) == 0;
+}
+
+/* The processor's lines are those with a tab; no other has one. */
+static char *processor(const char *identity)
+{
+    struct sbuf b = { 0 };
+
+    for (const char *line = identity; *line;) {
+        size_t n = strcspn(line, "\n");
+
+        if (memchr(line, '\t', n))
+            sbuf_addf(&b, "%.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
+    }
+    return sbuf_take(&b);
+}
+
+char *template_difference(const char *identity, const char *other)
+{
+    AUTO_FREE char *mine = processor(identity), *theirs = processor(other);
+    struct sbuf b = { 0 };
+
+    for (size_t i = 0; i < ARRAY_LEN(subjects); i++)
+        if (!same_line(identity, other, subjects[i].begin))
+            sbuf_addf(&b, "%sanother %s", b.len ? ", " : "", subjects[i].what);
+    if (!str_eq(mine, theirs))
+        sbuf_addf(&b, "%sanother processor", b.len ? ", " : "");
+    return b.len ? sbuf_take(&b) : NULL;
+}
+
+char *template_outdated(const char *dir, const char *identity, char ret_key[TEMPLATE_KEY_SIZE])
+{
+    AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
+    struct err ignored = ERR_INIT; /* what cannot be read is no use in any case */
+    uint64_t newest = 0;
+    char *found = NULL;
+    size_t n = 0;
+
+    if (template_list(dir, &keys, &n, &ignored) < 0)
+        return NULL;
+    for (size_t i = 0; i < n; i++) {
+        struct template t;
+
+        if (template_open(dir, keys[i], &t, &ignored) < 0)
+            continue;
+        AUTO_FREE char *why = template_difference(identity, t.info.identity);
+        if (why && t.info.created_ns >= newest) {
+            newest = t.info.created_ns;
+            memcpy(ret_key, keys[i], TEMPLATE_KEY_SIZE);
+            free(found);
+            found = TAKE_PTR(why);
+        }
+        template_close(&t);
+    }
+    return found;
+}
 
 /* --- the lock --- */
 
@@ -28,17 +220,14 @@ struct lock_job {
     bool wait;
 };
 
-static void lock_job_free(void *arg)
+static void lock_close(void *job)
 {
-    struct lock_job *j = arg;
-
-    fd_close(j->fd);
-    free(j);
+    fd_close(((struct lock_job *)job)->fd);
 }
 
-static int lock_in_thread(void *arg, struct err *err)
+static int lock_in_thread(void *job, struct err *err)
 {
-    struct lock_job *j = arg;
+    struct lock_job *j = job;
 
     if (flock(j->fd, LOCK_EX | (j->wait ? 0 : LOCK_NB)) == 0)
         return 0;
@@ -50,35 +239,24 @@ static int lock_in_thread(void *arg, struct err *err)
 int template_lock(struct ctx *ctx, const char *dir, bool wait, int *ret, struct err *err)
 {
     int r = dir_make(dir, 0700);
-    struct lock_job *j;
-    void *arg;
 
     if (r < 0)
         return err_sys(err, -r, "make %s", dir);
-    j = mem_new(struct lock_job);
-    j->wait = wait;
-    j->fd = open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC);
-    if (j->fd < 0) {
-        r = errno;
-        lock_job_free(j);
-        return err_sys(err, r, "open %s", dir);
-    }
-    arg = j;
-    r = offload_run(ctx, lock_in_thread, &arg, lock_job_free, "lock the templates", err);
-    if (!arg)
+    struct lock_job j = { open(dir, O_RDONLY | O_DIRECTORY | O_NOFOLLOW | O_CLOEXEC), wait };
+    if (j.fd < 0)
+        return err_sys(err, errno, "open %s", dir);
+    if (OFFLOAD(ctx, lock_in_thread, &j, 0, lock_close, "lock the templates", err) < 0)
         return -1;
-    if (r == 0)
-        *ret = TAKE_FD(j->fd);
-    lock_job_free(j);
-    return r;
+    *ret = j.fd;
+    return 0;
 }
 
 /* --- drafts --- */
 
-/* We hold the lock: whoever made these is gone. Best effort; they are only in the way of space. */
+/* We hold the lock: the builders of these are gone. Best effort; they only take up space. */
 static void remove_old_drafts(const char *dir)
 {
-    DIR *d = opendir(dir);
+    AUTO(closedir) DIR *d = opendir(dir);
 
     for (struct dirent *e; d && (e = readdir(d));) {
         if (!str_starts(e->d_name, DRAFT_PREFIX))
@@ -86,8 +264,6 @@ static void remove_old_drafts(const char *dir)
         AUTO_FREE char *path = str_format("%s/%s", dir, e->d_name);
         (void)dir_remove(path);
     }
-    if (d)
-        closedir(d);
 }
 
 static int make_file(const char *dir, const char *name, uint64_t bytes, int *ret, struct err *err)
@@ -186,16 +362,13 @@ int template_draft_publish(struct template_draft *d, const char *dir, const char
 
 int template_draft_seal(struct template_draft *d, struct template_info *info, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/header", d->path), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/header", d->path);
     size_t len;
-    int r = settle(d->ram_fd, "ram", &info->ram, err);
 
-    if (r == 0)
-        r = settle(d->state_fd, "state", &info->state, err);
-    if (r == 0) {
-        text = template_header_format(info, &len);
-        int w = file_replace(path, text, len, 0600);
-        r = w < 0 ? err_sys(err, -w, "write %s", path) : 0;
-    }
-    return r;
+    if (settle(d->ram_fd, "ram", &info->ram, err) < 0 ||
+        settle(d->state_fd, "state", &info->state, err) < 0)
+        return -1;
+    AUTO_FREE char *text = template_header_format(info, &len);
+    int r = file_replace(path, text, len, 0600);
+    return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }

@@ -84,7 +84,7 @@ TEST(what_was_written_is_found_whole)
 
     open_store();
     refused("0123456789abcdef0123456789abcdef", ERR_NOT_FOUND, "template");
-    refused("../../etc", ERR_INVALID, "no template's key");
+    refused("../../etc", ERR_INVALID, "not a template's key");
     make(key);
     ASSERT_OK(template_open(dir, key, &t, &err), err);
     ASSERT_EQ(t.info.max_memory_mib, 4096);
@@ -153,7 +153,7 @@ TEST(links_and_what_others_can_write_are_refused)
     ASSERT_EQ(rename(path_of(key, ""), to), 0);
     AUTO_FREE char *place = below(key);
     ASSERT_EQ(symlink(to, place), 0);
-    refused(key, ERR_PERMISSION, "is no directory");
+    refused(key, ERR_PERMISSION, "is not a directory");
     ASSERT_OK(template_remove(dir, key, &err), err); /* the link, not what it shows */
     ASSERT_EQ(access(to, F_OK), 0);
     ASSERT_EQ(chmod(dir, 0777), 0);
