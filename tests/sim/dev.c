@@ -8,6 +8,7 @@
 #include "base/loop.h"
 #include "base/rand.h"
 #include "base/str.h"
+#include "fixture/device_fixture.h"
 #include "fixture/fake_vmm.h"
 #include "host/bridge/guest.h"
 #include "host/device/plan9.h"
@@ -291,7 +292,7 @@ static int reserve(struct ctx *ctx, struct dev *d, struct held *h, struct err *e
         const struct scsi_disk disk = { .host_path = "/x",
                                         .fd = d->files[h->file],
                                         .read_only = chance(d, 50) };
-        const struct scsi_mount mount = { .partition = rng_below(&d->rng, 2),
+        const struct guest_disk mount = { .partition = rng_below(&d->rng, 2),
                                           .read_only = disk.read_only };
 
         r = scsi_reserve(ctx, d->scsi, &disk, &mount, &h->id, err);
@@ -419,7 +420,7 @@ static void fill(struct ctx *ctx, struct dev *d)
         AUTO_FD int fd = memfd_create("filler", MFD_CLOEXEC);
         const struct scsi_disk disk = { .host_path = "/filler", .fd = fd, .read_only = true };
 
-        if (scsi_reserve(ctx, d->scsi, &disk, &(struct scsi_mount){ 0 }, &d->fillers[d->n_fillers],
+        if (scsi_reserve(ctx, d->scsi, &disk, &(struct guest_disk){ 0 }, &d->fillers[d->n_fillers],
                          &err) < 0)
             broken(d, "no slot for %u disks: %s", n, err.msg);
     }

@@ -55,7 +55,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
         open(place_path(&r.vm.place, "small/x.img"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT(fd >= 0 && ftruncate(fd, 64 << 20) == 0);
     uint64_t id =
-        disks_reserve(&r, "small/x.img", false, (struct scsi_mount){ .block_device = true });
+        disks_reserve(&r, "small/x.img", false, (struct guest_disk){ .block_device = true });
     AUTO_FREE char *path = disks_map(&r, id);
 
     disks_guest(&r, path,
@@ -82,9 +82,9 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
     AUTO_FD int log = begin_log();
     disks_host(&r, "mkdir d && head -c 2000000 /dev/urandom > d/data && truncate -s 16M c.img && "
                    "mke2fs -q -t ext4 -d d c.img && cp c.img o.img");
-    uint64_t other = disks_reserve(&r, "o.img", true, (struct scsi_mount){ 0 });
+    uint64_t other = disks_reserve(&r, "o.img", true, (struct guest_disk){ 0 });
     AUTO_FREE char *other_path = disks_map(&r, other);
-    uint64_t id = disks_reserve(&r, "c.img", true, (struct scsi_mount){ 0 });
+    uint64_t id = disks_reserve(&r, "c.img", true, (struct guest_disk){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     ASSERT_EQ(truncate(place_path(&r.vm.place, "c.img"), 64 << 10), 0);
     disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM goes on", "the VM goes on\n");
@@ -105,7 +105,7 @@ TEST_FIBER(a_disk_that_the_guest_holds_on_to_is_refused_and_given_back_later)
     disks_start(ctx, &r);
     disks_host(
         &r, "mkdir d && echo x > d/hello && truncate -s 4M h.img && mke2fs -q -t ext4 -d d h.img");
-    uint64_t id = disks_reserve(&r, "h.img", false, (struct scsi_mount){ 0 });
+    uint64_t id = disks_reserve(&r, "h.img", false, (struct guest_disk){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
     disks_guest(&r, path, "cd $d && { sleep 1000 & echo $! > /run/holder; } > /dev/null 2>&1", "");
     struct ctx limited = ctx_with_timeout(&r.vm.root, FIXTURE_CALL_NS);

@@ -2,6 +2,7 @@
  * its real guest. */
 #pragma once
 #include "base/child.h"
+#include "fixture/device_fixture.h"
 #include "host/device/scsi.h"
 #include "vm/vm_fixture.h"
 
@@ -45,7 +46,7 @@ static inline void disks_host(struct disks_fixture *r, const char *line)
 }
 
 static inline uint64_t disks_reserve(struct disks_fixture *r, const char *file, bool read_only,
-                                     struct scsi_mount mount)
+                                     struct guest_disk mount)
 {
     struct ctx limited = ctx_with_timeout(&r->vm.root, FIXTURE_CALL_NS);
     const char *path = place_path(&r->vm.place, file);
@@ -101,7 +102,7 @@ static inline void disks_guest(struct disks_fixture *r, const char *path, const 
 
 /* reserve, map, look, unmap. */
 static inline void disks_look(struct disks_fixture *r, const char *file, bool read_only,
-                              struct scsi_mount mount, const char *line, const char *want)
+                              struct guest_disk mount, const char *line, const char *want)
 {
     uint64_t id = disks_reserve(r, file, read_only, mount);
     AUTO_FREE char *path = disks_map(r, id);

@@ -61,7 +61,7 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     for (unsigned i = 0; i < SCSI_DISKS_MAX; i++) {
         AUTO_FREE char *name = str_format("%u.img", i);
 
-        ids[i] = disks_reserve(&r, name, false, (struct scsi_mount){ 0 });
+        ids[i] = disks_reserve(&r, name, false, (struct guest_disk){ 0 });
         paths[i] = disks_map(&r, ids[i]);
     }
     uint64_t attached = loop_now(ctx->loop);
@@ -71,7 +71,7 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     AUTO_FD int fd = open(place_path(&r.vm.place, "256.img"), O_RDWR | O_CLOEXEC);
     const struct scsi_disk d = { .host_path = "/one/too/many", .fd = fd };
     struct ctx limited = ctx_with_timeout(&r.vm.root, FIXTURE_CALL_NS);
-    ASSERT_FAIL(scsi_reserve(&limited, r.scsi, &d, &(struct scsi_mount){ 0 }, &more, &err), err,
+    ASSERT_FAIL(scsi_reserve(&limited, r.scsi, &d, &(struct guest_disk){ 0 }, &more, &err), err,
                 ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "a VM takes 256 disks");
     for (unsigned i = 0; i < SCSI_DISKS_MAX; i++) {
@@ -102,8 +102,8 @@ static void unpack(struct disks_fixture *r, const char *type)
 static void twins(struct disks_fixture *r)
 {
     disks_host(r, "cp xfs.img twin.img");
-    uint64_t a = disks_reserve(r, "xfs.img", false, (struct scsi_mount){ 0 });
-    uint64_t b = disks_reserve(r, "twin.img", false, (struct scsi_mount){ 0 });
+    uint64_t a = disks_reserve(r, "xfs.img", false, (struct guest_disk){ 0 });
+    uint64_t b = disks_reserve(r, "twin.img", false, (struct guest_disk){ 0 });
     AUTO_FREE char *first = disks_map(r, a), *second = disks_map(r, b);
 
     disks_guest(r, first, "echo first > $d/who; cat $d/hello", "a file system\n");
@@ -123,16 +123,16 @@ static void file_systems(struct disks_fixture *r)
                                  "sed 's/^[^ ]* [^ ]* \\([^ ]*\\) \\(..\\).*/\\1 \\2/'";
 
         unpack(r, types[i]);
-        disks_look(r, image, true, (struct scsi_mount){ 0 }, look, want);
-        disks_look(r, image, true, (struct scsi_mount){ .filesystem = types[i] }, look, want);
+        disks_look(r, image, true, (struct guest_disk){ 0 }, look, want);
+        disks_look(r, image, true, (struct guest_disk){ .filesystem = types[i] }, look, want);
     }
-    disks_look(r, "xfs.img", false, (struct scsi_mount){ 0 }, "echo written > $d/new && cat $d/new",
+    disks_look(r, "xfs.img", false, (struct guest_disk){ 0 }, "echo written > $d/new && cat $d/new",
                "written\n");
-    disks_look(r, "xfs.img", false, (struct scsi_mount){ .read_only = true },
+    disks_look(r, "xfs.img", false, (struct guest_disk){ .read_only = true },
                "cat $d/new; echo x 2>/dev/null > $d/hello || echo refused", "written\nrefused\n");
     twins(r);
     uint64_t wrong =
-        disks_reserve(r, "erofs.img", true, (struct scsi_mount){ .filesystem = "squashfs" });
+        disks_reserve(r, "erofs.img", true, (struct guest_disk){ .filesystem = "squashfs" });
     disks_map_fails(r, wrong, "squashfs");
 }
 
@@ -149,13 +149,13 @@ static void partitions(struct disks_fixture *r)
     AUTO_FD int fd = open(place_path(&r->vm.place, "p.img"), O_RDWR | O_CLOEXEC);
     ASSERT_EQ(pwrite(fd, table, sizeof(table), 446), sizeof(table));
     ASSERT_EQ(pwrite(fd, "\x55\xaa", 2, 510), 2);
-    uint64_t one = disks_reserve(r, "p.img", true, (struct scsi_mount){ .partition = 1 });
-    uint64_t two = disks_reserve(r, "p.img", true, (struct scsi_mount){ .partition = 2 });
+    uint64_t one = disks_reserve(r, "p.img", true, (struct guest_disk){ .partition = 1 });
+    uint64_t two = disks_reserve(r, "p.img", true, (struct guest_disk){ .partition = 2 });
     AUTO_FREE char *path1 = disks_map(r, one), *path2 = disks_map(r, two);
 
     ASSERT_EQ(scsi_used_slots(r->scsi), 1);
     disks_guest(r, path1, "cat $d/hello", "part 1\n");
-    uint64_t none = disks_reserve(r, "p.img", true, (struct scsi_mount){ .partition = 3 });
+    uint64_t none = disks_reserve(r, "p.img", true, (struct guest_disk){ .partition = 3 });
     disks_map_fails(r, none, "has no partition 3");
     disks_unmap(r, one);
     disks_guest(r, path2, "cat $d/hello", "part 2\n");
@@ -165,7 +165,7 @@ static void partitions(struct disks_fixture *r)
 static void block_devices(struct disks_fixture *r)
 {
     disks_host(r, "printf 'raw bytes' > raw.img; truncate -s 1M raw.img");
-    disks_look(r, "raw.img", false, (struct scsi_mount){ .block_device = true },
+    disks_look(r, "raw.img", false, (struct guest_disk){ .block_device = true },
                "[ -b $d ] && head -c 9 $d && printf other | dd of=$d conv=notrunc 2>/dev/null",
                "raw bytes");
     disks_host(r, "[ \"$(head -c 9 raw.img)\" = otherytes ]");
@@ -173,7 +173,7 @@ static void block_devices(struct disks_fixture *r)
 
 static void formatting(struct disks_fixture *r)
 {
-    const struct scsi_mount ensure = { .ensure_filesystem = true, .filesystem = "ext4" };
+    const struct guest_disk ensure = { .ensure_filesystem = true, .filesystem = "ext4" };
 
     disks_host(r, "truncate -s 64M empty.img");
     disks_look(r, "empty.img", false, ensure, "echo kept > $d/new && echo made", "made\n");
@@ -186,9 +186,9 @@ static void formatting(struct disks_fixture *r)
     disks_map_fails(
         r,
         disks_reserve(r, "empty2.img", false,
-                      (struct scsi_mount){ .ensure_filesystem = true, .filesystem = "xfs" }),
+                      (struct guest_disk){ .ensure_filesystem = true, .filesystem = "xfs" }),
         "only ext4");
-    disks_map_fails(r, disks_reserve(r, "empty2.img", false, (struct scsi_mount){ 0 }),
+    disks_map_fails(r, disks_reserve(r, "empty2.img", false, (struct guest_disk){ 0 }),
                     "no file system that is known");
 }
 
@@ -273,7 +273,7 @@ static void add_verity(struct disks_fixture *r, const char *name, const uint8_t 
 static void wrong_hash(struct disks_fixture *r, const char *root)
 {
     char other[SHA256_HEX_SIZE];
-    const struct scsi_mount m = { .verity = true, .root_hash = other };
+    const struct guest_disk m = { .verity = true, .root_hash = other };
 
     memcpy(other, root, sizeof(other));
     other[63] = other[63] == '0' ? '1' : '0';
@@ -283,7 +283,7 @@ static void wrong_hash(struct disks_fixture *r, const char *root)
 /* The content of the file is changed on the host, the tree is not. */
 static void changed_data(struct disks_fixture *r, const char *root)
 {
-    const struct scsi_mount m = { .verity = true, .root_hash = root };
+    const struct guest_disk m = { .verity = true, .root_hash = root };
 
     disks_host(r, "at=$(grep -abo 'true content' v.img | cut -d: -f1) && "
                   "printf 'evil' | dd of=v.img bs=1 seek=$at conv=notrunc 2>/dev/null");
@@ -292,7 +292,7 @@ static void changed_data(struct disks_fixture *r, const char *root)
                "cat $d/other",
                "Input/output error\n0\nother\n");
     /* Without it the change is not seen: what was refused above was verity's doing. */
-    disks_look(r, "v.img", true, (struct scsi_mount){ 0 }, "cat $d/hello", "evil content\n");
+    disks_look(r, "v.img", true, (struct guest_disk){ 0 }, "cat $d/hello", "evil content\n");
 }
 
 TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
@@ -306,20 +306,20 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
     disks_host(&r, "mkdir d && echo true content > d/hello && echo other > d/other && "
                    "truncate -s 4M v.img && mke2fs -q -t ext4 -b 4096 -d d v.img");
     add_verity(&r, "v.img", salt, sizeof(salt), root);
-    disks_look(&r, "v.img", true, (struct scsi_mount){ .verity = true, .root_hash = root },
+    disks_look(&r, "v.img", true, (struct guest_disk){ .verity = true, .root_hash = root },
                "cat $d/hello", "true content\n");
-    disks_look(&r, "v.img", true, (struct scsi_mount){ .verity = true }, "cat $d/hello",
+    disks_look(&r, "v.img", true, (struct guest_disk){ .verity = true }, "cat $d/hello",
                "true content\n");
     wrong_hash(&r, root);
     changed_data(&r, root);
     /* A tree without a level, and no salt. */
     unpack(&r, "erofs");
     add_verity(&r, "erofs.img", salt, 0, small);
-    disks_look(&r, "erofs.img", true, (struct scsi_mount){ .verity = true, .root_hash = small },
+    disks_look(&r, "erofs.img", true, (struct guest_disk){ .verity = true, .root_hash = small },
                "cat $d/hello", "a file system\n");
     unpack(&r, "squashfs");
     disks_map_fails(&r,
-                    disks_reserve(&r, "squashfs.img", true, (struct scsi_mount){ .verity = true }),
+                    disks_reserve(&r, "squashfs.img", true, (struct guest_disk){ .verity = true }),
                     "dm-verity");
     vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
     disks_finish(&r);
@@ -329,7 +329,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
 
 TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mount)
 {
-    const struct scsi_mount m = { .encrypted = true, .ensure_filesystem = true };
+    const struct guest_disk m = { .encrypted = true, .ensure_filesystem = true };
     struct disks_fixture r;
 
     disks_start(ctx, &r);
@@ -341,7 +341,7 @@ TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mou
     disks_host(&r, "[ $(du -k e.img | cut -f1) -gt 100 ] && ! grep -q secret e.img && "
                    "! e2fsck -n e.img 2>/dev/null >&2");
     disks_look(&r, "e.img", false, m, "ls $d/s 2>/dev/null || echo gone", "gone\n");
-    disks_look(&r, "e.img", false, (struct scsi_mount){ .encrypted = true, .block_device = true },
+    disks_look(&r, "e.img", false, (struct guest_disk){ .encrypted = true, .block_device = true },
                "[ -b $d ] && echo words > $d && head -n 1 $d", "words\n");
     disks_host(&r, "! grep -q words e.img");
     vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");

@@ -1,5 +1,6 @@
 /* Disks and shares from end to end: the controllers, QEMU, and the agent that mounts them. What a
  * container's files are made of, without the container. */
+#include "fixture/device_fixture.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/files/rootfs.h"
@@ -60,7 +61,7 @@ static void start(struct ctx *ctx, struct fixture *f)
     f->scratch = make_scratch(f, "box");
     const struct scsi_disk disk = { .host_path = "(scratch)", .fd = scratch_fd(f->scratch) };
     ASSERT_OK(scsi_reserve(&f->limited, f->scsi, &disk,
-                           &(struct scsi_mount){ .filesystem = "ext4" }, &f->scratch_id, &err),
+                           &(struct guest_disk){ .filesystem = "ext4" }, &f->scratch_id, &err),
               err);
     ASSERT_OK(scsi_map(&f->limited, f->scsi, f->scratch_id, &f->scratch_path, &err), err);
     ASSERT_STR(f->scratch_path, "/run/mounts/scsi/0_0_0");
@@ -224,7 +225,7 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
                 disks[i] = make_scratch(&f, name);
             const struct scsi_disk d = { .host_path = name, .fd = scratch_fd(disks[i]) };
 
-            ASSERT_OK(scsi_reserve(&limited, f.scsi, &d, &(struct scsi_mount){ 0 }, &ids[i], &err),
+            ASSERT_OK(scsi_reserve(&limited, f.scsi, &d, &(struct guest_disk){ 0 }, &ids[i], &err),
                       err);
             ASSERT_OK(scsi_map(&limited, f.scsi, ids[i], &path, &err), err);
         }

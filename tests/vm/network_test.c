@@ -6,6 +6,7 @@
 #include "host/device/plan9.h"
 #include "host/files/tree.h"
 #include "host/ledger/ledger.h"
+#include "host/net/net.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "vm/vm_fixture.h"
 
@@ -214,7 +215,7 @@ TEST_FIBER(two_vms_and_the_host_talk_over_a_bridge)
             EXPECT_IN_POD(&b, 0, want, "$P ask %s %s 7 %u", talks[i].kind, hosts[h],
                           talks[i].bytes);
     }
-    struct network_stats st;
+    struct net_counters st;
     struct err err = ERR_INIT;
     ASSERT_OK(network_stats(&a.limited, one.net, 0, &st, &err), err);
     ASSERT(st.rx_bytes > 1 << 20 && st.tx_bytes > 1 << 20);

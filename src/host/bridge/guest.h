@@ -50,9 +50,19 @@ struct guest_disk {
     uint8_t controller, lun;
     uint64_t partition;
     const char *mount_path;
-    bool read_only, encrypted, ensure_filesystem, block_device, verity;
-    const char *root_hash;      /* of verity; NULL: found */
-    const char *filesystem;     /* NULL: found */
+    bool read_only;
+    /* dm-crypt with a key that is made in the guest and gone with the mount: whatever was there is
+     * lost. Needs ensure_filesystem or block_device. */
+    bool encrypted;
+    /* What holds nothing is formatted with ext4; what holds another file system is refused. */
+    bool ensure_filesystem;
+    /* No mount: mount_path is that of a link to the device's node. */
+    bool block_device;
+    /* dm-verity; for read-only disks. The hash tree follows the file system, with its superblock
+     * (veritysetup format --hash-offset=<size of the file system>). */
+    bool verity;
+    const char *root_hash;      /* 64 hex digits; NULL: the one that the disk itself has */
+    const char *filesystem;     /* ext4, xfs, erofs, squashfs; NULL: found by the guest */
     const char *const *options; /* NULL-terminated; may be NULL */
 };
 struct guest_share {

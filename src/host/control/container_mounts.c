@@ -3,6 +3,7 @@
  * instead (container_volumes.c). Opened while the VM comes up, shared with it when it is there. */
 #include "base/fd.h"
 #include "base/str.h"
+#include "host/bridge/guest.h"
 #include "host/config/annotations.h"
 #include "host/control/registry_priv.h"
 #include "host/device/plan9.h"
@@ -189,7 +190,7 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
 }
 
 int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                  const struct scsi_mount *mount, char **ret_path, struct err *err)
+                  const struct guest_disk *mount, char **ret_path, struct err *err)
 {
     struct scsi *scsi = vm_parts(c->r->vm)->scsi;
     uint64_t id;
@@ -208,7 +209,7 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
     const struct scsi_disk disk = { .host_path = m->source,
                                     .fd = m->disk,
                                     .read_only = m->read_only };
-    const struct scsi_mount mount = { .read_only = m->read_only, .block_device = m->raw };
+    const struct guest_disk mount = { .read_only = m->read_only, .block_device = m->raw };
 
     return mounts_attach(ctx, c, &disk, &mount, ret_path, err);
 }

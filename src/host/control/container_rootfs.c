@@ -90,7 +90,7 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
     const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
-    const struct scsi_mount mount = { .read_only = !d->writable, .filesystem = d->filesystem };
+    const struct guest_disk mount = { .read_only = !d->writable, .filesystem = d->filesystem };
     AUTO_FREE char *path = NULL;
 
     AUTO(vm_leave)

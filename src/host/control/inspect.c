@@ -11,6 +11,7 @@
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/device/vpci.h"
+#include "host/net/net.h"
 #include <stdio.h>
 #include <unistd.h>
 
@@ -42,19 +43,21 @@ static void put_interfaces(struct jsw *w, const struct network *n)
 {
     jsw_arr(w, "interfaces");
     for (size_t i = 0; i < network_count(n); i++) {
-        struct network_iface f;
+        const struct net_iface *f = network_iface(n, i);
         char mac[18];
 
-        network_iface(n, i, &f);
-        snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", f.mac[0], f.mac[1], f.mac[2],
-                 f.mac[3], f.mac[4], f.mac[5]);
+        snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", f->mac[0], f->mac[1], f->mac[2],
+                 f->mac[3], f->mac[4], f->mac[5]);
         jsw_obj(w, NULL);
-        jsw_str(w, "name", f.name);
+        jsw_str(w, "name", f->name);
         jsw_str(w, "mac", mac);
-        jsw_u64(w, "mtu", f.mtu);
+        jsw_u64(w, "mtu", f->mtu);
         jsw_arr(w, "addresses");
-        for (const char *const *a = f.addresses; a && *a; a++)
-            jsw_str(w, NULL, *a);
+        for (size_t k = 0; k < f->n_addresses; k++) {
+            AUTO_FREE char *text =
+                str_format("%s/%u", f->addresses[k].text, f->addresses[k].prefix);
+            jsw_str(w, NULL, text);
+        }
         jsw_end_arr(w);
         jsw_end_obj(w);
     }

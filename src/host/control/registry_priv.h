@@ -34,7 +34,7 @@ struct network;
 struct plan9;
 struct scsi;
 struct scsi_disk;
-struct scsi_mount;
+struct guest_disk;
 struct vpci;
 
 /* Every wait that no caller bounds has its limit here. */
@@ -234,7 +234,7 @@ int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct 
 /* A disk of the VM that is the container's until container_release; the VM has been entered
  * (vm_enter). Caller frees *ret_path. */
 int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                  const struct scsi_mount *mount, char **ret_path, struct err *err);
+                  const struct guest_disk *mount, char **ret_path, struct err *err);
 void mounts_release(struct mounts *m);
 /* container_volumes.c. *ret_local: it lives in the VM, and the mount says so now. */
 int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_t *mount,

@@ -587,7 +587,7 @@ static void fill_slots(struct ctx *ctx, struct scsi *scsi, size_t free_slots, ui
     for (size_t i = 0; i < SCSI_DISKS_MAX - 1 - free_slots; i++) {
         AUTO_FD int fd = memfd_create("filler", MFD_CLOEXEC);
         const struct scsi_disk disk = { .host_path = "/filler", .fd = fd, .read_only = true };
-        const struct scsi_mount mount = { .read_only = true };
+        const struct guest_disk mount = { .read_only = true };
 
         if (give_back)
             ASSERT_OK(scsi_unmap(ctx, scsi, ids[i], &err), err);

@@ -9,6 +9,7 @@
 #include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
 #include "host/control/vm.h"
+#include "host/device/network.h"
 #include "oci/pods.h"
 #include <errno.h>
 #include <stdio.h>
@@ -343,7 +344,6 @@ static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats 
 static void count_nics(struct ctx *ctx, const struct container *pod, struct sandbox_stats *to)
 {
     struct err ignored = ERR_INIT;
-    struct network_iface iface;
     size_t cap = 0;
 
     for (size_t i = 0; pod->network && network_state(pod->network) == NETWORK_ATTACHED &&
@@ -351,8 +351,7 @@ static void count_nics(struct ctx *ctx, const struct container *pod, struct sand
          i++) {
         struct sandbox_nic nic = { 0 };
 
-        network_iface(pod->network, i, &iface);
-        snprintf(nic.name, sizeof(nic.name), "%s", iface.name);
+        snprintf(nic.name, sizeof(nic.name), "%s", network_iface(pod->network, i)->name);
         if (network_stats(ctx, pod->network, i, &nic.stats, &ignored) < 0)
             continue;
         to->nics = mem_grow(to->nics, to->n_nics, &cap, sizeof(*to->nics));

@@ -8,7 +8,7 @@
  * Queries never wait. Everything but create is ERR_NOT_FOUND for another id, or before create. */
 #pragma once
 #include "base/mem.h"
-#include "host/device/network.h"
+#include "host/net/net.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -76,7 +76,7 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
 /* Of the whole VM, as the host sees it; what only the guest knows, if it answers in time. */
 struct sandbox_nic {
     char name[16];
-    struct network_stats stats;
+    struct net_counters stats;
 };
 struct sandbox_stats {
     uint64_t cpu_ns, rss_bytes, memory_bytes; /* memory: what the guest was given */

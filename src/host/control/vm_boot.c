@@ -160,7 +160,7 @@ static void scratch_main(void *arg)
 static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     /* With a key of the guest's own what the host has formatted means nothing. */
-    const struct scsi_mount mount = { .filesystem = "ext4",
+    const struct guest_disk mount = { .filesystem = "ext4",
                                       .encrypted = vm->o.encrypted_scratch,
                                       .ensure_filesystem = vm->o.encrypted_scratch };
     uint64_t id;

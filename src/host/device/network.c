@@ -4,23 +4,18 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "host/bridge/guest.h"
 #include "host/device/network_priv.h"
+#include "host/ledger/ledger.h"
+#include "host/vmm/vmm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define GUEST_LIMIT (5 * NS_PER_S) /* to give an interface back; the host's part needs its time */
+#define QUEUES 1
 #define UNDO_LIMIT (60 * NS_PER_S)
-
-const struct network_host network_host_linux = {
-    .open = net_open,
-    .read = net_read,
-    .plug = net_plug,
-    .unplug = net_unplug,
-    .count = net_count,
-    .forward_open = net_forward_open,
-    .forward_accept = net_forward_accept,
-};
 
 static const char *const state_names[] = { "NotConfigured", "Configured", "Invalid", "TornDown" };
 static const char *const event_names[] = { "be set up", "fail to be set up", "be torn down",
@@ -44,8 +39,6 @@ struct network *network_new(const struct network_opts *o)
     struct network *n = mem_new(struct network);
 
     n->o = *o;
-    if (!n->o.host)
-        n->o.host = &network_host_linux;
     n->guest_ns = str_dup(o->guest_ns);
     n->netns_fd = -1;
     gate_init(&n->gate, "network");
@@ -55,12 +48,8 @@ struct network *network_new(const struct network_opts *o)
 
 static void drop_nics(struct network *n)
 {
-    for (size_t i = 0; i < n->n_nics; i++) {
-        for (char **a = n->nics[i].addresses; a && *a; a++)
-            free(*a);
-        free(n->nics[i].addresses);
+    for (size_t i = 0; i < n->n_nics; i++)
         free(n->nics[i].id);
-    }
     free(TAKE_PTR(n->nics));
     n->n_nics = 0;
     net_config_free(TAKE_PTR(n->config));
@@ -88,6 +77,189 @@ void network_leave(const struct network *n)
         n->o.leave(n->o.arg);
 }
 
+/* Each step of an interface is noted before it is asked for and struck out when it is undone. */
+
+/* --- one interface, forwards --- */
+
+static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *ret_tap,
+                struct err *err)
+{
+    const struct net_plug p = {
+        .netns = n->netns_fd, .iface = c->iface->name, .tap = c->tap, .mtu = c->iface->mtu
+    };
+    AUTO_FREE char *queue = ledger_link_name(n->netns, n->inode, c->iface->name);
+    AUTO_FREE char *link = ledger_link_name(n->netns, n->inode, c->tap);
+
+    if (ledger_note(n->o.ledger, LEDGER_LINK, link, &c->link_note, err) < 0 ||
+        ledger_note(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_note, err) < 0)
+        return -1;
+    return net_plug(ctx, &p, ret_tap, err);
+}
+
+static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, int tap,
+                     struct err *err)
+{
+    struct vmm *v = n->o.vmm;
+    struct vmm_nic nic = {
+        .id = c->id, .tap_fd = tap, .mtu = (uint16_t)c->iface->mtu, .queues = QUEUES
+    };
+
+    if (!v->ops->nic_add)
+        return vmm_unsupported("nic_add", err);
+    memcpy(nic.mac, c->iface->mac, sizeof(nic.mac));
+    if (network_enter(n, "add a NIC", err) < 0)
+        return -1;
+    c->in_vm = true;
+    int r = v->ops->nic_add(ctx, v, &nic, err);
+    network_leave(n);
+    return r;
+}
+
+static char *join(const char *const *list)
+{
+    struct sbuf b = { 0 };
+
+    for (; list && *list; list++)
+        sbuf_addf(&b, "%s%s", b.len ? "," : "", *list);
+    return sbuf_take(&b);
+}
+
+static struct guest_route *guest_routes(const struct net_iface *f)
+{
+    struct guest_route *routes = mem_zalloc((f->n_routes + 1) * sizeof(*routes));
+
+    for (size_t i = 0; i < f->n_routes; i++) {
+        const struct net_route *r = &f->routes[i];
+
+        routes[i] = (struct guest_route){ .destination = r->destination,
+                                          .next_hop = r->next_hop,
+                                          .source = r->source,
+                                          .metric = r->metric,
+                                          .mtu = r->mtu,
+                                          .on_link = r->on_link,
+                                          .link_scope = r->link_scope };
+    }
+    return routes;
+}
+
+static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *c,
+                        const struct network_dns *dns, struct err *err)
+{
+    const struct net_iface *f = c->iface;
+    AUTO_FREE struct guest_ip *ips = mem_zalloc((f->n_addresses + 1) * sizeof(*ips));
+    AUTO_FREE struct guest_neighbour *neighbours =
+        mem_zalloc((f->n_neighbours + 1) * sizeof(*neighbours));
+    AUTO_FREE struct guest_route *routes = guest_routes(f);
+    AUTO_FREE char *servers = join(dns ? dns->servers : NULL);
+    AUTO_FREE char *search = join(dns ? dns->search : NULL);
+
+    for (size_t i = 0; i < f->n_addresses; i++)
+        ips[i] = (struct guest_ip){ f->addresses[i].text, f->addresses[i].prefix };
+    for (size_t i = 0; i < f->n_neighbours; i++) {
+        neighbours[i].address = f->neighbours[i].text;
+        memcpy(neighbours[i].mac, f->neighbours[i].mac, sizeof(neighbours[i].mac));
+    }
+    struct guest_nic nic = { .ns = n->guest_ns,
+                             .id = c->id,
+                             .name = f->name,
+                             .mtu = f->mtu,
+                             .ips = ips,
+                             .routes = routes,
+                             .neighbours = neighbours,
+                             .n_ips = f->n_addresses,
+                             .n_routes = f->n_routes,
+                             .n_neighbours = f->n_neighbours,
+                             .dns_servers = servers,
+                             .dns_search = search };
+    memcpy(nic.mac, f->mac, sizeof(nic.mac));
+    if (network_enter(n, "configure a NIC", err) < 0)
+        return -1;
+    c->in_guest = true;
+    int r = n->o.guest->ops->add_nic(ctx, n->o.guest, &nic, err);
+    network_leave(n);
+    return r;
+}
+
+static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
+                      const struct network_dns *dns, struct err *err)
+{
+    AUTO_FD int tap = -1; /* QEMU has its own; the tap goes with the last */
+
+    if (plug(ctx, n, c, &tap, err) < 0 || add_to_vm(ctx, n, c, tap, err) < 0 ||
+        add_to_guest(ctx, n, c, dns, err) < 0)
+        return err_wrap(err, "interface %s", c->iface->name);
+    log_info(ctx, "interface attached", F_STR("interface", c->iface->name), F_STR("nic", c->id),
+             F_U("mtu", c->iface->mtu), F_U("addresses", c->iface->n_addresses),
+             F_U("routes", c->iface->n_routes));
+    return 0;
+}
+
+/* --- one interface, backwards --- */
+
+static int remove_from_guest(struct ctx *ctx, struct network *n, struct network_nic *c,
+                             struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, GUEST_LIMIT);
+
+    if (!c->in_guest)
+        return 0;
+    int r = network_enter(n, "take a NIC from the guest", err);
+    if (r == 0) {
+        r = n->o.guest->ops->remove_nic(&limited, n->o.guest, n->guest_ns, c->id, err);
+        network_leave(n);
+    }
+    if (vmm_gone_is_done(r, ctx, err) < 0)
+        return -1;
+    c->in_guest = false;
+    return 0;
+}
+
+static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic *c,
+                          struct err *err)
+{
+    if (!c->in_vm)
+        return 0;
+    int r = network_enter(n, "remove a NIC", err);
+    if (r == 0) {
+        r = n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err);
+        network_leave(n);
+    }
+    if (vmm_gone_is_done(r, ctx, err) < 0)
+        return -1;
+    c->in_vm = false;
+    return 0;
+}
+
+static int unplug(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
+{
+    /* Also after a plug that failed: its thread may have been given up. */
+    if (c->link_note && net_unplug(ctx, n->netns_fd, c->iface->name, c->tap, err) < 0)
+        return -1;
+    if (c->queue_note && ledger_forget(n->o.ledger, c->queue_note, err) < 0)
+        return -1;
+    c->queue_note = 0;
+    if (c->link_note && ledger_forget(n->o.ledger, c->link_note, err) < 0)
+        return -1;
+    c->link_note = 0;
+    return 0;
+}
+
+/* A guest that does not answer does not keep the host from taking back what is its own. */
+static int detach_nic(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
+{
+    struct err guest = ERR_INIT;
+    int r = remove_from_guest(ctx, n, c, &guest);
+
+    if (remove_from_vm(ctx, n, c, err) < 0 || unplug(ctx, n, c, err) < 0)
+        return err_wrap(err, "interface %s", c->iface->name);
+    if (r < 0) {
+        log_warn(ctx, "the guest did not give an interface back; its NIC is gone, going on",
+                 F_STR("interface", c->iface->name), F_ERR(&guest));
+        c->in_guest = false;
+    }
+    return 0;
+}
+
 /* --- the whole --- */
 
 static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
@@ -99,7 +271,7 @@ static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
     for (size_t i = n->n_nics; i-- > 0;) {
         struct err one = ERR_INIT;
 
-        if (network_nic_detach(ctx, n, &n->nics[i], &one) == 0)
+        if (detach_nic(ctx, n, &n->nics[i], &one) == 0)
             continue;
         if (failed++ == 0)
             *err = one;
@@ -113,15 +285,6 @@ static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
     fsm_step(&network_fsm, &n->state, NETWORK_EV_DETACHED);
     drop_nics(n);
     return 0;
-}
-
-static char **address_texts(const struct net_iface *f)
-{
-    char **list = mem_zalloc((f->n_addresses + 1) * sizeof(*list));
-
-    for (size_t i = 0; i < f->n_addresses; i++)
-        list[i] = str_format("%s/%u", f->addresses[i].text, f->addresses[i].prefix);
-    return list;
 }
 
 /* One that is called …eth0 first, as the original has it. */
@@ -141,7 +304,6 @@ static void make_nics(struct network *n)
             nic->iface = &c->ifaces[i];
             nic->id = str_format("p%016llx-%zu", (unsigned long long)name, n->n_nics);
             snprintf(nic->tap, sizeof(nic->tap), "lcow%zu", n->n_nics);
-            nic->addresses = address_texts(nic->iface);
             n->n_nics++;
         }
     }
@@ -150,15 +312,15 @@ static void make_nics(struct network *n)
 static int attach_all(struct ctx *ctx, struct network *n, const struct network_dns *dns,
                       struct err *err)
 {
-    if (n->o.host->open(ctx, n->netns, &n->netns_fd, &n->inode, err) < 0 ||
-        n->o.host->read(ctx, n->netns_fd, &n->config, err) < 0)
+    if (net_open(ctx, n->netns, &n->netns_fd, &n->inode, err) < 0 ||
+        net_read(ctx, n->netns_fd, &n->config, err) < 0)
         return -1;
     if (n->config->skipped_routes > 0)
         log_warn(ctx, "routes with several next hops are not handed on",
                  F_U("routes", n->config->skipped_routes));
     make_nics(n);
     for (size_t i = 0; i < n->n_nics; i++)
-        if (network_nic_attach(ctx, n, &n->nics[i], dns, err) < 0)
+        if (attach_nic(ctx, n, &n->nics[i], dns, err) < 0)
             return -1;
     network_forward_start(ctx, n);
     return 0;
@@ -166,7 +328,7 @@ static int attach_all(struct ctx *ctx, struct network *n, const struct network_d
 
 static void undo(struct ctx *ctx, struct network *n)
 {
-    struct ctx root = ctx_root(n->o.loop), limited = ctx_with_timeout(&root, UNDO_LIMIT);
+    struct ctx limited = ctx_limited(n->o.loop, UNDO_LIMIT);
     struct err err = ERR_INIT;
 
     if (detach_all(&limited, n, &err) < 0)
@@ -222,26 +384,15 @@ size_t network_count(const struct network *n)
     return n->n_nics;
 }
 
-void network_iface(const struct network *n, size_t i, struct network_iface *ret)
+const struct net_iface *network_iface(const struct network *n, size_t i)
 {
-    const struct network_nic *c = &n->nics[i];
-
-    *ret = (struct network_iface){ .name = c->iface->name,
-                                   .mtu = c->iface->mtu,
-                                   .addresses = (const char *const *)c->addresses };
-    memcpy(ret->mac, c->iface->mac, sizeof(ret->mac));
+    return n->nics[i].iface;
 }
 
-int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_stats *ret,
+int network_stats(struct ctx *ctx, struct network *n, size_t i, struct net_counters *ret,
                   struct err *err)
 {
-    struct net_counters c;
-
     if (i >= n->n_nics)
         return err_set(err, ERR_NOT_FOUND, "the pod has no interface %zu", i);
-    if (n->o.host->count(ctx, n->netns_fd, n->nics[i].iface->name, &c, err) < 0)
-        return -1;
-    *ret = (struct network_stats){ c.rx_bytes, c.rx_packets, c.rx_errors, c.rx_dropped,
-                                   c.tx_bytes, c.tx_packets, c.tx_errors, c.tx_dropped };
-    return 0;
+    return net_count(ctx, n->netns_fd, n->nics[i].iface->name, ret, err);
 }

@@ -20,8 +20,9 @@ struct fsm;
 struct guest;
 struct ledger;
 struct loop;
+struct net_counters;
+struct net_iface;
 struct network;
-struct network_host;
 struct vmm;
 
 enum network_state {
@@ -47,7 +48,6 @@ struct network_opts {
     int (*enter)(void *arg, const char *what, struct err *err);
     void (*leave)(void *arg);
     void *arg;
-    const struct network_host *host; /* NULL: this machine */
 };
 /* Caller frees. */
 struct network *network_new(const struct network_opts *o);
@@ -75,19 +75,8 @@ int network_detach(struct ctx *ctx, struct network *n, struct err *err);
 /* Queries. */
 enum network_state network_state(const struct network *n);
 size_t network_count(const struct network *n); /* interfaces handed on */
-struct network_iface {
-    const char *name; /* borrowed until detach */
-    uint8_t mac[6];
-    uint32_t mtu;
-    const char *const *addresses; /* "10.1.0.7/24", NULL-terminated; borrowed until detach */
-};
-/* i < network_count. */
-void network_iface(const struct network *n, size_t i, struct network_iface *ret);
-
-struct network_stats {
-    uint64_t rx_bytes, rx_packets, rx_errors, rx_dropped;
-    uint64_t tx_bytes, tx_packets, tx_errors, tx_dropped;
-};
+/* i < network_count. Borrowed until detach. */
+const struct net_iface *network_iface(const struct network *n, size_t i);
 /* Waits (a thread asks the kernel), as the pod sees it: rx is what it received. */
-int network_stats(struct ctx *ctx, struct network *n, size_t i, struct network_stats *ret,
+int network_stats(struct ctx *ctx, struct network *n, size_t i, struct net_counters *ret,
                   struct err *err);

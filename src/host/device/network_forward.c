@@ -34,7 +34,7 @@ static void copy_main(void *arg)
 {
     struct way *w = arg;
     struct connection *c = w->c;
-    struct ctx root = ctx_root(c->n->o.loop), ctx = ctx_with_cancel(&root, &c->n->forward.stop);
+    struct ctx ctx = ctx_until(c->n->o.loop, &c->n->forward.stop);
     struct err err = ERR_INIT;
     char side = 0;
 
@@ -70,7 +70,7 @@ static void refuse(int fd)
 static int connect_guest(struct connection *c, struct err *err)
 {
     struct network *n = c->n;
-    struct ctx root = ctx_root(n->o.loop), own = ctx_with_cancel(&root, &n->forward.stop),
+    struct ctx own = ctx_until(n->o.loop, &n->forward.stop),
                ctx = ctx_with_timeout(&own, CONNECT_LIMIT);
 
     if (network_enter(n, "forward a port", err) < 0)
@@ -117,7 +117,7 @@ static bool try_again(struct ctx *ctx, struct err *why)
 static void listen_main(void *arg)
 {
     struct network *n = arg;
-    struct ctx root = ctx_root(n->o.loop), ctx = ctx_with_cancel(&root, &n->forward.stop);
+    struct ctx ctx = ctx_until(n->o.loop, &n->forward.stop);
     bool goes_on = true;
 
     while (goes_on) {
@@ -128,8 +128,7 @@ static void listen_main(void *arg)
         while (goes_on && n->forward.connections >= CONNECTIONS_MAX)
             goes_on = waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) == 0;
         if (!goes_on || fiber_admit(n->o.loop, &err) < 0 ||
-            n->o.host->forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) <
-                0) {
+            net_forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) < 0) {
             free(c);
             goes_on = goes_on && try_again(&ctx, &err);
             continue;
@@ -150,10 +149,9 @@ void network_forward_start(struct ctx *ctx, struct network *n)
 {
     struct err err = ERR_INIT;
 
-    if (!n->config->loopback || !n->o.host->forward_open || !n->o.guest->ops->connect_port)
+    if (!n->config->loopback || !n->o.guest->ops->connect_port)
         return;
-    if (n->o.host->forward_open(ctx, n->netns_fd, &n->forward.listener, &n->forward.hook, &err) <
-        0) {
+    if (net_forward_open(ctx, n->netns_fd, &n->forward.listener, &n->forward.hook, &err) < 0) {
         log_warn(ctx, "ports of the pod cannot be forwarded, going on", F_ERR(&err));
         return;
     }

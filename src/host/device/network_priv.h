@@ -6,7 +6,7 @@
 #include "base/fsm.h"
 #include "base/gate.h"
 #include "host/device/network.h"
-#include "host/device/network_host.h"
+#include "host/net/net.h"
 
 enum network_event {
     NETWORK_EV_ATTACHED,
@@ -22,8 +22,7 @@ struct network_nic {
     char *id;                      /* unique among all NICs of all VMs */
     char tap[NET_NAME_BYTES];
     uint64_t link_note, queue_note; /* 0: none */
-    bool plugged, in_vm, in_guest;
-    char **addresses; /* "10.1.0.7/24", NULL-terminated */
+    bool in_vm, in_guest;
 };
 
 struct network {
@@ -48,11 +47,6 @@ struct network {
 
 int network_enter(const struct network *n, const char *what, struct err *err);
 void network_leave(const struct network *n);
-
-/* network_nic.c. What a failed attach leaves, detach takes back; it goes on where it stopped. */
-int network_nic_attach(struct ctx *ctx, struct network *n, struct network_nic *c,
-                       const struct network_dns *dns, struct err *err);
-int network_nic_detach(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err);
 
 /* network_forward.c. A machine that cannot is said in the log. */
 void network_forward_init(struct network *n);

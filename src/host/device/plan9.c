@@ -7,7 +7,6 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/device/plan9_priv.h"
 #include "host/device/reservations.h"
 #include "host/vmm/vmm.h"
 
@@ -96,12 +95,9 @@ static int share_mount(struct ctx *ctx, struct share *s, struct guest *guest, st
         return 0;
     if (fsm_check(&mount_fsm, s->mount, MOUNT_EV_MOUNTED, err) < 0)
         return err_wrap(err, "%s", s->host_path);
-    if (guest->ops->mount_share(ctx, guest, &g, err) < 0) {
-        fsm_step(&mount_fsm, &s->mount, MOUNT_EV_MOUNT_FAILED);
-        return err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path);
-    }
-    fsm_step(&mount_fsm, &s->mount, MOUNT_EV_MOUNTED);
-    return 0;
+    int r = guest->ops->mount_share(ctx, guest, &g, err);
+    fsm_step(&mount_fsm, &s->mount, r < 0 ? MOUNT_EV_MOUNT_FAILED : MOUNT_EV_MOUNTED);
+    return r < 0 ? err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path) : 0;
 }
 
 static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, struct err *err)
@@ -157,11 +153,12 @@ void plan9_free(struct plan9 *c)
 }
 
 /* Only what can still be used. */
-static struct share *find_share(struct plan9 *c, const struct plan9_share *o, const struct stat *st)
+static struct share *find_share(struct plan9 *c, const struct plan9_share *o, const struct statx *x)
 {
     LIST_EACH (&c->shares, n) {
         struct share *s = LIST_ENTRY(n, struct share, node);
-        if (!s->unique && !s->held.leaving && s->dev == st->st_dev && s->ino == st->st_ino &&
+        if (!s->unique && !s->held.leaving &&
+            s->dev == makedev(x->stx_dev_major, x->stx_dev_minor) && s->ino == x->stx_ino &&
             s->read_only == o->read_only && str_eq(s->host_path, o->host_path) &&
             s->state != SHARE_INVALID && s->mount != MOUNT_INVALID)
             return s;
@@ -169,7 +166,7 @@ static struct share *find_share(struct plan9 *c, const struct plan9_share *o, co
     return NULL;
 }
 
-static struct share *new_share(struct plan9 *c, const struct plan9_share *o, const struct stat *st,
+static struct share *new_share(struct plan9 *c, const struct plan9_share *o, const struct statx *x,
                                struct err *err)
 {
     int fd = fcntl(o->tree_fd, F_DUPFD_CLOEXEC, 3);
@@ -179,43 +176,34 @@ static struct share *new_share(struct plan9 *c, const struct plan9_share *o, con
         return NULL;
     }
     struct share *s = mem_new(struct share);
-    s->name = str_format("%llu", (unsigned long long)c->next_name++);
-    s->path = str_format("/run/mounts/plan9/%s", s->name);
-    s->host_path = str_dup(o->host_path);
-    s->tree_fd = fd;
-    s->dev = st->st_dev;
-    s->ino = st->st_ino;
-    s->read_only = o->read_only;
-    s->unique = o->unique;
+    *s = (struct share){ .name = str_format("%llu", (unsigned long long)c->next_name),
+                         .path =
+                             str_format("/run/mounts/plan9/%llu", (unsigned long long)c->next_name),
+                         .host_path = str_dup(o->host_path),
+                         .tree_fd = fd,
+                         .dev = makedev(x->stx_dev_major, x->stx_dev_minor),
+                         .ino = x->stx_ino,
+                         .read_only = o->read_only,
+                         .unique = o->unique };
+    c->next_name++;
     list_append(&c->shares, &s->node);
     return s;
-}
-
-/* Its number alone, which does not change: a file system that does not answer is not asked. */
-static int identify(int fd, struct stat *ret)
-{
-    struct statx x;
-
-    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x) < 0)
-        return -1;
-    *ret =
-        (struct stat){ .st_dev = makedev(x.stx_dev_major, x.stx_dev_minor), .st_ino = x.stx_ino };
-    return 0;
 }
 
 int plan9_reserve(struct ctx *ctx, struct plan9 *c, const struct plan9_share *share,
                   uint64_t *ret_id, struct err *err)
 {
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "plan9.reserve", err);
-    struct stat st;
+    struct statx x;
 
     if (!held)
         return -1;
-    if (identify(share->tree_fd, &st) < 0)
+    /* Its number alone, which does not change: a file system that does not answer is not asked. */
+    if (statx(share->tree_fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_INO, &x) < 0)
         return err_sys(err, errno, "look at %s", share->host_path);
-    struct share *s = share->unique ? NULL : find_share(c, share, &st);
+    struct share *s = share->unique ? NULL : find_share(c, share, &x);
     if (!s)
-        s = new_share(c, share, &st, err);
+        s = new_share(c, share, &x, err);
     if (!s)
         return -1;
     *ret_id = reservations_take(&c->reservations, &s->held);
@@ -255,15 +243,6 @@ const char *plan9_name(const struct plan9 *c, uint64_t id)
     const struct share *s = share_of(reservations_find(&c->reservations, id, &unknown));
 
     return s ? s->name : "";
-}
-
-size_t plan9_used(const struct plan9 *c)
-{
-    size_t n = 0;
-
-    LIST_EACH (&c->shares, pos)
-        n += LIST_ENTRY(pos, struct share, node)->state != SHARE_REMOVED;
-    return n;
 }
 
 void plan9_describe(const struct plan9 *c, struct jsw *w)

@@ -15,6 +15,20 @@ struct jsw;
 struct plan9;
 struct vmm;
 
+enum share_state {
+    SHARE_RESERVED,
+    SHARE_ADDED,
+    SHARE_INVALID, /* the VMM refused it, or nobody knows: only to be taken back */
+    SHARE_REMOVED,
+    SHARE_STATE_COUNT
+};
+enum share_event {
+    SHARE_EV_ADDED,
+    SHARE_EV_ADD_FAILED,
+    SHARE_EV_REMOVED,
+    SHARE_EV_DROPPED, /* never added, and nobody wants it any more */
+    SHARE_EV_COUNT
+};
 extern const struct fsm plan9_share_fsm;
 
 struct plan9_share {
@@ -35,6 +49,5 @@ int plan9_map(struct ctx *ctx, struct plan9 *c, uint64_t id, char **ret_path, st
 int plan9_unmap(struct ctx *ctx, struct plan9 *c, uint64_t id, struct err *err);
 /* Of a reservation, for people: the name of its share, "" if it is not known. Borrowed. */
 const char *plan9_name(const struct plan9 *c, uint64_t id);
-size_t plan9_used(const struct plan9 *c);
 /* An object for each share, into the array that is open (inspect.h). Never waits. */
 void plan9_describe(const struct plan9 *c, struct jsw *w);

@@ -1,10 +1,10 @@
 #include "base/err.h"
 #include "base/str.h"
+#include "fixture/device_fixture.h"
 #include "fixture/files_fixture.h"
 #include "harness/fsm_table.h"
 #include "harness/place.h"
 #include "host/device/plan9.h"
-#include "host/device/plan9_priv.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <sched.h>

@@ -1,15 +1,18 @@
 #include "host/device/scsi.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
 #include "base/log.h"
+#include "base/offload.h"
 #include "host/device/scsi_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/stat.h>
 
 static const char *const states[] = { "Reserved", "Attached", "Ejected", "Invalid", "Detached" };
 static const char *const events[] = { "be attached", "fail to be attached", "be ejected",
@@ -30,14 +33,179 @@ FSM_DEFINE(scsi_disk_fsm, "disk", states, DISK_STATE_COUNT, events, DISK_EV_COUN
     F_STR("host-path", (d)->host_path), F_U("controller", (d)->slot.controller),                   \
         F_U("lun", (d)->slot.lun)
 
-/* --- one disk: attach, eject, remove --- */
+/* --- images --- */
 
-static void disk_free(struct disk *d)
+struct look {
+    int fd; /* a copy */
+    struct scsi_image image;
+};
+
+static void look_close(void *job)
 {
-    fd_close_later(d->fd);
-    free(d->host_path);
-    free(d);
+    fd_close_later(((struct look *)job)->fd);
 }
+
+static int look(void *job, struct err *err)
+{
+    struct look *l = job;
+    struct stat st;
+
+    if (fstat(l->fd, &st) < 0)
+        return err_sys(err, errno, "look at the image");
+    l->image = S_ISBLK(st.st_mode)
+                   ? (struct scsi_image){ .dev = st.st_rdev }
+                   : (struct scsi_image){ st.st_dev, st.st_ino, (uint64_t)st.st_size };
+    return 0;
+}
+
+int scsi_image_look(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err)
+{
+    struct look l = { .fd = fcntl(fd, F_DUPFD_CLOEXEC, 3) };
+
+    if (OFFLOAD(ctx, look, &l, 0, look_close, "scsi: look at an image", err) < 0)
+        return -1;
+    *ret = l.image;
+    look_close(&l);
+    return 0;
+}
+
+/* --- one partition in the guest --- */
+
+static size_t count(const char *const *v)
+{
+    size_t n = 0;
+
+    while (v && v[n])
+        n++;
+    return n;
+}
+
+/* Nothing for "". */
+static const char *given(const char *text)
+{
+    return text && *text ? text : NULL;
+}
+
+static struct mount *mount_new(struct disk *d, const struct guest_disk *how)
+{
+    struct mount *m = mem_new(struct mount);
+
+    for (size_t i = 0; i < count(how->options); i++)
+        strv_add(&m->options, how->options[i]);
+    m->disk = d;
+    m->guest = *how;
+    m->guest.controller = d->slot.controller;
+    m->guest.lun = d->slot.lun;
+    m->guest.mount_path = str_format("/run/mounts/scsi/%u_%u_%llu", d->slot.controller, d->slot.lun,
+                                     (unsigned long long)how->partition);
+    m->guest.root_hash = str_dup(given(how->root_hash));
+    m->guest.filesystem = str_dup(given(how->filesystem));
+    m->guest.options = (const char *const *)m->options.v;
+    list_append(&d->mounts, &m->node);
+    return m;
+}
+
+static int check_root_hash(const struct guest_disk *m, struct err *err)
+{
+    size_t len = m->root_hash ? strlen(m->root_hash) : 0;
+
+    if (len == 0)
+        return 0;
+    if (!m->verity)
+        return err_set(err, ERR_INVALID, "a root hash without dm-verity");
+    if (len != SCSI_ROOT_HASH_LEN || strspn(m->root_hash, "0123456789abcdefABCDEF") != len)
+        return err_set(err, ERR_INVALID, "the root hash \"%.80s\" is not %d hex digits (SHA-256)",
+                       m->root_hash, SCSI_ROOT_HASH_LEN);
+    return 0;
+}
+
+static int check_mount(const struct scsi_disk *disk, const struct guest_disk *m, struct err *err)
+{
+    bool read_only = disk->read_only || m->read_only;
+
+    if (m->verity && (!disk->read_only || m->encrypted))
+        return err_set(err, ERR_INVALID, "dm-verity is for read-only disks that are not encrypted");
+    if (m->encrypted && read_only)
+        return err_set(err, ERR_INVALID, "an encrypted disk is made anew, so not read-only");
+    if (m->encrypted && !m->ensure_filesystem && !m->block_device)
+        return err_set(err, ERR_INVALID,
+                       "an encrypted disk holds nothing: it needs "
+                       "ensure-filesystem, or to be a block device");
+    return check_root_hash(m, err);
+}
+
+static size_t times(const char *word, const char *const *list)
+{
+    size_t n = 0;
+
+    for (; list && *list; list++)
+        n += strcasecmp(word, *list) == 0;
+    return n;
+}
+
+/* The same way of mounting; the partition is not compared. */
+static bool mounted_so(const struct mount *m, const struct guest_disk *b)
+{
+    const struct guest_disk *a = &m->guest;
+    const char *hash = given(b->root_hash);
+
+    if (a->read_only != b->read_only || a->encrypted != b->encrypted ||
+        a->ensure_filesystem != b->ensure_filesystem || a->block_device != b->block_device ||
+        a->verity != b->verity || !str_eq(a->filesystem, given(b->filesystem)) ||
+        m->options.n != count(b->options))
+        return false;
+    if (!a->root_hash != !hash || (hash && strcasecmp(a->root_hash, hash) != 0))
+        return false;
+    for (size_t i = 0; i < m->options.n; i++) /* in any order */
+        if (times(a->options[i], a->options) != times(a->options[i], b->options))
+            return false;
+    return true;
+}
+
+/* A call failed for want of an answer, and the caller still has time. */
+static bool is_silent(struct ctx *ctx, const struct err *err)
+{
+    struct err ended = ERR_INIT;
+
+    return err->code == ERR_DEADLINE && ctx_check(ctx, &ended) == 0;
+}
+
+/* Says which one. */
+static int failed(const struct mount *m, const char *what, struct err *err)
+{
+    return err_wrap(err, "%s disk %u:%u partition %llu in the guest", what, m->guest.controller,
+                    m->guest.lun, (unsigned long long)m->guest.partition);
+}
+
+/* Both are idempotent. */
+static int mount_mount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err)
+{
+    if (m->state == MOUNT_MOUNTED)
+        return 0;
+    if (fsm_check(&mount_fsm, m->state, MOUNT_EV_MOUNTED, err) < 0)
+        return -1;
+    int r = guest->ops->mount_disk(ctx, guest, &m->guest, err);
+    fsm_step(&mount_fsm, &m->state, r < 0 ? MOUNT_EV_MOUNT_FAILED : MOUNT_EV_MOUNTED);
+    return r < 0 ? failed(m, "mount", err) : 0;
+}
+
+static int mount_unmount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, SCSI_GUEST_S * NS_PER_S);
+
+    if (m->state == MOUNT_RESERVED)
+        fsm_step(&mount_fsm, &m->state, MOUNT_EV_DROPPED);
+    if (m->state == MOUNT_UNMOUNTED)
+        return 0;
+    /* After a failed mount too: its answer may have been lost. Not mounted is success. */
+    int r = guest->ops->unmount_disk(&limited, guest, &m->guest, err);
+    if (vmm_gone_is_done(r, ctx, err) < 0)
+        return failed(m, "unmount", err);
+    fsm_step(&mount_fsm, &m->state, MOUNT_EV_UNMOUNTED);
+    return 0;
+}
+
+/* --- one disk: attach, eject, remove --- */
 
 static int disk_attach(struct ctx *ctx, struct disk *d, struct vmm *vmm, struct err *err)
 {
@@ -71,7 +239,7 @@ static int disk_eject(struct ctx *ctx, struct disk *d, struct guest *guest, stru
                 ? 0
                 : guest->ops->eject_disk(&limited, guest, d->slot.controller, d->slot.lun, err);
 
-    if (r < 0 && scsi_silent(ctx, err)) {
+    if (r < 0 && is_silent(ctx, err)) {
         disk_desert(ctx, d, err);
         r = 0;
     }
@@ -139,11 +307,20 @@ static struct mount *mount_of(struct reserved *t)
 /* With its last mount the disk. */
 static void mount_free(struct reserved *t)
 {
-    struct disk *d = mount_of(t)->disk;
+    struct mount *m = mount_of(t);
+    struct disk *d = m->disk;
 
-    scsi_mount_free(mount_of(t));
-    if (list_empty(&d->mounts))
-        disk_free(d);
+    list_remove(&m->node);
+    strv_release(&m->options);
+    free((char *)m->guest.root_hash);
+    free((char *)m->guest.filesystem);
+    free((char *)m->guest.mount_path);
+    free(m);
+    if (!list_empty(&d->mounts))
+        return;
+    fd_close_later(d->fd);
+    free(d->host_path);
+    free(d);
 }
 
 struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controllers)
@@ -244,20 +421,20 @@ static struct disk *new_disk(struct scsi *c, const struct scsi_disk *o,
 }
 
 /* The partition's mount, shared or new. */
-static struct mount *take_mount(struct disk *d, const struct scsi_mount *o, struct err *err)
+static struct mount *take_mount(struct disk *d, const struct guest_disk *o, struct err *err)
 {
     struct mount *m = find_mount(d, o->partition);
 
-    if (m && !scsi_mount_same(m, o)) {
+    if (m && !mounted_so(m, o)) {
         err_set(err, ERR_STATE, "partition %llu of %s is mounted in another way already",
                 (unsigned long long)o->partition, d->host_path);
         return NULL;
     }
-    return m ? m : scsi_mount_new(d, o);
+    return m ? m : mount_new(d, o);
 }
 
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
-                 const struct scsi_mount *mount, uint64_t *ret_id, struct err *err)
+                 const struct guest_disk *mount, uint64_t *ret_id, struct err *err)
 {
     struct scsi_image file;
 
@@ -267,7 +444,7 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.reserve", err);
     if (!held)
         return -1;
-    if (scsi_mount_check(disk, mount, err) < 0)
+    if (check_mount(disk, mount, err) < 0)
         return err_wrap(err, "disk %s", disk->host_path);
     struct disk *d = find_disk(c, file.dev, file.ino, mount->partition);
     const struct disk *other = d ? d : find_other(c, file.dev, file.ino, disk->read_only);
@@ -286,7 +463,7 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
         d = new_disk(c, disk, &file, err);
     if (!d)
         return -1;
-    struct scsi_mount wanted = *mount;
+    struct guest_disk wanted = *mount;
     wanted.read_only |= disk->read_only;
     struct mount *m = take_mount(d, &wanted, err); /* cannot fail on a new disk */
     if (!m)
@@ -305,7 +482,7 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
     if (m->disk->deserted && m->state != MOUNT_MOUNTED)
         return err_set(err, ERR_STATE, "the disk of reservation %llu is being released",
                        (unsigned long long)id);
-    if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || scsi_mount_mount(ctx, m, c->guest, err) < 0)
+    if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || mount_mount(ctx, m, c->guest, err) < 0)
         return -1;
     *ret_path = str_dup(m->guest.mount_path);
     return 0;
@@ -322,8 +499,8 @@ int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
         struct disk *d = m->disk;
 
         m->held.leaving = true;
-        if (!d->deserted && scsi_mount_unmount(ctx, m, c->guest, err) < 0) {
-            if (!scsi_silent(ctx, err))
+        if (!d->deserted && mount_unmount(ctx, m, c->guest, err) < 0) {
+            if (!is_silent(ctx, err))
                 return -1;
             disk_desert(ctx, d, err);
         }
@@ -333,15 +510,6 @@ int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
     }
     reservations_drop(&c->reservations, id);
     return 0;
-}
-
-size_t scsi_used_slots(const struct scsi *c)
-{
-    size_t n = 0;
-
-    for (unsigned i = 0; i < c->n_slots; i++)
-        n += c->slots[i] != NULL;
-    return n;
 }
 
 size_t scsi_lost_slots(const struct scsi *c)

@@ -14,6 +14,7 @@ struct ctx;
 struct err;
 struct fsm;
 struct guest;
+struct guest_disk;
 struct jsw;
 struct scsi;
 struct vmm;
@@ -32,41 +33,23 @@ struct scsi_disk {
     bool read_only;
     bool first; /* for the slot that scsi_keep_first() keeps */
 };
-struct scsi_mount {
-    uint64_t partition; /* 0: the whole disk; one that does not exist fails map */
-    bool read_only;     /* a read-only disk is mounted so anyway */
-    /* No mount: the path is that of a link to the device's node. */
-    bool block_device;
-    /* What holds nothing is formatted with ext4; what holds another file system is refused. */
-    bool ensure_filesystem;
-    /* dm-crypt with a key that is made in the guest and gone with the mount: whatever was there is
-     * lost. Needs ensure_filesystem or block_device. */
-    bool encrypted;
-    /* dm-verity; for read-only disks. The hash tree follows the file system, with its superblock
-     * (veritysetup format --hash-offset=<size of the file system>). */
-    bool verity;
-    const char *root_hash;      /* 64 hex digits; "" or NULL: the one that the disk itself has */
-    const char *filesystem;     /* ext4, xfs, erofs, squashfs; "" or NULL: found by the guest */
-    const char *const *options; /* NULL-terminated; may be NULL */
-};
-
 /* Borrows vmm and guest, which must outlive it. Caller frees with scsi_free(). */
 struct scsi *scsi_new(struct vmm *vmm, struct guest *guest, unsigned n_controllers);
 void scsi_free(struct scsi *c);
 /* Slot 0:0 is for the disk that says so (struct vm_doc, disk_mib), whatever comes before it. */
 void scsi_keep_first(struct scsi *c);
 AUTO_DEFINE(struct scsi *, scsi_free);
-/* ERR_EXHAUSTED without a free slot; ERR_STATE if the file is already there in another way (once
- * writable, once not), or is writable and still being released; ERR_INVALID for options that do
- * not go together. */
+/* mount: how the guest is to have it (guest.h), but for slot and path. A partition that does not
+ * exist fails map; a read-only disk is mounted so anyway. ERR_EXHAUSTED without a free slot;
+ * ERR_STATE if the file is already there in another way (once writable, once not), or is writable
+ * and still being released; ERR_INVALID for options that do not go together. */
 int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
-                 const struct scsi_mount *mount, uint64_t *ret_id, struct err *err);
+                 const struct guest_disk *mount, uint64_t *ret_id, struct err *err);
 /* Blocks on the gate, the VM and the guest until ctx ends. Caller frees *ret_path. */
 int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err);
 /* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */
 int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
-size_t scsi_used_slots(const struct scsi *c);
-/* Whose guest did not let go. */
+/* Slots whose guest did not release the disk. */
 size_t scsi_lost_slots(const struct scsi *c);
 /* An object for each disk, into the array that is open (inspect.h). Never waits. */
 void scsi_describe(const struct scsi *c, struct jsw *w);

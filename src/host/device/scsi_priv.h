@@ -38,7 +38,7 @@ struct mount {
     struct strv options;
 };
 
-/* scsi_image.c - what a descriptor is; in a thread, since its file system may not answer. */
+/* What a descriptor is; in a thread, since its file system may not answer. */
 struct scsi_image {
     dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
     ino_t ino;
@@ -71,16 +71,3 @@ struct scsi {
     int (*look)(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err);
     bool silent; /* an image did not answer when it was looked at: those that follow are not */
 };
-
-/* scsi_mount.c */
-struct mount *scsi_mount_new(struct disk *d, const struct scsi_mount *how);
-void scsi_mount_free(struct mount *m);
-/* ERR_INVALID for what does not go together. */
-int scsi_mount_check(const struct scsi_disk *disk, const struct scsi_mount *m, struct err *err);
-/* The same way of mounting; the partition is not compared. */
-bool scsi_mount_same(const struct mount *a, const struct scsi_mount *b);
-/* Both are idempotent. */
-int scsi_mount_mount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err);
-int scsi_mount_unmount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err);
-/* A call failed for want of an answer, and the caller still has time. */
-bool scsi_silent(struct ctx *ctx, const struct err *err);

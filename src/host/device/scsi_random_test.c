@@ -1,6 +1,7 @@
 /* Many steps at random with faults at every one: no slot is lost, nobody sees a wrong file. */
 #include "base/err.h"
 #include "base/rand.h"
+#include "fixture/device_fixture.h"
 #include "fixture/files_fixture.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
@@ -56,7 +57,7 @@ static void step_disk(struct ctx *ctx, struct world *w, struct held *h)
         const struct scsi_disk d = { .host_path = "/x",
                                      .fd = w->files[h->file],
                                      .read_only = true };
-        const struct scsi_mount m = { .partition = rng_below(&w->rng, 2), .read_only = true };
+        const struct guest_disk m = { .partition = rng_below(&w->rng, 2), .read_only = true };
         h->mapped = h->failed = false;
         if (scsi_reserve(ctx, w->scsi, &d, &m, &h->id, &err) < 0) {
             ASSERT(err.code == ERR_STATE || err.code == ERR_EXHAUSTED);

@@ -1,4 +1,5 @@
 #include "base/err.h"
+#include "fixture/device_fixture.h"
 #include "fixture/files_fixture.h"
 #include "harness/fsm_table.h"
 #include "host/device/scsi.h"
@@ -31,7 +32,7 @@ static void finish(struct ctx *ctx, struct fixture *f)
 static uint64_t reserve(struct ctx *ctx, struct fixture *f, int fd, uint64_t partition)
 {
     const struct scsi_disk d = { .host_path = "/layers/x.img", .fd = fd, .read_only = true };
-    const struct scsi_mount m = { .partition = partition, .read_only = true };
+    const struct guest_disk m = { .partition = partition, .read_only = true };
     struct err err = ERR_INIT;
     uint64_t id = 0;
 
@@ -109,9 +110,9 @@ TEST_VIRTUAL(a_file_in_another_way_is_refused)
     start(ctx, &f);
     const struct scsi_disk ro = { .host_path = "/x", .fd = f.a, .read_only = true };
     const struct scsi_disk rw = { .host_path = "/x", .fd = f.a };
-    const struct scsi_mount m = { .read_only = true, .options = options };
-    const struct scsi_mount m2 = { .read_only = true, .options = turned };
-    const struct scsi_mount ext4 = { .read_only = true, .options = options, .filesystem = "ext4" };
+    const struct guest_disk m = { .read_only = true, .options = options };
+    const struct guest_disk m2 = { .read_only = true, .options = turned };
+    const struct guest_disk ext4 = { .read_only = true, .options = options, .filesystem = "ext4" };
 
     ASSERT_OK(scsi_reserve(ctx, f.c, &ro, &m, &id, &err), err);
     ASSERT_FAIL(scsi_reserve(ctx, f.c, &rw, &m, &same, &err), err, ERR_STATE);
@@ -134,7 +135,7 @@ TEST_VIRTUAL(slots_are_given_lowest_first_on_four_controllers_and_run_out)
         ids[i] = reserve(ctx, &f, fd, 0);
     }
     const struct scsi_disk d = { .host_path = "/one/too/many", .fd = f.a, .read_only = true };
-    ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &(struct scsi_mount){ 0 }, &more, &err), err,
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &(struct guest_disk){ 0 }, &more, &err), err,
                 ERR_EXHAUSTED);
     ASSERT_HAS(err.msg, "/one/too/many");
     ASSERT_HAS(err.msg, "256 disks (4 controllers of 64)");
@@ -150,7 +151,7 @@ TEST_VIRTUAL(slots_are_given_lowest_first_on_four_controllers_and_run_out)
     finish(ctx, &f);
 }
 
-static void refused(struct ctx *ctx, struct fixture *f, bool read_only, struct scsi_mount m,
+static void refused(struct ctx *ctx, struct fixture *f, bool read_only, struct guest_disk m,
                     enum err_code code, const char *words)
 {
     const struct scsi_disk d = { .host_path = "/x.img", .fd = f->a, .read_only = read_only };
@@ -166,18 +167,18 @@ static void refused(struct ctx *ctx, struct fixture *f, bool read_only, struct s
 TEST_VIRTUAL(options_that_do_not_go_together_are_refused)
 {
     struct fixture f;
-    struct scsi_mount verity = { .verity = true, .root_hash = "12" };
+    struct guest_disk verity = { .verity = true, .root_hash = "12" };
 
     start(ctx, &f);
-    refused(ctx, &f, false, (struct scsi_mount){ .verity = true }, ERR_INVALID, "read-only disks");
+    refused(ctx, &f, false, (struct guest_disk){ .verity = true }, ERR_INVALID, "read-only disks");
     refused(ctx, &f, true, verity, ERR_INVALID, "64 hex digits");
     verity.root_hash = "zz34567890123456789012345678901234567890123456789012345678901234";
     refused(ctx, &f, true, verity, ERR_INVALID, "64 hex digits");
     verity.verity = false;
     refused(ctx, &f, true, verity, ERR_INVALID, "without dm-verity");
-    refused(ctx, &f, true, (struct scsi_mount){ .encrypted = true, .ensure_filesystem = true },
+    refused(ctx, &f, true, (struct guest_disk){ .encrypted = true, .ensure_filesystem = true },
             ERR_INVALID, "read-only");
-    refused(ctx, &f, false, (struct scsi_mount){ .encrypted = true }, ERR_INVALID,
+    refused(ctx, &f, false, (struct guest_disk){ .encrypted = true }, ERR_INVALID,
             "ensure-filesystem");
     finish(ctx, &f);
 }
@@ -192,13 +193,13 @@ TEST_VIRTUAL(what_was_asked_for_reaches_the_guest)
     start(ctx, &f);
     const struct scsi_disk ro = { .host_path = "/a", .fd = f.a, .read_only = true };
     const struct scsi_disk rw = { .host_path = "/b", .fd = f.b };
-    const struct scsi_mount layer = { .verity = true, .root_hash = hash };
-    const struct scsi_mount scratch = { .encrypted = true, .ensure_filesystem = true };
+    const struct guest_disk layer = { .verity = true, .root_hash = hash };
+    const struct guest_disk scratch = { .encrypted = true, .ensure_filesystem = true };
 
     ASSERT_OK(scsi_reserve(ctx, f.c, &ro, &layer, &one, &err), err);
-    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct scsi_mount){ .verity = true }, &same, &err),
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct guest_disk){ .verity = true }, &same, &err),
                 err, ERR_STATE);
-    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct scsi_mount){ 0 }, &same, &err), err,
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &ro, &(struct guest_disk){ 0 }, &same, &err), err,
                 ERR_STATE);
     err_clear(&err);
     ASSERT_OK(scsi_reserve(ctx, f.c, &rw, &scratch, &two, &err), err);
@@ -222,7 +223,7 @@ TEST_VIRTUAL(a_writable_file_that_is_being_released_is_not_attached_again)
     start(ctx, &f);
     const struct scsi_disk rw = { .host_path = "/data.img", .fd = f.a };
     const struct scsi_disk ro = { .host_path = "/data.img", .fd = f.a, .read_only = true };
-    const struct scsi_mount m = { 0 };
+    const struct guest_disk m = { 0 };
 
     ASSERT_OK(scsi_reserve(ctx, f.c, &rw, &m, &id, &err), err);
     map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
@@ -450,7 +451,7 @@ static void reserve_stuck(void *arg)
     const struct stuck *s = arg;
     struct ctx limited = ctx_with_timeout(s->ctx, 4 * NS_PER_S);
     const struct scsi_disk d = { .host_path = "/nfs/x.img", .fd = s->f->b, .read_only = true };
-    const struct scsi_mount m = { .read_only = true };
+    const struct guest_disk m = { .read_only = true };
     struct err err = ERR_INIT;
     uint64_t id;
 

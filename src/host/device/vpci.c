@@ -7,7 +7,6 @@
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/device/reservations.h"
-#include "host/device/vpci_priv.h"
 #include "host/vmm/vmm.h"
 
 #include <stdlib.h>
@@ -61,32 +60,22 @@ static void device_free(struct reserved *t)
     free(d);
 }
 
-static int assign(struct ctx *ctx, struct device *d, struct vmm *vmm, struct err *err)
-{
-    int r = vmm->ops->pci_add ? vmm->ops->pci_add(ctx, vmm, d->address, d->id, &d->place, err)
-                              : vmm_unsupported("pci_add", err);
-
-    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_ASSIGNED);
-    return r;
-}
-
-static int confirm(struct ctx *ctx, struct device *d, struct guest *guest, struct err *err)
-{
-    int r = guest->ops->add_device(ctx, guest, d->place, err);
-
-    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_CONFIRMED);
-    return r;
-}
-
 static int bring(struct ctx *ctx, struct vpci *c, struct device *d, struct err *err)
 {
+    struct vmm *vmm = c->vmm;
+
     if (d->state == VPCI_READY)
         return 0;
     if (fsm_check(&vpci_fsm, d->state, VPCI_EV_ASSIGNED, err) < 0)
         return -1;
-    if (assign(ctx, d, c->vmm, err) < 0)
+    int r = vmm->ops->pci_add ? vmm->ops->pci_add(ctx, vmm, d->address, d->id, &d->place, err)
+                              : vmm_unsupported("pci_add", err);
+    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_ASSIGNED);
+    if (r < 0)
         return err_wrap(err, "give it to the VM");
-    if (confirm(ctx, d, c->guest, err) < 0)
+    r = c->guest->ops->add_device(ctx, c->guest, d->place, err);
+    fsm_step(&vpci_fsm, &d->state, r < 0 ? VPCI_EV_FAILED : VPCI_EV_CONFIRMED);
+    if (r < 0)
         return err_wrap(err, "find it in the guest");
     log_info(ctx, "PCI device added", F_STR("device", d->address), F_STR("uvm-path", d->place));
     return 0;
@@ -204,17 +193,6 @@ const char *vpci_address(const struct vpci *c, uint64_t id)
     const struct device *d = device_of(reservations_find(&c->reservations, id, &unknown));
 
     return d ? d->address : "";
-}
-
-size_t vpci_used(const struct vpci *c)
-{
-    size_t n = 0;
-
-    LIST_EACH (&c->devices, pos) {
-        unsigned state = LIST_ENTRY(pos, struct device, node)->state;
-        n += state != VPCI_RESERVED && state != VPCI_REMOVED;
-    }
-    return n;
 }
 
 void vpci_describe(const struct vpci *c, struct jsw *w)

@@ -16,6 +16,22 @@ struct jsw;
 struct vmm;
 struct vpci;
 
+enum vpci_state {
+    VPCI_RESERVED,
+    VPCI_ASSIGNED, /* the VM has it, the guest was not asked yet */
+    VPCI_READY,
+    VPCI_INVALID, /* a step failed: it may be in the VM, but nobody can use it */
+    VPCI_REMOVED,
+    VPCI_STATE_COUNT
+};
+enum vpci_event {
+    VPCI_EV_ASSIGNED,
+    VPCI_EV_CONFIRMED,
+    VPCI_EV_FAILED,
+    VPCI_EV_REMOVED,
+    VPCI_EV_DROPPED, /* never was in the VM */
+    VPCI_EV_COUNT
+};
 extern const struct fsm vpci_fsm;
 
 /* Borrows vmm and guest, which must outlive it. Caller frees. */
@@ -33,7 +49,5 @@ int vpci_add(struct ctx *ctx, struct vpci *c, uint64_t id, char **ret_place, str
 int vpci_remove(struct ctx *ctx, struct vpci *c, uint64_t id, struct err *err);
 /* Of a reservation, for people; "" if it is not known. Borrowed. */
 const char *vpci_address(const struct vpci *c, uint64_t id);
-/* That the VM has, or may have. */
-size_t vpci_used(const struct vpci *c);
 /* An object for each, into the array that is open (inspect.h). Never waits. */
 void vpci_describe(const struct vpci *c, struct jsw *w);

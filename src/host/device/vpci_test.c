@@ -1,9 +1,9 @@
 #include "base/err.h"
 #include "base/json.h"
+#include "fixture/device_fixture.h"
 #include "fixture/files_fixture.h"
 #include "harness/fsm_table.h"
 #include "host/device/vpci.h"
-#include "host/device/vpci_priv.h"
 
 #define NIC "0000:03:00.0"
 #define GPU "0000:04:00.0"
