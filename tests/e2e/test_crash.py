@@ -214,7 +214,7 @@ def exits(events):
 
 
 F_OFD_GETLK, F_OFD_SETLK = 36, 37
-QUEUE_BYTE = 1 << 30  # src/host/jail/turn_priv.h
+QUEUE_BYTE = 1 << 30  # src/host/jail/slots.h
 
 
 def flock(fd, command, kind, byte):

@@ -20,7 +20,7 @@
 #include "host/files/scratch.h"
 #include "host/jail/cgroup.h"
 #include "host/jail/oom.h"
-#include "host/jail/turn.h"
+#include "host/jail/slots.h"
 #include "host/ledger/ledger.h"
 #include <sys/sysinfo.h>
 #include <unistd.h>

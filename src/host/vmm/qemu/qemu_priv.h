@@ -7,7 +7,7 @@
 #include "base/fsm.h"
 #include "base/gate.h"
 #include "base/log.h"
-#include "host/jail/uid.h"
+#include "host/jail/slots.h"
 #include "host/template/template.h"
 #include "host/vmm/qemu/accel.h"
 #include "host/vmm/qemu/cmdline.h"

@@ -6,8 +6,7 @@
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
-#include "host/jail/turn.h"
-#include "host/jail/turn_priv.h"
+#include "host/jail/slots.h"
 
 #include <fcntl.h>
 #include <stdlib.h>

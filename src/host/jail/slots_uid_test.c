@@ -2,7 +2,7 @@
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
-#include "host/jail/uid.h"
+#include "host/jail/slots.h"
 
 #include <stdlib.h>
 #include <string.h>
