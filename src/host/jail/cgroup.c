@@ -1,5 +1,4 @@
 /* cgroup.c - a cgroup on the host: one directory per hierarchy. */
-#include "host/jail/cgroup.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/jail/cgroup_priv.h"
@@ -14,6 +13,8 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#define MOUNTINFO_MAX (8u << 20)
+#define CGROUP_PATH_MAX 2048
 #define SMALL_FILE 4096
 #define MAKE_TRIES 8 /* somebody removes a directory above as we make one below */
 
@@ -30,10 +31,289 @@ struct cgroup {
     size_t n_made, made_cap;
     char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
     size_t n_procs;
-    char *oom_file; /* NULL: unknown */
-    char *cpu_dir;  /* NULL: there is no such controller */
+    char *cpu_dir; /* NULL: there is no such controller */
     bool v2;
 };
+
+/* --- what a path means --- */
+
+/* "a-b.slice" is a.slice/a-b.slice, "-.slice" the root. */
+static int expand_slice(const char *slice, struct sbuf *out, struct err *err)
+{
+    size_t len = strlen(slice);
+
+    if (len == 0)
+        slice = "system.slice", len = strlen(slice);
+    if (!str_ends(slice, ".slice"))
+        return err_set(err, ERR_INVALID, "slice \"%s\" does not end in .slice", slice);
+    len -= strlen(".slice");
+    if (len == 1 && slice[0] == '-')
+        return 0;
+    for (size_t i = 0, begin = 0; i <= len; i++) {
+        if (i < len && slice[i] != '-')
+            continue;
+        if (i == begin)
+            return err_set(err, ERR_INVALID, "slice \"%s\" has an empty part", slice);
+        sbuf_addf(out, "/%.*s.slice", (int)i, slice);
+        begin = i + 1;
+    }
+    return 0;
+}
+
+/* slice:prefix:name */
+static int expand_systemd(const char *path, char **ret, struct err *err)
+{
+    const char *first = strchr(path, ':'), *second = strchr(first + 1, ':');
+    AUTO_FREE char *slice = str_ndup(path, (size_t)(first - path)), *prefix = NULL;
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    if (!second || strchr(second + 1, ':') || !second[1])
+        return err_set(err, ERR_INVALID, "neither a path nor systemd's slice:prefix:name");
+    prefix = str_ndup(first + 1, (size_t)(second - first - 1));
+    if (expand_slice(slice, &out, err) < 0)
+        return -1;
+    if (str_ends(second + 1, ".slice"))
+        sbuf_addf(&out, "/%s", second + 1);
+    else
+        sbuf_addf(&out, "/%s%s%s.scope", prefix, *prefix ? "-" : "", second + 1);
+    *ret = sbuf_take(&out);
+    return 0;
+}
+
+/* Single slashes, no "." and no "..". */
+static int clean(const char *path, char **ret, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    for (const char *p = path; *p;) {
+        size_t len = strcspn(p, "/");
+
+        if ((len == 1 && p[0] == '.') || (len == 2 && p[0] == '.' && p[1] == '.'))
+            return err_set(err, ERR_INVALID, "\"%.*s\" has no place in it", (int)len, p);
+        if (len > 0) {
+            if (out.len > 0 || path[0] == '/')
+                sbuf_addc(&out, '/');
+            sbuf_add(&out, p, len);
+        }
+        p += len + (p[len] == '/');
+    }
+    if (out.len == 0)
+        sbuf_addc(&out, '/');
+    *ret = sbuf_take(&out);
+    return 0;
+}
+
+int cgroup_path_expand(const char *path, char **ret, struct err *err)
+{
+    AUTO_FREE char *plain = NULL;
+
+    if (strnlen(path, CGROUP_PATH_MAX + 1) > CGROUP_PATH_MAX)
+        return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
+                       CGROUP_PATH_MAX);
+    for (const char *p = path; *p; p++)
+        if ((unsigned char)*p < ' ' || *p == 127)
+            return err_set(err, ERR_INVALID, "cgroup path with a control character");
+    if (strchr(path, ':') && !strchr(path, '/')) {
+        if (expand_systemd(path, &plain, err) < 0)
+            return err_wrap(err, "cgroup path \"%.256s\"", path);
+    } else {
+        plain = str_dup(path);
+    }
+    if (strlen(plain) > CGROUP_PATH_MAX) /* many dashes make long paths */
+        return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
+                       CGROUP_PATH_MAX);
+    if (clean(plain, ret, err) < 0)
+        return err_wrap(err, "cgroup path \"%.256s\"", path);
+    return 0;
+}
+
+/* --- what the host has --- */
+
+static void hierarchy_release(struct cgroup_hierarchy *h)
+{
+    free(h->mount_point);
+    free(h->device);
+    free(h->own);
+    free(h->controllers);
+}
+
+void cgroup_hierarchies_release_auto(struct cgroup_hierarchies *h)
+{
+    for (size_t i = 0; i < h->n; i++)
+        hierarchy_release(&h->v[i]);
+    h->n = 0;
+}
+
+/* One of a list with commas. */
+static bool has_word(const char *list, const char *word, size_t len)
+{
+    for (const char *p = list; *p; p += strcspn(p, ","), p += *p == ',')
+        if (strcspn(p, ",") == len && strncmp(p, word, len) == 0)
+            return true;
+    return false;
+}
+
+bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name)
+{
+    return has_word(h->controllers, name, strlen(name));
+}
+
+/* \040 and the like. In place. */
+static void unescape(char *s)
+{
+    char *to = s;
+
+    for (; *s; s++) {
+        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
+            s[3] >= '0' && s[3] <= '7') {
+            *to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
+            s += 3;
+        } else {
+            *to++ = *s;
+        }
+    }
+    *to = '\0';
+}
+
+struct mount {
+    char *device, *root, *point, *type, *options;
+};
+
+/* "36 35 98:0 /root /point rw,noatime … - cgroup source rw,cpu". Cuts the line. */
+static bool parse_mount(char *line, struct mount *m)
+{
+    char *tail = strstr(line, " - "), *words[5], *save = NULL;
+
+    if (!tail)
+        return false;
+    *tail = '\0';
+    for (int i = 0; i < 5; i++)
+        if (!(words[i] = strtok_r(i == 0 ? line : NULL, " ", &save)))
+            return false;
+    m->device = words[2];
+    m->root = words[3];
+    m->point = words[4];
+    m->type = strtok_r(tail + 3, " ", &save);
+    if (!m->type || !strtok_r(NULL, " ", &save) || !(m->options = strtok_r(NULL, " ", &save)))
+        return false;
+    unescape(m->root);
+    unescape(m->point);
+    return true;
+}
+
+/* Of "rw,cpu,cpuacct,release_agent=…" those words that /proc/self/cgroup knows. */
+static char *controllers_of(const char *options)
+{
+    struct sbuf out = { 0 };
+
+    for (const char *p = options; *p; p += strcspn(p, ","), p += *p == ',') {
+        size_t len = strcspn(p, ",");
+
+        if ((memchr(p, '=', len) && strncmp(p, "name=", 5) != 0) || (len == 2 && p[0] == 'r'))
+            continue; /* rw, ro, and settings */
+        sbuf_addf(&out, "%s%.*s", out.len ? "," : "", (int)len, p);
+    }
+    return sbuf_take(&out);
+}
+
+/* Our own cgroup as seen from the mount point, which may show only a part: lines are
+ * "3:cpu,cpuacct:/path", "0::/path". Caller frees. */
+static char *own_of(const char *self, const char *controllers, bool v2, const char *root)
+{
+    for (const char *line = self; *line; line += strcspn(line, "\n"), line += *line == '\n') {
+        const char *list = strchr(line, ':'), *path = list ? strchr(list + 1, ':') : NULL;
+        size_t line_len = strcspn(line, "\n");
+
+        if (!path || (size_t)(path - line) > line_len)
+            continue;
+
+        AUTO_FREE char *names = str_ndup(list + 1, (size_t)(path - list - 1));
+        bool match = v2 ? !*names : *names && has_word(controllers, names, strcspn(names, ","));
+
+        if (!match)
+            continue;
+
+        AUTO_FREE char *own = str_ndup(path + 1, line_len - (size_t)(path + 1 - line));
+        size_t n = strlen(root);
+
+        if (n > 1 && str_starts(own, root) && (own[n] == '/' || own[n] == '\0'))
+            return str_dup(own[n] ? own + n : "/");
+        return str_dup(str_starts(own, "/..") ? "/" : own);
+    }
+    return str_dup("/");
+}
+
+static void add_hierarchy(struct cgroup_hierarchies *h, const struct mount *m, const char *self)
+{
+    bool v2 = str_eq(m->type, "cgroup2");
+
+    if (!v2 && !str_eq(m->type, "cgroup"))
+        return;
+    for (size_t i = 0; i < h->n; i++)
+        if (str_eq(h->v[i].device, m->device))
+            return; /* the same one, mounted elsewhere too */
+    if (h->n == CGROUP_HIERARCHIES_MAX)
+        return;
+
+    struct cgroup_hierarchy *to = &h->v[h->n++];
+
+    *to = (struct cgroup_hierarchy){ .mount_point = str_dup(m->point),
+                                     .device = str_dup(m->device),
+                                     .controllers = v2 ? str_dup("") : controllers_of(m->options),
+                                     .v2 = v2 };
+    to->own = own_of(self, to->controllers, v2, m->root);
+}
+
+/* v1 with v2 beside it: v2 has no controllers to speak of and is left alone. */
+static void choose(struct cgroup_hierarchies *h)
+{
+    size_t n_v1 = 0, kept = 0;
+
+    for (size_t i = 0; i < h->n; i++)
+        n_v1 += !h->v[i].v2;
+    for (size_t i = 0; i < h->n; i++)
+        if (h->v[i].v2 && n_v1 > 0)
+            hierarchy_release(&h->v[i]);
+        else
+            h->v[kept++] = h->v[i];
+    h->n = kept;
+}
+
+static int read_proc(const char *proc, const char *name, char **ret, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/%s", proc, name);
+    size_t len;
+    int r = file_read_all(path, MOUNTINFO_MAX, ret, &len);
+
+    return r < 0 ? err_sys(err, -r, "read %s", path) : 0;
+}
+
+int cgroup_find(const char *proc, struct cgroup_hierarchies *ret, struct err *err)
+{
+    AUTO_FREE char *mounts = NULL, *self = NULL;
+    struct mount m;
+
+    if (read_proc(proc, "mountinfo", &mounts, err) < 0 || read_proc(proc, "cgroup", &self, err) < 0)
+        return -1;
+    char *rest = mounts;
+    for (char *line; (line = strsep(&rest, "\n"));)
+        if (parse_mount(line, &m))
+            add_hierarchy(ret, &m, self);
+    if (ret->n == 0)
+        return err_set(err, ERR_UNAVAILABLE, "no cgroups are mounted on this host");
+    choose(ret);
+    return 0;
+}
+
+int cgroup_host_is_v2(bool *ret, struct err *err)
+{
+    AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
+
+    if (cgroup_find(CGROUP_PROC, &h, err) < 0)
+        return -1;
+    *ret = h.v[0].v2;
+    return 0;
+}
 
 /* --- making --- */
 
@@ -164,8 +444,6 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
         return err_set(err, ERR_ABORTED, "make cgroup %s: what is above it is being removed", dir);
     if (r < 0 || add_procs(c, dir, err) < 0)
         return -1;
-    if (h->v2 || cgroup_has_controller(h, "memory"))
-        c->oom_file = str_format("%s/%s", dir, h->v2 ? "memory.events" : "memory.oom_control");
     if (h->v2 || cgroup_has_controller(h, "cpu")) {
         c->cpu_dir = TAKE_PTR(dir);
         c->v2 = h->v2;
@@ -173,8 +451,8 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
     return 0;
 }
 
-int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledger *ledger,
-                   struct cgroup **ret, struct err *err)
+int cgroup_make_on(const char *proc, const char *path, struct ledger *ledger, struct cgroup **ret,
+                   struct err *err)
 {
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     AUTO(cgroup_free) struct cgroup *c = NULL;
@@ -184,7 +462,7 @@ int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledg
         *ret = NULL;
         return 0;
     }
-    if (cgroup_path_expand(path, &plain, err) < 0 || cgroup_find(host, &h, err) < 0)
+    if (cgroup_path_expand(path, &plain, err) < 0 || cgroup_find(proc, &h, err) < 0)
         return -1;
     c = mem_new(struct cgroup);
     c->ledger = ledger;
@@ -199,15 +477,15 @@ int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledg
 
 int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err)
 {
-    return cgroup_make_on(&cgroup_this_host, path, ledger, ret, err);
+    return cgroup_make_on(CGROUP_PROC, path, ledger, ret, err);
 }
 
-int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struct err *err)
+int cgroup_current_on(const char *proc, struct cgroup **ret, struct err *err)
 {
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     AUTO(cgroup_free) struct cgroup *c = mem_new(struct cgroup);
 
-    if (cgroup_find(host, &h, err) < 0)
+    if (cgroup_find(proc, &h, err) < 0)
         return -1;
     for (size_t i = 0; i < h.n; i++) {
         AUTO_FREE char *dir =
@@ -222,7 +500,7 @@ int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struc
 
 int cgroup_current(struct cgroup **ret, struct err *err)
 {
-    return cgroup_current_on(&cgroup_this_host, ret, err);
+    return cgroup_current_on(CGROUP_PROC, ret, err);
 }
 
 /* --- using --- */
@@ -258,12 +536,10 @@ int cgroup_join_self(struct cgroup *c, struct err *err)
 static int put_cpu(const struct cgroup *c, const char *file, const char *text, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/%s", c->cpu_dir, file);
-    AUTO_FD int fd = open(path, O_WRONLY | O_CLOEXEC);
-    ssize_t n = fd < 0 ? -1 : write(fd, text, strlen(text));
+    int r = file_put(path, text);
 
-    if (n < 0 && errno == ENOENT)
-        return 0; /* v2 without the controller */
-    return n < 0 ? err_sys(err, errno, "write %s to %s", text, path) : 0;
+    /* ENOENT: v2 without the controller. */
+    return r < 0 && r != -ENOENT ? err_sys(err, -r, "write %s to %s", text, path) : 0;
 }
 
 /* The kernel's own conversion of shares (2 … 262144) to weights (1 … 10000). */
@@ -292,21 +568,7 @@ int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t s
                : put_cpu(c, "cpu.cfs_quota_us", limit, err);
 }
 
-uint64_t cgroup_oom_kills(const struct cgroup *c)
-{
-    AUTO_FREE char *text = NULL;
-    size_t len;
-    uint64_t n = 0;
-
-    if (!c || !c->oom_file || file_read_all(c->oom_file, SMALL_FILE, &text, &len) < 0)
-        return 0;
-    for (const char *p = text; *p; p += strcspn(p, "\n"), p += *p == '\n')
-        if (sscanf(p, "oom_kill %" SCNu64, &n) == 1)
-            return n;
-    return 0;
-}
-
-/* --- taking back --- */
+/* --- removing --- */
 
 /* Newest first. A directory above that others use by now is theirs. */
 int cgroup_remove(struct cgroup *c, struct err *err)
@@ -333,7 +595,6 @@ void cgroup_free(struct cgroup *c)
     for (size_t i = 0; i < c->n_made; i++)
         free(c->made[i].path);
     free(c->made);
-    free(c->oom_file);
     free(c->cpu_dir);
     free(c);
 }

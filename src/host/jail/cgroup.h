@@ -10,9 +10,8 @@ struct cgroup;
 struct err;
 struct ledger;
 
-enum cgroup_mode { CGROUP_V1, CGROUP_V2, CGROUP_HYBRID }; /* hybrid counts as v1 */
-/* Of this host, from /proc/self/mountinfo. */
-int cgroup_host_mode(enum cgroup_mode *ret, struct err *err);
+/* Of this host, from /proc/self/mountinfo; v1 with v2 beside it counts as v1. */
+int cgroup_host_is_v2(bool *ret, struct err *err);
 
 /* path: "/a/b", "a/b" (below our own), or systemd's "slice:prefix:name". "" gives NULL: stay where
  * we are. "." and ".." are refused. What is made is in the ledger (NULL: nothing is noted). In
@@ -29,8 +28,6 @@ int cgroup_join_self(struct cgroup *c, struct err *err);
  * nothing is done. */
 int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
                    struct err *err);
-/* Times the kernel's OOM killer struck in it; 0 if unknown. */
-uint64_t cgroup_oom_kills(const struct cgroup *c);
 /* Removes what we made, if it is empty; retried by the caller (ERR_STATE while a process ends),
  * goes on where it stopped. Directories above it that others use by now are left to them. */
 int cgroup_remove(struct cgroup *c, struct err *err);

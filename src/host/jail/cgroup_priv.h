@@ -1,14 +1,10 @@
-/* cgroup_priv.h - between cgroup.c, cgroup_find.c and their test. */
+/* cgroup_priv.h - between cgroup.c and its test. */
 #pragma once
 #include "base/str.h"
 #include "host/jail/cgroup.h"
 
-/* Where the host tells about its cgroups; a test has files of its own. */
-struct cgroup_host {
-    const char *mountinfo; /* /proc/self/mountinfo */
-    const char *self;      /* /proc/self/cgroup */
-};
-extern const struct cgroup_host cgroup_this_host;
+/* Where mountinfo and cgroup tell about the host; a test has files of its own. */
+#define CGROUP_PROC "/proc/self"
 
 #define CGROUP_HIERARCHIES_MAX 32
 
@@ -21,21 +17,17 @@ struct cgroup_hierarchy {
 struct cgroup_hierarchies {
     struct cgroup_hierarchy v[CGROUP_HIERARCHIES_MAX];
     size_t n;
-    enum cgroup_mode mode;
 };
-/* Those that a cgroup of ours consists of: in hybrid mode only v1's. Caller releases. */
-int cgroup_find(const struct cgroup_host *host, struct cgroup_hierarchies *ret, struct err *err);
-void cgroup_hierarchies_release(struct cgroup_hierarchies *h);
-static inline void cgroup_hierarchies_release_auto(struct cgroup_hierarchies *h)
-{
-    cgroup_hierarchies_release(h);
-}
+/* Adds those that a cgroup of ours consists of: in hybrid mode only v1's. For AUTO(), also after a
+ * failure. */
+int cgroup_find(const char *proc, struct cgroup_hierarchies *ret, struct err *err);
+void cgroup_hierarchies_release_auto(struct cgroup_hierarchies *h);
 bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name);
 
 /* The path in plain words: "/a/b" absolute, "a/b" below our own; systemd's form expanded. Caller
  * frees. */
 int cgroup_path_expand(const char *path, char **ret, struct err *err);
 
-int cgroup_current_on(const struct cgroup_host *host, struct cgroup **ret, struct err *err);
-int cgroup_make_on(const struct cgroup_host *host, const char *path, struct ledger *ledger,
-                   struct cgroup **ret, struct err *err);
+int cgroup_current_on(const char *proc, struct cgroup **ret, struct err *err);
+int cgroup_make_on(const char *proc, const char *path, struct ledger *ledger, struct cgroup **ret,
+                   struct err *err);

@@ -92,8 +92,6 @@ TEST(paths_that_lead_elsewhere_are_refused)
 
 struct made_up {
     struct place place;
-    char *mountinfo, *self;
-    struct cgroup_host host;
 };
 
 static void made_up_init(struct made_up *m, const char *mounts, const char *self)
@@ -101,23 +99,18 @@ static void made_up_init(struct made_up *m, const char *mounts, const char *self
     AUTO(sbuf_release) struct sbuf text = { 0 };
 
     place_init(&m->place, "/tmp");
-    m->mountinfo = str_dup(place_path(&m->place, "mountinfo"));
-    m->self = str_dup(place_path(&m->place, "self"));
     for (const char *p = mounts; *p; p++) { /* @ stands for the place */
         if (*p == '@')
             sbuf_adds(&text, m->place.dir);
         else
             sbuf_addc(&text, *p);
     }
-    ASSERT_EQ(file_write(m->mountinfo, text.data, text.len, 0600), 0);
-    ASSERT_EQ(file_write(m->self, self, strlen(self), 0600), 0);
-    m->host = (struct cgroup_host){ m->mountinfo, m->self };
+    ASSERT_EQ(file_write(place_path(&m->place, "mountinfo"), text.data, text.len, 0600), 0);
+    ASSERT_EQ(file_write(place_path(&m->place, "cgroup"), self, strlen(self), 0600), 0);
 }
 
 static void made_up_release_auto(struct made_up *m)
 {
-    free(m->mountinfo);
-    free(m->self);
     place_release_auto(&m->place);
 }
 #define MADE_UP(m, mounts, own)                                                                    \
@@ -137,8 +130,8 @@ TEST(a_v1_host_is_seen_with_its_controllers_and_our_place_in_each)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_find(&m.host, &h, &err), err);
-    ASSERT_EQ(h.mode, CGROUP_V1);
+    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
+    ASSERT(!h.v[0].v2);
     ASSERT_EQ(h.n, 3);
     ASSERT_STR(h.v[0].mount_point, "/cg/cpu,cpuacct");
     ASSERT(cgroup_has_controller(&h.v[0], "cpuacct") && !cgroup_has_controller(&h.v[0], "cpua"));
@@ -157,8 +150,7 @@ TEST(a_hybrid_host_counts_as_v1)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_find(&m.host, &h, &err), err);
-    ASSERT_EQ(h.mode, CGROUP_HYBRID);
+    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
     ASSERT_EQ(h.n, 1);
     ASSERT_STR(h.v[0].mount_point, "/cg/cpu");
 }
@@ -169,7 +161,7 @@ TEST(a_host_without_cgroups_is_told)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_FAIL(cgroup_find(&m.host, &h, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(cgroup_find(m.place.dir, &h, &err), err, ERR_UNAVAILABLE);
 }
 
 static void expect_file(const char *path, const char *want)
@@ -181,7 +173,7 @@ static void expect_file(const char *path, const char *want)
     ASSERT_STR(text, want);
 }
 
-TEST(in_v2_controllers_are_enabled_above_and_kills_are_counted)
+TEST(in_v2_controllers_are_enabled_above)
 {
     MADE_UP(m, "33 31 0:30 / @/cg rw - cgroup2 cgroup2 rw\n", "0::/own/part\n");
     AUTO(cgroup_free) struct cgroup *c = NULL;
@@ -194,16 +186,13 @@ TEST(in_v2_controllers_are_enabled_above_and_kills_are_counted)
     file_write(place_path(&m.place, "cg/own/part/cgroup.controllers"), "memory\n", 7, 0600);
     file_write(place_path(&m.place, "cg/own/part/cgroup.subtree_control"), "", 0, 0600);
     file_write(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "", 0, 0600);
-    file_write(place_path(&m.place, "cg/own/part/a/b/memory.events"),
-               "low 0\noom 9\noom_kill 3\noom_group_kill 7\n", 40, 0600);
 
-    ASSERT_OK(cgroup_make_on(&m.host, "a/b", NULL, &c, &err), err);
+    ASSERT_OK(cgroup_make_on(m.place.dir, "a/b", NULL, &c, &err), err);
     expect_file(place_path(&m.place, "cg/cgroup.subtree_control"), "+cpu+memory");
     expect_file(place_path(&m.place, "cg/own/part/cgroup.subtree_control"), "+memory");
     ASSERT_OK(cgroup_join(c, 4711, &err), err);
     ASSERT_OK(cgroup_join_self(c, &err), err);
     expect_file(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "0711"); /* "0" came last */
-    ASSERT_EQ(cgroup_oom_kills(c), 3);
     ASSERT_OK(cgroup_remove(c, &err), err); /* it was there before us */
     ASSERT_EQ(access(place_path(&m.place, "cg/own/part/a/b"), F_OK), 0);
 }
@@ -216,7 +205,7 @@ TEST(in_v2_processor_time_is_limited_and_weighed)
 
     ASSERT_EQ(dir_make(place_path(&m.place, "cg/a"), 0755), 0);
     file_write(place_path(&m.place, "cg/a/cgroup.procs"), "", 0, 0600);
-    ASSERT_OK(cgroup_make_on(&m.host, "/a", NULL, &c, &err), err);
+    ASSERT_OK(cgroup_make_on(m.place.dir, "/a", NULL, &c, &err), err);
     ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err); /* no such controller */
     file_write(place_path(&m.place, "cg/a/cpu.max"), "", 0, 0600);
     file_write(place_path(&m.place, "cg/a/cpu.weight"), "", 0, 0600);
@@ -237,7 +226,6 @@ TEST(without_a_path_there_is_no_cgroup)
 
     ASSERT_OK(cgroup_make("", NULL, &c, &err), err);
     ASSERT(!c);
-    ASSERT_EQ(cgroup_oom_kills(NULL), 0);
     ASSERT_OK(cgroup_remove(NULL, &err), err);
 }
 
@@ -257,7 +245,7 @@ static void real_init(struct real *r)
 
     if (geteuid() != 0)
         tap_skip("cgroups need root");
-    if (cgroup_find(&cgroup_this_host, &h, &err) < 0)
+    if (cgroup_find(CGROUP_PROC, &h, &err) < 0)
         tap_skip("%s", err.msg);
     if (access(h.v[0].mount_point, W_OK) < 0)
         tap_skip("%s cannot be written to", h.v[0].mount_point);
@@ -274,7 +262,7 @@ static unsigned count_dirs(const char *path)
     struct err err = ERR_INIT;
     unsigned n = 0;
 
-    ASSERT_OK(cgroup_find(&cgroup_this_host, &h, &err), err);
+    ASSERT_OK(cgroup_find(CGROUP_PROC, &h, &err), err);
     for (size_t i = 0; i < h.n; i++) {
         AUTO_FREE char *dir = str_format("%s%s", h.v[i].mount_point, path);
 
@@ -444,7 +432,7 @@ TEST(what_others_use_above_stays_theirs)
     ASSERT_EQ(count_dirs(r.top), count_hierarchies());
     /* For the test's own tidiness. */
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
-    ASSERT_OK(cgroup_find(&cgroup_this_host, &h, &err), err);
+    ASSERT_OK(cgroup_find(CGROUP_PROC, &h, &err), err);
     for (size_t i = 0; i < h.n; i++) {
         AUTO_FREE char *dir = str_format("%s%s", h.v[i].mount_point, r.top);
         ASSERT_EQ(rmdir(dir), 0);
@@ -489,48 +477,11 @@ TEST_FIBER(a_ledger_leaves_to_others_what_they_use)
     ASSERT_OK(cgroup_remove(b, &err), err);
 
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
-    ASSERT_OK(cgroup_find(&cgroup_this_host, &h, &err), err);
+    ASSERT_OK(cgroup_find(CGROUP_PROC, &h, &err), err);
     for (size_t i = 0; i < h.n; i++) {
         AUTO_FREE char *top = str_format("%s%s", h.v[i].mount_point, r.top);
         ASSERT_EQ(rmdir(top), 0);
     }
-}
-
-TEST_FIBER(the_host_s_oom_killer_is_counted)
-{
-    REAL(r);
-    AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
-    AUTO(cgroup_free) struct cgroup *c = NULL;
-    AUTO(child_free) struct child *child = NULL;
-    AUTO_FREE char *limit = NULL;
-    static const char *const argv[] = { "sh", "-c", "head -c 64M /dev/zero | tail -c 64M", NULL };
-    struct err err = ERR_INIT;
-    int status;
-
-    ASSERT_OK(cgroup_find(&cgroup_this_host, &h, &err), err);
-    for (size_t i = 0; i < h.n; i++)
-        if (cgroup_has_controller(&h.v[i], "memory"))
-            limit = str_format("%s%s/memory.limit_in_bytes", h.v[i].mount_point, r.top);
-        else if (h.v[i].v2)
-            limit = str_format("%s%s/memory.max", h.v[i].mount_point, r.top);
-    ASSERT_OK(cgroup_make(r.top, r.ledger, &c, &err), err);
-    if (!limit || access(limit, W_OK) < 0) {
-        ASSERT_OK(cgroup_remove(c, &err), err);
-        tap_skip("no memory controller here");
-    }
-    ASSERT_EQ(file_write(limit, "16777216", 8, 0644), 0);
-    ASSERT_EQ(cgroup_oom_kills(c), 0);
-    ASSERT_OK(
-        child_spawn(ctx,
-                    &(struct child_opts){
-                        .argv = argv, .die_with_us = true, .setup = join_in_child, .setup_arg = c },
-                    &child, &err),
-        err);
-    ASSERT_OK(child_wait(ctx, child, &status, &err), err);
-    ASSERT(status != 0);
-    ASSERT(cgroup_oom_kills(c) > 0);
-    while (cgroup_remove(c, &err) < 0)
-        ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
 }
 
 /* v2 for real: this host's own, as if it were the only one. */
@@ -557,16 +508,16 @@ TEST_FIBER(v2_is_made_joined_and_removed)
     AUTO_FREE char *dir = NULL, *file = NULL, *text = NULL, *want = str_format("0::%s\n", path);
     int status;
 
-    ASSERT_OK(cgroup_find(&m.host, &h, &err), err);
-    ASSERT_EQ(h.mode, CGROUP_V2);
+    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
+    ASSERT(h.v[0].v2);
     dir = str_format("%s%s", h.v[0].mount_point, path);
-    ASSERT_OK(cgroup_make_on(&m.host, path, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make_on(m.place.dir, path, r.ledger, &c, &err), err);
     ASSERT_EQ(access(dir, F_OK), 0);
     child = spawn_inside(ctx, c, join_in_child);
     file = str_format("/proc/%d/cgroup", child_pid(child));
     ASSERT_EQ(file_read_all(file, 65536, &text, &len), 0);
     ASSERT_HAS(text, want);
-    ASSERT_OK(cgroup_current_on(&m.host, &home, &err), err);
+    ASSERT_OK(cgroup_current_on(m.place.dir, &home, &err), err);
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
     ASSERT_OK(cgroup_join(home, child_pid(child), &err), err);
     ASSERT_OK(cgroup_remove(c, &err), err);

@@ -494,14 +494,11 @@ static void say_ready(const char *text)
 static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_stats_v2,
                   struct err *err)
 {
-    enum cgroup_mode mode = CGROUP_V2;
-
     (void)fcntl(SHIM_FD_READY, F_SETFD, FD_CLOEXEC);
     (void)umask(0077);
     if (shim_args_check(s->args, err) < 0 || load_config(ctx, s, err) < 0 ||
-        catch_signals(s, err) < 0 || cgroup_host_mode(&mode, err) < 0)
+        catch_signals(s, err) < 0 || cgroup_host_is_v2(ret_stats_v2, err) < 0)
         return -1;
-    *ret_stats_v2 = mode == CGROUP_V2;
     s->note = (struct group_note){ .group = str_dup(s->args->id),
                                    .address = str_dup(s->args->socket),
                                    .run_root = str_dup(s->config.run_root),
