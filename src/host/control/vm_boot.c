@@ -19,7 +19,7 @@
 #include "host/device/vpci.h"
 #include "host/files/scratch.h"
 #include "host/jail/cgroup.h"
-#include "host/jail/oom.h"
+#include "host/jail/jail.h"
 #include "host/jail/slots.h"
 #include "host/ledger/ledger.h"
 #include <sys/sysinfo.h>
@@ -236,7 +236,7 @@ static int join_cgroup(void *arg, int pid, struct err *err)
 
     if (vm->p.cgroup && cgroup_join(vm->p.cgroup, pid, err) < 0)
         return -1;
-    return vm->o.set_oom_score_adj ? oom_score_adj_set(&ctx, pid, vm->o.oom_score_adj, err) : 0;
+    return vm->o.set_oom_score_adj ? jail_oom_score(&ctx, pid, vm->o.oom_score_adj, err) : 0;
 }
 
 /* A guest that is lost while nobody calls it: nothing in there can be reached any more. */

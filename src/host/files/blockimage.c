@@ -59,12 +59,12 @@ static int check_kind(const struct job *j, const char *path, const struct stat *
     if (j->kind == BLOCKIMAGE_FILE && !S_ISREG(st->st_mode))
         return err_set(
             err, ERR_INVALID,
-            "%s is not a plain file: a virtual-disk is an image; a block device of the host "
+            "%s is no plain file: a virtual-disk is an image; a block device of the host "
             "is a physical-disk",
             path);
     if (j->kind == BLOCKIMAGE_DEVICE && !S_ISBLK(st->st_mode))
         return err_set(err, ERR_INVALID,
-                       "%s is not a block device: a physical-disk is one; an image file is a "
+                       "%s is no block device: a physical-disk is one; an image file is a "
                        "virtual-disk",
                        path);
     if (S_ISREG(st->st_mode) && st->st_size < 512)

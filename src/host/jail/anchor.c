@@ -8,8 +8,7 @@
 #include "base/str.h"
 #include "host/jail/anchor_program.h"
 #include "host/jail/cgroup.h"
-#include "host/jail/netns.h"
-#include "host/jail/oom.h"
+#include "host/jail/jail.h"
 #include "host/ledger/ledger.h"
 
 #include <errno.h>
@@ -41,7 +40,7 @@ static int find_netns(struct ctx *ctx, const char *path, int *ret, struct err *e
     struct ctx limited = ctx_with_timeout(ctx, NETNS_OPEN_NS);
     AUTO_FD int fd = -1;
 
-    if (netns_open(&limited, path, &fd, err) < 0)
+    if (jail_netns(&limited, path, &fd, err) < 0)
         return -1;
     *ret = fcntl(fd, F_DUPFD_CLOEXEC, CHILD_SAFE_FD);
     return *ret < 0 ? err_sys(err, errno, "dup") : 0;
@@ -82,7 +81,7 @@ static int on_pid(void *arg, pid_t pid, struct err *err)
 
     if (l->opts->ledger && ledger_note_process(l->opts->ledger, pid, &l->anchor->note, err) < 0)
         return -1;
-    return l->opts->set_oom_score_adj ? oom_score_adj_set(l->ctx, pid, l->opts->oom_score_adj, err)
+    return l->opts->set_oom_score_adj ? jail_oom_score(l->ctx, pid, l->opts->oom_score_adj, err)
                                       : 0;
 }
 

@@ -1,6 +1,8 @@
 #include "host/jail/jail.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/log.h"
+#include "base/offload.h"
 #include "base/str.h"
 
 #include <errno.h>
@@ -9,15 +11,19 @@
 #include <limits.h>
 #include <linux/capability.h>
 #include <linux/keyctl.h>
+#include <linux/magic.h>
+#include <linux/nsfs.h>
 #include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 _Static_assert(JAIL_CLONE_FLAGS ==
@@ -41,6 +47,7 @@ static const char *const system_dirs[] = {
 };
 
 #define FD_LINKS "/proc/self/fd"
+#define OOM_ADJ_MAX 1000
 
 enum step_kind {
     STEP_DIR,    /* make a directory */
@@ -278,6 +285,61 @@ int jail_tun(int *ret_fd, struct err *err)
         return err_sys(err, -r, "open /dev/net/tun");
     *ret_fd = r;
     return 0;
+}
+
+/* --- for every process of ours --- */
+
+struct netns_job {
+    const char *path;
+    int fd;
+};
+
+static void netns_drop(void *arg)
+{
+    fd_close(((struct netns_job *)arg)->fd);
+}
+
+/* Looked at before it is opened. */
+static int netns_in_thread(void *arg, struct err *err)
+{
+    struct netns_job *j = arg;
+    AUTO_FD int seen = open(j->path, O_PATH | O_CLOEXEC);
+    AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
+    struct statfs fs;
+
+    if (seen < 0 || fstatfs(seen, &fs) < 0)
+        return err_sys(err, errno, "open network namespace %.256s", j->path);
+    j->fd = fs.f_type == NSFS_MAGIC ? open(again, O_RDONLY | O_CLOEXEC) : -1;
+    if (j->fd < 0 || ioctl(j->fd, NS_GET_NSTYPE) != CLONE_NEWNET)
+        return err_set(err, ERR_INVALID, "%.256s is no network namespace", j->path);
+    return 0;
+}
+
+int jail_netns(struct ctx *ctx, const char *path, int *ret_fd, struct err *err)
+{
+    struct netns_job j = { path, -1 };
+
+    if (OFFLOAD(ctx, netns_in_thread, &j, 1, netns_drop, "network namespace", err) < 0)
+        return -1;
+    *ret_fd = j.fd;
+    return 0;
+}
+
+int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err)
+{
+    AUTO_FREE char *path = str_format("/proc/%d/oom_score_adj", (int)pid),
+                   *text = str_format("%d", adj);
+
+    if (adj < -OOM_ADJ_MAX || adj > OOM_ADJ_MAX)
+        return err_set(err, ERR_INVALID, "oom_score_adj %d is not within -%d and %d", adj,
+                       OOM_ADJ_MAX, OOM_ADJ_MAX);
+    int r = file_put(path, text);
+    if (r == -EACCES || r == -EPERM) {
+        log_warn(ctx, "oom_score_adj is left as it is: no right to lower it", F_I("pid", pid),
+                 F_I("oom-score-adj", adj));
+        return 0;
+    }
+    return r < 0 ? err_sys(err, -r, "set %s", path) : 0;
 }
 
 /* --- in the child: system calls only --- */

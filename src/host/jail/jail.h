@@ -11,7 +11,9 @@
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
+#include <sys/types.h>
 
+struct ctx;
 struct err;
 struct jail;
 
@@ -72,3 +74,11 @@ void jail_free(struct jail *j);
 AUTO_DEFINE(struct jail *, jail_free);
 /* For child_opts.setup; arg is the struct jail. */
 int jail_setup(void *arg, struct err *err);
+
+/* A network namespace, by a path that is a client's. Waits until it is open or ctx ends.
+ * ERR_INVALID if it is something else, which is not opened: to open a device may do something. */
+int jail_netns(struct ctx *ctx, const char *path, int *ret_fd, struct err *err);
+/* Who goes first when the host runs out of memory: -1000 (never) … 1000 (first). For a process of
+ * ours that nobody has reaped. ERR_INVALID outside that range. Lowering it below what we have
+ * ourselves needs a right that we may lack: that is a warning in the log, not an error. */
+int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err);

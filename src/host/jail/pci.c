@@ -4,7 +4,6 @@
 #include "base/str.h"
 
 #include <ctype.h>
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
@@ -46,15 +45,6 @@ int pci_address(const char *text, char ret[static PCI_ADDRESS_MAX])
     return 0;
 }
 
-static char *attribute(const char *sys, const char *address, const char *name)
-{
-    AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/%s", sys, address, name);
-    char *text = NULL;
-    size_t len;
-
-    return file_read_all(path, ATTRIBUTE_MAX, &text, &len) < 0 ? NULL : text;
-}
-
 /* The last part of what a link leads to. */
 static int link_name(const char *path, char *ret, size_t size)
 {
@@ -90,7 +80,7 @@ static int virtual_function(const char *sys, const char *address, const char *nu
 /* "0x8086\n" */
 static int number(const char *sys, const char *address, const char *name, uint16_t *ret)
 {
-    AUTO_FREE char *text = attribute(sys, address, name);
+    AUTO_FREE char *text = file_text(ATTRIBUTE_MAX, "%s/bus/pci/devices/%s/%s", sys, address, name);
     const char *at = text ? text : "";
     unsigned value;
 
@@ -125,18 +115,14 @@ int pci_find(const char *sys, const char *name, struct pci_function *ret, struct
 static int cdev_name(const char *sys, const char *address, char *ret, size_t size)
 {
     AUTO_FREE char *path = str_format("%s/bus/pci/devices/%s/vfio-dev", sys, address);
-    DIR *dir = opendir(path);
-    int r = -ENOENT;
+    AUTO(closedir) DIR *dir = opendir(path);
 
-    for (struct dirent *e; dir && (e = readdir(dir));) {
-        if (!str_starts(e->d_name, "vfio") || strlen(e->d_name) >= size)
-            continue;
-        strcpy(ret, e->d_name);
-        r = 0;
-    }
-    if (dir)
-        closedir(dir);
-    return r;
+    for (struct dirent *e; dir && (e = readdir(dir));)
+        if (str_starts(e->d_name, "vfio") && strlen(e->d_name) < size) {
+            strcpy(ret, e->d_name);
+            return 0;
+        }
+    return -ENOENT;
 }
 
 int pci_open(const char *sys, const char *dev, const char *address, int *ret_device,

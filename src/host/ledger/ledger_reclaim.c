@@ -446,7 +446,7 @@ int ledger_reclaim(struct ctx *ctx, const char *dir, bool dry_run,
         return 0;
     if (r.failed > 0) {
         *err = r.first;
-        return err_wrap(err, "%zu things of %s could not be cleaned up, the first", r.failed, dir);
+        return err_wrap(err, "%zu things of %s could not be taken back, the first", r.failed, dir);
     }
     if (parsed < 0) {
         struct err why = *err;

@@ -1,6 +1,6 @@
 /* net_linux.c - finding a network namespace and working in it. */
 #include "base/offload.h"
-#include "host/jail/netns.h"
+#include "host/jail/jail.h"
 #include "host/net/net_priv.h"
 #include "proto/rtnl.h"
 
@@ -18,7 +18,7 @@ int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode
     AUTO_FD int fd = -1;
     struct stat st, own;
 
-    if (netns_open(&limited, path, &fd, err) < 0)
+    if (jail_netns(&limited, path, &fd, err) < 0)
         return -1;
     if (fstat(fd, &st) < 0)
         return err_set(err, ERR_INVALID, "%.256s is no network namespace", path);

@@ -9,7 +9,7 @@
 #include "fixture/qemu_fixture.h"
 #include "harness/fsm_table.h"
 #include "host/jail/cgroup.h"
-#include "host/jail/oom.h"
+#include "host/jail/jail.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/link.h"
 
@@ -147,7 +147,7 @@ static int join_cgroup(void *arg, int pid, struct err *err)
 {
     if (cgroup_join(arg, pid, err) < 0)
         return -1;
-    return oom_score_adj_set(NULL, pid, 321, err);
+    return jail_oom_score(NULL, pid, 321, err);
 }
 
 TEST_FIBER(the_process_joins_its_cgroup_and_takes_its_oom_score_before_it_runs)
