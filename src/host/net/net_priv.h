@@ -1,8 +1,6 @@
-/* net_priv.h - for net*.c: work in a namespace. */
+/* net_priv.h - between net.c and net_read.c: work in a namespace. */
 #pragma once
-#include "base/ctx.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/netlink.h"
 #include "base/str.h"
 #include "host/net/net.h"
@@ -10,9 +8,6 @@
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
-
-#define NET_NS_LIMIT (UINT64_C(20) * 1000 * 1000 * 1000) /* nothing here takes long */
-#define NET_DUMP_TRIES 5                                 /* of a table that others are changing */
 
 struct net_job {
     const char *iface, *tap; /* borrowed, for OFFLOAD */
@@ -31,7 +26,3 @@ struct net_job {
  * caller takes what fn put into the job; else it is undone. */
 int net_run(struct ctx *ctx, struct net_job *j, int netns,
             int (*fn)(struct net_job *j, struct err *err), const char *why, struct err *err);
-/* Index of an interface in the thread's namespace, or -ENODEV. */
-int net_index(const char *name);
-/* The ingress queue of an interface; gone already is success. 0 or -errno. */
-int net_drop_queue(int rtnl, int index);

@@ -10,7 +10,8 @@
 #include <stdio.h>
 #include <sys/socket.h>
 
-#define MTU_MIN 68 /* RFC 791; the device refuses less */
+#define DUMP_TRIES 5 /* of a table that others are changing */
+#define MTU_MIN 68   /* RFC 791; the device refuses less */
 #define MTU_MAX 65535
 #define STOPPED (-ECANCELED) /* the reason is in reading.err */
 
@@ -226,7 +227,7 @@ static int read_in_thread(struct net_job *j, struct err *err)
 {
     int r = -EAGAIN;
 
-    for (int i = 0; i < NET_DUMP_TRIES && r == -EAGAIN; i++)
+    for (int i = 0; i < DUMP_TRIES && r == -EAGAIN; i++)
         r = read_once(j, err);
     if (r == -EAGAIN)
         return err_set(err, ERR_UNAVAILABLE,

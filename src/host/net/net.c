@@ -1,0 +1,385 @@
+/* net.c - a pod's network namespace: opening it, working in it, a tap beside its interface, and one
+ * listener for all its ports. */
+#include "host/net/net_priv.h"
+
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/fd.h"
+#include "base/loop.h"
+#include "base/offload.h"
+#include "host/jail/jail.h"
+#include "proto/rtnl.h"
+
+#include <fcntl.h>
+#include <linux/bpf.h>
+#include <linux/if_tun.h>
+#include <linux/netlink.h>
+#include <net/if.h>
+#include <netinet/in.h>
+#include <poll.h>
+#include <sched.h>
+#include <stdio.h>
+#include <sys/ioctl.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define LIMIT_NS (20 * NS_PER_S) /* nothing here takes long */
+#define BACKLOG 64
+
+/* --- opening --- */
+
+int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LIMIT_NS);
+    AUTO_FD int fd = -1;
+    struct stat st, own;
+
+    if (jail_netns(&limited, path, &fd, err) < 0)
+        return -1;
+    if (fstat(fd, &st) < 0)
+        return err_set(err, ERR_INVALID, "%.256s is no network namespace", path);
+    if (stat("/proc/self/ns/net", &own) == 0 && own.st_ino == st.st_ino && own.st_dev == st.st_dev)
+        return err_set(err, ERR_STATE,
+                       "%.256s is the host's network namespace, which a VM cannot share; give the "
+                       "pod one of its own (no hostNetwork, no --net-host)",
+                       path);
+    *ret_fd = TAKE_FD(fd);
+    *ret_inode = st.st_ino;
+    return 0;
+}
+
+/* --- jobs --- */
+
+/* Index of an interface in the thread's namespace, or -ENODEV. */
+static int find_index(const char *name)
+{
+    unsigned index = if_nametoindex(name);
+
+    return index > 0 ? (int)index : -ENODEV;
+}
+
+/* The ingress queue of an interface; gone already is success. 0 or -errno. */
+static int drop_queue(int rtnl, int index)
+{
+    struct nl_msg m;
+
+    rtnl_delete_ingress(&m, index);
+    int r = nl_ask(rtnl, &m, NULL, NULL);
+    /* Of a queue that is not there the kernel says one of the first two, by its version. */
+    return r == -EINVAL || r == -ENOENT || r == -ENODEV ? 0 : r;
+}
+
+/* Undoes what was made. */
+static void drop(void *job)
+{
+    struct net_job *j = job;
+
+    if (j->queue_is_ours)
+        (void)drop_queue(j->rtnl, j->iface_index); /* it is on record as well */
+    fd_close(j->fd);
+    fd_close(j->hook);
+    fd_close(j->rtnl);
+    fd_close(j->netns);
+    net_config_free(j->config);
+}
+
+/* The thread ends with the job; nobody else sees its namespace. */
+static int run_in_thread(void *job, struct err *err)
+{
+    struct net_job *j = job;
+
+    if (setns(j->netns, CLONE_NEWNET) < 0)
+        return err_sys(err, errno, "enter the pod's network namespace");
+    j->rtnl = nl_open(NETLINK_ROUTE, 0);
+    return j->rtnl < 0 ? err_sys(err, -j->rtnl, "open netlink") : j->fn(j, err);
+}
+
+int net_run(struct ctx *ctx, struct net_job *j, int netns,
+            int (*fn)(struct net_job *j, struct err *err), const char *why, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LIMIT_NS);
+
+    j->fn = fn;
+    j->netns = fcntl(netns, F_DUPFD_CLOEXEC, 0);
+    j->rtnl = j->fd = j->hook = -1;
+    if (OFFLOAD(&limited, run_in_thread, j, 2, drop, why, err) < 0)
+        return -1;
+    fd_close(j->netns);
+    fd_close(j->rtnl);
+    return 0;
+}
+
+/* --- plugging: a tap beside the pod's interface, and all traffic of one to the other --- */
+
+/* Opened here, in the namespace: that is where the tap will be. */
+static int make_tap(struct net_job *j, struct err *err)
+{
+    struct ifreq ifr = { .ifr_flags = IFF_TAP | IFF_NO_PI | IFF_VNET_HDR };
+
+    if (jail_tun(&j->fd, err) < 0)
+        return -1;
+    snprintf(ifr.ifr_name, sizeof(ifr.ifr_name), "%s", j->tap);
+    if (ioctl(j->fd, TUNSETIFF, &ifr) < 0)
+        return err_sys(err, errno, "make tap %s", j->tap);
+    return 0;
+}
+
+/* The tap has no address of its own, of no family: it only passes on. */
+static int raise_tap(struct net_job *j, int tap, struct err *err)
+{
+    const struct rtnl_link_change c = { .index = tap, .up = true, .mtu = j->mtu, .netns = -1 };
+    AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/disable_ipv6", j->tap);
+    struct nl_msg m;
+
+    (void)file_write(path, "1", 1, 0); /* a kernel without IPv6 has no such file */
+    rtnl_set_link(&m, &c);
+    int r = nl_ask(j->rtnl, &m, NULL, NULL);
+    return r < 0 ? err_sys(err, -r, "raise tap %s", j->tap) : 0;
+}
+
+static int add_queue(struct net_job *j, int index, const char *name, struct err *err)
+{
+    struct nl_msg m;
+
+    rtnl_add_ingress(&m, index);
+    int r = nl_ask(j->rtnl, &m, NULL, NULL);
+    if (r == -EEXIST)
+        return err_set(err, ERR_STATE,
+                       "interface %s in the pod's network namespace has an ingress qdisc already",
+                       name);
+    if (r == -ENOENT || r == -EOPNOTSUPP)
+        return err_set(err, ERR_STATE, "the kernel lacks tc's ingress qdisc: modprobe sch_ingress");
+    return r < 0 ? err_sys(err, -r, "add an ingress qdisc to %s", name) : 0;
+}
+
+static int redirect(struct net_job *j, int from, int to, struct err *err)
+{
+    struct nl_msg m;
+
+    rtnl_redirect(&m, from, to);
+    int r = nl_ask(j->rtnl, &m, NULL, NULL);
+    if (r == -ENOENT || r == -EOPNOTSUPP)
+        return err_set(err, ERR_STATE,
+                       "the kernel lacks tc's u32 filter or mirred action: modprobe cls_u32 "
+                       "act_mirred");
+    return r < 0 ? err_sys(err, -r, "redirect traffic of %s", j->iface) : 0;
+}
+
+static int plug_in_thread(struct net_job *j, struct err *err)
+{
+    int r = find_index(j->iface);
+
+    if (r < 0)
+        return err_set(err, ERR_UNAVAILABLE,
+                       "interface %s is gone from the pod's network "
+                       "namespace",
+                       j->iface);
+    j->iface_index = r;
+    if (make_tap(j, err) < 0)
+        return -1;
+    int tap = find_index(j->tap);
+    if (tap < 0)
+        return err_sys(err, -tap, "find tap %s", j->tap);
+    if (raise_tap(j, tap, err) < 0 || add_queue(j, tap, j->tap, err) < 0 ||
+        add_queue(j, j->iface_index, j->iface, err) < 0)
+        return -1;
+    j->queue_is_ours = true;
+    /* Towards the pod last: what comes before the VM listens would only be lost. */
+    if (redirect(j, tap, j->iface_index, err) < 0)
+        return -1;
+    return redirect(j, j->iface_index, tap, err);
+}
+
+int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
+{
+    struct net_job j = { .iface = p->iface, .tap = p->tap, .mtu = p->mtu };
+
+    if (net_run(ctx, &j, p->netns, plug_in_thread, "join the pod's interface with a tap", err) < 0)
+        return -1;
+    *ret_fd = j.fd;
+    return 0;
+}
+
+/* A tap that is still there is somebody's: it goes with the last descriptor. Deleted under QEMU it
+ * would end the whole VM when the guest resets its NIC (tried), so it is only silenced: first of
+ * all, since what the guest sends without the qdiscs would reach the pod's own IP stack. */
+static int unplug_in_thread(struct net_job *j, struct err *err)
+{
+    int index = find_index(j->iface), tap = find_index(j->tap), r = 0;
+    struct nl_msg m;
+
+    if (tap >= 0) {
+        const struct rtnl_link_change down = { .index = tap, .down = true, .netns = -1 };
+        rtnl_set_link(&m, &down);
+        r = nl_ask(j->rtnl, &m, NULL, NULL);
+    }
+    if (r < 0 && r != -ENODEV)
+        return err_sys(err, -r, "silence tap %s", j->tap);
+    r = index < 0 ? 0 : drop_queue(j->rtnl, index);
+    if (r < 0)
+        return err_sys(err, -r, "remove the ingress qdisc of %s", j->iface);
+    r = tap < 0 ? 0 : drop_queue(j->rtnl, tap);
+    return r < 0 ? err_sys(err, -r, "remove the ingress qdisc of tap %s", j->tap) : 0;
+}
+
+int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err)
+{
+    struct net_job j = { .iface = iface, .tap = tap };
+
+    return net_run(ctx, &j, netns, unplug_in_thread, "take the pod's tap away", err);
+}
+
+/* --- forwarding: one listener for every TCP port of a namespace (docs/decisions/0012) ---
+ *
+ * A BPF program of type sk_lookup is asked by the kernel which socket a connection is for that
+ * comes to an address of the namespace; it answers "this one", whatever the port. Program, map and
+ * attachment live by a descriptor of ours: nothing is on record, and nothing can stay. */
+
+static int bpf(enum bpf_cmd cmd, union bpf_attr *attr)
+{
+    int fd = (int)syscall(SYS_bpf, cmd, attr, sizeof(*attr));
+
+    if (fd >= 0 && cmd != BPF_MAP_UPDATE_ELEM) /* already CLOEXEC; said again for the reader */
+        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
+    return fd < 0 ? -errno : fd;
+}
+
+/* A map with the one socket in it. fd or -errno. */
+static int make_map(int listener)
+{
+    union bpf_attr make = {
+        .map_type = BPF_MAP_TYPE_SOCKMAP, .key_size = 4, .value_size = 8, .max_entries = 1
+    };
+    AUTO_FD int map = bpf(BPF_MAP_CREATE, &make);
+    uint32_t key = 0;
+    uint64_t value = (uint64_t)listener;
+    union bpf_attr put = { .map_fd = (uint32_t)map,
+                           .key = (uint64_t)(uintptr_t)&key,
+                           .value = (uint64_t)(uintptr_t)&value };
+
+    if (map < 0)
+        return map;
+    int r = bpf(BPF_MAP_UPDATE_ELEM, &put);
+    return r < 0 ? r : TAKE_FD(map);
+}
+
+#define INSN(c, d, s, o, i)                                                                        \
+    {                                                                                              \
+        .code = (c), .dst_reg = (d), .src_reg = (s), .off = (o), .imm = (i)                        \
+    }
+#define PASS_AT 17 /* the instruction "return SK_PASS" */
+
+/* fd or -errno. */
+static int make_program(int map)
+{
+    const struct bpf_insn code[] = {
+        /* 0 */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 6, 1, 0, 0),
+        /* 1: of TCP only */
+        INSN(BPF_LDX | BPF_MEM | BPF_W, 2, 6, offsetof(struct bpf_sk_lookup, protocol), 0),
+        /* 2 */ INSN(BPF_JMP | BPF_JNE | BPF_K, 2, 0, PASS_AT - 3, IPPROTO_TCP),
+        /* 3: the socket at place 0 of the map */
+        INSN(BPF_ST | BPF_MEM | BPF_W, 10, 0, -4, 0),
+        /* 4, 5 */ INSN(BPF_LD | BPF_IMM | BPF_DW, 1, BPF_PSEUDO_MAP_FD, 0, map),
+        INSN(0, 0, 0, 0, 0),
+        /* 6 */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 2, 10, 0, 0),
+        /* 7 */ INSN(BPF_ALU64 | BPF_ADD | BPF_K, 2, 0, 0, -4),
+        /* 8 */ INSN(BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_map_lookup_elem),
+        /* 9 */ INSN(BPF_JMP | BPF_JEQ | BPF_K, 0, 0, PASS_AT - 10, 0),
+        /* 10: is the one */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 7, 0, 0, 0),
+        /* 11 */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 1, 6, 0, 0),
+        /* 12 */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 2, 7, 0, 0),
+        /* 13 */ INSN(BPF_ALU64 | BPF_MOV | BPF_K, 3, 0, 0, 0),
+        /* 14 */ INSN(BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_sk_assign),
+        /* 15 */ INSN(BPF_ALU64 | BPF_MOV | BPF_X, 1, 7, 0, 0),
+        INSN(BPF_JMP | BPF_CALL, 0, 0, 0, BPF_FUNC_sk_release),
+        /* 17: let it come */ INSN(BPF_ALU64 | BPF_MOV | BPF_K, 0, 0, 0, SK_PASS),
+        INSN(BPF_JMP | BPF_EXIT, 0, 0, 0, 0),
+    };
+    union bpf_attr load = { .prog_type = BPF_PROG_TYPE_SK_LOOKUP,
+                            .expected_attach_type = BPF_SK_LOOKUP,
+                            .insn_cnt = ARRAY_LEN(code),
+                            .insns = (uint64_t)(uintptr_t)code,
+                            .license = (uint64_t)(uintptr_t) "Apache-2.0" };
+
+    return bpf(BPF_PROG_LOAD, &load);
+}
+
+/* For connections of both families, where there are two. fd or -errno. */
+static int make_listener(void)
+{
+    const struct sockaddr_in6 v6 = { .sin6_family = AF_INET6 };
+    const struct sockaddr_in v4 = { .sin_family = AF_INET };
+    AUTO_FD int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    bool six = fd >= 0;
+    int off = 0;
+
+    if (!six)
+        fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    if (fd < 0 || (six && setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off)) < 0))
+        return -errno;
+    if (bind(fd, six ? (const struct sockaddr *)&v6 : (const struct sockaddr *)&v4,
+             six ? sizeof(v6) : sizeof(v4)) < 0 ||
+        listen(fd, BACKLOG) < 0)
+        return -errno;
+    return TAKE_FD(fd);
+}
+
+static int forward_in_thread(struct net_job *j, struct err *err)
+{
+    j->fd = make_listener();
+    if (j->fd < 0)
+        return err_sys(err, -j->fd, "listen in the pod's network namespace");
+    AUTO_FD int map = make_map(j->fd), program = map < 0 ? map : make_program(map);
+    union bpf_attr attach = { .link_create = { .prog_fd = (uint32_t)program,
+                                               .target_fd = (uint32_t)j->netns,
+                                               .attach_type = BPF_SK_LOOKUP } };
+
+    j->hook = program < 0 ? program : bpf(BPF_LINK_CREATE, &attach);
+    if (j->hook < 0)
+        return err_sys(err, -j->hook, "attach a BPF program (sk_lookup, Linux 5.9)");
+    return 0;
+}
+
+int net_forward_open(struct ctx *ctx, int netns, int *ret_listener, int *ret_hook, struct err *err)
+{
+    struct net_job j = { 0 };
+
+    if (net_run(ctx, &j, netns, forward_in_thread, "listen for the pod's ports", err) < 0)
+        return -1;
+    *ret_listener = j.fd;
+    *ret_hook = j.hook;
+    return 0;
+}
+
+/* What the client dialled is this end's own address. */
+static int dialled(int fd, bool *ret_ipv6, uint16_t *ret_port)
+{
+    struct sockaddr_storage ss = { 0 };
+    const struct sockaddr_in6 *v6 = (const struct sockaddr_in6 *)&ss;
+
+    if (getsockname(fd, (struct sockaddr *)&ss, &(socklen_t){ sizeof(ss) }) < 0)
+        return -errno;
+    *ret_ipv6 = ss.ss_family == AF_INET6 && !IN6_IS_ADDR_V4MAPPED(&v6->sin6_addr);
+    *ret_port = ntohs(v6->sin6_port); /* at the same place in both */
+    return 0;
+}
+
+int net_forward_accept(struct ctx *ctx, int listener, int *ret_fd, bool *ret_ipv6,
+                       uint16_t *ret_port, struct err *err)
+{
+    for (;;) {
+        AUTO_FD int fd = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
+
+        if (fd >= 0 && dialled(fd, ret_ipv6, ret_port) == 0) {
+            *ret_fd = TAKE_FD(fd);
+            return 0;
+        }
+        if (fd < 0 && errno != EAGAIN && errno != ECONNABORTED && errno != EINTR)
+            return err_sys(err, errno, "accept a connection to the pod's ports");
+        if (fd < 0 && errno == EAGAIN &&
+            loop_wait_fd(ctx, listener, POLLIN, "connections to the pod's ports", err) < 0)
+            return -1;
+    }
+}
