@@ -66,12 +66,11 @@ static void death_main(void *arg)
         fake_vmm_facts(s->w.vmm, &facts);
         if (!facts.gone || loop_now(s->w.loop) < facts.gone_ns + DEATH_LIMIT)
             continue;
-        LIST_EACH (&s->registry->containers, pos) {
-            struct container *c = LIST_ENTRY(pos, struct container, node);
+        for (size_t i = 0; i < s->registry->n_containers; i++) {
+            struct container *c = s->registry->containers[i];
+            bool lives = c->state == CONTAINER_CREATED && !process_is_starting(c->init);
 
-            bool lives = c->state == CONTAINER_CREATED && !c->init->starting;
-
-            if (lives || (c->init && c->init->state == PROCESS_ST_RUNNING))
+            if (lives || (c->init && process_state(c->init) == PROCESS_ST_RUNNING))
                 world_broken(
                     &s->w, "container %s lives, but its VM is gone since %llu ms", c->id,
                     (unsigned long long)((loop_now(s->w.loop) - facts.gone_ns) / NS_PER_MS));

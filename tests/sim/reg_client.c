@@ -57,15 +57,14 @@ static struct container *find(struct step *t)
 static int create(struct step *t)
 {
     struct reg *s = t->s;
-    const struct registry_create c = { .id = t->id,
-                                       .bundle = s->w.dir,
-                                       .in = world_chance(&s->w, 300) ? "/in" : "",
-                                       .out = "/out",
-                                       .err = world_chance(&s->w, 500) ? "/err" : "" };
-    uint32_t pid = 0;
-    int r = registry_create(t->ctx, s->registry, &c, &pid, t->err);
+    const struct container_create cc = { .id = t->id,
+                                         .bundle = s->w.dir,
+                                         .stdio = { world_chance(&s->w, 300) ? "/in" : "", "/out",
+                                                    world_chance(&s->w, 500) ? "/err" : "" } };
+    AUTO(container_unref) struct container *c = NULL;
+    int r = container_create(t->ctx, s->registry, &cc, &c, t->err);
 
-    if (r == 0 && pid == 0)
+    if (r == 0 && container_pid(c) == 0)
         world_broken(&s->w, "create of %s gives pid 0", t->id);
     return r;
 }
@@ -82,12 +81,12 @@ static int exec(struct step *t)
 {
     static const char process[] = "{\"args\":[\"sh\"],\"cwd\":\"/\"}";
     const struct container_exec e = { .exec_id = t->exec,
-                                      .out = "/out",
+                                      .stdio.out = "/out",
                                       .process_json = process,
                                       .process_len = sizeof(process) - 1 };
     struct container *c = find(t);
 
-    return c ? container_exec(t->ctx, c, &e, t->err) : -1;
+    return c ? container_exec(c, &e, t->err) : -1;
 }
 
 static int kill_one(struct step *t)
@@ -142,7 +141,8 @@ static int look(struct step *t)
 
     if (!c)
         return -1;
-    if (container_pids(c, &pids, &n, t->err) == 0 && n == 0)
+    container_pids(c, &pids, &n);
+    if (n == 0)
         world_broken(&t->s->w, "container %s has no pid", t->id);
     free(pids);
     p = container_process(c, "", t->err);
@@ -159,9 +159,10 @@ static int look(struct step *t)
 
 static int delete_one(struct step *t, const char *exec_id)
 {
-    struct registry_deleted d;
+    struct container *c = find(t);
+    struct container_deleted d;
 
-    return registry_delete(t->ctx, t->s->registry, t->id, exec_id, &d, t->err);
+    return c ? container_delete(t->ctx, c, exec_id, &d, t->err) : -1;
 }
 
 static int stats(struct step *t)

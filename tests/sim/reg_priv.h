@@ -1,6 +1,7 @@
 /* reg_priv.h - a schedule of the registry while it runs. */
 #pragma once
-#include "host/control/registry_priv.h"
+#include "host/control/container_priv.h"
+#include "host/control/events.h"
 #include "reg.h"
 #include "world.h"
 

@@ -1,21 +1,21 @@
 /* container.c - a container's life as clients see it. Its files and its document are made in
- * container_create.c and taken back in container_release.c. */
+ * container_create.c and released in container_release.c; how it ends is in container_end.c. */
 #include "host/control/container.h"
-#include "base/bucket.h"
+#include "base/exit_code.h"
 #include "base/json.h"
-#include "base/log.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/registry_priv.h"
-#include "host/control/vm_clock.h"
+#include "host/control/container_priv.h"
+#include "host/control/events.h"
+#include "host/device/network.h"
+#include "host/device/plan9.h"
+#include "host/device/vpci.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define SIGNAL_MAX 64
-#define STATS_QUERY "{\"PropertyTypes\":[\"Statistics\"]}"
 
 static const char *const states[] = { "NotCreated", "Created", "Running",
                                       "Paused",     "Stopped", "Invalid" };
@@ -32,29 +32,8 @@ static const struct fsm_edge edges[] = {
     { CONTAINER_PAUSED, CONTAINER_EV_RESUMED, CONTAINER_RUNNING },
     { CONTAINER_PAUSED, CONTAINER_EV_EXITED, CONTAINER_STOPPED },
 };
-const struct fsm container_fsm = { .name = "container",
-                                   .states = states,
-                                   .n_states = CONTAINER_STATE_COUNT,
-                                   .events = events,
-                                   .n_events = CONTAINER_EV_COUNT,
-                                   .edges = edges,
-                                   .n_edges = ARRAY_LEN(edges) };
-
-struct container *container_new(struct registry *r, const char *id, const char *bundle)
-{
-    struct container *c = mem_new(struct container);
-
-    c->refs = 1;
-    c->r = r;
-    c->id = str_dup(id);
-    c->pod_id = str_dup(id);
-    c->bundle = str_dup(bundle);
-    gate_init(&c->gate, "container");
-    list_init(&c->node);
-    list_init(&c->execs);
-    waitq_init(&c->changed);
-    return c;
-}
+FSM_DEFINE(container_fsm, "container", states, CONTAINER_STATE_COUNT, events, CONTAINER_EV_COUNT,
+           edges);
 
 struct container *container_ref(struct container *c)
 {
@@ -66,12 +45,13 @@ void container_unref(struct container *c)
 {
     if (!c || --c->refs > 0)
         return;
+    pod_unref(c->pod);
     free(c->id);
-    free(c->pod_id);
     free(c->log_name);
     free(c->log_dir);
     free(c->log_uri);
     free(c->bundle);
+    free(c->execs);
     json_decref(c->last_stats);
     free(c->shares);
     free(c->disks);
@@ -80,7 +60,6 @@ void container_unref(struct container *c)
     free(c->root_path);
     free(c->scratch_path);
     strv_release(&c->layers);
-    free(c->netns);
     free(c->anchor_name);
     free(c);
 }
@@ -92,14 +71,77 @@ const char *container_id(const struct container *c)
     return c->id;
 }
 
-const char *container_pod_id(const struct container *c)
+const char *container_guest_id(const struct container *c)
 {
-    return c->pod_id;
+    return c->guest_id;
+}
+
+const char *container_bundle(const struct container *c)
+{
+    return c->bundle;
+}
+
+struct pod *container_pod(const struct container *c)
+{
+    return c->pod;
 }
 
 enum container_state container_state(const struct container *c)
 {
     return c->state;
+}
+
+uint32_t container_pid(const struct container *c)
+{
+    return c->pid;
+}
+
+const char *container_anchor(const struct container *c)
+{
+    return c->anchor_name;
+}
+
+const struct spec_limits *container_limits(const struct container *c)
+{
+    return &c->limits;
+}
+
+bool container_is_hidden(const struct container *c)
+{
+    return c->hidden;
+}
+
+bool container_is_listed(const struct container *c)
+{
+    return c->listed;
+}
+
+bool container_has_ended(const struct container *c)
+{
+    return c->state == CONTAINER_STOPPED || c->state == CONTAINER_INVALID;
+}
+
+bool container_in_guest(const struct container *c)
+{
+    return c->in_guest && c->state != CONTAINER_NOT_CREATED;
+}
+
+bool container_writes_host(const struct container *c)
+{
+    return c->writes_host;
+}
+
+bool container_forsake(struct container *c)
+{
+    bool known = c->forsaken;
+
+    c->forsaken = true;
+    return !known;
+}
+
+bool container_is_forsaken(const struct container *c)
+{
+    return c->forsaken;
 }
 
 struct process *container_process(struct container *c, const char *exec_id, struct err *err)
@@ -108,12 +150,9 @@ struct process *container_process(struct container *c, const char *exec_id, stru
 
     if (init && c->init)
         return c->init;
-    LIST_EACH (&c->execs, pos) {
-        struct process *p = LIST_ENTRY(pos, struct process, node);
-
-        if (!init && str_eq(p->exec_id, exec_id))
-            return p;
-    }
+    for (size_t i = 0; !init && i < c->n_execs; i++)
+        if (str_eq(process_exec_id(c->execs[i]), exec_id))
+            return c->execs[i];
     if (init)
         err_set(err, ERR_NOT_FOUND, "container %s has no process yet", c->id);
     else
@@ -121,35 +160,80 @@ struct process *container_process(struct container *c, const char *exec_id, stru
     return NULL;
 }
 
-bool container_has_running_execs(const struct container *c)
+void container_each(const struct container *c, void (*fn)(void *arg, const struct process_view *v),
+                    void *arg)
 {
-    LIST_EACH (&c->execs, pos) {
-        const struct process *p = LIST_ENTRY(pos, struct process, node);
+    struct process_view v;
 
-        if (p->state == PROCESS_ST_RUNNING || p->starting)
-            return true;
+    if (c->init) {
+        process_view(c->init, &v);
+        fn(arg, &v);
     }
-    return false;
+    for (size_t i = 0; i < c->n_execs; i++) {
+        process_view(c->execs[i], &v);
+        fn(arg, &v);
+    }
 }
 
-int container_pids(struct container *c, struct container_pid **ret, size_t *ret_n, struct err *err)
+void container_pids(struct container *c, struct container_pid **ret, size_t *ret_n)
 {
     struct container_pid *list = mem_zalloc((c->n_execs + 1) * sizeof(*list));
     size_t n = 0;
 
-    (void)err;
     list[n++].pid = c->pid;
-    LIST_EACH (&c->execs, pos) {
-        const struct process *p = LIST_ENTRY(pos, struct process, node);
-
-        if (p->state != PROCESS_ST_RUNNING)
-            continue;
-        list[n].pid = p->pid;
-        snprintf(list[n++].exec_id, sizeof(list->exec_id), "%s", p->exec_id);
-    }
+    for (size_t i = 0; i < c->n_execs; i++)
+        if (process_state(c->execs[i]) == PROCESS_ST_RUNNING) {
+            list[n].pid = c->pid;
+            snprintf(list[n++].exec_id, sizeof(list->exec_id), "%s", process_exec_id(c->execs[i]));
+        }
     *ret = list;
     *ret_n = n;
-    return 0;
+}
+
+void container_describe(const struct container *c, struct jsw *w)
+{
+    static const char *const writes[] = {
+        [ROOT_DISCARDED] = "discarded", [ROOT_KEPT] = "kept", [ROOT_READ_ONLY] = "read-only"
+    };
+    const struct vm_parts *vm = c->pod->vm ? vm_parts(c->pod->vm) : NULL;
+
+    jsw_obj(w, NULL);
+    jsw_str(w, "id", c->id);
+    jsw_str(w, "pod", c->pod->id);
+    jsw_str(w, "bundle", c->bundle);
+    jsw_str(w, "name", c->log_name);
+    jsw_str(w, "log_directory", c->log_dir);
+    jsw_str(w, "stdout", c->log_uri);
+    jsw_u64(w, "pid", c->pid);
+    if (c == c->pod->holder)
+        pod_describe_network(c->pod, w);
+    if (c->init)
+        process_describe(c->init, w);
+    else
+        jsw_str(w, "state", "creating");
+    jsw_arr(w, "execs");
+    for (size_t i = 0; i < c->n_execs; i++) {
+        jsw_obj(w, NULL);
+        jsw_str(w, "id", process_exec_id(c->execs[i]));
+        process_describe(c->execs[i], w);
+        jsw_end_obj(w);
+    }
+    jsw_end_arr(w);
+    /* What it holds of the VM: shares by their names, devices by their addresses. */
+    jsw_arr(w, "shares");
+    for (size_t i = 0; vm && vm->plan9 && i < c->n_shares; i++)
+        jsw_str(w, NULL, plan9_name(vm->plan9, c->shares[i]));
+    jsw_end_arr(w);
+    jsw_arr(w, "devices");
+    for (size_t i = 0; vm && vm->vpci && i < c->n_devices; i++)
+        jsw_str(w, NULL, vpci_address(vm->vpci, c->devices[i]));
+    jsw_end_arr(w);
+    jsw_str(w, "rootfs", c->init ? writes[c->root_writes] : NULL);
+    if (c->scratch_bytes)
+        jsw_u64(w, "scratch_bytes", c->scratch_bytes);
+    else
+        jsw_null(w, "scratch_bytes");
+    jsw_end_obj(w);
 }
 
 /* --- start, exec, kill --- */
@@ -163,10 +247,10 @@ static int refuse(const struct container *c, const char *what, struct err *err)
 /* Its end is the first instruction of the container's own program. */
 static int start_in_vm(struct ctx *ctx, struct container *c, struct err *err)
 {
-    int span = vm_span_begin(c->r->vm, "start container");
+    int span = vm_span_begin(c->pod->vm, "start container");
     int r = process_start(ctx, c->init, err);
 
-    vm_span_end(c->r->vm, span);
+    vm_span_end(c->pod->vm, span);
     return r;
 }
 
@@ -180,10 +264,12 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
         return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
     if (c->state != CONTAINER_CREATED)
         return refuse(c, "start", err);
-    if (container_attach_network(ctx, c, err) < 0)
+    if (c == c->pod->holder && pod_attach_network(ctx, c->pod, err) < 0)
         return -1;
     if (c->state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
         return refuse(c, "start", err);
+    if (c->ending)
+        return err_set(err, ERR_STATE, "container %s is being killed", c->id);
     return start_in_vm(ctx, c, err);
 }
 
@@ -196,6 +282,8 @@ static int start_exec(struct ctx *ctx, struct container *c, const char *exec_id,
         return -1;
     if (c->state != CONTAINER_RUNNING && c->state != CONTAINER_CREATED)
         return refuse(c, "start a process in it", err);
+    if (c->ending)
+        return err_set(err, ERR_STATE, "container %s is being killed", c->id);
     return process_start(ctx, p, err);
 }
 
@@ -207,21 +295,20 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
     bool init = !exec_id || !exec_id[0];
     int r = init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err);
 
-    if (c->r->vm)
-        vm_container_started(c->r->vm, r == 0);
+    if (c->pod->vm)
+        vm_container_started(c->pod->vm, r == 0);
     if (r < 0)
         return err_wrap(err, "start %s%s%s", c->id, init ? "" : "/", init ? "" : exec_id);
     *ret_pid = c->pid;
     return 0;
 }
 
-int container_exec(struct ctx *ctx, struct container *c, const struct container_exec *e,
-                   struct err *err)
+int container_exec(struct container *c, const struct container_exec *e, struct err *err)
 {
     AUTO(json_decref) json_t *process = NULL;
     struct err none = ERR_INIT;
+    struct process *p;
 
-    (void)ctx;
     if (registry_check_id("exec id", e->exec_id, CONTAINER_EXEC_ID_MAX, err) < 0)
         return -1;
     if (container_process(c, e->exec_id, &none))
@@ -231,46 +318,58 @@ int container_exec(struct ctx *ctx, struct container *c, const struct container_
     if (c->n_execs >= CONTAINER_EXECS_MAX)
         return err_set(err, ERR_EXHAUSTED, "container %s has %d execs: delete some", c->id,
                        CONTAINER_EXECS_MAX);
-    if (spec_process_parse(e->process_json, e->process_len, e->terminal, &process, err) < 0)
+    if (spec_process_parse(e->process_json, e->process_len, e->stdio.terminal, &process, err) < 0)
         return err_wrap(err, "exec %s in container %s", e->exec_id, c->id);
-
-    struct process *p = process_new(c, e->exec_id, e->in, e->out, e->err, e->terminal);
-
-    p->oci_process = TAKE_PTR(process);
-    fsm_step(&process_fsm, &p->state, PROCESS_EV_CREATED);
-    list_append(&c->execs, &p->node);
-    c->n_execs++;
+    p = process_new(c, e->exec_id, &e->stdio, TAKE_PTR(process));
+    process_created(p);
+    c->execs = mem_grow(c->execs, c->n_execs, &c->execs_cap, sizeof(struct process *));
+    c->execs[c->n_execs++] = p;
     events_push(c->r->o.events, &(struct event){ .kind = EVENT_EXEC_ADDED,
                                                  .wall_ns = loop_wall(c->r->o.loop),
                                                  .container_id = c->id,
-                                                 .exec_id = p->exec_id });
+                                                 .exec_id = e->exec_id });
     return 0;
 }
 
-static int kill_all(struct ctx *ctx, struct container *c, uint32_t signo, struct err *err)
+/* Those that are there now: one that is started later finds its container dying. */
+static void signal_execs(struct ctx *ctx, struct container *c, uint32_t signo)
 {
-    /* The end of the first process of a pid namespace ends all in it. */
-    bool first_is_enough = signo == SIGKILL && c->own_pids;
     /* A guest that does not answer must not keep us from init. */
-    struct ctx execs = ctx_with_timeout(ctx, PROCESS_KILL_LIMIT / 4);
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_EXECS_KILL_LIMIT);
+    size_t n = c->n_execs;
+    AUTO_FREE struct process **execs = mem_zalloc((n + 1) * sizeof(struct process *));
     struct err none = ERR_INIT;
 
-    if (!first_is_enough) {
-        for (bool again = true; again;) { /* the list may change while we wait */
-            again = false;
-            LIST_EACH (&c->execs, pos) {
-                struct process *p = LIST_ENTRY(pos, struct process, node);
-
-                if (p->state != PROCESS_ST_RUNNING || p->kill_round == c->kill_round)
-                    continue;
-                p->kill_round = c->kill_round;
-                (void)process_signal(&execs, p, signo, &none); /* it may have ended meanwhile */
-                again = true;
-                break;
-            }
-        }
+    for (size_t i = 0; i < n; i++)
+        execs[i] = process_ref(c->execs[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (process_is_alive(execs[i]))
+            (void)process_signal(&limited, execs[i], signo, &none); /* it may have ended */
+        process_unref(execs[i]);
     }
-    if (process_signal(ctx, c->init, signo, err) == 0)
+}
+
+/* Created and not started: nobody watches it. What the guest made for it goes with delete. */
+static bool ends_unstarted(struct container *c, uint32_t signo)
+{
+    if (process_state(c->init) != PROCESS_ST_CREATED || process_is_starting(c->init))
+        return false;
+    container_end_created(c, EXIT_BY_SIGNAL(signo), true);
+    return true;
+}
+
+int container_kill_alone(struct ctx *ctx, struct container *given, uint32_t signo, struct err *err)
+{
+    AUTO(container_unref) struct container *c = container_ref(given);
+    AUTO(process_unref) struct process *init = NULL;
+
+    if (!c->init || ends_unstarted(c, signo) || process_state(c->init) == PROCESS_ST_TERMINATED)
+        return 0;
+    init = process_ref(c->init);
+    /* The end of the first process of a pid namespace ends all in it. */
+    if (signo != SIGKILL || !c->own_pids)
+        signal_execs(ctx, c, signo);
+    if (process_signal(ctx, init, signo, err) == 0)
         return 0;
     if (err->code != ERR_NOT_FOUND)
         return -1;
@@ -278,48 +377,33 @@ static int kill_all(struct ctx *ctx, struct container *c, uint32_t signo, struct
     return 0;
 }
 
-int container_kill(struct ctx *ctx, struct container *given, const char *exec_id, uint32_t signo,
+int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, uint32_t signo,
                    bool all, struct err *err)
 {
-    AUTO(container_unref) struct container *c = container_ref(given);
     struct process *p = container_process(c, exec_id, err);
 
     if (!p)
         return -1;
     if (signo < 1 || signo > SIGNAL_MAX)
-        return err_set(err, ERR_INVALID, "%u is no signal: 1 to %d", signo, SIGNAL_MAX);
+        return err_set(err, ERR_INVALID, "invalid signal %u for container %s: must be 1–%d", signo,
+                       c->id, SIGNAL_MAX);
     if (all && !process_is_init(p))
         return err_set(err, ERR_STATE, "all processes of a container, or exec %s: not both",
                        exec_id);
-    if (p->state == PROCESS_ST_CREATED && !p->starting) {
-        if (!process_is_init(p))
-            return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id,
-                           c->id);
-        /* What the guest made for it goes with delete. */
-        process_end_created(p, 128 + signo, true);
+    if (all)
+        return c == c->pod->holder && pod_other(c->pod, c, false)
+                   ? pod_kill(ctx, c->pod, signo, err)
+                   : container_kill_alone(ctx, c, signo, err);
+    if (p == c->init && ends_unstarted(c, signo))
         return 0;
-    }
-    if (p->state == PROCESS_ST_TERMINATED && all)
-        return 0;
-    if (all) {
-        c->kill_round++;
-        return kill_all(ctx, c, signo, err);
-    }
+    if (process_state(p) == PROCESS_ST_CREATED && !process_is_starting(p))
+        return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id, c->id);
     return process_signal(ctx, p, signo, err);
-}
-
-void container_vm_died(struct container *c, bool killed)
-{
-    struct process *p = c->init;
-
-    if (!p || p->state != PROCESS_ST_CREATED || p->starting || c->state != CONTAINER_CREATED)
-        return;
-    process_end_created(p, killed ? 137 : 255, false);
 }
 
 /* --- while it runs --- */
 
-static void push(struct container *c, enum event_kind kind)
+void container_push(struct container *c, unsigned kind)
 {
     if (c->hidden)
         return;
@@ -342,12 +426,12 @@ static int freeze(struct ctx *ctx, struct container *given, bool frozen, struct 
     if (!c->listed)
         return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
     if (fsm_check(&container_fsm, c->state, event, err) < 0 ||
-        !(in = vm_enter(c->r->vm, op, err)) ||
-        in->guest->ops->freeze_container(ctx, in->guest, c->id, frozen, err) < 0 ||
+        !(in = vm_enter(c->pod->vm, op, err)) ||
+        in->guest->ops->freeze_container(ctx, in->guest, c->guest_id, frozen, err) < 0 ||
         fsm_check(&container_fsm, c->state, event, err) < 0) /* it may have ended meanwhile */
         return err_wrap(err, "%s container %s", op, c->id);
     fsm_step(&container_fsm, &c->state, event);
-    push(c, frozen ? EVENT_PAUSED : EVENT_RESUMED);
+    container_push(c, frozen ? EVENT_PAUSED : EVENT_RESUMED);
     return 0;
 }
 
@@ -366,20 +450,7 @@ int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, 
 {
     struct process *p = container_process(c, exec_id, err);
 
-    if (!p)
-        return -1;
-    if (!p->terminal || p->state == PROCESS_ST_TERMINATED)
-        return 0;
-    p->rows = rows;
-    p->cols = cols;
-    if (p->state != PROCESS_ST_RUNNING)
-        return 0; /* sent with the start */
-
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "resize a terminal", err);
-
-    return in ? in->guest->ops->resize_console(ctx, in->guest, p->container_id, p->guest_pid, rows,
-                                               cols, err)
-              : -1;
+    return p ? process_resize(ctx, p, rows, cols, err) : -1;
 }
 
 int container_close_stdin(struct container *c, const char *exec_id, struct err *err)
@@ -388,9 +459,7 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
 
     if (!p)
         return -1;
-    p->stdin_closed = true;
-    if (p->io)
-        io_close_stdin(p->io);
+    process_close_stdin(p);
     return 0;
 }
 
@@ -401,9 +470,10 @@ static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, struc
     if (!c->in_guest)
         return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->id);
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "read metrics", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "read metrics", err);
 
-    return in ? in->guest->ops->read_stats(ctx, in->guest, c->id, ret, &c->scratch_bytes, err) : -1;
+    return in ? in->guest->ops->read_stats(ctx, in->guest, c->guest_id, ret, &c->scratch_bytes, err)
+              : -1;
 }
 
 int container_stats(struct ctx *ctx, struct container *given, json_t **ret, struct err *err)
@@ -421,61 +491,4 @@ int container_stats(struct ctx *ctx, struct container *given, json_t **ret, stru
     }
     *ret = json_incref(c->last_stats);
     return 0;
-}
-
-/* --- out of memory --- */
-
-void container_tell_oom(struct container *c)
-{
-    if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED) /* else it comes too late */
-        push(c, EVENT_OOM);
-}
-
-static void watch_oom(struct container *c)
-{
-    struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
-    /* Each event is worth the seconds after which there may be another. */
-    struct bucket rate = { .burst = CONTAINER_OOM_BURST * CONTAINER_OOM_EVERY_S, .per_s = 1 };
-    struct err err = ERR_INIT;
-    uint64_t untold = 0;
-    bool oom = true;
-
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "watch for OOM", &err);
-
-    while (in && oom && in->guest->ops->wait_oom(&ctx, in->guest, c->id, &oom, &err) == 0) {
-        if (oom) {
-            if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx.loop)))
-                container_tell_oom(c);
-            else
-                untold++;
-            (void)fiber_sleep(&ctx, CONTAINER_OOM_PAUSE, &err); /* whatever the guest says */
-        }
-    }
-    if (untold > 0)
-        log_warn(&ctx, "out of memory more often than events were published", F_U("more", untold));
-}
-
-static void oom_main(void *arg)
-{
-    struct container *c = arg;
-
-    watch_oom(c);
-    c->oom_watched = false;
-    waitq_wake_all(&c->changed);
-    container_unref(c);
-}
-
-void container_watch_oom(struct container *c)
-{
-    c->oom_watched = true;
-    group_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->id);
-}
-
-void container_settle_oom(struct container *c)
-{
-    struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_timeout(&root, PROCESS_OOM_LIMIT);
-    struct err err = ERR_INIT;
-
-    while (c->oom_watched && waitq_wait(&ctx, &c->changed, "the guest's word on OOM", &err) == 0)
-        ;
 }

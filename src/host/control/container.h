@@ -1,20 +1,33 @@
 /* container.h - one container: its files in the VM, its document, its processes.
- * States (reference/host.md §15.1 without migration): NotCreated, Created, Running, Paused,
- * Stopped, Invalid. Life: new -> create -> start -> … exit … -> delete. delete can be repeated and
- * goes on where it stopped; a container whose create failed is Invalid only until its resources
- * are back, then it is gone. Gate: create, start, delete, pause, resume, update, one at a time;
- * kill, exec registration and all queries take none and answer while the guest is stuck. */
+ *
+ *     NotCreated ─► Created ─► Running ◄─► Paused ─► Stopped, or Invalid
+ *
+ * (reference/host.md §15.1 without migration.) Life: create -> start -> … exit … -> delete. A
+ * failed create leaves nothing behind; if something cannot be released, the container stays,
+ * Invalid, for delete to go on with. delete can be repeated and goes on where it stopped. Counted:
+ * fibers that wait outlive its deletion.
+ *
+ * Gate: create, start, delete, pause, resume, update, one at a time; they wait for gate and guest
+ * until ctx ends. kill, resize and stats wait for the guest and take no gate. exec and all queries
+ * never wait, and answer while the guest is stuck. */
 #pragma once
 #include "base/mem.h"
+#include "host/control/process.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
 
 struct container;
-typedef struct json_t json_t;
 struct ctx;
 struct err;
+struct event_mount;
 struct fsm;
-struct process;
+struct jsw;
+typedef struct json_t json_t;
+struct pod;
+struct registry;
+struct spec;
+struct spec_limits;
 
 enum container_state {
     CONTAINER_NOT_CREATED,
@@ -25,32 +38,65 @@ enum container_state {
     CONTAINER_INVALID,
     CONTAINER_STATE_COUNT
 };
-extern const struct fsm container_fsm, process_fsm;
+extern const struct fsm container_fsm;
 
-/* Queries: never wait. */
-const char *container_id(const struct container *c);
-const char *container_pod_id(const struct container *c);
-enum container_state container_state(const struct container *c);
-/* exec_id "" is init. NULL with ERR_NOT_FOUND. Borrowed: gone after a wait unless looked up again.
- */
-struct process *container_process(struct container *c, const char *exec_id, struct err *err);
+/* --- life --- */
 
-/* Waits for gate and guest. Publishes start before it returns. */
+/* All borrowed. */
+struct container_create {
+    const char *id, *bundle;
+    struct stdio_paths stdio;
+    const struct event_mount *rootfs;
+    size_t n_rootfs;
+    const char *checkpoint; /* not "": ERR_UNIMPLEMENTED */
+    /* Of a sandbox's own container, which clients do not see and of which nothing is published:
+     * instead of the bundle's config.json; changed. And the DNS of its pod; NULL-terminated. */
+    struct spec *spec;
+    const char *const *dns_servers, *const *dns_search;
+};
+/* Waits: VM, files, guest. Publishes create. *ret: the caller unrefs; also after a failure, if
+ * something could not be released; else NULL. */
+int container_create(struct ctx *ctx, struct registry *r, const struct container_create *cc,
+                     struct container **ret, struct err *err);
+/* exec_id "": init. Publishes start before it returns. */
 int container_start(struct ctx *ctx, struct container *c, const char *exec_id, uint32_t *ret_pid,
                     struct err *err);
 struct container_exec {
-    const char *exec_id, *in, *out, *err;
-    bool terminal;
+    const char *exec_id;
+    struct stdio_paths stdio;
     const char *process_json; /* OCI process; ERR_INVALID if NULL */
     size_t process_len;
 };
 /* Registers only; opens nothing. ERR_EXISTS for a used id. Publishes exec-added. */
-int container_exec(struct ctx *ctx, struct container *c, const struct container_exec *e,
-                   struct err *err);
-/* all: every process of the container. Ended: ERR_NOT_FOUND (all: success). Returns without
- * waiting for the death. Created and not started: ends it (137 for SIGKILL), with its event. */
+int container_exec(struct container *c, const struct container_exec *e, struct err *err);
+/* all: every process of the container; if the container holds its pod, every process of the pod.
+ * Ended: ERR_NOT_FOUND (all: success). Returns without waiting for the death. Created and not
+ * started: ends it (137 for SIGKILL), with its event. */
 int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, uint32_t signo,
                    bool all, struct err *err);
+/* Every process of this container; not of its pod. */
+int container_kill_alone(struct ctx *ctx, struct container *c, uint32_t signo, struct err *err);
+struct container_deleted {
+    uint32_t pid, exit_status;
+    uint64_t exited_wall_ns;
+};
+/* exec_id "": the container with all it holds. Running: ERR_STATE, before anything is touched.
+ * Resumable. Publishes delete last. The holder of a pod with other containers that have not ended:
+ * ERR_STATE. */
+int container_delete(struct ctx *ctx, struct container *c, const char *exec_id,
+                     struct container_deleted *ret, struct err *err);
+/* One that ends, or has ended: waits for that and deletes it. Gone already: success. */
+int container_discard(struct ctx *ctx, struct container *c, struct err *err);
+/* A sandbox's own, which has ended: releases it. Other containers of its pod stay. */
+int container_dismiss(struct ctx *ctx, struct container *c, struct err *err);
+/* Until init has ended, if it runs. Deleted meanwhile: success. */
+int container_wait_end(struct ctx *ctx, struct container *c, struct err *err);
+struct container *container_ref(struct container *c);
+void container_unref(struct container *c);
+AUTO_DEFINE(struct container *, container_unref);
+
+/* --- while it runs --- */
+
 int container_pause(struct ctx *ctx, struct container *c, struct err *err);
 int container_resume(struct ctx *ctx, struct container *c, struct err *err);
 int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, uint16_t rows,
@@ -58,33 +104,52 @@ int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, 
 int container_close_stdin(struct container *c, const char *exec_id, struct err *err);
 int container_update(struct ctx *ctx, struct container *c, const char *resources_json, size_t len,
                      struct err *err);
+/* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
+ * nothing. */
+int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
+
+/* --- queries --- */
+
+const char *container_id(const struct container *c);
+const char *container_guest_id(const struct container *c); /* its id in the guest */
+const char *container_bundle(const struct container *c);
+struct pod *container_pod(const struct container *c); /* borrowed */
+enum container_state container_state(const struct container *c);
+uint32_t container_pid(const struct container *c);       /* its anchor's; 0: not yet */
+const char *container_anchor(const struct container *c); /* ledger_process_name(); may be NULL */
+const struct spec_limits *container_limits(const struct container *c);
+bool container_is_hidden(const struct container *c);   /* a sandbox's own */
+bool container_is_listed(const struct container *c);   /* not deleted */
+bool container_has_ended(const struct container *c);   /* or its create failed */
+bool container_in_guest(const struct container *c);    /* and it was created */
+bool container_writes_host(const struct container *c); /* the guest may hold writes back */
+/* exec_id "" is init. NULL with ERR_NOT_FOUND. Borrowed: gone after a wait unless looked up again.
+ */
+struct process *container_process(struct container *c, const char *exec_id, struct err *err);
+void container_each(const struct container *c, void (*fn)(void *arg, const struct process_view *v),
+                    void *arg);
 /* Host pids that stand for the container: the anchor's, once per process of ours. Caller frees.
  * Never empty while the container exists. */
 struct container_pid {
     uint32_t pid;
     char exec_id[80];
 };
-int container_pids(struct container *c, struct container_pid **ret, size_t *ret_n, struct err *err);
-/* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
- * nothing. */
-int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
+void container_pids(struct container *c, struct container_pid **ret, size_t *ret_n);
+/* All that is known of it, as an object. */
+void container_describe(const struct container *c, struct jsw *w);
 
-/* What a client sees of a process; strings borrowed. Never waits. */
-enum process_status {
-    PROCESS_UNKNOWN,
-    PROCESS_CREATED,
-    PROCESS_RUNNING,
-    PROCESS_STOPPED,
-    PROCESS_PAUSED
-}; /* containerd's numbers */
-struct process_view {
-    const char *container_id, *exec_id, *bundle, *in, *out, *err;
-    bool terminal;
-    uint32_t pid, exit_status;
-    uint64_t exited_wall_ns; /* 0: not yet */
-    enum process_status status;
-};
-void process_view(const struct process *p, struct process_view *ret);
-/* Until it has ended; at once afterwards. Valid before start. Cancelled: -1, never a made-up exit.
- */
-int process_wait(struct ctx *ctx, struct process *p, struct process_view *ret, struct err *err);
+/* --- what others report to it; it decides what that means --- */
+
+/* The registry has dropped it. */
+void container_forget(struct container *c);
+/* containerd has given it up: nothing more of it is published. False: it was known. */
+bool container_forsake(struct container *c);
+bool container_is_forsaken(const struct container *c);
+/* The VM is gone. Ends what nobody watches. */
+void container_vm_died(struct container *c, bool killed);
+/* One of its processes has started or ended. */
+void container_process_changed(struct container *c, struct process *p);
+/* One of its processes is about to end with this status; lost: with the VM or the guest. Waits
+ * until that may be published, bounded. */
+void container_process_exits(struct ctx *ctx, struct container *c, struct process *p,
+                             uint32_t status, bool lost);

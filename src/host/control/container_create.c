@@ -1,13 +1,22 @@
 /* container_create.c - from a bundle to a container that waits for its start in the guest. Each
- * step notes what it made in the container, so that container_release can take it back whenever the
+ * step notes what it made in the container, so that container_release can undo it whenever the
  * next one fails. */
-#include "base/fd.h"
+#include "base/exit_code.h"
 #include "base/log.h"
-#include "base/str.h"
+#include "base/loop.h"
 #include "host/bridge/guest.h"
-#include "host/config/config.h"
+#include "host/config/annotations.h"
+#include "host/config/devices.h"
 #include "host/control/bundle.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container_priv.h"
+#include "host/control/events.h"
+#include "host/control/sandbox.h"
+#include "host/device/vpci.h"
+#include "host/files/scratch.h"
+#include "host/jail/anchor.h"
+#include "host/jail/cgroup.h"
+#include "host/jail/pci.h"
+#include "host/ledger/ledger.h"
 #include "oci/document.h"
 #include "oci/pods.h"
 #include <errno.h>
@@ -37,49 +46,41 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
 
 /* --- the pod --- */
 
-struct container *container_find_sandbox(struct registry *r, const char *pod)
-{
-    LIST_EACH (&r->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, node);
-
-        if (c->kind == SPEC_SANDBOX && str_eq(c->id, pod)) /* also one that clients do not see */
-            return c;
-    }
-    return NULL;
-}
-
+/* Until its spec is read it holds a pod of its own. */
 static int enter_pod(struct container *c, struct spec *spec, struct err *err)
 {
-    const char *pod, *path = "";
+    const char *id, *path = "";
+    struct pod *pod;
 
-    if (spec_kind(spec, c->id, &c->kind, &pod, err) < 0 ||
-        registry_check_id("sandbox id", pod, REGISTRY_ID_MAX, err) < 0 ||
+    if (spec_kind(spec, c->id, &c->kind, &id, err) < 0 ||
+        registry_check_id("sandbox id", id, REGISTRY_ID_MAX, err) < 0 ||
         pods_check(spec, c->kind, err) < 0)
         return -1;
-    free(c->pod_id);
-    c->pod_id = str_dup(pod);
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
-    if (pods_fit(spec, c->kind, c->pod_id, err) < 0)
+    if (pods_fit(spec, c->kind, id, err) < 0)
         return -1;
+    c->pod->takes_workloads = c->kind == SPEC_SANDBOX;
     if (c->kind != SPEC_WORKLOAD)
         return 0;
-
-    struct container *sandbox = container_find_sandbox(c->r, pod);
-
-    if (!sandbox)
-        return err_set(err, ERR_NOT_FOUND, "no pod %s for container %s", pod, c->id);
-    if (sandbox->state != CONTAINER_RUNNING)
-        return err_set(err, ERR_STATE, "pod %s is %s, not Running", pod,
-                       fsm_state_name(&container_fsm, sandbox->state));
+    pod = registry_find_pod(c->r, id, err);
+    if (!pod)
+        return err_wrap(err, "container %s", c->id);
+    if (container_state(pod->holder) != CONTAINER_RUNNING)
+        return err_set(err, ERR_STATE, "pod %s is %s, not Running", id,
+                       fsm_state_name(&container_fsm, container_state(pod->holder)));
+    pod_leave(c->pod, c);
+    pod_unref(c->pod);
+    c->pod = pod_ref(pod);
+    pod_join(pod, c);
     return 0;
 }
 
-static uint32_t pod_pid(const struct container *c)
+static uint32_t guest_pid(struct container *c)
 {
-    struct container *sandbox =
-        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
+    struct err none = ERR_INIT;
+    const struct process *init = c ? container_process(c, "", &none) : NULL;
 
-    return sandbox && sandbox->init ? sandbox->init->guest_pid : 0;
+    return init ? process_guest_pid(init) : 0;
 }
 
 /* A debug container names the process on the host of the one that it is to look at. */
@@ -87,13 +88,84 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 {
     uint32_t pid = pods_namespace_pid(spec, "pid");
 
-    LIST_EACH (&c->r->containers, pos) {
-        const struct container *other = LIST_ENTRY(pos, struct container, node);
-
-        if (pid && other->pid == pid && str_eq(other->pod_id, c->pod_id))
-            return other->init ? other->init->guest_pid : 0;
-    }
+    for (size_t i = 0; pid && i < c->pod->n_members; i++)
+        if (container_pid(c->pod->members[i]) == pid)
+            return guest_pid(c->pod->members[i]);
     return 0;
+}
+
+/* --- PCI devices: checked before its VM boots, added when it takes calls --- */
+
+static int find_pci(const char *name, struct pci_function *ret, struct err *err)
+{
+    return pci_find(PCI_SYS, name, ret, err);
+}
+
+static int add_device(struct ctx *ctx, struct container *c, const char *address,
+                      struct strv *ret_places, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_DEVICE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "add a PCI device", err);
+    AUTO_FREE char *place = NULL;
+    uint64_t id;
+
+    if (!in || vpci_reserve(&limited, in->vpci, address, &id, err) < 0)
+        return -1;
+    c->devices[c->n_devices++] = id;
+    if (vpci_add(&limited, in->vpci, id, &place, err) < 0)
+        return -1;
+    strv_add(ret_places, place);
+    return 0;
+}
+
+static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
+                       struct strv *ret_places, struct err *err)
+{
+    int span = addresses->n ? vm_span_begin(c->pod->vm, "add devices") : -1, r = 0;
+
+    c->devices = mem_zalloc((addresses->n + 1) * sizeof(*c->devices));
+    for (size_t i = 0; i < addresses->n && r == 0; i++)
+        r = add_device(ctx, c, addresses->v[i], ret_places, err);
+    vm_span_end(c->pod->vm, span);
+    return r;
+}
+
+/* --- all its files --- */
+
+struct files {
+    struct root root;
+    struct mounts mounts;
+};
+
+static int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
+                      const struct container_create *cc, enum config_rootfs writes, struct files *f,
+                      struct err *err)
+{
+    int span = vm_span_begin(c->pod->vm, "open files");
+    int r = root_open(ctx, c, spec, cc, writes, &f->root, err);
+
+    if (r == 0)
+        r = mounts_open(ctx, c, spec, &f->mounts, err);
+    vm_span_end(c->pod->vm, span);
+    return r;
+}
+
+/* The layers need the scratch disk, the mounts do not: each waits for its own. */
+static int files_share(struct ctx *ctx, struct container *c, struct files *f, struct err *err)
+{
+    struct err second = ERR_INIT;
+
+    if (root_share(ctx, c, &f->root, err) < 0)
+        return -1;
+
+    int r = mounts_share(ctx, c, &f->mounts, err);
+    int combined = root_wait(c, &f->root, &second);
+
+    if (r == 0 && combined < 0) {
+        *err = second;
+        r = -1;
+    }
+    return r;
 }
 
 /* --- in the guest --- */
@@ -103,13 +175,14 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 {
     const struct document_opts o = { .root_path = c->root_path,
                                      .kind = c->kind,
-                                     .pod_id = c->pod_id,
-                                     .pod_pid = pod_pid(c),
-                                     .network_namespace = c->pod_id,
+                                     .pod_id = c->pod->guest_id,
+                                     .pod_pid =
+                                         c->kind == SPEC_WORKLOAD ? guest_pid(c->pod->holder) : 0,
+                                     .network_namespace = c->pod->guest_id,
                                      .devices = places,
                                      .privileged = c->privileged,
                                      .target_pid = target_pid(c, spec) };
-    const struct guest_container made = { .id = c->id,
+    const struct guest_container made = { .id = c->guest_id,
                                           .bundle_path = c->bundle_path,
                                           .scratch_path = c->scratch_path ? c->scratch_path : "",
                                           .spec = spec_json(spec),
@@ -117,7 +190,7 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 
     document_fit(spec, &o);
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "create a container", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "create a container", err);
 
     if (!in)
         return -1;
@@ -131,15 +204,14 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
     AUTO(strv_release) struct strv places = { 0 };
     int span, r;
 
-    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod_id, c->id);
+    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod->guest_id, c->guest_id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (vm_need_running(ctx, c->r->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        vm_need_ready(ctx, c->r->vm, err) < 0 ||
-        container_add_devices(ctx, c, devices, &places, err) < 0)
+    if (vm_need_running(ctx, c->pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
+        vm_need_ready(ctx, c->pod->vm, err) < 0 || add_devices(ctx, c, devices, &places, err) < 0)
         return -1;
-    span = vm_span_begin(c->r->vm, "create container");
+    span = vm_span_begin(c->pod->vm, "create container");
     r = create_in_guest(ctx, c, spec, &places, err);
-    vm_span_end(c->r->vm, span);
+    vm_span_end(c->pod->vm, span);
     return r;
 }
 
@@ -147,27 +219,41 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
 
 static void anchor_main(void *arg)
 {
-    struct container *c = arg;
-    struct ctx root = ctx_root(c->r->o.loop), ctx = ctx_with_id(&root, "cid", c->id);
+    AUTO(container_unref) struct container *c = arg;
+    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->id);
     struct err err = ERR_INIT;
     bool by_us = true;
 
     if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
         c->anchor_lost = true; /* one that is being created has no process yet to kill */
-        registry_obey(c->r);   /* before anything is told of its end */
+        registry_obey(c->r);   /* before anything of its end is published */
         log_warn(&ctx, "the container's process on the host was killed: so is the container");
-        if (container_kill(&ctx, c, "", 9, true, &err) < 0)
+        /* As Kill with all: with a holder its pod. If containerd has given up the holder, it still
+         * wants the others. */
+        if ((c->forsaken ? container_kill_alone(&ctx, c, 9, &err)
+                         : container_kill(&ctx, c, "", 9, true, &err)) < 0)
             log_warn(&ctx, "it could not be killed", F_ERR(&err));
     }
     c->anchor_watched = false;
     waitq_wake_all(&c->changed);
-    container_unref(c);
+}
+
+/* For the note that names it to `delete`. */
+static void note_anchor(struct container *c)
+{
+    if (!c->r->o.address)
+        return;
+    free(c->anchor_name);
+    c->anchor_name = ledger_process_name((pid_t)c->pid);
+    if (!c->anchor_name)
+        c->anchor_name = str_dup("");
+    registry_update_note(c->r);
 }
 
 static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
                         struct err *err)
 {
-    const struct vm_parts *vm = vm_parts(c->r->vm);
+    const struct vm_parts *vm = vm_parts(c->pod->vm);
     const char *netns = "", *cgroup = spec_cgroups_path(spec);
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
     /* The first container's cgroup is the VM's too, and goes with it. */
@@ -183,8 +269,9 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     if (anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
     c->pid = (uint32_t)anchor_pid(c->anchor);
-    container_note_netns(c, spec);
-    container_note_anchor(c);
+    if (c == c->pod->holder)
+        pod_note_netns(c->pod, spec, c->pid);
+    note_anchor(c);
     c->anchor_watched = true;
     group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->id);
     return 0;
@@ -192,18 +279,18 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
 
 /* Everything that the host can do alone, while the VM comes up. */
 static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
-                   const struct registry_create *rc, enum config_rootfs writes, struct files *f,
+                   const struct container_create *cc, enum config_rootfs writes, struct files *f,
                    struct err *err)
 {
-    int span = vm_span_begin(c->r->vm, "anchor and stdio");
+    int span = vm_span_begin(c->pod->vm, "anchor and stdio");
     int r = spawn_anchor(ctx, c, spec, err);
 
     if (r == 0) {
-        c->init = process_new(c, "", rc->in, rc->out, rc->err, rc->terminal);
+        c->init = process_new(c, "", &cc->stdio, NULL);
         r = process_open_io(ctx, c->init, err);
     }
-    vm_span_end(c->r->vm, span);
-    return r < 0 ? -1 : files_open(ctx, c, spec, rc, writes, f, err);
+    vm_span_end(c->pod->vm, span);
+    return r < 0 ? -1 : files_open(ctx, c, spec, cc, writes, f, err);
 }
 
 static char *annotation(const struct spec *spec, const char *key)
@@ -219,11 +306,11 @@ static char *without_arguments(const char *uri)
 }
 
 /* For `lcow logs`: the shim keeps no output, this says where the CRI or a log driver does. */
-static void note_output(struct ctx *ctx, struct container *c)
+static void note_output(struct ctx *ctx, struct container *c, const char *out)
 {
-    c->log_uri = without_arguments(c->init->out);
+    c->log_uri = without_arguments(out);
     log_note(ctx, "output",
-             (const struct log_field[]){ F_STR("pod-id", c->pod_id),
+             (const struct log_field[]){ F_STR("pod-id", c->pod->id),
                                          F_STR("name", c->log_name),
                                          F_STR("log-directory", c->log_dir),
                                          F_STR("stdout", c->log_uri),
@@ -231,18 +318,18 @@ static void note_output(struct ctx *ctx, struct container *c)
 }
 
 /* One volume must not be the host's for one container of a pod and the VM's for another. */
-static int take_empty_dirs(struct container *c, const struct annotations *o, struct err *err)
+static int check_empty_dirs(struct container *c, const struct annotations *o, struct err *err)
 {
-    const struct container *pod =
-        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
+    struct pod *pod = c->pod;
 
-    c->shares_empty_dirs = pod ? pod->shares_empty_dirs : o->shared_empty_dirs;
-    if (o->said_empty_dirs && o->shared_empty_dirs != c->shares_empty_dirs)
+    if (c == pod->holder)
+        pod->shares_empty_dirs = o->shared_empty_dirs;
+    if (o->said_empty_dirs && o->shared_empty_dirs != pod->shares_empty_dirs)
         return err_set(err, ERR_INVALID,
                        "annotation io.lcow.empty_dir is \"%s\", and \"%s\" in its pod %s: it holds "
                        "for the whole pod, set it there",
                        o->shared_empty_dirs ? "shared" : "guest",
-                       c->shares_empty_dirs ? "shared" : "guest", c->pod_id);
+                       pod->shares_empty_dirs ? "shared" : "guest", pod->id);
     return 0;
 }
 
@@ -256,27 +343,22 @@ static int check_room(struct ctx *ctx, const struct container *c, struct err *er
     return scratch_room(ctx, config->scratch_dir, config->scratch_free_mib, err);
 }
 
-int container_create(struct ctx *ctx, struct container *c, const struct registry_create *rc,
-                     struct spec *given, struct err *err)
+static int make(struct ctx *ctx, struct container *c, struct spec *spec,
+                const struct container_create *cc, struct err *err)
 {
-    AUTO(spec_free) struct spec *loaded = NULL;
-    struct spec *spec = given;
     AUTO(strv_release) struct strv devices = { 0 };
     struct files files = { .root.fs.tree = -1 };
     struct annotations options;
     int r;
 
-    if (!spec) {
-        if (load_spec(ctx, c->bundle, &loaded, err) < 0)
-            return -1;
-        spec = loaded;
-    }
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
     if (check_room(ctx, c, err) < 0 || annotations_read(c->r->o.config, spec, &options, err) < 0 ||
-        enter_pod(c, spec, err) < 0 || container_read_devices(c, spec, &devices, err) < 0 ||
+        enter_pod(c, spec, err) < 0 ||
+        devices_read(c->r->o.config, spec, find_pci, &devices, err) < 0 ||
         registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
-    if (take_empty_dirs(c, &options, err) < 0)
+    pod_set_vm(c->pod, c->r->vm);
+    if (check_empty_dirs(c, &options, err) < 0)
         return -1;
     c->no_writable_shares = options.no_writable_shares;
     c->scratch_quota_mib = options.scratch_quota_mib;
@@ -286,21 +368,138 @@ int container_create(struct ctx *ctx, struct container *c, const struct registry
     c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
     if (spec_limits(spec, &c->limits, err) < 0)
         return -1;
-    if (spec_terminal(spec) != rc->terminal)
+    if (spec_terminal(spec) != cc->stdio.terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
-                            json_boolean(rc->terminal));
-    r = prepare(ctx, c, spec, rc, options.rootfs, &files, err);
+                            json_boolean(cc->stdio.terminal));
+    r = prepare(ctx, c, spec, cc, options.rootfs, &files, err);
     if (r == 0)
         r = make_in_vm(ctx, c, spec, &files, &devices, err);
-    files_release(&files);
+    root_release(&files.root);
+    mounts_release(&files.mounts);
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;
-    if (vm_state(c->r->vm) != VM_RUNNING)
+    if (vm_state(c->pod->vm) != VM_RUNNING)
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
     if (c->anchor_lost)
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
-    fsm_step(&process_fsm, &c->init->state, PROCESS_EV_CREATED);
+    process_created(c->init);
     fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
-    note_output(ctx, c);
+    note_output(ctx, c, cc->stdio.out);
+    return 0;
+}
+
+/* --- create --- */
+
+static int check(struct registry *r, const struct container_create *cc, struct err *err)
+{
+    struct err none = ERR_INIT;
+
+    if (registry_check_id("container id", cc->id, REGISTRY_ID_MAX, err) < 0)
+        return -1;
+    if (cc->checkpoint && cc->checkpoint[0])
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "a VM's container cannot be restored from a checkpoint");
+    if (!cc->bundle || cc->bundle[0] != '/')
+        return err_set(err, ERR_INVALID, "bundle \"%.128s\" is not an absolute path",
+                       cc->bundle ? cc->bundle : "");
+    if (r->closing)
+        return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
+    if (registry_find(r, cc->id, &none))
+        return err_set(err, ERR_EXISTS, "container %s exists already", cc->id);
+    return cc->spec ? 0 : sandbox_admits(r, cc->id, err);
+}
+
+static void copy_words(struct strv *to, const char *const *from)
+{
+    for (; from && *from; from++)
+        strv_add(to, *from);
+}
+
+static struct container *add(struct registry *r, const struct container_create *cc)
+{
+    struct container *c = mem_new(struct container);
+
+    c->refs = 1;
+    c->r = r;
+    c->guest_id = c->id = str_dup(cc->id);
+    c->bundle = str_dup(cc->bundle);
+    c->hidden = cc->spec != NULL;
+    c->listed = true;
+    gate_init(&c->gate, "container");
+    waitq_init(&c->changed);
+    c->pod = pod_new(r, c->id, c);
+    c->pod->hidden = c->hidden;
+    copy_words(&c->pod->dns_servers, cc->dns_servers);
+    copy_words(&c->pod->dns_search, cc->dns_search);
+    registry_add(r, c);
+    return c;
+}
+
+/* Everything is released, whether the client is still there or not; what cannot be stays listed. */
+static void undo(struct container *c, struct err *err)
+{
+    struct ctx own = ctx_background(c->r->o.loop, "cid", c->id);
+    struct ctx limited = ctx_with_timeout(&own, CONTAINER_UNDO_LIMIT);
+    struct err lost = ERR_INIT;
+
+    fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATE_FAILED);
+    if (container_release(&limited, c, &lost) == 0) {
+        registry_drop(c->r, c);
+        return;
+    }
+    log_error(&own, "a failed create is not rolled back; delete goes on with it", F_ERR(&lost));
+    /* Nothing of it runs, and a client that waits for its end or that of its output (a containerd
+     * that lost the call and found the container) must not wait for ever. */
+    if (c->init) {
+        process_close_io(c->init);
+        process_end(c->init, EXIT_LOST, false);
+    }
+    err_wrap(err, "%s; and before that", lost.msg);
+}
+
+static int create(struct ctx *ctx, struct container *c, const struct container_create *cc,
+                  struct err *err)
+{
+    AUTO(spec_free) struct spec *loaded = NULL;
+    /* Nobody else is in there, but a delete may come. */
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.create", err);
+
+    if (held && (cc->spec || load_spec(ctx, c->bundle, &loaded, err) == 0) &&
+        make(ctx, c, cc->spec ? cc->spec : loaded, cc, err) == 0)
+        return 0;
+    vm_explain(c->r->vm, err);
+    undo(c, err);
+    return err_wrap(err, "create container %s", c->id);
+}
+
+int container_create(struct ctx *ctx, struct registry *r, const struct container_create *cc,
+                     struct container **ret, struct err *err)
+{
+    if (check(r, cc, err) < 0)
+        return -1;
+
+    AUTO(container_unref) struct container *c = add(r, cc);
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_CREATE_LIMIT);
+    struct ctx own = ctx_with_id(&limited, "cid", c->id);
+    int n = create(&own, c, cc, err);
+
+    if (c->listed)
+        *ret = container_ref(c);
+    if (n < 0 || c->hidden)
+        return n;
+    r->forsook = false;
+    events_push(r->o.events, &(struct event){ .kind = EVENT_CREATE,
+                                              .wall_ns = loop_wall(r->o.loop),
+                                              .container_id = c->id,
+                                              .exec_id = "",
+                                              .pid = c->pid,
+                                              .bundle = c->bundle,
+                                              .in = cc->stdio.in,
+                                              .out = cc->stdio.out,
+                                              .err = cc->stdio.err,
+                                              .terminal = cc->stdio.terminal,
+                                              .rootfs = cc->rootfs,
+                                              .n_rootfs = cc->n_rootfs });
+    log_info(&own, "container created", F_U("pid", c->pid));
     return 0;
 }

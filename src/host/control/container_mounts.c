@@ -1,13 +1,14 @@
 /* container_mounts.c - what a container sees of the host beside its root file system: directories
  * and files by shares, images and devices as disks of the VM; and what it is given in the VM
- * instead (container_volumes.c). Opened while the VM comes up, shared with it when it is there. */
+ * instead (pod_volumes.c). Opened while the VM comes up, shared with it when it is there. */
 #include "base/fd.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/config/annotations.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container_priv.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
+#include "host/files/blockimage.h"
 #include "oci/device.h"
 #include "oci/document.h"
 #include <stdlib.h>
@@ -41,7 +42,7 @@ static bool is_no_file(const struct container *c, const char *to, const struct t
 
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         known = known || str_eq(to, files[i]);
-    return known && !tree->name[0] && c->r->sandbox && c->kind == SPEC_WORKLOAD;
+    return known && !tree->name[0] && c->pod->hidden;
 }
 
 static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
@@ -82,7 +83,8 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return -1;
     if (d.kind == DOCUMENT_MOUNT_GUEST)
         return 0;
-    if (d.kind == DOCUMENT_MOUNT_HOST && volumes_take(ctx, c, d.source, json, &local, err) < 0)
+    if (d.kind == DOCUMENT_MOUNT_HOST && c != c->pod->holder &&
+        pod_take_volume(ctx, c->pod, d.source, json, &local, err) < 0)
         return err_wrap(err, "mount %s on %s", d.source, d.destination);
     if (local)
         return 0;
@@ -173,7 +175,7 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
                                        .read_only = m->read_only,
                                        .unique = m->recursive || m->tree.name[0] };
     AUTO_FREE char *path = NULL;
-    struct plan9 *plan9 = vm_parts(c->r->vm)->plan9;
+    struct plan9 *plan9 = vm_parts(c->pod->vm)->plan9;
     uint64_t id;
 
     int r = plan9_reserve(ctx, plan9, &share, &id, err);
@@ -192,7 +194,7 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
 int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
                   const struct guest_disk *mount, char **ret_path, struct err *err)
 {
-    struct scsi *scsi = vm_parts(c->r->vm)->scsi;
+    struct scsi *scsi = vm_parts(c->pod->vm)->scsi;
     uint64_t id;
 
     if (scsi_reserve(ctx, scsi, disk, mount, &id, err) < 0)
@@ -217,7 +219,7 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
 static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "share a mount", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "share a mount", err);
     AUTO_FREE char *path = NULL;
 
     if (!in)
@@ -238,10 +240,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    int span = m->n ? vm_span_begin(c->r->vm, "share mounts") : -1, r = 0;
+    int span = m->n ? vm_span_begin(c->pod->vm, "share mounts") : -1, r = 0;
 
     for (size_t i = 0; i < m->n && r == 0; i++)
         r = share_one(ctx, c, &m->v[i], err);
-    vm_span_end(c->r->vm, span);
+    vm_span_end(c->pod->vm, span);
     return r;
 }

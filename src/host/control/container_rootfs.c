@@ -3,7 +3,8 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container_priv.h"
+#include "host/control/events.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include <stdlib.h>
@@ -11,14 +12,14 @@
 static int open_mounts(struct ctx *ctx, struct container *c, const char *path, unsigned how,
                        struct root *f, struct err *err)
 {
-    const struct registry_create *rc = f->rc;
-    AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((rc->n_rootfs + 1) * sizeof(*mounts));
+    const struct container_create *cc = f->cc;
+    AUTO_FREE struct rootfs_mount *mounts = mem_zalloc((cc->n_rootfs + 1) * sizeof(*mounts));
 
-    for (size_t i = 0; i < rc->n_rootfs; i++)
-        mounts[i] = (struct rootfs_mount){ .type = rc->rootfs[i].type,
-                                           .source = rc->rootfs[i].source,
-                                           .options = rc->rootfs[i].options };
-    if (rootfs_open(ctx, mounts, rc->n_rootfs, path, how, &f->fs, err) < 0)
+    for (size_t i = 0; i < cc->n_rootfs; i++)
+        mounts[i] = (struct rootfs_mount){ .type = cc->rootfs[i].type,
+                                           .source = cc->rootfs[i].source,
+                                           .options = cc->rootfs[i].options };
+    if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, &f->fs, err) < 0)
         return err_wrap(err, "root file system");
     return 0;
 }
@@ -38,14 +39,14 @@ static void note_writes(struct ctx *ctx, struct container *c, const struct spec 
 }
 
 int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
-              const struct registry_create *rc, enum config_rootfs writes, struct root *f,
+              const struct container_create *cc, enum config_rootfs writes, struct root *f,
               struct err *err)
 {
     static const unsigned how[] = { [CONFIG_ROOTFS_AUTO] = ROOTFS_KEPT,
                                     [CONFIG_ROOTFS_SHARED] = ROOTFS_WRITABLE,
                                     [CONFIG_ROOTFS_SCRATCH] = 0 };
 
-    f->rc = rc;
+    f->cc = cc;
     if (c->hidden)
         return tree_open_pause(ctx, &f->fs.tree, err);
 
@@ -73,7 +74,7 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct root *f
     AUTO_FREE char *path = NULL;
 
     AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->r->vm, "share the root file system", err);
+    const struct vm_parts *in = vm_enter(c->pod->vm, "share the root file system", err);
 
     if (!in || plan9_reserve(&limited, in->plan9, &share, &c->root_share, err) < 0)
         return -1;
@@ -94,7 +95,7 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs
     AUTO_FREE char *path = NULL;
 
     AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->r->vm, "attach a disk of the root file system", err);
+    const struct vm_parts *in = vm_enter(c->pod->vm, "attach a disk of the root file system", err);
 
     if (!in || mounts_attach(&limited, c, &disk, &mount, &path, err) < 0)
         return -1;
@@ -114,7 +115,7 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
 static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
 {
     for (; c->n_disks > 0; c->n_disks--) {
-        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "release a disk", err);
+        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "release a disk", err);
 
         if (!in || scsi_unmap(ctx, in->scsi, c->disks[c->n_disks - 1], err) < 0)
             return -1;
@@ -147,14 +148,14 @@ static int give(struct ctx *ctx, struct container *c, struct root *f, struct err
 
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    const struct guest_layers l = { .container = c->id,
+    const struct guest_layers l = { .container = c->guest_id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .scratch_quota = (uint64_t)c->scratch_quota_mib << 20,
                                     .layers = (const char *const *)c->layers.v };
 
     AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->r->vm, "combine the root file system", err);
+    const struct vm_parts *in = vm_enter(c->pod->vm, "combine the root file system", err);
 
     if (!in)
         return -1;
@@ -169,14 +170,15 @@ static void combine_main(void *arg)
     struct root *f = arg;
     struct container *c = f->c;
 
-    f->ret = vm_need_ready(f->ctx, c->r->vm, &f->err);
+    f->ret = vm_need_ready(f->ctx, c->pod->vm, &f->err);
     if (f->ret == 0) {
-        int span = vm_span_begin(c->r->vm, "combine layers");
+        int span = vm_span_begin(c->pod->vm, "combine layers");
 
-        c->scratch_path =
-            str_format("%s/scratch/%s/%s", vm_parts(c->r->vm)->scratch_path, c->pod_id, c->id);
+        c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->pod->vm)->scratch_path,
+                                     c->pod->guest_id, c->guest_id);
+        c->pod->has_scratch = c->pod->has_scratch || c == c->pod->holder;
         f->ret = combine(f->ctx, c, &f->err);
-        vm_span_end(c->r->vm, span);
+        vm_span_end(c->pod->vm, span);
     }
     if (f->ret < 0)
         err_wrap(&f->err, "combine the root file system");
@@ -191,10 +193,10 @@ static bool is_whole(const struct root *f)
 
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    int span = vm_span_begin(c->r->vm, "share rootfs");
+    int span = vm_span_begin(c->pod->vm, "share rootfs");
     int r = give(ctx, c, f, err);
 
-    vm_span_end(c->r->vm, span);
+    vm_span_end(c->pod->vm, span);
     if (r < 0)
         return err_wrap(err, "share the root file system");
     f->ctx = ctx;

@@ -7,46 +7,26 @@
  * must succeed. */
 #include "base/json.h"
 #include "base/log.h"
-#include "base/str.h"
 #include "host/bridge/guest.h"
-#include "host/config/config.h"
-#include "host/control/registry_priv.h"
-#include "host/vmm/vmm.h"
+#include "host/config/sizing.h"
+#include "host/control/container_priv.h"
+#include "host/jail/cgroup.h"
 #include <stdlib.h>
 
 /* --- what all of them need --- */
 
-static bool counts(const struct container *c)
-{
-    return c->state != CONTAINER_STOPPED && c->state != CONTAINER_INVALID;
-}
-
-/* With these limits for one of them. */
-static const struct spec_limits *limits_of(const struct container *c, const struct container *one,
-                                           const struct spec_limits *changed)
-{
-    return c == one ? changed : &c->limits;
-}
-
+/* With these limits for one of them. A pod is counted by its holder, while that lives. */
 static void need(struct container *one, const struct spec_limits *changed, struct sizing_all *ret)
 {
     struct registry *r = one->r;
     AUTO_FREE struct sizing_pod *pods = mem_zalloc((r->n_containers + 1) * sizeof(*pods));
     size_t n = 0;
 
-    LIST_EACH (&r->containers, pos) {
-        struct container *pod = LIST_ENTRY(pos, struct container, node);
+    for (size_t i = 0; i < r->n_containers; i++) {
+        const struct container *c = r->containers[i];
 
-        if (pod->kind == SPEC_WORKLOAD || !counts(pod))
-            continue;
-        pods[n].own = *limits_of(pod, one, changed);
-        LIST_EACH (&r->containers, other) {
-            struct container *c = LIST_ENTRY(other, struct container, node);
-
-            if (c->kind == SPEC_WORKLOAD && counts(c) && str_eq(c->pod_id, pod->pod_id))
-                sizing_add(&pods[n], limits_of(c, one, changed));
-        }
-        n++;
+        if (c == c->pod->holder && !container_has_ended(c))
+            pod_size(c->pod, one, changed, &pods[n++]);
     }
     sizing_of_pods(r->o.config, &vm_parts(r->vm)->least, pods, n, ret);
 }
@@ -61,7 +41,7 @@ static uint32_t larger(uint32_t a, uint32_t b)
 static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *wanted,
                 struct sizing_all *all, struct err *err)
 {
-    const struct sizing *now = &vm_parts(c->r->vm)->size;
+    const struct sizing *now = &vm_parts(c->pod->vm)->size;
     uint32_t most = c->r->o.config->max_memory_mib;
 
     if (all->memory_mib > most && wanted->memory_bytes > c->limits.memory_bytes)
@@ -74,7 +54,7 @@ static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *
     const struct sizing to = { larger((uint32_t)all->memory_mib, now->memory_mib),
                                larger(all->cpus, now->cpus) };
 
-    return vm_resize(ctx, c->r->vm, &to, false, err);
+    return vm_resize(ctx, c->pod->vm, &to, false, err);
 }
 
 static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all *all,
@@ -83,7 +63,7 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
     const struct sizing to = { (uint32_t)all->memory_mib, all->cpus };
     struct err why = ERR_INIT;
 
-    if (vm_resize(ctx, c->r->vm, &to, true, &why) == 0)
+    if (vm_resize(ctx, c->pod->vm, &to, true, &why) == 0)
         return 0;
     if (c->kind == SPEC_SANDBOX) {
         *err = why;
@@ -97,9 +77,9 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
 
 static int tell_guest(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
 {
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->r->vm, "update a container", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "update a container", err);
 
-    return in ? in->guest->ops->update_container(ctx, in->guest, c->id, resources, err) : -1;
+    return in ? in->guest->ops->update_container(ctx, in->guest, c->guest_id, resources, err) : -1;
 }
 
 /* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
@@ -107,8 +87,8 @@ static int limit_qemu(struct container *c, const struct sizing_all *all, struct 
 {
     if (c->kind == SPEC_WORKLOAD)
         return 0;
-    if (cgroup_set_cpu(vm_parts(c->r->vm)->cgroup, all->cpu_quota, all->cpu_period, all->cpu_shares,
-                       err) < 0)
+    if (cgroup_set_cpu(vm_parts(c->pod->vm)->cgroup, all->cpu_quota, all->cpu_period,
+                       all->cpu_shares, err) < 0)
         return err_wrap(err, "limit the VM's processor time on the host");
     return 0;
 }
@@ -121,7 +101,7 @@ static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct
     if (spec_limits_update(resources, &wanted, err) < 0)
         return -1;
 
-    AUTO(gate_leave) struct gate *held = gate_enter(vm_size_gate(c->r->vm), ctx, "vm.size", err);
+    AUTO(gate_leave) struct gate *held = gate_enter(vm_size_gate(c->pod->vm), ctx, "vm.size", err);
 
     if (!held)
         return -1;

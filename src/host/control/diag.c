@@ -1,12 +1,18 @@
 #include "host/control/diag.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container.h"
+#include "host/control/registry.h"
 #include "host/control/vm.h"
 #include "host/device/plan9.h"
+#include "host/files/tree.h"
+#include "host/io/io.h"
 #include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
@@ -63,7 +69,7 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, const struct di
     const struct vm_exec exec = { .argv = e->argv,
                                   .env = environment,
                                   .cwd = e->cwd[0] ? e->cwd : NULL,
-                                  .terminal = e->terminal,
+                                  .terminal = e->stdio.terminal,
                                   .want_stdin = io_wants(io, 0),
                                   .want_stdout = io_wants(io, 1),
                                   .want_stderr = io_wants(io, 2) };
@@ -95,7 +101,7 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
 
     if (!e->argv || !e->argv[0])
         return err_set(err, ERR_INVALID, "exec in the VM: no command");
-    if (e->terminal && e->err[0])
+    if (e->stdio.terminal && e->stdio.err[0])
         return err_set(err, ERR_STATE, "exec in the VM: a terminal has no separate stderr");
 
     AUTO(vm_leave) const struct vm_parts *in = enter(r, "exec in the VM", err);
@@ -103,10 +109,10 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
     if (!in)
         return -1;
 
-    const struct io_spec spec = { .in = e->in,
-                                  .out = e->out,
-                                  .err = e->err,
-                                  .terminal = e->terminal,
+    const struct io_spec spec = { .in = e->stdio.in,
+                                  .out = e->stdio.out,
+                                  .err = e->stdio.err,
+                                  .terminal = e->stdio.terminal,
                                   .container_id = r->id,
                                   .ns = r->ns,
                                   .ledger = in->ledger,
@@ -218,20 +224,8 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
 
 void diag_each(struct registry *r, void (*fn)(void *arg, const struct process_view *v), void *arg)
 {
-    struct process_view v;
-
-    LIST_EACH (&r->containers, at) {
-        struct container *c = LIST_ENTRY(at, struct container, node);
-
-        if (c->init) {
-            process_view(c->init, &v);
-            fn(arg, &v);
-        }
-        LIST_EACH (&c->execs, exec) {
-            process_view(LIST_ENTRY(exec, struct process, node), &v);
-            fn(arg, &v);
-        }
-    }
+    for (size_t i = 0; i < r->n_containers; i++)
+        container_each(r->containers[i], fn, arg);
 }
 
 static char *guest_stacks(struct ctx *ctx, struct registry *r)

@@ -2,21 +2,20 @@
  * host directory in the VM, every process there is, what everybody waits for. None of it takes a
  * gate; nothing here changes a container. */
 #pragma once
+#include "host/control/process.h"
 #include <stdbool.h>
 #include <stdint.h>
 
 struct ctx;
 struct err;
 struct io;
-struct process_view;
 struct registry;
 struct vm_process;
 
 struct diag_exec {
-    const char *const *argv;    /* NULL-terminated */
-    const char *cwd;            /* "": / */
-    const char *in, *out, *err; /* as for a container's process; "": none */
-    bool terminal;
+    const char *const *argv;  /* NULL-terminated */
+    const char *cwd;          /* "": / */
+    struct stdio_paths stdio; /* as for a container's process; "": none */
 };
 /* A hold on a process while diag_exec runs; zeroed by the caller, empty before and after. */
 struct diag_live {

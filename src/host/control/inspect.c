@@ -1,122 +1,23 @@
 #include "host/control/inspect.h"
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/timeline.h"
 #include "host/bridge/guest.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container.h"
+#include "host/control/events.h"
+#include "host/control/registry.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
-#include "host/device/network.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/device/vpci.h"
-#include "host/net/net.h"
-#include <stdio.h>
 #include <unistd.h>
 
 #define MEASURE_LIMIT (5 * NS_PER_S) /* less than lcow(1) waits */
-
-static const char *status_name(enum process_status status)
-{
-    static const char *const names[] = { "unknown", "created", "running", "stopped", "paused" };
-
-    return names[status];
-}
-
-/* What init and execs have in common. */
-static void put_process(struct jsw *w, const struct process *p)
-{
-    struct process_view v;
-
-    process_view(p, &v);
-    jsw_str(w, "state", status_name(v.status));
-    jsw_u64(w, "guest_pid", p->guest_pid);
-    if (v.exited_wall_ns) {
-        jsw_u64(w, "exit_status", v.exit_status);
-        jsw_u64(w, "exited_ns", v.exited_wall_ns);
-    }
-}
-
-/* Of a pod, which hang on its first container. */
-static void put_interfaces(struct jsw *w, const struct network *n)
-{
-    jsw_arr(w, "interfaces");
-    for (size_t i = 0; i < network_count(n); i++) {
-        const struct net_iface *f = network_iface(n, i);
-        char mac[18];
-
-        snprintf(mac, sizeof(mac), "%02x:%02x:%02x:%02x:%02x:%02x", f->mac[0], f->mac[1], f->mac[2],
-                 f->mac[3], f->mac[4], f->mac[5]);
-        jsw_obj(w, NULL);
-        jsw_str(w, "name", f->name);
-        jsw_str(w, "mac", mac);
-        jsw_u64(w, "mtu", f->mtu);
-        jsw_arr(w, "addresses");
-        for (size_t k = 0; k < f->n_addresses; k++) {
-            AUTO_FREE char *text =
-                str_format("%s/%u", f->addresses[k].text, f->addresses[k].prefix);
-            jsw_str(w, NULL, text);
-        }
-        jsw_end_arr(w);
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-}
-
-/* What it holds of the VM: shares by their names, devices by their addresses. */
-static void put_holdings(struct jsw *w, const struct container *c)
-{
-    const struct vm_parts *vm = c->r->vm ? vm_parts(c->r->vm) : NULL;
-
-    jsw_arr(w, "shares");
-    for (size_t i = 0; vm && vm->plan9 && i < c->n_shares; i++)
-        jsw_str(w, NULL, plan9_name(vm->plan9, c->shares[i]));
-    jsw_end_arr(w);
-    jsw_arr(w, "devices");
-    for (size_t i = 0; vm && vm->vpci && i < c->n_devices; i++)
-        jsw_str(w, NULL, vpci_address(vm->vpci, c->devices[i]));
-    jsw_end_arr(w);
-}
-
-static void put_container(struct jsw *w, const struct container *c)
-{
-    static const char *const writes[] = {
-        [ROOT_DISCARDED] = "discarded", [ROOT_KEPT] = "kept", [ROOT_READ_ONLY] = "read-only"
-    };
-
-    jsw_obj(w, NULL);
-    jsw_str(w, "id", c->id);
-    jsw_str(w, "pod", c->pod_id);
-    jsw_str(w, "bundle", c->bundle);
-    jsw_str(w, "name", c->log_name);
-    jsw_str(w, "log_directory", c->log_dir);
-    jsw_str(w, "stdout", c->log_uri);
-    jsw_u64(w, "pid", c->pid);
-    if (c->network && network_state(c->network) == NETWORK_ATTACHED)
-        put_interfaces(w, c->network);
-    if (c->init)
-        put_process(w, c->init);
-    else
-        jsw_str(w, "state", "creating");
-    jsw_arr(w, "execs");
-    LIST_EACH (&c->execs, at) {
-        const struct process *p = LIST_ENTRY(at, struct process, node);
-
-        jsw_obj(w, NULL);
-        jsw_str(w, "id", p->exec_id);
-        put_process(w, p);
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-    put_holdings(w, c);
-    jsw_str(w, "rootfs", c->init ? writes[c->root_writes] : NULL);
-    if (c->scratch_bytes)
-        jsw_u64(w, "scratch_bytes", c->scratch_bytes);
-    else
-        jsw_null(w, "scratch_bytes");
-    jsw_end_obj(w);
-}
 
 static void put_boot(struct jsw *w, const struct timeline *t)
 {
@@ -200,19 +101,13 @@ static void put_counters(struct jsw *w, const struct registry *r)
 void registry_measure(struct ctx *ctx, struct registry *r)
 {
     struct ctx limited = ctx_with_timeout(ctx, MEASURE_LIMIT);
-    AUTO_FREE struct container **all = NULL;
-    size_t n = 0, cap = 0;
+    AUTO(registry_release_all) struct container **all = registry_all(r);
 
-    LIST_EACH (&r->containers, at) { /* others come and go while we wait */
-        all = mem_grow(all, n, &cap, sizeof(struct container *));
-        all[n++] = container_ref(LIST_ENTRY(at, struct container, node));
-    }
-    for (size_t i = 0; i < n; i++) {
+    for (struct container **c = all; *c; c++) {
         AUTO(json_decref) json_t *ignored = NULL;
         struct err none = ERR_INIT; /* it stays as it was known */
 
-        (void)container_stats(&limited, all[i], &ignored, &none);
-        container_unref(all[i]);
+        (void)container_stats(&limited, *c, &ignored, &none);
     }
 }
 
@@ -234,8 +129,8 @@ char *registry_inspect(struct registry *r)
         jsw_null(&w, "vm");
     put_counters(&w, r);
     jsw_arr(&w, "containers");
-    LIST_EACH (&r->containers, at)
-        put_container(&w, LIST_ENTRY(at, struct container, node));
+    for (size_t i = 0; i < r->n_containers; i++)
+        container_describe(r->containers[i], &w);
     jsw_end_arr(&w);
     jsw_end_obj(&w);
     return jsw_take(&w, &len);

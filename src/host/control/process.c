@@ -1,21 +1,29 @@
 /* process.c - one process of a container, init or exec: from its registration to its exit. */
+#include "host/control/process.h"
+#include "base/exit_code.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "base/stream.h"
 #include "host/bridge/guest.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container.h"
+#include "host/control/events.h"
+#include "host/control/pod.h"
+#include "host/control/process_priv.h"
+#include "host/control/registry.h"
 #include "host/control/vm.h"
+#include "host/io/io.h"
 #include <signal.h>
 #include <stdlib.h>
 
-#define EXIT_KILLED 137u /* SIGKILL, in the shell's way */
-#define EXIT_LOST 255u   /* nobody knows how it would have ended */
-#define EXIT_NOT_STARTED 1u
-/* From a SIGKILL that the guest took to the news of the end: more than all the limits on its way,
- * for output, execs and OOM. */
-#define KILLED_LIMIT (60 * NS_PER_S)
+#define SIGNAL_MAX 64
 
+enum process_event {
+    PROCESS_EV_CREATED,
+    PROCESS_EV_STARTED,
+    PROCESS_EV_ENDED, /* exit, failed start, kill before start, delete before start */
+    PROCESS_EV_COUNT
+};
 static const char *const states[] = { "NotCreated", "Created", "Running", "Terminated" };
 static const char *const events[] = { "created", "started", "ended" };
 static const struct fsm_edge edges[] = {
@@ -25,49 +33,49 @@ static const struct fsm_edge edges[] = {
     { PROCESS_ST_CREATED, PROCESS_EV_ENDED, PROCESS_ST_TERMINATED },
     { PROCESS_ST_RUNNING, PROCESS_EV_ENDED, PROCESS_ST_TERMINATED },
 };
-const struct fsm process_fsm = { .name = "process",
-                                 .states = states,
-                                 .n_states = PROCESS_ST_COUNT,
-                                 .events = events,
-                                 .n_events = PROCESS_EV_COUNT,
-                                 .edges = edges,
-                                 .n_edges = ARRAY_LEN(edges) };
+FSM_DEFINE(process_fsm, "process", states, PROCESS_ST_COUNT, events, PROCESS_EV_COUNT, edges);
 
-struct process *process_new(struct container *c, const char *exec_id, const char *in,
-                            const char *out, const char *err, bool terminal)
+static char *own(const char *path)
+{
+    return str_dup(path ? path : "");
+}
+
+struct process *process_new(struct container *c, const char *exec_id,
+                            const struct stdio_paths *stdio, json_t *oci_process)
 {
     struct process *p = mem_new(struct process);
 
-    p->refs = 1; /* the container's */
-    p->c = c;
-    p->r = c->r;
-    p->container_id = str_dup(c->id);
-    p->bundle = str_dup(c->bundle);
-    p->exec_id = str_dup(exec_id);
-    p->in = str_dup(in ? in : "");
-    p->out = str_dup(out ? out : "");
-    p->err = str_dup(err ? err : "");
-    p->terminal = terminal;
-    p->hidden = c->hidden;
-    p->pid = c->pid;
-    list_init(&p->node);
+    *p = (struct process){ .refs = 1, /* the container's */
+                           .c = c,
+                           .pod = pod_ref(container_pod(c)),
+                           .container_id = str_dup(container_id(c)),
+                           .guest_id = str_dup(container_guest_id(c)),
+                           .bundle = str_dup(container_bundle(c)),
+                           .exec_id = str_dup(exec_id),
+                           .in = own(stdio->in),
+                           .out = own(stdio->out),
+                           .err = own(stdio->err),
+                           .oci_process = oci_process,
+                           .terminal = stdio->terminal,
+                           .hidden = container_is_hidden(c),
+                           .pid = container_pid(c) };
     latch_init(&p->exited);
     return p;
 }
 
-static struct process *process_ref(struct process *p)
+struct process *process_ref(struct process *p)
 {
     p->refs++;
     return p;
 }
 
-/* What it lost is the sandbox's to tell. */
+/* What it lost is the sandbox's to report. */
 static void drop_io(struct process *p)
 {
     if (!p->io)
         return;
     io_close(p->io);
-    p->r->lost_bytes += io_lost_bytes(p->io);
+    p->pod->r->lost_bytes += io_lost_bytes(p->io);
     io_free(TAKE_PTR(p->io));
 }
 
@@ -75,36 +83,33 @@ void process_unref(struct process *p)
 {
     if (!p || --p->refs > 0)
         return;
+    drop_io(p);
+    pod_unref(p->pod);
     free(p->container_id);
+    free(p->guest_id);
     free(p->bundle);
     free(p->exec_id);
     free(p->in);
     free(p->out);
     free(p->err);
     json_decref(p->oci_process);
-    drop_io(p);
     free(p);
 }
 
 void process_forget(struct process *p)
 {
-    struct container *c = p->c;
-
-    if (!c)
-        return;
     p->c = NULL;
-    p->gone = true;
     if (!p->draining) /* else the last reference does it */
         drop_io(p);
-    if (c->init == p) {
-        c->init = NULL;
-    } else {
-        list_remove(&p->node);
-        c->n_execs--;
-    }
-    waitq_wake_all(&c->changed);
     latch_set(&p->exited);
     process_unref(p);
+}
+
+/* --- queries --- */
+
+enum process_state process_state(const struct process *p)
+{
+    return p->state;
 }
 
 bool process_is_init(const struct process *p)
@@ -112,18 +117,103 @@ bool process_is_init(const struct process *p)
     return p->exec_id[0] == '\0';
 }
 
+bool process_is_starting(const struct process *p)
+{
+    return p->starting;
+}
+
+bool process_is_alive(const struct process *p)
+{
+    return p->state == PROCESS_ST_RUNNING || p->starting;
+}
+
+const char *process_exec_id(const struct process *p)
+{
+    return p->exec_id;
+}
+
+uint32_t process_guest_pid(const struct process *p)
+{
+    return p->guest_pid;
+}
+
+static struct loop *loop_of(const struct process *p)
+{
+    return p->pod->r->o.loop;
+}
+
+static int err_ended(const struct process *p, const char *how, struct err *err)
+{
+    return err_set(err, ERR_NOT_FOUND, "process %s%s%s %s", p->container_id,
+                   p->exec_id[0] ? "/" : "", p->exec_id, how);
+}
+
+void process_view(const struct process *p, struct process_view *ret)
+{
+    static const enum process_status status[PROCESS_ST_COUNT] = {
+        [PROCESS_ST_NOT_CREATED] = PROCESS_UNKNOWN,
+        [PROCESS_ST_CREATED] = PROCESS_CREATED,
+        [PROCESS_ST_RUNNING] = PROCESS_RUNNING,
+        [PROCESS_ST_TERMINATED] = PROCESS_STOPPED,
+    };
+
+    *ret = (struct process_view){ .container_id = p->container_id,
+                                  .exec_id = p->exec_id,
+                                  .bundle = p->bundle,
+                                  .stdio = { p->in, p->out, p->err, p->terminal },
+                                  .pid = p->pid,
+                                  .exit_status = p->exit_status,
+                                  .exited_wall_ns = p->exited_wall_ns,
+                                  .status = status[p->state] };
+    if (ret->status == PROCESS_RUNNING && p->c && container_state(p->c) == CONTAINER_PAUSED)
+        ret->status = PROCESS_PAUSED;
+}
+
+int process_wait(struct ctx *ctx, struct process *given, struct process_view *ret, struct err *err)
+{
+    AUTO(process_unref) struct process *p = process_ref(given);
+
+    if (latch_wait(ctx, &p->exited, "the process to end", err) < 0)
+        return -1;
+    if (p->state != PROCESS_ST_TERMINATED)
+        return err_ended(p, "was deleted", err);
+    process_view(p, ret);
+    if (p->refs == 1) { /* deleted meanwhile: its texts go now */
+        ret->container_id = ret->exec_id = ret->bundle = "";
+        ret->stdio = (struct stdio_paths){ "", "", "", p->terminal };
+    }
+    return 0;
+}
+
+void process_describe(const struct process *p, struct jsw *w)
+{
+    static const char *const names[] = { "unknown", "created", "running", "stopped", "paused" };
+    struct process_view v;
+
+    process_view(p, &v);
+    jsw_str(w, "state", names[v.status]);
+    jsw_u64(w, "guest_pid", p->guest_pid);
+    if (v.exited_wall_ns) {
+        jsw_u64(w, "exit_status", v.exit_status);
+        jsw_u64(w, "exited_ns", v.exited_wall_ns);
+    }
+}
+
+/* --- stdio --- */
+
 int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
 {
+    struct registry *r = p->pod->r;
     const struct io_spec spec = { .in = p->in,
                                   .out = p->out,
                                   .err = p->err,
                                   .terminal = p->terminal,
                                   .container_id = p->container_id,
-                                  .ns = p->r->ns,
-                                  .ledger = p->r->vm ? vm_parts(p->r->vm)->ledger : NULL,
-                                  .drivers = &p->r->drivers };
+                                  .ns = r->ns,
+                                  .ledger = vm_parts(p->pod->vm)->ledger,
+                                  .drivers = &r->drivers };
 
-    if (io_open(ctx, p->r->o.loop, &spec, &p->io, err) < 0)
+    if (io_open(ctx, r->o.loop, &spec, &p->io, err) < 0)
         return err_wrap(err, "stdio of %s%s%s", p->container_id, p->exec_id[0] ? "/" : "",
                         p->exec_id);
     if (p->stdin_closed)
@@ -131,35 +221,47 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
     return 0;
 }
 
+void process_close_io(struct process *p)
+{
+    if (p->io)
+        io_close(p->io);
+}
+
+void process_close_stdin(struct process *p)
+{
+    p->stdin_closed = true;
+    if (p->io)
+        io_close_stdin(p->io);
+}
+
 /* --- the end --- */
+
+static void publish(struct process *p, enum event_kind kind)
+{
+    if (!p->hidden)
+        events_push(p->pod->r->o.events,
+                    &(struct event){ .kind = kind,
+                                     .wall_ns = loop_wall(loop_of(p)),
+                                     .container_id = p->container_id,
+                                     .exec_id = p->exec_id,
+                                     .pid = p->pid,
+                                     .exit_status = p->exit_status,
+                                     .exited_wall_ns = p->exited_wall_ns,
+                                     .bundle = kind == EVENT_EXIT ? p->bundle : NULL });
+}
 
 void process_end(struct process *p, uint32_t status, bool tell)
 {
-    struct container *c = p->c;
-
     if (p->state == PROCESS_ST_TERMINATED)
         return;
     fsm_step(&process_fsm, &p->state, PROCESS_EV_ENDED);
     p->exit_status = status;
-    p->exited_wall_ns = loop_wall(p->r->o.loop);
-    if (c && process_is_init(p)) {
-        if (fsm_check(&container_fsm, c->state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
-            fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
-        if (c->anchor)
-            anchor_end(c->anchor);
-    }
-    if (tell && !p->hidden)
-        events_push(p->r->o.events, &(struct event){ .kind = EVENT_EXIT,
-                                                     .wall_ns = p->exited_wall_ns,
-                                                     .container_id = p->container_id,
-                                                     .exec_id = p->exec_id,
-                                                     .pid = p->pid,
-                                                     .exit_status = p->exit_status,
-                                                     .exited_wall_ns = p->exited_wall_ns,
-                                                     .bundle = p->bundle });
+    p->exited_wall_ns = loop_wall(loop_of(p));
+    if (p->c)
+        container_process_changed(p->c, p);
+    if (tell)
+        publish(p, EVENT_EXIT);
     latch_set(&p->exited);
-    if (c)
-        waitq_wake_all(&c->changed);
 }
 
 static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
@@ -171,125 +273,28 @@ static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
     int r = p->io ? io_drain(&limited, p->io, &err) : 0;
     p->draining = false;
     if (r < 0)
-        log_warn(ctx, "output not yet taken when its process has ended", F_STR("eid", p->exec_id),
+        log_warn(ctx, "output not yet read when its process has ended", F_STR("eid", p->exec_id),
                  F_ERR(&err));
-}
-
-/* Whatever happens, theirs come first. */
-static void await_execs(struct ctx *ctx, struct container *c, uint64_t limit, uint32_t status)
-{
-    struct ctx limited = ctx_with_timeout(ctx, limit);
-    struct err err = ERR_INIT;
-
-    while (container_has_running_execs(c) &&
-           waitq_wait(&limited, &c->changed, "execs to end", &err) == 0)
-        ;
-    LIST_EACH (&c->execs, pos) {
-        struct process *e = LIST_ENTRY(pos, struct process, node);
-
-        if (e->state == PROCESS_ST_RUNNING) {
-            log_warn(ctx, "an exec is not told to have ended, but its container has",
-                     F_STR("eid", e->exec_id));
-            process_end(e, status, true);
-        }
-    }
-}
-
-void process_settle_execs(struct ctx *ctx, struct container *c)
-{
-    await_execs(ctx, c, PROCESS_LOST_DRAIN_LIMIT, EXIT_KILLED);
-}
-
-struct created_end {
-    struct process *p;
-    struct container *c;
-    uint32_t status;
-    bool ask;
-};
-
-static void end_created(struct process *p, uint32_t status)
-{
-    if (p->io)
-        io_close(p->io);
-    process_end(p, status, true);
-}
-
-static void end_created_main(void *arg)
-{
-    struct created_end *e = arg;
-    struct ctx root = ctx_root(e->p->r->o.loop), ctx = ctx_with_id(&root, "cid", e->c->id);
-    struct err err = ERR_INIT;
-
-    if (e->ask) {
-        AUTO(vm_leave)
-        const struct vm_parts *in = vm_enter(e->p->r->vm, "kill a container", &err);
-        struct ctx limited = ctx_with_timeout(&ctx, PROCESS_EXECS_LIMIT);
-
-        /* With the first process of its pid namespace all the others go. */
-        if (in)
-            (void)in->guest->ops->shutdown(&limited, in->guest, e->c->id, true, &err);
-    }
-    await_execs(&ctx, e->c, e->ask ? PROCESS_EXECS_LIMIT : PROCESS_LOST_LIMIT, e->status);
-    end_created(e->p, e->status);
-    container_unref(e->c);
-    process_unref(e->p);
-    free(e);
-}
-
-void process_end_created(struct process *p, uint32_t status, bool ask)
-{
-    struct created_end *e;
-
-    if (p->ending)
-        return;
-    if (!container_has_running_execs(p->c)) {
-        end_created(p, status);
-        return;
-    }
-    p->ending = true;
-    p->refs++;
-    e = mem_new(struct created_end);
-    *e = (struct created_end){ p, container_ref(p->c), status, ask };
-    group_go(&p->r->fibers, p->r->o.loop, end_created_main, e, "end %s", p->container_id);
-}
-
-/* The VM is gone, or does not talk any more: from what the host knows, and fast. */
-static void end_lost(struct ctx *ctx, struct process *p)
-{
-    AUTO(vm_unref) struct vm *vm = vm_ref(p->r->vm);
-    uint32_t status = vm && vm_lost(vm) ? EXIT_KILLED : EXIT_LOST;
-
-    if (vm && p->c && process_is_init(p) && vm_ended_by_oom(vm))
-        container_tell_oom(p->c);
-    drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
-    if (p->io)
-        io_close(p->io);
-    if (p->c && process_is_init(p))
-        await_execs(ctx, p->c, PROCESS_LOST_DRAIN_LIMIT, status);
-    process_end(p, status, true);
-}
-
-static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, struct err *err)
-{
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->r->vm, "wait for a process", err);
-
-    return in ? in->guest->ops->wait_process(ctx, in->guest, p->container_id, p->guest_pid,
-                                             GUEST_WAIT_FOREVER, ret_code, err)
-              : -1;
 }
 
 /* As long as its VM lives there is time. */
 static void drain_alive(struct ctx *ctx, struct process *p)
 {
-    AUTO(vm_unref) struct vm *vm = vm_ref(p->r->vm); /* it may go while we wait */
+    struct cancel *life = vm_life(p->pod->vm);
+    struct ctx alive = ctx_with_cancel(ctx, life);
 
-    if (vm) {
-        struct ctx alive = ctx_with_cancel(ctx, vm_life(vm));
-
-        drain(&alive, p, PROCESS_DRAIN_LIMIT);
-    }
-    if (!vm || vm_life(vm)->fired)
+    drain(&alive, p, PROCESS_DRAIN_LIMIT);
+    if (life->fired)
         drain(ctx, p, PROCESS_LOST_DRAIN_LIMIT);
+}
+
+static int await_exit(struct ctx *ctx, struct process *p, uint32_t *ret_code, struct err *err)
+{
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->pod->vm, "wait for a process", err);
+
+    return in ? in->guest->ops->wait_process(ctx, in->guest, p->guest_id, p->guest_pid,
+                                             GUEST_WAIT_FOREVER, ret_code, err)
+              : -1;
 }
 
 /* Depends on no request. */
@@ -297,41 +302,47 @@ static void watch_main(void *arg)
 {
     AUTO(process_unref) struct process *p = arg;
     AUTO(container_unref) struct container *c = p->c;
-    struct ctx root = ctx_root(p->r->o.loop), ctx = ctx_with_id(&root, "cid", p->container_id);
+    struct ctx ctx = ctx_background(loop_of(p), "cid", p->container_id);
     struct err err = ERR_INIT;
     uint32_t code = EXIT_LOST;
+    bool lost = await_exit(&ctx, p, &code, &err) < 0;
 
-    if (await_exit(&ctx, p, &code, &err) < 0) {
+    if (lost) { /* the VM is gone, or does not talk any more: from what the host knows, and fast */
         log_warn(&ctx, "the exit of a process is not known", F_STR("eid", p->exec_id), F_ERR(&err));
-        end_lost(&ctx, p);
-        return;
+        code = vm_lost(p->pod->vm) ? EXIT_KILLED : EXIT_LOST;
+        drain(&ctx, p, PROCESS_LOST_DRAIN_LIMIT);
+        process_close_io(p);
+    } else {
+        drain_alive(&ctx, p);
     }
-    drain_alive(&ctx, p);
-    if (process_is_init(p)) {
-        container_settle_oom(c);
-        await_execs(&ctx, c, PROCESS_EXECS_LIMIT, EXIT_KILLED);
-    }
+    container_process_exits(&ctx, c, p, code, lost);
     process_end(p, code, true);
-    log_info(&ctx, "process ended", F_STR("eid", p->exec_id), F_U("status", code));
+    if (!lost)
+        log_info(&ctx, "process ended", F_STR("eid", p->exec_id), F_U("status", code));
 }
 
 /* --- the start --- */
 
+void process_created(struct process *p)
+{
+    fsm_step(&process_fsm, &p->state, PROCESS_EV_CREATED);
+}
+
 static int guest_start(struct ctx *ctx, struct process *p, struct guest_process *ret,
                        struct err *err)
 {
-    const struct guest_exec e = { .container = p->container_id,
+    const struct guest_exec e = { .container = p->guest_id,
                                   .oci_process = p->oci_process,
                                   .terminal = p->terminal,
                                   .want_stdin = io_wants(p->io, 0),
                                   .want_stdout = io_wants(p->io, 1),
                                   .want_stderr = io_wants(p->io, 2) };
-    struct vm *vm = p->r->vm;
+    struct vm *vm = p->pod->vm;
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "start a process", err);
 
     if (!in || vm_await_clock(ctx, vm, err) < 0 ||
         (process_is_init(p) &&
-         in->guest->ops->start_container(ctx, in->guest, p->container_id, err) < 0))
+         in->guest->ops->start_container(ctx, in->guest, p->guest_id, err) < 0))
         return -1;
     return in->guest->ops->exec(ctx, in->guest, &e, ret, err);
 }
@@ -340,9 +351,9 @@ static void send_pending(struct ctx *ctx, struct process *p)
 {
     struct err err = ERR_INIT;
 
-    if (p->terminal && (p->rows || p->cols))
-        (void)container_resize(ctx, p->c, p->exec_id, p->rows, p->cols, &err); /* it may be gone */
-    for (uint32_t n = 1; n <= 64; n++) {
+    if (p->rows || p->cols)
+        (void)process_resize(ctx, p, p->rows, p->cols, &err); /* it may be gone */
+    for (uint32_t n = 1; n <= SIGNAL_MAX; n++) {
         if (!(p->pending_signals & UINT64_C(1) << (n - 1)))
             continue;
         err_clear(&err);
@@ -355,104 +366,104 @@ static void send_pending(struct ctx *ctx, struct process *p)
 
 static void started(struct process *p)
 {
-    struct container *c = p->c;
-    bool init = process_is_init(p);
-
     fsm_step(&process_fsm, &p->state, PROCESS_EV_STARTED);
-    if (init)
-        fsm_step(&container_fsm, &c->state, CONTAINER_EV_STARTED);
-    if (!p->hidden)
-        events_push(p->r->o.events,
-                    &(struct event){ .kind = init ? EVENT_START : EVENT_EXEC_STARTED,
-                                     .wall_ns = loop_wall(p->r->o.loop),
-                                     .container_id = p->container_id,
-                                     .exec_id = p->exec_id,
-                                     .pid = p->pid });
+    publish(p, process_is_init(p) ? EVENT_START : EVENT_EXEC_STARTED);
+    container_process_changed(p->c, p);
     /* Only now: no exit can come before its start. */
-    p->refs++;
-    container_ref(c);
-    if (init)
-        container_watch_oom(c);
-    group_go(&p->r->fibers, p->r->o.loop, watch_main, p, "watch %s", p->container_id);
+    container_ref(p->c);
+    group_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
+             p->container_id);
 }
 
-static int start(struct ctx *ctx, struct process *p, struct err *err)
+static int start(struct ctx *ctx, struct process *p, struct container *c, struct err *err)
 {
     struct guest_process g = { 0 };
+    enum container_state state;
 
     if (!p->io && process_open_io(ctx, p, err) < 0)
         return -1;
-    if (p->c->state != CONTAINER_CREATED && p->c->state != CONTAINER_RUNNING)
+    state = container_state(c);
+    if (state != CONTAINER_CREATED && state != CONTAINER_RUNNING)
         return err_set(err, ERR_STATE, "container %s is %s meanwhile", p->container_id,
-                       fsm_state_name(&container_fsm, p->c->state));
+                       fsm_state_name(&container_fsm, state));
     if (guest_start(ctx, p, &g, err) < 0)
         return -1;
     p->guest_pid = g.pid;
     io_attach(p->io, g.in, g.out, g.err);
+    if (container_state(c) == CONTAINER_STOPPED) /* published; it took its execs with it */
+        return err_set(err, ERR_STATE, "container %s has ended meanwhile", p->container_id);
     return 0;
 }
 
-int process_start(struct ctx *ctx, struct process *p, struct err *err)
+int process_start(struct ctx *ctx, struct process *given, struct err *err)
 {
-    struct container *c = p->c;
-    struct registry *of = p->r;
+    AUTO(process_unref) struct process *p = process_ref(given);
+    AUTO(container_unref) struct container *c = NULL;
     int r;
 
-    if (p->starting || c->init->ending)
-        return err_set(err, ERR_STATE, "process is being %s already",
-                       p->starting ? "started" : "killed");
+    if (p->starting)
+        return err_set(err, ERR_STATE, "process is being started already");
     if (fsm_check(&process_fsm, p->state, PROCESS_EV_STARTED, err) < 0)
         return -1;
+    c = container_ref(p->c);
     p->starting = true;
-    p->refs++;
-    c->starting++;
-    container_ref(c);
-    r = start(ctx, p, err);
-    if (r == 0 && c->state == CONTAINER_STOPPED) /* told already; it took its execs with it */
-        r = err_set(err, ERR_STATE, "container %s has ended meanwhile", c->id);
+    r = start(ctx, p, c, err);
     p->starting = false;
-    c->starting--;
-    waitq_wake_all(&c->changed);
     if (r == 0) {
         started(p);
         send_pending(ctx, p);
-    } else {
-        if (p->io)
-            io_close(p->io);
-        process_end(p, EXIT_NOT_STARTED, false);
+        return 0;
     }
-    container_unref(c);
-    process_unref(p);
-    return r < 0 ? vm_explain(of->vm, err) : 0;
+    process_close_io(p);
+    process_end(p, EXIT_NOT_STARTED, false);
+    return vm_explain(p->pod->vm, err);
+}
+
+/* --- while it runs --- */
+
+int process_resize(struct ctx *ctx, struct process *p, uint16_t rows, uint16_t cols,
+                   struct err *err)
+{
+    if (!p->terminal || p->state == PROCESS_ST_TERMINATED)
+        return 0;
+    p->rows = rows;
+    p->cols = cols;
+    if (p->state != PROCESS_ST_RUNNING)
+        return 0; /* sent with the start */
+
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->pod->vm, "resize a terminal", err);
+
+    return in ? in->guest->ops->resize_console(ctx, in->guest, p->guest_id, p->guest_pid, rows,
+                                               cols, err)
+              : -1;
 }
 
 static void killed_main(void *arg)
 {
-    struct process *p = arg;
-    struct ctx root = ctx_root(p->r->o.loop), limited = ctx_with_timeout(&root, KILLED_LIMIT);
+    AUTO(process_unref) struct process *p = arg;
+    struct ctx limited = ctx_limited(loop_of(p), PROCESS_KILLED_LIMIT);
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0)
-        vm_give_up(p->r->vm);
-    process_unref(p);
+        vm_give_up(p->pod->vm);
 }
 
-/* The guest took a SIGKILL, or knows of no such process. If that is not told as its end, it ends
- * with its VM. */
+/* The guest acted on a SIGKILL, or knows of no such process. If it does not report an end, the
+ * process ends with its VM. */
 static void watch_killed(struct process *p)
 {
     if (p->killed)
         return;
     p->killed = true;
-    p->refs++;
-    group_go(&p->r->fibers, p->r->o.loop, killed_main, p, "killed %s", p->container_id);
+    group_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
+             p->container_id);
 }
 
 static int ask_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)
 {
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->r->vm, "signal a process", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(p->pod->vm, "signal a process", err);
 
-    return in ? in->guest->ops->signal_process(ctx, in->guest, p->container_id, p->guest_pid,
+    return in ? in->guest->ops->signal_process(ctx, in->guest, p->guest_id, p->guest_pid,
                                                (int)signo, err)
               : -1;
 }
@@ -471,63 +482,17 @@ int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struc
         return 0;
     }
     if (p->state != PROCESS_ST_RUNNING)
-        return err_set(err, ERR_NOT_FOUND, "process %s%s%s has ended", p->container_id,
-                       p->exec_id[0] ? "/" : "", p->exec_id);
+        return err_ended(p, "has ended", err);
     r = ask_signal(&limited, p, signo, err);
     must = must && p->state == PROCESS_ST_RUNNING;
     if (must && (r == 0 || err->code == ERR_NOT_FOUND))
         watch_killed(p);
     if (r < 0 && must && err->code == ERR_DEADLINE && ctx_left(ctx) > 0) {
         err_clear(err);
-        vm_give_up(p->r->vm);
+        vm_give_up(p->pod->vm);
         return 0;
     }
-    if (r < 0 && err->code == ERR_UNAVAILABLE) /* with its VM */
-        return err_set(err, ERR_NOT_FOUND, "process %s%s%s has ended with its VM", p->container_id,
-                       p->exec_id[0] ? "/" : "", p->exec_id);
-    return r;
-}
-
-/* --- what a client sees --- */
-
-void process_view(const struct process *p, struct process_view *ret)
-{
-    static const enum process_status status[PROCESS_ST_COUNT] = {
-        [PROCESS_ST_NOT_CREATED] = PROCESS_UNKNOWN,
-        [PROCESS_ST_CREATED] = PROCESS_CREATED,
-        [PROCESS_ST_RUNNING] = PROCESS_RUNNING,
-        [PROCESS_ST_TERMINATED] = PROCESS_STOPPED,
-    };
-
-    *ret = (struct process_view){ .container_id = p->container_id,
-                                  .exec_id = p->exec_id,
-                                  .bundle = p->bundle,
-                                  .in = p->in,
-                                  .out = p->out,
-                                  .err = p->err,
-                                  .terminal = p->terminal,
-                                  .pid = p->pid,
-                                  .exit_status = p->exit_status,
-                                  .exited_wall_ns = p->exited_wall_ns,
-                                  .status = status[p->state] };
-    if (ret->status == PROCESS_RUNNING && p->c && p->c->state == CONTAINER_PAUSED)
-        ret->status = PROCESS_PAUSED;
-}
-
-int process_wait(struct ctx *ctx, struct process *p, struct process_view *ret, struct err *err)
-{
-    int r;
-
-    p->refs++;
-    r = latch_wait(ctx, &p->exited, "the process to end", err);
-    if (r == 0 && p->state != PROCESS_ST_TERMINATED)
-        r = err_set(err, ERR_NOT_FOUND, "process %s%s%s was deleted", p->container_id,
-                    p->exec_id[0] ? "/" : "", p->exec_id);
-    if (r == 0) {
-        process_view(p, ret);
-        if (p->refs == 1) /* deleted meanwhile: its texts go now */
-            ret->container_id = ret->exec_id = ret->bundle = ret->in = ret->out = ret->err = "";
-    }
-    process_unref(p);
+    if (r < 0 && err->code == ERR_UNAVAILABLE)
+        return err_ended(p, "has ended with its VM", err);
     return r;
 }

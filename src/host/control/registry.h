@@ -1,23 +1,28 @@
-/* registry.h - all there is in one shim: the VM, its device controllers, pods and containers.
- * What the Task service calls. The first create without a sandbox makes the VM; the VM ends with
- * its last container (unless a sandbox was made on purpose). A VM that dies stops every process
- * from host knowledge alone, within 100 ms. */
+/* registry.h - all there is in one shim, by id: its VM, its pods, its containers.
+ *
+ * The first container needs the VM, which is opened then; it is closed with the last one. A VM that
+ * dies ends every process from host knowledge alone, within 100 ms.
+ *
+ * Life: new -> … -> close -> free. registry_need_vm and registry_close wait until ctx ends; all
+ * others never wait. */
 #pragma once
+#include "base/fiber.h"
 #include "base/mem.h"
 #include <stdbool.h>
 #include <stdint.h>
 
+struct annotations;
 struct cgroup;
 struct config;
 struct container;
 struct ctx;
 struct err;
-struct event_mount;
 struct events;
 struct guest;
-struct ledger;
 struct loop;
-struct registry;
+struct pod;
+struct sandbox;
+struct spec;
 struct strv;
 struct vm;
 struct vmm;
@@ -42,43 +47,63 @@ struct registry_opts {
     /* A container that containerd had given up is gone. May be NULL; may not wait. */
     void (*on_forsaken)(void *arg);
 };
+/* Pods, containers, processes and the sandbox hold it and read it; registry*.c changes it. */
+struct registry {
+    struct registry_opts o;
+    char *ns, *id;
+    struct container **containers; /* counted; oldest first, hidden ones too */
+    size_t n_containers, containers_cap;
+    struct vm *vm;           /* NULL before the first create, and after the last delete */
+    struct waitq changed;    /* woken with its containers and its VM */
+    struct sandbox *sandbox; /* of the Sandbox API; NULL if there is none (sandbox.h) */
+    struct group fibers;     /* of all controllers; registry_close awaits them */
+    struct group drivers;    /* log drivers */
+    uint64_t lost_bytes;     /* of output, over all processes that are gone */
+    uint64_t note;           /* ledger record of the file that names our address; 0: none */
+    bool closing;
+    bool forsook; /* containerd has given up a container, and has not come with a new one */
+};
 struct registry *registry_new(const struct registry_opts *o);
 /* Only after registry_close. */
 void registry_free(struct registry *r);
 AUTO_DEFINE(struct registry *, registry_free);
-
-struct registry_create {
-    const char *id, *bundle, *in, *out, *err;
-    bool terminal;
-    const struct event_mount *rootfs; /* borrowed */
-    size_t n_rootfs;
-    const char *checkpoint; /* not "": ERR_UNIMPLEMENTED */
-};
-/* Waits: VM, files, guest. A failure leaves the id unknown and nothing behind; if something cannot
- * be taken back now, delete on that id takes it back. Publishes create. */
-int registry_create(struct ctx *ctx, struct registry *r, const struct registry_create *c,
-                    uint32_t *ret_pid, struct err *err);
-/* Borrowed; NULL with ERR_NOT_FOUND. */
-struct container *registry_find(struct registry *r, const char *id, struct err *err);
-struct registry_deleted {
-    uint32_t pid, exit_status;
-    uint64_t exited_wall_ns;
-};
-/* exec_id "": the container with all it holds. Running: ERR_STATE, before anything is touched.
- * Resumable. Publishes delete last. A pod's sandbox with other containers left: ERR_STATE. */
-int registry_delete(struct ctx *ctx, struct registry *r, const char *id, const char *exec_id,
-                    struct registry_deleted *ret, struct err *err);
-/* Queries. */
-size_t registry_containers(const struct registry *r);
-bool registry_idle(const struct registry *r); /* nothing left to serve */
-struct vm *registry_vm(struct registry *r);   /* NULL before the first create */
-/* `delete` may have left notes for us (run_note.h): each container that they name is killed and
- * deleted, and nothing more of it is told to anybody. Never waits. */
-void registry_obey(struct registry *r);
-bool registry_is_forsaken(struct registry *r, const char *id);
-/* All that is left was given up by containerd: the VM may end. */
-bool registry_given_up(const struct registry *r);
-/* The bundles of everything there is. */
-void registry_bundles(const struct registry *r, struct strv *ret);
 /* Ends the VM and everything; for shutdown. Bounded by ctx. */
 int registry_close(struct ctx *ctx, struct registry *r, struct err *err);
+
+/* --- ids --- */
+
+#define REGISTRY_ID_MAX 128
+int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
+/* One that clients see. Borrowed; NULL with ERR_NOT_FOUND. */
+struct container *registry_find(struct registry *r, const char *id, struct err *err);
+/* One that other containers may join. Borrowed; NULL with ERR_NOT_FOUND. */
+struct pod *registry_find_pod(struct registry *r, const char *id, struct err *err);
+/* Refers to c until it is dropped. With the last one the VM is closed. Repeatable. */
+void registry_add(struct registry *r, struct container *c);
+void registry_drop(struct registry *r, struct container *c);
+/* All of them, for a caller that waits: each counted, NULL-terminated. Release the whole. */
+struct container **registry_all(const struct registry *r);
+void registry_release_all(struct container **all);
+AUTO_DEFINE(struct container **, registry_release_all);
+size_t registry_containers(const struct registry *r); /* that clients see */
+bool registry_idle(const struct registry *r);         /* nothing left to serve */
+/* The bundles of everything there is. */
+void registry_bundles(const struct registry *r, struct strv *ret);
+
+/* --- the VM (registry_vm.c) --- */
+
+/* Opens a VM if there is none, and waits until things can be made for it; it boots meanwhile.
+ * spec: whose limits size it. */
+int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
+                     const struct annotations *options, struct err *err);
+/* The list of containers has changed, which the file beside the ledger repeats. */
+void registry_update_note(struct registry *r);
+
+/* --- containers that containerd has given up (registry_forsaken.c) --- */
+
+/* `delete` may have left notes for us (run_note.h): each container that they name is killed and
+ * deleted, and nothing more of it is published. */
+void registry_obey(struct registry *r);
+bool registry_is_forsaken(const struct registry *r, const char *id);
+/* All that is left was given up by containerd: the VM may end. */
+bool registry_given_up(const struct registry *r);

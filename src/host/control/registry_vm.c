@@ -1,10 +1,14 @@
 /* registry_vm.c - the registry's VM: made with its first container, closed with its last one, and
  * the note beside its ledger that says what is in it (run_note.h). */
+#include "base/ctx.h"
+#include "base/err.h"
 #include "base/log.h"
-#include "base/loop.h"
 #include "base/str.h"
-#include "host/control/registry_priv.h"
+#include "host/config/annotations.h"
+#include "host/control/container.h"
+#include "host/control/registry.h"
 #include "host/control/run_note.h"
+#include "host/control/vm.h"
 #include "host/ledger/ledger.h"
 #include <stdlib.h>
 #include <unistd.h>
@@ -21,12 +25,13 @@ static int write_note(struct registry *r, struct ledger *ledger, struct err *err
                           .process = str_dup(self ? self : ""),
                           .home = str_dup(r->o.bundle ? r->o.bundle : "") };
 
-    LIST_EACH (&r->containers, pos) {
-        const struct container *c = LIST_ENTRY(pos, struct container, node);
+    for (size_t i = 0; i < r->n_containers; i++) {
+        const struct container *c = r->containers[i];
 
-        if (c->anchor_name)
-            run_note_add(&n, (struct run_member){ str_dup(c->id), str_dup(c->bundle),
-                                                  str_dup(c->anchor_name), c->hidden });
+        if (container_anchor(c))
+            run_note_add(
+                &n, (struct run_member){ str_dup(container_id(c)), str_dup(container_bundle(c)),
+                                         str_dup(container_anchor(c)), container_is_hidden(c) });
     }
     return run_note_write(ledger_dir(ledger), &n, err);
 }
@@ -74,12 +79,6 @@ static int note_end(void *arg, struct ledger *ledger, struct err *err)
 
 /* --- the VM --- */
 
-void registry_drop_vm(struct registry *r)
-{
-    if (r->vm && r->n_containers == 0)
-        vm_close(r->vm);
-}
-
 static void want_template(void *arg, uint32_t memory_mib)
 {
     struct registry *r = arg;
@@ -100,8 +99,8 @@ static void vm_ended(void *arg, bool killed)
     struct registry *r = arg;
 
     /* Those that nobody watches yet; the others' watchers know by themselves. */
-    LIST_EACH (&r->containers, pos)
-        container_vm_died(LIST_ENTRY(pos, struct container, node), killed);
+    for (size_t i = 0; i < r->n_containers; i++)
+        container_vm_died(r->containers[i], killed);
     waitq_wake_all(&r->changed);
 }
 
@@ -109,7 +108,6 @@ static void vm_closed(void *arg)
 {
     struct registry *r = arg;
 
-    volumes_release(r);
     r->vm = NULL;
     r->note = 0;
     waitq_wake_all(&r->changed);

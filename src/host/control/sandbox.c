@@ -1,14 +1,16 @@
 /* sandbox.c - create, start, queries. The end is in sandbox_end.c. */
 #include "host/control/sandbox.h"
-#include "base/fd.h"
+#include "base/exit_code.h"
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "host/bridge/guest.h"
+#include "host/config/annotations.h"
+#include "host/config/sizing.h"
 #include "host/control/bundle.h"
-#include "host/control/registry_priv.h"
+#include "host/control/container.h"
+#include "host/control/pod.h"
+#include "host/control/registry.h"
 #include "host/control/sandbox_priv.h"
-#include "host/control/vm.h"
 #include "host/device/network.h"
 #include "oci/pods.h"
 #include <errno.h>
@@ -16,12 +18,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXIT_LOST 255u
-
 static const char *const states[] = { "NotCreated", "Created", "Ready", "Stopped", "ShutDown" };
 static const char *const events[] = { "be created", "start", "stop", "shut down" };
-_Static_assert(ARRAY_LEN(states) == SANDBOX_STATE_COUNT, "a name for each state");
-_Static_assert(ARRAY_LEN(events) == SANDBOX_EV_COUNT, "a name for each event");
 static const struct fsm_edge edges[] = {
     { SANDBOX_NONE, SANDBOX_EV_CREATED, SANDBOX_CREATED },
     { SANDBOX_CREATED, SANDBOX_EV_STARTED, SANDBOX_READY },
@@ -29,19 +27,13 @@ static const struct fsm_edge edges[] = {
     { SANDBOX_READY, SANDBOX_EV_STOPPED, SANDBOX_STOPPED },
     { SANDBOX_STOPPED, SANDBOX_EV_SHUT, SANDBOX_SHUT },
 };
-const struct fsm sandbox_fsm = { .name = "sandbox",
-                                 .states = states,
-                                 .n_states = SANDBOX_STATE_COUNT,
-                                 .events = events,
-                                 .n_events = SANDBOX_EV_COUNT,
-                                 .edges = edges,
-                                 .n_edges = ARRAY_LEN(edges) };
+FSM_DEFINE(sandbox_fsm, "sandbox", states, SANDBOX_STATE_COUNT, events, SANDBOX_EV_COUNT, edges);
 
 void sandbox_free(struct sandbox *s)
 {
     if (!s)
         return;
-    container_unref(s->pod);
+    container_unref(s->holder);
     spec_free(s->spec);
     strv_release(&s->dns_servers);
     strv_release(&s->dns_search);
@@ -58,12 +50,6 @@ struct sandbox *sandbox_find(const struct registry *r, const char *id, struct er
         return r->sandbox;
     err_set(err, ERR_NOT_FOUND, "no sandbox %.*s", REGISTRY_ID_MAX, id ? id : "");
     return NULL;
-}
-
-struct ctx sandbox_ctx(const struct sandbox *s, struct ctx *root)
-{
-    *root = ctx_root(s->r->o.loop);
-    return ctx_with_id(root, "sandbox-id", s->id);
 }
 
 /* --- create --- */
@@ -171,45 +157,28 @@ static int check_start(struct sandbox *s, struct err *err)
 
 static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
 {
-    const struct registry_create rc = { .id = s->id, .bundle = s->bundle };
-    struct ctx limited = ctx_with_timeout(ctx, REGISTRY_CREATE_LIMIT);
     AUTO(spec_free) struct spec *spec = spec_copy(s->spec);
-    AUTO(container_unref) struct container *c = registry_add(s->r, s->id, s->bundle);
-    int r;
+    const struct container_create cc = { .id = s->id,
+                                         .bundle = s->bundle,
+                                         .spec = spec,
+                                         .dns_servers = (const char *const *)s->dns_servers.v,
+                                         .dns_search = (const char *const *)s->dns_search.v };
+    struct ctx limited = ctx_with_timeout(ctx, SANDBOX_START_LIMIT);
 
-    c->hidden = true;
-    {
-        AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, &limited, "sandbox.create", err);
-
-        if (!held || container_create(&limited, c, &rc, spec, err) < 0) {
-            vm_explain(s->r->vm, err);
-            registry_undo(s->r, c, err);
-            if (c->listed) /* not all could be taken back: stop goes on with it */
-                s->pod = container_ref(c);
-            return -1;
-        }
-    }
-    s->pod = container_ref(c);
-    r = container_start(&limited, c, "", &s->pid, err);
-    if (r == 0 && s->asked)
-        r = err_set(err, ERR_UNAVAILABLE, "sandbox %s is being stopped", s->id);
-    return r;
+    if (container_create(&limited, s->r, &cc, &s->holder, err) < 0 ||
+        container_start(&limited, s->holder, "", &s->pid, err) < 0)
+        return -1;
+    return s->asked ? err_set(err, ERR_UNAVAILABLE, "sandbox %s is being stopped", s->id) : 0;
 }
 
 static void start_failed(struct sandbox *s)
 {
-    struct ctx root, own = sandbox_ctx(s, &root),
-                     limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
-    struct process_view ignored;
+    struct ctx own = ctx_background(s->r->o.loop, "sandbox-id", s->id),
+               limited = ctx_with_timeout(&own, SANDBOX_STOP_LIMIT);
     struct err err = ERR_INIT;
 
-    if (s->pod && s->pod->init && s->pod->init->state == PROCESS_ST_RUNNING &&
-        sandbox_kill_vm(&limited, s, &err) == 0)
-        (void)process_wait(&limited, s->pod->init, &ignored, &err);
-    err_clear(&err);
-    if (sandbox_take_back(&limited, s, &err) < 0)
-        log_error(&own, "a sandbox that failed is not taken back; stop goes on with it",
-                  F_ERR(&err));
+    if (sandbox_release(&limited, s, &err) < 0)
+        log_error(&own, "a sandbox that failed is not released; stop goes on with it", F_ERR(&err));
     sandbox_ended(s, EXIT_LOST);
 }
 
@@ -291,7 +260,7 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
     struct sandbox *s = find_ready(r, id, "ping it", err);
     AUTO(json_decref) json_t *ignored = NULL;
 
-    if (!s || container_stats(&limited, s->pod, &ignored, err) < 0)
+    if (!s || container_stats(&limited, s->holder, &ignored, err) < 0)
         return -1;
     return 0;
 }
@@ -316,32 +285,20 @@ static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandb
     return true;
 }
 
-/* One that is being made or taken back has none to tell. */
-static bool has_numbers(const struct container *c)
-{
-    return c->in_guest && c->state != CONTAINER_NOT_CREATED;
-}
-
+/* One that is being made or released has none to report. */
 static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats *to)
 {
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_STATS_LIMIT);
-    AUTO_FREE struct container **all = NULL;
-    size_t n = 0, cap = 0;
+    AUTO(registry_release_all) struct container **all = registry_all(r);
 
-    LIST_EACH (&r->containers, at) { /* others come and go while we wait */
-        all = mem_grow(all, n, &cap, sizeof(struct container *));
-        all[n++] = container_ref(LIST_ENTRY(at, struct container, node));
-    }
-    to->guest = n > 0;
-    for (size_t i = 0; i < n; i++) {
-        to->guest = to->guest && (!has_numbers(all[i]) || add_guest_numbers(&limited, all[i], to) ||
-                                  !has_numbers(all[i]));
-        container_unref(all[i]);
-    }
+    to->guest = all[0] != NULL;
+    for (struct container **c = all; *c; c++)
+        to->guest = to->guest && (!container_in_guest(*c) || add_guest_numbers(&limited, *c, to) ||
+                                  !container_in_guest(*c));
 }
 
 /* The network may go while its counters are read. */
-static void count_nics(struct ctx *ctx, const struct container *pod, struct sandbox_stats *to)
+static void count_nics(struct ctx *ctx, const struct pod *pod, struct sandbox_stats *to)
 {
     struct err ignored = ERR_INIT;
     size_t cap = 0;
@@ -368,12 +325,12 @@ int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sa
     if (!s)
         return -1;
 
-    AUTO(container_unref) struct container *pod = container_ref(s->pod);
+    AUTO(container_unref) struct container *holder = container_ref(s->holder);
 
     if (vm_stats(ctx, r->vm, &v, err) < 0)
         return -1;
     *ret = (struct sandbox_stats){ v.cpu_ns, v.rss_bytes, v.memory_bytes };
-    count_nics(ctx, pod, ret);
+    count_nics(ctx, container_pod(holder), ret);
     ask_guest(ctx, r, ret);
     return 0;
 }
@@ -387,4 +344,21 @@ void sandbox_stats_release(struct sandbox_stats *s)
 bool sandbox_alive(const struct registry *r)
 {
     return r->sandbox && r->sandbox->state != SANDBOX_SHUT;
+}
+
+int sandbox_admits(const struct registry *r, const char *id, struct err *err)
+{
+    const struct sandbox *s = r->sandbox;
+
+    if (s && str_eq(s->id, id))
+        return err_set(err, ERR_EXISTS, "container %s exists already", id);
+    if (s && s->state != SANDBOX_READY)
+        return err_set(err, ERR_STATE, "sandbox %s is %s: no container %s in it", s->id,
+                       fsm_state_name(&sandbox_fsm, s->state), id);
+    return 0;
+}
+
+const char *sandbox_bundle(const struct registry *r)
+{
+    return r->sandbox->bundle;
 }

@@ -1,11 +1,13 @@
-/* sandbox.h - a sandbox made on purpose (containerd's Sandbox API): a VM with a pod in it that is
- * there before its first container and stays until it is stopped. In the VM the pod is a container
- * like others, with a program that waits; on the host its anchor's pid stands for the sandbox.
- * Clients of the registry do not see that container.
+/* sandbox.h - containerd's Sandbox API: one VM and one pod, which are there before the first
+ * container of a client and stay until the sandbox is stopped. A container of ours, which clients
+ * do not see, holds the pod; on the host its anchor's pid stands for the sandbox.
  *
- * Life: create -> start -> … -> stop, or the end of VM, pod or anchor -> shutdown. One per shim.
- * Gate: create, start and shutdown, one at a time. stop enters none: it ends a start under way.
- * Queries never wait. Everything but create is ERR_NOT_FOUND for another id, or before create. */
+ *     NotCreated ─► Created ─► Ready ─► Stopped ─► ShutDown
+ *
+ * Life: create -> start -> … -> stop, or the end of VM, holder or anchor -> shutdown. One per shim.
+ * Gate: start and shutdown, one at a time. stop enters none: it ends a start under way. create,
+ * start, stop, wait, ping, stats and shutdown wait until ctx ends; the others never do. Everything
+ * but create is ERR_NOT_FOUND for another id, or before create. */
 #pragma once
 #include "base/mem.h"
 #include "host/net/net.h"
@@ -17,6 +19,7 @@ struct ctx;
 struct err;
 struct fsm;
 struct registry;
+struct sandbox;
 
 enum sandbox_state {
     SANDBOX_NONE,
@@ -46,7 +49,7 @@ struct sandbox_started {
     uint32_t pid; /* on the host */
     uint64_t created_wall_ns;
 };
-/* Waits: VM, guest, network. Ready: the same answer at once. A failure: Stopped, all taken back. */
+/* Waits: VM, guest, network. Ready: the same answer at once. A failure: Stopped, all released. */
 int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
                   struct err *err);
 /* Ends all containers and the VM and returns when the pod's network and mounts are free. grace: for
@@ -94,8 +97,16 @@ static inline void sandbox_stats_release_auto(struct sandbox_stats *s)
     sandbox_stats_release(s);
 }
 /* Stops it if need be and forgets its containers; the shim may leave then. Repeatable; fails only
- * if something could not be taken back. */
+ * if something could not be released. */
 int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err);
+
+/* --- for the registry and its containers --- */
 
 /* Created and not shut down. */
 bool sandbox_alive(const struct registry *r);
+/* Whether a client may create this container now: there is no sandbox, or a ready one. */
+int sandbox_admits(const struct registry *r, const char *id, struct err *err);
+const char *sandbox_bundle(const struct registry *r); /* of the one that there is */
+/* For registry_close, when the VM is being killed: until the pod is gone too. */
+int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err);
+void sandbox_free(struct sandbox *s);

@@ -2,9 +2,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "base/str.h"
-#include "host/control/registry_priv.h"
 #include "host/control/sandbox_priv.h"
 #include "host/files/tree.h"
+#include "oci/spec.h"
 #include <string.h>
 
 #define CRI "io.kubernetes.cri."

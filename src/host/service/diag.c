@@ -37,10 +37,7 @@ static int exec_in_vm(struct ctx *ctx, struct service *s, const Diag__ExecProces
 
     const struct diag_exec e = { .argv = argv,
                                  .cwd = req->workdir,
-                                 .in = req->stdin,
-                                 .out = req->stdout,
-                                 .err = req->stderr,
-                                 .terminal = req->terminal };
+                                 .stdio = { req->stdin, req->stdout, req->stderr, req->terminal } };
 
     struct diag_run run = { .name = req->stdin };
 

@@ -78,22 +78,23 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
                        req->id);
     mounts = mounts_of(req, &options);
 
-    struct registry_create create = { .id = req->id,
-                                      .bundle = req->bundle,
-                                      .in = req->stdin,
-                                      .out = req->stdout,
-                                      .err = req->stderr,
-                                      .terminal = req->terminal,
-                                      .rootfs = mounts,
-                                      .n_rootfs = req->n_rootfs,
-                                      .checkpoint = req->checkpoint };
+    AUTO(container_unref) struct container *c = NULL;
+    const struct container_create create = { .id = req->id,
+                                             .bundle = req->bundle,
+                                             .stdio = { req->stdin, req->stdout, req->stderr,
+                                                        req->terminal },
+                                             .rootfs = mounts,
+                                             .n_rootfs = req->n_rootfs,
+                                             .checkpoint = req->checkpoint };
 
     s->asked_to_leave = 0;
     s->creating++;
 
-    int r = registry_create(ctx, s->opts.registry, &create, &resp->pid, err);
+    int r = container_create(ctx, s->opts.registry, &create, &c, err);
 
     s->creating--;
+    if (r == 0)
+        resp->pid = container_pid(c);
     if (r == 0 && s->opts.on_created)
         s->opts.on_created(s->opts.arg, req->id, req->bundle, resp->pid);
     service_changed(s);
@@ -122,14 +123,11 @@ static int task_exec(struct ctx *ctx, struct service *s, const ExecProcessReques
                        req->exec_id, req->id);
 
     struct container_exec e = { .exec_id = req->exec_id,
-                                .in = req->stdin,
-                                .out = req->stdout,
-                                .err = req->stderr,
-                                .terminal = req->terminal,
+                                .stdio = { req->stdin, req->stdout, req->stderr, req->terminal },
                                 .process_json = (const char *)req->spec->value.data,
                                 .process_len = req->spec->value.len };
 
-    return container_exec(ctx, c, &e, err);
+    return container_exec(c, &e, err);
 }
 
 static int task_kill(struct ctx *ctx, struct service *s, const KillRequest *req, Empty *resp,
@@ -148,13 +146,14 @@ static int task_kill(struct ctx *ctx, struct service *s, const KillRequest *req,
 static int task_delete(struct ctx *ctx, struct service *s, const DeleteRequest *req,
                        DeleteResponse *resp, struct err *err)
 {
-    struct registry_deleted gone = { 0 };
+    struct container_deleted gone = { 0 };
+    struct container *c;
 
     if (service_check_id("container id", req->id, err) < 0 ||
         (req->exec_id[0] && service_check_id("exec id", req->exec_id, err) < 0))
         return -1;
-    /* By id, not by container: one whose creation failed half-way is known to the registry only. */
-    if (registry_delete(ctx, s->opts.registry, req->id, req->exec_id, &gone, err) < 0)
+    c = registry_find(s->opts.registry, req->id, err);
+    if (!c || container_delete(ctx, c, req->exec_id, &gone, err) < 0)
         return -1;
     resp->pid = gone.pid;
     resp->exit_status = gone.exit_status;
@@ -250,10 +249,10 @@ static int task_state(struct ctx *ctx, struct service *s, const StateRequest *re
     pb_set_str(&resp->id, v.container_id);
     pb_set_str(&resp->exec_id, v.exec_id);
     pb_set_str(&resp->bundle, v.bundle);
-    pb_set_str(&resp->stdin, v.in);
-    pb_set_str(&resp->stdout, v.out);
-    pb_set_str(&resp->stderr, v.err);
-    resp->terminal = v.terminal;
+    pb_set_str(&resp->stdin, v.stdio.in);
+    pb_set_str(&resp->stdout, v.stdio.out);
+    pb_set_str(&resp->stderr, v.stdio.err);
+    resp->terminal = v.stdio.terminal;
     resp->pid = v.pid;
     resp->status = (Status)v.status;
     resp->exit_status = v.exit_status;
@@ -282,8 +281,9 @@ static int task_pids(struct ctx *ctx, struct service *s, const PidsRequest *req,
     AUTO_FREE struct container_pid *pids = NULL;
     size_t n = 0;
 
-    if (!c || container_pids(c, &pids, &n, err) < 0)
+    if (!c)
         return -1;
+    container_pids(c, &pids, &n);
     for (size_t i = 0; i < n; i++) {
         ProcessInfo *info = pb_new(&process_info__descriptor);
 

@@ -124,7 +124,7 @@ TEST_VIRTUAL(ws08_leaving_right_after_a_failed_create_is_orderly)
     ASSERT_EQ(CODE("Shutdown", shutdown_request, "c1", ""), ERR_NONE);
     ASSERT(service_idle(d.service));
     ASSERT_OK(registry_close(ctx, d.fixture.registry, &err), err);
-    ASSERT(!registry_vm(d.fixture.registry));
+    ASSERT(!d.fixture.registry->vm);
     ASSERT_STR(fixture_told(&d.fixture, ctx), "");
     desk_close(&d, ctx);
 }

@@ -1,6 +1,7 @@
 /* registry_start_test.c - the way to a container: what is done at the same time, what is refused
  * on the way, and who notices when the VM is lost meanwhile. */
 #include "fixture/registry_steps.h"
+#include "host/control/container_priv.h"
 
 /* --- at the same time --- */
 
@@ -276,7 +277,7 @@ TEST_VIRTUAL(a_lost_bridge_is_noticed_without_a_call)
     /* An answer that ends the bridge, to a call that has nothing to do with the container. */
     refusal = (struct refusal){ BRIDGE_DUMP_STACKS, -1, -1, 1, FAKE_DISCONNECT, 0 };
     AUTO_FREE char *text = NULL;
-    (void)vm_dump_stacks(&root, registry_vm(r.registry), &text, &err);
+    (void)vm_dump_stacks(&root, r.registry->vm, &text, &err);
     pass(&root, 200 * NS_PER_MS);
     process_view(container_process(fixture_find(&r, "a"), "", &err), &v);
     ASSERT_EQ(v.status, PROCESS_STOPPED);
@@ -397,7 +398,7 @@ TEST_VIRTUAL(a_reader_that_never_reads_does_not_keep_kill_and_delete)
     ASSERT_OK(fixture_try_kill(&r, &root, "a", "", 9, true, &err), err);
     ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);
     ASSERT(loop_now(ctx->loop) - before <=
-           2 * PROCESS_DRAIN_LIMIT + PROCESS_EXECS_LIMIT + NS_PER_S);
+           2 * PROCESS_DRAIN_LIMIT + CONTAINER_EXECS_LIMIT + NS_PER_S);
     fixture_delete(&r, &root, "a", "");
     expect_gone(&r, &root, "a");
     fixture_close(&r, ctx);

@@ -1,5 +1,6 @@
 /* registry_race_test.c - many at the same time, and a VM that dies in between. */
 #include "fixture/registry_steps.h"
+#include "host/control/container_priv.h"
 
 TEST_VIRTUAL(twenty_creates_at_once_share_one_vm)
 {
@@ -57,7 +58,7 @@ TEST_VIRTUAL(a_create_given_up_during_the_boot_ends_the_vm)
     ASSERT_FAIL(fixture_try_create(&r, &little, "a", &err), err, ERR_DEADLINE);
     expect_gone(&r, &root, "a");
     pass(&root, NS_PER_S);
-    ASSERT(registry_vm(r.registry) == NULL); /* long before the boot's own limit */
+    ASSERT(r.registry->vm == NULL); /* long before the boot's own limit */
     fixture_close(&r, ctx);
 }
 
@@ -295,7 +296,7 @@ TEST_VIRTUAL(a_guest_that_breaks_the_protocol_loses_its_vm)
     ASSERT_FAIL(fixture_try_kill(&r, &root, "a", "", 9, false, &err), err, ERR_NOT_FOUND);
     ASSERT(fixture_wait(&r, &root, "a", "") != 0);
     pass(&root, NS_PER_S);
-    ASSERT_EQ(vm_state(registry_vm(r.registry)), VM_GONE);
+    ASSERT_EQ(vm_state(r.registry->vm), VM_GONE);
     fixture_write_spec(&r, "b", "");
     ASSERT_FAIL(fixture_try_create(&r, &root, "b", &err), err, ERR_UNAVAILABLE);
     fixture_delete(&r, &root, "a", "");
@@ -345,7 +346,7 @@ TEST_VIRTUAL(a_dead_path_does_not_hold_up_the_end_of_the_vm)
     fake_vmm_die(r.vmm, FAKE_KILLED);
     pass(&root, NS_PER_S);
     ASSERT(!stuck.done);
-    ASSERT_EQ(vm_state(registry_vm(r.registry)), VM_GONE);
+    ASSERT_EQ(vm_state(r.registry->vm), VM_GONE);
     pass(&root, 400 * NS_PER_S);
     ASSERT(stuck.done);
     ASSERT_EQ(stuck.err.code, ERR_UNAVAILABLE);
@@ -361,7 +362,7 @@ TEST_VIRTUAL(a_create_without_a_limit_does_not_wait_for_ever_for_a_path)
     fixture_open(&r, &root);
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, &root, "a", &err), err, ERR_DEADLINE);
-    ASSERT(loop_now(r.loop) <= REGISTRY_CREATE_LIMIT + CONTAINER_UNDO_LIMIT);
+    ASSERT(loop_now(r.loop) <= CONTAINER_CREATE_LIMIT + CONTAINER_UNDO_LIMIT);
     ASSERT_EQ(registry_containers(r.registry), 0);
     fixture_close(&r, &root);
 }

@@ -1,6 +1,7 @@
 /* registry_test.c - containers from create to delete: states, answers, events. */
 #include "fixture/registry_fixture.h"
 #include "harness/fsm_table.h"
+#include "host/control/container_priv.h"
 #include "host/control/inspect.h"
 #include "host/device/scsi.h"
 
@@ -208,10 +209,9 @@ TEST_VIRTUAL(sixty_four_execs_start_at_once)
     }
 
     struct container_pid *pids = NULL;
-    struct err err = ERR_INIT;
     size_t n = 0;
 
-    ASSERT_OK(container_pids(fixture_find(&r, "a"), &pids, &n, &err), err);
+    container_pids(fixture_find(&r, "a"), &pids, &n);
     ASSERT_EQ(n, 65);
     free(pids);
     for (int i = 0; i < 64; i++) {
@@ -383,9 +383,9 @@ TEST_VIRTUAL(a_pod_is_there_before_and_behind_its_containers)
     fixture_start(&r, ctx, "pod", "");
     err_clear(&err);
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
-    ASSERT_STR(container_pod_id(fixture_find(&r, "w")), "pod");
+    ASSERT_STR(container_pod(fixture_find(&r, "w"))->id, "pod");
     fixture_start(&r, ctx, "w", "");
-    ASSERT_OK(fixture_try_kill(&r, ctx, "pod", "", 9, true, &err), err);
+    ASSERT_OK(fixture_try_kill(&r, ctx, "pod", "", 9, false, &err), err);
     ASSERT_EQ(fixture_wait(&r, ctx, "pod", ""), 137);
     ASSERT_FAIL(fixture_try_delete(&r, ctx, "pod", "", &err), err, ERR_STATE);
     ASSERT_EQ(r.guest.containers, 2);
@@ -497,17 +497,17 @@ static int create_of_disks(struct fixture *r, struct ctx *ctx, const char *id, c
     AUTO_FREE char *a = str_format("%s/a.img", r->dir), *b = str_format("%s/b.img", r->dir);
     const struct event_mount mounts[] = { { .type = type, .source = a },
                                           { .type = type, .source = b } };
-    const struct registry_create c = { .id = id,
-                                       .bundle = bundle,
-                                       .out = "/fifo/out",
-                                       .rootfs = mounts,
-                                       .n_rootfs = str_eq(type, "ext4") ? 1 : 2 };
-    uint32_t pid;
+    const struct container_create cc = { .id = id,
+                                         .bundle = bundle,
+                                         .stdio.out = "/fifo/out",
+                                         .rootfs = mounts,
+                                         .n_rootfs = str_eq(type, "ext4") ? 1 : 2 };
+    AUTO(container_unref) struct container *c = NULL;
 
     fixture_write_spec(r, id, "");
     ASSERT_EQ(file_write(a, "a", 1, 0600), 0);
     ASSERT_EQ(file_write(b, "b", 1, 0600), 0);
-    return registry_create(ctx, r->registry, &c, &pid, err);
+    return container_create(ctx, r->registry, &cc, &c, err);
 }
 
 TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
@@ -540,17 +540,17 @@ TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
 {
     struct fixture r = { 0 };
     struct err err = ERR_INIT;
-    uint32_t pid;
 
     fixture_open(&r, ctx);
     fixture_write_spec(&r, "a", "");
 
     AUTO_FREE char *bundle = str_format("%s/a", r.dir);
-    const struct registry_create c = { .id = "a",
-                                       .bundle = bundle,
-                                       .out = "binary:///bin/drain?token=hush" };
+    const struct container_create cc = { .id = "a",
+                                         .bundle = bundle,
+                                         .stdio.out = "binary:///bin/drain?token=hush" };
+    AUTO(container_unref) struct container *c = NULL;
 
-    ASSERT_OK(registry_create(ctx, r.registry, &c, &pid, &err), err);
+    ASSERT_OK(container_create(ctx, r.registry, &cc, &c, &err), err);
 
     AUTO_FREE char *doc = registry_inspect(r.registry);
 

@@ -1,11 +1,13 @@
-/* container_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk,
+/* pod_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk,
  * or a tmpfs, that stands for the kubelet's directory on the host. Sockets and fifos work there,
  * and nothing that is written crosses the share. Whether a volume is one of these is decided once,
  * when its first container is made: all containers of the pod must see the same. */
+#include "base/err.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/str.h"
-#include "host/control/registry_priv.h"
+#include "host/control/pod.h"
+#include "host/files/emptydir.h"
 #include "oci/volume.h"
 #include <ctype.h>
 #include <stdlib.h>
@@ -16,29 +18,28 @@
 
 struct pod_volume {
     struct list node;
-    char *pod_id, *dir, *key;
+    char *dir, *key;
     bool local;
 };
 
-void volumes_release(struct registry *r)
+void pod_release_volumes(struct pod *pod)
 {
-    LIST_EACH (&r->volumes, pos) {
+    LIST_EACH (&pod->volumes, pos) {
         struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
 
         list_remove(&v->node);
-        free(v->pod_id);
         free(v->dir);
         free(v->key);
         free(v);
     }
 }
 
-static struct pod_volume *find(struct registry *r, const char *pod_id, const char *dir)
+static struct pod_volume *find(struct pod *pod, const char *dir)
 {
-    LIST_EACH (&r->volumes, pos) {
+    LIST_EACH (&pod->volumes, pos) {
         struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
 
-        if (str_eq(v->pod_id, pod_id) && str_eq(v->dir, dir))
+        if (str_eq(v->dir, dir))
             return v;
     }
     return NULL;
@@ -60,16 +61,15 @@ static char *key_of(const char *dir)
     return str_format("%s-%.16s", name, hex);
 }
 
-static struct pod_volume *decide(struct ctx *ctx, struct container *c, const char *dir,
+static struct pod_volume *decide(struct ctx *ctx, struct pod *pod, const char *dir,
                                  const struct emptydir *found)
 {
     struct pod_volume *v = mem_new(struct pod_volume);
 
-    v->pod_id = str_dup(c->pod_id);
     v->dir = str_dup(dir);
     v->key = key_of(dir);
     v->local = !found->has_files;
-    list_append(&c->r->volumes, &v->node);
+    list_append(&pod->volumes, &v->node);
     if (v->local)
         log_debug(ctx, "emptyDir lives in the VM", F_STR("host-path", dir));
     else
@@ -105,32 +105,24 @@ static int write(const struct emptydir *found, const char *key, json_t *mount, s
     return 0;
 }
 
-/* Only in a pod whose own files are on the scratch disk. */
-static bool possible(const struct container *c)
-{
-    const struct container *pod =
-        c->kind == SPEC_WORKLOAD ? container_find_sandbox(c->r, c->pod_id) : NULL;
-
-    return pod && pod->scratch_path && !c->shares_empty_dirs;
-}
-
-int volumes_take(struct ctx *ctx, struct container *c, const char *source, json_t *mount,
-                 bool *ret_local, struct err *err)
+int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t *mount,
+                    bool *ret_local, struct err *err)
 {
     AUTO_FREE char *dir = NULL;
     struct emptydir found = { 0 };
     int r = 0;
 
     *ret_local = false;
-    if (!possible(c) || !volume_is_empty_dir(source, &dir))
+    /* Only in a pod whose own files are on the scratch disk. */
+    if (!pod->has_scratch || pod->shares_empty_dirs || !volume_is_empty_dir(source, &dir))
         return 0;
     if (emptydir_look(ctx, dir, source, &found, err) < 0)
         return -1;
     if (found.kind != EMPTYDIR_NONE) {
-        struct pod_volume *v = find(c->r, c->pod_id, dir); /* after the wait */
+        struct pod_volume *v = find(pod, dir); /* after the wait */
 
         if (!v)
-            v = decide(ctx, c, dir, &found);
+            v = decide(ctx, pod, dir, &found);
         *ret_local = v->local;
         /* Never another directory of it instead. */
         if (v->local && found.elsewhere)

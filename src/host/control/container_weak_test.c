@@ -131,8 +131,8 @@ TEST_VIRTUAL(ws12_a_create_that_cannot_be_undone_now_is_deleted_later)
     ASSERT_EQ(container_state(fixture_find(&r, "a")), CONTAINER_INVALID);
     ASSERT_EQ(r.guest.layers, 2);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_EXISTS);
-    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 255);  /* nobody waits for what will never end, */
-    ASSERT(fixture_find(&r, "a")->init->io->closed); /* nor for its output */
+    ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 255); /* nobody waits for what will never end, */
+    ASSERT_EQ(r.host.ios_closed, 1);                /* nor for its output */
     fixture_delete(&r, ctx, "a", "");
     expect_gone(&r, ctx, "a");
     ASSERT_EQ(r.guest.layers, 1);
@@ -223,8 +223,8 @@ TEST_VIRTUAL(ws22_an_exec_without_a_process_is_refused)
     const struct container_exec none = { .exec_id = "x" };
     const struct container_exec bad = { .exec_id = "x", .process_json = "[]", .process_len = 2 };
 
-    ASSERT_FAIL(container_exec(ctx, c, &none, &err), err, ERR_INVALID);
-    ASSERT_FAIL(container_exec(ctx, c, &bad, &err), err, ERR_INVALID);
+    ASSERT_FAIL(container_exec(c, &none, &err), err, ERR_INVALID);
+    ASSERT_FAIL(container_exec(c, &bad, &err), err, ERR_INVALID);
     ASSERT(container_process(c, "x", &err) == NULL);
     fixture_exec(&r, ctx, "a", "x");
     ASSERT_FAIL(fixture_try_exec(&r, ctx, "a", "x", &err), err, ERR_EXISTS);
@@ -298,7 +298,7 @@ TEST_VIRTUAL(ws32_a_signal_reaches_its_target_only)
     fixture_start(&r, ctx, "a", "");
     fixture_exec(&r, ctx, "a", "x");
     fixture_start(&r, ctx, "a", "x");
-    init = container_process(fixture_find(&r, "a"), "", &err)->guest_pid;
+    init = process_guest_pid(container_process(fixture_find(&r, "a"), "", &err));
     ASSERT_OK(fixture_try_kill(&r, ctx, "a", "", 10, false, &err), err);
     ASSERT_EQ(r.guest.signals, 1);
     ASSERT_EQ(r.guest.last_signal_pid, init);

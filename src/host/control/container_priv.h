@@ -1,0 +1,157 @@
+/* container_priv.h - the inside of a container, for container*.c and its tests. */
+#pragma once
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/fiber.h"
+#include "base/fsm.h"
+#include "base/gate.h"
+#include "base/str.h"
+#include "host/config/config.h"
+#include "host/control/container.h"
+#include "host/control/pod.h"
+#include "host/control/registry.h"
+#include "host/control/vm.h"
+#include "host/files/rootfs.h"
+#include "host/files/tree.h"
+#include "oci/spec.h"
+
+struct anchor;
+struct cgroup;
+struct guest_disk;
+struct scsi_disk;
+
+/* Every wait of this controller that no caller bounds has its limit here. */
+#define CONTAINER_EXECS_LIMIT (15 * NS_PER_S)       /* execs, after their init */
+#define CONTAINER_EXECS_KILL_LIMIT (5 * NS_PER_S)   /* for the guest to signal them */
+#define CONTAINER_LOST_LIMIT (50 * NS_PER_MS)       /* execs, after their VM */
+#define CONTAINER_LOST_EXECS_LIMIT (20 * NS_PER_MS) /* the same, after output was drained */
+#define CONTAINER_OOM_LIMIT NS_PER_S                /* the guest's report of OOM, after the exit */
+#define CONTAINER_OOM_PAUSE (100 * NS_PER_MS)       /* at least, between two of them */
+#define CONTAINER_OOM_BURST 5                       /* events at once; then */
+#define CONTAINER_OOM_EVERY_S 10                    /* one, and the others are counted */
+#define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)       /* for VM and guest to add one share */
+#define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)      /* the same for one PCI device and driver */
+#define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)        /* rolling back a failed create */
+/* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
+ * client's, the boot, QEMU, the guest. containerd sets no limit. */
+#define CONTAINER_CREATE_LIMIT (300 * NS_PER_S + VM_TURN_LIMIT)
+#define CONTAINER_EXEC_ID_MAX 79
+#define CONTAINER_EXECS_MAX 1024
+
+enum container_event {
+    CONTAINER_EV_CREATED,
+    CONTAINER_EV_CREATE_FAILED,
+    CONTAINER_EV_STARTED,
+    CONTAINER_EV_PAUSED,
+    CONTAINER_EV_RESUMED,
+    CONTAINER_EV_EXITED,
+    CONTAINER_EV_COUNT
+};
+
+struct container {
+    unsigned refs;
+    struct registry *r; /* borrows */
+    struct pod *pod;    /* counted */
+    char *id;
+    const char *guest_id; /* in the guest: the same, so far */
+    char *bundle;
+    char *log_name, *log_dir; /* as the CRI calls it, where it keeps its output; NULL: no CRI */
+    char *log_uri; /* its stdout, without what a log driver is given: that may be a secret */
+    enum spec_kind kind;
+    struct gate gate;
+    enum container_state state;
+    bool listed;
+    bool hidden;             /* a sandbox's own */
+    bool forsaken;           /* containerd has given it up */
+    bool no_writable_shares; /* an annotation says so */
+    bool privileged;         /* document_opts.privileged */
+    struct spec_limits limits;
+    bool own_pids;          /* a pid namespace of its own: its end ends them all */
+    bool ending;            /* never started, and its execs end first */
+    struct process *init;   /* NULL until create got that far */
+    struct process **execs; /* oldest first */
+    size_t n_execs, execs_cap;
+    struct waitq changed;
+    uint32_t pid;
+    json_t *last_stats;
+    uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
+    uint32_t scratch_quota_mib;
+
+    /* What is to be released, in reverse order. */
+    bool writes_host; /* through a share or a disk */
+    bool root_shared;
+    enum { ROOT_DISCARDED, ROOT_KEPT, ROOT_READ_ONLY } root_writes; /* from Create on */
+    uint64_t root_share;
+    uint64_t *shares;
+    size_t n_shares, shares_cap;
+    uint64_t *disks; /* of its root file system, then of its mounts and devices */
+    size_t n_disks, disks_cap;
+    uint64_t *devices; /* reservations of PCI devices */
+    size_t n_devices;
+    char *bundle_path, *root_path, *scratch_path; /* in the guest */
+    struct strv layers;                           /* in the guest, topmost first */
+    bool combined, in_guest;
+    struct cgroup *cgroup;
+    struct anchor *anchor;
+    char *anchor_name;                /* ledger_process_name(); NULL: no note names it */
+    bool anchor_watched, oom_watched; /* by a fiber */
+    bool anchor_lost;                 /* killed by somebody else */
+};
+
+/* Inside the gate: releases what there is; goes on where it stopped. */
+int container_release(struct ctx *ctx, struct container *c, struct err *err);
+bool container_has_running_execs(const struct container *c);
+void container_push(struct container *c, unsigned event_kind); /* unless it is hidden */
+
+/* What of the host a container is to see: opened before its VM is there, shared when it is. The
+ * root file system (container_rootfs.c): */
+struct root {
+    struct rootfs fs;
+    const struct container_create *cc; /* borrowed */
+    bool shared;                       /* it is the root itself: nothing is combined with it */
+
+    /* of the fiber that combines: */
+    struct ctx *ctx;
+    struct container *c;
+    struct group fibers;
+    int ret;
+    struct err err;
+};
+int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
+              const struct container_create *cc, enum config_rootfs writes, struct root *f,
+              struct err *err);
+/* Its layers are combined meanwhile; after success root_wait must be called before release. */
+int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err);
+int root_wait(struct container *c, struct root *f, struct err *err);
+void root_release(struct root *f);
+
+/* Its mounts and devices (container_mounts.c): */
+struct mounts {
+    struct mount_entry {
+        enum { MOUNT_SHARE, MOUNT_DISK, MOUNT_DEVICE } kind;
+        json_t *json; /* of the spec: an entry of mounts, or of linux.devices; borrows */
+        char *source;
+        bool read_only, recursive;
+        bool raw;         /* a disk: not mounted */
+        struct tree tree; /* of a share */
+        int disk;         /* else */
+    } * v;
+    size_t n, cap;
+};
+int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct mounts *m,
+                struct err *err);
+int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
+/* A disk of the VM that is the container's until container_release; the VM has been entered
+ * (vm_enter). Caller frees *ret_path. */
+int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
+                  const struct guest_disk *mount, char **ret_path, struct err *err);
+void mounts_release(struct mounts *m);
+
+/* container_end.c */
+/* Of an init that was never started, which nobody watches: after its execs, and published. ask:
+ * they run on in the guest unless that is asked. Never waits. */
+void container_end_created(struct container *c, uint32_t status, bool ask);
+/* What still runs of a container that is being deleted has a moment to end by itself; then its end
+ * is published, so that no exit comes after the delete. */
+void container_settle_execs(struct ctx *ctx, struct container *c);

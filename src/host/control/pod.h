@@ -1,0 +1,76 @@
+/* pod.h - what the containers of one pod have in common: the VM that they run in, the network, the
+ * emptyDirs, and the container that holds the pod. That is a pause container, a plain container
+ * (each is a pod of its own), or one that the sandbox made and clients do not see.
+ *
+ * Life: made with its holder; a workload container looks its pod up once (registry_find_pod) and
+ * keeps it. Counted: freed with the last container and process of it. A VM may have several pods.
+ *
+ * pod_kill, pod_attach_network, pod_detach_network and pod_take_volume wait until ctx ends; the
+ * holder's gate orders the two of the network. All others never wait. */
+#pragma once
+#include "base/list.h"
+#include "base/mem.h"
+#include "base/str.h"
+#include "oci/spec.h"
+#include <stdbool.h>
+#include <stdint.h>
+
+struct container;
+struct ctx;
+struct err;
+struct jsw;
+struct network;
+struct registry;
+struct sizing_pod;
+struct vm;
+
+/* Its containers read it; pod*.c changes it. */
+struct pod {
+    unsigned refs;
+    struct registry *r;         /* borrows */
+    char *id;                   /* containerd's */
+    const char *guest_id;       /* in the guest: the same, so far */
+    struct vm *vm;              /* counted; NULL until the holder needs it */
+    struct container *holder;   /* borrows; NULL once it is deleted */
+    struct container **members; /* borrows: all of its containers, oldest first */
+    size_t n_members, members_cap;
+    bool takes_workloads;   /* other containers may join it */
+    bool hidden;            /* its holder is ours: clients do not see it */
+    bool shares_empty_dirs; /* they are the host's, not the VM's */
+    bool has_scratch;       /* the holder's files are on the VM's scratch disk */
+    struct list volumes;    /* emptyDirs (pod_volumes.c) */
+    char *netns;            /* on the host; NULL: none */
+    struct network *network;
+    struct strv dns_servers, dns_search; /* of a hidden holder's sandbox */
+};
+
+/* c holds it. The caller unrefs. */
+struct pod *pod_new(struct registry *r, const char *id, struct container *c);
+struct pod *pod_ref(struct pod *pod);
+void pod_unref(struct pod *pod);
+void pod_join(struct pod *pod, struct container *c);
+void pod_leave(struct pod *pod, struct container *c);
+/* Another container than c; alive: that has not ended. NULL. */
+struct container *pod_other(const struct pod *pod, const struct container *c, bool alive);
+/* Takes the VM that it lives in. */
+void pod_set_vm(struct pod *pod, struct vm *vm);
+/* What its containers need of the VM, if this one has these limits. */
+void pod_size(const struct pod *pod, const struct container *one, const struct spec_limits *limits,
+              struct sizing_pod *ret);
+
+/* Kill with `all` on its holder: every process of every container, all at once. Ended ones count as
+ * killed. The first error is the one that is reported. */
+int pod_kill(struct ctx *ctx, struct pod *pod, uint32_t signo, struct err *err);
+
+/* pod_network.c: attached when the holder is started (CNI may come between Create and Start),
+ * detached when it is deleted. pid: of the holder's anchor. */
+void pod_note_netns(struct pod *pod, const struct spec *spec, uint32_t pid);
+int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err);
+int pod_detach_network(struct ctx *ctx, struct pod *pod, struct err *err);
+/* Its interfaces, if it is attached, in an object that is open. */
+void pod_describe_network(const struct pod *pod, struct jsw *w);
+
+/* pod_volumes.c: *ret_local: this mount is an emptyDir that lives in the VM, and says so now. */
+int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t *mount,
+                    bool *ret_local, struct err *err);
+void pod_release_volumes(struct pod *pod);

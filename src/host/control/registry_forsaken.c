@@ -1,0 +1,120 @@
+/* registry_forsaken.c - containers that containerd has given up, by the notes that `delete` leaves
+ * beside the VM's ledger (run_note.h): the shim kills and deletes them. */
+#include "base/clock.h"
+#include "base/ctx.h"
+#include "base/err.h"
+#include "base/log.h"
+#include "base/str.h"
+#include "host/control/container.h"
+#include "host/control/pod.h"
+#include "host/control/registry.h"
+#include "host/control/run_note.h"
+#include "host/control/vm.h"
+#include "host/ledger/ledger.h"
+
+#define RETRY_PAUSE (10 * NS_PER_S)
+#define RETRIES_MAX 6
+
+/* While there is a note. */
+static const char *run_dir(const struct registry *r)
+{
+    return ledger_dir(vm_parts(r->vm)->ledger);
+}
+
+/* A pod's holder stays until the pod's other containers have gone: containerd may still ask for
+ * those, also if they have ended. */
+static bool awaits_members(const struct container *c)
+{
+    const struct pod *pod = container_pod(c);
+
+    return pod->holder == c && pod_other(pod, c, false);
+}
+
+static int end_forsaken(struct ctx *ctx, struct container *c, struct err *err)
+{
+    /* While it is being created there is no process yet: delete waits for the creation. */
+    if (container_kill_alone(ctx, c, 9, err) < 0 || container_wait_end(ctx, c, err) < 0)
+        return -1;
+    if (container_is_listed(c) && awaits_members(c))
+        return err_set(err, ERR_STATE, "pod %s still has containers", container_id(c));
+    return container_discard(ctx, c, err);
+}
+
+static void forsaken_main(void *arg)
+{
+    AUTO(container_unref) struct container *c = arg;
+    struct registry *r = container_pod(c)->r;
+    struct ctx ctx = ctx_background(r->o.loop, "cid", container_id(c));
+    struct err err = ERR_INIT;
+
+    for (int tries = 0; container_is_listed(c) && !r->closing; tries++) {
+        struct ctx pause = ctx_with_timeout(&ctx, RETRY_PAUSE);
+        bool waits;
+
+        err_clear(&err);
+        if (end_forsaken(&ctx, c, &err) == 0)
+            break;
+        waits = awaits_members(c);
+        if (!waits && tries == RETRIES_MAX) {
+            log_error(&ctx,
+                      "a container that containerd has given up cannot be deleted; it goes "
+                      "with its VM",
+                      F_ERR(&err));
+            break;
+        }
+        (void)waitq_wait(waits ? &ctx : &pause, &r->changed, "to delete a forsaken container",
+                         &err);
+    }
+    if (!container_is_listed(c) && r->note)
+        run_unforsake(run_dir(r), container_id(c));
+    if (r->o.on_forsaken)
+        r->o.on_forsaken(r->o.arg);
+}
+
+static struct container *find_any(const struct registry *r, const char *id)
+{
+    for (size_t i = 0; i < r->n_containers; i++)
+        if (str_eq(container_id(r->containers[i]), id))
+            return r->containers[i];
+    return NULL;
+}
+
+static void forsake(void *arg, const char *id, const char *anchor)
+{
+    struct registry *r = arg;
+    struct container *c = find_any(r, id);
+    const char *known = c ? container_anchor(c) : NULL;
+
+    if (!c || (anchor[0] && known && !str_eq(anchor, known))) {
+        run_unforsake(run_dir(r), id); /* it went before we read the note */
+        return;
+    }
+    if (!container_forsake(c))
+        return;
+    r->forsook = true;
+    log_warn(NULL, "containerd has given this container up; ending it", F_STR("cid", id));
+    /* A sandbox's own goes with the sandbox, when nothing else is in it (registry_given_up). */
+    if (!container_is_hidden(c))
+        group_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
+}
+
+void registry_obey(struct registry *r)
+{
+    if (r->note && !r->closing)
+        run_each_forsaken(run_dir(r), forsake, r);
+}
+
+bool registry_is_forsaken(const struct registry *r, const char *id)
+{
+    const struct container *c = find_any(r, id);
+
+    return c && container_is_forsaken(c);
+}
+
+bool registry_given_up(const struct registry *r)
+{
+    for (size_t i = 0; i < r->n_containers; i++)
+        if (!container_is_hidden(r->containers[i]) || !container_is_forsaken(r->containers[i]))
+            return false;
+    return r->forsook;
+}
