@@ -81,9 +81,18 @@ static bool bundles_gone(struct ctx *ctx, void *arg)
     return false;
 }
 
+static bool count_event(void *arg, const struct event *e)
+{
+    struct svc *s = arg;
+
+    s->pushed++;
+    return true;
+}
+
 static void begin(struct svc *s)
 {
     s->events = events_new();
+    events_filter(s->events, count_event, s);
     s->registry = world_registry(&s->w, s->events);
     s->service = service_new(&(struct service_opts){ .loop = s->w.loop,
                                                      .registry = s->registry,

@@ -3,7 +3,6 @@
 #include "api/events.pb-c.h"
 #include "base/loop.h"
 #include "host/control/events.h"
-#include "host/shim/publisher.h"
 #include "proto/pb.h"
 #include "svc_priv.h"
 #include <stdio.h>
@@ -317,6 +316,13 @@ void svc_laws_end(struct svc *s)
 {
     if (s->loses_events)
         return;
+
+    /* Those that the publisher is done with. An answer that was lost makes one come again. */
+    uint64_t done = s->pushed - events_pending(s->events) - events_dropped(s->events);
+
+    if (done < s->peer.n_events || done > s->peer.n_events + s->peer.n_again)
+        world_broken(&s->w, "%u events came, %llu are taken for delivered", s->peer.n_events,
+                     (unsigned long long)done);
     for (unsigned i = 0; i < SVC_CONTAINERS; i++) {
         if (s->laws->lives[i].exists)
             world_broken(&s->w, "container %c is gone, but its delete was not told", 'a' + (int)i);

@@ -186,6 +186,7 @@ struct svc {
     struct registry *registry;
     struct service *service;
     struct rpc_server *server;
+    uint64_t pushed; /* events */
     struct publisher *publisher;
     struct watch *watch;
     struct latch leave;
