@@ -150,6 +150,19 @@ int str_to_u64(const char *s, uint64_t max, uint64_t *ret)
     return 0;
 }
 
+int str_to_bool(const char *s, bool *ret)
+{
+    static const char *const words[2][6] = { { "0", "f", "F", "false", "FALSE", "False" },
+                                             { "1", "t", "T", "true", "TRUE", "True" } };
+
+    for (int i = 0; i < 12; i++)
+        if (str_eq(s, words[i % 2][i / 2])) {
+            *ret = i % 2;
+            return 0;
+        }
+    return -EINVAL;
+}
+
 #define DISTANCE_MAX 64
 
 unsigned str_distance(const char *a, const char *b)

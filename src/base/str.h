@@ -27,6 +27,8 @@ char *str_printable(const char *s);
 
 /* Strict numbers: the whole string, no sign, no blanks. 0, or -EINVAL, -ERANGE. */
 int str_to_u64(const char *s, uint64_t max, uint64_t *ret);
+/* The words of Go's strconv.ParseBool: 1, t, T, true, TRUE, True and their opposites. -EINVAL. */
+int str_to_bool(const char *s, bool *ret);
 
 /* Edit distance, for "did you mean". Bounded: anything longer than 64 characters is far. */
 unsigned str_distance(const char *a, const char *b);

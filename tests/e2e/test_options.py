@@ -33,7 +33,7 @@ def annotations(t):
     t.detach("--annotation=io.lcow.cpus=2", "c1", "sleep", "100000")
     t.equal(nproc(t), "2")
     t.fails(*t.run_args("--rm", "--annotation=io.lcow.cpus=many", "c2", "true"),
-            pattern="io.lcow.cpus is .many.: it must be from 1 to")
+            pattern="io.lcow.cpus is .many.: must be from 1 to")
     t.explains("c2", "container: annotations")
     t.fails(*t.run_args(
         "--rm", "--annotation=io.microsoft.virtualmachine.lcow.securitypolicy=cGFja2FnZQ==",

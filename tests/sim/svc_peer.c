@@ -130,6 +130,8 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
         world_broken(&s->w, "containerd was called with something else than Forward in sim");
         return -1;
     }
+    if (how == NEVER) /* it hangs before it has looked at the event */
+        return 0;
     if (how != REFUSE)
         take_event(s, &r, f->tick);
     if (how == LATE) {
@@ -137,8 +139,6 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
         (void)fiber_sleep(ctx, rng_below(&s->w.rng, 2 * PATIENCE), err);
         p->stalled--;
     }
-    if (how == NEVER)
-        return 0;
     if (how == BREAK_OFF || answer(ctx, c, f->stream, how, err) < 0)
         return -1;
     if (how != REFUSE && loop_now(s->w.loop) - f->at_ns < PATIENCE) {

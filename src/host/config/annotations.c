@@ -1,8 +1,7 @@
 #include "host/config/annotations.h"
 #include "base/err.h"
 #include "base/str.h"
-#include "host/config/config.h"
-#include "host/files/scratch.h"
+#include "host/config/config_priv.h"
 #include "oci/document.h"
 #include "oci/volume.h"
 #include <stdlib.h>
@@ -16,13 +15,9 @@
 const char annotations_no_writable_shares[] = SHARES_NAME;
 
 enum effect {
-    TAKES_MEMORY,
-    TAKES_MEMORY_EVEN, /* rounded up to an even number */
-    TAKES_CPUS,
-    TAKES_SCRATCH_QUOTA,
-    TAKES_ROOTFS,
-    TAKES_EMPTY_DIR,
-    TAKES_PRIVILEGE,
+    TAKES_KEY,      /* as the key of the configuration takes it */
+    TAKES_KEY_EVEN, /* rounded up to an even number */
+    TAKES_TRUTH,
     PASSED_ON, /* the agent takes it, and says what is wrong with it */
     RESTRICTS_SHARES,
     ENCRYPTS_SCRATCH,
@@ -31,22 +26,29 @@ enum effect {
     REFUSED_IF_FALSE, /* the same */
 };
 
+#define AT(f) offsetof(struct annotations, f)
 static const struct annotation {
     const char *name;
     enum effect effect;
     const char *doc;
+    size_t offset;   /* of what it sets */
+    const char *key; /* TAKES_KEY */
 } annotations[] = {
     /* Ours are last: where both are given, ours wins. */
-    { VM "computetopology.memory.sizeinmb", TAKES_MEMORY_EVEN, "memory of the VM in MiB" },
-    { VM "computetopology.processor.count", TAKES_CPUS, "virtual CPUs of the VM" },
-    { "io.lcow.memory_mib", TAKES_MEMORY, "memory of the VM in MiB" },
-    { "io.lcow.cpus", TAKES_CPUS, "virtual CPUs of the VM" },
-    { "io.lcow.rootfs", TAKES_ROOTFS, "`auto`, `scratch` or `shared`, as the key `rootfs`" },
-    { "io.lcow.scratch_quota_mib", TAKES_SCRATCH_QUOTA,
-      "what the container may write to the scratch disk, as the key `scratch_quota_mib`" },
-    { "io.lcow.empty_dir", TAKES_EMPTY_DIR, "`guest` or `shared`, as the key `empty_dir`" },
-    { VM "lcow.privileged", TAKES_PRIVILEGE,
-      "true: no seccomp filter, and every device of the VM, its disks too" },
+    { VM "computetopology.memory.sizeinmb", TAKES_KEY_EVEN, "memory of the VM in MiB",
+      AT(memory_mib), "memory_mib" },
+    { VM "computetopology.processor.count", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
+    { "io.lcow.memory_mib", TAKES_KEY, "memory of the VM in MiB", AT(memory_mib), "memory_mib" },
+    { "io.lcow.cpus", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
+    { "io.lcow.rootfs", TAKES_KEY, "`auto`, `scratch` or `shared`, as the key `rootfs`", AT(rootfs),
+      "rootfs" },
+    { "io.lcow.scratch_quota_mib", TAKES_KEY,
+      "what the container may write to the scratch disk, as the key `scratch_quota_mib`",
+      AT(scratch_quota_mib), "scratch_quota_mib" },
+    { "io.lcow.empty_dir", TAKES_KEY, "`guest` or `shared`, as the key `empty_dir`",
+      AT(shared_empty_dirs), "empty_dir" },
+    { VM "lcow.privileged", TAKES_TRUTH,
+      "true: no seccomp filter, and every device of the VM, its disks too", AT(privileged) },
     { SPEC_SHM_SIZE_KEY, PASSED_ON, "size of `/dev/shm` in KiB" },
     { SPEC_CORE_LIMIT_KEY, PASSED_ON, "`SOFT;HARD`: limits of core dumps in bytes" },
     { SPEC_LOG_DIR_KEY, PASSED_ON, "where the container sees the pod's log directory in the VM" },
@@ -54,7 +56,8 @@ static const struct annotation {
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
     { ENCRYPTED_NAME, ENCRYPTS_SCRATCH,
-      "true: what the VM's containers write is encrypted with a key that only the VM has" },
+      "true: what the VM's containers write is encrypted with a key that only the VM has",
+      AT(encrypted_scratch) },
     { "io.microsoft.network.ncproxy", REFUSED, "" },
     { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
     { VM "kerneldrivers", REFUSED, "" },
@@ -89,58 +92,31 @@ static bool allowed(const struct config *c, const char *name)
     return false;
 }
 
-static int number(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *ret,
-                  struct err *err)
+static int take_key(const struct config *c, const struct annotation *a, const char *text,
+                    struct annotations *o, struct err *err)
 {
-    uint64_t value;
+    struct config_key k = *config_key_find("", a->key, err);
 
-    if (str_to_u64(text, max, &value) < 0 || value < min)
-        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be from %u to %u",
-                       name, text, min, max);
-    *ret = (uint32_t)value;
+    if (a->offset == AT(memory_mib))
+        k.max = c->max_memory_mib;
+    if (a->offset == AT(cpus))
+        k.max = c->max_cpus;
+    if (a->offset == AT(shared_empty_dirs))
+        o->said_empty_dirs = true;
+    k.offset = a->offset;
+    if (config_key_set(o, &k, text, err) < 0)
+        return err_wrap(err, "annotation %s is \"%.32s\"", a->name, text);
+    if (a->effect == TAKES_KEY_EVEN)
+        o->memory_mib += o->memory_mib % 2;
     return 0;
 }
 
-/* Go's words for truth. */
 static int truth(const char *name, const char *text, bool *ret, struct err *err)
 {
-    static const char *const yes[] = { "1", "t", "T", "TRUE", "true", "True" };
-    static const char *const no[] = { "0", "f", "F", "FALSE", "false", "False" };
-
-    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
-        if (str_eq(text, yes[i]) || str_eq(text, no[i])) {
-            *ret = str_eq(text, yes[i]);
-            return 0;
-        }
-    }
-    return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be true or false", name,
-                   text);
-}
-
-static int either(const char *name, const char *text, const char *first, const char *second,
-                  bool *ret_second, struct err *err)
-{
-    if (!str_eq(text, first) && !str_eq(text, second))
-        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": it must be %s or %s", name,
-                       text, first, second);
-    *ret_second = str_eq(text, second);
-    return 0;
-}
-
-static int take_rootfs(const char *name, const char *text, enum config_rootfs *ret, struct err *err)
-{
-    static const char *const words[] = { [CONFIG_ROOTFS_AUTO] = "auto",
-                                         [CONFIG_ROOTFS_SCRATCH] = "scratch",
-                                         [CONFIG_ROOTFS_SHARED] = "shared" };
-
-    for (unsigned i = 0; i < ARRAY_LEN(words); i++) {
-        if (str_eq(text, words[i])) {
-            *ret = (enum config_rootfs)i;
-            return 0;
-        }
-    }
-    return err_set(err, ERR_INVALID,
-                   "annotation %s is \"%.32s\": it must be auto, scratch or shared", name, text);
+    return str_to_bool(text, ret) < 0
+               ? err_set(err, ERR_INVALID, "annotation %s is \"%.32s\": must be true or false",
+                         name, text)
+               : 0;
 }
 
 static int restrict_shares(const struct annotation *a, const char *text, bool *said,
@@ -178,38 +154,20 @@ static int refuse(const struct annotation *a, const char *text, struct err *err)
 static int take(const struct config *c, const struct annotation *a, const char *text, bool *said,
                 struct annotations *o, struct err *err)
 {
-    int r;
-
     switch (a->effect) {
-    case TAKES_MEMORY:
-    case TAKES_MEMORY_EVEN:
-        r = number(a->name, text, CONFIG_MEMORY_MIB_MIN, c->max_memory_mib, &o->memory_mib, err);
-        if (r == 0 && a->effect == TAKES_MEMORY_EVEN)
-            o->memory_mib += o->memory_mib % 2;
-        return r;
-    case TAKES_CPUS:
-        return number(a->name, text, 1, c->max_cpus, &o->cpus, err);
-    case TAKES_SCRATCH_QUOTA:
-        return number(a->name, text, 0, SCRATCH_MIB_MAX, &o->scratch_quota_mib, err);
-    case TAKES_ROOTFS:
-        return take_rootfs(a->name, text, &o->rootfs, err);
-    case TAKES_EMPTY_DIR:
-        o->said_empty_dirs = true;
-        return either(a->name, text, "guest", "shared", &o->shared_empty_dirs, err);
-    case TAKES_PRIVILEGE:
-        return truth(a->name, text, &o->privileged, err);
+    case TAKES_KEY:
+    case TAKES_KEY_EVEN:
+        return take_key(c, a, text, o, err);
+    case TAKES_TRUTH:
+    case ENCRYPTS_SCRATCH:
+        return truth(a->name, text, (bool *)((char *)o + a->offset), err);
     case PASSED_ON:
         return 0;
-    case ENCRYPTS_SCRATCH:
-        return truth(a->name, text, &o->encrypted_scratch, err);
     case RESTRICTS_SHARES:
         return restrict_shares(a, text, said, o, err);
-    case REFUSED:
-    case REFUSED_IF_TRUE:
-    case REFUSED_IF_FALSE:
+    default:
         return refuse(a, text, err);
     }
-    return err_set(err, ERR_INTERNAL, "annotation of unknown effect");
 }
 
 static bool needs_leave(const struct annotation *a)
@@ -355,7 +313,7 @@ void annotations_print_markdown(struct sbuf *out)
     rows(out,
          "These change the VM or give a container more than others have. They are taken if "
          "`allow_annotations` names them (or their beginning and `*`), and removed otherwise:",
-         TAKES_MEMORY, PASSED_ON);
+         TAKES_KEY, PASSED_ON);
     sbuf_adds(out,
               "\nThese give a container PCI devices of the host, if `allow_devices` names them; "
               "others are refused:\n\n- `io.lcow.device/NAME`: a PCI address, `0000:03:00.0`; "

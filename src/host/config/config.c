@@ -72,7 +72,7 @@ void config_report_release(struct config_report *r)
 
 /* ------------------------------------------------------------------ one value */
 
-int config_refuse(const char *place, const char *what, struct config_report *report,
+static int refuse(const char *place, const char *what, struct config_report *report,
                   struct err *err)
 {
     if (!report)
@@ -88,11 +88,11 @@ int config_take(struct config *c, const char *place, const char *section, const 
     const struct config_key *k = config_key_find(section, name, &why);
 
     if (!k)
-        return config_refuse(place, why.msg, report, err);
+        return refuse(place, why.msg, report, err);
     if (config_key_set(c, k, value, &why) < 0) {
         AUTO_FREE char *what = str_format("%s = %s: %s", name, value, why.msg);
 
-        return config_refuse(place, what, report, err);
+        return refuse(place, what, report, err);
     }
     if (report) {
         char **origin = &report->origin[k - config_keys];
@@ -119,7 +119,7 @@ static void refuse_line(struct source *s, const char *what)
 {
     AUTO_FREE char *place = str_format("%s:%u", s->name, s->line);
 
-    s->failed = config_refuse(place, what, s->report, s->err) < 0;
+    s->failed = refuse(place, what, s->report, s->err) < 0;
 }
 
 /* Before one of `wanted` comes neither the end nor a comment (as libinih sees it). */
@@ -193,7 +193,7 @@ static int on_value(void *arg, const char *section, const char *name, const char
     return !s->failed;
 }
 
-static int parse(struct config *c, const char *name, const char *text, size_t len,
+int config_parse(struct config *c, const char *name, const char *text, size_t len,
                  struct config_report *report, struct err *err)
 {
     struct source s = {
@@ -210,11 +210,6 @@ static int parse(struct config *c, const char *name, const char *text, size_t le
     return s.failed ? -1 : 0;
 }
 
-int config_parse(struct config *c, const char *name, const char *text, size_t len, struct err *err)
-{
-    return parse(c, name, text, len, NULL, err);
-}
-
 /* ------------------------------------------------------------------ reading all files */
 
 int config_read_file(struct config *c, const char *path, struct config_report *report,
@@ -225,12 +220,12 @@ int config_read_file(struct config *c, const char *path, struct config_report *r
     int r = file_read_all(path, CONFIG_MAX_BYTES, &text, &len);
 
     if (r < 0 && report)
-        return config_refuse(path, strerror(-r), report, err);
+        return refuse(path, strerror(-r), report, err);
     if (r < 0)
         return err_sys(err, -r, "read configuration %s", path);
     if (report)
         strv_add(&report->files, path);
-    return parse(c, path, text, len, report, err);
+    return config_parse(c, path, text, len, report, err);
 }
 
 static int is_conf(const struct dirent *d)

@@ -69,8 +69,6 @@ static inline void config_release_auto(struct config *c)
  * $LCOW_CONFIG, else CONFIG_PATH, which may be missing; a path that was named must exist. After a
  * failure *c may hold some of the values and can only be released. */
 int config_load(struct config *c, const char *path, struct err *err);
-/* One file's text; name is for messages. Fuzzed. */
-int config_parse(struct config *c, const char *name, const char *text, size_t len, struct err *err);
 /* The options table of containerd's CRI configuration, as it reaches us: TOML, of which this takes
  * tables, strings, numbers, booleans and arrays of strings, and names what it does not. The same
  * keys; allow_annotations may be an array. Fuzzed. */
@@ -96,9 +94,11 @@ static inline void config_report_release_auto(struct config_report *r)
 }
 /* As config_load, but errors in files are collected and reading goes on. */
 int config_read(struct config *c, const char *path, struct config_report *report, struct err *err);
-/* One file alone. report NULL: stops at the first error. */
+/* One file alone, or its text; name is for messages. report NULL: stops at the first error. */
 int config_read_file(struct config *c, const char *path, struct config_report *report,
                      struct err *err);
+int config_parse(struct config *c, const char *name, const char *text, size_t len,
+                 struct config_report *report, struct err *err); /* fuzzed */
 /* What one key cannot know of another. */
 void config_check(const struct config *c, struct config_report *report);
 

@@ -1,14 +1,22 @@
 /* config_keys.c - THE TABLE: every key with its section, type, default, bounds and meaning. What is
- * read, printed, explained and documented comes from here. */
+ * read, printed (as a file, as a list with origins, as JSON, as a page), explained and documented
+ * comes from here. */
 #include "base/err.h"
+#include "base/json.h"
 #include "base/str.h"
 #include "host/config/config_priv.h"
 #include "host/files/scratch.h"
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
+#define ORIGIN_COLUMN 40
+#define UID_LAST 4294967294u /* the one behind it means "no user" */
+
 #define FIELD(f) offsetof(struct config, f)
+#define WORDS(...)                                                                                 \
+    {                                                                                              \
+        __VA_ARGS__                                                                                \
+    }
 const struct config_key config_keys[] = {
     { "vm", "allow_emulation", KEY_BOOL, "false", 0, 0, FIELD(allow_emulation),
       "Run VMs by software emulation where KVM does not work. Slow, and no\n"
@@ -36,38 +44,20 @@ const struct config_key config_keys[] = {
       FIELD(max_memory_mib), "No container's limit makes a VM larger than this." },
     { "vm", "max_cpus", KEY_U32, "32", 1, CONFIG_CPUS_MAX, FIELD(max_cpus),
       "No container's limit gives a VM more virtual CPUs than this." },
-    { "vm",
-      "rootfs",
-      KEY_CHOICE,
-      "auto",
-      0,
-      0,
-      FIELD(rootfs),
+    { "vm", "rootfs", KEY_CHOICE, "auto", 0, 0, FIELD(rootfs),
       "Where a container's writes to its root file system go: scratch (a disk\n"
       "of the VM, gone with it), shared (the snapshot on the host; slower), or\n"
       "auto: scratch for containers of the CRI, shared for all others.",
-      { "auto", "scratch", "shared" } },
-    { "vm",
-      "empty_dir",
-      KEY_EITHER,
-      "guest",
-      0,
-      0,
-      FIELD(shared_empty_dirs),
+      WORDS("auto", "scratch", "shared") },
+    { "vm", "empty_dir", KEY_EITHER, "guest", 0, 0, FIELD(shared_empty_dirs),
       "Where a pod's emptyDir volumes are: guest (in its VM, on the scratch disk\n"
       "or in its memory; sockets and fifos work) or shared (the kubelet's\n"
       "directory on the host).",
-      { "guest", "shared" } },
-    { "vm",
-      "template",
-      KEY_EITHER,
-      "auto",
-      0,
-      0,
-      FIELD(use_template),
+      WORDS("guest", "shared") },
+    { "vm", "template", KEY_EITHER, "auto", 0, 0, FIELD(use_template),
       "Start VMs from the memory of one that was booted once: auto (where QEMU\n"
       "can), or off (each boots on its own).",
-      { "off", "auto" } },
+      WORDS("off", "auto") },
     { "vm", "device_slots", KEY_U32, "4", 1, 14, FIELD(device_slots),
       "PCI devices of the host that a VM can have at a time, where\n"
       "allow_devices names any." },
@@ -83,7 +73,8 @@ const struct config_key config_keys[] = {
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
       "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM: then\n"
       "the pod pays for what the shim does for it, and its CPU limit slows the\n"
-      "shim down, too), or a path that is made if it is missing and stays." },
+      "shim down, too), or a path that is made if it is missing and stays.",
+      WORDS("none", "pod") },
     { "host", "run_root", KEY_PATH, "/run/lcow", 0, 0, FIELD(run_root),
       "A directory for each VM, with the ledger of what it owns." },
     { "host", "scratch_dir", KEY_PATH, "/var/lib/lcow", 0, 0, FIELD(scratch_dir),
@@ -115,128 +106,126 @@ const size_t config_n_keys = ARRAY_LEN(config_keys);
 _Static_assert(ARRAY_LEN(config_keys) <= CONFIG_KEYS_MAX,
                "struct config_report has too little room");
 
-static void set_str(char **field, char *value)
+/* ------------------------------------------------------------------ values */
+
+/* The words for 0, 1 and 2; the third may be NULL. */
+static const char *const *words_of(const struct config_key *k)
 {
-    free(*field);
-    *field = value;
+    static const char *const truth[3] = { "false", "true" };
+
+    return k->type == KEY_BOOL ? truth : k->words;
 }
 
-static int parse_bool(const char *value, bool *ret)
+/* -1: not one of the words. */
+static int word_index(const struct config_key *k, const char *value)
 {
-    static const char *const yes[] = { "true", "yes", "on", "1" };
-    static const char *const no[] = { "false", "no", "off", "0" };
+    static const char *const as_well[2][3] = { { "no", "off", "0" }, { "yes", "on", "1" } };
 
-    for (size_t i = 0; i < ARRAY_LEN(yes); i++) {
-        if (str_eq(value, yes[i]) || str_eq(value, no[i])) {
-            *ret = str_eq(value, yes[i]);
-            return 0;
-        }
+    for (int i = 0; i < 3; i++) {
+        if (words_of(k)[i] && str_eq(value, words_of(k)[i]))
+            return i;
+        for (int n = 0; k->type == KEY_BOOL && i < 2 && n < 3; n++)
+            if (str_eq(value, as_well[i][n]))
+                return i;
     }
-    return -EINVAL;
+    return -1;
 }
 
-int config_key_set(struct config *c, const struct config_key *k, const char *value, struct err *err)
+static int set_text(char **field, const char *value, bool ok)
 {
-    void *field = (char *)c + k->offset;
-    bool program_ok = k->type == KEY_PROGRAM && *value && !strchr(value, '/');
+    if (!ok)
+        return -1;
+    free(*field);
+    *field = str_dup(value);
+    return 0;
+}
+
+static int set(void *field, const struct config_key *k, const char *value)
+{
+    int word = word_index(k, value);
     uint64_t number;
 
     switch (k->type) {
     case KEY_BOOL:
-        return parse_bool(value, field) < 0 ? err_set(err, ERR_INVALID, "must be true or false")
-                                            : 0;
+    case KEY_EITHER:
+        if (word >= 0)
+            *(bool *)field = word;
+        return word;
+    case KEY_CHOICE:
+        if (word >= 0)
+            *(unsigned *)field = (unsigned)word;
+        return word;
     case KEY_U32:
-        if (str_to_u64(value, UINT64_MAX, &number) < 0)
-            return err_set(err, ERR_INVALID, "must be a number from %u to %u", k->min, k->max);
-        if (number < k->min || number > k->max)
-            return err_set(err, ERR_RANGE, "must be from %u to %u", k->min, k->max);
+        if (str_to_u64(value, k->max, &number) < 0 || number < k->min)
+            return -1;
         *(uint32_t *)field = (uint32_t)number;
         return 0;
-    case KEY_PATH:
-    case KEY_PROGRAM:
-        if (*value != '/' && !program_ok)
-            return err_set(err, ERR_INVALID, "must be an absolute path%s",
-                           k->type == KEY_PROGRAM ? " or a program's name" : "");
-        set_str(field, str_dup(value));
-        return 0;
     case KEY_LEVEL:
-        if (log_level_parse(value, field) < 0)
-            return err_set(err, ERR_INVALID, "must be trace, debug, info, warn, error or off");
-        return 0;
-    case KEY_WORDS:
-        set_str(field, str_dup(value));
-        return 0;
+        return log_level_parse(value, field);
+    case KEY_PATH:
+        return set_text(field, value, *value == '/');
+    case KEY_PROGRAM:
+        return set_text(field, value, *value == '/' || (*value && !strchr(value, '/')));
     case KEY_CGROUP:
-        if (*value != '/' && !str_eq(value, "none") && !str_eq(value, "pod"))
-            return err_set(err, ERR_INVALID, "must be none, pod or an absolute path");
-        set_str(field, str_dup(value));
-        return 0;
-    case KEY_EITHER:
-        if (!str_eq(value, k->either[0]) && !str_eq(value, k->either[1]))
-            return err_set(err, ERR_INVALID, "must be %s or %s", k->either[0], k->either[1]);
-        *(bool *)field = str_eq(value, k->either[1]);
-        return 0;
-    case KEY_CHOICE:
-        for (unsigned i = 0; i < ARRAY_LEN(k->either); i++) {
-            if (str_eq(value, k->either[i])) {
-                *(unsigned *)field = i;
-                return 0;
-            }
-        }
-        return err_set(err, ERR_INVALID, "must be %s, %s or %s", k->either[0], k->either[1],
-                       k->either[2]);
+        return set_text(field, value, *value == '/' || word >= 0);
+    case KEY_WORDS:
+        return set_text(field, value, true);
     }
-    return err_set(err, ERR_INTERNAL, "key of unknown type");
+    return -1;
 }
 
-void config_key_print(const struct config *c, const struct config_key *k, struct sbuf *out)
-{
-    const void *field = (const char *)c + k->offset;
-
-    switch (k->type) {
-    case KEY_BOOL:
-        sbuf_adds(out, *(const bool *)field ? "true" : "false");
-        break;
-    case KEY_U32:
-        sbuf_addf(out, "%u", *(const uint32_t *)field);
-        break;
-    case KEY_PATH:
-    case KEY_PROGRAM:
-    case KEY_WORDS:
-    case KEY_CGROUP:
-        sbuf_adds(out, *(char *const *)field);
-        break;
-    case KEY_LEVEL:
-        sbuf_adds(out, log_level_name(*(const enum log_level *)field));
-        break;
-    case KEY_EITHER:
-        sbuf_adds(out, k->either[*(const bool *)field]);
-        break;
-    case KEY_CHOICE:
-        sbuf_adds(out, k->either[*(const unsigned *)field]);
-        break;
-    }
-}
-
-void config_key_allowed(const struct config_key *k, struct sbuf *out)
+static void put_allowed(const struct config_key *k, struct sbuf *out)
 {
     static const char *const text[] = {
-        [KEY_BOOL] = "true or false",
         [KEY_PATH] = "an absolute path",
         [KEY_PROGRAM] = "an absolute path, or a program's name",
         [KEY_LEVEL] = "trace, debug, info, warn, error or off",
         [KEY_WORDS] = "names, separated by blanks",
         [KEY_CGROUP] = "none, pod or an absolute path",
     };
+    const char *const *words = words_of(k);
 
     if (k->type == KEY_U32)
         sbuf_addf(out, "%u to %u", k->min, k->max);
-    else if (k->type == KEY_EITHER)
-        sbuf_addf(out, "%s or %s", k->either[0], k->either[1]);
-    else if (k->type == KEY_CHOICE)
-        sbuf_addf(out, "%s, %s or %s", k->either[0], k->either[1], k->either[2]);
-    else
+    else if (k->type < ARRAY_LEN(text) && text[k->type])
         sbuf_adds(out, text[k->type]);
+    else
+        sbuf_addf(out, "%s%s%s or %s", words[0], words[2] ? ", " : "", words[2] ? words[1] : "",
+                  words[2] ? words[2] : words[1]);
+}
+
+int config_key_set(void *fields, const struct config_key *k, const char *value, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf allowed = { 0 };
+
+    if (set((char *)fields + k->offset, k, value) >= 0)
+        return 0;
+    put_allowed(k, &allowed);
+    return err_set(err, ERR_INVALID, "must be %s%s", k->type == KEY_U32 ? "from " : "",
+                   allowed.data);
+}
+
+static void put_value(const struct config *c, const struct config_key *k, struct sbuf *out)
+{
+    const void *field = (const char *)c + k->offset;
+
+    switch (k->type) {
+    case KEY_BOOL:
+    case KEY_EITHER:
+        sbuf_adds(out, words_of(k)[*(const bool *)field]);
+        break;
+    case KEY_CHOICE:
+        sbuf_adds(out, words_of(k)[*(const unsigned *)field]);
+        break;
+    case KEY_U32:
+        sbuf_addf(out, "%u", *(const uint32_t *)field);
+        break;
+    case KEY_LEVEL:
+        sbuf_adds(out, log_level_name(*(const enum log_level *)field));
+        break;
+    default:
+        sbuf_adds(out, *(char *const *)field);
+    }
 }
 
 /* ------------------------------------------------------------------ finding */
@@ -289,4 +278,120 @@ const struct config_key *config_key_find(const char *section, const char *name, 
 uint32_t config_pci_ports(const struct config *c)
 {
     return c->allow_devices[strspn(c->allow_devices, " \t,")] ? c->device_slots : 0;
+}
+
+/* ------------------------------------------------------------------ printing */
+
+static void section_line(size_t i, struct sbuf *out)
+{
+    if (i == 0 || !str_eq(config_keys[i].section, config_keys[i - 1].section))
+        sbuf_addf(out, "%s[%s]\n", i ? "\n" : "", config_keys[i].section);
+}
+
+void config_print(const struct config *c, struct sbuf *out)
+{
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *k = &config_keys[i];
+
+        section_line(i, out);
+        for (const char *line = k->doc; *line;) {
+            size_t n = strcspn(line, "\n");
+
+            sbuf_addf(out, "# %.*s\n", (int)n, line);
+            line += n + (line[n] == '\n');
+        }
+        if (k->type == KEY_U32)
+            sbuf_addf(out, "# %u to %u, by default %s.\n", k->min, k->max, k->def);
+        else if (k->def)
+            sbuf_addf(out, "# By default %s.\n", k->def);
+        sbuf_addf(out, "%s = ", k->name);
+        put_value(c, k, out);
+        sbuf_addc(out, '\n');
+    }
+}
+
+static const char *origin_of(const struct config_report *r, size_t i)
+{
+    return r->origin[i] ? r->origin[i] : "default";
+}
+
+void config_print_short(const struct config *c, const struct config_report *report,
+                        struct sbuf *out)
+{
+    for (size_t i = 0; i < config_n_keys; i++) {
+        size_t begin;
+
+        section_line(i, out);
+        begin = out->len;
+        sbuf_addf(out, "%s = ", config_keys[i].name);
+        put_value(c, &config_keys[i], out);
+        if (report) {
+            size_t used = out->len - begin;
+
+            sbuf_addf(out, "%*s; %s", used < ORIGIN_COLUMN - 1 ? (int)(ORIGIN_COLUMN - used) : 1,
+                      "", origin_of(report, i));
+        }
+        sbuf_addc(out, '\n');
+    }
+}
+
+void config_print_json(const struct config *c, const struct config_report *report, struct sbuf *out)
+{
+    AUTO(json_decref) json_t *all = json_array();
+
+    for (size_t i = 0; i < config_n_keys; i++) {
+        AUTO(sbuf_release) struct sbuf value = { 0 };
+
+        put_value(c, &config_keys[i], &value);
+        json_array_append_new(all, json_pack("{ss, ss, ss, ss}", "section", config_keys[i].section,
+                                             "key", config_keys[i].name, "value", value.data,
+                                             "origin", origin_of(report, i)));
+    }
+
+    AUTO_FREE char *text = js_text(all, 0);
+
+    sbuf_adds(out, text);
+}
+
+void config_check(const struct config *c, struct config_report *report)
+{
+    if (c->memory_mib > c->max_memory_mib)
+        strv_addf(&report->errors, "memory_mib = %u: larger than max_memory_mib = %u",
+                  c->memory_mib, c->max_memory_mib);
+    if (c->cpus > c->max_cpus)
+        strv_addf(&report->errors, "cpus = %u: more than max_cpus = %u", c->cpus, c->max_cpus);
+    if ((uint64_t)c->vm_uid_base + c->vm_uid_count - 1 > UID_LAST)
+        strv_addf(&report->errors, "vm_uid_base = %u: with vm_uid_count = %u it goes beyond %u",
+                  c->vm_uid_base, c->vm_uid_count, UID_LAST);
+}
+
+/* ------------------------------------------------------------------ the page */
+
+void config_print_markdown(struct sbuf *out)
+{
+    sbuf_adds(out,
+              "# Configuration\n\n"
+              "Generated from the code's table by `lcow config reference`; a test keeps it so.\n\n"
+              "`" CONFIG_PATH "`, then `" CONFIG_PATH ".d/*.conf` in the order of their names; "
+              "later values\nwin. `$" CONFIG_ENV "` or `lcow --config` names another file. A "
+              "runtime in containerd's\nconfiguration may name one as `ConfigPath`, or have the "
+              "keys themselves in its `options`\ntable, which win over the file. INI: `[section]`, "
+              "`key = value`, comments begin with `#` or\n`;`. Sections may be left out. Units are "
+              "in the names of keys.\n\n"
+              "`lcow config` prints the configuration in effect as a file, `lcow config show "
+              "--origin`\nwhere each value comes from, `lcow config check` everything that is "
+              "wrong.\n");
+    for (size_t i = 0; i < config_n_keys; i++) {
+        const struct config_key *k = &config_keys[i];
+
+        if (i == 0 || !str_eq(k->section, config_keys[i - 1].section))
+            sbuf_addf(out, "\n## [%s]\n\n%s\n", k->section,
+                      str_eq(k->section, "vm")
+                          ? "What a VM is made of, and how large it is."
+                          : "Where things are kept on the host, and what containers may choose.");
+        sbuf_addf(out, "\n### %s\n\n%s\n\n", k->name, k->doc);
+        sbuf_adds(out, "- allowed: ");
+        put_allowed(k, out);
+        sbuf_addf(out, "\n- default: `%s`\n", k->def ? k->def : CONFIG_IMAGE_DIR);
+    }
 }

@@ -4,7 +4,6 @@
 #include <stddef.h>
 
 struct err;
-struct sbuf;
 
 enum key_type {
     KEY_BOOL,
@@ -25,17 +24,14 @@ struct config_key {
     uint32_t min, max;
     size_t offset;
     const char *doc;
-    const char *either[3]; /* KEY_EITHER, KEY_CHOICE */
+    const char *words[3]; /* KEY_EITHER, KEY_CHOICE, KEY_CGROUP */
 };
 extern const struct config_key config_keys[];
 extern const size_t config_n_keys;
 
-/* Writes the field, or says what would have been allowed. */
-int config_key_set(struct config *c, const struct config_key *k, const char *value,
-                   struct err *err);
-void config_key_print(const struct config *c, const struct config_key *k, struct sbuf *out);
-/* What it may be: "128 to 1048576", "true or false". */
-void config_key_allowed(const struct config_key *k, struct sbuf *out);
+/* Writes the field of the struct that k->offset is of, or says what is allowed: "must be from 1 to
+ * 64". */
+int config_key_set(void *fields, const struct config_key *k, const char *value, struct err *err);
 /* section "": any. NULL with the most helpful thing that can be said: nearest match, or where the
  * key belongs. */
 const struct config_key *config_key_find(const char *section, const char *name, struct err *err);
@@ -44,6 +40,3 @@ const struct config_key *config_key_find(const char *section, const char *name, 
  * all is well or a report collects what is not. */
 int config_take(struct config *c, const char *place, const char *section, const char *name,
                 const char *value, struct config_report *report, struct err *err);
-/* An error at a place that concerns no key. */
-int config_refuse(const char *place, const char *what, struct config_report *report,
-                  struct err *err);

@@ -34,19 +34,6 @@ static const struct flag *find_flag(const char *name, size_t len)
     return NULL;
 }
 
-static int parse_bool(const char *flag, const char *value, bool *ret, struct err *err)
-{
-    static const char *const yes[] = { "1", "t", "T", "true", "TRUE", "True" };
-    static const char *const no[] = { "0", "f", "F", "false", "FALSE", "False" };
-
-    for (size_t i = 0; i < ARRAY_LEN(yes); i++)
-        if (str_eq(value, yes[i]) || str_eq(value, no[i])) {
-            *ret = str_eq(value, yes[i]);
-            return 0;
-        }
-    return err_set(err, ERR_INVALID, "-%s=%s: only true and false", flag, value);
-}
-
 int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
 {
     struct shim_args a = { "", "", "", "", "", "", "", false, false, false, "" };
@@ -65,9 +52,8 @@ int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
         if (!f)
             return err_set(err, ERR_INVALID, "unknown flag %s", *arg);
         if (f->boolean) {
-            if (parse_bool(f->name, value ? value + 1 : "true", (bool *)((char *)&a + f->offset),
-                           err) < 0)
-                return -1;
+            if (str_to_bool(value ? value + 1 : "true", (bool *)((char *)&a + f->offset)) < 0)
+                return err_set(err, ERR_INVALID, "-%s=%s: only true and false", f->name, value + 1);
             continue;
         }
         if (!value && !*++arg)
