@@ -177,6 +177,7 @@ static int set(void *field, const struct config_key *k, const char *value)
 static void put_allowed(const struct config_key *k, struct sbuf *out)
 {
     static const char *const text[] = {
+        [KEY_BOOL] = "true or false",
         [KEY_PATH] = "an absolute path",
         [KEY_PROGRAM] = "an absolute path, or a program's name",
         [KEY_LEVEL] = "trace, debug, info, warn, error or off",

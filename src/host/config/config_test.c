@@ -113,7 +113,7 @@ TEST(bad_values_name_file_line_key_value_and_range)
     refused("[vm]\nmemory_mib = abc\n", "memory_mib = abc:", "from 128");
     refused("[vm]\nmemory_mib = -256\n", "memory_mib = -256:", "from 128");
     refused("[vm]\nmemory_mib = 99999999999999999999\n", "memory_mib", "from 128");
-    refused("[vm]\nmemory_mib =\n", "memory_mib = :", "number");
+    refused("[vm]\nmemory_mib =\n", "memory_mib = :", "must be from");
     refused("[vm]\nallow_emulation = maybe\n", "allow_emulation = maybe:", "true or false");
     refused("[vm]\nimage_dir = img\n", "image_dir = img:", "absolute path");
     refused("[vm]\nqemu = ./qemu\n", "qemu = ./qemu:", "program's name");

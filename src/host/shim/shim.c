@@ -1,15 +1,140 @@
-/* shim.c - which action, on which loop, and how its end is told. */
+/* shim.c - the command line, which action, on which loop, and how its end is told. */
 #include "host/shim/shim.h"
+#include "api/types.pb-c.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "host/files/rootfs.h"
+#include "host/service/service.h"
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <stdio.h>
+#include <string.h>
 #include <unistd.h>
+
+/* --- the command line --- */
+
+struct flag {
+    const char *name;
+    size_t offset;
+    bool boolean;
+};
+
+#define AT(f) offsetof(struct shim_args, f)
+static const struct flag flags[] = {
+    { "namespace", AT(ns), false },
+    { "id", AT(id), false },
+    { "address", AT(address), false },
+    { "publish-binary", AT(publish_binary), false },
+    { "bundle", AT(bundle), false },
+    { "socket", AT(socket), false },
+    { "debug-socket", AT(debug_socket), false },
+    { "debug", AT(debug), true },
+    { "info", AT(info), true },
+    { "v", AT(version), true },
+    { "version", AT(version), true },
+};
+
+static const struct flag *find_flag(const char *name, size_t len)
+{
+    for (size_t i = 0; i < ARRAY_LEN(flags); i++)
+        if (strlen(flags[i].name) == len && strncmp(flags[i].name, name, len) == 0)
+            return &flags[i];
+    return NULL;
+}
+
+int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
+{
+    struct shim_args a = { "", "", "", "", "", "", "", false, false, false, "" };
+    char **arg = argv[0] ? argv + 1 : argv;
+
+    for (; *arg && (*arg)[0] == '-' && (*arg)[1]; arg++) {
+        const char *name = *arg + ((*arg)[1] == '-' ? 2 : 1), *value = strchr(name, '=');
+
+        if (!name[0]) { /* "--" ends the flags */
+            arg++;
+            break;
+        }
+
+        const struct flag *f = find_flag(name, value ? (size_t)(value - name) : strlen(name));
+
+        if (!f)
+            return err_set(err, ERR_INVALID, "unknown flag %s", *arg);
+        if (f->boolean) {
+            if (str_to_bool(value ? value + 1 : "true", (bool *)((char *)&a + f->offset)) < 0)
+                return err_set(err, ERR_INVALID, "-%s=%s: only true and false", f->name, value + 1);
+            continue;
+        }
+        if (!value && !*++arg)
+            return err_set(err, ERR_INVALID, "flag -%s needs a value", f->name);
+        *(const char **)((char *)&a + f->offset) = value ? value + 1 : *arg;
+    }
+    if (*arg)
+        a.action = *arg;
+    *ret = a;
+    return 0;
+}
+
+int shim_args_check(const struct shim_args *a, struct err *err)
+{
+    if (!a->ns[0])
+        return err_set(err, ERR_INVALID, "shim namespace cannot be empty: give -namespace");
+    if (service_check_id("namespace", a->ns, err) < 0)
+        return -1;
+    return service_check_id("id", a->id, err);
+}
+
+/* --- -info --- */
+
+#define FEATURES_TYPE "types.containerd.io/opencontainers/runtime-spec/1/features/Features"
+
+/* What crun in the guest can do with a spec that went through us. Not listed: user namespaces and
+ * idmapped mounts (files come over 9p), apparmor and selinux (the guest's kernel has neither),
+ * recursive read-only mounts (the host makes them of whole shares). */
+static const char features[] =
+    "{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.1.0\","
+    "\"hooks\":[\"prestart\",\"createRuntime\",\"createContainer\",\"startContainer\","
+    "\"poststart\","
+    "\"poststop\"],"
+    "\"mountOptions\":[\"bind\",\"rbind\",\"ro\",\"rw\",\"nosuid\",\"suid\",\"nodev\",\"dev\","
+    "\"noexec\",\"exec\",\"noatime\",\"relatime\",\"strictatime\",\"private\",\"rprivate\","
+    "\"slave\",\"rslave\",\"shared\",\"rshared\",\"unbindable\",\"runbindable\",\"sync\",\"async\","
+    "\"remount\",\"tmpcopyup\"],"
+    "\"linux\":{\"namespaces\":[\"cgroup\",\"ipc\",\"mount\",\"network\",\"pid\",\"uts\"],"
+    "\"cgroup\":{\"v1\":false,\"v2\":true,\"systemd\":false,\"systemdUser\":false},"
+    "\"seccomp\":{\"enabled\":true},\"apparmor\":{\"enabled\":false},"
+    "\"selinux\":{\"enabled\":false},\"mountExtensions\":{\"idmap\":{\"enabled\":false}}}}";
+
+void shim_info(struct pb_slice options, struct sbuf *out)
+{
+    AUTO(pb_free) RuntimeInfo *m = pb_new(&runtime_info__descriptor);
+    RuntimeInfo__AnnotationsEntry *mounts = pb_new(&runtime_info__annotations_entry__descriptor);
+
+    pb_set_str(&m->name, SHIM_RUNTIME);
+    m->version = pb_new(&runtime_version__descriptor);
+    pb_set_str(&m->version->version, LCOW_VERSION);
+    if (options.len > 0) /* what is none is not echoed */
+        (void)pb_unpack(&any__descriptor, options, PB_MEM_MAX, (void **)&m->options, NULL);
+    pb_set_any_raw(&m->features, FEATURES_TYPE, features, strlen(features));
+    pb_set_str(&mounts->key, "containerd.io/runtime-allow-mounts");
+    pb_set_str(&mounts->value, ROOTFS_ALLOW_MOUNTS);
+    pb_add(m->annotations, m->n_annotations, mounts);
+    (void)pb_pack(m, out); /* our own text */
+}
+
+static int run_info(struct ctx *ctx, struct sbuf *out, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf in = { 0 };
+
+    if (shim_read_stdin(ctx, &in, err) < 0)
+        return -1;
+    shim_info((struct pb_slice){ (const uint8_t *)in.data, in.len }, out);
+    return 0;
+}
+
+/* --- actions --- */
 
 struct run {
     struct loop *loop;
@@ -20,22 +145,6 @@ struct run {
     int result;
 };
 
-static int run_info(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err)
-{
-    AUTO(sbuf_release) struct sbuf in = { 0 };
-
-    if (shim_read_stdin(ctx, &in, err) < 0)
-        return -1;
-    info_encode(&(struct info){ .version = LCOW_VERSION,
-                                .revision = "",
-                                .features = info_features,
-                                .allow_mounts = ROOTFS_ALLOW_MOUNTS,
-                                .options = in.data,
-                                .options_len = in.len },
-                out);
-    return 0;
-}
-
 static void run_action(void *arg)
 {
     struct run *r = arg;
@@ -43,7 +152,7 @@ static void run_action(void *arg)
     const struct shim_args *a = r->args;
 
     r->result =
-        a->info                       ? run_info(&ctx, a, &r->out, &r->err)
+        a->info                       ? run_info(&ctx, &r->out, &r->err)
         : str_eq(a->action, "start")  ? start_run(&ctx, a, &r->out, &r->err)
         : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
         : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)

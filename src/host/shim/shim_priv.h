@@ -2,11 +2,24 @@
 #pragma once
 #include "base/str.h"
 #include "host/shim/shim.h"
-#include "host/shim/shim_args.h"
+#include "proto/pb.h"
 
 struct cgroup;
 struct ctx;
 struct err;
+
+/* The command line, by the rules of Go's flag package: -x v, -x=v, --x; booleans -x or -x=true; the
+ * first word that is no flag is the action. */
+struct shim_args {
+    const char *ns, *id, *address, *publish_binary, *bundle, *socket, *debug_socket; /* or "" */
+    bool debug, info, version;
+    const char *action; /* "" if none */
+};
+
+/* Borrows argv. ERR_INVALID names the flag. */
+int shim_args_parse(char **argv, struct shim_args *ret, struct err *err);
+/* What start, serve and delete need: a namespace and an id that are names. */
+int shim_args_check(const struct shim_args *a, struct err *err);
 
 /* Descriptors that `start` gives to the daemon. */
 #define SHIM_FD_LISTENER 3
@@ -29,12 +42,5 @@ void template_spawn(struct loop *loop, uint32_t memory_mib, struct cgroup *home)
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);
 
-struct info {
-    const char *version, *revision;
-    const char *features; /* JSON, or NULL */
-    const void *options;  /* packed Any, echoed */
-    size_t options_len;
-    const char *allow_mounts; /* or NULL */
-};
-void info_encode(const struct info *i, struct sbuf *out);
-extern const char info_features[];
+/* `-info`: what this runtime is and can do, with the options (an Any) as containerd gave them. */
+void shim_info(struct pb_slice options, struct sbuf *out);
