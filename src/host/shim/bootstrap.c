@@ -228,16 +228,10 @@ void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbu
     if (how == BOOTSTRAP_BARE) {
         sbuf_adds(out, address);
     } else if (how == BOOTSTRAP_JSON) {
-        struct jsw w;
-
-        jsw_init(&w, JSW_PLAIN);
-        jsw_obj(&w, NULL);
-        jsw_u64(&w, "version", 3);
-        jsw_str(&w, "address", address);
-        jsw_str(&w, "protocol", "ttrpc");
-        jsw_end_obj(&w);
-
-        AUTO_FREE char *text = jsw_take(&w, NULL);
+        AUTO(json_decref)
+        json_t *all =
+            json_pack("{si, ss, ss}", "version", 3, "address", address, "protocol", "ttrpc");
+        AUTO_FREE char *text = js_text(all, 0);
 
         sbuf_adds(out, text);
     } else {
@@ -250,41 +244,32 @@ void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbu
     }
 }
 
-/* filepath.Clean of an absolute or relative path, as the reference hashes it. */
-static char *clean(const char *path)
+/* filepath.Clean of an absolute path, as the reference hashes it. */
+static void add_clean(struct sbuf *out, const char *path)
 {
-    struct strv parts = { 0 };
-    struct sbuf out = { 0 };
-    bool absolute = path[0] == '/';
-
     for (const char *p = path; *p;) {
         size_t n = strcspn(p, "/");
 
-        if (n == 2 && p[0] == '.' && p[1] == '.' && parts.n > 0 &&
-            !str_eq(parts.v[parts.n - 1], "..")) {
-            free(parts.v[--parts.n]);
-            parts.v[parts.n] = NULL;
-        } else if (n > 0 && !(n == 1 && p[0] == '.') &&
-                   !(n == 2 && p[0] == '.' && p[1] == '.' && absolute)) {
-            strv_addf(&parts, "%.*s", (int)n, p);
-        }
+        if (n == 2 && strncmp(p, "..", 2) == 0)
+            while (out->len > 0 && out->data[--out->len] != '/')
+                ;
+        else if (n > 0 && !(n == 1 && *p == '.'))
+            sbuf_addf(out, "/%.*s", (int)n, p);
         p += n + (p[n] == '/');
     }
-    for (size_t i = 0; i < parts.n; i++)
-        sbuf_addf(&out, "%s%s", absolute || i > 0 ? "/" : "", parts.v[i]);
-    if (parts.n == 0)
-        sbuf_adds(&out, absolute ? "/" : ".");
-    strv_release(&parts);
-    return sbuf_take(&out);
 }
 
 int bootstrap_address(const char *dir, const char *address, const char *ns, const char *group,
                       char **ret, struct err *err)
 {
-    AUTO_FREE char *joined = str_format("%s%s%s/%s", address, address[0] ? "/" : "", ns, group);
-    AUTO_FREE char *name = clean(joined);
+    AUTO(sbuf_release) struct sbuf joined = { 0 };
     char hex[SHA256_HEX_SIZE];
     struct sha256 sha;
+
+    add_clean(&joined, address);
+    sbuf_addf(&joined, "/%s/%s", ns, group);
+
+    const char *name = joined.data + (address[0] != '/');
 
     sha256_init(&sha);
     sha256_add(&sha, name, strlen(name));

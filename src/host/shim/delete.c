@@ -318,12 +318,12 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
         .note = &n,
         .dir = str_format("%s/%s/%s", run_root, a->ns, n.group),
         .resp = DELETE_RESPONSE__INIT,
-        .exited_at = pb_time_of(n.exited ? n.exited_wall_ns : loop_wall(ctx->loop)),
+        .exited_at = pb_time_of(n.exited_wall_ns ? n.exited_wall_ns : loop_wall(ctx->loop)),
     };
 
     /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
     d.resp.pid = n.pid;
-    d.resp.exit_status = n.exited ? n.exit_status : KILLED;
+    d.resp.exit_status = n.exited_wall_ns ? n.exit_status : KILLED;
     d.resp.exited_at = &d.exited_at;
     if (end_container(&limit, &d, err) < 0)
         first = *err;

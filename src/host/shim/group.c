@@ -31,21 +31,15 @@
 /* The value of that annotation, or NULL. Caller frees. */
 static char *sandbox_of(const char *bundle)
 {
-    AUTO_FREE char *path = str_format("%s/config.json", bundle), *text = NULL;
+    AUTO_FREE char *text = file_text(SPEC_MAX_BYTES, "%s/config.json", bundle);
     AUTO(json_decref) json_t *root = NULL;
     struct err ignored = ERR_INIT;
-    const json_t *annotations = NULL;
-    const char *sandbox = NULL;
-    size_t len;
 
     /* Most specs do not mention it: then there is no need to understand them. */
-    if (file_read_all(path, SPEC_MAX_BYTES, &text, &len) < 0 || !strstr(text, SANDBOX_ID))
+    if (!text || !strstr(text, SANDBOX_ID) ||
+        js_parse(text, strlen(text), SPEC_MAX_BYTES, &root, &ignored) < 0)
         return NULL;
-    if (js_parse(text, len, SPEC_MAX_BYTES, &root, &ignored) < 0 ||
-        js_obj(root, "annotations", &annotations, &ignored) < 0 || !annotations ||
-        js_str(annotations, SANDBOX_ID, &sandbox, &ignored) < 0)
-        return NULL;
-    return str_dup(sandbox);
+    return str_dup(json_string_value(js_get(js_get(root, "annotations"), SANDBOX_ID)));
 }
 
 int group_of_bundle(const char *bundle, const char *id, char **ret, struct err *err)
@@ -204,42 +198,43 @@ int group_write_address(const char *bundle, const char *address, struct err *err
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
+/* --- the note for `delete` --- */
+
+#define AT(f) offsetof(struct group_note, f)
+static const struct {
+    const char *key;
+    size_t offset;
+} texts[] = {
+    { "group", AT(group) },       { "address", AT(address) },
+    { "run_root", AT(run_root) }, { "scratch_dir", AT(scratch_dir) },
+    { "shim", AT(shim) },         { "home", AT(home) },
+};
+
+static char **text_of(const struct group_note *n, size_t i)
+{
+    return (char **)((char *)n + texts[i].offset);
+}
+
 int group_write_note(const char *bundle, const struct group_note *n, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/" GROUP_NOTE, bundle);
-    struct jsw w;
-    size_t len;
+    AUTO_FREE char *path = str_format("%s/" GROUP_NOTE, bundle), *text = NULL;
+    AUTO(json_decref)
+    json_t *all = json_pack("{sI, sI, sI}", "pid", (json_int_t)n->pid, "exit_status",
+                            (json_int_t)n->exit_status, "exited_at", (json_int_t)n->exited_wall_ns);
+    int r;
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    jsw_str(&w, "group", n->group);
-    jsw_str(&w, "address", n->address);
-    jsw_str(&w, "run_root", n->run_root);
-    jsw_str(&w, "scratch_dir", n->scratch_dir);
-    jsw_str(&w, "shim", n->shim);
-    jsw_str(&w, "home", n->home);
-    jsw_u64(&w, "pid", n->pid);
-    if (n->exited) {
-        jsw_u64(&w, "exit_status", n->exit_status);
-        jsw_u64(&w, "exited_at", n->exited_wall_ns);
-    }
-    jsw_end_obj(&w);
-
-    AUTO_FREE char *text = jsw_take(&w, &len);
-    int r = file_replace(path, text, len, 0600);
-
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        json_object_set_new(all, texts[i].key, json_string(*text_of(n, i)));
+    text = js_text(all, 0);
+    r = file_replace(path, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
 static char *small_file(const char *bundle, const char *name)
 {
-    AUTO_FREE char *path = str_format("%s/%s", bundle, name);
-    char *text = NULL;
-    size_t len;
+    char *text = file_text(NOTE_MAX_BYTES, "%s/%s", bundle, name);
 
-    if (file_read_all(path, NOTE_MAX_BYTES, &text, &len) < 0)
-        return NULL;
-    while (len > 0 && strchr(" \t\r\n", text[len - 1]))
+    for (size_t len = text ? strlen(text) : 0; len > 0 && strchr(" \t\r\n", text[len - 1]);)
         text[--len] = '\0';
     return text;
 }
@@ -248,27 +243,15 @@ static void read_own_note(const char *bundle, struct group_note *n)
 {
     AUTO_FREE char *text = small_file(bundle, GROUP_NOTE);
     AUTO(json_decref) json_t *root = NULL;
-    const char *group = NULL, *address = NULL, *run_root = NULL, *scratch_dir = NULL, *shim = NULL,
-               *home = NULL;
     struct err ignored = ERR_INIT;
 
     if (!text || js_parse(text, strlen(text), NOTE_MAX_BYTES, &root, &ignored) < 0 ||
-        js_str(root, "group", &group, &ignored) < 0 ||
-        js_str(root, "address", &address, &ignored) < 0 ||
-        js_str(root, "run_root", &run_root, &ignored) < 0 ||
-        js_str(root, "scratch_dir", &scratch_dir, &ignored) < 0 ||
-        js_str(root, "shim", &shim, &ignored) < 0 || js_str(root, "home", &home, &ignored) < 0 ||
         js_u32(root, "pid", &n->pid, &ignored) < 0 ||
         js_u32(root, "exit_status", &n->exit_status, &ignored) < 0 ||
         js_u64(root, "exited_at", &n->exited_wall_ns, &ignored) < 0)
         return;
-    n->exited = n->exited_wall_ns != 0;
-    n->group = str_dup(group);
-    n->address = str_dup(address);
-    n->run_root = str_dup(run_root);
-    n->scratch_dir = str_dup(scratch_dir);
-    n->shim = str_dup(shim);
-    n->home = str_dup(home);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        *text_of(n, i) = str_dup(json_string_value(js_get(root, texts[i].key)));
 }
 
 int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
@@ -294,11 +277,7 @@ int group_read_note(const char *bundle, const char *containerd, const char *ns, 
 
 void group_note_release(struct group_note *n)
 {
-    free(n->group);
-    free(n->address);
-    free(n->run_root);
-    free(n->scratch_dir);
-    free(n->shim);
-    free(n->home);
+    for (size_t i = 0; i < ARRAY_LEN(texts); i++)
+        free(*text_of(n, i));
     *n = (struct group_note){ 0 };
 }

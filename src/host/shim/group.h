@@ -57,9 +57,8 @@ struct group_note {
     char *shim;                                     /* ledger_process_name(); or NULL */
     char *home;                                     /* the bundle it was started for; or NULL */
     uint32_t pid;                                   /* 0: no container yet */
-    bool exited;                                    /* its first process; then: */
-    uint32_t exit_status;
-    uint64_t exited_wall_ns;
+    uint32_t exit_status;                           /* of its first process */
+    uint64_t exited_wall_ns;                        /* 0: it has not exited */
 };
 int group_write_note(const char *bundle, const struct group_note *n, struct err *err);
 /* What delete needs, from the bundle's notes; where there are none, from the defaults: containerd's

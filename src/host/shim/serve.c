@@ -269,7 +269,6 @@ static bool on_event(void *arg, const struct event *e)
         struct err err = ERR_INIT;
 
         n.pid = e->pid;
-        n.exited = true;
         n.exit_status = e->exit_status;
         n.exited_wall_ns = e->exited_wall_ns;
         if (group_write_note(e->bundle, &n, &err) < 0)

@@ -55,16 +55,12 @@ int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err)
  * to is no reason to fail. */
 static void set_oom_score(void)
 {
-    AUTO_FREE char *path = str_format("/proc/%d/oom_score_adj", getppid()), *text = NULL;
-    char value[16];
-    size_t len;
+    AUTO_FREE char *text = file_text(64, "/proc/%d/oom_score_adj", getppid());
+    int adj = text ? atoi(text) + 1 : 0;
+    AUTO_FREE char *value = str_format("%d", adj > OOM_SCORE_MAX ? OOM_SCORE_MAX : adj);
 
-    if (file_read_all(path, 64, &text, &len) < 0)
-        return;
-    int adj = atoi(text) + 1;
-    int n = snprintf(value, sizeof(value), "%d", adj > OOM_SCORE_MAX ? OOM_SCORE_MAX : adj);
-
-    (void)file_write("/proc/self/oom_score_adj", value, (size_t)n, 0);
+    if (text)
+        (void)file_put("/proc/self/oom_score_adj", value);
 }
 
 static void set_core_scheduling(void)
