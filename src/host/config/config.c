@@ -5,13 +5,12 @@
 #include "host/config/config_priv.h"
 #include <dirent.h>
 #include <errno.h>
-#include <ini.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
 #define CONFIG_MAX_BYTES (256 * 1024)
-#define CONFIG_LINE_MAX 190 /* libinih's buffer holds 200 */
+#define UTF8_MARK "\xef\xbb\xbf"
 
 /* Programs run from a build tree (build/bin) find the image beside them. */
 static char *default_image_dir(void)
@@ -105,109 +104,65 @@ int config_take(struct config *c, const char *place, const char *section, const 
 
 /* ------------------------------------------------------------------ reading one file */
 
-struct source {
-    struct config *c;
-    const char *name;
-    const char *at, *end;
-    unsigned line; /* the one libinih got last; its own count is not told to handlers */
-    bool failed;
-    struct config_report *report; /* or NULL */
-    struct err *err;
-};
-
-static void refuse_line(struct source *s, const char *what)
+/* The first of `wanted`, or of a comment (a semicolon behind a blank), or the end. */
+static char *find(char *s, const char *wanted)
 {
-    AUTO_FREE char *place = str_format("%s:%u", s->name, s->line);
-
-    s->failed = refuse(place, what, s->report, s->err) < 0;
+    for (bool blank = false; *s && !strchr(wanted, *s) && !(blank && *s == ';'); s++)
+        blank = *s == ' ' || *s == '\t';
+    return s;
 }
 
-/* Before one of `wanted` comes neither the end nor a comment (as libinih sees it). */
-static bool reaches(const char *at, const char *end, const char *wanted)
+static char *strip(char *s)
 {
-    for (bool blank = false; at < end; blank = *at == ' ' || *at == '\t', at++) {
-        if (strchr(wanted, *at))
-            return true;
-        if (blank && *at == ';')
-            return false;
-    }
-    return false;
+    size_t n;
+
+    s += strspn(s, " \t");
+    for (n = strlen(s); n > 0 && strchr(" \t\r", s[n - 1]);)
+        s[--n] = '\0';
+    return s;
 }
 
-/* libinih tells only the first line that it does not understand; we tell all. */
-static const char *wrong_line(const char *at, size_t len, size_t size)
+static int take_line(struct config *c, const char *place, char *line, char **section,
+                     struct config_report *report, struct err *err)
 {
-    const char *end = at + len;
+    char *at = find(line, *line == '[' ? "]" : "=:");
 
-    if (memchr(at, '\0', len))
-        return "the line is not text";
-    if (len > CONFIG_LINE_MAX || len + 2 > size)
-        return "the line is longer than 190 characters";
-    while (end > at && (end[-1] == '\r' || end[-1] == ' ' || end[-1] == '\t'))
-        end--;
-    if (at == end || *at == '#' || *at == ';')
-        return NULL;
-    if (*at == '[' ? reaches(at + 1, end, "]") : reaches(at, end, "=:"))
-        return NULL;
-    return "neither [section] nor key = value";
-}
-
-/* fgets for libinih. Indentation goes: to libinih it would mean a continued value. */
-static char *next_line(char *buf, int size, void *arg)
-{
-    struct source *s = arg;
-    const char *wrong, *nl, *stop;
-    size_t len;
-
-    if (s->at == s->end || s->failed)
-        return NULL;
-    nl = memchr(s->at, '\n', (size_t)(s->end - s->at));
-    stop = nl ? nl : s->end;
-    s->line++;
-    while (s->at < stop && (*s->at == ' ' || *s->at == '\t'))
-        s->at++;
-    len = (size_t)(stop - s->at);
-    wrong = wrong_line(s->at, len, (size_t)size);
-    if (wrong) {
-        refuse_line(s, wrong);
-        len = 0;
-    }
-    if (s->failed)
-        return NULL;
-    memcpy(buf, s->at, len);
-    buf[len] = '\n';
-    buf[len + 1] = '\0';
-    s->at = nl ? nl + 1 : s->end;
-    return buf;
-}
-
-static int on_value(void *arg, const char *section, const char *name, const char *value)
-{
-    struct source *s = arg;
-
-    if (s->failed)
+    if (!*line || *line == '#' || *line == ';')
         return 0;
-    AUTO_FREE char *place = str_format("%s:%u", s->name, s->line);
-
-    s->failed = config_take(s->c, place, section, name, value, s->report, s->err) < 0;
-    return !s->failed;
+    if (!*at || *at == ';')
+        return refuse(place, "neither [section] nor key = value", report, err);
+    *at++ = '\0';
+    if (*line == '[') {
+        free(*section);
+        *section = str_dup(line + 1);
+        return 0;
+    }
+    *find(at, "") = '\0';
+    return config_take(c, place, *section, strip(line), strip(at), report, err);
 }
 
 int config_parse(struct config *c, const char *name, const char *text, size_t len,
                  struct config_report *report, struct err *err)
 {
-    struct source s = {
-        .c = c, .name = name, .at = text, .end = text + len, .report = report, .err = err
-    };
-    int r = ini_parse_stream(next_line, &s, on_value, &s);
+    const char *end = text + len, *next;
+    AUTO_FREE char *section = str_dup("");
+    unsigned number = 0;
+    int r = 0;
 
-    if (s.failed)
-        return -1;
-    if (r != 0) {
-        s.line = (unsigned)r;
-        refuse_line(&s, "neither [section] nor key = value");
+    if (len >= strlen(UTF8_MARK) && memcmp(text, UTF8_MARK, strlen(UTF8_MARK)) == 0)
+        text += strlen(UTF8_MARK);
+    for (; r == 0 && text < end; text = next) {
+        const char *newline = memchr(text, '\n', (size_t)(end - text)),
+                   *stop = newline ? newline : end;
+        AUTO_FREE char *place = str_format("%s:%u", name, ++number);
+        AUTO_FREE char *line = str_ndup(text, (size_t)(stop - text));
+
+        r = strlen(line) < (size_t)(stop - text)
+                ? refuse(place, "the line is not text", report, err)
+                : take_line(c, place, strip(line), &section, report, err);
+        next = newline ? newline + 1 : end;
     }
-    return s.failed ? -1 : 0;
+    return r;
 }
 
 /* ------------------------------------------------------------------ reading all files */

@@ -122,14 +122,31 @@ TEST(bad_values_name_file_line_key_value_and_range)
     refused("[host]\nlog_level = loud\n", "log_level = loud:", "trace, debug");
 }
 
+TEST(comments_blanks_and_long_lines_are_read)
+{
+    AUTO(config_release) struct config c;
+    struct err err = ERR_INIT;
+    char text[4096], words[3001];
+
+    memset(words, 'a', sizeof(words) - 1);
+    words[sizeof(words) - 1] = '\0';
+    snprintf(text, sizeof(text),
+             "\xef\xbb\xbf# first\r\n ; second\n\t[vm]  ; third\n  cpus\t=  2 ;fourth\r\n"
+             "memory_mib:512\n[host]\nallow_annotations = %s;b ; fifth\nrun_root=/a=b:c",
+             words);
+    config_init(&c);
+    ASSERT_OK(parse(&c, text, &err), err);
+    ASSERT_EQ(c.cpus, 2);
+    ASSERT_EQ(c.memory_mib, 512);
+    ASSERT_EQ(strlen(c.allow_annotations), sizeof(words) + 1);
+    ASSERT_STR(c.run_root, "/a=b:c");
+}
+
 TEST(garbage_is_refused_with_its_line)
 {
-    char text[400];
-
     refused("[vm]\nwhat is this\n", "x.conf:2:", "neither [section] nor key = value");
-    memset(text, 'a', sizeof(text) - 1);
-    text[sizeof(text) - 1] = '\0';
-    refused(text, "x.conf:1:", "longer than");
+    refused("[vm\ncpus = 1\n", "x.conf:1:", "neither [section] nor key = value");
+    refused("cpus ; = 1\n", "x.conf:1:", "neither [section] nor key = value");
 
     AUTO(config_release) struct config c;
     struct err err = ERR_INIT;
