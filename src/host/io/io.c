@@ -20,8 +20,6 @@
 #define READER_LOOK_NS (NS_PER_MS / 2)
 #define READER_LOOK_MAX_NS (16 * NS_PER_MS)
 
-static const char *const stream_names[] = { "stdin", "stdout", "stderr" };
-
 struct io *io_ref(struct io *io)
 {
     io->refs++;
@@ -113,7 +111,7 @@ static void output_fiber(void *arg)
 {
     struct relay *r = arg;
     struct io *io = r->io;
-    struct ctx ctx = ctx_with_id(&io->life, "stream", stream_names[r->which]);
+    struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[r->which]);
     struct err err = ERR_INIT;
     uint64_t lost = 0;
     char side = 'r';
@@ -157,7 +155,7 @@ static void input_fiber(void *arg)
     char side = 'r';
 
     if (stream_copy(&io->life, r->up.stream, r->guest, NULL, &side, &err) < 0 && !io->cut.fired) {
-        struct ctx ctx = ctx_with_id(&io->life, "stream", stream_names[0]);
+        struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[0]);
 
         log_debug(&ctx, side == 'w' ? "the process takes no more input" : "input broke off",
                   F_ERR(&err));
@@ -190,7 +188,7 @@ static void relay_start(struct relay *r, struct stream *guest)
         io->outputs++;
     r->running = true;
     io_ref(io);
-    fiber_go(io->loop, fn, r, "io %s %s", stream_names[r->which], io->id);
+    fiber_go(io->loop, fn, r, "io %s %s", io_names[r->which], io->id);
 }
 
 void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err)
@@ -246,7 +244,7 @@ static int parse_forms(const struct io_spec *spec, struct forms *f, struct err *
 
     for (int i = 0; i < 3; i++)
         if (io_form_parse(texts[i], &f->v[i], err) < 0)
-            return err_wrap(err, "%s", stream_names[i]);
+            return err_wrap(err, "%s", io_names[i]);
     if (io_form_is_driver(&f->v[0]))
         return err_set(err, ERR_INVALID, "stdin %.*s: a log driver takes output only",
                        IO_NAME_SHOWN, spec->in);

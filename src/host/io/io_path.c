@@ -1,31 +1,178 @@
-/* io_path.c - the paths are a client's: a thread opens them, with a deadline, and looks before it
- * opens, for opening a device may do something. */
+/* io_path.c - what the strings of a request name: their forms (containerd-contract.md §5.3), the
+ * opening of paths, and the copying to and from plain files.
+ *
+ * The paths are a client's: a thread opens them, with a deadline, and looks before it opens, for
+ * opening a device may do something. Reading or writing a file blocks, on a dead NFS for ever: a
+ * thread does it, too, and the relay sees only a pipe. */
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/log.h"
 #include "base/offload.h"
 #include "host/io/io_priv.h"
+#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
+#define FORM_MAX_BYTES (64 * 1024)
+#define FORM_MAX_ARGS 512 /* keys and values */
 #define OPEN_NS (10 * NS_PER_S)
+#define PUMP_BYTES (16 * 1024) /* on the thread's stack */
 
-struct job {
+const char *const io_names[3] = { "stdin", "stdout", "stderr" };
+
+/* --- forms --- */
+
+static const struct {
+    const char *scheme;
+    enum io_kind kind;
+} schemes[] = {
+    { "fifo", IO_FIFO },
+    { "file", IO_FILE },
+    { "binary", IO_BINARY },
+    { "binary-v2", IO_BINARY2 },
+};
+
+void io_form_release(struct io_form *f)
+{
+    free(TAKE_PTR(f->path));
+    strv_release(&f->args);
+    f->kind = IO_NONE;
+}
+
+static int hex(char c)
+{
+    return c >= '0' && c <= '9'   ? c - '0'
+           : c >= 'a' && c <= 'f' ? c - 'a' + 10
+           : c >= 'A' && c <= 'F' ? c - 'A' + 10
+                                  : -1;
+}
+
+/* Percent-decoding; in a query a plus is a blank. Caller frees. */
+static int decode(const char *s, size_t n, bool query, char **ret, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf out = { 0 };
+
+    for (size_t i = 0; i < n; i++) {
+        if (s[i] != '%') {
+            sbuf_addc(&out, query && s[i] == '+' ? ' ' : s[i]);
+            continue;
+        }
+        int high = i + 1 < n ? hex(s[i + 1]) : -1, low = i + 2 < n ? hex(s[i + 2]) : -1;
+
+        if (high < 0 || low < 0 || high + low == 0)
+            return err_set(err, ERR_INVALID, "\"%%\" without two hex digits, or %%00");
+        sbuf_addc(&out, (char)(high << 4 | low));
+        i += 2;
+    }
+    *ret = sbuf_take(&out);
+    return 0;
+}
+
+static bool has_key(const struct strv *args, const char *key)
+{
+    for (size_t i = 0; i < args->n; i += 2)
+        if (str_eq(args->v[i], key))
+            return true;
+    return false;
+}
+
+/* k=v&k=v. Of a repeated key the first counts, as in containerd. */
+static int parse_query(const char *query, struct strv *args, struct err *err)
+{
+    for (const char *p = query; *p; p += strcspn(p, "&"), p += *p == '&') {
+        size_t len = strcspn(p, "&"), key_len = strcspn(p, "=&");
+        AUTO_FREE char *key = NULL, *value = NULL;
+
+        if (len == 0)
+            continue;
+        if (args->n >= FORM_MAX_ARGS)
+            return err_set(err, ERR_INVALID, "more than %d arguments", FORM_MAX_ARGS / 2);
+        if (decode(p, key_len, true, &key, err) < 0)
+            return -1;
+        if (key_len < len && decode(p + key_len + 1, len - key_len - 1, true, &value, err) < 0)
+            return -1;
+        if (has_key(args, key))
+            continue;
+        strv_add(args, key);
+        strv_add(args, value ? value : "");
+    }
+    return 0;
+}
+
+static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, struct err *err)
+{
+    const char *rest = text + scheme_len + 1;
+
+    for (size_t i = 0; i < ARRAY_LEN(schemes); i++)
+        if (strlen(schemes[i].scheme) == scheme_len &&
+            strncasecmp(text, schemes[i].scheme, scheme_len) == 0)
+            f->kind = schemes[i].kind;
+    if (f->kind == IO_NONE && scheme_len == 10 && strncasecmp(text, "ttrpc+unix", 10) == 0)
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "streaming I/O is not supported (set io_type to \"fifo\" in containerd)");
+    if (f->kind == IO_NONE)
+        return err_set(err, ERR_INVALID,
+                       "unknown scheme (known are a path, fifo://, file://, binary://)");
+    if (!str_starts(rest, "///"))
+        return err_set(err, ERR_INVALID, "an absolute path must follow: %.*s:///…", (int)scheme_len,
+                       text);
+    rest += 2;
+
+    size_t path_len = strcspn(rest, "?#");
+    const char *query = rest[path_len] == '?' ? rest + path_len + 1 : "";
+    AUTO_FREE char *plain = str_ndup(query, strcspn(query, "#"));
+
+    if (decode(rest, path_len, false, &f->path, err) < 0)
+        return -1;
+    return io_form_is_driver(f) ? parse_query(plain, &f->args, err) : 0;
+}
+
+int io_form_parse(const char *text, struct io_form *ret, struct err *err)
+{
+    struct io_form f = { 0 };
+    size_t scheme = 0;
+
+    if (!text || !*text) {
+        *ret = f;
+        return 0;
+    }
+    if (strnlen(text, FORM_MAX_BYTES + 1) > FORM_MAX_BYTES)
+        return err_set(err, ERR_INVALID, "%.*s… is longer than %d bytes", 40, text, FORM_MAX_BYTES);
+    while (isalnum((unsigned char)text[scheme]) ||
+           (scheme > 0 && strchr("+-.", text[scheme]) && text[scheme] != '\0'))
+        scheme++;
+    if (text[0] == '/') {
+        f.kind = IO_PATH;
+        f.path = str_dup(text);
+    } else if (scheme == 0 || text[scheme] != ':') {
+        return err_set(err, ERR_INVALID, "%.*s: neither an absolute path nor a URI", IO_NAME_SHOWN,
+                       text);
+    } else if (parse_uri(text, scheme, &f, err) < 0) {
+        io_form_release(&f);
+        return err_wrap(err, "%.*s", IO_NAME_SHOWN, text);
+    }
+    *ret = f;
+    return 0;
+}
+
+/* --- opening --- */
+
+struct opening {
     const char *path[3]; /* NULL: nothing to open. The thread has copies (OFFLOAD) */
     enum io_kind kind[3];
     struct io_opened opened[3];
     bool same; /* both outputs name the same path */
 };
 
-static const char *const names[] = { "stdin", "stdout", "stderr" };
-
-static void drop(void *job)
+static void close_opened(void *job)
 {
-    struct job *j = job;
+    struct opening *j = job;
 
     for (int i = 0; i < 3; i++) {
         fd_close_later(j->opened[i].fd);
@@ -125,14 +272,14 @@ static int open_one(int which, enum io_kind kind, const char *path, struct io_op
 
 static int open_all(void *job, struct err *err)
 {
-    struct job *j = job;
+    struct opening *j = job;
 
     for (int i = 0; i < 3; i++) {
         /* Both outputs into one file: opened once. Two opens of one FIFO do no harm. */
         if (i == 2 && j->same && j->opened[1].held < 0)
             j->opened[2].shared = true;
         else if (j->path[i] && open_one(i, j->kind[i], j->path[i], &j->opened[i], err) < 0)
-            return err_wrap(err, "%s", names[i]);
+            return err_wrap(err, "%s", io_names[i]);
     }
     return 0;
 }
@@ -141,7 +288,7 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
                   struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, OPEN_NS);
-    struct job j = { 0 };
+    struct opening j = { 0 };
     bool any = false;
 
     for (int i = 0; i < 3; i++) {
@@ -152,8 +299,97 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
         any = any || j.path[i];
     }
     j.same = j.path[1] && j.kind[1] == j.kind[2] && str_eq(j.path[1], j.path[2]);
-    if (any && OFFLOAD(&limited, open_all, &j, 3, drop, "opening of stdio", err) < 0)
+    if (any && OFFLOAD(&limited, open_all, &j, 3, close_opened, "opening of stdio", err) < 0)
         return -1;
     memcpy(ret, j.opened, sizeof(j.opened));
+    return 0;
+}
+
+/* --- plain files --- */
+
+struct pump {
+    struct io *io; /* the fiber's */
+    int from, to;  /* the thread's own */
+    bool input;
+    uint64_t lost;
+    int failed; /* errno of the first failure */
+};
+
+static void pump_drop(void *job)
+{
+    struct pump *p = job;
+
+    fd_close_later(p->from);
+    fd_close_later(p->to);
+}
+
+/* A file that cannot be written to (full disk) must not stop the process whose output it is: the
+ * bytes are counted, and the next ones are tried again. */
+static int pump_main(void *job, struct err *err)
+{
+    struct pump *p = job;
+    char buf[PUMP_BYTES];
+
+    for (;;) {
+        ssize_t n = read(p->from, buf, sizeof(buf));
+
+        if (n < 0 && errno == EINTR)
+            continue;
+        if (n < 0)
+            return err_sys(err, errno, "read");
+        if (n == 0)
+            return 0;
+
+        int r = fd_write_full(p->to, buf, (size_t)n);
+
+        if (r < 0 && p->input)
+            return 0; /* nobody takes input any more */
+        if (r < 0) {
+            p->lost += (uint64_t)n;
+            p->failed = p->failed ? p->failed : -r;
+        }
+    }
+}
+
+static void pump_fiber(void *arg)
+{
+    struct pump *p = arg;
+    struct io *io = p->io;
+    struct err err = ERR_INIT;
+
+    if (OFFLOAD(&io->rest, pump_main, p, 0, pump_drop, "a file of stdio", &err) == 0)
+        pump_drop(p);
+    else if (!io->gone.fired) /* after that the thread writes what is left and ends */
+        log_warn(&io->rest, "file of stdio is given up", F_ERR(&err));
+    if (p->failed) {
+        io->lost += p->lost;
+        (void)err_sys(&err, p->failed, "write");
+        log_warn(&io->rest, "output could not be written to its file", F_U("lost-bytes", p->lost),
+                 F_ERR(&err));
+    }
+    if (!p->input)
+        io_output_ended(io);
+    free(p);
+    io_unref(io);
+}
+
+int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err)
+{
+    int fds[2];
+
+    if (pipe2(fds, O_CLOEXEC) < 0) {
+        fd_close_later(file_fd);
+        return err_sys(err, errno, "make a pipe for a file of stdio");
+    }
+
+    struct pump *p = mem_new(struct pump);
+
+    *p = (struct pump){ .io = io_ref(io),
+                        .from = input ? file_fd : fds[0],
+                        .to = input ? fds[1] : file_fd,
+                        .input = input };
+    io->outputs += !input;
+    fiber_go(io->loop, pump_fiber, p, "io file %s", io->id);
+    *ret = input ? fds[0] : fds[1];
     return 0;
 }

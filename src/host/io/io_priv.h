@@ -7,7 +7,9 @@
 
 #define IO_NAME_SHOWN 200 /* bytes of a client's string in a message: the reason must fit too */
 
-/* --- io_form.c: what a string of the request means --- */
+/* --- io_path.c: what a string of the request means --- */
+
+extern const char *const io_names[3]; /* "stdin" … */
 
 enum io_kind {
     IO_NONE,
@@ -30,8 +32,6 @@ static inline bool io_form_is_driver(const struct io_form *f)
     return f->kind == IO_BINARY || f->kind == IO_BINARY2;
 }
 
-/* --- io_path.c: opening what a path names --- */
-
 /* One of 0, 1, 2. */
 struct io_opened {
     int fd;      /* to read from (0) or write to; -1: not a path */
@@ -41,6 +41,9 @@ struct io_opened {
 /* Waits. On failure nothing is open. */
 int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_opened ret[3],
                   struct err *err);
+
+/* For files, which may block: takes the file; *ret is our end of a pipe to it (input: from it). */
+int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
 
 /* --- io.c --- */
 
@@ -79,11 +82,6 @@ int io_open_timed(struct ctx *ctx, struct loop *loop, const struct io_spec *spec
 struct io *io_ref(struct io *io);
 void io_unref(struct io *io);
 void io_output_ended(struct io *io);
-
-/* --- io_pump.c: files, which may block, are read and written by a thread --- */
-
-/* Takes the file; *ret is our end of a pipe to it (input: from it). */
-int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
 
 /* --- io_driver.c: log drivers --- */
 
