@@ -15,7 +15,9 @@
 
 #define QUEUE_FULL_RETRY (10 * NS_PER_MS) /* a unix socket cannot be polled for its queue */
 
-static int parse(const char *address, struct sockaddr_un *sa, socklen_t *ret_len, struct err *err)
+/* A socket of that address' kind. */
+static int open_socket(const char *address, struct sockaddr_un *sa, socklen_t *ret_len, int *ret_fd,
+                       struct err *err)
 {
     const char *path = str_starts(address, "unix://") ? address + strlen("unix://") : address;
     size_t len = strlen(path);
@@ -32,7 +34,8 @@ static int parse(const char *address, struct sockaddr_un *sa, socklen_t *ret_len
         sa->sun_path[0] = '\0';
         *ret_len -= 1; /* an abstract name has no NUL at its end */
     }
-    return 0;
+    *ret_fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
+    return *ret_fd < 0 ? err_sys(err, errno, "socket for %s", address) : 0;
 }
 
 int rpc_sock_listen(const char *address, int *ret_fd, struct err *err)
@@ -41,11 +44,8 @@ int rpc_sock_listen(const char *address, int *ret_fd, struct err *err)
     socklen_t len;
     AUTO_FD int fd = -1;
 
-    if (parse(address, &sa, &len, err) < 0)
+    if (open_socket(address, &sa, &len, &fd, err) < 0)
         return -1;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return err_sys(err, errno, "socket for %s", address);
 
     /* From birth, so that there is no moment at which others may connect. */
     mode_t mask = umask(0177);
@@ -70,11 +70,8 @@ int rpc_sock_connect(struct ctx *ctx, const char *address, int *ret_fd, struct e
     socklen_t len;
     AUTO_FD int fd = -1;
 
-    if (parse(address, &sa, &len, err) < 0)
+    if (open_socket(address, &sa, &len, &fd, err) < 0)
         return -1;
-    fd = socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (fd < 0)
-        return err_sys(err, errno, "socket for %s", address);
     while (connect(fd, (struct sockaddr *)&sa, len) < 0) {
         if (errno == ENOENT || errno == ECONNREFUSED) {
             (void)err_sys(err, errno, "connect to %s", address);

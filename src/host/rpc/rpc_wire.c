@@ -127,19 +127,16 @@ int rpc_in_read(struct ctx *ctx, struct rpc_in *in, void *data, size_t len, stru
 {
     size_t done = take(in, data, len), n;
 
-    while (len - done >= sizeof(in->buf)) {
-        if (stream_read(ctx, in->stream, (char *)data + done, len - done, &n, err) < 0)
-            return -1;
-        if (n == 0)
-            return err_set(err, ERR_UNAVAILABLE, "the stream ended in a frame");
-        done += n;
-    }
     while (done < len) {
-        if (refill(ctx, in, &n, err) < 0)
+        bool direct = len - done >= sizeof(in->buf);
+        char *to = (char *)data + done;
+
+        if ((direct ? stream_read(ctx, in->stream, to, len - done, &n, err)
+                    : refill(ctx, in, &n, err)) < 0)
             return -1;
         if (n == 0)
             return err_set(err, ERR_UNAVAILABLE, "the stream ended in a frame");
-        done += take(in, (char *)data + done, len - done);
+        done += direct ? n : take(in, to, len - done);
     }
     return 0;
 }
