@@ -733,9 +733,15 @@ def journal(w, group):
         return [json.loads(line) for line in f]
 
 
+def asleep(pid):
+    with open(f"/proc/{pid}/stat") as f:
+        return f.read().rpartition(")")[2].split()[0] == "S"
+
+
 def crash_line(w, signo):
     """A shim is killed by that signal; what it left."""
     pid = w.pid(w.start("c1"))
+    until(lambda: asleep(pid), "it has finished its answer")
     os.kill(pid, signo)
     until(lambda: ended(pid), "it dies")
     return [line for line in journal(w, "c1") if line["msg"] == "the process crashed"]
