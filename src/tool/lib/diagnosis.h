@@ -12,6 +12,9 @@ enum diagnosis_kind {
 };
 
 struct diagnosis {
+    /* What it is known by: parts that must all be in the text, joined by '&'; '|' between
+     * alternatives. */
+    const char *words;
     const char *stage;   /* "boot: guest kernel" */
     const char *meaning; /* one sentence */
     const char *remedy;  /* what to do next */
