@@ -13,42 +13,41 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-#define AT(f) offsetof(struct boot_opts, f)
 #define REPEAT_MAX 1000
 
 static const char *const timeline_suffixes[] = { ".svg", ".txt", NULL };
 static const struct args_opt opts_table[] = {
-    { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
+    { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
       "run by software emulation if KVM does not work here: slow, no security boundary" },
-    { "kvm", 0, ARGS_FLAG, NULL, AT(kvm),
+    { "kvm", 0, ARGS_FLAG, NULL, OPT(kvm),
       "with KVM or not at all, even where emulation is allowed" },
-    { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib), "memory of the VM, in MiB",
+    { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib), "memory of the VM, in MiB",
       CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
-    { "cpus", 'c', ARGS_NUMBER, "N", AT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
-    { "cold", 0, ARGS_FLAG, NULL, AT(cold), "not from a template, even if there is one" },
-    { "terminal", 't', ARGS_FLAG, NULL, AT(terminal),
+    { "cpus", 'c', ARGS_NUMBER, "N", OPT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
+    { "cold", 0, ARGS_FLAG, NULL, OPT(cold), "not from a template, even if there is one" },
+    { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal),
       "give CMD a terminal; without CMD that is so if stdin is one" },
-    { "keep", 'k', ARGS_FLAG, NULL, AT(keep),
+    { "keep", 'k', ARGS_FLAG, NULL, OPT(keep),
       "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
-    { "repeat", 0, ARGS_NUMBER, "N", AT(repeat),
+    { "repeat", 0, ARGS_NUMBER, "N", OPT(repeat),
       "boot N times, cold and then from a template (which is built if there is none); print each "
       "stage's time per boot, and min, median, max. With --cold only cold. Without CMD nothing is "
       "run",
       1, REPEAT_MAX, "boots" },
-    { "timeline", 0, ARGS_OPTIONAL, "FILE", AT(timeline),
+    { "timeline", 0, ARGS_OPTIONAL, "FILE", OPT(timeline),
       "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
       "--timeline FILE.svg)",
       .suffixes = timeline_suffixes },
-    { "json", 0, ARGS_OPTIONAL, "FILE", AT(json),
+    { "json", 0, ARGS_OPTIONAL, "FILE", OPT(json_file),
       "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
       "FILE. With --repeat an array" },
-    { "bench-bridge", 0, ARGS_NUMBER, "N", AT(bench_bridge), "time N calls over the bridge", 1,
+    { "bench-bridge", 0, ARGS_NUMBER, "N", OPT(bench_bridge), "time N calls over the bridge", 1,
       1000000, "calls", .hidden = true },
 };
 
 struct boots {
     struct tool *tool;
-    struct boot_opts *opts;
+    struct tool_opts *opts;
     struct image *image;
     char *const *argv;
     bool terminal;
@@ -90,54 +89,42 @@ static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_re
     }
 }
 
-static void say_failed_write(const char *path, int r)
+static int write_file(const char *path, const char *text)
 {
-    tool_fail(0, "write %s: %s", path, strerror(-r));
+    int r = file_write(path, text, strlen(text), 0644);
+
+    if (r < 0)
+        tool_fail(0, "write %s: %s", path, strerror(-r));
+    return r;
 }
 
 static int put_timeline(const struct boots *b, const struct boot_result *last)
 {
     const char *path = b->opts->timeline.value;
     AUTO(sbuf_release) struct sbuf out = { 0 };
-    int r;
 
     if (!b->opts->timeline.given)
         return 0;
     boot_report_timeline(last, path && str_ends(path, ".svg"), &out);
-    if (!path) {
-        tool_print(STDERR_FILENO, out.data);
-        return 0;
-    }
-    r = file_write(path, out.data, out.len, 0644);
-    if (r < 0)
-        say_failed_write(path, r);
-    return r;
+    if (path)
+        return write_file(path, out.data);
+    tool_print(STDERR_FILENO, out.data);
+    return 0;
 }
 
 static int put_json(const struct boots *b, const struct boot_result *results, size_t n)
 {
-    struct jsw w;
-    size_t len;
-    int r = 0;
+    AUTO(json_decref) json_t *all = json_array();
 
-    if (!b->opts->json.given)
+    if (!b->opts->json_file.given)
         return 0;
-    jsw_init(&w, JSW_PLAIN);
-    if (b->opts->repeat)
-        jsw_arr(&w, NULL);
     for (size_t i = 0; i < n; i++)
-        boot_report_json(&results[i], b->opts, b->image, &w);
-    if (b->opts->repeat)
-        jsw_end_arr(&w);
-    AUTO_FREE char *text = jsw_take(&w, &len);
+        json_array_append_new(all, boot_report_json(&results[i], b->opts, b->image));
+    AUTO_FREE char *text = js_text(b->opts->repeat ? all : json_array_get(all, 0), 0);
     AUTO_FREE char *line = str_format("%s\n", text);
 
-    if (b->opts->json.value) {
-        r = file_write(b->opts->json.value, line, len + 1, 0644);
-        if (r < 0)
-            say_failed_write(b->opts->json.value, r);
-        return r;
-    }
+    if (b->opts->json_file.value)
+        return write_file(b->opts->json_file.value, line);
     /* CMD's last line may lack its end. */
     if (results[n - 1].out.bytes > 0)
         tool_print(STDOUT_FILENO, "\n");
@@ -151,15 +138,8 @@ static bool have_template(struct ctx *ctx, struct boots *b)
     AUTO(template_info_release) struct template_info info = { 0 };
     struct err err = ERR_INIT;
     bool made;
-    const struct template_build t = { .loop = b->tool->loop,
-                                      .config = &b->tool->config,
-                                      .build = b->tool->backend->template_build,
-                                      .vmm_new = b->tool->backend->vmm_new,
-                                      .guest_new = b->tool->backend->guest_new,
-                                      .allow_emulation = b->opts->allow_emulation,
-                                      .wait = true };
 
-    if (template_build(ctx, &t, &info, &made, &err) == 0)
+    if (tool_build_template(ctx, b->tool, &info, &made, &err) == 0)
         return true;
     tool_fail(0, "only cold starts: %s", err.msg);
     return false;
@@ -183,7 +163,7 @@ static int boot_all(struct ctx *ctx, struct boots *b)
         n++;
     }
     if (n > 0) {
-        if (b->opts->repeat && !b->opts->json.given) {
+        if (b->opts->repeat && !b->opts->json_file.given) {
             AUTO(sbuf_release) struct sbuf out = { 0 };
 
             boot_report_repeat(results, n, &out);
@@ -214,7 +194,7 @@ static void choose_command(struct boots *b, const struct args_rest *rest)
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGWINCH };
-    struct boot_opts *o = t->opts;
+    struct tool_opts *o = &t->opts;
     struct boots b = { .tool = t, .opts = o };
     int code;
 
@@ -249,7 +229,6 @@ const struct args_cmd boot_command = {
         "cannot be run, 127 if there is no CMD of that name in the VM, 2 if this command line "
         "is wrong.",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct boot_opts),
     .failed = TOOL_BOOT_FAILED,
     .takes_command = true,
     .examples = ARGS_EXAMPLES(

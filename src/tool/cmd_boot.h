@@ -16,12 +16,6 @@ struct stream;
 struct vm;
 struct vm_process;
 
-struct boot_opts {
-    bool allow_emulation, kvm, terminal, keep, cold;
-    uint32_t memory_mib, cpus, repeat, bench_bridge;
-    struct args_optional timeline, json;
-};
-
 struct boot_bench { /* of one kind of call over the bridge, in microseconds */
     uint32_t calls;
     double min_us, median_us, p99_us;
@@ -57,7 +51,7 @@ enum boot_phase { BOOT_STARTING, BOOT_RUNNING, BOOT_KEEPING, BOOT_ENDING };
 
 struct boot_session {
     struct tool *tool;            /* borrows */
-    const struct boot_opts *opts; /* borrows */
+    const struct tool_opts *opts; /* borrows */
     const struct image *image;    /* borrows */
     char *const *argv;            /* CMD; NULL: only boot */
     bool terminal;
@@ -90,12 +84,11 @@ void boot_session_signal(struct boot_session *s, int signo);
 int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code, struct err *err);
 
 /* cmd_boot_report.c */
-struct sbuf;
-struct jsw;
 /* Why it failed, what to do, the console's last lines. */
 void boot_report_failure(const struct boot_result *r, struct sbuf *out);
-void boot_report_json(const struct boot_result *r, const struct boot_opts *opts,
-                      const struct image *image, struct jsw *w);
+/* Caller frees. */
+json_t *boot_report_json(const struct boot_result *r, const struct tool_opts *opts,
+                         const struct image *image);
 /* Cold starts first; with clones behind them also how much sooner those were ready. */
 void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf *out);
 void boot_report_timeline(const struct boot_result *r, bool svg, struct sbuf *out);

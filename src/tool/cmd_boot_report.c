@@ -85,88 +85,69 @@ void boot_report_failure(const struct boot_result *r, struct sbuf *out)
         add_console(r->console, out);
 }
 
-static void add_spans(const struct boot_result *r, struct jsw *w)
+static json_t *spans_json(const struct boot_result *r)
 {
-    jsw_arr(w, "spans");
+    json_t *all = json_array();
+
     for (unsigned i = 0; i < r->timeline.n; i++) {
         const struct timeline_span *s = &r->timeline.spans[i];
 
-        jsw_obj(w, NULL);
-        jsw_str(w, "track", timeline_track_name((enum timeline_track)s->track));
-        jsw_str(w, "name", s->name);
-        jsw_f64(w, "start_ms", ms_of(r, s->start));
-        if (s->end)
-            jsw_f64(w, "end_ms", ms_of(r, s->end));
-        else
-            jsw_null(w, "end_ms");
-        jsw_end_obj(w);
+        json_array_append_new(all, json_pack("{ss so sf so}", "track",
+                                             timeline_track_name((enum timeline_track)s->track),
+                                             "name", doc_string(s->name), "start_ms",
+                                             ms_of(r, s->start), "end_ms",
+                                             s->end ? json_real(ms_of(r, s->end)) : json_null()));
     }
-    jsw_end_arr(w);
+    return all;
 }
 
-static void add_flow(const char *key, const struct boot_flow *f, struct jsw *w)
+static json_t *stages_json(const struct boot_result *r)
 {
-    jsw_obj(w, key);
-    jsw_u64(w, "bytes", f->bytes);
-    jsw_f64(w, "ms", (double)(f->ns / 1000) / 1e3);
-    jsw_end_obj(w);
+    json_t *all = json_array();
+
+    for (unsigned i = VM_STAGE_NONE + 1; i < VM_STAGE_COUNT; i++)
+        if (r->stage_at[i])
+            json_array_append_new(all, json_pack("{ss sf}", "name", vm_stage_name(i), "at_ms",
+                                                 ms_of(r, r->stage_at[i])));
+    return all;
 }
 
-static void add_bench(const struct boot_bench *b, struct jsw *w)
+static json_t *flow_json(const struct boot_flow *f)
 {
-    jsw_obj(w, "bridge");
-    jsw_u64(w, "calls", b->calls);
-    jsw_f64(w, "min_us", b->min_us);
-    jsw_f64(w, "median_us", b->median_us);
-    jsw_f64(w, "p99_us", b->p99_us);
-    jsw_end_obj(w);
+    return json_pack("{sI sf}", "bytes", (json_int_t)f->bytes, "ms", (double)(f->ns / 1000) / 1e3);
 }
 
-static void add_error(const struct boot_result *r, struct jsw *w)
+static json_t *text_or_null(const char *text)
 {
-    jsw_obj(w, "error");
-    jsw_str(w, "stage", vm_stage_name(r->stage));
-    jsw_str(w, "message", r->err.msg);
-    jsw_str(w, "next", r->next);
-    jsw_str(w, "console", r->console);
-    jsw_end_obj(w);
+    return doc_string(text[0] ? text : NULL);
 }
 
-void boot_report_json(const struct boot_result *r, const struct boot_opts *opts,
-                      const struct image *image, struct jsw *w)
+json_t *boot_report_json(const struct boot_result *r, const struct tool_opts *opts,
+                         const struct image *image)
 {
-    jsw_obj(w, NULL);
-    jsw_str(w, "id", r->id);
-    jsw_i64(w, "exit_code", r->code);
-    jsw_str(w, "accel", r->stage == VM_STAGE_NONE ? NULL : r->emulated ? "tcg" : "kvm");
-    jsw_bool(w, "emulated", r->emulated);
-    jsw_bool(w, "clone", r->clone);
-    jsw_str(w, "cold_why", r->cold_why[0] ? r->cold_why : NULL);
-    jsw_str(w, "qemu_version", r->vmm_version[0] ? r->vmm_version : NULL);
-    jsw_str(w, "kernel", image->release);
-    jsw_u64(w, "memory_mib", opts->memory_mib);
-    jsw_u64(w, "cpus", opts->cpus);
-    jsw_f64(w, "duration_ms", ms_of(r, r->ended));
-    jsw_arr(w, "stages");
-    for (unsigned i = VM_STAGE_NONE + 1; i < VM_STAGE_COUNT; i++) {
-        if (!r->stage_at[i])
-            continue;
-        jsw_obj(w, NULL);
-        jsw_str(w, "name", vm_stage_name(i));
-        jsw_f64(w, "at_ms", ms_of(r, r->stage_at[i]));
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-    add_spans(r, w);
+    const char *accel = r->stage == VM_STAGE_NONE ? "" : r->emulated ? "tcg" : "kvm";
+    json_t *all = json_pack("{ss si so sb sb so so so si si sf so so}", "id", r->id, "exit_code",
+                            r->code, "accel", text_or_null(accel), "emulated", r->emulated, "clone",
+                            r->clone, "cold_why", text_or_null(r->cold_why), "qemu_version",
+                            text_or_null(r->vmm_version), "kernel", doc_string(image->release),
+                            "memory_mib", opts->memory_mib, "cpus", opts->cpus, "duration_ms",
+                            ms_of(r, r->ended), "stages", stages_json(r), "spans", spans_json(r));
+
     if (r->ran) {
-        add_flow("stdin", &r->in, w);
-        add_flow("stdout", &r->out, w);
+        json_object_set_new(all, "stdin", flow_json(&r->in));
+        json_object_set_new(all, "stdout", flow_json(&r->out));
     }
     if (r->bench.calls > 0)
-        add_bench(&r->bench, w);
+        json_object_set_new(all, "bridge",
+                            json_pack("{si sf sf sf}", "calls", r->bench.calls, "min_us",
+                                      r->bench.min_us, "median_us", r->bench.median_us, "p99_us",
+                                      r->bench.p99_us));
     if (r->err.code != ERR_NONE)
-        add_error(r, w);
-    jsw_end_obj(w);
+        json_object_set_new(all, "error",
+                            json_pack("{ss so so so}", "stage", vm_stage_name(r->stage), "message",
+                                      doc_string(r->err.msg), "next", doc_string(r->next),
+                                      "console", doc_string(r->console)));
+    return all;
 }
 
 /* ------------------------------------------------------------------ --repeat */
@@ -176,30 +157,6 @@ static int by_value(const void *a, const void *b)
     double x = *(const double *)a, y = *(const double *)b;
 
     return (x > y) - (x < y);
-}
-
-static void add_statistic(const char *name, double (*pick)(const double *sorted, size_t n),
-                          const struct boot_result *results, size_t n, struct sbuf *out)
-{
-    AUTO_FREE double *values = mem_alloc((n + 1) * sizeof(*values));
-
-    sbuf_addf(out, "%-10s", name);
-    for (unsigned st = VM_STAGE_NONE + 1; st <= VM_STAGE_COUNT; st++) {
-        size_t have = 0;
-
-        for (size_t i = 0; i < n; i++) {
-            uint64_t at = st == VM_STAGE_COUNT ? results[i].ended : results[i].stage_at[st];
-
-            if (at)
-                values[have++] = ms_of(&results[i], at);
-        }
-        qsort(values, have, sizeof(*values), by_value);
-        if (have > 0)
-            sbuf_addf(out, " %10.1f", pick(values, have));
-        else
-            sbuf_addf(out, " %10s", "-");
-    }
-    sbuf_addc(out, '\n');
 }
 
 static double pick_min(const double *v, size_t n)
@@ -217,6 +174,38 @@ static double pick_max(const double *v, size_t n)
     return v[n - 1];
 }
 
+/* Of the times at which a stage (VM_STAGE_COUNT: the end) was reached; < 0: it never was. */
+static double statistic(double (*pick)(const double *sorted, size_t n), unsigned stage,
+                        const struct boot_result *results, size_t n)
+{
+    AUTO_FREE double *values = mem_alloc((n + 1) * sizeof(*values));
+    size_t have = 0;
+
+    for (size_t i = 0; i < n; i++) {
+        uint64_t at = stage == VM_STAGE_COUNT ? results[i].ended : results[i].stage_at[stage];
+
+        if (at)
+            values[have++] = ms_of(&results[i], at);
+    }
+    qsort(values, have, sizeof(*values), by_value);
+    return have > 0 ? pick(values, have) : -1;
+}
+
+static void add_row(const char *name, double (*pick)(const double *sorted, size_t n),
+                    const struct boot_result *results, size_t n, struct sbuf *out)
+{
+    sbuf_addf(out, "%-10s", name);
+    for (unsigned stage = VM_STAGE_NONE + 1; stage <= VM_STAGE_COUNT; stage++) {
+        double ms = statistic(pick, stage, results, n);
+
+        if (ms < 0)
+            sbuf_addf(out, " %10s", "-");
+        else
+            sbuf_addf(out, " %10.1f", ms);
+    }
+    sbuf_addc(out, '\n');
+}
+
 static void add_table(const char *title, const struct boot_result *results, size_t n,
                       struct sbuf *out)
 {
@@ -225,22 +214,10 @@ static void add_table(const char *title, const struct boot_result *results, size
         sbuf_addf(out, " %10s", vm_stage_name(st));
     sbuf_addf(out, " %10s\n", "gone");
     for (size_t i = 0; i < n; i++)
-        add_statistic(results[i].id, pick_min, &results[i], 1, out);
-    add_statistic("min", pick_min, results, n, out);
-    add_statistic("median", pick_median, results, n, out);
-    add_statistic("max", pick_max, results, n, out);
-}
-
-static double median_ready(const struct boot_result *results, size_t n)
-{
-    AUTO_FREE double *values = mem_alloc((n + 1) * sizeof(*values));
-    size_t have = 0;
-
-    for (size_t i = 0; i < n; i++)
-        if (results[i].stage_at[VM_STAGE_NEGOTIATED])
-            values[have++] = ms_of(&results[i], results[i].stage_at[VM_STAGE_NEGOTIATED]);
-    qsort(values, have, sizeof(*values), by_value);
-    return have > 0 ? pick_median(values, have) : 0;
+        add_row(results[i].id, pick_min, &results[i], 1, out);
+    add_row("min", pick_min, results, n, out);
+    add_row("median", pick_median, results, n, out);
+    add_row("max", pick_max, results, n, out);
 }
 
 void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf *out)
@@ -255,7 +232,8 @@ void boot_report_repeat(const struct boot_result *results, size_t n, struct sbuf
         return;
     add_table("clone, ms", results + cold, n - cold, out);
 
-    double slow = median_ready(results, cold), fast = median_ready(results + cold, n - cold);
+    double slow = statistic(pick_median, VM_STAGE_NEGOTIATED, results, cold);
+    double fast = statistic(pick_median, VM_STAGE_NEGOTIATED, results + cold, n - cold);
 
     if (slow > 0 && fast > 0)
         sbuf_addf(out, "a clone is ready %.1f times sooner: %.0f ms against %.0f ms (medians)\n",

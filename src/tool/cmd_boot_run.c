@@ -82,7 +82,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
                      struct vm_doc *doc)
 {
     const struct config *c = &s->tool->config;
-    const struct boot_opts *o = s->opts;
+    const struct tool_opts *o = s->opts;
 
     *doc = (struct vm_doc){
         .id = id,
@@ -100,7 +100,7 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
         .disk_mib = c->scratch_mib, /* or it would want a template of its own */
-        .agent_log_level = s->tool->globals.log_level,
+        .agent_log_level = s->tool->opts.log_level,
         .template_dir = c->use_template && !s->cold ? c->template_dir : NULL,
     };
 }

@@ -45,7 +45,7 @@ static const struct tool_backend backend = { .vmm_new = vmm_new, .guest_new = br
 
 struct fixture {
     struct tool tool;
-    struct boot_opts opts;
+    struct tool_opts opts;
     struct image image;
     struct boot_session session;
     struct boot_result result;
@@ -64,7 +64,7 @@ static void begin(struct fixture *r, struct ctx *ctx)
     r->tool.backend = &backend;
     r->tool.loop = ctx->loop;
     config_init(&r->tool.config);
-    r->opts = (struct boot_opts){ .memory_mib = 256, .cpus = 1, .allow_emulation = true };
+    r->opts = (struct tool_opts){ .memory_mib = 256, .cpus = 1, .allow_emulation = true };
     r->image.kernel = "/k";
     r->image.initrd = "/i";
     r->session = (struct boot_session){

@@ -4,15 +4,10 @@
 #include "base/err.h"
 #include "host/config/annotations.h"
 
-struct show_opts {
-    bool origin, json;
-};
-
 static const struct args_opt show_table[] = {
-    { "origin", 0, ARGS_FLAG, NULL, offsetof(struct show_opts, origin),
+    { "origin", 0, ARGS_FLAG, NULL, OPT(origin),
       "behind each value, the file and line it comes from, or \"default\"" },
-    { "json", 0, ARGS_FLAG, NULL, offsetof(struct show_opts, json),
-      "print one JSON array on stdout instead, with origins" },
+    OPT_JSON("print one JSON array on stdout instead, with origins"),
 };
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
@@ -24,17 +19,18 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 static int show(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(config_report_release) struct config_report report = { 0 };
-    const struct show_opts *o = t->opts;
 
-    if (config_read(&t->config, t->globals.config, &report, err) < 0)
+    if (config_read(&t->config, t->opts.config, &report, err) < 0)
         return -1;
     if (report.errors.n > 0)
         return err_set(err, ERR_INVALID, "%s%s", report.errors.v[0],
                        report.errors.n > 1 ? " (and more: lcow config check)" : "");
-    if (o->json)
-        config_print_json(&t->config, &report, &t->json.out);
-    else
-        config_print_short(&t->config, o->origin ? &report : NULL, &t->out);
+    if (t->opts.json) {
+        config_print_json(&t->config, &report, &t->out);
+        sbuf_addc(&t->out, '\n');
+    } else {
+        config_print_short(&t->config, t->opts.origin ? &report : NULL, &t->out);
+    }
     return TOOL_OK;
 }
 
@@ -51,7 +47,6 @@ static const struct args_cmd show_command = {
     .synopsis = "[options]",
     .text = "Exit code: 0; 2 if the configuration or this command line is wrong.",
     .opts = ARGS_TABLE(show_table),
-    .opts_size = sizeof(struct show_opts),
     .examples = ARGS_EXAMPLES(
         { "lcow config show --origin", "which file says so?" },
         { "LCOW_CONFIG=test.conf lcow config show", "what would another file mean?" }),
@@ -66,12 +61,10 @@ static const struct args_cmd reference_command = {
     .bare = true,
     .run = reference,
 };
-static const struct args_cmd *const subs[] = { &show_command,
-                                               &config_check_command,
-                                               &config_containerd_command,
-                                               &config_runtimeclass_command,
-                                               &reference_command,
-                                               NULL };
+static const struct args_cmd *const subs[] = {
+    &show_command,         &config_check_command, &config_containerd_command,
+    &runtimeclass_command, &reference_command,    NULL
+};
 const struct args_cmd config_command = {
     .name = "config",
     .summary = "Print every setting with its value in effect and its meaning.",

@@ -6,8 +6,7 @@
 
 struct sbuf;
 
-extern const struct args_cmd config_check_command, config_containerd_command,
-    config_runtimeclass_command;
+extern const struct args_cmd config_check_command, config_containerd_command;
 
 /* What containerd's configuration needs so that it knows the runtime. */
 struct stanza {
@@ -30,8 +29,6 @@ struct runtimeclass {
     uint32_t vmm_mib;   /* QEMU's own; the most of those that were measured */
     size_t n_measured;
 };
-/* The VMs that run here, as far as we may look. Fills vmm_mib and n_measured. */
-void runtimeclass_measure(const struct config *c, struct runtimeclass *r);
 void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out);
 /* /proc/PID/smaps of a VMM: its share of memory without the guest's. */
 uint64_t runtimeclass_own_kib(const char *smaps);

@@ -12,42 +12,30 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-struct check_opts {
-    bool json, syntax;
-};
-
 static const struct args_opt table[] = {
-    { "syntax", 0, ARGS_FLAG, NULL, offsetof(struct check_opts, syntax),
+    { "syntax", 0, ARGS_FLAG, NULL, OPT(syntax),
       "only the files, not what they name on this machine" },
-    { "json", 0, ARGS_FLAG, NULL, offsetof(struct check_opts, json),
-      "print one JSON object on stdout instead" },
+    OPT_JSON("print one JSON object on stdout instead"),
 };
 
 struct check {
     struct ctx *ctx;
     struct tool *tool;
-    const struct check_opts *opts;
     struct strv errors, warnings;
 };
 
 /* QEMU and the image are what the doctor looks at, too. */
 static void ask_doctor(struct check *k)
 {
-    static const char *const wanted[] = { "qemu", "image" };
     struct doctor d = { .tool = k->tool };
 
-    for (size_t i = 0; i < doctor_n_vm_checks; i++) {
-        const struct doctor_check *c = &doctor_vm_checks[i];
-
-        for (size_t n = 0; n < ARRAY_LEN(wanted); n++) {
-            if (!str_eq(c->name, wanted[n]))
-                continue;
-            c->run(k->ctx, &d);
-            if (d.now.status == DOCTOR_OK)
-                continue;
+    for (const struct doctor_check *c = doctor_vm_checks; c->name; c++) {
+        if (!str_eq(c->name, "qemu") && !str_eq(c->name, "image"))
+            continue;
+        c->run(k->ctx, &d);
+        if (d.now.status != DOCTOR_OK)
             strv_addf(d.now.status == DOCTOR_FAILED ? &k->errors : &k->warnings, "%s; fix: %s",
                       d.now.text.data, d.now.fix.data);
-        }
     }
     doctor_release(&d);
 }
@@ -75,33 +63,33 @@ static void check_dir(struct check *k, const char *key, const char *dir)
 }
 
 /* Names of annotations that nothing would come of. */
-static void check_annotations(struct check *k)
+static void check_annotation(struct check *k, const char *word, int n)
 {
-    for (const char *at = k->tool->config.allow_annotations; *at;) {
-        size_t n = strcspn(at, " \t,");
-        const char *near = NULL;
+    const char *near = NULL;
 
-        if (n > 0 && !annotations_known(at, n, &near))
-            strv_addf(&k->warnings,
-                      "allow_annotations: %.*s is not an annotation that lcow takes"
-                      "%s%s%s",
-                      (int)n, at, near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
-        at += n + strspn(at + n, " \t,");
-    }
+    if (!annotations_known(word, (size_t)n, &near))
+        strv_addf(&k->warnings,
+                  "allow_annotations: %.*s is not an annotation that lcow takes%s%s%s", n, word,
+                  near ? "; did you mean " : "", near ? near : "", near ? "?" : "");
 }
 
 /* Words of allow_devices that name nothing. */
-static void check_devices(struct check *k)
+static void check_device(struct check *k, const char *word, int n)
 {
-    for (const char *at = k->tool->config.allow_devices; *at;) {
-        size_t n = strcspn(at, " \t,");
+    if (!devices_word_ok(word, (size_t)n))
+        strv_addf(&k->warnings,
+                  "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model "
+                  "(8086:1572)",
+                  n, word);
+}
 
-        if (n > 0 && !devices_word_ok(at, n))
-            strv_addf(&k->warnings,
-                      "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model "
-                      "(8086:1572)",
-                      (int)n, at);
-        at += n + strspn(at + n, " \t,");
+static void check_words(struct check *k, const char *text,
+                        void (*check)(struct check *k, const char *word, int n))
+{
+    for (size_t n; *text; text += n + strspn(text + n, " \t,")) {
+        n = strcspn(text, " \t,");
+        if (n > 0)
+            check(k, text, (int)n);
     }
 }
 
@@ -127,24 +115,25 @@ static void check_one(struct check *k, const char *file)
     config_release(c);
     config_init(c);
     r = file ? config_read_file(c, file, &report, &err)
-             : config_read(c, k->tool->globals.config, &report, &err);
+             : config_read(c, k->tool->opts.config, &report, &err);
     if (r < 0)
         strv_add(&k->errors, err.msg);
     config_check(c, &report);
     for (size_t i = 0; i < report.errors.n; i++)
         strv_add(&k->errors, report.errors.v[i]);
-    check_annotations(k);
-    check_devices(k);
-    if (!k->opts->syntax)
+    check_words(k, c->allow_annotations, check_annotation);
+    check_words(k, c->allow_devices, check_device);
+    if (!k->tool->opts.syntax)
         check_machine(k);
 }
 
-static void list(struct jsw *w, const char *key, const struct strv *l)
+static json_t *list(const struct strv *l)
 {
-    jsw_arr(w, key);
+    json_t *all = json_array();
+
     for (size_t i = 0; i < l->n; i++)
-        jsw_str(w, NULL, l->v[i]);
-    jsw_end_arr(w);
+        json_array_append_new(all, doc_string(l->v[i]));
+    return all;
 }
 
 static void add_lines(struct sbuf *out, const char *what, const struct strv *l)
@@ -160,18 +149,15 @@ static void add_lines(struct sbuf *out, const char *what, const struct strv *l)
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    struct check k = { .ctx = ctx, .tool = t, .opts = t->opts };
+    struct check k = { .ctx = ctx, .tool = t };
     int code;
 
     if (t->rest.n == 0)
         check_one(&k, NULL);
     for (int i = 0; i < t->rest.n; i++)
         check_one(&k, t->rest.argv[i]);
-    if (k.opts->json) {
-        jsw_obj(&t->json, NULL);
-        list(&t->json, "errors", &k.errors);
-        list(&t->json, "warnings", &k.warnings);
-        jsw_end_obj(&t->json);
+    if (t->opts.json) {
+        t->json = json_pack("{so so}", "errors", list(&k.errors), "warnings", list(&k.warnings));
     } else {
         add_lines(&t->out, "error", &k.errors);
         add_lines(&t->out, "warning", &k.warnings);
@@ -195,7 +181,6 @@ const struct args_cmd config_check_command = {
             "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is "
             "wrong.",
     .opts = ARGS_TABLE(table),
-    .opts_size = sizeof(struct check_opts),
     .takes_words = true,
     .examples =
         ARGS_EXAMPLES({ "lcow config check", "the configuration in effect" },

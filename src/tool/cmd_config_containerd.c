@@ -21,14 +21,10 @@
 #define OLD_PLUGIN "io.containerd.grpc.v1.cri"    /* in a file of version 2 */
 #define NEW_PLUGIN "io.containerd.cri.v1.runtime" /* of version 3 */
 
-struct containerd_opts {
-    const char *containerd, *version;
-};
-
 static const struct args_opt table[] = {
-    { "containerd", 0, ARGS_STR, "PATH", offsetof(struct containerd_opts, containerd),
+    { "containerd", 0, ARGS_STR, "PATH", OPT(containerd),
       "ask this program for its version instead of the one in PATH" },
-    { "version", 0, ARGS_STR, "X.Y", offsetof(struct containerd_opts, version),
+    { "version", 0, ARGS_STR, "X.Y", OPT(containerd_version),
       "ask nobody: print it for this version" },
 };
 
@@ -228,28 +224,26 @@ static int ask(struct ctx *ctx, const char *program, struct doctor_version *ret)
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO_FREE char *shim = NULL, *toml = NULL;
-    const struct containerd_opts *o = t->opts;
-    const char *config = getenv(CONFIG_ENV);
+    const char *config = getenv(CONFIG_ENV), *version = t->opts.containerd_version;
+    const char *program = t->opts.containerd;
     struct stanza s = { 0 };
-    size_t len;
 
-    if (o->version && o->containerd)
+    if (version && program)
         return tool_fail(TOOL_USAGE, "--containerd and --version exclude each other");
-    if (o->version && !doctor_parse_version(o->version, &s.containerd))
-        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", o->version);
-    if (!o->version && ask(ctx, o->containerd ? o->containerd : "containerd", &s.containerd) != 0)
+    if (version && !doctor_parse_version(version, &s.containerd))
+        return tool_fail(TOOL_USAGE, "--version %s: X.Y is needed, for example 2.1", version);
+    if (!version && ask(ctx, program ? program : "containerd", &s.containerd) != 0)
         return TOOL_FAILED;
     if (!at_least(s.containerd, 1, 6))
         return err_set(err, ERR_INVALID,
                        "containerd %u.%u is too old: 1.6 is the oldest that works",
                        s.containerd.major, s.containerd.minor);
-    if (!o->version && file_read_all(CONTAINERD_CONFIG, CONTAINERD_CONFIG_MAX, &toml, &len) == 0)
+    toml = version ? NULL : file_text(CONTAINERD_CONFIG_MAX, CONTAINERD_CONFIG);
+    if (toml)
         stanza_read(toml, &s);
     shim = shim_elsewhere();
     s.shim_path = shim;
-    s.config_path = t->globals.config   ? t->globals.config
-                    : config && *config ? config
-                                        : CONFIG_PATH;
+    s.config_path = t->opts.config ? t->opts.config : config && *config ? config : CONFIG_PATH;
     s.config_exists = access(s.config_path, F_OK) == 0;
     annotations_taken(&t->config, &s.annotations);
     stanza_print(&s, &t->out);
@@ -269,7 +263,6 @@ const struct args_cmd config_containerd_command = {
             "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
             "line or the configuration is wrong.",
     .opts = ARGS_TABLE(table),
-    .opts_size = sizeof(struct containerd_opts),
     .examples = ARGS_EXAMPLES(
         { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
         { "lcow config containerd --version 1.7", "for another one" }),

@@ -7,9 +7,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
-#include "host/rpc/rpc_client.h"
 #include "tool/lib/exec.h"
-#include "tool/lib/shims.h"
 #include "tool/tool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -55,20 +53,13 @@ static void parse_end(const char *word, struct end *ret)
 }
 
 /* A connection to its shim, and the container's first process as the VM numbers it. */
-static int find_container(struct ctx *ctx, struct tool *t, const char *word,
-                          struct rpc_client **ret_client, char **ret_pid, struct err *err)
+static int find_container(struct ctx *ctx, struct tool *t, const char *word, char **ret_pid,
+                          struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct shim *s;
-    const char *container;
-
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
-        shims_find(&shims, word, &s, &container, err) < 0)
+    if (tool_connect(ctx, t, word, err) < 0)
         return -1;
-    if (!s->doc)
-        return err_set(err, ERR_UNAVAILABLE, "%s/%s: %s", s->ns, s->id, s->why.msg);
 
-    const json_t *c = shims_container(s, container ? container : s->id);
+    const json_t *c = shims_container(t->shim, t->container ? t->container : t->shim->id);
     uint64_t pid = doc_number(c, "guest_pid");
 
     if (!c)
@@ -77,7 +68,7 @@ static int find_container(struct ctx *ctx, struct tool *t, const char *word,
     if (pid == 0 || json_object_get(c, "exited_ns"))
         return err_set(err, ERR_STATE, "container %s does not run", word);
     *ret_pid = str_format("%" PRIu64, pid);
-    return shim_connect(ctx, s, ret_client, err);
+    return 0;
 }
 
 /* ---- our own tar */
@@ -207,7 +198,6 @@ static int copy_out(struct ctx *ctx, struct rpc_client *client, const char *pid,
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(rpc_client_free) struct rpc_client *client = NULL;
     AUTO_FREE char *pid = NULL;
     struct end from = { 0 }, to = { 0 };
     int r;
@@ -219,9 +209,9 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     if (t->rest.n != 2 || !from.id == !to.id || (from.id ? from.path : to.path)[0] != '/')
         r = tool_fail(TOOL_USAGE, "cp needs ID:/PATH and a path of the host, in either order");
     else
-        r = find_container(ctx, t, from.id ? from.id : to.id, &client, &pid, err);
+        r = find_container(ctx, t, from.id ? from.id : to.id, &pid, err);
     if (r == 0)
-        r = (from.id ? copy_out : copy_in)(ctx, client, pid, from.path, to.path, err);
+        r = (from.id ? copy_out : copy_in)(ctx, t->client, pid, from.path, to.path, err);
     free(from.id);
     free(to.id);
     return r;
@@ -232,10 +222,9 @@ const struct args_cmd cp_command = {
     .summary = "Copy files between the host and a container.",
     .synopsis = "ID:PATH PATH | PATH ID:PATH",
     .text =
-        "PATH in a container is absolute. If the target is a directory, the copy goes into it. "
-        "The container needs no tools of its own. A copy that makes no progress for 30 s fails.\n"
-        "\n"
-        "Exit code: 0; 1 if it failed; 2 if this command line is wrong.",
+        "PATH in a container is absolute. If the target is a directory, the copy goes into it. The "
+        "container needs no tools of its own. A copy that makes no progress for 30 s fails.",
+    .exits = "1 if it failed",
     .takes_words = true,
     .examples = ARGS_EXAMPLES({ "lcow cp 77b01:/var/log/app.log .", "out of a container" },
                               { "lcow cp ./fix.conf 77b01:/etc/app/", "into one" }),

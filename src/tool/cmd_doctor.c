@@ -1,26 +1,25 @@
+/* cmd_doctor.c - `lcow doctor`: runs the checks, says what they found; and what they parse. */
 #include "tool/cmd_doctor.h"
 #include "base/ctx.h"
 #include "base/json.h"
 #include "tool/lib/term.h"
+#include <ctype.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-struct doctor_opts {
-    bool json, retest;
-};
-
 static const struct args_opt opts_table[] = {
-    { "json", 0, ARGS_FLAG, NULL, offsetof(struct doctor_opts, json),
-      "print one JSON object on stdout instead" },
-    { "retest", 0, ARGS_FLAG, NULL, offsetof(struct doctor_opts, retest),
+    OPT_JSON("print one JSON object on stdout instead"),
+    { "retest", 0, ARGS_FLAG, NULL, OPT(retest),
       "forget what is known of KVM since the host started, and boot a short VM with it now" },
 };
 
 static const char *const status_names[] = { "ok", "warning", "failed" };
 static const char *const colours[] = { "\033[32m", "\033[33m", "\033[31m" };
 
-void doctor_say(struct doctor *d, enum doctor_status status, const char *fix, const char *fmt, ...)
+enum doctor_status doctor_say(struct doctor *d, enum doctor_status status, const char *fix,
+                              const char *fmt, ...)
 {
     va_list ap;
 
@@ -32,6 +31,7 @@ void doctor_say(struct doctor *d, enum doctor_status status, const char *fix, co
     sbuf_adds(&d->now.text, text);
     if (fix)
         sbuf_adds(&d->now.fix, fix);
+    return status;
 }
 
 void doctor_release(struct doctor *d)
@@ -41,93 +41,147 @@ void doctor_release(struct doctor *d)
     free(d->qemu);
 }
 
-struct report {
-    bool colour;
-    struct jsw *w; /* NULL: for people */
-    size_t count[3];
-};
-
-static void show(struct report *r, const struct doctor_check *check, const struct doctor_finding *f)
+static void show(const struct doctor_check *check, const struct doctor_finding *f, bool colour)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    r->count[f->status]++;
-    if (r->w) {
-        jsw_obj(r->w, NULL);
-        jsw_str(r->w, "name", check->name);
-        jsw_str(r->w, "status", status_names[f->status]);
-        jsw_str(r->w, "detail", f->text.data);
-        jsw_str(r->w, "fix", f->fix.len > 0 ? f->fix.data : NULL);
-        jsw_end_obj(r->w);
-        return;
-    }
-    sbuf_addf(&out, "%s%-7s%s  %-12s ", r->colour ? colours[f->status] : "",
-              status_names[f->status], r->colour ? "\033[0m" : "", check->name);
+    sbuf_addf(&out, "%s%-7s%s  %-12s ", colour ? colours[f->status] : "", status_names[f->status],
+              colour ? "\033[0m" : "", check->name);
     args_wrap(&out, f->text.data, 22, 22);
     sbuf_addc(&out, '\n');
     if (f->fix.len > 0) {
-        sbuf_addf(&out, "%22s", "");
         AUTO_FREE char *fix = str_format("fix: %s", f->fix.data);
 
+        sbuf_addf(&out, "%22s", "");
         args_wrap(&out, fix, 27, 22);
         sbuf_addc(&out, '\n');
     }
     tool_print(STDOUT_FILENO, out.data);
 }
 
-static void finish(struct report *r)
-{
-    if (!r->w) {
-        tool_printf(STDOUT_FILENO, "\n%zu ok, %zu warnings, %zu failed\n", r->count[DOCTOR_OK],
-                    r->count[DOCTOR_WARNING], r->count[DOCTOR_FAILED]);
-        return;
-    }
-    jsw_end_arr(r->w);
-    jsw_u64(r->w, "ok", r->count[DOCTOR_OK]);
-    jsw_u64(r->w, "warnings", r->count[DOCTOR_WARNING]);
-    jsw_u64(r->w, "failed", r->count[DOCTOR_FAILED]);
-    jsw_end_obj(r->w);
-}
-
-static void run_checks(struct ctx *ctx, struct doctor *d, struct report *r,
-                       const struct doctor_check *checks, size_t n)
-{
-    for (size_t i = 0; i < n; i++) {
-        doctor_say(d, DOCTOR_FAILED, NULL, "the check said nothing");
-        checks[i].run(ctx, d);
-        show(r, &checks[i], &d->now);
-    }
-}
-
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    const struct doctor_opts *o = t->opts;
-    struct doctor d = { .tool = t, .retest = o->retest };
+    const struct doctor_check *const tables[] = { doctor_vm_checks, doctor_host_checks };
     const char *no_color = getenv("NO_COLOR");
-    struct report r = { .colour = term_is(STDOUT_FILENO) && !(no_color && *no_color) };
+    bool colour = term_is(STDOUT_FILENO) && !(no_color && *no_color);
+    struct doctor d = { .tool = t, .retest = t->opts.retest };
+    const struct doctor_finding *f = &d.now;
+    json_t *checks = json_array();
+    int count[3] = { 0 };
 
-    if (o->json) {
-        r.w = &t->json;
-        jsw_obj(r.w, NULL);
-        jsw_arr(r.w, "checks");
+    for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
+        for (const struct doctor_check *c = tables[i]; c->name; c++) {
+            count[c->run(ctx, &d)]++;
+            if (!t->opts.json)
+                show(c, f, colour);
+            json_array_append_new(
+                checks, json_pack("{ss ss so so}", "name", c->name, "status",
+                                  status_names[f->status], "detail", doc_string(f->text.data),
+                                  "fix", doc_string(f->fix.len > 0 ? f->fix.data : NULL)));
+        }
     }
-    run_checks(ctx, &d, &r, doctor_vm_checks, doctor_n_vm_checks);
-    run_checks(ctx, &d, &r, doctor_host_checks, doctor_n_host_checks);
-    finish(&r);
     doctor_release(&d);
-    return r.count[DOCTOR_FAILED] > 0 ? TOOL_FAILED : TOOL_OK;
+    if (!t->opts.json)
+        sbuf_addf(&t->out, "\n%d ok, %d warnings, %d failed\n", count[DOCTOR_OK],
+                  count[DOCTOR_WARNING], count[DOCTOR_FAILED]);
+    AUTO(json_decref)
+    json_t *all = json_pack("{so si si si}", "checks", checks, "ok", count[DOCTOR_OK], "warnings",
+                            count[DOCTOR_WARNING], "failed", count[DOCTOR_FAILED]);
+    if (t->opts.json)
+        t->json = TAKE_PTR(all);
+    return count[DOCTOR_FAILED] > 0 ? TOOL_FAILED : TOOL_OK;
+}
+
+/* ---- what the checks parse */
+
+bool doctor_parse_version(const char *text, struct doctor_version *ret)
+{
+    for (const char *p = text; *p; p++) {
+        unsigned major, minor;
+
+        char before = p > text ? p[-1] : ' ';
+        bool letter_v = before == 'v' && (p == text + 1 || isspace((unsigned char)p[-2]));
+
+        if (!isdigit((unsigned char)*p) ||
+            ((isalnum((unsigned char)before) || before == '.') && !letter_v))
+            continue;
+        if (sscanf(p, "%4u.%4u", &major, &minor) == 2) {
+            *ret = (struct doctor_version){ major, minor };
+            return true;
+        }
+    }
+    return false;
+}
+
+bool doctor_has_device(const char *help, const char *device)
+{
+    AUTO_FREE char *wanted = str_format("name \"%s\"", device);
+
+    return strstr(help, wanted) != NULL;
+}
+
+bool doctor_has_word(const char *text, const char *word)
+{
+    size_t len = strlen(word);
+
+    for (const char *p = text; (p = strstr(p, word)); p += len) {
+        bool starts = p == text || isspace((unsigned char)p[-1]);
+        bool ends = !p[len] || isspace((unsigned char)p[len]);
+
+        if (starts && ends)
+            return true;
+    }
+    return false;
+}
+
+bool doctor_parse_available(const char *meminfo, uint64_t *ret_mib)
+{
+    const char *p = strstr(meminfo, "MemAvailable:");
+    unsigned long long kib;
+
+    if (!p || sscanf(p, "MemAvailable: %llu kB", &kib) != 1)
+        return false;
+    *ret_mib = kib / 1024;
+    return true;
+}
+
+bool doctor_cgroup_v1_has(const char *cgroups, const char *controller)
+{
+    for (const char *line = cgroups; *line;) {
+        size_t n = strcspn(line, "\n");
+        AUTO_FREE char *copy = str_ndup(line, n);
+        char name[32];
+        int hierarchy, count, enabled;
+
+        if (sscanf(copy, "%31s %d %d %d", name, &hierarchy, &count, &enabled) == 4 &&
+            str_eq(name, controller))
+            return enabled == 1 && hierarchy > 0;
+        line += n + (line[n] == '\n');
+    }
+    return false;
+}
+
+bool doctor_containerd_has_runtime(const char *toml)
+{
+    for (const char *line = toml; *line;) {
+        size_t n = strcspn(line, "\n");
+        AUTO_FREE char *copy = str_ndup(line, n);
+
+        copy[strcspn(copy, "#")] = '\0';
+        if (strstr(copy, "runtime_type") && strstr(copy, "io.containerd.lcow.v2"))
+            return true;
+        line += n + (line[n] == '\n');
+    }
+    return false;
 }
 
 const struct args_cmd doctor_command = {
     .name = "doctor",
     .summary = "Check what VMs need from this machine; say what fixes it.",
     .synopsis = "[options]",
-    .text = "Each line is ok, warning or failed, followed by what fixes it.\n"
-            "\n"
-            "Exit code: 0; 1 if a check failed (warnings are fine); 2 if this command line is "
-            "wrong.",
+    .text = "Each line is ok, warning or failed, followed by what fixes it.",
+    .exits = "1 if a check failed (warnings are fine)",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct doctor_opts),
     .examples = ARGS_EXAMPLES({ "lcow doctor", "look at everything" },
                               { "lcow doctor --json", "the same for a program" },
                               { "lcow doctor --retest", "KVM failed once: does it work now?" }),

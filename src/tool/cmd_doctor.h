@@ -22,15 +22,14 @@ struct doctor {
 
 struct doctor_check {
     const char *name;
-    /* Waits. Says exactly one thing. */
-    void (*run)(struct ctx *ctx, struct doctor *d);
+    /* Waits. Says exactly one thing, and returns what doctor_say() does. */
+    enum doctor_status (*run)(struct ctx *ctx, struct doctor *d);
 };
-extern const struct doctor_check doctor_host_checks[], doctor_vm_checks[];
-extern const size_t doctor_n_host_checks, doctor_n_vm_checks;
+extern const struct doctor_check doctor_host_checks[], doctor_vm_checks[]; /* end: name NULL */
 
-/* What was found. fix NULL: nothing to do. */
-void doctor_say(struct doctor *d, enum doctor_status status, const char *fix, const char *fmt, ...)
-    __attribute__((format(printf, 4, 5)));
+/* What was found. fix NULL: nothing to do. Returns status. */
+enum doctor_status doctor_say(struct doctor *d, enum doctor_status status, const char *fix,
+                              const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 void doctor_release(struct doctor *d);
 

@@ -60,31 +60,32 @@ static int probe(struct ctx *ctx, int (*setup)(void *arg, struct err *err), void
     return capture_run(ctx, &c, &text, &status, err);
 }
 
-static void check_netns(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_netns(struct ctx *ctx, struct doctor *d)
 {
     struct err err = ERR_INIT;
 
     if (probe(ctx, NULL, NULL, &err) < 0)
-        doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "no new network namespace: %s", err.msg);
+        return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "no new network namespace: %s", err.msg);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
+        return doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
 }
 
-static void check_tun(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
 {
     const char *names[] = { "lcow0", NULL };
     struct err err = ERR_INIT;
 
     if (access("/dev/net/tun", F_OK) < 0)
-        doctor_say(d, DOCTOR_FAILED, "modprobe tun", "/dev/net/tun: %s", strerror(errno));
+        return doctor_say(d, DOCTOR_FAILED, "modprobe tun", "/dev/net/tun: %s", strerror(errno));
     else if (probe(ctx, make_taps, names, &err) < 0)
-        doctor_say(d, DOCTOR_FAILED, geteuid() == 0 ? "modprobe tun" : ROOT_FIX, "%s", err.msg);
+        return doctor_say(d, DOCTOR_FAILED, geteuid() == 0 ? "modprobe tun" : ROOT_FIX, "%s",
+                          err.msg);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
+        return doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
 }
 
 /* The rules a pod's network needs: everything from one interface to the other. */
-static void check_tc(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_tc(struct ctx *ctx, struct doctor *d)
 {
     const char *names[] = { "lcow0", "lcow1", NULL };
     struct capture c = { .argv = (const char *const[]){ "tc", "-batch", "-", NULL },
@@ -101,19 +102,19 @@ static void check_tc(struct ctx *ctx, struct doctor *d)
 
     if (capture_run(ctx, &c, &text, &status, &err) < 0) {
         if (err.code == ERR_NOT_FOUND)
-            doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
-                       "cannot be tried: tc is not installed");
+            return doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
+                              "cannot be tried: tc is not installed");
         else
-            doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
+            return doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
     } else if (status != 0) {
-        doctor_say(d, DOCTOR_FAILED, "modprobe -a sch_ingress cls_u32 act_mirred",
-                   "pods will have no network: %.150s", text);
+        return doctor_say(d, DOCTOR_FAILED, "modprobe -a sch_ingress cls_u32 act_mirred",
+                          "pods will have no network: %.150s", text);
     } else {
-        doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
+        return doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
     }
 }
 
-static void check_cgroups(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_cgroups(struct ctx *ctx, struct doctor *d)
 {
     AUTO_FREE char *text = NULL;
     struct statfs fs;
@@ -123,16 +124,16 @@ static void check_cgroups(struct ctx *ctx, struct doctor *d)
     int r = file_read_all(file, 65536, &text, &len);
 
     if (r < 0)
-        doctor_say(d, DOCTOR_FAILED, "mount cgroups on /sys/fs/cgroup", "%s: %s", file,
-                   strerror(-r));
+        return doctor_say(d, DOCTOR_FAILED, "mount cgroups on /sys/fs/cgroup", "%s: %s", file,
+                          strerror(-r));
     else if (v2 ? !doctor_has_word(text, "memory") : !doctor_cgroup_v1_has(text, "memory"))
-        doctor_say(d, DOCTOR_FAILED, "boot the host with cgroup_enable=memory",
-                   "version %d without the memory controller", v2 ? 2 : 1);
+        return doctor_say(d, DOCTOR_FAILED, "boot the host with cgroup_enable=memory",
+                          "version %d without the memory controller", v2 ? 2 : 1);
     else if (!v2 && access("/sys/fs/cgroup/memory", F_OK) < 0)
-        doctor_say(d, DOCTOR_FAILED, "mount cgroups below /sys/fs/cgroup",
-                   "version 1, and no memory controller is mounted");
+        return doctor_say(d, DOCTOR_FAILED, "mount cgroups below /sys/fs/cgroup",
+                          "version 1, and no memory controller is mounted");
     else
-        doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
+        return doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
 }
 
 /* The nearest directory that exists. */
@@ -152,64 +153,58 @@ static bool space_of(const char *path, struct statvfs *ret)
     return true;
 }
 
-static void check_disk(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
 {
     const char *root = d->tool->config.run_root;
     struct statvfs fs;
 
-    if (!space_of(root, &fs)) {
-        doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s: %s", root,
-                   strerror(errno));
-        return;
-    }
+    if (!space_of(root, &fs))
+        return doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s: %s", root,
+                          strerror(errno));
     unsigned long long mib = (unsigned long long)fs.f_bavail * fs.f_frsize / (1024 * 1024);
 
     if (fs.f_flag & ST_RDONLY)
-        doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s cannot be written",
-                   root);
+        return doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration",
+                          "%s cannot be written", root);
     else if (mib < 16)
-        doctor_say(d, DOCTOR_FAILED, "free space there, or set run_root", "%llu MiB free in %s",
-                   mib, root);
+        return doctor_say(d, DOCTOR_FAILED, "free space there, or set run_root",
+                          "%llu MiB free in %s", mib, root);
     else
-        doctor_say(d, mib < 64 ? DOCTOR_WARNING : DOCTOR_OK,
-                   mib < 64 ? "free space there, or set run_root" : NULL, "%llu MiB free for %s",
-                   mib, root);
+        return doctor_say(d, mib < 64 ? DOCTOR_WARNING : DOCTOR_OK,
+                          mib < 64 ? "free space there, or set run_root" : NULL,
+                          "%llu MiB free for %s", mib, root);
 }
 
-static void check_containerd(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
 {
     struct capture c = { .argv = (const char *const[]){ "containerd", "--version", NULL },
                          .limit_ns = PROBE_LIMIT };
-    AUTO_FREE char *text = NULL, *config = NULL;
+    AUTO_FREE char *text = NULL, *config = file_text(1 << 20, "/etc/containerd/config.toml");
     struct doctor_version v;
     struct err err = ERR_INIT;
-    size_t len;
     int status;
 
-    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
-        doctor_say(d, DOCTOR_WARNING, "apt install containerd",
-                   err.code == ERR_NOT_FOUND ? "not installed (lcow boot does not need it)" : "%s",
-                   err.msg);
-        return;
-    }
-    if (!doctor_parse_version(text, &v)) {
-        doctor_say(d, DOCTOR_WARNING, "apt install containerd", "tells no version: %.60s", text);
-        return;
-    }
+    if (capture_run(ctx, &c, &text, &status, &err) < 0)
+        return doctor_say(d, DOCTOR_WARNING, "apt install containerd",
+                          err.code == ERR_NOT_FOUND ? "not installed (lcow boot does not need it)"
+                                                    : "%s",
+                          err.msg);
+    if (!doctor_parse_version(text, &v))
+        return doctor_say(d, DOCTOR_WARNING, "apt install containerd", "tells no version: %.60s",
+                          text);
     if (v.major < 1 || (v.major == 1 && v.minor < 6))
-        doctor_say(d, DOCTOR_FAILED, "apt install containerd", "version %u.%u, 1.6 is the oldest",
-                   v.major, v.minor);
-    else if (file_read_all("/etc/containerd/config.toml", 1024 * 1024, &config, &len) < 0 ||
-             !doctor_containerd_has_runtime(config))
-        doctor_say(
+        return doctor_say(d, DOCTOR_FAILED, "apt install containerd",
+                          "version %u.%u, 1.6 is the oldest", v.major, v.minor);
+    else if (!config || !doctor_containerd_has_runtime(config))
+        return doctor_say(
             d, DOCTOR_WARNING,
             "append what lcow config containerd prints, then restart containerd (ctr needs none)",
             "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
     else
-        doctor_say(d, DOCTOR_OK, NULL,
-                   "version %u.%u, with a runtime of type "
-                   "io.containerd.lcow.v2",
-                   v.major, v.minor);
+        return doctor_say(d, DOCTOR_OK, NULL,
+                          "version %u.%u, with a runtime of type "
+                          "io.containerd.lcow.v2",
+                          v.major, v.minor);
 }
 
 struct count {
@@ -229,25 +224,31 @@ static int on_leftover(void *arg, const struct leftover *l)
     return 0;
 }
 
-static void check_leftovers(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_leftovers(struct ctx *ctx, struct doctor *d)
 {
     struct count c = { 0 };
     struct err err = ERR_INIT;
 
     if (leftovers_walk(d->tool->config.run_root, on_leftover, &c, &err) < 0)
-        doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
+        return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
     else if (c.unknown > 0)
-        doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "%zu VM directories cannot be read", c.unknown);
+        return doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "%zu VM directories cannot be read",
+                          c.unknown);
     else if (c.dead > 0)
-        doctor_say(d, DOCTOR_WARNING, "lcow gc", "%zu VM%s of dead owners (%zu in use)", c.dead,
-                   c.dead == 1 ? "" : "s", c.alive);
+        return doctor_say(d, DOCTOR_WARNING, "lcow gc", "%zu VM%s of dead owners (%zu in use)",
+                          c.dead, c.dead == 1 ? "" : "s", c.alive);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "none (%zu VM%s in use)", c.alive, c.alive == 1 ? "" : "s");
+        return doctor_say(d, DOCTOR_OK, NULL, "none (%zu VM%s in use)", c.alive,
+                          c.alive == 1 ? "" : "s");
 }
 
 const struct doctor_check doctor_host_checks[] = {
-    { "netns", check_netns },         { "tun", check_tun },   { "tc", check_tc },
-    { "cgroups", check_cgroups },     { "disk", check_disk }, { "containerd", check_containerd },
+    { "netns", check_netns },
+    { "tun", check_tun },
+    { "tc", check_tc },
+    { "cgroups", check_cgroups },
+    { "disk", check_disk },
+    { "containerd", check_containerd },
     { "leftovers", check_leftovers },
+    { NULL },
 };
-const size_t doctor_n_host_checks = ARRAY_LEN(doctor_host_checks);

@@ -46,77 +46,72 @@ static char *output_of(struct ctx *ctx, struct doctor *d, const char *const *arg
     struct err err = ERR_INIT;
     int status;
 
-    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
+    if (capture_run(ctx, &c, &text, &status, &err) < 0)
         doctor_say(d, DOCTOR_FAILED, fix, "%s", err.msg);
-        return NULL;
-    }
-    if (status != 0) {
+    else if (status != 0)
         doctor_say(d, DOCTOR_FAILED, fix, "%s %s fails: %.120s", argv[0], argv[1], text);
-        return NULL;
-    }
-    return TAKE_PTR(text);
+    else
+        return TAKE_PTR(text);
+    return NULL;
 }
 
-static void check_qemu(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_qemu(struct ctx *ctx, struct doctor *d)
 {
     const char *name = d->tool->config.qemu;
     struct doctor_version v;
 
     d->qemu = find_program(name);
-    if (!d->qemu) {
-        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is not %s", name,
-                   strchr(name, '/') ? "a program" : "in PATH");
-        return;
-    }
+    if (!d->qemu)
+        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is not %s", name,
+                          strchr(name, '/') ? "a program" : "in PATH");
     AUTO_FREE char *text =
         output_of(ctx, d, (const char *const[]){ d->qemu, "--version", NULL }, QEMU_FIX);
 
     if (!text) {
         free(TAKE_PTR(d->qemu));
-        return;
+        return d->now.status;
     }
     if (!doctor_parse_version(text, &v))
-        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s", d->qemu,
-                   text);
+        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s",
+                          d->qemu, text);
     else if (v.major < 7 || (v.major == 7 && v.minor < 2))
-        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is version %u.%u, 7.2 is the oldest that works",
-                   d->qemu, v.major, v.minor);
+        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX,
+                          "%s is version %u.%u, 7.2 is the oldest that works", d->qemu, v.major,
+                          v.minor);
     else if (v.major < 8 || (v.major == 8 && v.minor < 2))
-        doctor_say(d, DOCTOR_WARNING, QEMU_FIX,
-                   "%s is version %u.%u; VMs start from templates with 8.2 or later only", d->qemu,
-                   v.major, v.minor);
+        return doctor_say(d, DOCTOR_WARNING, QEMU_FIX,
+                          "%s is version %u.%u; VMs start from templates with 8.2 or later only",
+                          d->qemu, v.major, v.minor);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
+        return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
 }
 
-static void check_devices(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_devices(struct ctx *ctx, struct doctor *d)
 {
     static const char *const needed[] = { "virtio-net-pci", "virtio-scsi-pci", "scsi-hd",
                                           "virtio-9p-pci",  "pcie-pci-bridge", "pcie-root-port",
                                           "virtio-mem-pci" };
     AUTO(sbuf_release) struct sbuf missing = { 0 };
 
-    if (!d->qemu) {
-        doctor_say(d, DOCTOR_FAILED, "see the line above", "unknown without QEMU");
-        return;
-    }
+    if (!d->qemu)
+        return doctor_say(d, DOCTOR_FAILED, "see the line above", "unknown without QEMU");
     AUTO_FREE char *help =
         output_of(ctx, d, (const char *const[]){ d->qemu, "-device", "help", NULL }, QEMU_FIX);
 
     if (!help)
-        return;
+        return d->now.status;
     for (size_t i = 0; i < ARRAY_LEN(needed); i++) {
         if (!doctor_has_device(help, needed[i]))
             sbuf_addf(&missing, " %s", needed[i]);
     }
     if (missing.len > 0)
-        doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "QEMU lacks%s", missing.data);
+        return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "QEMU lacks%s", missing.data);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
+        return doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
 }
 
 /* QEMU itself tries: a machine that is set up with KVM, and left at once. */
-static void try_kvm(struct ctx *ctx, struct doctor *d)
+static enum doctor_status try_kvm(struct ctx *ctx, struct doctor *d)
 {
     const char *const argv[] = { d->qemu, "-accel",      "kvm",      "-machine", "none", "-display",
                                  "none",  "-nodefaults", "-monitor", "stdio",    NULL };
@@ -126,11 +121,11 @@ static void try_kvm(struct ctx *ctx, struct doctor *d)
     int status;
 
     if (capture_run(ctx, &c, &text, &status, &err) < 0)
-        doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %s", err.msg);
+        return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %s", err.msg);
     else if (status != 0)
-        doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %.120s", text);
+        return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %.120s", text);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
+        return doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
 }
 
 /* A VM of its own, up and down, by this very program. Says what happened if KVM is not proven by
@@ -138,7 +133,7 @@ static void try_kvm(struct ctx *ctx, struct doctor *d)
 static bool retest_failed(struct ctx *ctx, struct doctor *d, char **ret_why)
 {
     const struct config *c = &d->tool->config;
-    const char *named = d->tool->globals.config ? d->tool->globals.config : getenv(CONFIG_ENV);
+    const char *named = d->tool->opts.config ? d->tool->opts.config : getenv(CONFIG_ENV);
     AUTO_FREE char *config = named ? str_format("--config=%s", named) : NULL;
     const char *const argv[] = { "/proc/self/exe", "boot", "--kvm", config ? config : "--cold",
                                  "--cold",         "--",   "true",  NULL };
@@ -158,59 +153,60 @@ static bool retest_failed(struct ctx *ctx, struct doctor *d, char **ret_why)
     return *ret_why;
 }
 
-static void say_accel(struct ctx *ctx, struct doctor *d, enum tool_accel found, const char *why)
+static enum doctor_status say_accel(struct ctx *ctx, struct doctor *d, enum tool_accel found,
+                                    const char *why)
 {
     bool allowed = d->tool->config.allow_emulation;
 
     if (found == TOOL_ACCEL_WORKS)
-        doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
+        return doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
     else if (found == TOOL_ACCEL_BROKEN)
-        doctor_say(d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
-                   allowed ? NULL
-                           : "see what dmesg says of kvm, then lcow doctor --retest; to go on "
-                             "without KVM, " EMULATION_FIX,
-                   "%s; %s", why,
-                   allowed ? "VMs run by emulation, which the configuration allows: slow, and no "
-                             "security boundary"
-                           : "VMs are refused");
+        return doctor_say(
+            d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
+            allowed ? NULL
+                    : "see what dmesg says of kvm, then lcow doctor --retest; to go on "
+                      "without KVM, " EMULATION_FIX,
+            "%s; %s", why,
+            allowed ? "VMs run by emulation, which the configuration allows: slow, and no "
+                      "security boundary"
+                    : "VMs are refused");
     else if (found == TOOL_ACCEL_NONE && allowed)
-        doctor_say(d, DOCTOR_WARNING, NULL,
-                   "emulation only, which the configuration allows: slow, and no security "
-                   "boundary; %s",
-                   why);
+        return doctor_say(d, DOCTOR_WARNING, NULL,
+                          "emulation only, which the configuration allows: slow, and no security "
+                          "boundary; %s",
+                          why);
     else if (found == TOOL_ACCEL_NONE)
-        doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
-                   "emulation only, and it is not allowed, so VMs are refused; %s", why);
+        return doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
+                          "emulation only, and it is not allowed, so VMs are refused; %s", why);
     else if (!d->qemu)
-        doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
+        return doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
     else
-        try_kvm(ctx, d);
+        return try_kvm(ctx, d);
 }
 
-static void check_accel(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_accel(struct ctx *ctx, struct doctor *d)
 {
     const struct tool_backend *backend = d->tool->backend;
     AUTO_FREE char *why = NULL, *failed = NULL, *now = NULL;
     enum tool_accel found = backend->accel(d->tool->config.run_root, &why);
 
-    if (!d->retest || found == TOOL_ACCEL_NONE || !d->qemu) {
-        say_accel(ctx, d, found, why);
-        return;
-    }
+    if (!d->retest || found == TOOL_ACCEL_NONE || !d->qemu)
+        return say_accel(ctx, d, found, why);
+
     bool bad = retest_failed(ctx, d, &failed);
 
     found = backend->accel(d->tool->config.run_root, &now);
     if (!bad || found == TOOL_ACCEL_BROKEN)
-        say_accel(ctx, d, found, now);
+        return say_accel(ctx, d, found, now);
     else if (found == TOOL_ACCEL_WORKS)
-        doctor_say(d, DOCTOR_FAILED, "lcow boot -- true shows more",
-                   "KVM works, but the VM did not boot: %.300s", failed);
+        return doctor_say(d, DOCTOR_FAILED, "lcow boot -- true shows more",
+                          "KVM works, but the VM did not boot: %.300s", failed);
     else
-        doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
-                   "KVM could not be tried: %.300s", failed);
+        return doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
+                          "KVM could not be tried: %.300s", failed);
 }
 
-static void check_image(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_image(struct ctx *ctx, struct doctor *d)
 {
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
@@ -220,29 +216,25 @@ static void check_image(struct ctx *ctx, struct doctor *d)
 
         if (remedy)
             *remedy = '\0';
-        doctor_say(d, DOCTOR_FAILED, "make image, or set image_dir below [vm] in " CONFIG_PATH,
-                   "%s", err.msg);
-        return;
+        return doctor_say(d, DOCTOR_FAILED,
+                          "make image, or set image_dir below [vm] in " CONFIG_PATH, "%s", err.msg);
     }
-    doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes are right, %s", img->release, img->dir);
+    return doctor_say(d, DOCTOR_OK, NULL, "kernel %s, hashes are right, %s", img->release,
+                      img->dir);
 }
 
-static void check_templates(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_templates(struct ctx *ctx, struct doctor *d)
 {
     const struct config *c = &d->tool->config;
     char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
     struct err err = ERR_INIT;
     size_t n = 0, bad = 0;
 
-    if (!c->use_template) {
-        doctor_say(d, DOCTOR_OK, NULL, "off, so each VM boots on its own");
-        return;
-    }
-    if (template_list(c->template_dir, &keys, &n, &err) < 0) {
-        doctor_say(d, DOCTOR_WARNING, "set template_dir below [host] in " CONFIG_PATH, "%s",
-                   err.msg);
-        return;
-    }
+    if (!c->use_template)
+        return doctor_say(d, DOCTOR_OK, NULL, "off, so each VM boots on its own");
+    if (template_list(c->template_dir, &keys, &n, &err) < 0)
+        return doctor_say(d, DOCTOR_WARNING, "set template_dir below [host] in " CONFIG_PATH, "%s",
+                          err.msg);
     for (size_t i = 0; i < n; i++) {
         struct template t = { .ram_fd = -1, .state_fd = -1 };
 
@@ -253,39 +245,42 @@ static void check_templates(struct ctx *ctx, struct doctor *d)
     AUTO_FREE struct template_failure *failed = NULL;
     size_t n_failed = template_failures(c->template_dir, &failed);
     if (n_failed > 0)
-        doctor_say(d, DOCTOR_WARNING, "lcow template build", "the last build of %s failed: %s",
-                   failed[0].key, failed[0].why);
+        return doctor_say(d, DOCTOR_WARNING, "lcow template build",
+                          "the last build of %s failed: %s", failed[0].key, failed[0].why);
     else if (bad > 0)
-        doctor_say(d, DOCTOR_WARNING, "lcow template build", "%zu of %zu in %s cannot be used: %s",
-                   bad, n, c->template_dir, err.msg);
+        return doctor_say(d, DOCTOR_WARNING, "lcow template build",
+                          "%zu of %zu in %s cannot be used: %s", bad, n, c->template_dir, err.msg);
     else if (n == 0)
-        doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start has one built",
-                   c->template_dir);
+        return doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start has one built",
+                          c->template_dir);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
+        return doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
 }
 
-static void check_memory(struct ctx *ctx, struct doctor *d)
+static enum doctor_status check_memory(struct ctx *ctx, struct doctor *d)
 {
-    AUTO_FREE char *text = NULL;
+    AUTO_FREE char *text = file_text(65536, "/proc/meminfo");
     uint64_t mib, need = d->tool->config.memory_mib + QEMU_OWN_MIB;
-    size_t len;
 
-    if (file_read_all("/proc/meminfo", 65536, &text, &len) < 0 ||
-        !doctor_parse_available(text, &mib))
-        doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo tells no MemAvailable");
+    if (!text || !doctor_parse_available(text, &mib))
+        return doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo tells no MemAvailable");
     else if (mib < need)
-        doctor_say(d, DOCTOR_FAILED, "end other programs, or set a smaller memory_mib",
-                   "%llu MiB are free, one VM of %u MiB needs about %llu", (unsigned long long)mib,
-                   d->tool->config.memory_mib, (unsigned long long)need);
+        return doctor_say(d, DOCTOR_FAILED, "end other programs, or set a smaller memory_mib",
+                          "%llu MiB are free, one VM of %u MiB needs about %llu",
+                          (unsigned long long)mib, d->tool->config.memory_mib,
+                          (unsigned long long)need);
     else
-        doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",
-                   (unsigned long long)mib, (unsigned long long)(mib / need),
-                   d->tool->config.memory_mib);
+        return doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",
+                          (unsigned long long)mib, (unsigned long long)(mib / need),
+                          d->tool->config.memory_mib);
 }
 
 const struct doctor_check doctor_vm_checks[] = {
-    { "qemu", check_qemu },   { "devices", check_devices }, { "acceleration", check_accel },
-    { "image", check_image }, { "memory", check_memory },   { "templates", check_templates },
+    { "qemu", check_qemu },
+    { "devices", check_devices },
+    { "acceleration", check_accel },
+    { "image", check_image },
+    { "memory", check_memory },
+    { "templates", check_templates },
+    { NULL },
 };
-const size_t doctor_n_vm_checks = ARRAY_LEN(doctor_vm_checks);

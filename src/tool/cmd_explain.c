@@ -4,10 +4,8 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "host/ledger/ledger.h"
-#include "tool/cmd_report.h"
 #include "tool/lib/diagnosis.h"
 #include "tool/lib/reading.h"
-#include "tool/lib/shims.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 #include <stdio.h>
@@ -79,13 +77,9 @@ static void find_trouble(struct facts *f)
 /* "T" in /proc/PID/stat: somebody has sent it a SIGSTOP. */
 static bool is_stopped(int64_t pid)
 {
-    AUTO_FREE char *path = str_format("/proc/%" PRId64 "/stat", pid), *text = NULL;
-    size_t len;
-    const char *paren;
+    AUTO_FREE char *text = pid > 0 ? file_text(4096, "/proc/%" PRId64 "/stat", pid) : NULL;
+    const char *paren = text ? strrchr(text, ')') : NULL;
 
-    if (pid <= 0 || file_read_all(path, 4096, &text, &len) < 0)
-        return false;
-    paren = strrchr(text, ')');
     return paren && paren[1] == ' ' && (paren[2] == 'T' || paren[2] == 't');
 }
 
@@ -290,83 +284,57 @@ static void put_facts(const struct facts *f, struct sbuf *out)
 
 /* ---- told to programs */
 
-static void put_lines(const struct facts *f, const char *key, bool (*take)(const struct line *),
-                      size_t n, struct jsw *w)
+static json_t *last_docs(const struct facts *f, bool (*take)(const struct line *), size_t n)
 {
-    jsw_arr(w, key);
+    json_t *docs = json_array();
+
     for (size_t i = skip_to_last(f, take, n); i < f->lines.n; i++)
         if (take(&f->lines.v[i]))
-            jsw_value(w, NULL, f->lines.v[i].doc);
-    jsw_end_arr(w);
+            json_array_append(docs, f->lines.v[i].doc);
+    return docs;
 }
 
-static void facts_as_json(const struct facts *f, struct jsw *w)
+static json_t *facts_as_json(const struct facts *f)
 {
-    jsw_obj(w, NULL);
-    jsw_str(w, "namespace", f->ns);
-    jsw_str(w, "sandbox", f->id);
-    jsw_bool(w, "shim_alive", f->shim);
-    if (f->shim && f->shim->doc)
-        jsw_value(w, "state", f->shim->doc);
-    else
-        jsw_null(w, "state");
-    jsw_str(w, "now", f->now[0] ? f->now : NULL);
-    jsw_u64(w, "ledger_records", f->n_ledger);
-    if (f->diagnosis.stage) {
-        AUTO_FREE char *words = f->trouble ? words_of(f->trouble) : NULL;
+    AUTO_FREE char *words = f->trouble ? words_of(f->trouble) : NULL;
+    json_t *failure = json_null();
 
-        jsw_obj(w, "failure");
-        jsw_str(w, "text", words);
-        jsw_str(w, "stage", f->diagnosis.stage);
-        jsw_str(w, "meaning", f->diagnosis.meaning);
-        jsw_str(w, "remedy", f->diagnosis.remedy);
-        jsw_end_obj(w);
-    } else {
-        jsw_null(w, "failure");
-    }
-    put_lines(f, "events", is_event, LAST_EVENTS, w);
-    put_lines(f, "troubles", is_trouble, LAST_TROUBLES, w);
-    jsw_end_obj(w);
+    if (f->diagnosis.stage)
+        failure = json_pack("{so ss ss ss}", "text", doc_string(words), "stage", f->diagnosis.stage,
+                            "meaning", f->diagnosis.meaning, "remedy", f->diagnosis.remedy);
+    return json_pack("{so so sb sO? so sI so so so}", "namespace", doc_string(f->ns), "sandbox",
+                     doc_string(f->id), "shim_alive", f->shim != NULL, "state",
+                     f->shim ? f->shim->doc : NULL, "now", doc_string(f->now[0] ? f->now : NULL),
+                     "ledger_records", (json_int_t)f->n_ledger, "failure", failure, "events",
+                     last_docs(f, is_event, LAST_EVENTS), "troubles",
+                     last_docs(f, is_trouble, LAST_TROUBLES));
 }
 
-int explain_put(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out, struct jsw *w,
-                struct err *err)
+static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
     AUTO_FREE struct facts *f = mem_new(struct facts);
-    int r = shims_list(ctx, t->config.run_root, &shims, err);
+    int r = tool_list(ctx, t, err);
 
     if (r == 0)
-        r = gather(t, word, &shims, f, err);
-    if (r == 0 && w)
-        facts_as_json(f, w);
+        r = gather(t, t->rest.argv[0], &t->shims, f, err);
+    if (r == 0 && t->opts.json)
+        t->json = facts_as_json(f);
     else if (r == 0)
-        put_facts(f, out);
+        put_facts(f, &t->out);
     lines_release(&f->lines);
     free(f->ns);
     free(f->id);
     return r;
 }
 
-static int run(struct ctx *ctx, struct tool *t, struct err *err)
-{
-    const struct tool_json *o = t->opts;
-
-    return explain_put(ctx, t, t->rest.argv[0], &t->out, o->json ? &t->json : NULL, err);
-}
-
 const struct args_cmd explain_command = {
     .name = "explain",
     .summary = "Tell what went wrong with a sandbox, and what to do.",
     .synopsis = "[options] ID",
-    .text =
-        "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with an "
-        "error.\n"
-        "\n"
-        "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+    .text = "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with "
+            "an error.",
+    .exits = "1 if nothing is known of it",
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
-    .opts_size = sizeof(struct tool_json),
-    .takes_words = true,
     .takes_id = true,
     .examples = ARGS_EXAMPLES({ "lcow explain 4f2a9", "why does this pod not run?" }),
     .run = run,

@@ -19,22 +19,17 @@
 #define ONE_VM_LIMIT (30 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
 
-struct gc_opts {
-    bool dry_run, json, force;
-};
-
-#define AT(f) offsetof(struct gc_opts, f)
 static const struct args_opt opts_table[] = {
-    { "dry-run", 'n', ARGS_FLAG, NULL, AT(dry_run), "print the same lines, but touch nothing" },
-    { "force", 'f', ARGS_FLAG, NULL, AT(force),
+    { "dry-run", 'n', ARGS_FLAG, NULL, OPT(dry_run), "print the same lines, but touch nothing" },
+    { "force", 'f', ARGS_FLAG, NULL, OPT(force),
       "kill shims whose containers containerd has given up, too" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON object on stdout instead" },
+    OPT_JSON("print one JSON object on stdout instead"),
 };
 
 struct gc {
     struct ctx *ctx;
-    const struct gc_opts *opts;
-    struct jsw *json;
+    const struct tool_opts *opts;
+    json_t *items;     /* for --json */
     const char *name;  /* of the VM being looked at */
     struct strv would; /* directories that a dry run has told of */
     size_t n_items, n_dead, n_alive, n_given_up, n_failed;
@@ -66,16 +61,13 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
     g->n_items++;
     if (g->opts->dry_run && rec->kind == LEDGER_DIR)
         strv_add(&g->would, rec->what);
-    if (!g->opts->json) {
+    if (g->opts->json)
+        json_array_append_new(g->items,
+                              json_pack("{so ss so so}", "vm", doc_string(g->name), "kind",
+                                        ledger_kind_name(rec->kind), "what", doc_string(rec->what),
+                                        "result", doc_string(result)));
+    else
         tool_printf(STDOUT_FILENO, "%s %s %s\n", g->name, ledger_kind_name(rec->kind), rec->what);
-        return;
-    }
-    jsw_obj(g->json, NULL);
-    jsw_str(g->json, "vm", g->name);
-    jsw_str(g->json, "kind", ledger_kind_name(rec->kind));
-    jsw_str(g->json, "what", rec->what);
-    jsw_str(g->json, "result", result);
-    jsw_end_obj(g->json);
 }
 
 /* 1: its shim is dead now. 0: it is left alone. */
@@ -176,16 +168,13 @@ static void on_scratch(void *arg, const char *name, const char *path, const char
     on_item(g, &rec, result);
 }
 
-static void say_sum(const struct gc *g)
+static void say_sum(const struct gc *g, struct tool *t)
 {
     if (g->opts->json) {
-        jsw_end_arr(g->json);
-        jsw_bool(g->json, "dry_run", g->opts->dry_run);
-        jsw_u64(g->json, "vms", g->n_dead);
-        jsw_u64(g->json, "in_use", g->n_alive);
-        jsw_u64(g->json, "given_up", g->n_given_up);
-        jsw_u64(g->json, "failed", g->n_failed);
-        jsw_end_obj(g->json);
+        t->json =
+            json_pack("{so sb sI sI sI sI}", "items", g->items, "dry_run", g->opts->dry_run, "vms",
+                      (json_int_t)g->n_dead, "in_use", (json_int_t)g->n_alive, "given_up",
+                      (json_int_t)g->n_given_up, "failed", (json_int_t)g->n_failed);
     } else if (g->n_dead == 0) {
         tool_print(STDERR_FILENO, "lcow: nothing is left over\n");
     } else {
@@ -197,12 +186,8 @@ static void say_sum(const struct gc *g)
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    struct gc g = { .ctx = ctx, .opts = t->opts, .json = &t->json };
+    struct gc g = { .ctx = ctx, .opts = &t->opts, .items = t->opts.json ? json_array() : NULL };
 
-    if (g.opts->json) {
-        jsw_obj(g.json, NULL);
-        jsw_arr(g.json, "items");
-    }
     if (leftovers_walk(t->config.run_root, on_leftover, &g, err) < 0) {
         g.name = t->config.run_root;
         say_error(&g, err->msg);
@@ -211,7 +196,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
         g.name = t->config.scratch_dir;
         say_error(&g, err->msg);
     }
-    say_sum(&g);
+    say_sum(&g, t);
     strv_release(&g.would);
     return g.n_failed > 0 ? TOOL_FAILED : TOOL_OK;
 }
@@ -223,12 +208,9 @@ const struct args_cmd gc_command = {
     .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
             "lives are named on stderr and left alone. If containerd has given up all containers "
             "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
-            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.\n"
-            "\n"
-            "Exit code: 0; 1 if something could not be taken back (run it again); 2 if this "
-            "command line is wrong.",
+            "after a minute, unless it is stuck. With --force it is killed and its VM taken back.",
+    .exits = "1 if something could not be taken back (run it again)",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct gc_opts),
     .examples = ARGS_EXAMPLES(
         { "lcow gc --dry-run", "what did a crash leave behind?" }, { "lcow gc", "take it back" },
         { "lcow gc --force", "end shims that containerd has given up as well" }),

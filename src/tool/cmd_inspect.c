@@ -1,24 +1,128 @@
-/* cmd_inspect.c - `lcow inspect`: all that the shim of one sandbox knows. */
+/* cmd_inspect.c - commands that ask one shim one question: `lcow inspect`, `console`, `stacks`,
+ * `tasks`, and `share`, which shows a path of the host in the VM. */
+#include "api/lcow.pb-c.h"
+#include "api/shimdiag.pb-c.h"
+#include "base/clock.h"
 #include "base/ctx.h"
-#include "tool/lib/shims.h"
+#include "host/rpc/rpc_client.h"
 #include "tool/tool.h"
+#include <stdlib.h>
+#include <string.h>
 
-static int run(struct ctx *ctx, struct tool *t, struct err *err)
+#define CONSOLE_LIMIT (5 * NS_PER_S)
+#define STACKS_LIMIT (10 * NS_PER_S)
+#define TASKS_LIMIT (5 * NS_PER_S)
+#define SHARE_LIMIT (30 * NS_PER_S)
+
+static int inspect(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct shim *s;
-    const char *container;
-
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
-        shims_find(&shims, t->rest.argv[0], &s, &container, err) < 0)
+    if (tool_find(ctx, t, t->rest.argv[0], err) < 0)
         return -1;
-    if (!s->doc)
-        return err_set(err, s->why.code, "%s/%s: %s", s->ns, s->id, s->why.msg);
-    shims_measure(ctx, &shims, s);
+    if (!t->shim->doc)
+        return err_set(err, t->shim->why.code, "%s/%s: %s", t->shim->ns, t->shim->id,
+                       t->shim->why.msg);
+    shims_measure(ctx, &t->shims, t->shim);
 
-    AUTO_FREE char *text = js_text(s->doc, 2);
+    AUTO_FREE char *text = js_text(t->shim->doc, 2);
 
     sbuf_addf(&t->out, "%s\n", text);
+    return TOOL_OK;
+}
+
+static int console(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    AUTO(pb_free) Lcow__ConsoleResponse *resp = NULL;
+    Lcow__ConsoleRequest req = LCOW__CONSOLE_REQUEST__INIT;
+
+    if (tool_connect(ctx, t, t->rest.argv[0], err) < 0 ||
+        shim_call(ctx, t->client, CONSOLE_LIMIT, &lcow__shim__descriptor, "Console", &req,
+                  (void **)&resp, err) < 0)
+        return -1;
+    sbuf_adds(&t->out, resp->text);
+    return TOOL_OK;
+}
+
+/* Of the diagnosis service of the shim that the first word names. */
+static int ask_diag(struct ctx *ctx, struct tool *t, uint64_t limit_ns, const char *method,
+                    const void *req, void *ret_resp, struct err *err)
+{
+    if (tool_connect(ctx, t, t->rest.argv[0], err) < 0)
+        return -1;
+    return shim_call(ctx, t->client, limit_ns, &diag__shim_diag__descriptor, method, req, ret_resp,
+                     err);
+}
+
+static int stacks(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    AUTO(pb_free) Diag__StacksResponse *resp = NULL;
+    Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
+
+    if (ask_diag(ctx, t, STACKS_LIMIT, "DiagStacks", &req, &resp, err) < 0)
+        return -1;
+    if (t->opts.json) {
+        t->json = json_pack("{so so}", "shim", doc_string(resp->stacks), "guest",
+                            doc_string(resp->guest_stacks));
+        return TOOL_OK;
+    }
+    AUTO_FREE char *guest = str_dup(resp->guest_stacks); /* its own words, line by line */
+
+    sbuf_addf(&t->out, "shim\n%s\nguest\n", resp->stacks);
+    for (char *rest = guest, *line; (line = strsep(&rest, "\n"));) {
+        AUTO_FREE char *safe = str_printable(line);
+
+        sbuf_addf(&t->out, "%s\n", safe);
+    }
+    return TOOL_OK;
+}
+
+static int tasks(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    AUTO(pb_free) Diag__TasksResponse *resp = NULL;
+    Diag__TasksRequest req = DIAG__TASKS_REQUEST__INIT;
+
+    req.execs = true;
+    if (ask_diag(ctx, t, TASKS_LIMIT, "DiagTasks", &req, &resp, err) < 0)
+        return -1;
+    t->json = t->opts.json ? json_array() : NULL;
+    for (size_t i = 0; i < resp->n_tasks; i++) {
+        const Diag__Task *task = resp->tasks[i];
+        json_t *execs = json_array();
+
+        if (!t->json)
+            sbuf_addf(&t->out, "%s\n", task->id);
+        for (size_t k = 0; k < task->n_execs; k++) {
+            const Diag__Exec *e = task->execs[k];
+
+            if (!t->json)
+                sbuf_addf(&t->out, "  +%s  %s\n", e->id, e->state);
+            json_array_append_new(execs, json_pack("{so so}", "id", doc_string(e->id), "state",
+                                                   doc_string(e->state)));
+        }
+        json_array_append_new(t->json,
+                              json_pack("{so so}", "id", doc_string(task->id), "execs", execs));
+    }
+    return TOOL_OK;
+}
+
+static int share(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    AUTO(pb_free) Diag__ShareResponse *resp = NULL;
+    Diag__ShareRequest req = DIAG__SHARE_REQUEST__INIT;
+    char **words = t->rest.argv;
+
+    if (t->rest.n < 2 || t->rest.n > 3)
+        return tool_fail(TOOL_USAGE, "share needs ID, HOST_PATH and perhaps VM_PATH");
+
+    AUTO_FREE char *path = realpath(words[1], NULL); /* the shim is in another directory */
+
+    if (!path)
+        return err_set(err, ERR_NOT_FOUND, "%s is not there", words[1]);
+    req.host_path = path;
+    req.uvm_path = t->rest.n == 3 ? words[2] : "";
+    req.read_only = !t->opts.writable;
+    if (ask_diag(ctx, t, SHARE_LIMIT, "DiagShare", &req, &resp, err) < 0)
+        return -1;
+    sbuf_addf(&t->out, "%s\n", resp->uvm_path);
     return TOOL_OK;
 }
 
@@ -28,14 +132,73 @@ const struct args_cmd inspect_command = {
     .synopsis = "ID",
     .text = "ID is the beginning of a sandbox's or container's id, with or without "
             "NAMESPACE/ before it. The document has the VM with the stages of its boot, its disks, "
-            "shares and PCI devices with their holders, containers and execs.\n"
-            "\n"
-            "Exit code: 0; 1 if it is not there or does not answer; 2 if this command line is "
-            "wrong.",
-    .takes_words = true,
+            "shares and PCI devices with their holders, containers and execs.",
+    .exits = "1 if it is not there or does not answer",
     .takes_id = true,
     .examples = ARGS_EXAMPLES(
         { "lcow inspect 4f2a9", "all that the shim of this sandbox or container knows" },
         { "lcow inspect k8s.io/4f2a9", "in that namespace of containerd" }),
-    .run = run,
+    .run = inspect,
+};
+
+#define NO_ANSWER "1 if the shim is not there or does not answer"
+
+const struct args_cmd console_command = {
+    .name = "console",
+    .summary = "Print the last lines of a VM's console.",
+    .synopsis = "ID",
+    .text =
+        "The shim keeps them: this works while the VM is stopped or hangs. The console takes no "
+        "input; for a shell in the VM see: lcow exec --vm -t ID -- sh",
+    .exits = NO_ANSWER,
+    .takes_id = true,
+    .examples =
+        ARGS_EXAMPLES({ "lcow console 4f2a9", "the last that firmware, kernel and agent printed" }),
+    .run = console,
+};
+
+const struct args_cmd stacks_command = {
+    .name = "stacks",
+    .summary = "Print what every fiber of a shim and its guest waits for.",
+    .synopsis = "[options] ID",
+    .text = "A guest that does not answer within five seconds does not keep the shim's own part "
+            "back.",
+    .exits = NO_ANSWER,
+    .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
+    .takes_id = true,
+    .examples = ARGS_EXAMPLES(
+        { "lcow stacks 4f2a9", "what does everybody in this shim and its VM wait for?" }),
+    .run = stacks,
+};
+
+const struct args_cmd tasks_command = {
+    .name = "tasks",
+    .summary = "Print the tasks of one shim, with their execs.",
+    .synopsis = "[options] ID",
+    .text =
+        "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps -e` "
+        "shows more.",
+    .exits = NO_ANSWER,
+    .opts = TOOL_JSON_OPTS("print one JSON array on stdout instead"),
+    .takes_id = true,
+    .examples = ARGS_EXAMPLES({ "lcow tasks 4f2a9", "tasks and execs, as the shim knows them" }),
+    .run = tasks,
+};
+
+static const struct args_opt share_table[] = {
+    { "writable", 'w', ARGS_FLAG, NULL, OPT(writable), "the VM may change it" },
+};
+const struct args_cmd share_command = {
+    .name = "share",
+    .summary = "Show a directory or file of the host in a VM.",
+    .synopsis = "[options] ID HOST_PATH [VM_PATH]",
+    .text = "It is seen in the VM itself, not in its containers, until the VM ends. Prints the "
+            "path in the VM.",
+    .exits = "1 if it failed",
+    .opts = ARGS_TABLE(share_table),
+    .takes_words = true,
+    .examples =
+        ARGS_EXAMPLES({ "lcow share 4f2a9 /opt/tools /mnt/tools", "tools of the host, in the VM" },
+                      { "lcow share -w 4f2a9 /tmp/dumps", "somewhere; prints where" }),
+    .run = share,
 };

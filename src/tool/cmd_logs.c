@@ -4,9 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/loop.h"
-#include "tool/cmd_report.h"
 #include "tool/lib/reading.h"
-#include "tool/lib/shims.h"
 #include "tool/lib/term.h"
 #include "tool/tool.h"
 #include <poll.h>
@@ -17,22 +15,16 @@
 /* Nobody tells of a shim that was killed, or of a reader that has gone. */
 #define LOOK_AGAIN NS_PER_S
 
-struct logs_opts {
-    bool follow, kernel, agent, shim, container, json;
-    uint32_t lines;
-};
-
-#define AT(f) offsetof(struct logs_opts, f)
 static const struct args_opt logs_table[] = {
-    { "follow", 'f', ARGS_FLAG, NULL, AT(follow), "go on until the sandbox ends" },
-    { "lines", 'n', ARGS_NUMBER, "N", AT(lines), "only the last N (default: all)", .min = 1,
+    { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until the sandbox ends" },
+    { "lines", 'n', ARGS_NUMBER, "N", OPT(lines), "only the last N (default: all)", .min = 1,
       .max = 1000000 },
-    { "shim", 0, ARGS_FLAG, NULL, AT(shim), "what the shim said; may be combined" },
-    { "agent", 0, ARGS_FLAG, NULL, AT(agent), "what the agent in the VM said" },
-    { "kernel", 0, ARGS_FLAG, NULL, AT(kernel), "what the guest's kernel said" },
-    { "container", 0, ARGS_FLAG, NULL, AT(container),
+    { "shim", 0, ARGS_FLAG, NULL, OPT(shim), "what the shim said; may be combined" },
+    { "agent", 0, ARGS_FLAG, NULL, OPT(agent), "what the agent in the VM said" },
+    { "kernel", 0, ARGS_FLAG, NULL, OPT(kernel), "what the guest's kernel said" },
+    { "container", 0, ARGS_FLAG, NULL, OPT(container),
       "what containers wrote, and what befell them" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "one JSON object a line" },
+    OPT_JSON("one JSON object a line"),
 };
 
 /* ---- one line */
@@ -139,32 +131,22 @@ static void put_line(const struct printing *p, const struct line *l, struct sbuf
     sbuf_addc(out, '\n');
 }
 
-/* The last `limit` of those that are wanted; 0: all. */
-static void print_lines(const struct printing *p, const struct lines *lines, uint32_t limit)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-    size_t n = 0;
-
-    for (size_t i = 0; i < lines->n; i++)
-        n += is_wanted(p, &lines->v[i]);
-    for (size_t i = 0; i < lines->n; i++) {
-        if (!is_wanted(p, &lines->v[i]) || (limit && n-- > limit))
-            continue;
-        put_line(p, &lines->v[i], &out);
-    }
-    if (out.len > 0)
-        tool_print(STDOUT_FILENO, out.data);
-}
-
 /* ---- from now on */
 
-static int print_more(struct readings *r, const struct printing *p, uint32_t limit, struct err *err)
+/* The last `limit` of those that are wanted and new; 0: all. */
+static int put_more(struct tool *t, struct readings *r, const struct printing *p, uint32_t limit,
+                    struct err *err)
 {
     AUTO(lines_release) struct lines lines = { 0 };
+    size_t n = 0;
 
     if (readings_more(r, &lines, err) < 0)
         return -1;
-    print_lines(p, &lines, limit);
+    for (size_t i = 0; i < lines.n; i++)
+        n += is_wanted(p, &lines.v[i]);
+    for (size_t i = 0; i < lines.n; i++)
+        if (is_wanted(p, &lines.v[i]) && (!limit || n-- <= limit))
+            put_line(p, &lines.v[i], &t->out);
     return 0;
 }
 
@@ -178,8 +160,8 @@ static bool is_over(struct readings *r, struct err *err)
 }
 
 /* all: new sandboxes join, and it ends only with us (or with who reads us). */
-static int follow(struct ctx *ctx, struct readings *r, const struct printing *p, bool all,
-                  struct err *err)
+static int follow(struct ctx *ctx, struct tool *t, struct readings *r, const struct printing *p,
+                  bool all, struct err *err)
 {
     AUTO_FD int fd = -1;
     char news[4096];
@@ -190,8 +172,9 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
         struct err ignored = ERR_INIT;
         bool over = !all && is_over(r, &ignored);
 
-        if ((all && readings_add(r, NULL, err) < 0) || print_more(r, p, 0, err) < 0)
+        if ((all && readings_add(r, NULL, err) < 0) || put_more(t, r, p, 0, err) < 0)
             return -1;
+        tool_flush(t);
         if (over || fd_ready_now(STDOUT_FILENO, 0) & (POLLERR | POLLHUP))
             return 0;
 
@@ -209,55 +192,11 @@ static int follow(struct ctx *ctx, struct readings *r, const struct printing *p,
 
 /* ---- logs */
 
-/* The journal that word means; a container's is its sandbox's. *ret_container: NULL: all of it. */
-static int choose(struct ctx *ctx, struct tool *t, const char *word, struct readings *r,
-                  char **ret_container, struct err *err)
-{
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct shim *s;
-    const char *container;
-
-    readings_init(r, t->config.run_root);
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
-        readings_find(r, &shims, word, &s, &container, err) < 0)
-        return -1;
-    *ret_container = str_dup(container);
-
-    const json_t *list = s ? json_object_get(s->doc, "containers") : NULL;
-
-    for (size_t i = 0; i < json_array_size(list); i++)
-        readings_tell(r, json_array_get(list, i));
-    return 0;
-}
-
-int logs_put(struct ctx *ctx, struct tool *t, const char *word, struct sbuf *out, struct err *err)
-{
-    const struct printing p = { .json = true };
-    AUTO(readings_release) struct readings r = { 0 };
-    AUTO(lines_release) struct lines lines = { 0 };
-    AUTO_FREE char *container = NULL;
-
-    if (choose(ctx, t, word, &r, &container, err) < 0 || readings_more(&r, &lines, err) < 0)
-        return -1;
-    for (size_t i = 0; i < lines.n; i++)
-        put_line(&p, &lines.v[i], out);
-    return 0;
-}
-
-static void print_untold(const struct readings *r, const char *container)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    readings_untold(r, container, &out);
-    if (out.len > 0)
-        tool_print(STDERR_FILENO, out.data);
-}
-
 static int logs_run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(readings_release) struct readings r = { 0 };
-    AUTO_FREE char *container = NULL;
-    const struct logs_opts *o = t->opts;
+    AUTO(sbuf_release) struct sbuf untold = { 0 };
+    const struct tool_opts *o = &t->opts;
     bool any = o->shim || o->agent || o->kernel || o->container;
     struct printing p = { .wanted = { [LINE_SHIM] = !any || o->shim,
                                       [LINE_AGENT] = !any || o->agent,
@@ -268,15 +207,24 @@ static int logs_run(struct ctx *ctx, struct tool *t, struct err *err)
                           .json = o->json,
                           .colour = term_is(STDOUT_FILENO) };
 
-    if (choose(ctx, t, t->rest.argv[0], &r, &container, err) < 0)
+    readings_init(&r, t->config.run_root);
+    if (tool_list(ctx, t, err) < 0 ||
+        readings_find(&r, &t->shims, t->rest.argv[0], &t->shim, &p.container, err) < 0)
         return -1;
-    p.container = container;
-    r.with_output = !any || o->container;
-    if (print_more(&r, &p, o->lines, err) < 0)
+
+    const json_t *list = t->shim ? json_object_get(t->shim->doc, "containers") : NULL;
+
+    for (size_t i = 0; i < json_array_size(list); i++)
+        readings_tell(&r, json_array_get(list, i));
+    r.with_output = (!any && !o->no_output) || o->container;
+    if (put_more(t, &r, &p, o->lines, err) < 0)
         return -1;
-    if (o->container)
-        print_untold(&r, container);
-    return o->follow ? follow(ctx, &r, &p, false, err) : TOOL_OK;
+    if (o->container) {
+        tool_flush(t);
+        readings_untold(&r, p.container, &untold);
+        tool_print(STDERR_FILENO, untold.data ? untold.data : "");
+    }
+    return o->follow ? follow(ctx, t, &r, &p, false, err) : TOOL_OK;
 }
 
 const struct args_cmd logs_command = {
@@ -286,12 +234,9 @@ const struct args_cmd logs_command = {
     .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
             "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
             "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
-            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.\n"
-            "\n"
-            "Exit code: 0; 1 if nothing is known of it; 2 if this command line is wrong.",
+            "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.",
+    .exits = "1 if nothing is known of it",
     .opts = ARGS_TABLE(logs_table),
-    .opts_size = sizeof(struct logs_opts),
-    .takes_words = true,
     .takes_id = true,
     .examples = ARGS_EXAMPLES(
         { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
@@ -302,38 +247,32 @@ const struct args_cmd logs_command = {
 
 /* ---- events */
 
-struct events_opts {
-    bool follow, json;
-};
 static const struct args_opt events_table[] = {
-    { "follow", 'f', ARGS_FLAG, NULL, offsetof(struct events_opts, follow), "go on until ^C" },
-    { "json", 0, ARGS_FLAG, NULL, offsetof(struct events_opts, json), "one JSON object a line" },
+    { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until ^C" },
+    OPT_JSON("one JSON object a line"),
 };
 
 static int events_run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(readings_release) struct readings r = { 0 };
-    const struct events_opts *o = t->opts;
     const struct printing p = { .wanted = { [LINE_EVENT] = true },
-                                .json = o->json,
+                                .json = t->opts.json,
                                 .whose = true,
                                 .colour = term_is(STDOUT_FILENO) };
 
     readings_init(&r, t->config.run_root);
-    if (readings_add(&r, NULL, err) < 0 || print_more(&r, &p, 0, err) < 0)
+    if (readings_add(&r, NULL, err) < 0 || put_more(t, &r, &p, 0, err) < 0)
         return -1;
-    return o->follow ? follow(ctx, &r, &p, true, err) : TOOL_OK;
+    return t->opts.follow ? follow(ctx, t, &r, &p, true, err) : TOOL_OK;
 }
 
 const struct args_cmd events_command = {
     .name = "events",
     .summary = "Print the events of all sandboxes, as told to containerd.",
     .synopsis = "[options]",
-    .text = "Of the sandboxes that live, and of those that ended with an error.\n"
-            "\n"
-            "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
+    .text = "Of the sandboxes that live, and of those that ended with an error.",
+    .exits = "1 if they cannot be read",
     .opts = ARGS_TABLE(events_table),
-    .opts_size = sizeof(struct events_opts),
     .examples = ARGS_EXAMPLES({ "lcow events -f", "what happens on this host, as it happens" }),
     .run = events_run,
 };

@@ -6,8 +6,6 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_sock.h"
-#include "tool/lib/cost.h"
-#include "tool/lib/shims.h"
 #include "tool/tool.h"
 #include <errno.h>
 #include <inttypes.h>
@@ -22,15 +20,9 @@
 #define REQUEST_LIMIT (5 * NS_PER_S)
 #define REQUEST_MAX 8192u
 
-struct metrics_opts {
-    const char *listen;
-    bool json;
-};
-
-#define AT(f) offsetof(struct metrics_opts, f)
 static const struct args_opt opts_table[] = {
-    { "listen", 0, ARGS_STR, "unix:PATH", AT(listen), "serve it there by HTTP, until ^C" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON array on stdout instead" },
+    { "listen", 0, ARGS_STR, "unix:PATH", OPT(listen), "serve it there by HTTP, until ^C" },
+    OPT_JSON("print one JSON array on stdout instead"),
 };
 
 /* ---- the figures */
@@ -118,26 +110,19 @@ static void as_text(const struct shims *s, struct sbuf *out)
     }
 }
 
-static void as_json(const struct shims *s, struct jsw *w)
+static json_t *as_json(const struct shims *s)
 {
-    jsw_arr(w, NULL);
-    for (size_t k = 0; k < s->n; k++) {
-        jsw_obj(w, NULL);
-        jsw_str(w, "namespace", s->v[k].ns);
-        jsw_str(w, "sandbox", s->v[k].id);
-        for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++)
-            jsw_f64(w, m->name, value_of(m, &s->v[k]));
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-}
+    json_t *all = json_array();
 
-static int gather(struct ctx *ctx, struct tool *t, struct shims *ret, struct err *err)
-{
-    if (shims_list(ctx, t->config.run_root, ret, err) < 0)
-        return -1;
-    cost_measure(ctx, ret);
-    return 0;
+    for (size_t k = 0; k < s->n; k++) {
+        json_t *one = json_pack("{so so}", "namespace", doc_string(s->v[k].ns), "sandbox",
+                                doc_string(s->v[k].id));
+
+        for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++)
+            json_object_set_new(one, m->name, json_real(value_of(m, &s->v[k])));
+        json_array_append_new(all, one);
+    }
+    return all;
 }
 
 /* ---- served */
@@ -166,11 +151,10 @@ static int answer(struct ctx *ctx, struct tool *t, int fd, struct err *err)
     struct ctx limited = ctx_with_timeout(ctx, REQUEST_LIMIT);
     AUTO(stream_free) struct stream *s = stream_from_fd(ctx->loop, fd);
     AUTO(sbuf_release) struct sbuf body = { 0 }, head = { 0 };
-    AUTO(shims_release) struct shims shims = { 0 };
 
-    if (read_head(&limited, s, err) < 0 || gather(&limited, t, &shims, err) < 0)
+    if (read_head(&limited, s, err) < 0 || tool_measure(&limited, t, err) < 0)
         return -1;
-    as_text(&shims, &body);
+    as_text(&t->shims, &body);
     sbuf_addf(&head,
               "HTTP/1.1 200 OK\r\nContent-Type: text/plain; version=0.0.4\r\n"
               "Content-Length: %zu\r\nConnection: close\r\n\r\n",
@@ -210,25 +194,24 @@ static int serve(struct ctx *ctx, struct tool *t, const char *path, struct cance
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct metrics_opts *o = t->opts;
+    const char *where = t->opts.listen;
     struct cancel stop;
     int r;
 
-    if (o->listen) {
-        if (!str_starts(o->listen, "unix:/"))
-            return tool_fail(TOOL_USAGE, "--listen %s: unix:/PATH is needed", o->listen);
+    if (where && !str_starts(where, "unix:/"))
+        return tool_fail(TOOL_USAGE, "--listen %s: unix:/PATH is needed", where);
+    if (where) {
         cancel_init(&stop, NULL);
-        r = serve(ctx, t, o->listen + strlen("unix:"), &stop, err);
+        r = serve(ctx, t, where + strlen("unix:"), &stop, err);
         cancel_release(&stop);
         return r;
     }
-    if (gather(ctx, t, &shims, err) < 0)
+    if (tool_measure(ctx, t, err) < 0)
         return -1;
-    if (o->json)
-        as_json(&shims, &t->json);
+    if (t->opts.json)
+        t->json = as_json(&t->shims);
     else
-        as_text(&shims, &t->out);
+        as_text(&t->shims, &t->out);
     return TOOL_OK;
 }
 
@@ -236,11 +219,9 @@ const struct args_cmd metrics_command = {
     .name = "metrics",
     .summary = "Print figures of all sandboxes for Prometheus.",
     .synopsis = "[options]",
-    .text = "What each one means is in docs/metrics.md.\n"
-            "\n"
-            "Exit code: 0; 1 if they cannot be read; 2 if this command line is wrong.",
+    .text = "What each one means is in docs/metrics.md.",
+    .exits = "1 if they cannot be read",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct metrics_opts),
     .examples =
         ARGS_EXAMPLES({ "lcow metrics", "for the text-file collector of node_exporter" },
                       { "lcow metrics --listen unix:/run/lcow/metrics.sock", "for a scraper" }),

@@ -1,32 +1,123 @@
-/* cmd_overhead.c - `lcow overhead`: what a pod costs beyond its containers, measured on those that
- * run, ready to be pasted into a RuntimeClass. */
+/* cmd_overhead.c - what a pod costs beyond its containers, which the scheduler and the pod's cgroup
+ * must allow for: `lcow overhead`, measured on the sandboxes that run, and `lcow config
+ * runtimeclass`, the whole object for Kubernetes. It is the memory of the guest's kernel and agent,
+ * which the VM's memory holds, and of QEMU itself. */
 #include "base/ctx.h"
+#include "base/fd.h"
+#include "base/str.h"
 #include "tool/cmd_config.h"
-#include "tool/lib/shims.h"
-#include "tool/tool.h"
+#include <dirent.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
+#define SMAPS_MAX_BYTES (16u << 20)
+#define GUEST_MEMORY_MIN (UINT64_C(64) << 20) /* smaller mappings are QEMU's own */
+#define VMM_MIB_UNKNOWN 96 /* where no VM runs; 84 MiB were seen under emulation */
+#define KIB_PER_MIB 1024
 #define MIB (UINT64_C(1) << 20)
-#define ROUND_MIB 8u
+#define OVERHEAD "overhead:\n  podFixed:\n    memory: \"%uMi\"\n    cpu: \"50m\"\n"
 
-static uint32_t whole_mib(uint64_t bytes)
+static uint32_t rounded(uint32_t mib)
 {
-    return (uint32_t)((bytes + MIB - 1) / MIB);
+    return (mib + 7) / 8 * 8;
 }
 
-static int run(struct ctx *ctx, struct tool *t, struct err *err)
+uint64_t runtimeclass_own_kib(const char *smaps)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    struct runtimeclass r = { .guest_mib = t->config.overhead_mib };
-    const struct tool_json *o = t->opts;
-    uint64_t shim = 0, anchors = 0;
-    size_t n = 0;
+    uint64_t sum = 0;
+    bool guests = false;
 
-    runtimeclass_measure(&t->config, &r);
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0)
+    for (const char *line = smaps; line && *line; line = strchr(line, '\n')) {
+        unsigned long begin, end, kib;
+        char perms[5];
+
+        line += *line == '\n';
+        if (sscanf(line, "%lx-%lx %4s", &begin, &end, perms) == 3)
+            /* Emulation's translated code is large and writable too, but it is executed. */
+            guests = end - begin >= GUEST_MEMORY_MIN && perms[1] == 'w' && perms[2] != 'x';
+        else if (sscanf(line, "Pss: %lu kB", &kib) == 1 && !guests)
+            sum += kib;
+    }
+    return sum;
+}
+
+static bool is_vm(const char *pid, const struct config *c)
+{
+    AUTO_FREE char *dir = str_format("/proc/%s", pid), *name = file_text(64, "%s/comm", dir);
+    struct stat st;
+
+    return stat(dir, &st) == 0 && st.st_uid >= c->vm_uid_base &&
+           st.st_uid - c->vm_uid_base < c->vm_uid_count && name && str_starts(name, "qemu-system");
+}
+
+/* The VMs that run here, as far as we may look. */
+static void measure(const struct config *c, struct runtimeclass *r)
+{
+    DIR *proc = opendir("/proc");
+    const struct dirent *entry;
+
+    while (proc && (entry = readdir(proc))) {
+        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !is_vm(entry->d_name, c))
+            continue;
+
+        AUTO_FREE char *text = file_text(SMAPS_MAX_BYTES, "/proc/%s/smaps", entry->d_name);
+
+        if (!text || !*text)
+            continue;
+
+        uint64_t mib = (runtimeclass_own_kib(text) + KIB_PER_MIB - 1) / KIB_PER_MIB;
+
+        r->n_measured++;
+        if (mib > r->vmm_mib)
+            r->vmm_mib = (uint32_t)mib;
+    }
+    if (proc)
+        closedir(proc);
+}
+
+void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out)
+{
+    uint32_t vmm = r->n_measured ? r->vmm_mib : VMM_MIB_UNKNOWN;
+
+    sbuf_addf(out,
+              "# lcow config runtimeclass | kubectl apply -f -\n"
+              "# Overhead of a pod: %u MiB for the guest's kernel and agent (overhead_mib),\n"
+              "# %u MiB for QEMU (%s).\n",
+              r->guest_mib, vmm,
+              r->n_measured ? "the most of the VMs that run here"
+                            : "not measured: no VM runs here that we may look at");
+    sbuf_addf(out,
+              "apiVersion: node.k8s.io/v1\n"
+              "kind: RuntimeClass\n"
+              "metadata:\n"
+              "  name: lcow\n"
+              "handler: lcow\n" OVERHEAD,
+              rounded(r->guest_mib + vmm));
+}
+
+static int runtimeclass(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    struct runtimeclass r = { .guest_mib = t->config.overhead_mib };
+
+    measure(&t->config, &r);
+    runtimeclass_print(&r, &t->out);
+    return TOOL_OK;
+}
+
+static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    struct runtimeclass r = { .guest_mib = t->config.overhead_mib };
+    uint64_t shim = 0, anchors = 0;
+    unsigned n = 0;
+
+    measure(&t->config, &r);
+    if (tool_measure(ctx, t, err) < 0)
         return -1;
-    cost_measure(ctx, &shims);
-    for (size_t i = 0; i < shims.n; i++) {
-        const struct cost *c = &shims.v[i].cost;
+    for (size_t i = 0; i < t->shims.n; i++) {
+        const struct cost *c = &t->shims.v[i].cost;
 
         if (c->vmm_pss == 0)
             continue;
@@ -39,24 +130,17 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
                        "no sandbox runs that could be measured; start a typical pod first (as "
                        "root)");
 
-    uint32_t ours = whole_mib(shim + anchors), sum = r.guest_mib + r.vmm_mib + ours;
+    uint32_t ours = (uint32_t)((shim + anchors + MIB - 1) / MIB);
+    uint32_t sum = rounded(r.guest_mib + r.vmm_mib + ours);
 
-    sum = (sum + ROUND_MIB - 1) / ROUND_MIB * ROUND_MIB;
-    if (!o->json) {
+    if (t->opts.json)
+        t->json = json_pack("{si si si si si}", "sandboxes", n, "guest_mib", r.guest_mib, "vmm_mib",
+                            r.vmm_mib, "shim_and_anchors_mib", ours, "pod_fixed_memory_mib", sum);
+    else
         sbuf_addf(&t->out,
-                  "# measured on %zu sandbox%s: QEMU %u MiB, shim and anchors %u MiB,\n"
-                  "# guest kernel and agent %u MiB (overhead_mib)\n"
-                  "overhead:\n  podFixed:\n    memory: \"%uMi\"\n    cpu: \"50m\"\n",
+                  "# measured on %u sandbox%s: QEMU %u MiB, shim and anchors %u MiB,\n"
+                  "# guest kernel and agent %u MiB (overhead_mib)\n" OVERHEAD,
                   n, n == 1 ? "" : "es", r.vmm_mib, ours, r.guest_mib, sum);
-        return TOOL_OK;
-    }
-    jsw_obj(&t->json, NULL);
-    jsw_u64(&t->json, "sandboxes", n);
-    jsw_u64(&t->json, "guest_mib", r.guest_mib);
-    jsw_u64(&t->json, "vmm_mib", r.vmm_mib);
-    jsw_u64(&t->json, "shim_and_anchors_mib", ours);
-    jsw_u64(&t->json, "pod_fixed_memory_mib", sum);
-    jsw_end_obj(&t->json);
     return TOOL_OK;
 }
 
@@ -66,11 +150,23 @@ const struct args_cmd overhead_command = {
     .synopsis = "[options]",
     .text = "The sum of the most that any sandbox here needs for QEMU itself, its shim and its "
             "anchors, and of overhead_mib of the configuration, which is the part of the VM's "
-            "memory that kernel and agent have. Start a typical pod first.\n"
-            "\n"
-            "Exit code: 0; 1 if no sandbox runs; 2 if this command line is wrong.",
+            "memory that kernel and agent have. Start a typical pod first.",
+    .exits = "1 if no sandbox runs",
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
-    .opts_size = sizeof(struct tool_json),
     .examples = ARGS_EXAMPLES({ "lcow overhead", "after a typical pod was started" }),
-    .run = run,
+    .run = overhead,
+};
+
+const struct args_cmd runtimeclass_command = {
+    .name = "config runtimeclass",
+    .summary = "Print the RuntimeClass for Kubernetes, with the overhead of a pod on this host.",
+    .synopsis = "",
+    .text = "The overhead is overhead_mib of the configuration, for the guest's kernel and agent, "
+            "and QEMU's own memory: the most of any VM that runs now (root sees them), or a "
+            "cautious figure if none does.\n"
+            "\n"
+            "Exit code: 0; 2 if the configuration or this command line is wrong.",
+    .examples =
+        ARGS_EXAMPLES({ "lcow config runtimeclass | kubectl apply -f -", "make the RuntimeClass" }),
+    .run = runtimeclass,
 };

@@ -2,21 +2,15 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/loop.h"
-#include "tool/lib/shims.h"
 #include "tool/tool.h"
 #include <inttypes.h>
 
 #define SHORT_ID 13 /* as crictl shows them */
 
-struct ps_opts {
-    bool json, execs, whole;
-};
-
-#define AT(f) offsetof(struct ps_opts, f)
 static const struct args_opt ps_table[] = {
-    { "execs", 'e', ARGS_FLAG, NULL, AT(execs), "with the processes that were added by exec" },
-    { "no-trunc", 0, ARGS_FLAG, NULL, AT(whole), "whole ids, whatever the width" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON array on stdout instead" },
+    { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },
+    { "no-trunc", 0, ARGS_FLAG, NULL, OPT(whole), "whole ids, whatever the width" },
+    OPT_JSON("print one JSON array on stdout instead"),
 };
 
 /* ---- one line each */
@@ -113,11 +107,11 @@ static void put_shim(struct table *t, const struct shim *s)
         put_container(t, s, json_array_get(list, i));
 }
 
-static void put_table(struct tool *tool, const struct ps_opts *o, const struct shims *s)
+static void put_table(struct tool *tool, const struct shims *s)
 {
     struct table t = { .out = &tool->out,
-                       .width = o->whole ? 0 : SHORT_ID,
-                       .execs = o->execs,
+                       .width = tool->opts.whole ? 0 : SHORT_ID,
+                       .execs = tool->opts.execs,
                        .now = loop_wall(tool->loop) };
 
     put_id(&t, "SANDBOX");
@@ -127,51 +121,38 @@ static void put_table(struct tool *tool, const struct ps_opts *o, const struct s
         put_shim(&t, &s->v[i]);
 }
 
-static void put_json(const struct shims *s, struct jsw *w)
-{
-    jsw_arr(w, NULL);
-    for (size_t i = 0; i < s->n; i++) {
-        if (s->v[i].doc) {
-            jsw_value(w, NULL, s->v[i].doc);
-            continue;
-        }
-        jsw_obj(w, NULL);
-        jsw_str(w, "namespace", s->v[i].ns);
-        jsw_str(w, "sandbox", s->v[i].id);
-        jsw_i64(w, "pid", s->v[i].pid);
-        jsw_str(w, "error", s->v[i].why.msg);
-        jsw_end_obj(w);
-    }
-    jsw_end_arr(w);
-}
-
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct ps_opts *o = t->opts;
+    int code = TOOL_OK;
 
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0)
+    if (tool_list(ctx, t, err) < 0)
         return -1;
-    if (o->json)
-        put_json(&shims, &t->json);
-    else
-        put_table(t, o, &shims);
-    for (size_t i = 0; i < shims.n; i++)
-        if (!shims.v[i].doc)
-            return TOOL_FAILED;
-    return TOOL_OK;
+    t->json = t->opts.json ? json_array() : NULL;
+    if (!t->json)
+        put_table(t, &t->shims);
+    for (size_t i = 0; i < t->shims.n; i++) {
+        const struct shim *s = &t->shims.v[i];
+
+        if (s->doc) {
+            json_array_append(t->json, s->doc);
+            continue;
+        }
+        code = TOOL_FAILED;
+        json_array_append_new(t->json, json_pack("{so so si so}", "namespace", doc_string(s->ns),
+                                                 "sandbox", doc_string(s->id), "pid", (int)s->pid,
+                                                 "error", doc_string(s->why.msg)));
+    }
+    return code;
 }
 
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
     .synopsis = "[options]",
-    .text = "Asks each shim itself, not containerd. A shim that does not answer within two "
-            "seconds is listed with the reason.\n"
-            "\n"
-            "Exit code: 0; 1 if a shim did not answer; 2 if this command line is wrong.",
+    .text = "Asks each shim itself, not containerd. A shim that does not answer within two seconds "
+            "is listed with the reason.",
+    .exits = "1 if a shim did not answer",
     .opts = ARGS_TABLE(ps_table),
-    .opts_size = sizeof(struct ps_opts),
     .examples =
         ARGS_EXAMPLES({ "lcow ps", "what runs on this host" }, { "lcow ps -e", "with execs" },
                       { "lcow ps --json | jq -r '.[].sandbox'", "for a program" }),

@@ -16,29 +16,19 @@
 #include <time.h>
 #include <unistd.h>
 
-struct template_opts {
-    bool json, allow_emulation, again, all;
-    uint32_t memory_mib;
-};
+#define JSON_OPT OPT_JSON("print one JSON value on stdout instead")
 
-#define AT(f) offsetof(struct template_opts, f)
-#define JSON_OPT                                                                                   \
-    {                                                                                              \
-        "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON value on stdout instead"             \
-    }
-
-static const struct args_opt json_table[] = { JSON_OPT };
 static const struct args_opt build_table[] = {
-    { "allow-emulation", 0, ARGS_FLAG, NULL, AT(allow_emulation),
+    { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
       "for VMs by software emulation, if KVM does not work here" },
-    { "again", 0, ARGS_FLAG, NULL, AT(again), "also if there is a good one" },
-    { "memory", 'm', ARGS_NUMBER, "MIB", AT(memory_mib),
+    { "again", 0, ARGS_FLAG, NULL, OPT(again), "also if there is a good one" },
+    { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib),
       "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
       CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
     JSON_OPT,
 };
 static const struct args_opt rm_table[] = {
-    { "all", 0, ARGS_FLAG, NULL, AT(all), "all of them" },
+    { "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" },
     JSON_OPT,
 };
 
@@ -54,22 +44,30 @@ static void say_time(uint64_t wall_ns, char buf[32])
         strftime(buf, 32, "%Y-%m-%dT%H:%M:%SZ", &tm);
 }
 
+static json_t *info_json(const struct template_info *i)
+{
+    struct err impossible = ERR_INIT;
+    json_t *ret = NULL;
+    struct jsw w;
+    size_t len;
+
+    jsw_init(&w, JSW_PLAIN);
+    template_info_write(i, &w, NULL);
+    AUTO_FREE char *text = jsw_take(&w, &len);
+    (void)js_parse(text, len, len, &ret, &impossible);
+    return ret;
+}
+
+/* i NULL: it cannot be used, by *err. */
 static void say(struct tool *t, const char *key, const struct template_info *i,
                 const struct err *err)
 {
-    const struct template_opts *o = t->opts;
-    struct jsw *w = &t->json;
     char when[32];
 
-    if (o->json) {
-        jsw_obj(w, NULL);
-        jsw_str(w, "key", key);
-        jsw_bool(w, "good", i != NULL);
-        if (i)
-            template_info_write(i, w, "header");
-        else
-            jsw_str(w, "error", err->msg);
-        jsw_end_obj(w);
+    if (t->json) {
+        json_array_append_new(t->json, json_pack("{so sb so}", "key", doc_string(key), "good",
+                                                 i != NULL, i ? "header" : "error",
+                                                 i ? info_json(i) : doc_string(err->msg)));
     } else if (i) {
         say_time(i->created_ns, when);
         tool_printf(STDOUT_FILENO, "%s  %s  QEMU %s  %s  %u..%u MiB  1..%u CPUs  good\n", key, when,
@@ -101,12 +99,10 @@ static size_t say_failures(struct tool *t)
 /* Looks at each key, cheaply with builds that failed, or thoroughly. The exit code. */
 static int look(struct tool *t, char *const *keys, size_t n, bool thorough)
 {
-    const struct template_opts *o = t->opts;
     const char *dir = t->config.template_dir;
     size_t bad = 0;
 
-    if (o->json)
-        jsw_arr(&t->json, NULL);
+    t->json = t->opts.json ? json_array() : NULL;
     for (size_t k = 0; k < n; k++) {
         struct template tpl = { .ram_fd = -1, .state_fd = -1 };
         struct err err = ERR_INIT;
@@ -119,8 +115,6 @@ static int look(struct tool *t, char *const *keys, size_t n, bool thorough)
     }
     if (!thorough)
         bad += say_failures(t);
-    if (o->json)
-        jsw_end_arr(&t->json);
     return bad ? TOOL_FAILED : TOOL_OK;
 }
 
@@ -169,14 +163,13 @@ static int ls(struct ctx *ctx, struct tool *t, struct err *err)
 static int show(struct ctx *ctx, struct tool *t, struct err *err)
 {
     struct template tpl = { .ram_fd = -1, .state_fd = -1 };
-    const struct template_opts *o = t->opts;
 
     if (t->rest.n != 1)
         return tool_fail(TOOL_USAGE, "one KEY is needed; see: lcow template ls");
     if (template_open(t->config.template_dir, t->rest.argv[0], &tpl, err) < 0)
         return -1;
-    if (o->json) {
-        template_info_write(&tpl.info, &t->json, NULL);
+    if (t->opts.json) {
+        t->json = info_json(&tpl.info);
     } else {
         say(t, tpl.info.key, &tpl.info, err);
         sbuf_addf(&t->out, "memory file %llu bytes, state file %llu bytes; made from:\n%s",
@@ -199,37 +192,32 @@ static int verify(struct ctx *ctx, struct tool *t, struct err *err)
 static int rm(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(strv_release) struct strv keys = { 0 };
-    const struct template_opts *o = t->opts;
     int code = TOOL_OK;
 
-    if ((t->rest.n > 0) == o->all)
+    if ((t->rest.n > 0) == t->opts.all)
         return tool_fail(TOOL_USAGE, "say which: KEY..., or --all");
     for (int i = 0; i < t->rest.n; i++)
         strv_add(&keys, t->rest.argv[i]);
-    if (o->all && all_keys(t, &keys, err) < 0)
+    if (t->opts.all && all_keys(t, &keys, err) < 0)
         return -1;
-    if (o->all)
+    if (t->opts.all)
         failed_keys(t, &keys);
-    if (o->json)
-        jsw_arr(&t->json, NULL);
+    t->json = t->opts.json ? json_array() : NULL;
     for (size_t i = 0; i < keys.n; i++) {
         if (template_remove(t->config.template_dir, keys.v[i], err) < 0)
             code = tool_fail(TOOL_FAILED, "%s", err->msg);
-        else if (o->json)
-            jsw_str(&t->json, NULL, keys.v[i]);
+        else
+            json_array_append_new(t->json, doc_string(keys.v[i]));
     }
-    if (o->json)
-        jsw_end_arr(&t->json);
     return code;
 }
 
 static void pruned(void *arg, const char *key)
 {
     struct tool *t = arg;
-    const struct template_opts *o = t->opts;
 
-    if (o->json)
-        jsw_str(&t->json, NULL, key);
+    if (t->json)
+        json_array_append_new(t->json, doc_string(key));
     else
         tool_printf(STDOUT_FILENO, "%s\n", key);
 }
@@ -237,16 +225,12 @@ static void pruned(void *arg, const char *key)
 static int prune(struct ctx *ctx, struct tool *t, struct err *err)
 {
     const char *dir = t->config.template_dir;
-    const struct template_opts *o = t->opts;
     AUTO_FD int lock = -1;
 
-    if (o->json)
-        jsw_arr(&t->json, NULL);
+    t->json = t->opts.json ? json_array() : NULL;
     if (template_lock(ctx, dir, false, &lock, err) < 0 ||
         template_prune(dir, NULL, loop_wall(t->loop), pruned, t, err) < 0)
         return -1;
-    if (o->json)
-        jsw_end_arr(&t->json);
     return TOOL_OK;
 }
 
@@ -254,52 +238,51 @@ static int build(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(template_info_release) struct template_info info = { 0 };
     AUTO(image_free) struct image *image = NULL; /* its errors are the better ones */
-    const struct template_opts *o = t->opts;
+    bool made = false;
+
+    if (image_open(t->config.image_dir, &image, err) < 0 ||
+        tool_build_template(ctx, t, &info, &made, err) < 0)
+        return -1;
+    if (t->opts.json)
+        t->json = json_pack("{sb so}", "made", made, "template", info_json(&info));
+    else
+        sbuf_addf(&t->out, "%s %s\n", info.key, made ? "built" : "is there already");
+    return TOOL_OK;
+}
+
+int tool_build_template(struct ctx *ctx, struct tool *t, struct template_info *ret, bool *ret_made,
+                        struct err *err)
+{
     const struct template_build b = { .loop = t->loop,
                                       .config = &t->config,
                                       .build = t->backend->template_build,
                                       .vmm_new = t->backend->vmm_new,
                                       .guest_new = t->backend->guest_new,
-                                      .memory_mib = o->memory_mib,
-                                      .allow_emulation = o->allow_emulation,
+                                      .memory_mib = t->opts.memory_mib,
+                                      .allow_emulation = t->opts.allow_emulation,
                                       .wait = true,
-                                      .again = o->again };
-    bool made = false;
+                                      .again = t->opts.again };
 
-    if (image_open(t->config.image_dir, &image, err) < 0 ||
-        template_build(ctx, &b, &info, &made, err) < 0)
-        return -1;
-    if (!o->json) {
-        sbuf_addf(&t->out, "%s %s\n", info.key, made ? "built" : "is there already");
-        return TOOL_OK;
-    }
-    jsw_obj(&t->json, NULL);
-    jsw_bool(&t->json, "made", made);
-    template_info_write(&info, &t->json, "template");
-    jsw_end_obj(&t->json);
-    return TOOL_OK;
+    return template_build(ctx, &b, ret, ret_made, err);
 }
 
-#define EXITS                                                                                      \
-    "Exit code: 0; 1 if something is wrong with a template; 2 if this command line is wrong."
+#define EXITS "1 if something is wrong with a template"
 
 static const struct args_cmd ls_command = {
     .name = "template ls",
     .summary = "List the templates with their state, and builds that failed.",
     .synopsis = "[options]",
-    .text = EXITS,
-    .opts = ARGS_TABLE(json_table),
-    .opts_size = sizeof(struct template_opts),
+    .exits = EXITS,
+    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
     .run = ls,
 };
 static const struct args_cmd show_command = {
     .name = "template show",
     .summary = "Print what a template was made from.",
     .synopsis = "KEY [options]",
-    .text = EXITS,
+    .exits = EXITS,
     .takes_words = true,
-    .opts = ARGS_TABLE(json_table),
-    .opts_size = sizeof(struct template_opts),
+    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
     .run = show,
 };
 static const struct args_cmd build_command = {
@@ -309,29 +292,29 @@ static const struct args_cmd build_command = {
     .text =
         "A good one that is there stays. A clone of it is started before it is published: if its "
         "clock is off by more than 0.1 % or its kernel complains about clock or CPU, the "
-        "template is thrown away. " EXITS,
+        "template is thrown away.",
+    .exits = EXITS,
     .opts = ARGS_TABLE(build_table),
-    .opts_size = sizeof(struct template_opts),
     .run = build,
 };
 static const struct args_cmd verify_command = {
     .name = "template verify",
     .summary = "Read templates and compare their checksums.",
     .synopsis = "[KEY...] [options]",
-    .text = "Without KEY all of them. " EXITS,
+    .text = "Without KEY all of them.",
+    .exits = EXITS,
     .takes_words = true,
-    .opts = ARGS_TABLE(json_table),
-    .opts_size = sizeof(struct template_opts),
+    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
     .run = verify,
 };
 static const struct args_cmd rm_command = {
     .name = "template rm",
     .summary = "Remove templates.",
     .synopsis = "KEY... | --all [options]",
-    .text = "VMs that were cloned from them go on. " EXITS,
+    .text = "VMs that were cloned from them go on.",
+    .exits = EXITS,
     .takes_words = true,
     .opts = ARGS_TABLE(rm_table),
-    .opts_size = sizeof(struct template_opts),
     .run = rm,
 };
 static const struct args_cmd prune_command = {
@@ -339,9 +322,9 @@ static const struct args_cmd prune_command = {
     .summary = "Remove templates that nobody uses any more.",
     .synopsis = "[options]",
     .text = "Those that no VM was started from for 14 days, and the longest unused while there are "
-            "more than 4; prints their keys. A builder does the same. " EXITS,
-    .opts = ARGS_TABLE(json_table),
-    .opts_size = sizeof(struct template_opts),
+            "more than 4; prints their keys. A builder does the same.",
+    .exits = EXITS,
+    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
     .run = prune,
 };
 static const struct args_cmd *const subs[] = {

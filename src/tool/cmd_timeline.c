@@ -2,26 +2,18 @@
  * it: a picture, a text, a trace for a viewer, or two starts side by side. */
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "tool/cmd_report.h"
-#include "tool/lib/shims.h"
 #include "tool/lib/timeline_view.h"
 #include "tool/tool.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-struct timeline_opts {
-    const char *format;
-    bool compare, json;
-};
-
-#define AT(f) offsetof(struct timeline_opts, f)
 static const struct args_opt opts_table[] = {
-    { "output", 'o', ARGS_STR, "FORMAT", AT(format),
+    { "output", 'o', ARGS_STR, "FORMAT", OPT(format),
       "txt (default), svg, or json: trace events, as Perfetto and chrome://tracing read them" },
-    { "compare", 0, ARGS_FLAG, NULL, AT(compare),
+    { "compare", 0, ARGS_FLAG, NULL, OPT(compare),
       "two IDs: each step of both, and the difference" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "the same as -o json" },
+    OPT_JSON("the same as -o json"),
 };
 
 /* ---- out of the shim's document */
@@ -76,47 +68,36 @@ static struct view view_of(struct start *s, const char *id)
 /* ---- as trace events */
 
 /* Those that are stages, or those that are not. */
-static void put_events(struct jsw *w, const struct timeline *t, bool stages)
+static void add_events(json_t *events, const struct timeline *t, bool stages)
 {
     for (unsigned i = 0; i < t->n; i++) {
         const struct timeline_span *s = &t->spans[i];
+        bool moment = s->end <= s->start;
 
         if (view_is_stage(s) != stages)
             continue;
-        jsw_obj(w, NULL);
-        jsw_str(w, "name", s->name);
-        jsw_str(w, "ph", s->end > s->start ? "X" : "i");
-        jsw_u64(w, "pid", 1);
-        jsw_u64(w, "tid", s->track);
-        jsw_f64(w, "ts", (double)(s->start - 1) / 1e3);
-        if (s->end > s->start)
-            jsw_f64(w, "dur", (double)(s->end - s->start) / 1e3);
-        else
-            jsw_str(w, "s", "t");
-        jsw_end_obj(w);
+        json_t *e =
+            json_pack("{so ss si si sf}", "name", doc_string(s->name), "ph", moment ? "i" : "X",
+                      "pid", 1, "tid", (int)s->track, "ts", (double)(s->start - 1) / 1e3);
+
+        json_object_set_new(e, moment ? "s" : "dur",
+                            moment ? json_string("t")
+                                   : json_real((double)(s->end - s->start) / 1e3));
+        json_array_append_new(events, e);
     }
 }
 
-static void put_trace(const struct timeline *t, struct jsw *w)
+static json_t *as_trace(const struct timeline *t)
 {
-    jsw_obj(w, NULL);
-    jsw_str(w, "displayTimeUnit", "ms");
-    jsw_arr(w, "traceEvents");
-    for (unsigned i = 0; i < TRACK_COUNT; i++) {
-        jsw_obj(w, NULL);
-        jsw_str(w, "name", "thread_name");
-        jsw_str(w, "ph", "M");
-        jsw_u64(w, "pid", 1);
-        jsw_u64(w, "tid", i);
-        jsw_obj(w, "args");
-        jsw_str(w, "name", timeline_track_name(i));
-        jsw_end_obj(w);
-        jsw_end_obj(w);
-    }
-    put_events(w, t, true);
-    put_events(w, t, false);
-    jsw_end_arr(w);
-    jsw_end_obj(w);
+    json_t *events = json_array();
+
+    for (unsigned i = 0; i < TRACK_COUNT; i++)
+        json_array_append_new(events, json_pack("{ss ss si si s{ss}}", "name", "thread_name", "ph",
+                                                "M", "pid", 1, "tid", i, "args", "name",
+                                                timeline_track_name(i)));
+    add_events(events, t, true);
+    add_events(events, t, false);
+    return json_pack("{ss so}", "displayTimeUnit", "ms", "traceEvents", events);
 }
 
 /* ---- two side by side */
@@ -175,48 +156,30 @@ static void put_comparison(const struct timeline *a, const struct timeline *b, s
 
 /* ---- the command */
 
-int timeline_put(const struct shim *shim, const char *format, struct sbuf *out, struct err *err)
-{
-    AUTO_FREE struct start *s = mem_new(struct start);
-    AUTO(jsw_release) struct jsw w;
-
-    jsw_init(&w, JSW_PLAIN);
-    if (read_start(shim, s, err) < 0)
-        return -1;
-
-    struct view v = view_of(s, shim->id);
-
-    if (str_eq(format, "json")) {
-        put_trace(&s->t, &w);
-        sbuf_addf(out, "%s\n", w.out.data);
-    } else {
-        (str_eq(format, "svg") ? view_svg : view_text)(&v, out);
-    }
-    return 0;
-}
-
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims shims = { 0 };
     AUTO_FREE struct start *a = mem_new(struct start), *b = mem_new(struct start);
-    const struct timeline_opts *o = t->opts;
-    const char *format = o->json ? "json" : o->format ? o->format : "txt", *container;
-    const struct shim *x, *y;
+    const char *format = t->opts.json ? "json" : t->opts.format ? t->opts.format : "txt";
+    bool compare = t->opts.compare;
 
-    if (t->rest.n != (o->compare ? 2 : 1))
+    if (t->rest.n != (compare ? 2 : 1))
         return tool_fail(TOOL_USAGE, "timeline needs %s; see: lcow ps",
-                         o->compare ? "two IDs to compare" : "one ID");
+                         compare ? "two IDs to compare" : "one ID");
     if (!str_eq(format, "txt") && !str_eq(format, "svg") && !str_eq(format, "json"))
         return tool_fail(TOOL_USAGE, "-o %s: txt, svg or json is needed", format);
-    if (shims_list(ctx, t->config.run_root, &shims, err) < 0 ||
-        shims_find(&shims, t->rest.argv[0], &x, &container, err) < 0)
+    if (tool_find(ctx, t, t->rest.argv[0], err) < 0 || read_start(t->shim, a, err) < 0)
         return -1;
-    if (!o->compare)
-        return timeline_put(x, format, &t->out, err);
-    if (read_start(x, a, err) < 0 || shims_find(&shims, t->rest.argv[1], &y, &container, err) < 0 ||
-        read_start(y, b, err) < 0)
-        return -1;
-    put_comparison(&a->t, &b->t, &t->out);
+    if (compare) {
+        if (tool_find(ctx, t, t->rest.argv[1], err) < 0 || read_start(t->shim, b, err) < 0)
+            return -1;
+        put_comparison(&a->t, &b->t, &t->out);
+    } else if (str_eq(format, "json")) {
+        t->json = as_trace(&a->t);
+    } else {
+        struct view v = view_of(a, t->shim->id);
+
+        (str_eq(format, "svg") ? view_svg : view_text)(&v, &t->out);
+    }
     return TOOL_OK;
 }
 
@@ -224,14 +187,10 @@ const struct args_cmd timeline_command = {
     .name = "timeline",
     .summary = "Show where the time of a sandbox's start went.",
     .synopsis = "[options] ID [ID]",
-    .text =
-        "Host, QEMU, guest kernel and agent on one axis. The shim stamps always; nothing has to "
-        "be turned on.\n"
-        "\n"
-        "Exit code: 0; 1 if it is not there or does not answer; 2 if this command line is "
-        "wrong.",
+    .text = "Host, QEMU, guest kernel and agent on one axis. The shim stamps always; nothing has "
+            "to be turned on.",
+    .exits = "1 if it is not there or does not answer",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct timeline_opts),
     .takes_words = true,
     .examples =
         ARGS_EXAMPLES({ "lcow timeline 4f2a9", "where did the time go?" },

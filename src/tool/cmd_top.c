@@ -3,7 +3,6 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "tool/lib/shims.h"
 #include "tool/lib/term.h"
 #include "tool/tool.h"
 #include <poll.h>
@@ -18,17 +17,11 @@
 #define ONCE_PAUSE (500 * NS_PER_MS) /* between two looks at the CPU time */
 #define MIB (UINT64_C(1) << 20)
 
-struct top_opts {
-    bool once, json;
-    uint32_t seconds;
-};
-
-#define AT(f) offsetof(struct top_opts, f)
 static const struct args_opt opts_table[] = {
-    { "once", '1', ARGS_FLAG, NULL, AT(once), "print it once, without taking the screen" },
-    { "delay", 'd', ARGS_NUMBER, "S", AT(seconds), "seconds between two looks (default: 2)",
+    { "once", '1', ARGS_FLAG, NULL, OPT(once), "print it once, without taking the screen" },
+    { "delay", 'd', ARGS_NUMBER, "S", OPT(seconds), "seconds between two looks (default: 2)",
       .min = 1, .max = 3600, .unit = "seconds" },
-    { "json", 0, ARGS_FLAG, NULL, AT(json), "print one JSON array and end" },
+    OPT_JSON("print one JSON array and end"),
 };
 
 /* ---- one look */
@@ -59,16 +52,6 @@ static const char *state_of(const struct shim *s)
 static uint64_t oldest_call(const struct shim *s)
 {
     return doc_number(json_object_get(s->doc, "vm"), "oldest_call_ns");
-}
-
-static int look(struct ctx *ctx, struct tool *t, struct shims *ret, struct err *err)
-{
-    struct ctx root = ctx_root(ctx->loop); /* each has its limit */
-
-    if (shims_list(ctx, t->config.run_root, ret, err) < 0)
-        return -1;
-    cost_measure(&root, ret);
-    return 0;
 }
 
 /* ---- as a table */
@@ -111,56 +94,60 @@ static void put_table(const struct shims *before, const struct shims *now, struc
         sbuf_adds(out, "(no sandbox runs)\n");
 }
 
-static void put_json(const struct shims *before, const struct shims *now, struct jsw *w)
+static json_t *as_json(const struct shims *before, const struct shims *now)
 {
-    jsw_arr(w, NULL);
+    json_t *all = json_array();
+
     for (size_t i = 0; i < now->n; i++) {
         const struct shim *s = &now->v[i];
         double cpu = cpu_since(before, s);
+        json_t *one = json_pack(
+            "{so so ss sI sI sI sI}", "namespace", doc_string(s->ns), "sandbox", doc_string(s->id),
+            "state", state_of(s), "shim_pss_bytes", (json_int_t)s->cost.shim_pss, "vmm_pss_bytes",
+            (json_int_t)s->cost.vmm_pss, "anchors_pss_bytes", (json_int_t)s->cost.anchors_pss,
+            "host_cpu_ns", (json_int_t)s->cost.host_cpu_ns);
 
-        jsw_obj(w, NULL);
-        jsw_str(w, "namespace", s->ns);
-        jsw_str(w, "sandbox", s->id);
-        jsw_str(w, "state", state_of(s));
-        jsw_u64(w, "shim_pss_bytes", s->cost.shim_pss);
-        jsw_u64(w, "vmm_pss_bytes", s->cost.vmm_pss);
-        jsw_u64(w, "anchors_pss_bytes", s->cost.anchors_pss);
-        jsw_u64(w, "host_cpu_ns", s->cost.host_cpu_ns);
         if (cpu >= 0)
-            jsw_f64(w, "cpu", cpu);
+            json_object_set_new(one, "cpu", json_real(cpu));
         if (s->cost.guest) {
-            jsw_u64(w, "guest_memory_bytes", s->cost.guest_memory);
-            jsw_u64(w, "guest_cpu_ns", s->cost.guest_cpu_ns);
+            json_object_set_new(one, "guest_memory_bytes",
+                                json_integer((json_int_t)s->cost.guest_memory));
+            json_object_set_new(one, "guest_cpu_ns",
+                                json_integer((json_int_t)s->cost.guest_cpu_ns));
         }
-        jsw_u64(w, "oldest_call_ns", oldest_call(s));
-        jsw_end_obj(w);
+        json_object_set_new(one, "oldest_call_ns", json_integer((json_int_t)oldest_call(s)));
+        json_array_append_new(all, one);
     }
-    jsw_end_arr(w);
+    return all;
 }
 
 /* ---- once */
 
-static int print_once(struct ctx *ctx, struct tool *t, bool json, struct err *err)
+static int print_once(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(shims_release) struct shims first = { 0 }, second = { 0 };
+    AUTO(shims_release) struct shims first = { 0 };
+    int code = TOOL_OK;
 
-    if (look(ctx, t, &first, err) < 0 || (first.n > 0 && fiber_sleep(ctx, ONCE_PAUSE, err) < 0) ||
-        look(ctx, t, &second, err) < 0)
+    if (tool_measure(ctx, t, err) < 0)
         return -1;
-    if (json)
-        put_json(&first, &second, &t->json);
+    first = t->shims;
+    t->shims = (struct shims){ 0 };
+    if ((first.n > 0 && fiber_sleep(ctx, ONCE_PAUSE, err) < 0) || tool_measure(ctx, t, err) < 0)
+        return -1;
+    if (t->opts.json)
+        t->json = as_json(&first, &t->shims);
     else
-        put_table(&first, &second, &t->out);
-    for (size_t i = 0; i < second.n; i++)
-        if (!second.v[i].doc)
-            return TOOL_FAILED;
-    return TOOL_OK;
+        put_table(&first, &t->shims, &t->out);
+    for (size_t i = 0; i < t->shims.n; i++)
+        code = t->shims.v[i].doc ? code : TOOL_FAILED;
+    return code;
 }
 
 /* ---- live */
 
 struct live {
-    struct shims before, now;
+    struct shims before;
+    const struct shims *now;
     bool drawn;
     uint32_t seconds;
     struct cancel stop;
@@ -173,7 +160,7 @@ static void draw(const struct live *v)
     uint16_t rows = 24, cols = 80, n = 1;
 
     (void)term_size(&rows, &cols);
-    put_table(&v->before, &v->now, &table);
+    put_table(&v->before, v->now, &table);
     sbuf_addf(&out, "\033[H%.*s\033[K", (int)cols, "lcow top - q ends it");
     if (cols > 60)
         sbuf_addf(&out, ", %u s between two looks; memory in MiB", v->seconds);
@@ -234,15 +221,12 @@ static int watch(struct ctx *ctx, struct tool *t, struct live *live, struct err 
     bool quit = false;
 
     while (!quit) {
-        struct shims next = { 0 };
-
-        if (look(ctx, t, &next, err) < 0) {
-            shims_release(&next);
-            return -1;
-        }
         shims_release(&live->before);
-        live->before = live->now;
-        live->now = next;
+        live->before = t->shims;
+        t->shims = (struct shims){ 0 };
+        live->drawn = false; /* while it waits, there is nothing to draw again */
+        if (tool_measure(ctx, t, err) < 0)
+            return -1;
         live->drawn = true;
         draw(live);
         if (await_key(ctx, loop_now(ctx->loop) + live->seconds * NS_PER_S, &quit, err) < 0)
@@ -273,12 +257,11 @@ static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struc
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    const struct top_opts *o = t->opts;
-    struct live live = { .seconds = o->seconds ? o->seconds : PAUSE_S };
+    struct live live = { .now = &t->shims, .seconds = t->opts.seconds ? t->opts.seconds : PAUSE_S };
     int r;
 
-    if (o->once || o->json)
-        return print_once(ctx, t, o->json, err);
+    if (t->opts.once || t->opts.json)
+        return print_once(ctx, t, err);
     if (!term_is(STDOUT_FILENO) || !isatty(STDIN_FILENO))
         return tool_fail(TOOL_USAGE, "top needs a terminal; without one: lcow top --once");
     cancel_init(&live.stop, ctx->cancel);
@@ -286,7 +269,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     live.drawn = false; /* its handlers stay as long as the loop */
     cancel_release(&live.stop);
     shims_release(&live.before);
-    shims_release(&live.now);
     return r;
 }
 
@@ -294,14 +276,12 @@ const struct args_cmd top_command = {
     .name = "top",
     .summary = "Show what each sandbox costs the host, live.",
     .synopsis = "[options]",
-    .text = "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as "
-            "their guest counts it, MORE the difference: what the VM itself costs. CPU is the "
-            "share of one processor. CALL is the age of the oldest call that the guest has not "
-            "answered.\n"
-            "\n"
-            "Exit code: 0; 1 if a shim did not answer; 2 if this command line is wrong.",
+    .text =
+        "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as their "
+        "guest counts it, MORE the difference: what the VM itself costs. CPU is the share of one "
+        "processor. CALL is the age of the oldest call that the guest has not answered.",
+    .exits = "1 if a shim did not answer",
     .opts = ARGS_TABLE(opts_table),
-    .opts_size = sizeof(struct top_opts),
     .examples = ARGS_EXAMPLES({ "lcow top", "live; q ends it" },
                               { "lcow top --once", "for a script or a report" }),
     .run = run,

@@ -5,6 +5,8 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "host/rpc/rpc_client.h"
+#include "tool/lib/cost.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -15,40 +17,43 @@
 #include <sys/signalfd.h>
 #include <unistd.h>
 
-const struct args_cmd *const tool_commands[] = { &boot_command,
-                                                 &ps_command,
-                                                 &top_command,
-                                                 &inspect_command,
-                                                 &explain_command,
-                                                 &logs_command,
-                                                 &events_command,
-                                                 &timeline_command,
-                                                 &console_command,
-                                                 &stacks_command,
-                                                 &tasks_command,
-                                                 &exec_command,
-                                                 &cp_command,
-                                                 &share_command,
-                                                 &metrics_command,
-                                                 &overhead_command,
-                                                 &report_command,
-                                                 &doctor_command,
-                                                 &template_command,
-                                                 &config_command,
-                                                 &gc_command,
-                                                 &completion_command,
-                                                 NULL };
+const struct args_cmd *const tool_commands[] = {
+    /* in the order of the help */
+    &boot_command,
+    &ps_command,
+    &top_command,
+    &inspect_command,
+    &explain_command,
+    &logs_command,
+    &events_command,
+    &timeline_command,
+    &console_command,
+    &stacks_command,
+    &tasks_command,
+    &exec_command,
+    &cp_command,
+    &share_command,
+    &metrics_command,
+    &overhead_command,
+    &report_command,
+    &doctor_command,
+    &template_command,
+    &config_command,
+    &gc_command,
+    &completion_command,
+    NULL
+};
 
 static const struct args_opt global_table[] = {
-    { "config", 0, ARGS_STR, "FILE", offsetof(struct tool_globals, config),
+    { "config", 0, ARGS_STR, "FILE", OPT(config),
       "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
-    { "log-level", 0, ARGS_STR, "LEVEL", offsetof(struct tool_globals, log_level),
+    { "log-level", 0, ARGS_STR, "LEVEL", OPT(log_level),
       "log to stderr, the guest's log included: trace, debug, info, warn, error or off (default)" },
 };
 const struct args_opts tool_global_opts = ARGS_TABLE(global_table);
 
 static const struct args_opt leading_table[] = {
-    { "version", 0, ARGS_FLAG, NULL, offsetof(struct tool_globals, version), "print the version" },
+    { "version", 0, ARGS_FLAG, NULL, OPT(version), "print the version" },
 };
 static const struct args_opts leading_opts = ARGS_TABLE(leading_table);
 
@@ -81,6 +86,49 @@ int tool_fail(int code, const char *fmt, ...)
     tool_print(STDERR_FILENO, out.data);
     return code;
 }
+
+void tool_flush(struct tool *t)
+{
+    if (t->out.len > 0)
+        tool_print(STDOUT_FILENO, t->out.data);
+    t->out.len = 0;
+}
+
+/* ---- the shims of this host */
+
+int tool_list(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    if (!t->listed && shims_list(ctx, t->config.run_root, &t->shims, err) < 0)
+        return -1;
+    t->listed = true;
+    return 0;
+}
+
+int tool_measure(struct ctx *ctx, struct tool *t, struct err *err)
+{
+    shims_release(&t->shims);
+    t->listed = false;
+    if (tool_list(ctx, t, err) < 0)
+        return -1;
+    cost_measure(ctx, &t->shims);
+    return 0;
+}
+
+int tool_find(struct ctx *ctx, struct tool *t, const char *word, struct err *err)
+{
+    if (tool_list(ctx, t, err) < 0) /* all of them, since word may be a container's */
+        return -1;
+    return shims_find(&t->shims, word, &t->shim, &t->container, err);
+}
+
+int tool_connect(struct ctx *ctx, struct tool *t, const char *word, struct err *err)
+{
+    if (tool_find(ctx, t, word, err) < 0 || shim_answers(t->shim, err) < 0)
+        return -1;
+    return shim_connect(ctx, t->shim, &t->client, err);
+}
+
+/* ---- help and errors */
 
 static void print_help(void)
 {
@@ -123,24 +171,23 @@ static void print_help_of(const struct args_cmd *c)
  * is said. */
 static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *ret_code)
 {
-    const struct args_set sets[] = { { c->opts, t->opts }, { tool_global_opts, &t->globals } };
     enum log_level level = LOG_OFF; /* what matters is told as an error */
     struct err err = ERR_INIT;
-    int r = args_parse(c, sets, ARRAY_LEN(sets), argv, &t->rest, &err);
+    int r = args_parse(c, tool_global_opts, &t->opts, argv, &t->rest, &err);
 
     *ret_code = TOOL_OK;
     if (r == ARGS_HELP)
         print_help_of(c);
     else if (r < 0)
         *ret_code = usage_error(c->name, &err);
-    else if (t->globals.log_level && log_level_parse(t->globals.log_level, &level) < 0)
+    else if (t->opts.log_level && log_level_parse(t->opts.log_level, &level) < 0)
         *ret_code = tool_fail(TOOL_USAGE,
                               "--log-level %s: trace, debug, info, warn, error or off is needed",
-                              t->globals.log_level);
+                              t->opts.log_level);
     if (r != 0 || *ret_code != TOOL_OK)
         return false;
     log_init(STDERR_FILENO, level, LOG_LOGFMT);
-    if (!c->bare && config_load(&t->config, t->globals.config, &err) < 0)
+    if (!c->bare && config_load(&t->config, t->opts.config, &err) < 0)
         *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
     else if (c->takes_id && t->rest.n != 1)
         *ret_code = tool_fail(TOOL_USAGE, "%s needs one ID; see: lcow ps", c->name);
@@ -157,10 +204,12 @@ static int run(struct ctx *ctx, struct tool *t, const struct args_cmd *c, char *
     code = c->run(ctx, t, &err);
     if (code < 0)
         return tool_fail(c->failed ? c->failed : TOOL_FAILED, "%s", err.msg);
-    if (t->json.out.len > 0)
-        sbuf_addf(&t->out, "%s\n", t->json.out.data);
-    if (t->out.len > 0)
-        tool_print(STDOUT_FILENO, t->out.data);
+    if (t->json) {
+        AUTO_FREE char *text = js_text(t->json, 0);
+
+        sbuf_addf(&t->out, "%s\n", text);
+    }
+    tool_flush(t);
     return code;
 }
 
@@ -179,6 +228,7 @@ static void run_job(void *arg)
     struct ctx ctx = ctx_root(job->tool->loop);
 
     job->code = run(&ctx, job->tool, job->command, job->argv);
+    rpc_client_free(TAKE_PTR(job->tool->client));
     loop_stop(job->tool->loop);
 }
 
@@ -191,30 +241,28 @@ static void dump_fibers(void *arg, const struct signalfd_siginfo *info)
 }
 
 static int run_command(const struct tool_backend *backend, const struct args_cmd *command,
-                       const struct tool_globals *globals, char **argv)
+                       const struct tool_opts *globals, char **argv)
 {
-    struct tool t = { .backend = backend, .globals = *globals };
+    struct tool t = { .backend = backend, .opts = *globals };
     struct job job = { .tool = &t, .command = command, .argv = argv, .code = TOOL_BOOT_FAILED };
 
     t.loop = loop_new(NULL);
     if (!t.loop)
         return tool_fail(TOOL_BOOT_FAILED, "make an event loop: %s", strerror(errno));
     config_init(&t.config);
-    jsw_init(&t.json, JSW_PLAIN);
-    t.opts = mem_zalloc(command->opts_size + 1);
     (void)loop_on_signal(t.loop, SIGUSR1, dump_fibers, t.loop); /* a diagnosis aid only */
     fiber_go(t.loop, run_job, &job, "lcow %s", command->name);
     (void)loop_run(t.loop); /* what is parked then was given up on purpose, and said */
     loop_free(t.loop);
+    shims_release(&t.shims);
     config_release(&t.config);
     sbuf_release(&t.out);
-    jsw_release(&t.json);
-    free(t.opts);
+    json_decref(t.json);
     return job.code;
 }
 
 /* The word behind "config" in "config show". */
-static const char *last_word(const char *name)
+const char *tool_last_word(const char *name)
 {
     const char *blank = strrchr(name, ' ');
 
@@ -227,7 +275,7 @@ static const struct args_cmd *find_command(const struct args_cmd *const *list, c
     const char *names[64] = { 0 };
 
     for (size_t i = 0; list[i] && i < ARRAY_LEN(names) - 1; i++) {
-        names[i] = last_word(list[i]->name);
+        names[i] = tool_last_word(list[i]->name);
         if (str_eq(name, names[i]))
             return list[i];
     }
@@ -241,7 +289,11 @@ static const struct args_cmd *find_command(const struct args_cmd *const *list, c
 static void name_all(const struct args_cmd *const *list, struct sbuf *out)
 {
     for (size_t i = 0; list[i]; i++)
-        sbuf_addf(out, "%s%s", i == 0 ? "" : list[i + 1] ? ", " : " or ", last_word(list[i]->name));
+        sbuf_addf(out, "%s%s",
+                  i == 0        ? ""
+                  : list[i + 1] ? ", "
+                                : " or ",
+                  tool_last_word(list[i]->name));
 }
 
 /* The command that argv[*at] and the words behind it name; *at is its own word then. NULL: which
@@ -286,14 +338,13 @@ static void hold_standard_fds(void)
 
 int tool_main(const struct tool_backend *backend, char **argv)
 {
-    struct tool_globals globals = { 0 };
-    const struct args_set sets[] = { { leading_opts, &globals }, { tool_global_opts, &globals } };
+    struct tool_opts globals = { 0 };
     struct err err = ERR_INIT;
     int next = 0, code = TOOL_USAGE, r;
 
     hold_standard_fds();
     signal(SIGPIPE, SIG_IGN);
-    r = args_parse_leading(sets, ARRAY_LEN(sets), argv, &next, &err);
+    r = args_parse_leading(leading_opts, tool_global_opts, &globals, argv, &next, &err);
     if (r < 0)
         return usage_error(NULL, &err);
     if (globals.version) {

@@ -6,6 +6,7 @@
 #include "host/config/config.h"
 #include "host/control/template_build.h"
 #include "tool/lib/args.h"
+#include "tool/lib/shims.h"
 #include <stddef.h>
 #include <stdint.h>
 
@@ -47,39 +48,68 @@ struct tool_backend {
 int tool_main(const struct tool_backend *backend, char **argv);
 
 /* ---- for the commands */
-struct tool_globals {
-    const char *config;
-    const char *log_level;
+
+/* The options of all commands; the table of each says which of them it takes. */
+struct tool_opts {
+    const char *config, *log_level; /* of every command */
     bool version;
+    bool json;
+    bool execs, whole, once, follow, kernel, agent, shim, container, no_output;
+    bool vm, terminal, interactive, writable, compare, retest, origin, syntax;
+    bool dry_run, force, all, again, allow_emulation, kvm, keep, cold;
+    uint32_t seconds, lines, memory_mib, cpus, repeat, bench_bridge;
+    const char *cwd, *format, *listen, *output, *containerd, *containerd_version;
+    struct args_optional timeline, json_file; /* of `boot` */
 };
+#define OPT(field) offsetof(struct tool_opts, field)
+#define OPT_JSON(doc)                                                                              \
+    {                                                                                              \
+        "json", 0, ARGS_FLAG, NULL, OPT(json), doc                                                 \
+    }
+/* For commands whose only option is --json. */
+#define TOOL_JSON_OPTS(doc) ARGS_TABLE(((const struct args_opt[]){ OPT_JSON(doc) }))
 extern const struct args_opts tool_global_opts;
 
 struct tool {
     const struct tool_backend *backend; /* borrows */
     struct loop *loop;
-    struct tool_globals globals;
     struct config config; /* loaded, unless the command is `bare` */
-    /* For the command that runs: what its options were written to, and its words. */
-    void *opts;
-    struct args_rest rest;
-    /* What it has to say, printed on stdout unless it fails: a text, or one JSON value. */
+    struct tool_opts opts;
+    struct args_rest rest; /* the command's words */
+    /* What it has to say, printed on stdout unless it fails: a text, or (owned) one JSON value. */
     struct sbuf out;
-    struct jsw json;
+    json_t *json;
+    /* By tool_list(), tool_find(), tool_connect(). */
+    struct shims shims;
+    bool listed;
+    const struct shim *shim;   /* borrowed from shims */
+    const char *container;     /* the same; NULL: a sandbox was meant */
+    struct rpc_client *client; /* owned */
 };
+
+/* The shims of this host, asked once. Waits. */
+int tool_list(struct ctx *ctx, struct tool *t, struct err *err);
+/* The same, asked anew, with what each costs. */
+int tool_measure(struct ctx *ctx, struct tool *t, struct err *err);
+/* And the one that word means, as in shims_find(). */
+int tool_find(struct ctx *ctx, struct tool *t, const char *word, struct err *err);
+/* And a connection to it, if it answers. */
+int tool_connect(struct ctx *ctx, struct tool *t, const char *word, struct err *err);
+/* By the options for it: a template for the VMs of this configuration; *ret_made: there was none.
+ * Caller releases *ret. Waits. */
+int tool_build_template(struct ctx *ctx, struct tool *t, struct template_info *ret, bool *ret_made,
+                        struct err *err);
+/* Prints what is in `out` so far. */
+void tool_flush(struct tool *t);
 
 /* All of them, NULL-terminated. */
 extern const struct args_cmd *const tool_commands[];
+const char *tool_last_word(const char *name); /* "show" of "config show" */
 extern const struct args_cmd boot_command, completion_command, config_command, console_command,
     cp_command, doctor_command, events_command, exec_command, explain_command, gc_command,
     inspect_command, logs_command, metrics_command, overhead_command, ps_command, report_command,
-    share_command, stacks_command, tasks_command, template_command, timeline_command, top_command;
-
-/* For commands whose only option is --json. */
-struct tool_json {
-    bool json;
-};
-#define TOOL_JSON_OPTS(doc)                                                                        \
-    ARGS_TABLE(((const struct args_opt[]){ { "json", 0, ARGS_FLAG, NULL, 0, doc } }))
+    runtimeclass_command, share_command, stacks_command, tasks_command, template_command,
+    timeline_command, top_command;
 
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

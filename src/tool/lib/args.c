@@ -5,8 +5,8 @@
 #include <string.h>
 
 struct scan {
-    const struct args_set *sets;
-    size_t n_sets;
+    struct args_opts opts[2]; /* own, global */
+    void *into;
     char **argv;
     int i; /* the word looked at */
     struct err *err;
@@ -15,13 +15,13 @@ struct scan {
 static const struct args_opt *find(const struct scan *s, const char *name, size_t len, char letter,
                                    void **ret_field)
 {
-    for (size_t i = 0; i < s->n_sets; i++) {
-        for (size_t k = 0; k < s->sets[i].opts.n; k++) {
-            const struct args_opt *o = &s->sets[i].opts.v[k];
+    for (size_t i = 0; i < ARRAY_LEN(s->opts); i++) {
+        for (size_t k = 0; k < s->opts[i].n; k++) {
+            const struct args_opt *o = &s->opts[i].v[k];
 
             if (letter ? o->letter == letter
                        : strlen(o->name) == len && memcmp(o->name, name, len) == 0) {
-                *ret_field = (char *)s->sets[i].into + o->offset;
+                *ret_field = (char *)s->into + o->offset;
                 return o;
             }
         }
@@ -35,12 +35,10 @@ static int unknown(const struct scan *s, const char *word, size_t len)
     size_t n = 1;
     AUTO_FREE char *given = str_ndup(word, len);
 
-    for (size_t i = 0; i < s->n_sets; i++) {
-        for (size_t k = 0; k < s->sets[i].opts.n && n < ARRAY_LEN(names) - 1; k++) {
-            if (!s->sets[i].opts.v[k].hidden)
-                names[n++] = s->sets[i].opts.v[k].name;
-        }
-    }
+    for (size_t i = 0; i < ARRAY_LEN(s->opts); i++)
+        for (size_t k = 0; k < s->opts[i].n && n < ARRAY_LEN(names) - 1; k++)
+            if (!s->opts[i].v[k].hidden)
+                names[n++] = s->opts[i].v[k].name;
     const char *near = str_nearest(given, names);
 
     return err_set(s->err, ERR_INVALID, "unknown option --%s%s%s%s", given,
@@ -162,10 +160,11 @@ static int parse_option(struct scan *s, const char *word)
     return set(s, o, field, word[len] == '=' ? word + len + 1 : NULL);
 }
 
-int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n_sets, char **argv,
+int args_parse(const struct args_cmd *cmd, struct args_opts global, void *into, char **argv,
                struct args_rest *ret_rest, struct err *err)
 {
-    struct scan s = { sets, n_sets, argv, 1, err };
+    struct scan s = { { cmd->opts, global }, into, argv, 1, err };
+    bool takes_words = cmd->takes_words || cmd->takes_id;
     const char *word;
     int n_words = 0;
 
@@ -179,7 +178,7 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
                 ret_rest->n++;
             break;
         }
-        if (cmd->takes_words && (word[0] != '-' || !word[1])) {
+        if (takes_words && (word[0] != '-' || !word[1])) {
             argv[1 + n_words++] = argv[s.i]; /* never ahead of what is still to be read */
             continue;
         }
@@ -192,7 +191,7 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
         if (r != 0)
             return r;
     }
-    if (cmd->takes_words) {
+    if (takes_words) {
         for (int i = 0; i < ret_rest->n; i++)
             argv[1 + n_words++] = ret_rest->argv[i];
         argv[1 + n_words] = NULL;
@@ -203,10 +202,10 @@ int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n
     return 0;
 }
 
-int args_parse_leading(const struct args_set *sets, size_t n_sets, char **argv, int *ret_next,
-                       struct err *err)
+int args_parse_leading(struct args_opts own, struct args_opts global, void *into, char **argv,
+                       int *ret_next, struct err *err)
 {
-    struct scan s = { sets, n_sets, argv, 1, err };
+    struct scan s = { { own, global }, into, argv, 1, err };
 
     for (; argv[s.i] && argv[s.i][0] == '-' && argv[s.i][1] && !str_eq(argv[s.i], "--"); s.i++) {
         int r = parse_option(&s, argv[s.i]);
@@ -299,18 +298,28 @@ void args_help_options(const char *title, struct args_opts opts, struct sbuf *ou
     }
 }
 
+static void add_paragraph(struct sbuf *out, const char *text)
+{
+    if (text) {
+        sbuf_addc(out, '\n');
+        args_wrap(out, text, 0, 0);
+        sbuf_addc(out, '\n');
+    }
+}
+
 void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf *out)
 {
+    AUTO_FREE char *exits =
+        cmd->exits ? str_format("Exit code: 0; %s; 2 if this command line is wrong.", cmd->exits)
+                   : NULL;
+
     sbuf_addf(out, "usage: lcow %s ", cmd->name);
     args_wrap(out, cmd->synopsis, 12 + strlen(cmd->name) + 1, 12 + strlen(cmd->name) + 1);
     sbuf_adds(out, "\n\n");
     args_wrap(out, cmd->summary, 0, 0);
     sbuf_addc(out, '\n');
-    if (cmd->text) {
-        sbuf_addc(out, '\n');
-        args_wrap(out, cmd->text, 0, 0);
-        sbuf_addc(out, '\n');
-    }
+    add_paragraph(out, cmd->text);
+    add_paragraph(out, exits);
     if (cmd->opts.n > 0)
         args_help_options("options", cmd->opts, out);
     args_help_options("options of every command", global, out);

@@ -47,12 +47,6 @@ struct args_opts {
     {                                                                                              \
         (table), ARRAY_LEN(table)                                                                  \
     }
-/* A table of options and the struct they are written to. */
-struct args_set {
-    struct args_opts opts;
-    void *into;
-};
-
 struct args_example {
     const char *line, *doc;
 };
@@ -69,8 +63,8 @@ struct args_cmd {
     const char *summary;
     const char *synopsis; /* behind the name */
     const char *text;     /* paragraphs for the help, may be NULL */
+    const char *exits;    /* "1 if it failed": exit codes beside 0 and 2; NULL: the text has them */
     struct args_opts opts;
-    size_t opts_size;   /* of the struct they are written to */
     bool takes_command; /* words behind `--` are allowed */
     bool takes_words;   /* words between and behind the options are, too: they are `rest` */
     bool takes_id;      /* exactly one word: a sandbox or container */
@@ -89,14 +83,15 @@ struct args_rest {
 
 #define ARGS_HELP 1
 
-/* argv[0] is the command's name; with takes_words argv is put in order. 0; ARGS_HELP if --help or
+/* Options are the command's own and the global ones, written to the fields of one struct `into`.
+ * argv[0] is the command's name; with takes_words argv is put in order. 0; ARGS_HELP if --help or
  * -h was met (nothing else is checked then); or -1 and ERR_INVALID with the reason and, where there
  * is one, the nearest match. */
-int args_parse(const struct args_cmd *cmd, const struct args_set *sets, size_t n_sets, char **argv,
+int args_parse(const struct args_cmd *cmd, struct args_opts global, void *into, char **argv,
                struct args_rest *ret_rest, struct err *err);
 /* Reads options up to the first other word, whose index goes to *ret_next (argc if none). */
-int args_parse_leading(const struct args_set *sets, size_t n_sets, char **argv, int *ret_next,
-                       struct err *err);
+int args_parse_leading(struct args_opts own, struct args_opts global, void *into, char **argv,
+                       int *ret_next, struct err *err);
 
 /* Help within ARGS_COLUMNS columns. */
 #define ARGS_COLUMNS 80

@@ -33,8 +33,6 @@ static const struct args_cmd cmd = {
 
 static int run(struct opts *o, struct args_rest *rest, struct err *err, const char *const *words)
 {
-    const struct args_set sets[] = { { ARGS_TABLE(table), o }, { ARGS_TABLE(global), o } };
-
     static char *argv[16]; /* outlives the literal of the caller, which rest points into */
     size_t n = 0;
 
@@ -42,7 +40,7 @@ static int run(struct opts *o, struct args_rest *rest, struct err *err, const ch
         argv[n] = (char *)words[n];
     while (words[n++]);
     *o = (struct opts){ 0 };
-    return args_parse(&cmd, sets, 2, argv, rest, err);
+    return args_parse(&cmd, (struct args_opts)ARGS_TABLE(global), o, argv, rest, err);
 }
 #define RUN(...)                                                                                   \
     run(&o, &rest, &err, (const char *const[]){ "boot", __VA_ARGS__ __VA_OPT__(, ) NULL })
@@ -181,15 +179,15 @@ TEST(leading_options_stop_at_the_command)
 {
     struct opts o = { 0 };
     struct err err = ERR_INIT;
-    const struct args_set sets[] = { { ARGS_TABLE(global), &o } };
+    const struct args_opts opts = ARGS_TABLE(global), none = { 0 };
     char *words[] = { "lcow", "--config", "c", "boot", "--tty", NULL };
     int next = 0;
 
-    ASSERT_EQ(args_parse_leading(sets, 1, words, &next, &err), 0);
+    ASSERT_EQ(args_parse_leading(none, opts, &o, words, &next, &err), 0);
     ASSERT_EQ(next, 3);
     ASSERT_STR(o.config, "c");
     words[1] = "--cnfig";
-    ASSERT_FAIL(args_parse_leading(sets, 1, words, &next, &err), err, ERR_INVALID);
+    ASSERT_FAIL(args_parse_leading(none, opts, &o, words, &next, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "did you mean --config?");
 }
 
@@ -228,12 +226,12 @@ TEST(words_may_stand_anywhere_if_the_command_takes_them)
                                            .opts = ARGS_TABLE(table),
                                            .takes_words = true };
     struct opts o = { 0 };
-    const struct args_set sets[] = { { ARGS_TABLE(table), &o } };
+    const struct args_opts no_global = { 0 };
     char *argv[] = { "check", "a", "--memory", "512", "b", "-t", "--", "-c", "d", NULL };
     struct args_rest rest;
     struct err err = ERR_INIT;
 
-    ASSERT_EQ(args_parse(&words, sets, 1, argv, &rest, &err), 0);
+    ASSERT_EQ(args_parse(&words, no_global, &o, argv, &rest, &err), 0);
     ASSERT_EQ(rest.n, 4);
     ASSERT_STR(rest.argv[0], "a");
     ASSERT_STR(rest.argv[1], "b");
@@ -245,7 +243,7 @@ TEST(words_may_stand_anywhere_if_the_command_takes_them)
 
     char *none[] = { "check", "-k", NULL };
 
-    ASSERT_EQ(args_parse(&words, sets, 1, none, &rest, &err), 0);
+    ASSERT_EQ(args_parse(&words, no_global, &o, none, &rest, &err), 0);
     ASSERT_EQ(rest.n, 0);
     ASSERT(rest.argv[0] == NULL);
 }

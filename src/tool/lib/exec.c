@@ -1,14 +1,15 @@
 #include "tool/lib/exec.h"
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
+#include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/json.h"
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_client.h"
-#include "tool/lib/exec_task.h"
 #include "tool/lib/shims.h"
 #include "tool/lib/term.h"
 #include <errno.h>
@@ -16,6 +17,7 @@
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -23,6 +25,11 @@
 #define CONTROL_LIMIT (5 * NS_PER_S)
 #define CONTROL_PAUSE (20 * NS_PER_MS)
 #define OUTPUT_LIMIT (5 * NS_PER_S) /* for what is left in the FIFOs behind the answer */
+#define PROCESS_TYPE "types.containerd.io/opencontainers/runtime-spec/1/Process"
+#define SPEC_BYTES (8u << 20)
+#define START_LIMIT (30 * NS_PER_S) /* a guest that hangs shall be told of */
+#define HUNG_LIMIT (3 * NS_PER_S)   /* the same, of a guest that does not answer */
+#define END_LIMIT (30 * NS_PER_S)   /* to take back what nobody waits for any more */
 
 /* ---- three FIFOs */
 
@@ -85,16 +92,27 @@ static int open_all(struct exec *x, bool terminal, struct err *err)
                : 0;
 }
 
+static int task_call(struct ctx *ctx, struct exec *x, uint64_t limit_ns, const char *method,
+                     const void *req, void *ret_resp, struct err *err)
+{
+    return shim_call(ctx, x->client, limit_ns, &task__descriptor, method, req, ret_resp, err);
+}
+
 static int tell_once(struct ctx *ctx, struct exec *x, const Lcow__ExecControlRequest *req,
                      struct err *err)
 {
-    const struct exec_task *task = x->what->task;
+    CloseIORequest close = CLOSE_IOREQUEST__INIT;
+    ResizePtyRequest resize = RESIZE_PTY_REQUEST__INIT;
 
-    if (!task)
+    if (!x->what->container)
         return shim_call(ctx, x->client, 0, &lcow__shim__descriptor, "ExecControl", req, NULL, err);
-    return req->close_stdin
-               ? exec_task_close_stdin(ctx, task, err)
-               : exec_task_resize(ctx, task, (uint16_t)req->rows, (uint16_t)req->cols, err);
+    close.id = resize.id = x->what->container;
+    close.exec_id = resize.exec_id = x->what->exec_id;
+    close.stdin = true;
+    resize.width = req->cols;
+    resize.height = req->rows;
+    return req->close_stdin ? task_call(ctx, x, 0, "CloseIO", &close, NULL, err)
+                            : task_call(ctx, x, 0, "ResizePty", &resize, NULL, err);
 }
 
 /* Tells the shim of a news about the command, which it may not have started yet. */
@@ -177,6 +195,98 @@ static void end_relays(struct exec *x)
     (void)group_wait(&root, &x->out, "output", &ignored);
 }
 
+/* ---- in a container, as containerd would: Exec, Start, Wait, Delete */
+
+int exec_process(const char *bundle, char *const *argv, const char *cwd, bool terminal,
+                 char **ret_json, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/config.json", bundle), *text = NULL;
+    AUTO(json_decref) json_t *spec = NULL;
+    json_t *process, *args;
+    size_t len;
+    int r = file_read_all(path, SPEC_BYTES, &text, &len);
+
+    if (r < 0)
+        return err_sys(err, -r, "read %s", path);
+    if (js_parse(text, len, SPEC_BYTES, &spec, err) < 0)
+        return err_wrap(err, "%s", path);
+    process = json_object_get(spec, "process");
+    if (!json_is_object(process))
+        return err_set(err, ERR_INVALID, "%s has no process", path);
+    args = json_array();
+    json_object_set_new(process, "args", args);
+    for (size_t i = 0; argv[i]; i++)
+        if (json_array_append_new(args, json_string(argv[i])) < 0)
+            return err_set(err, ERR_INVALID, "word %zu of the command is no UTF-8", i + 1);
+    json_object_set_new(process, "terminal", json_boolean(terminal));
+    json_object_del(process, "consoleSize");
+    if (cwd && json_object_set_new(process, "cwd", json_string(cwd)) < 0)
+        return err_set(err, ERR_INVALID, "the directory is no UTF-8");
+    *ret_json = js_text(process, 0);
+    return 0;
+}
+
+static int begin(struct ctx *ctx, struct exec *x, struct err *err)
+{
+    ExecProcessRequest req = EXEC_PROCESS_REQUEST__INIT;
+    Any spec = ANY__INIT;
+
+    spec.type_url = PROCESS_TYPE;
+    spec.value.data = (uint8_t *)x->what->process;
+    spec.value.len = strlen(x->what->process);
+    req.id = x->what->container;
+    req.exec_id = x->what->exec_id;
+    req.terminal = x->what->terminal;
+    req.stdin = x->path[0];
+    req.stdout = x->path[1];
+    req.stderr = x->path[2] ? x->path[2] : "";
+    req.spec = &spec;
+    return task_call(ctx, x, 0, "Exec", &req, NULL, err);
+}
+
+static int start_and_wait(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
+{
+    AUTO(pb_free) WaitResponse *resp = NULL;
+    StartRequest start = START_REQUEST__INIT;
+    WaitRequest wait = WAIT_REQUEST__INIT;
+
+    start.id = wait.id = x->what->container;
+    start.exec_id = wait.exec_id = x->what->exec_id;
+    if (task_call(ctx, x, START_LIMIT, "Start", &start, NULL, err) < 0 ||
+        task_call(ctx, x, 0, "Wait", &wait, &resp, err) < 0)
+        return -1;
+    *ret_code = (int)resp->exit_status;
+    return 0;
+}
+
+/* Whatever became of it. One that still runs is killed first; one that never began is just gone. */
+static void take_back(struct ctx *ctx, struct exec *x, bool kill, uint64_t limit)
+{
+    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, limit);
+    KillRequest signal_ = KILL_REQUEST__INIT;
+    WaitRequest wait = WAIT_REQUEST__INIT;
+    DeleteRequest gone = DELETE_REQUEST__INIT;
+    struct err ignored = ERR_INIT; /* it goes with its container at the latest */
+
+    signal_.id = wait.id = gone.id = x->what->container;
+    signal_.exec_id = wait.exec_id = gone.exec_id = x->what->exec_id;
+    signal_.signal = SIGKILL;
+    if (kill && task_call(&limited, x, 0, "Kill", &signal_, NULL, &ignored) == 0)
+        (void)task_call(&limited, x, 0, "Wait", &wait, NULL, &ignored);
+    (void)task_call(&limited, x, 0, "Delete", &gone, NULL, &ignored);
+}
+
+static int run_in_container(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
+{
+    int r;
+
+    if (begin(ctx, x, err) < 0)
+        return -1;
+    r = start_and_wait(ctx, x, ret_code, err);
+    take_back(ctx, x, r < 0, r < 0 && err->code == ERR_DEADLINE ? HUNG_LIMIT : END_LIMIT);
+    return r;
+}
+
 /* ---- the command */
 
 static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
@@ -184,9 +294,8 @@ static int call(struct ctx *ctx, struct exec *x, int *ret_code, struct err *err)
     Diag__ExecProcessRequest req = DIAG__EXEC_PROCESS_REQUEST__INIT;
     AUTO(pb_free) Diag__ExecProcessResponse *resp = NULL;
 
-    if (x->what->task)
-        return exec_task_run(ctx, x->what->task, x->path[0], x->path[1],
-                             x->path[2] ? x->path[2] : "", ret_code, err);
+    if (x->what->container)
+        return run_in_container(ctx, x, ret_code, err);
     req.args = (const char **)x->what->argv;
     for (size_t i = 0; x->what->argv[i]; i++)
         req.n_args++;

@@ -201,20 +201,6 @@ int shims_find(const struct shims *s, const char *word, const struct shim **ret,
     return search_end(&f, "there is no sandbox or container", ", but ", "see: lcow ps", err);
 }
 
-int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_client **ret,
-            struct err *err)
-{
-    AUTO(shims_release) struct shims shims = { 0 };
-    const struct shim *s;
-    const char *container;
-
-    /* All of them, since word may be a container's. */
-    if (shims_list(ctx, run_root, &shims, err) < 0 ||
-        shims_find(&shims, word, &s, &container, err) < 0 || shim_answers(s, err) < 0)
-        return -1;
-    return shim_connect(ctx, s, ret, err);
-}
-
 const char *doc_text(const json_t *obj, const char *key)
 {
     const char *text = json_string_value(json_object_get(obj, key));
@@ -229,4 +215,9 @@ uint64_t doc_number(const json_t *obj, const char *key)
 
     (void)js_u64(obj, key, &n, &ignored);
     return n;
+}
+
+json_t *doc_string(const char *text)
+{
+    return text ? json_string_nocheck(text) : json_null();
 }

@@ -62,10 +62,8 @@ int shim_call(struct ctx *ctx, struct rpc_client *client, uint64_t limit_ns,
  * version may know other questions. */
 int shim_answers(const struct shim *s, struct err *err);
 
-/* All of that in one step: the connection to the shim of word, if it answers. Caller frees *ret. */
-int shim_of(struct ctx *ctx, const char *run_root, const char *word, struct rpc_client **ret,
-            struct err *err);
-
 /* Of an object in its document, or in a line of a journal. "" or 0: it has none. Borrowed. */
 const char *doc_text(const json_t *obj, const char *key);
 uint64_t doc_number(const json_t *obj, const char *key);
+/* For a document of our own: any bytes; NULL becomes null. */
+json_t *doc_string(const char *text);

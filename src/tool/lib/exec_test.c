@@ -2,7 +2,7 @@
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
-#include "tool/lib/exec_task.h"
+#include "tool/lib/exec.h"
 #include <string.h>
 
 static void put_spec(struct place *p, const char *text)
@@ -20,7 +20,7 @@ TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
 
     put_spec(&p, "{\"process\":{\"cwd\":\"/\",\"args\":[\"sh\"],\"rlimits\":[{\"type\":"
                  "\"RLIMIT_CORE\",\"hard\":18446744073709551615,\"soft\":0}]}}");
-    ASSERT_OK(exec_task_process(p.dir, argv, "/tmp", false, &process, &err), err);
+    ASSERT_OK(exec_process(p.dir, argv, "/tmp", false, &process, &err), err);
     ASSERT_HAS(process, "\"hard\":18446744073709551615,");
     ASSERT_HAS(process, "\"args\":[\"id\",\"-u\"]");
     ASSERT_HAS(process, "\"cwd\":\"/tmp\"");
@@ -34,10 +34,10 @@ TEST(a_word_that_is_no_text_is_refused_not_left_out)
     struct err err = ERR_INIT;
 
     put_spec(&p, "{\"process\":{}}");
-    ASSERT_FAIL(exec_task_process(p.dir, argv, NULL, false, &process, &err), err, ERR_INVALID);
+    ASSERT_FAIL(exec_process(p.dir, argv, NULL, false, &process, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "word 2 of the command");
     err_clear(&err);
     argv[1] = "a";
-    ASSERT_FAIL(exec_task_process(p.dir, argv, "\xff", false, &process, &err), err, ERR_INVALID);
+    ASSERT_FAIL(exec_process(p.dir, argv, "\xff", false, &process, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "directory");
 }
