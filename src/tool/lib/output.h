@@ -12,10 +12,10 @@
 struct line;
 struct lines;
 struct outputs;
-struct readings;
 struct sbuf;
 
-struct outputs *outputs_new(void);
+/* Of this sandbox; borrows both. */
+struct outputs *outputs_new(const char *ns, const char *id);
 void outputs_free(struct outputs *o);
 /* note: a line of the shim, "output". */
 void outputs_note(struct outputs *o, const struct line *note);
@@ -23,7 +23,6 @@ void outputs_note(struct outputs *o, const struct line *note);
 void outputs_tell(struct outputs *o, const json_t *container);
 /* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor
  * that shall tell of more, or -1. */
-void outputs_more(struct outputs *o, struct readings *r, const char *ns, const char *id,
-                  int watch_fd, struct lines *out);
+void outputs_more(struct outputs *o, int watch_fd, struct lines *out);
 /* Whose output nobody keeps: a sentence for each of cid's (NULL: all). */
 void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out);

@@ -36,8 +36,7 @@ TEST(times_have_an_offset_or_none)
 TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
 {
     PLACE(place);
-    struct outputs *o = outputs_new();
-    struct readings r = { 0 };
+    struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
     AUTO_FREE char *sub = str_format("%s/web", place.dir);
@@ -53,7 +52,7 @@ TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
     note(o, pod, 9000000000);
     note(o, "{\"cid\":\"a\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 10000000000);
     note(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 20000000000);
-    outputs_more(o, &r, "ns", "p", -1, &l);
+    outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 3);
     ASSERT_STR(l.v[0].text, "bad?[31m");
     ASSERT_STR(json_string_value(json_object_get(l.v[0].doc, "stream")), "stderr");
@@ -63,7 +62,7 @@ TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
     ASSERT_STR(l.v[2].text, "again");
     ASSERT_STR(json_string_value(json_object_get(l.v[2].doc, "cid")), "b");
     lines_release(&l);
-    outputs_more(o, &r, "ns", "p", -1, &l);
+    outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 0);
     lines_release(&l);
     outputs_free(o);
@@ -81,8 +80,7 @@ static void tell(struct outputs *o, const char *text)
 TEST(what_a_restarted_container_writes_is_its_own)
 {
     PLACE(place);
-    struct outputs *o = outputs_new();
-    struct readings r = { 0 };
+    struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
     AUTO_FREE char *pod =
@@ -97,7 +95,7 @@ TEST(what_a_restarted_container_writes_is_its_own)
          10000000000);
     note(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}",
          20000000000);
-    outputs_more(o, &r, "ns", "p", -1, &l);
+    outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 2);
     ASSERT_STR(json_string_value(json_object_get(l.v[0].doc, "cid")), "a");
     ASSERT_STR(json_string_value(json_object_get(l.v[1].doc, "cid")), "b");
@@ -109,8 +107,7 @@ TEST(what_a_restarted_container_writes_is_its_own)
 TEST(a_file_that_was_emptied_is_read_from_its_start)
 {
     PLACE(place);
-    struct outputs *o = outputs_new();
-    struct readings r = { 0 };
+    struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
     AUTO_FREE char *path = str_format("%s/out", place.dir);
@@ -119,14 +116,14 @@ TEST(a_file_that_was_emptied_is_read_from_its_start)
 
     put(place.dir, "out", "one of many words\n");
     note(o, c, 1);
-    outputs_more(o, &r, "ns", "a", -1, &l);
+    outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 1);
     lines_release(&l);
 
     AUTO_FD int fd = open(path, O_WRONLY | O_TRUNC | O_CLOEXEC);
 
     ASSERT_EQ(fd_write_full(fd, "two\n", 4), 0);
-    outputs_more(o, &r, "ns", "a", -1, &l);
+    outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 1);
     ASSERT_STR(l.v[0].text, "two");
     lines_release(&l);
@@ -136,7 +133,7 @@ TEST(a_file_that_was_emptied_is_read_from_its_start)
 TEST(a_fifos_output_is_its_readers)
 {
     AUTO(sbuf_release) struct sbuf said = { 0 };
-    struct outputs *o = outputs_new();
+    struct outputs *o = outputs_new("ns", "p");
 
     note(o, "{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"/run/fifo\"}", 1);
     note(o, "{\"cid\":\"b\",\"pod-id\":\"b\",\"stdout\":\"file:///x\"}", 1);

@@ -17,15 +17,14 @@
 #include <unistd.h>
 
 #define LINE_MAX_BYTES 16384u
-#define READ_BYTES 8192u
+#define READ_BYTES 65536u
 
 struct reading {
     char *ns, *id, *path;
     bool alive;
-    int fd; /* held: what it says last can be read although it was removed; -1: none yet */
-    off_t at;
-    struct sbuf part; /* of a line whose end is not there yet */
+    struct tail tail;
     struct outputs *outputs;
+    struct lines *out; /* while it is read */
 };
 
 const char *line_source_name(enum line_source s)
@@ -43,8 +42,7 @@ static void reading_free(struct reading *x)
     free(x->ns);
     free(x->id);
     free(x->path);
-    fd_close(x->fd);
-    sbuf_release(&x->part);
+    tail_release(&x->tail);
     outputs_free(x->outputs);
     free(x);
 }
@@ -61,12 +59,12 @@ static void keep(struct readings *r, const struct journal_entry *e)
 {
     struct reading *x = mem_new(struct reading);
 
-    x->ns = str_dup(e->ns);
-    x->id = str_dup(e->id);
-    x->path = str_dup(e->path);
-    x->fd = -1;
-    x->alive = e->alive;
-    x->outputs = outputs_new();
+    *x = (struct reading){ .ns = str_dup(e->ns),
+                           .id = str_dup(e->id),
+                           .path = str_dup(e->path),
+                           .alive = e->alive,
+                           .tail.fd = -1 };
+    x->outputs = outputs_new(x->ns, x->id);
     r->v = mem_grow(r->v, r->n, &r->cap, sizeof(*r->v));
     r->v[r->n++] = x;
 }
@@ -204,19 +202,21 @@ void lines_release(struct lines *l)
 void lines_add(struct lines *l, const struct line *line)
 {
     l->v = mem_grow(l->v, l->n, &l->cap, sizeof(*l->v));
-    l->v[l->n++] = *line;
+    l->v[l->n] = *line;
+    l->v[l->n].order = l->n;
+    l->n++;
 }
 
-static void add_line(struct readings *r, const struct reading *x, const char *text, size_t len,
-                     struct lines *out)
+static void add_line(void *arg, const char *text, size_t len)
 {
+    const struct reading *x = arg;
     AUTO(json_decref) json_t *doc = NULL;
     struct err ignored = ERR_INIT; /* a torn line: its shim was killed while it wrote */
 
     if (js_parse(text, len, LINE_MAX_BYTES, &doc, &ignored) < 0 || !json_is_object(doc))
         return;
 
-    struct line line = { .source = source_of(doc), .ns = x->ns, .id = x->id, .order = r->order++ };
+    struct line line = { .source = source_of(doc), .ns = x->ns, .id = x->id };
     const char *at = doc_text(doc, "at");
 
     line.time = at[0] ? at : doc_text(doc, "time");
@@ -227,65 +227,97 @@ static void add_line(struct readings *r, const struct reading *x, const char *te
     line.doc = TAKE_PTR(doc);
     if (line.source == LINE_SHIM && str_eq(line.text, "output"))
         outputs_note(x->outputs, &line);
-    lines_add(out, &line);
+    lines_add(x->out, &line);
 }
 
 /* ---- what is new */
 
-static int read_rest(struct readings *r, struct reading *x, struct lines *out)
+int tail_open(struct tail *t, const char *path, off_t tail_bytes)
 {
-    ssize_t n;
+    struct stat st;
+    int r = 0;
 
-    while ((n = pread(x->fd, sbuf_room(&x->part, READ_BYTES), READ_BYTES, x->at)) > 0) {
+    fd_close(t->fd);
+    t->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW | O_NONBLOCK);
+    t->at = 0;
+    t->part.len = 0;
+    if (t->fd < 0 || fstat(t->fd, &st) < 0)
+        r = -errno;
+    else if (!S_ISREG(st.st_mode))
+        r = -EINVAL;
+    if (r < 0) {
+        fd_close(TAKE_FD(t->fd));
+    } else if (tail_bytes && st.st_size > tail_bytes) {
+        char c = ' ';
+
+        t->at = st.st_size - tail_bytes;
+        while (c != '\n' && pread(t->fd, &c, 1, t->at) == 1) /* not from the midst of a line */
+            t->at++;
+    }
+    return r;
+}
+
+/* As far as it goes now: there may be one who writes faster than we read. */
+int tail_read(struct tail *t, size_t max, void (*fn)(void *arg, const char *line, size_t len),
+              void *arg)
+{
+    struct stat st;
+    ssize_t n = 1;
+
+    if (fstat(t->fd, &st) < 0)
+        return -errno;
+    if (st.st_size < t->at) { /* somebody has emptied it */
+        t->at = 0;
+        t->part.len = 0;
+    }
+    while (t->at < st.st_size && n > 0) {
         const char *from, *nl;
 
-        x->at += n;
-        x->part.len += (size_t)n;
-        from = x->part.data;
-        while ((nl = memchr(from, '\n', x->part.len - (size_t)(from - x->part.data)))) {
-            add_line(r, x, from, (size_t)(nl - from), out);
+        n = pread(t->fd, sbuf_room(&t->part, READ_BYTES), READ_BYTES, t->at);
+        if (n < 0)
+            return -errno;
+        t->at += n;
+        t->part.len += (size_t)n;
+        from = t->part.data;
+        while ((nl = memchr(from, '\n', t->part.len - (size_t)(from - t->part.data)))) {
+            fn(arg, from, (size_t)(nl - from));
             from = nl + 1;
         }
-        sbuf_consume(&x->part, (size_t)(from - x->part.data));
-        if (x->part.len > 2 * LINE_MAX_BYTES)
-            x->part.len = 0;
+        sbuf_consume(&t->part, (size_t)(from - t->part.data));
+        if (t->part.len > 2 * max)
+            t->part.len = 0;
     }
-    return n < 0 ? -errno : 0;
+    return 0;
 }
 
-static int reopen(struct reading *x, const char *path)
-{
-    fd_close(x->fd);
-    x->fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    x->at = 0;
-    return x->fd < 0 ? -errno : 0;
-}
-
-/* Has the file that we hold been followed by a new one? */
-static bool is_followed(const struct reading *x)
+bool tail_is_followed(const struct tail *t, const char *path)
 {
     struct stat held, there;
 
-    return fstat(x->fd, &held) < 0 || (stat(x->path, &there) == 0 && there.st_ino != held.st_ino);
+    return fstat(t->fd, &held) < 0 || (stat(path, &there) == 0 && there.st_ino != held.st_ino);
 }
 
-static int read_one(struct readings *r, struct reading *x, struct lines *out, struct err *err)
+void tail_release(struct tail *t)
+{
+    fd_close(t->fd);
+    sbuf_release(&t->part);
+}
+
+static int read_one(struct reading *x, struct err *err)
 {
     AUTO_FREE char *older = str_format("%s@1", x->path);
-    int result = 0;
+    int r = 0;
 
-    if (x->fd < 0 && reopen(x, older) == 0)
-        result = read_rest(r, x, out);
-    else if (x->fd >= 0)
-        result = read_rest(r, x, out);
-    if (result == 0 && (x->fd < 0 || is_followed(x))) {
-        result = reopen(x, x->path);
-        if (result == 0)
-            result = read_rest(r, x, out);
-        else if (result == -ENOENT)
-            result = 0; /* removed: its shim ended well */
+    if (x->tail.fd >= 0 || tail_open(&x->tail, older, 0) == 0)
+        r = tail_read(&x->tail, LINE_MAX_BYTES, add_line, x);
+    if (r == 0 && (x->tail.fd < 0 || tail_is_followed(&x->tail, x->path))) {
+        r = tail_open(&x->tail, x->path, 0);
+        if (r == 0)
+            r = tail_read(&x->tail, LINE_MAX_BYTES, add_line, x);
+        else if (r == -ENOENT)
+            r = 0; /* removed: its shim ended well */
     }
-    return result < 0 ? err_sys(err, -result, "read %s", x->path) : 0;
+    return r < 0 ? err_sys(err, -r, "read %s", x->path) : 0;
 }
 
 static int by_time(const void *a, const void *b)
@@ -301,12 +333,13 @@ int readings_more(struct readings *r, struct lines *ret, struct err *err)
 {
     *ret = (struct lines){ 0 };
     for (size_t i = 0; i < r->n; i++) {
-        if (read_one(r, r->v[i], ret, err) < 0) {
+        r->v[i]->out = ret;
+        if (read_one(r->v[i], err) < 0) {
             lines_release(ret);
             return -1;
         }
         if (r->with_output)
-            outputs_more(r->v[i]->outputs, r, r->v[i]->ns, r->v[i]->id, r->watch_fd, ret);
+            outputs_more(r->v[i]->outputs, r->watch_fd, ret);
     }
     if (ret->n > 0)
         qsort(ret->v, ret->n, sizeof(*ret->v), by_time);

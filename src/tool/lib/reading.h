@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include <stdbool.h>
 #include <stdint.h>
+#include <sys/types.h>
 
 struct ctx;
 struct err;
@@ -24,7 +25,7 @@ struct line {
     const char *level, *text;
     const char *ns, *id; /* whose */
     json_t *doc;         /* owned */
-    uint64_t order;      /* of two at the same time */
+    size_t order;        /* of two at the same time; by lines_add() */
 };
 struct lines {
     struct line *v;
@@ -32,6 +33,21 @@ struct lines {
 };
 void lines_release(struct lines *l);
 void lines_add(struct lines *l, const struct line *line); /* takes its doc */
+/* A file that is read by lines while it grows: open -> read … -> release. */
+struct tail {
+    int fd; /* held: what it says last can be read although it was removed; -1: none yet */
+    off_t at;
+    struct sbuf part; /* of a line whose end is not there yet */
+};
+/* Only the last tail_bytes, if that is not 0. 0 or -errno; only a plain file will do. */
+int tail_open(struct tail *t, const char *path, off_t tail_bytes);
+/* Calls fn for each whole line that is new. One longer than twice max is left out. 0 or -errno. */
+int tail_read(struct tail *t, size_t max, void (*fn)(void *arg, const char *line, size_t len),
+              void *arg);
+/* Is there another file now at the path of the one that is held? */
+bool tail_is_followed(const struct tail *t, const char *path);
+void tail_release(struct tail *t);
+
 /* Nanoseconds since 1970 of "2026-11-16T02:41:24.123456789Z", or with an offset; 0: it is none. */
 int64_t line_time(const char *text);
 static inline void lines_release_auto(struct lines *l)
@@ -44,7 +60,6 @@ struct readings {
     char *run_root;
     struct reading **v;
     size_t n, cap;
-    uint64_t order;
     bool with_output; /* of containers, too */
     int watch_fd;     /* borrowed; -1: none */
 };
