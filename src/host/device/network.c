@@ -1,21 +1,59 @@
 #include "host/device/network.h"
 #include "base/clock.h"
+#include "base/ctx.h"
 #include "base/fd.h"
+#include "base/fiber.h"
+#include "base/fsm.h"
+#include "base/gate.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "base/stream.h"
 #include "host/bridge/guest.h"
-#include "host/device/network_priv.h"
 #include "host/ledger/ledger.h"
+#include "host/net/net.h"
 #include "host/vmm/vmm.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 
 #define GUEST_LIMIT (5 * NS_PER_S) /* to give an interface back; the host's part needs its time */
-#define QUEUES 1
+#define CONNECTIONS_MAX 128        /* of a pod at a time; the next waits in the kernel's queue */
+#define CONNECT_LIMIT (15 * NS_PER_S)
+#define STOP_LIMIT (5 * NS_PER_S)
+#define ACCEPT_PAUSE NS_PER_S
 #define UNDO_LIMIT (60 * NS_PER_S)
+
+/* One interface and how far it has come. A step is noted before it is asked for. */
+struct network_nic {
+    const struct net_iface *iface; /* borrows from the config */
+    char *id;                      /* unique among all NICs of all VMs */
+    char tap[NET_NAME_BYTES];
+    uint64_t link_note, queue_note; /* 0: none */
+    bool in_vm, in_guest;
+};
+
+struct network {
+    struct network_opts o;
+    char *guest_ns, *netns;
+    unsigned state; /* enum network_state */
+    struct gate gate;
+    int netns_fd; /* -1: none */
+    uint64_t inode;
+    struct net_config *config;
+    struct network_nic *nics;
+    size_t n_nics;
+    struct {
+        bool on;
+        int listener, hook;
+        unsigned connections;
+        struct cancel stop;
+        struct group fibers;
+        struct waitq changed; /* a connection has ended */
+    } forward;
+};
 
 static const char *const state_names[] = { "NotConfigured", "Configured", "Invalid", "TornDown" };
 static const char *const event_names[] = { "be set up", "fail to be set up", "be torn down",
@@ -42,7 +80,9 @@ struct network *network_new(const struct network_opts *o)
     n->guest_ns = str_dup(o->guest_ns);
     n->netns_fd = -1;
     gate_init(&n->gate, "network");
-    network_forward_init(n);
+    n->forward.listener = n->forward.hook = -1;
+    group_init(&n->forward.fibers);
+    waitq_init(&n->forward.changed);
     return n;
 }
 
@@ -66,12 +106,12 @@ void network_free(struct network *n)
     free(n);
 }
 
-int network_enter(const struct network *n, const char *what, struct err *err)
+static int enter(const struct network *n, const char *what, struct err *err)
 {
     return n->o.enter ? n->o.enter(n->o.arg, what, err) : 0;
 }
 
-void network_leave(const struct network *n)
+static void leave(const struct network *n)
 {
     if (n->o.leave)
         n->o.leave(n->o.arg);
@@ -100,18 +140,16 @@ static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, 
                      struct err *err)
 {
     struct vmm *v = n->o.vmm;
-    struct vmm_nic nic = {
-        .id = c->id, .tap_fd = tap, .mtu = (uint16_t)c->iface->mtu, .queues = QUEUES
-    };
+    struct vmm_nic nic = { .id = c->id, .tap_fd = tap, .mtu = (uint16_t)c->iface->mtu };
 
     if (!v->ops->nic_add)
         return vmm_unsupported("nic_add", err);
     memcpy(nic.mac, c->iface->mac, sizeof(nic.mac));
-    if (network_enter(n, "add a NIC", err) < 0)
+    if (enter(n, "add a NIC", err) < 0)
         return -1;
     c->in_vm = true;
     int r = v->ops->nic_add(ctx, v, &nic, err);
-    network_leave(n);
+    leave(n);
     return r;
 }
 
@@ -172,11 +210,11 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
                              .dns_servers = servers,
                              .dns_search = search };
     memcpy(nic.mac, f->mac, sizeof(nic.mac));
-    if (network_enter(n, "configure a NIC", err) < 0)
+    if (enter(n, "configure a NIC", err) < 0)
         return -1;
     c->in_guest = true;
     int r = n->o.guest->ops->add_nic(ctx, n->o.guest, &nic, err);
-    network_leave(n);
+    leave(n);
     return r;
 }
 
@@ -203,10 +241,10 @@ static int remove_from_guest(struct ctx *ctx, struct network *n, struct network_
 
     if (!c->in_guest)
         return 0;
-    int r = network_enter(n, "take a NIC from the guest", err);
+    int r = enter(n, "take a NIC from the guest", err);
     if (r == 0) {
         r = n->o.guest->ops->remove_nic(&limited, n->o.guest, n->guest_ns, c->id, err);
-        network_leave(n);
+        leave(n);
     }
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
@@ -219,10 +257,10 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
 {
     if (!c->in_vm)
         return 0;
-    int r = network_enter(n, "remove a NIC", err);
+    int r = enter(n, "remove a NIC", err);
     if (r == 0) {
         r = n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err);
-        network_leave(n);
+        leave(n);
     }
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
@@ -260,13 +298,172 @@ static int detach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
     return 0;
 }
 
+/* --- ports: what somebody in the pod's network namespace on the host dials (containerd's
+ * port-forward dials 127.0.0.1 there) reaches the same port in the guest. One listener a pod,
+ * nothing else until somebody comes; then three fibers a connection --- */
+
+struct connection {
+    struct network *n;
+    int fd; /* until it is a stream */
+    bool ipv6;
+    uint16_t port;
+    struct stream *client, *guest;
+    struct group ways;
+};
+struct way {
+    struct connection *c;
+    struct stream *from, *to;
+};
+
+/* One direction to its end, which is passed on. An error, or the end of the pod, ends both. */
+static void copy_main(void *arg)
+{
+    struct way *w = arg;
+    struct connection *c = w->c;
+    struct ctx ctx = ctx_until(c->n->o.loop, &c->n->forward.stop);
+    struct err err = ERR_INIT;
+    char side = 0;
+
+    if (stream_copy(&ctx, w->from, w->to, NULL, &side, &err) == 0) {
+        (void)stream_shutdown(w->to, SHUT_WR); /* gone already: the other way ends by itself */
+        return;
+    }
+    (void)stream_shutdown(c->client, SHUT_RDWR);
+    (void)stream_shutdown(c->guest, SHUT_RDWR);
+}
+
+static void join_ways(struct connection *c)
+{
+    struct ctx root = ctx_root(c->n->o.loop);
+    struct way in = { c, c->client, c->guest }, out = { c, c->guest, c->client };
+    struct err err = ERR_INIT;
+
+    group_init(&c->ways);
+    group_go(&c->ways, c->n->o.loop, copy_main, &in, "port %u in", c->port);
+    group_go(&c->ways, c->n->o.loop, copy_main, &out, "port %u out", c->port);
+    (void)group_wait(&root, &c->ways, "both ways of a connection", &err); /* without a limit */
+}
+
+/* The client is to see a reset, not an orderly end. */
+static void refuse(int fd)
+{
+    const struct linger now = { .l_onoff = 1 };
+
+    (void)setsockopt(fd, SOL_SOCKET, SO_LINGER, &now, sizeof(now));
+    fd_close(fd);
+}
+
+static int connect_guest(struct connection *c, struct err *err)
+{
+    struct network *n = c->n;
+    struct ctx own = ctx_until(n->o.loop, &n->forward.stop),
+               ctx = ctx_with_timeout(&own, CONNECT_LIMIT);
+
+    if (enter(n, "forward a port", err) < 0)
+        return -1;
+    int r = n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port,
+                                          &c->guest, err);
+    leave(n);
+    return r;
+}
+
+static void connection_main(void *arg)
+{
+    struct connection *c = arg;
+    struct network *n = c->n;
+    struct ctx ctx = ctx_root(n->o.loop);
+    struct err err = ERR_INIT;
+
+    if (connect_guest(c, &err) < 0) {
+        log_debug(&ctx, "a port of the pod is not answered", F_STR("namespace", n->guest_ns),
+                  F_U("port", c->port), F_ERR(&err));
+        refuse(c->fd);
+    } else {
+        c->client = stream_from_fd(n->o.loop, TAKE_FD(c->fd));
+        join_ways(c);
+        stream_free(c->client);
+        stream_free(c->guest);
+    }
+    free(c);
+    n->forward.connections--;
+    waitq_wake_all(&n->forward.changed);
+}
+
+/* A machine that is out of descriptors may have some again. */
+static bool try_again(struct ctx *ctx, struct err *why)
+{
+    struct err err = ERR_INIT;
+
+    if (ctx_check(ctx, &err) < 0)
+        return false;
+    log_warn(ctx, "a connection to the pod's ports is not accepted", F_ERR(why));
+    return fiber_sleep(ctx, ACCEPT_PAUSE, &err) == 0;
+}
+
+static void listen_main(void *arg)
+{
+    struct network *n = arg;
+    struct ctx ctx = ctx_until(n->o.loop, &n->forward.stop);
+    bool goes_on = true;
+
+    while (goes_on) {
+        struct connection *c = mem_new(struct connection);
+        struct err err = ERR_INIT;
+
+        c->n = n;
+        while (goes_on && n->forward.connections >= CONNECTIONS_MAX)
+            goes_on = waitq_wait(&ctx, &n->forward.changed, "a connection to end", &err) == 0;
+        if (!goes_on || fiber_admit(n->o.loop, &err) < 0 ||
+            net_forward_accept(&ctx, n->forward.listener, &c->fd, &c->ipv6, &c->port, &err) < 0) {
+            free(c);
+            goes_on = goes_on && try_again(&ctx, &err);
+            continue;
+        }
+        n->forward.connections++;
+        group_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
+    }
+}
+
+/* A machine that cannot is said in the log. */
+static void start_forwarding(struct ctx *ctx, struct network *n)
+{
+    struct err err = ERR_INIT;
+
+    if (!n->config->loopback || !n->o.guest->ops->connect_port)
+        return;
+    if (net_forward_open(ctx, n->netns_fd, &n->forward.listener, &n->forward.hook, &err) < 0) {
+        log_warn(ctx, "ports of the pod cannot be forwarded, going on", F_ERR(&err));
+        return;
+    }
+    cancel_init(&n->forward.stop, NULL);
+    n->forward.on = true;
+    group_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
+}
+
+/* Waits until its connections have ended; they are ended. Repeatable. */
+static int stop_forwarding(struct ctx *ctx, struct network *n, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, STOP_LIMIT);
+
+    if (!n->forward.on)
+        return 0;
+    cancel_fire(&n->forward.stop, ERR_CANCELLED, "the pod's network ends");
+    if (group_wait(&limited, &n->forward.fibers, "connections to the pod's ports", err) < 0)
+        return -1;
+    fd_close(TAKE_FD(n->forward.hook));
+    fd_close(TAKE_FD(n->forward.listener));
+    cancel_release(&n->forward.stop);
+    n->forward.on = false;
+    return 0;
+}
+
 /* --- the whole --- */
 
 static int detach_all(struct ctx *ctx, struct network *n, struct err *err)
 {
     size_t failed = 0;
 
-    if (network_forward_stop(ctx, n, err) < 0)
+    if (stop_forwarding(ctx, n, err) < 0)
         failed++;
     for (size_t i = n->n_nics; i-- > 0;) {
         struct err one = ERR_INIT;
@@ -322,7 +519,7 @@ static int attach_all(struct ctx *ctx, struct network *n, const struct network_d
     for (size_t i = 0; i < n->n_nics; i++)
         if (attach_nic(ctx, n, &n->nics[i], dns, err) < 0)
             return -1;
-    network_forward_start(ctx, n);
+    start_forwarding(ctx, n);
     return 0;
 }
 

@@ -10,9 +10,7 @@
  * be repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
 #pragma once
 #include "base/mem.h"
-#include <stdbool.h>
 #include <stddef.h>
-#include <stdint.h>
 
 struct ctx;
 struct err;
@@ -31,6 +29,13 @@ enum network_state {
     NETWORK_INVALID,  /* an attach or a detach failed: only detach is useful */
     NETWORK_DETACHED,
     NETWORK_STATE_COUNT
+};
+enum network_event {
+    NETWORK_EV_ATTACHED,
+    NETWORK_EV_ATTACH_FAILED,
+    NETWORK_EV_DETACHED,
+    NETWORK_EV_DETACH_FAILED,
+    NETWORK_EV_COUNT
 };
 extern const struct fsm network_fsm;
 

@@ -1,6 +1,7 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/fsm.h"
 #include "base/str.h"
 #include "base/stream.h"
 #include "fixture/fake_vmm.h"
@@ -9,8 +10,10 @@
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/bridge/guest.h"
-#include "host/device/network_priv.h"
+#include "host/device/network.h"
 #include "host/ledger/ledger.h"
+#include "host/net/net.h"
+#include "host/vmm/vmm.h"
 
 #include <stdio.h>
 #include <stdlib.h>

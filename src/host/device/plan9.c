@@ -1,5 +1,4 @@
 #include "host/device/plan9.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/gate.h"

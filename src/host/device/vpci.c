@@ -1,5 +1,4 @@
 #include "host/device/vpci.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/gate.h"
 #include "base/json.h"

@@ -5,7 +5,6 @@
  * Gate: one changing call at a time; queries never wait. reference/host.md §12. */
 #pragma once
 #include "base/mem.h"
-#include <stddef.h>
 #include <stdint.h>
 
 struct ctx;

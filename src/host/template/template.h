@@ -10,10 +10,9 @@
  * damaged, of another owner or a link is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
  * builder replaces it. Blocks for a local file system; only template_lock may wait. */
 #pragma once
-#include "base/mem.h"
 #include <stdbool.h>
+#include <stddef.h>
 #include <stdint.h>
-#include <sys/types.h>
 
 struct ctx;
 struct err;

@@ -1,5 +1,4 @@
 /* template_draft.c - making a template: what it depends on, and how it gets into the store. */
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/offload.h"

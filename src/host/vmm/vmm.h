@@ -114,7 +114,7 @@ struct vmm_nic {
     const char *id; /* ours; names the device for nic_remove */
     int tap_fd;     /* borrowed */
     uint8_t mac[6];
-    uint16_t mtu, queues;
+    uint16_t mtu;
 };
 
 struct vmm_ops {

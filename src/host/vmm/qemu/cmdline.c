@@ -34,20 +34,11 @@ static const char *tcg_threads(const struct vm_doc *doc, const struct qemu_host 
     return cpus == 1 ? "single" : "multi";
 }
 
-static int check_number(const char *what, uint64_t value, uint64_t min, uint64_t max,
-                        struct err *err)
-{
-    if (value >= min && value <= max)
-        return 0;
-    return err_set(err, ERR_INVALID, "%s is %llu; possible are %llu to %llu", what,
-                   (unsigned long long)value, (unsigned long long)min, (unsigned long long)max);
-}
-
 static int check_log_level(const char *level, struct err *err)
 {
     for (const char *p = level; p && *p; p++)
         if (!islower((unsigned char)*p))
-            return err_set(err, ERR_INVALID, "log level \"%s\" of the agent is no word", level);
+            return err_set(err, ERR_INVALID, "log level \"%s\" of the agent is not a word", level);
     return 0;
 }
 
@@ -56,23 +47,27 @@ int qemu_doc_check(const struct vm_doc *doc, struct err *err)
     if (!doc->id || !*doc->id || strlen(doc->id) > 200)
         return err_set(err, ERR_INVALID, "the VM has no id, or one beyond 200 bytes");
     if (!doc->run_dir || doc->run_dir[0] != '/')
-        return err_set(err, ERR_INVALID, "VM %s: the runtime directory is no absolute path",
+        return err_set(err, ERR_INVALID, "VM %s: the runtime directory is not an absolute path",
                        doc->id);
     if (!doc->kernel || !doc->initrd)
         return err_set(err, ERR_INVALID, "VM %s: no kernel or no initrd is named", doc->id);
-    if (check_number("memory in MiB", doc->memory_mib, QEMU_MEMORY_MIN_MIB, QEMU_MEMORY_MAX_MIB,
-                     err) < 0 ||
-        check_number("number of vCPUs", doc->cpus, 1, QEMU_CPUS_MAX, err) < 0 ||
-        check_number("most vCPUs", doc->max_cpus, doc->cpus, QEMU_CPUS_MAX, err) < 0 ||
-        check_number("number of SCSI controllers", doc->scsi_controllers, 0, QEMU_SCSI_MAX, err) <
-            0 ||
-        check_number("number of PCI ports", doc->pci_ports, 0, QEMU_PORTS_MAX, err) < 0 ||
-        check_log_level(doc->agent_log_level, err) < 0)
-        return err_wrap(err, "VM %s", doc->id);
-    if (doc->max_memory_mib > 0 && check_number("most memory in MiB", doc->max_memory_mib,
-                                                doc->memory_mib, QEMU_MEMORY_MAX_MIB, err) < 0)
-        return err_wrap(err, "VM %s", doc->id);
-    return 0;
+    const struct {
+        const char *what;
+        uint32_t value, min, max;
+    } bounds[] = {
+        { "memory in MiB", doc->memory_mib, QEMU_MEMORY_MIN_MIB, QEMU_MEMORY_MAX_MIB },
+        { "number of vCPUs", doc->cpus, 1, QEMU_CPUS_MAX },
+        { "most vCPUs", doc->max_cpus, doc->cpus, QEMU_CPUS_MAX },
+        { "number of SCSI controllers", doc->scsi_controllers, 0, QEMU_SCSI_MAX },
+        { "number of PCI ports", doc->pci_ports, 0, QEMU_PORTS_MAX },
+        { "most memory in MiB", doc->max_memory_mib, doc->max_memory_mib ? doc->memory_mib : 0,
+          QEMU_MEMORY_MAX_MIB },
+    };
+    for (size_t i = 0; i < ARRAY_LEN(bounds); i++)
+        if (bounds[i].value < bounds[i].min || bounds[i].value > bounds[i].max)
+            return err_set(err, ERR_INVALID, "VM %s: %s is %u; possible are %u to %u", doc->id,
+                           bounds[i].what, bounds[i].value, bounds[i].min, bounds[i].max);
+    return check_log_level(doc->agent_log_level, err) < 0 ? err_wrap(err, "VM %s", doc->id) : 0;
 }
 
 /* What saves time under emulation, as measured (reference/qemu-uvm.md §2). With hardware
@@ -150,22 +145,21 @@ __attribute__((format(printf, 3, 4))) static void add(struct strv *out, const ch
 
 /* A clone maps the file privately and has it open for reading only; rom=off, since the mapping is
  * written to all the same. QEMU before 8.2 cannot do that. */
-static void add_memory(const struct vm_doc *doc, const struct qemu_host *host,
-                       const struct qemu_fds *fds, struct strv *out)
+static void add_memory(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
 {
     if (host->form == QEMU_TEMPLATE)
         add(out, "-object",
             "memory-backend-file,id=mem0,size=%uM,mem-path=/proc/self/fd/%d,share=on",
-            doc->memory_mib, fds->ram);
-    else if (host->form == QEMU_CLONE)
-        add(out, "-object",
-            "memory-backend-file,id=mem0,size=%uM,mem-path=" QEMU_JAIL_RAM
-            ",share=off,readonly=on,rom=off",
-            doc->memory_mib);
-    else
+            doc->memory_mib, QEMU_FD_RAM);
+    if (host->form == QEMU_COLD)
         add(out, "-object", "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
-    if (host->form == QEMU_CLONE)
-        add(out, "-incoming", "defer");
+    if (host->form != QEMU_CLONE)
+        return;
+    add(out, "-object",
+        "memory-backend-file,id=mem0,size=%uM,mem-path=" QEMU_JAIL_RAM
+        ",share=off,readonly=on,rom=off",
+        doc->memory_mib);
+    add(out, "-incoming", "defer");
 }
 
 /* Of the device; 0: none. */
@@ -177,8 +171,7 @@ static uint32_t grow_mib(const struct vm_doc *doc)
     return (more + QEMU_GROW_MIB - 1) / QEMU_GROW_MIB * QEMU_GROW_MIB;
 }
 
-static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
-                        const struct qemu_fds *fds, struct strv *out)
+static void add_machine(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
 {
     uint32_t max = grow_mib(doc) ? doc->memory_mib + grow_mib(doc) : 0;
 
@@ -197,7 +190,7 @@ static void add_machine(const struct vm_doc *doc, const struct qemu_host *host,
         add(out, "-m", "%uM,slots=4,maxmem=%uM", doc->memory_mib, max);
     else
         add(out, "-m", "%uM", doc->memory_mib);
-    add_memory(doc, host, fds, out);
+    add_memory(doc, host, out);
 }
 
 static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
@@ -210,13 +203,13 @@ static void add_boot(const struct vm_doc *doc, const struct qemu_host *host, str
     add(out, "-fw_cfg", "name=" LINK_BOOT_FILE ",file=" QEMU_JAIL_FW_CFG);
 }
 
-static void add_channels(const struct qemu_fds *fds, struct strv *out)
+static void add_channels(struct strv *out)
 {
-    add(out, "-chardev", "socket,id=qmp,fd=%d", fds->qmp);
+    add(out, "-chardev", "socket,id=qmp,fd=%d", QEMU_FD_QMP);
     add(out, "-mon", "chardev=qmp,mode=control");
-    add(out, "-chardev", "socket,id=console,fd=%d", fds->console);
+    add(out, "-chardev", "socket,id=console,fd=%d", QEMU_FD_CONSOLE);
     add(out, "-serial", "chardev:console");
-    add(out, "-netdev", "tap,id=link,fd=%d", fds->link);
+    add(out, "-netdev", "tap,id=link,fd=%d", QEMU_FD_LINK);
     /* Both ends know each other's address: a clone announces itself to nobody. */
     add(out, "-device",
         "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=,guest_announce=off");
@@ -255,7 +248,7 @@ static void add_devices(const struct vm_doc *doc, struct strv *out)
 }
 
 void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qemu_host *host,
-                  const struct qemu_fds *fds, struct strv *out)
+                  struct strv *out)
 {
     AUTO_FREE char *name = quote(doc->id);
 
@@ -266,8 +259,8 @@ void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qe
     strv_add(out, "-no-reboot");
     add(out, "-display", "none");
     add(out, "-sandbox", "on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny");
-    add_machine(doc, host, fds, out);
+    add_machine(doc, host, out);
     add_boot(doc, host, out);
-    add_channels(fds, out);
+    add_channels(out);
     add_devices(doc, out);
 }

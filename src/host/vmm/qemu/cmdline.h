@@ -1,5 +1,5 @@
 /* cmdline.h - the QEMU command line of a VM: a pure function of its document, of what is known of
- * the host and of the fd numbers QEMU inherits. Held by golden files in tests/golden/qemu. All
+ * the host. Held by golden files in tests/golden/qemu. All
  * paths are those of the jail. Never waits. */
 #pragma once
 #include <stdbool.h>
@@ -16,6 +16,17 @@ struct vm_doc;
 #define QEMU_JAIL_SHARES "/shares"
 #define QEMU_JAIL_RAM "/boot/ram"     /* a clone's: its template's memory */
 #define QEMU_JAIL_STATE "/boot/state" /* a clone's: its template's devices */
+
+/* Descriptors that QEMU inherits. RAM: of a template, the file for its memory. */
+enum {
+    QEMU_FD_QMP = 3,
+    QEMU_FD_CONSOLE,
+    QEMU_FD_LINK,
+    QEMU_FD_KERNEL,
+    QEMU_FD_INITRD,
+    QEMU_FD_RAM,
+    QEMU_FD_STATE
+};
 
 /* Debian 6.1 with our initramfs does not come up with less. */
 #define QEMU_MEMORY_MIN_MIB 128
@@ -46,15 +57,10 @@ struct qemu_host {
     uint32_t code_cache_mib; /* as vm_doc's */
 };
 
-struct qemu_fds {
-    int qmp, console, link;
-    int ram; /* of a template: the file for its memory */
-};
-
 /* Whether the document can become a VM: ERR_INVALID names the value and its bounds. */
 int qemu_doc_check(const struct vm_doc *doc, struct err *err);
 /* For the guest kernel. Caller frees. */
 char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host);
 /* argv, beginning with program. */
 void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qemu_host *host,
-                  const struct qemu_fds *fds, struct strv *out);
+                  struct strv *out);

@@ -26,8 +26,7 @@ static char *text_of(const struct vm_doc *doc, const struct qemu_host *host)
     AUTO(strv_release) struct strv args = { 0 };
     struct sbuf text = { 0 };
 
-    qemu_cmdline(doc, "/usr/bin/qemu-system-x86_64", host,
-                 &(struct qemu_fds){ .qmp = 3, .console = 4, .link = 5, .ram = 8 }, &args);
+    qemu_cmdline(doc, "/usr/bin/qemu-system-x86_64", host, &args);
     for (size_t i = 0; i < args.n; i++)
         sbuf_addf(&text, "%s\n", args.v[i]);
     return sbuf_take(&text);

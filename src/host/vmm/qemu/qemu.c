@@ -1,10 +1,6 @@
 /* qemu.c - the ops table, the start and the end. */
 #include "host/vmm/qemu/qemu.h"
 #include "base/child.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/loop.h"
-#include "base/str.h"
 #include "host/ledger/ledger.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
@@ -57,6 +53,16 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage)
 bool qemu_is_gone(const struct qemu *q)
 {
     return q->dying || q->ended.set || !q->proc || child_done(q->proc->child, NULL);
+}
+
+int qemu_check_name(const char *what, const char *name, size_t max, struct err *err)
+{
+    size_t n = strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz-_");
+
+    if (n > 0 && n <= max && !name[n])
+        return 0;
+    return err_set(err, ERR_INVALID, "\"%.64s\" is not a name of a %s: 1 to %zu of a-z 0-9 - _",
+                   name, what, max);
 }
 
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err)

@@ -3,12 +3,11 @@
  * before it exists. <run root>/uids, accel and tsc are shared by all VMs of the host; the run root
  * is two levels above run_dir (<run root>/<namespace>/<id>). */
 #pragma once
-#include "base/err.h"
 
 #include <stdbool.h>
-#include <stdint.h>
 
 struct ctx;
+struct err;
 struct fsm;
 struct loop;
 struct template_info;

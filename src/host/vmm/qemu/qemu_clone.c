@@ -1,19 +1,10 @@
 /* qemu_clone.c - from a template to a VM: which template fits, and its restore. */
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/json.h"
-#include "base/log.h"
-#include "base/loop.h"
-#include "base/str.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
-#include "proto/qmp.h"
 
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
-#include <stdlib.h>
-#include <string.h>
 #include <sys/sysinfo.h>
 #include <sys/utsname.h>
 #include <sys/wait.h>
@@ -114,22 +105,20 @@ char *qemu_template_identity(struct qemu *q)
     AUTO_FD int program = open(q->program, O_RDONLY | O_CLOEXEC);
     AUTO_FREE char *kernel = template_file_identity(q->kernel_fd),
                    *initrd = template_file_identity(q->initrd_fd),
-                   *qemu = template_program_identity(program), *cpuinfo = NULL, *cpu = NULL;
+                   *qemu = template_program_identity(program),
+                   *cpuinfo = file_text(CPUINFO_MAX, "%s", q->accel_env.cpuinfo), *cpu = NULL;
     AUTO(strv_release) struct strv args = { 0 };
     struct qemu_host host = qemu_host_of(q);
     struct sbuf b = { 0 };
     struct utsname u;
-    size_t len;
 
     fill_tpl_doc(q);
     struct vm_doc doc = q->tpl_doc;
     doc.id = "template";
     host.form = QEMU_TEMPLATE;
     host.tsc_khz = host.tsc_khz > 0; /* whether it is known decides how the kernel keeps time */
-    qemu_cmdline(&doc, q->program, &host,
-                 &(struct qemu_fds){ QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_RAM },
-                 &args);
-    if (file_read_all(q->accel_env.cpuinfo, CPUINFO_MAX, &cpuinfo, &len) == 0)
+    qemu_cmdline(&doc, q->program, &host, &args);
+    if (cpuinfo)
         cpu = template_cpu_identity(cpuinfo);
     sbuf_addf(&b, "kernel %s\ninitrd %s\nqemu %s\n", kernel, initrd, qemu);
     if (!q->accel.emulated && uname(&u) == 0)

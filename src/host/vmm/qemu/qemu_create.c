@@ -1,11 +1,7 @@
 /* qemu_create.c - everything a VM needs before a process runs: QEMU, kernel and initrd, link, uid,
  * jail; and its undoing. */
 #include "base/child.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/loop.h"
 #include "base/offload.h"
-#include "base/str.h"
 #include "base/stream.h"
 #include "host/ledger/ledger.h"
 #include "host/vmm/qemu/qemu.h"
@@ -14,6 +10,7 @@
 #include <elf.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -189,29 +186,11 @@ static const char *keep_path(struct qemu *q, const char *dir, const char *name)
     return keep(q, path);
 }
 
-/* <run root>/<namespace>/<id> */
-static char *run_root_of(const char *run_dir)
-{
-    char *root = str_dup(run_dir);
-
-    for (int level = 0; level < 2; level++) {
-        char *slash = strrchr(root, '/');
-        while (slash && slash > root && slash[1] == '\0') { /* a '/' at the end */
-            *slash = '\0';
-            slash = strrchr(root, '/');
-        }
-        if (!slash || slash == root) {
-            free(root);
-            return NULL;
-        }
-        *slash = '\0';
-    }
-    return root;
-}
-
 static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
 {
-    AUTO_FREE char *root = run_root_of(doc->run_dir);
+    /* <run root>/<namespace>/<id> */
+    AUTO_FREE char *copy = str_dup(doc->run_dir);
+    const char *root = dirname(dirname(copy));
 
     q->doc = *doc;
     qemu_cap_doc(&q->doc);
@@ -225,7 +204,7 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     q->doc.template_draft = keep(q, doc->template_draft);
     q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
     q->life.cancel = &q->life_cancel;
-    if (!root)
+    if (str_eq(root, "/"))
         return err_set(err, ERR_INVALID, "runtime directory %s is not two levels below a root",
                        doc->run_dir);
     q->jail_dir = keep_path(q, doc->run_dir, "jail");

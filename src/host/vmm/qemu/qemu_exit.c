@@ -1,12 +1,6 @@
 /* qemu_exit.c - why QEMU stopped the VM or exited, from what the host knows. If lcow did not ask
  * for a stop, the VM has failed: its vCPUs do not run again, so everything that waits for the guest
  * would wait for ever. */
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/json.h"
-#include "base/log.h"
-#include "base/loop.h"
-#include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 
@@ -121,26 +115,36 @@ const char *qemu_words_last(const struct ctx *ctx, struct qemu_words *w)
 
 /* --- an exit --- */
 
+#define WHY(e, ...) ((void)snprintf((e)->why, sizeof((e)->why), __VA_ARGS__))
+
+/* An orderly exit, by the reason of the SHUTDOWN event. */
+static const struct {
+    const char *reason;
+    bool panicked;
+    const char *why;
+} ends[] = {
+    { "guest-shutdown", false, "the guest powered off" },
+    { "guest-panic", true, "the guest kernel panicked" },
+    { "guest-reset", true, "the guest kernel rebooted, as it does after a panic; see its console" },
+};
+
 static void say_exited(struct qemu_proc *p, struct vmm_exit *e, const char *words)
 {
+    const char *reason =
+        p->panicked && !str_eq(p->shutdown_why, "guest-shutdown") ? "guest-panic" : p->shutdown_why;
     int code = WEXITSTATUS(e->status);
 
-    if (code == 0 && str_eq(p->shutdown_why, "guest-shutdown")) {
-        e->powered_off = true;
-        snprintf(e->why, sizeof(e->why), "the guest powered off");
-    } else if (code == 0 && (p->panicked || str_eq(p->shutdown_why, "guest-panic"))) {
-        e->panicked = true;
-        snprintf(e->why, sizeof(e->why), "the guest kernel panicked");
-    } else if (code == 0 && str_eq(p->shutdown_why, "guest-reset")) {
-        e->panicked = true;
-        snprintf(e->why, sizeof(e->why),
-                 "the guest kernel rebooted, as it does after a panic; see its console");
-    } else if (*words) {
-        snprintf(e->why, sizeof(e->why), "qemu exited with status %d: %s", code, words);
-    } else {
-        snprintf(e->why, sizeof(e->why), "qemu exited with status %d%s%s", code,
-                 p->shutdown_why[0] ? " because of " : "", p->shutdown_why);
-    }
+    for (size_t i = 0; code == 0 && i < ARRAY_LEN(ends); i++)
+        if (str_eq(reason, ends[i].reason)) {
+            e->panicked = ends[i].panicked;
+            e->powered_off = !e->panicked;
+            WHY(e, "%s", ends[i].why);
+            return;
+        }
+    if (*words)
+        WHY(e, "qemu exited with status %d: %s", code, words);
+    else
+        WHY(e, "qemu exited with status %d%s%s", code, *reason ? " because of " : "", reason);
 }
 
 static void say_killed(struct qemu_proc *p, struct vmm_exit *e, const char *words)
@@ -149,12 +153,11 @@ static void say_killed(struct qemu_proc *p, struct vmm_exit *e, const char *word
     const char *name = sigabbrev_np(sig);
 
     e->oom = sig == SIGKILL && oom_watch_hit(&p->oom);
-    snprintf(e->why, sizeof(e->why), "qemu was killed by signal %d (SIG%s)%s%s%s", sig,
-             name ? name : "?",
-             e->oom          ? " by the host's OOM killer"
-             : sig == SIGSYS ? " by its sandbox"
-                             : "",
-             *words ? ": " : "", words);
+    WHY(e, "qemu was killed by signal %d (SIG%s)%s%s%s", sig, name ? name : "?",
+        e->oom          ? " by the host's OOM killer"
+        : sig == SIGSYS ? " by its sandbox"
+                        : "",
+        *words ? ": " : "", words);
 }
 
 /* Killed by us after a stop that nobody asked for. */
@@ -162,10 +165,10 @@ static void say_stopped(struct qemu_proc *p, struct vmm_exit *e, const char *wor
 {
     e->panicked = str_eq(p->stopped, "guest-panicked");
     if (e->panicked)
-        snprintf(e->why, sizeof(e->why), "the guest kernel panicked");
+        WHY(e, "the guest kernel panicked");
     else
-        snprintf(e->why, sizeof(e->why), "the VM has failed: QEMU stopped it with status %s%s%s",
-                 p->stopped, *words ? ": " : "", words);
+        WHY(e, "the VM has failed: QEMU stopped it with status %s%s%s", p->stopped,
+            *words ? ": " : "", words);
 }
 
 void qemu_exit_fill(struct qemu_proc *p, int status)
@@ -182,7 +185,7 @@ void qemu_exit_fill(struct qemu_proc *p, int status)
     if (p->stopped[0]) {
         say_stopped(p, e, words);
     } else if (p->given_up[0]) {
-        snprintf(e->why, sizeof(e->why), "%s", p->given_up);
+        WHY(e, "%s", p->given_up);
     } else if (q->dying || q->quitting) {
         e->requested = true;
         e->why[0] = '\0';

@@ -33,7 +33,7 @@ static void finish(struct fixture *f)
 
 static int add(struct fixture *f, const char *id, uint64_t timeout, struct err *err)
 {
-    const struct vmm_nic n = { .id = id, .tap_fd = f->tap, .mac = { 2 }, .mtu = 1500, .queues = 1 };
+    const struct vmm_nic n = { .id = id, .tap_fd = f->tap, .mac = { 2 }, .mtu = 1500 };
     struct ctx limited = ctx_with_timeout(f->fixture.ctx, timeout);
 
     return f->fixture.v->ops->nic_add(&limited, f->fixture.v, &n, err);
@@ -136,15 +136,12 @@ TEST_FIBER(names_and_sizes_that_are_none_are_refused)
 {
     struct fixture f;
     struct err err = ERR_INIT;
-    struct vmm_nic n = { .id = "a", .mtu = 60, .queues = 1 };
+    struct vmm_nic n = { .id = "a", .mtu = 60 };
 
     start(ctx, &f, "fine");
     ASSERT_FAIL(add(&f, "", AMPLE, &err), err, ERR_INVALID);
     ASSERT_FAIL(add(&f, "a,b", AMPLE, &err), err, ERR_INVALID);
     n.tap_fd = f.tap;
     ASSERT_FAIL(f.fixture.v->ops->nic_add(ctx, f.fixture.v, &n, &err), err, ERR_INVALID);
-    n.mtu = 1500;
-    n.queues = 2;
-    ASSERT_FAIL(f.fixture.v->ops->nic_add(ctx, f.fixture.v, &n, &err), err, ERR_UNIMPLEMENTED);
     finish(&f);
 }

@@ -11,15 +11,10 @@
  * NIC is cut then, and its backend stays: QEMU exits when a guest resets a NIC whose tap was taken
  * away (tried with 10.0). */
 #include "base/child.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/log.h"
-#include "base/str.h"
 #include "host/jail/pci.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <stdio.h>
 #include <string.h>
@@ -75,17 +70,10 @@ static int make_nic(struct ctx *ctx, struct qemu *q, struct plug *p, const void 
 
 static int check_nic(const struct qemu *q, const struct vmm_nic *nic, struct err *err)
 {
-    size_t len = strlen(nic->id);
-
-    if (len == 0 || len > NIC_ID_MAX)
-        return err_set(err, ERR_INVALID, "the name of a NIC has 1 to %d characters", NIC_ID_MAX);
-    for (const char *c = nic->id; *c; c++)
-        if (!isalnum((unsigned char)*c) && !strchr("-._", *c))
-            return err_set(err, ERR_INVALID, "\"%s\" is not a name of a NIC", nic->id);
+    if (qemu_check_name("NIC", nic->id, NIC_ID_MAX, err) < 0)
+        return -1;
     if (nic->mtu < MTU_MIN)
         return err_set(err, ERR_INVALID, "NIC %s: an MTU of %u is too small", nic->id, nic->mtu);
-    if (nic->queues > 1)
-        return err_set(err, ERR_UNIMPLEMENTED, "NIC %s: more than one queue", nic->id);
     return qemu_check_runs(q, "add a NIC", err);
 }
 
@@ -257,11 +245,8 @@ static int free_port(struct qemu *q, unsigned *ret, struct err *err)
 
 static int check_pci(struct qemu *q, const char *address, const char *id, struct err *err)
 {
-    size_t n = strspn(id, "0123456789abcdefghijklmnopqrstuvwxyz");
-
-    if (n == 0 || n > PCI_ID_MAX || id[n])
-        return err_set(err, ERR_INVALID, "\"%.64s\" is not a name of a device", id);
-    if (qemu_check_runs(q, "add a PCI device", err) < 0)
+    if (qemu_check_name("device", id, PCI_ID_MAX, err) < 0 ||
+        qemu_check_runs(q, "add a PCI device", err) < 0)
         return -1;
     if (plug_find(q, &pci_kind, id))
         return err_set(err, ERR_EXISTS, "there is a device %s", id);

@@ -1,4 +1,3 @@
-#include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
 #include <stdlib.h>

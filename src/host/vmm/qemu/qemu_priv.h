@@ -2,11 +2,15 @@
  * it: there are two, one after the other, when a first try with KVM fails and emulation is
  * allowed. */
 #pragma once
+#include "base/clock.h"
 #include "base/ctx.h"
+#include "base/fd.h"
 #include "base/fiber.h"
 #include "base/fsm.h"
 #include "base/gate.h"
 #include "base/log.h"
+#include "base/loop.h"
+#include "base/str.h"
 #include "host/jail/slots.h"
 #include "host/template/template.h"
 #include "host/vmm/qemu/accel.h"
@@ -34,17 +38,6 @@ struct stream;
  * was stolen from it counts too; so this is a hundred times what a kernel needs. */
 #define QEMU_PROOF_CPU_NS (UINT64_C(30) * 1000 * 1000 * 1000)
 #define QEMU_DRAIN_NS (UINT64_C(200) * 1000 * 1000) /* after its end, for its last words */
-
-/* Numbers in the child. */
-enum {
-    QEMU_FD_QMP = 3,
-    QEMU_FD_CONSOLE,
-    QEMU_FD_LINK,
-    QEMU_FD_KERNEL,
-    QEMU_FD_INITRD,
-    QEMU_FD_RAM,
-    QEMU_FD_STATE
-};
 
 /* Counts kills in the memory cgroup of a process. */
 struct oom_watch {
@@ -318,6 +311,9 @@ void qemu_plug_deleted(struct qemu *q, const char *device);
 void qemu_plugs_forget(struct qemu *q);
 /* qemu.c */
 bool qemu_is_gone(const struct qemu *q);
+/* A name of ours that becomes a part of QEMU's names: ERR_INVALID names it and says what may be in
+ * one. */
+int qemu_check_name(const char *what, const char *name, size_t max, struct err *err);
 /* ERR_UNAVAILABLE when it is gone, ERR_STATE when it never ran. */
 int qemu_check_runs(const struct qemu *q, const char *what, struct err *err);
 

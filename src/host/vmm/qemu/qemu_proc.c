@@ -1,14 +1,9 @@
 /* qemu_proc.c - one QEMU process: spawned into its jail, its channels read, its end awaited. */
 #include "base/bucket.h"
 #include "base/child.h"
-#include "base/fd.h"
-#include "base/log.h"
-#include "base/loop.h"
-#include "base/str.h"
 #include "base/stream.h"
 #include "host/jail/jail.h"
 #include "host/ledger/ledger.h"
-#include "host/vmm/qemu/cmdline.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 
@@ -65,32 +60,31 @@ static void read_errors(void *arg)
         qemu_words_feed(&p->ctx, &p->words, buf, n);
 }
 
+/* "" if the event does not say. */
+static const char *text_of(const struct qmp_message *m, const char *key)
+{
+    const char *text = json_string_value(json_object_get(m->data, key));
+
+    return text ? text : "";
+}
+
 /* The guest saw it too, and goes on (werror=report). How often it writes to a full disk is its own
  * decision. "disk-0-7" is controller 0, LUN 7. ("nospace" is true only for a VM that is stopped by
  * it.) */
 static void on_io_error(struct qemu_proc *p, const struct qmp_message *m)
 {
-    const char *reason = "", *node = "", *operation = "";
-    struct err ignored = ERR_INIT;
-
-    (void)js_str(m->data, "reason", &reason, &ignored);
-    (void)js_str(m->data, "node-name", &node, &ignored);
-    (void)js_str(m->data, "operation", &operation, &ignored);
     if (log_rate_ok(&p->io_errors, loop_now(p->vm->loop)))
-        log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", node),
-                 F_STR("during", operation), F_STR("reason", reason),
+        log_warn(&p->ctx, "disk I/O error on the host", F_STR("disk", text_of(m, "node-name")),
+                 F_STR("during", text_of(m, "operation")), F_STR("reason", text_of(m, "reason")),
                  F_U("lost", p->io_errors.lost));
 }
 
 static void on_event(void *arg, const struct qmp_message *m)
 {
     struct qemu_proc *p = arg;
-    const char *text = NULL;
-    struct err ignored = ERR_INIT;
 
     if (str_eq(m->event, "SHUTDOWN")) {
-        (void)js_str(m->data, "reason", &text, &ignored); /* older than 4.0: no reason */
-        AUTO_FREE char *why = str_printable(text ? text : "unknown");
+        AUTO_FREE char *why = str_printable(text_of(m, "reason"));
         snprintf(p->shutdown_why, sizeof(p->shutdown_why), "%s", why);
     } else if (str_eq(m->event, "GUEST_PANICKED")) {
         p->panicked = true;
@@ -98,17 +92,14 @@ static void on_event(void *arg, const struct qmp_message *m)
         qemu_stopped(p);
     } else if (str_eq(m->event, "RESUME")) {
         p->resumed++;
-    } else if (str_eq(m->event, "DEVICE_DELETED")) {
-        (void)js_str(m->data, "device", &text, &ignored); /* a part of a device has no name */
-        if (text) {
-            qemu_plug_deleted(p->vm, text);
-            qemu_cpu_deleted(p->vm, text);
-        }
+    } else if (str_eq(m->event, "DEVICE_DELETED")) { /* a part of a device has no name */
+        qemu_plug_deleted(p->vm, text_of(m, "device"));
+        qemu_cpu_deleted(p->vm, text_of(m, "device"));
     } else if (str_eq(m->event, "MIGRATION")) {
-        (void)js_str(m->data, "status", &text, &ignored);
-        snprintf(p->migration, sizeof(p->migration), "%s", text ? text : "?");
+        snprintf(p->migration, sizeof(p->migration), "%s", text_of(m, "status"));
         waitq_wake_all(&p->vm->stage_q);
     } else if (str_eq(m->event, "MEMORY_DEVICE_SIZE_CHANGE")) {
+        struct err ignored = ERR_INIT;
         (void)js_u64(m->data, "size", &p->vm->grown_bytes, &ignored);
         waitq_wake_all(&p->vm->stage_q);
     } else if (str_eq(m->event, "BLOCK_IO_ERROR")) {
@@ -262,7 +253,6 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
     AUTO(jail_free) struct jail *jail = NULL;
     AUTO(strv_release) struct strv args = { 0 };
     const struct qemu_host host = qemu_host_of(q);
-    const struct qemu_fds numbers = { QEMU_FD_QMP, QEMU_FD_CONSOLE, QEMU_FD_LINK, QEMU_FD_RAM };
     const struct child_fd fds[] = { { w->errors[1], 2 },
                                     { w->qmp[1], QEMU_FD_QMP },
                                     { w->console[1], QEMU_FD_CONSOLE },
@@ -274,7 +264,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
     /* Its threads allocate little: one heap for all is smaller than one for each. */
     static const char *const env[] = { "MALLOC_ARENA_MAX=1", NULL };
 
-    qemu_cmdline(qemu_base_doc(q), q->program, &host, &numbers, &args);
+    qemu_cmdline(qemu_base_doc(q), q->program, &host, &args);
     if (make_jail(q, &jail, err) < 0)
         return -1;
     return child_spawn(

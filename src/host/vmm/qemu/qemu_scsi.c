@@ -1,11 +1,7 @@
 /* qemu_scsi.c - disks: the image's descriptor travels to QEMU over its monitor (add-fd), becomes a
  * block node, then a disk on a controller, which is added if need be; or it is put below the disk
  * that was there from the beginning, of which the guest notices nothing. */
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/log.h"
 #include "base/offload.h"
-#include "base/str.h"
 #include "host/jail/jail.h"
 #include "host/vmm/qemu/qemu_priv.h"
 

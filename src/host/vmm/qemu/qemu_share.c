@@ -4,19 +4,15 @@
  * somebody's file system. The jail's root is mounted read-only and QEMU can write nowhere in it;
  * the directory to mount on is made through a detached, writable clone that nobody else sees. */
 #include "base/child.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/log.h"
 #include "base/offload.h"
-#include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
+#include <mntent.h>
 #include <sched.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
@@ -24,7 +20,7 @@
 
 #define NAME_MAX_BYTES 64
 #define JOB_NS (10 * NS_PER_S)
-#define MOUNTINFO_MAX (4u << 20)
+#define LINE_MAX_BYTES (3 * PATH_MAX) /* of the table of mounts */
 /* The guest lets go of files a moment after it has unmounted (9p clunks come late), and nothing
  * tells when QEMU has closed the last one. */
 #define BUSY_TRIES 10
@@ -106,50 +102,22 @@ static int add_in_jail(void *arg, struct err *err)
     return 0;
 }
 
-/* "\040" and the like, as the kernel writes blanks in mount points. In place. */
-static void unescape(char *s)
-{
-    char *to = s;
-
-    for (; *s; s++) {
-        if (s[0] == '\\' && isdigit((unsigned char)s[1]) && isdigit((unsigned char)s[2]) &&
-            isdigit((unsigned char)s[3])) {
-            *to++ = (char)((s[1] - '0') * 64 + (s[2] - '0') * 8 + (s[3] - '0'));
-            s += 3;
-        } else {
-            *to++ = *s;
-        }
-    }
-    *to = '\0';
-}
-
 /* All mounts below path, in the order they were made. */
 static int list_below(const struct job *j, const char *path, struct strv *out, struct err *err)
 {
-    AUTO_FD int fd = openat(j->proc, "thread-self/mountinfo", O_RDONLY | O_CLOEXEC);
-    AUTO(sbuf_release) struct sbuf text = { 0 };
+    AUTO_FD int fd = openat(j->proc, "thread-self/mounts", O_RDONLY | O_CLOEXEC);
+    FILE *mounts = fd < 0 ? NULL : fdopen(fd, "r");
+    char line[LINE_MAX_BYTES];
+    struct mntent m;
     size_t len = strlen(path);
-    ssize_t n;
 
-    if (fd < 0)
+    if (!mounts)
         return err_sys(err, errno, "read the mounts of the jail");
-    do {
-        n = fd_read_full(fd, sbuf_room(&text, 4096), 4096);
-        text.len += n > 0 ? (size_t)n : 0;
-    } while (n == 4096 && text.len < MOUNTINFO_MAX);
-    if (n < 0)
-        return err_sys(err, (int)-n, "read the mounts of the jail");
-    sbuf_addc(&text, '\0');
-    for (char *save = NULL, *line = strtok_r(text.data, "\n", &save); line;
-         line = strtok_r(NULL, "\n", &save)) {
-        AUTO_FREE char *point = NULL;
-
-        if (sscanf(line, "%*s %*s %*s %*s %ms", &point) != 1)
-            continue;
-        unescape(point);
-        if (strncmp(point, path, len) == 0 && point[len] == '/')
-            strv_add(out, point);
-    }
+    (void)TAKE_FD(fd);
+    while (getmntent_r(mounts, &m, line, sizeof(line)))
+        if (str_starts(m.mnt_dir, path) && m.mnt_dir[len] == '/')
+            strv_add(out, m.mnt_dir);
+    (void)endmntent(mounts);
     return 0;
 }
 
@@ -190,16 +158,6 @@ static int remove_in_jail(void *arg, struct err *err)
 
 /* --- outside --- */
 
-static int check_name(const char *name, struct err *err)
-{
-    size_t n = strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz-_");
-
-    if (n == 0 || n > NAME_MAX_BYTES || name[n])
-        return err_set(err, ERR_INVALID, "\"%s\" is not a name for a share: 1 to %d of a-z 0-9 - _",
-                       name, NAME_MAX_BYTES);
-    return 0;
-}
-
 /* The caller's end is not ours: a half-made share is worse than a moment's wait. */
 static int run(struct qemu *q, struct job *what, int (*fn)(void *job, struct err *err),
                struct err *err)
@@ -233,8 +191,8 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
 {
     struct qemu *q = qemu_of(v);
 
-    if (check_name(name, err) < 0 || qemu_check_runs(q, "share", err) < 0 ||
-        ctx_check(ctx, err) < 0)
+    if (qemu_check_name("share", name, NAME_MAX_BYTES, err) < 0 ||
+        qemu_check_runs(q, "share", err) < 0 || ctx_check(ctx, err) < 0)
         return -1;
     if (run(q, &(struct job){ .name = name, .tree = tree_fd, .read_only = read_only }, add_in_jail,
             err) == 0)
@@ -265,7 +223,7 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 {
     struct qemu *q = qemu_of(v);
 
-    if (check_name(name, err) < 0)
+    if (qemu_check_name("share", name, NAME_MAX_BYTES, err) < 0)
         return -1;
     if (qemu_is_gone(q) || (ctx_check(ctx, err) == 0 && remove_share(ctx, q, name, err) == 0) ||
         qemu_is_gone(q))

@@ -1,17 +1,11 @@
 /* qemu_size.c - what a VM uses, and what it has: memory by virtio-mem and vCPUs by hot-plug, while
  * it runs. */
 #include "base/child.h"
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/json.h"
-#include "base/log.h"
-#include "base/str.h"
 #include "host/vmm/qemu/qemu_priv.h"
 #include "proto/qmp.h"
 
 #include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -124,18 +118,15 @@ static const char *cpu_name(unsigned number, char id[24])
 /* Arguments for the lowest vCPU that QEMU could add; it lists the highest first. NULL: none. */
 static json_t *free_cpu(const json_t *list, const char *id)
 {
-    struct err ignored = ERR_INIT;
-
     for (size_t i = json_array_size(list); i-- > 0;) {
-        const json_t *o = json_array_get(list, i), *props = NULL;
-        const char *there = NULL, *type = NULL;
+        json_t *o = json_array_get(list, i), *props = NULL;
+        const char *type = NULL;
 
-        if (js_str(o, "qom-path", &there, &ignored) < 0 || there ||
-            js_str(o, "type", &type, &ignored) < 0 || js_obj(o, "props", &props, &ignored) < 0 ||
-            !type || !props)
+        if (json_object_get(o, "qom-path") ||
+            json_unpack(o, "{ss,so}", "type", &type, "props", &props) < 0)
             continue;
         json_t *args = json_pack("{ss,ss}", "driver", type, "id", id);
-        json_object_update(args, (json_t *)props);
+        json_object_update(args, props);
         return args;
     }
     return NULL;
@@ -219,21 +210,23 @@ static int change_cpus(struct ctx *ctx, struct qemu *q, uint32_t cpus, struct er
 
 /* QEMU 10 dies of two things under emulation (see tcg_threads): a vCPU more, if each has a thread
  * and the code cache is full; and a vCPU less, if one thread has them all. What a clone gets at its
- * start is no danger: its cache is empty. */
-static int check_emulated(struct qemu *q, uint32_t cpus, bool *ret_keep, struct err *err)
+ * start is no danger: its cache is empty. 1: it keeps what it has. */
+static int check_emulated(struct qemu *q, uint32_t cpus, struct err *err)
 {
     bool one_thread = q->doc.cpus == 1;
 
-    *ret_keep = one_thread && cpus < count_cpus(q);
-    if (*ret_keep)
-        log_info(&q->life, "an emulated VM keeps its vCPUs", F_U("cpus", count_cpus(q)),
-                 F_U("asked", cpus));
+    if (!q->accel.emulated || cpus < qemu_base_doc(q)->cpus)
+        return 0;
     if (!one_thread && cpus > count_cpus(q))
         return err_set(err, ERR_STATE,
                        "an emulated VM that began with %u vCPUs cannot get more: QEMU would abort; "
                        "give them at the start",
                        q->doc.cpus);
-    return 0;
+    if (!one_thread || cpus >= count_cpus(q))
+        return 0;
+    log_info(&q->life, "an emulated VM keeps its vCPUs", F_U("cpus", count_cpus(q)),
+             F_U("asked", cpus));
+    return 1;
 }
 
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err)
@@ -242,17 +235,11 @@ int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err
 
     if (qemu_check_runs(q, "set the vCPUs", err) < 0)
         return -1;
-
-    bool keep = false;
-
-    if (q->accel.emulated && cpus >= qemu_base_doc(q)->cpus &&
-        check_emulated(q, cpus, &keep, err) < 0)
-        return err_wrap(err, "set the vCPUs to %u", cpus);
-    if (keep)
-        return 0;
     AUTO(qemu_op_end) struct qemu_op op;
     struct ctx inner = qemu_op_begin(ctx, q, &op);
-    int r = change_cpus(&inner, q, cpus, err);
+    int r = check_emulated(q, cpus, err);
+    if (r == 0)
+        r = change_cpus(&inner, q, cpus, err);
     return r < 0 ? err_wrap(err, "set the vCPUs to %u", cpus) : 0;
 }
 

@@ -1,11 +1,5 @@
 /* qemu_template.c - building a template: a VM of its own boots until its agent waits for a token,
  * is saved, and ends. */
-#include "base/clock.h"
-#include "base/fd.h"
-#include "base/json.h"
-#include "base/log.h"
-#include "base/loop.h"
-#include "base/str.h"
 #include "host/vmm/qemu/qemu.h"
 #include "host/vmm/qemu/qemu_priv.h"
 

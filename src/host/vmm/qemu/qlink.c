@@ -16,10 +16,10 @@
 #include <linux/if_tun.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <netinet/ether.h>
 #include <netinet/tcp.h>
 #include <poll.h>
 #include <sched.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -316,15 +316,6 @@ static const struct {
     { "/proc/sys/net/ipv6/conf/default/disable_ipv6", "1" },
 };
 
-static void parse_mac(const char *text, void *out)
-{
-    unsigned b[6] = { 0 };
-
-    sscanf(text, "%x:%x:%x:%x:%x:%x", &b[0], &b[1], &b[2], &b[3], &b[4], &b[5]);
-    for (int i = 0; i < 6; i++)
-        ((uint8_t *)out)[i] = (uint8_t)b[i];
-}
-
 static void set_address(struct sockaddr *sa, const char *text, uint16_t port)
 {
     struct sockaddr_in in = { .sin_family = AF_INET, .sin_port = htons(port) };
@@ -360,12 +351,12 @@ static int configure_tap(struct err *err)
 
     if (fd < 0)
         return err_sys(err, errno, "socket");
-    parse_mac(LINK_HOST_MAC, mac.ifr_hwaddr.sa_data);
+    ether_aton_r(LINK_HOST_MAC, (struct ether_addr *)mac.ifr_hwaddr.sa_data);
     set_address(&addr.ifr_addr, LINK_HOST_ADDR, 0);
     set_address(&mask.ifr_netmask, "255.255.255.252", 0);
     set_address(&guest.arp_pa, LINK_GUEST_ADDR, 0);
     guest.arp_ha.sa_family = ARPHRD_ETHER;
-    parse_mac(LINK_GUEST_MAC, guest.arp_ha.sa_data);
+    ether_aton_r(LINK_GUEST_MAC, (struct ether_addr *)guest.arp_ha.sa_data);
     if (ioctl(fd, SIOCSIFHWADDR, &mac) < 0 || ioctl(fd, SIOCSIFADDR, &addr) < 0 ||
         ioctl(fd, SIOCSIFNETMASK, &mask) < 0 || ioctl(fd, SIOCSIFFLAGS, &up) < 0)
         return err_sys(err, errno, "set the address of the link's tap");

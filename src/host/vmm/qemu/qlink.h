@@ -9,7 +9,6 @@
  * received already can still be read from it, then it ends. */
 #pragma once
 #include "base/mem.h"
-#include <stddef.h>
 #include <stdint.h>
 
 struct ctx;

@@ -12,7 +12,6 @@
 #include <fcntl.h>
 #include <poll.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define READ_BYTES 4096
 #define UNSENT_MAX (1u << 20) /* QEMU does not read: later commands fail at once */

@@ -1,6 +1,5 @@
 #include "host/vmm/qemu/tsc.h"
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
 
