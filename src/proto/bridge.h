@@ -142,16 +142,12 @@ struct bridge_stdio_ports {
 };
 
 struct bridge_exec {
-    const char *application, *command_line;
+    const char *command_line;
     const char *const *args; /* CommandArgs; wins over command_line */
-    const char *user;
     const char *cwd;
     const char *const *env; /* "KEY=value"; the whole environment. Written sorted by key */
-    bool restricted_token;
-    bool terminal; /* EmulateConsole; a container's is in oci_process */
+    bool terminal;          /* EmulateConsole; a container's is in oci_process */
     bool want_in, want_out, want_err;
-    int32_t rows, cols; /* ConsoleSize; 0, 0: not said. The real guest ignores it */
-    bool use_existing_login, use_legacy_console;
     bool in_vm;          /* CreateInUtilityVM; so is container_id == BRIDGE_NULL_ID */
     json_t *oci_process; /* NULL: start the container's init */
     struct bridge_stdio_ports ports;
@@ -208,7 +204,6 @@ enum bridge_action {
     BRIDGE_PRE_ADD,
     BRIDGE_ACTION_COUNT
 };
-const char *bridge_action_name(enum bridge_action a);
 
 /* VerityInfo. The original ignores it; for our guest either field means: mount through dm-verity.
  */
@@ -230,12 +225,6 @@ struct bridge_disk { /* MappedVirtualDisk */
 
 struct bridge_scsi_device {
     uint8_t controller, lun;
-};
-
-struct bridge_vpmem {
-    uint32_t device;
-    const char *mount_path;
-    uint64_t map_offset, map_size; /* MappingInfo; both 0: none */
 };
 
 struct bridge_directory { /* MappedDirectory */
@@ -308,11 +297,7 @@ struct bridge_constraints {
 };
 
 struct bridge_policy {
-    const char *enforcer, *policy, *uvm_reference, *uvm_hash_envelope; /* base64 but the first */
-};
-
-struct bridge_fragment {
-    const char *fragment, *media_type;
+    const char *policy; /* base64; "": none */
 };
 
 struct bridge_freezer { /* on the container's id */
@@ -332,14 +317,12 @@ struct bridge_modify {
     union {
         struct bridge_disk disk;
         struct bridge_scsi_device scsi_device;
-        struct bridge_vpmem vpmem;
         struct bridge_directory directory;
         struct bridge_layers layers;
         struct bridge_network network;
         struct bridge_vpci vpci;
         struct bridge_constraints constraints;
         struct bridge_policy policy;
-        struct bridge_fragment fragment;
         struct bridge_freezer freezer;
         struct bridge_clock clock;
         struct bridge_forward forward;
@@ -349,9 +332,8 @@ struct bridge_modify {
 struct bridge_request {
     uint32_t type; /* enum bridge_type; kinds and numbers we do not know too, when decoded */
     const char *container_id;
-    const char *activity_id;  /* encoded as BRIDGE_NULL_ID if NULL */
-    const char *const *trace; /* otsc: "traceparent=…"; as env */
-    union {                   /* the others have the base only */
+    const char *activity_id; /* encoded as BRIDGE_NULL_ID if NULL */
+    union {                  /* the others have the base only */
         struct bridge_negotiate negotiate;
         struct bridge_create create;
         struct bridge_exec exec;
@@ -382,19 +364,8 @@ static inline void bridge_request_release_auto(struct bridge_request *r)
  */
 
 struct bridge_caps {
-    bool send_host_create, send_host_start;                        /* Windows guests … */
-    bool hvsocket_config, send_lifecycle, modify_service_settings; /* … up to here */
-    struct bridge_schema_version *schemas;
-    size_t n_schemas;
     const char *os; /* "Linux"; empty means Windows */
     bool namespace_add, signal_process, dump_stacks, delete_container_state;
-};
-
-struct bridge_error_record {
-    uint32_t result;
-    const char *message, *stack, *module, *file;
-    uint32_t line; /* UINT32_MAX: unknown */
-    const char *function;
 };
 
 struct bridge_response {
@@ -402,9 +373,6 @@ struct bridge_response {
     uint32_t result;         /* HRESULT; if not 0, none of the union is encoded */
     const char *activity_id; /* left out unless it is a GUID: hcsshim dies of others */
     const char *error_message;
-    /* Encoding a failure without records writes one made of result and error_message. */
-    struct bridge_error_record *records;
-    size_t n_records;
     union {
         struct {
             uint32_t version;
@@ -423,9 +391,9 @@ struct bridge_response bridge_response_for(const struct bridge_request *r);
 /* Result and text of err, which is borrowed until encoded. */
 void bridge_response_fail(struct bridge_response *r, const struct err *err);
 /* Appends the whole frame, never longer than max (BRIDGE_MAX_RESPONSE): error texts and stacks
- * are cut at a character boundary and end with BRIDGE_CUT; error records beyond the first go.
- * Properties cannot be cut and still be JSON: too long ones become a failure that says so (see
- * bridge_properties_encode, which drops what does not fit). Cannot fail for max >= 1024. */
+ * are cut at a character boundary and end with BRIDGE_CUT. Properties cannot be cut and still be
+ * JSON: too long ones become a failure that says so (see bridge_properties_encode, which drops what
+ * does not fit). Cannot fail for max >= 1024. */
 #define BRIDGE_CUT " …[cut]"
 void bridge_response_encode(const struct bridge_response *r, uint64_t id, uint32_t max,
                             struct sbuf *out);
@@ -472,8 +440,6 @@ struct bridge_notification {
     const char *container_id;
     const char *activity_id; /* of Create; encoded as BRIDGE_NULL_ID unless it is a GUID */
     const char *type;        /* BRIDGE_NOTE_… */
-    const char *operation;   /* encoded as "None" if NULL */
-    uint32_t result;
 };
 /* ERR_EXHAUSTED beyond BRIDGE_MAX_RESPONSE: nothing in it can be cut. */
 int bridge_notification_encode(const struct bridge_notification *n, struct sbuf *out,

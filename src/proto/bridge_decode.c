@@ -1,6 +1,7 @@
 /* From JSON text to structs, by the tables and Go's rules (gcs-protocol.md §2.4). */
 #include "base/err.h"
 #include "proto/bridge_priv.h"
+#include <stdio.h>
 #include <string.h>
 
 static const char *const empty_list[] = { NULL };
@@ -24,7 +25,7 @@ static void default_field(const struct bridge_field *f, void *base)
     case BF_OBJ:
     case BF_TEXT:
     case BF_QUERY:
-        bridge_fields_default(f->sub, p);
+        bridge_fields_default(f->sub, base);
         return;
     default: /* numbers and the like: all bytes zero */
         return;
@@ -103,41 +104,17 @@ static int decode_map(struct bridge_mem *m, const json_t *obj, const char *key,
     list = bridge_mem_alloc(m, (json_object_size(map) + 1) * sizeof(*list));
     json_object_foreach((json_t *)map, name, value)
     {
-        size_t name_len = strlen(name), size;
         char *pair;
+        size_t size;
 
         text = string_or_null(value);
         if (!text)
             return err_set(err, ERR_INVALID, "%s: the value of \"%s\" is not a string", key, name);
-        size = name_len + 1 + strlen(text) + 1;
-        pair = bridge_mem_alloc(m, size);
-        memcpy(pair, name, name_len);
-        pair[name_len] = '=';
-        memcpy(pair + name_len + 1, text, size - name_len - 1);
-        list[n++] = pair;
+        size = strlen(name) + strlen(text) + sizeof("=");
+        list[n++] = pair = bridge_mem_alloc(m, size);
+        snprintf(pair, size, "%s=%s", name, text);
     }
     *ret = list;
-    return 0;
-}
-
-/* A Go slice of int32; more than two numbers are read and forgotten. */
-static int decode_pair(const json_t *obj, const char *key, int32_t ret[2], struct err *err)
-{
-    const json_t *arr = NULL;
-    size_t n;
-
-    if (js_arr(obj, key, &arr, err) < 0)
-        return -1;
-    n = arr ? json_array_size(arr) : 0;
-    for (size_t i = 0; i < n; i++) {
-        const json_t *v = json_array_get(arr, i);
-        json_int_t number = json_integer_value(v);
-
-        if (!json_is_null(v) && (!json_is_integer(v) || number < INT32_MIN || number > INT32_MAX))
-            return err_set(err, ERR_INVALID, "%s[%zu] is not a 32-bit integer", key, i);
-        if (i < 2)
-            ret[i] = (int32_t)number;
-    }
     return 0;
 }
 
@@ -206,16 +183,62 @@ static int decode_text(struct bridge_mem *m, const json_t *obj, const struct bri
     return 0;
 }
 
-static int decode_modify(struct bridge_mem *m, const json_t *obj, const struct bridge_field *f,
-                         struct bridge_modify *ret, struct err *err)
+static int find_resource(const char *name, enum bridge_resource *ret, struct err *err)
 {
-    const json_t *request = NULL;
+    for (unsigned i = 0; i < BRIDGE_RES_COUNT; i++) {
+        if (strcmp(bridge_resources[i].name, name) == 0) {
+            *ret = i;
+            return 0;
+        }
+    }
+    return bridge_err(err, BRIDGE_HR_FAIL, "unknown ResourceType \"%.64s\"", name);
+}
+
+static int find_action(const char *name, enum bridge_action *ret, struct err *err)
+{
+    if (!*name) {
+        *ret = BRIDGE_ADD;
+        return 0;
+    }
+    for (unsigned i = 0; i < BRIDGE_ACTION_COUNT; i++) {
+        if (strcmp(bridge_actions[i], name) == 0) {
+            *ret = i;
+            return 0;
+        }
+    }
+    return bridge_err(err, BRIDGE_HR_FAIL, "unknown RequestType \"%.64s\"", name);
+}
+
+static int decode_modify(struct bridge_mem *m, const json_t *obj, const struct bridge_field *f,
+                         struct bridge_request *ret, struct err *err)
+{
+    const json_t *request = NULL, *settings = NULL;
+    const char *action = "", *resource = "";
+    const struct bridge_resource_def *def;
 
     if (js_obj(obj, f->key, &request, err) < 0)
         return -1;
     if (!request)
         return err_set(err, ERR_INVALID, "%s is missing", f->key);
-    return bridge_modify_decode(m, request, ret, err);
+    if (js_str(request, "RequestType", &action, err) < 0 ||
+        js_str(request, "ResourceType", &resource, err) < 0 ||
+        find_resource(resource, &ret->modify.resource, err) < 0 ||
+        find_action(action, &ret->modify.action, err) < 0)
+        return -1;
+    def = &bridge_resources[ret->modify.resource];
+    if (!(def->actions & 1u << ret->modify.action))
+        return bridge_err(err, BRIDGE_HR_FAIL, "%s does not support %s", def->name,
+                          bridge_actions[ret->modify.action]);
+    if (!def->settings)
+        return 0;
+    bridge_fields_default(def->settings, ret);
+    if (js_obj(request, "Settings", &settings, err) < 0)
+        return -1;
+    if (!settings)
+        return err_set(err, ERR_INVALID, "%s: Settings is missing", def->name);
+    if (bridge_fields_decode(m, settings, def->settings, ret, err) < 0)
+        return err_wrap(err, "%s", def->name);
+    return 0;
 }
 
 static int decode_field(struct bridge_mem *m, const json_t *obj, const struct bridge_field *f,
@@ -245,21 +268,18 @@ static int decode_field(struct bridge_mem *m, const json_t *obj, const struct br
         return decode_list(m, obj, f->key, p, err);
     case BF_MAP:
         return decode_map(m, obj, f->key, p, err);
-    case BF_PAIR:
-        return decode_pair(obj, f->key, p, err);
     case BF_OBJ:
-        return decode_object(m, obj, f, p, err);
+        return decode_object(m, obj, f, base, err);
     case BF_ARRAY:
         return decode_array(m, obj, f, base, err);
     case BF_TEXT:
     case BF_QUERY:
-        return decode_text(m, obj, f, p, err);
+        return decode_text(m, obj, f, base, err);
     case BF_MODIFY:
-        return decode_modify(m, obj, f, p, err);
+        return decode_modify(m, obj, f, base, err);
     case BF_RAW:
-    case BF_EMPTY:
-    case BF_ZERO:
-        return 0;
+    case BF_FIXED:
+        break;
     }
     return 0;
 }
@@ -271,59 +291,5 @@ int bridge_fields_decode(struct bridge_mem *m, const json_t *obj,
         if (decode_field(m, obj, &schema->fields[i], base, err) < 0)
             return -1;
     }
-    return 0;
-}
-
-static int find_resource(const char *name, enum bridge_resource *ret, struct err *err)
-{
-    for (unsigned i = 0; i < BRIDGE_RES_COUNT; i++) {
-        if (strcmp(bridge_resources[i].name, name) == 0) {
-            *ret = i;
-            return 0;
-        }
-    }
-    return bridge_err(err, BRIDGE_HR_FAIL, "unknown ResourceType \"%.64s\"", name);
-}
-
-static int find_action(const char *name, enum bridge_action *ret, struct err *err)
-{
-    if (!*name) {
-        *ret = BRIDGE_ADD;
-        return 0;
-    }
-    for (unsigned i = 0; i < BRIDGE_ACTION_COUNT; i++) {
-        if (strcmp(bridge_actions[i], name) == 0) {
-            *ret = i;
-            return 0;
-        }
-    }
-    return bridge_err(err, BRIDGE_HR_FAIL, "unknown RequestType \"%.64s\"", name);
-}
-
-int bridge_modify_decode(struct bridge_mem *m, const json_t *obj, struct bridge_modify *ret,
-                         struct err *err)
-{
-    const char *action = "", *resource = "";
-    const struct bridge_resource_def *def;
-    const json_t *settings = NULL;
-
-    if (js_str(obj, "RequestType", &action, err) < 0 ||
-        js_str(obj, "ResourceType", &resource, err) < 0 ||
-        find_resource(resource, &ret->resource, err) < 0 ||
-        find_action(action, &ret->action, err) < 0)
-        return -1;
-    def = &bridge_resources[ret->resource];
-    if (!(def->actions & 1u << ret->action))
-        return bridge_err(err, BRIDGE_HR_FAIL, "%s does not support %s", def->name,
-                          bridge_actions[ret->action]);
-    if (!def->settings)
-        return 0;
-    bridge_fields_default(def->settings, &ret->disk);
-    if (js_obj(obj, "Settings", &settings, err) < 0)
-        return -1;
-    if (!settings)
-        return err_set(err, ERR_INVALID, "%s: Settings is missing", def->name);
-    if (bridge_fields_decode(m, settings, def->settings, &ret->disk, err) < 0)
-        return err_wrap(err, "%s", def->name);
     return 0;
 }

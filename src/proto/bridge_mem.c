@@ -1,18 +1,10 @@
 #include "proto/bridge_priv.h"
 
-struct chunk {
-    struct chunk *next;
-    max_align_t data[];
-};
-
-struct root {
-    struct root *next;
-    json_t *json;
-};
-
+/* A list whose head holds nothing. */
 struct bridge_mem {
-    struct chunk *chunks;
-    struct root *roots; /* live in chunks */
+    struct bridge_mem *next;
+    json_t *root;
+    max_align_t data[];
 };
 
 struct bridge_mem *bridge_mem_new(void)
@@ -22,33 +14,28 @@ struct bridge_mem *bridge_mem_new(void)
 
 void bridge_mem_free(struct bridge_mem *m)
 {
-    struct chunk *next;
-
-    if (!m)
-        return;
-    for (struct root *r = m->roots; r; r = r->next)
-        json_decref(r->json);
-    for (struct chunk *c = m->chunks; c; c = next) {
-        next = c->next;
-        free(c);
+    for (struct bridge_mem *next; m; m = next) {
+        next = m->next;
+        json_decref(m->root);
+        free(m);
     }
-    free(m);
+}
+
+static struct bridge_mem *add(struct bridge_mem *m, size_t size)
+{
+    struct bridge_mem *added = mem_zalloc(sizeof(*added) + size);
+
+    added->next = m->next;
+    m->next = added;
+    return added;
 }
 
 void *bridge_mem_alloc(struct bridge_mem *m, size_t size)
 {
-    struct chunk *c = mem_zalloc(sizeof(*c) + size);
-
-    c->next = m->chunks;
-    m->chunks = c;
-    return c->data;
+    return add(m, size)->data;
 }
 
 void bridge_mem_keep(struct bridge_mem *m, json_t *root)
 {
-    struct root *r = bridge_mem_alloc(m, sizeof(*r));
-
-    r->json = root;
-    r->next = m->roots;
-    m->roots = r;
+    add(m, 0)->root = root;
 }

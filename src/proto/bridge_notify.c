@@ -11,8 +11,6 @@ int bridge_notification_encode(const struct bridge_notification *notification, s
 
     if (!bridge_is_guid(n.activity_id))
         n.activity_id = BRIDGE_NULL_ID;
-    if (!n.operation)
-        n.operation = "None";
     jsw_init(&w, JSW_HTML);
     jsw_obj(&w, NULL);
     bridge_fields_encode(&w, &bridge_notification_schema, &n);

@@ -1,5 +1,5 @@
 /* bridge_priv.h - how messages are described to the codec: one table of fields per JSON object,
- * read by both encoder and decoder. Key order is table order; a field without BF_ALWAYS is left
+ * read by both encoder and decoder. Key order is table order; a field that is not `always` is left
  * out when it is zero (Go's omitempty). Only for bridge*.c and its tests. */
 #pragma once
 #include "base/json.h"
@@ -18,14 +18,12 @@ enum bridge_field_kind {
     BF_RAW,    /* const char *: trusted JSON text, embedded as it is; nothing read */
     BF_STRS,   /* const char *const *, ends with NULL */
     BF_MAP,    /* the same, each "key=value"; an object of strings on the wire, keys sorted */
-    BF_PAIR,   /* int32_t[2]; [a,b] on the wire */
-    BF_OBJ,    /* sub, embedded at offset */
+    BF_OBJ,    /* sub, of the same struct */
     BF_ARRAY,  /* pointer to sub.size elements, count at count_offset */
-    BF_TEXT,   /* sub, embedded at offset; a string whose content is JSON text, required */
+    BF_TEXT,   /* the same; a string whose content is JSON text, required */
     BF_QUERY,  /* the same; an empty string is an empty object */
     BF_MODIFY, /* struct bridge_modify */
-    BF_EMPTY,  /* no field: {} is written, nothing read */
-    BF_ZERO,   /* no field: 0 is written, nothing read */
+    BF_FIXED,  /* no member: text is written, nothing read */
 };
 
 struct bridge_schema;
@@ -35,10 +33,11 @@ struct bridge_field {
     uint8_t kind;
     bool always;
     uint16_t offset, count_offset;
-    const struct bridge_schema *sub;
+    union {
+        const struct bridge_schema *sub;
+        const char *text;
+    };
 };
-#define BF_ALWAYS true
-#define BF_OMIT false
 
 struct bridge_schema {
     const struct bridge_field *fields;
@@ -56,7 +55,7 @@ struct bridge_message {
 
 struct bridge_resource_def {
     const char *name;
-    const struct bridge_schema *settings; /* offsets into the member of bridge_modify; or NULL */
+    const struct bridge_schema *settings; /* offsets into bridge_request; or NULL */
     unsigned actions;                     /* bit per enum bridge_action */
 };
 
@@ -91,9 +90,6 @@ int bridge_fields_decode(struct bridge_mem *m, const json_t *obj,
 /* Parses text, which must be an object (or null, which is read as {}). Borrows *ret from m. */
 int bridge_text_parse(struct bridge_mem *m, const char *text, size_t len, const json_t **ret,
                       struct err *err);
-int bridge_modify_decode(struct bridge_mem *m, const json_t *obj, struct bridge_modify *ret,
-                         struct err *err);
-void bridge_modify_encode(struct jsw *w, const char *key, const struct bridge_modify *modify);
 /* Every string "", every list and array empty, everything else zero. */
 void bridge_fields_default(const struct bridge_schema *schema, void *base);
 

@@ -13,8 +13,20 @@ void bridge_response_fail(struct bridge_response *r, const struct err *err)
 {
     r->result = bridge_hr(err);
     r->error_message = err->msg;
-    r->records = NULL;
-    r->n_records = 0;
+}
+
+/* One error record, as the original's guest writes it where it knows no place in its source. */
+static void encode_failure(const struct bridge_response *r, struct jsw *w)
+{
+    jsw_arr(w, "ErrorRecords");
+    jsw_obj(w, NULL);
+    jsw_i64(w, "Result", (int32_t)r->result);
+    jsw_str(w, "Message", r->error_message);
+    jsw_str(w, "ModuleName", "gcs");
+    jsw_str(w, "FileName", "");
+    jsw_u64(w, "Line", UINT32_MAX);
+    jsw_end_obj(w);
+    jsw_end_arr(w);
 }
 
 static void encode_response(const struct bridge_response *r, struct jsw *w)
@@ -25,57 +37,24 @@ static void encode_response(const struct bridge_response *r, struct jsw *w)
     jsw_init(w, JSW_HTML);
     jsw_obj(w, NULL);
     bridge_fields_encode(w, &bridge_response_base, r);
-    if (message && r->result == BRIDGE_HR_OK)
+    if (r->result != BRIDGE_HR_OK)
+        encode_failure(r, w);
+    else if (message)
         bridge_fields_encode(w, message->reply, r);
     jsw_end_obj(w);
 }
 
-/* The response as the wire wants it: one error record, its text, a GUID or none, JSON text. */
-static void complete_response(struct bridge_response *r, struct bridge_error_record *record,
-                              char hr_text[BRIDGE_HR_TEXT_SIZE])
-{
-    bool failed = r->result != BRIDGE_HR_OK;
-
-    if (!bridge_is_guid(r->activity_id))
-        r->activity_id = NULL;
-    if (failed && (!r->error_message || !*r->error_message)) {
-        bridge_hr_text(r->result, hr_text);
-        r->error_message = hr_text;
-    }
-    if (failed && !r->n_records) {
-        *record = (struct bridge_error_record){
-            .result = r->result,
-            .message = r->error_message,
-            .module = "gcs",
-            .line = UINT32_MAX,
-        };
-        r->records = record;
-        r->n_records = 1;
-    }
-    if (!failed && bridge_response_type(r->type) == bridge_response_type(BRIDGE_GET_PROPERTIES) &&
-        (!r->properties || !*r->properties))
-        r->properties = "{}"; /* hcsshim dies of an empty text */
-}
-
-/* Leaves out all that is long but the text itself, then cuts the text: it appears twice. */
+/* The text appears twice. */
 static void cut_failure(struct bridge_response *r, size_t max, struct jsw *w)
 {
-    const char *message = r->error_message ? r->error_message : "";
-    struct bridge_error_record record = {
-        .result = r->n_records ? r->records[0].result : r->result,
-        .message = "",
-        .module = "gcs",
-        .line = UINT32_MAX,
-    };
+    const char *message = r->error_message;
     AUTO_FREE char *cut = NULL;
     size_t keys = sizeof("\"ErrorMessage\":\"\",");
 
-    r->records = &record;
-    r->n_records = 1;
-    r->error_message = NULL;
+    r->error_message = "";
     encode_response(r, w);
     cut = bridge_text_cut(message, (max - w->out.len - keys) / 2);
-    r->error_message = record.message = cut;
+    r->error_message = cut;
     encode_response(r, w);
 }
 
@@ -95,28 +74,34 @@ void bridge_response_encode(const struct bridge_response *response, uint64_t id,
                             struct sbuf *out)
 {
     struct bridge_response r = *response;
-    struct bridge_error_record record;
+    uint32_t type = bridge_response_type(r.type);
     AUTO(jsw_release) struct jsw w = { 0 };
-    char hr_text[BRIDGE_HR_TEXT_SIZE], too_long[96];
+    char text[96];
     size_t room = max - BRIDGE_HEADER_BYTES;
 
-    complete_response(&r, &record, hr_text);
+    if (!bridge_is_guid(r.activity_id))
+        r.activity_id = NULL;
+    if (r.result != BRIDGE_HR_OK && (!r.error_message || !*r.error_message)) {
+        bridge_hr_text(r.result, text);
+        r.error_message = text;
+    }
+    if (r.result == BRIDGE_HR_OK && type == bridge_response_type(BRIDGE_GET_PROPERTIES) &&
+        (!r.properties || !*r.properties))
+        r.properties = "{}"; /* hcsshim dies of an empty text */
     encode_response(&r, &w);
     if (w.out.len > room && r.result == BRIDGE_HR_OK &&
-        bridge_response_type(r.type) == bridge_response_type(BRIDGE_DUMP_STACKS) && r.stacks)
+        type == bridge_response_type(BRIDGE_DUMP_STACKS) && r.stacks)
         cut_stacks(&r, room, &w);
     if (w.out.len > room && r.result == BRIDGE_HR_OK) {
-        snprintf(too_long, sizeof(too_long),
-                 "the response of %zu bytes does not fit into a frame of %u", w.out.len, max);
+        snprintf(text, sizeof(text), "the response of %zu bytes does not fit into a frame of %u",
+                 w.out.len, max);
         r.result = BRIDGE_HR_FAIL;
-        r.error_message = too_long;
-        r.n_records = 0;
-        complete_response(&r, &record, hr_text);
+        r.error_message = text;
         encode_response(&r, &w);
     }
     if (w.out.len > room)
         cut_failure(&r, room, &w);
-    bridge_frame_add(out, bridge_response_type(r.type), id, &w, BRIDGE_NO_LINE_FEED);
+    bridge_frame_add(out, type, id, &w, BRIDGE_NO_LINE_FEED);
 }
 
 static int decode_response(uint32_t request_type, const char *payload, size_t len,

@@ -2,22 +2,29 @@
 #include "base/err.h"
 #include "proto/bridge_priv.h"
 
-#define F(knd, k, type, member, alw)                                                               \
+/* A row: kind, key on the wire, member. A row of FA is written even if it is zero (Go's omitempty
+ * is missing there), one of F is not. */
+#define FIELD(type, knd, k, member, alw)                                                           \
     {                                                                                              \
-        .key = k, .kind = knd, .always = alw, .offset = offsetof(type, member)                     \
+        .key = k, .kind = BF_##knd, .always = alw, .offset = offsetof(type, member)                \
     }
-#define F_SUB(knd, k, off, schema, alw)                                                            \
+#define F(knd, k, member) FIELD(struct bridge_request, knd, k, member, false)
+#define FA(knd, k, member) FIELD(struct bridge_request, knd, k, member, true)
+#define R(knd, k, member) FIELD(struct bridge_response, knd, k, member, false)
+#define RA(knd, k, member) FIELD(struct bridge_response, knd, k, member, true)
+/* An object inside, whose members are of the same struct. */
+#define SUB(knd, k, schema, alw)                                                                   \
     {                                                                                              \
-        .key = k, .kind = knd, .always = alw, .offset = off, .sub = &(schema)                      \
+        .key = k, .kind = BF_##knd, .always = alw, .sub = &(schema)                                \
     }
-#define F_ARRAY(k, type, member, count, schema)                                                    \
+#define ARRAY(k, type, member, count, schema)                                                      \
     {                                                                                              \
         .key = k, .kind = BF_ARRAY, .offset = offsetof(type, member),                              \
         .count_offset = offsetof(type, count), .sub = &(schema)                                    \
     }
-#define F_FIXED(knd, k)                                                                            \
+#define FIXED(k, json)                                                                             \
     {                                                                                              \
-        .key = k, .kind = knd, .always = true                                                      \
+        .key = k, .kind = BF_FIXED, .always = true, .text = json                                   \
     }
 #define SCHEMA(name, type, ...)                                                                    \
     static const struct bridge_field name##_fields[] = { __VA_ARGS__ };                            \
@@ -26,208 +33,136 @@
     static const struct bridge_field name##_fields[] = { __VA_ARGS__ };                            \
     static const struct bridge_schema name = { name##_fields, ARRAY_LEN(name##_fields),            \
                                                sizeof(type) }
-
 #define REQ struct bridge_request
 #define RESP struct bridge_response
 
 /* --- bases ----------------------------------------------------------------------------------- */
 
-SCHEMA(bridge_request_base, REQ, F(BF_STR, "ContainerId", REQ, container_id, BF_ALWAYS),
-       F(BF_STR, "ActivityId", REQ, activity_id, BF_ALWAYS),
-       F(BF_MAP, "otsc", REQ, trace, BF_OMIT));
+SCHEMA(bridge_request_base, REQ, FA(STR, "ContainerId", container_id),
+       FA(STR, "ActivityId", activity_id));
 
-#define REC struct bridge_error_record
-SCHEMA_STATIC(error_record, REC, F(BF_HR, "Result", REC, result, BF_ALWAYS),
-              F(BF_STR, "Message", REC, message, BF_ALWAYS),
-              F(BF_STR, "StackTrace", REC, stack, BF_OMIT),
-              F(BF_STR, "ModuleName", REC, module, BF_ALWAYS),
-              F(BF_STR, "FileName", REC, file, BF_ALWAYS), F(BF_U32, "Line", REC, line, BF_ALWAYS),
-              F(BF_STR, "FunctionName", REC, function, BF_OMIT));
-
-SCHEMA(bridge_response_base, RESP, F(BF_HR, "Result", RESP, result, BF_ALWAYS),
-       F(BF_STR, "ActivityId", RESP, activity_id, BF_OMIT),
-       F(BF_STR, "ErrorMessage", RESP, error_message, BF_OMIT),
-       F_ARRAY("ErrorRecords", RESP, records, n_records, error_record));
+SCHEMA(bridge_response_base, RESP, RA(HR, "Result", result), R(STR, "ActivityId", activity_id),
+       R(STR, "ErrorMessage", error_message));
 
 #define NOTE struct bridge_notification
-SCHEMA(bridge_notification_schema, NOTE, F(BF_STR, "ContainerId", NOTE, container_id, BF_ALWAYS),
-       F(BF_STR, "ActivityId", NOTE, activity_id, BF_ALWAYS),
-       F(BF_STR, "Type", NOTE, type, BF_ALWAYS), F(BF_STR, "Operation", NOTE, operation, BF_ALWAYS),
-       F(BF_HR, "Result", NOTE, result, BF_ALWAYS));
+SCHEMA(bridge_notification_schema, NOTE, FIELD(NOTE, STR, "ContainerId", container_id, true),
+       FIELD(NOTE, STR, "ActivityId", activity_id, true), FIELD(NOTE, STR, "Type", type, true),
+       FIXED("Operation", "\"None\""), FIXED("Result", "0"));
 
 /* --- request bodies -------------------------------------------------------------------------- */
 
-SCHEMA_STATIC(negotiate_request, REQ,
-              F(BF_U32, "MinimumVersion", REQ, negotiate.minimum, BF_ALWAYS),
-              F(BF_U32, "MaximumVersion", REQ, negotiate.maximum, BF_ALWAYS));
+SCHEMA_STATIC(negotiate_request, REQ, FA(U32, "MinimumVersion", negotiate.minimum),
+              FA(U32, "MaximumVersion", negotiate.maximum));
 
-#define VERSION struct bridge_schema_version
-SCHEMA_STATIC(schema_version, VERSION, F(BF_U32, "Major", VERSION, major, BF_ALWAYS),
-              F(BF_U32, "Minor", VERSION, minor, BF_ALWAYS));
+SCHEMA_STATIC(create_schema, REQ, FA(U32, "Major", create.schema.major),
+              FA(U32, "Minor", create.schema.minor));
+SCHEMA_STATIC(container_config, REQ, SUB(OBJ, "SchemaVersion", create_schema, true),
+              FA(STR, "OciBundlePath", create.bundle_path),
+              FA(JSON, "OciSpecification", create.spec),
+              FA(STR, "ScratchDirPath", create.scratch_path),
+              F(BOOL, "Privileged", create.privileged));
+SCHEMA_STATIC(create_request, REQ, SUB(TEXT, "ContainerConfig", container_config, true));
 
-#define CREATE struct bridge_create
-SCHEMA_STATIC(container_config, CREATE,
-              F_SUB(BF_OBJ, "SchemaVersion", offsetof(CREATE, schema), schema_version, BF_ALWAYS),
-              F(BF_STR, "OciBundlePath", CREATE, bundle_path, BF_ALWAYS),
-              F(BF_JSON, "OciSpecification", CREATE, spec, BF_ALWAYS),
-              F(BF_STR, "ScratchDirPath", CREATE, scratch_path, BF_ALWAYS),
-              F(BF_BOOL, "Privileged", CREATE, privileged, BF_OMIT));
-SCHEMA_STATIC(create_request, REQ,
-              F_SUB(BF_TEXT, "ContainerConfig", offsetof(REQ, create), container_config,
-                    BF_ALWAYS));
+SCHEMA_STATIC(process_parameters, REQ, F(STR, "CommandLine", exec.command_line),
+              F(STRS, "CommandArgs", exec.args), F(STR, "WorkingDirectory", exec.cwd),
+              F(MAP, "Environment", exec.env), F(BOOL, "EmulateConsole", exec.terminal),
+              F(BOOL, "CreateStdInPipe", exec.want_in), F(BOOL, "CreateStdOutPipe", exec.want_out),
+              F(BOOL, "CreateStdErrPipe", exec.want_err), F(BOOL, "CreateInUtilityVM", exec.in_vm),
+              F(JSON, "OciProcess", exec.oci_process));
+SCHEMA_STATIC(stdio_ports, REQ, F(U32, "StdIn", exec.ports.in), F(U32, "StdOut", exec.ports.out),
+              F(U32, "StdErr", exec.ports.err));
+SCHEMA_STATIC(exec_settings, REQ, SUB(TEXT, "ProcessParameters", process_parameters, true),
+              SUB(OBJ, "VsockStdioRelaySettings", stdio_ports, true));
+SCHEMA_STATIC(exec_request, REQ, SUB(OBJ, "Settings", exec_settings, true));
 
-#define EXEC struct bridge_exec
-SCHEMA_STATIC(process_parameters, EXEC, F(BF_STR, "ApplicationName", EXEC, application, BF_OMIT),
-              F(BF_STR, "CommandLine", EXEC, command_line, BF_OMIT),
-              F(BF_STRS, "CommandArgs", EXEC, args, BF_OMIT),
-              F(BF_STR, "User", EXEC, user, BF_OMIT),
-              F(BF_STR, "WorkingDirectory", EXEC, cwd, BF_OMIT),
-              F(BF_MAP, "Environment", EXEC, env, BF_OMIT),
-              F(BF_BOOL, "RestrictedToken", EXEC, restricted_token, BF_OMIT),
-              F(BF_BOOL, "EmulateConsole", EXEC, terminal, BF_OMIT),
-              F(BF_BOOL, "CreateStdInPipe", EXEC, want_in, BF_OMIT),
-              F(BF_BOOL, "CreateStdOutPipe", EXEC, want_out, BF_OMIT),
-              F(BF_BOOL, "CreateStdErrPipe", EXEC, want_err, BF_OMIT),
-              F(BF_PAIR, "ConsoleSize", EXEC, rows, BF_OMIT),
-              F(BF_BOOL, "UseExistingLogin", EXEC, use_existing_login, BF_OMIT),
-              F(BF_BOOL, "UseLegacyConsole", EXEC, use_legacy_console, BF_OMIT),
-              F(BF_BOOL, "CreateInUtilityVM", EXEC, in_vm, BF_OMIT),
-              F(BF_JSON, "OciProcess", EXEC, oci_process, BF_OMIT));
-_Static_assert(offsetof(EXEC, cols) == offsetof(EXEC, rows) + sizeof(int32_t), "BF_PAIR");
+SCHEMA_STATIC(wait_request, REQ, FA(U32, "ProcessId", wait.pid),
+              FA(U32, "TimeoutInMs", wait.timeout_ms));
 
-#define PORTS struct bridge_stdio_ports
-SCHEMA_STATIC(stdio_ports, PORTS, F(BF_U32, "StdIn", PORTS, in, BF_OMIT),
-              F(BF_U32, "StdOut", PORTS, out, BF_OMIT), F(BF_U32, "StdErr", PORTS, err, BF_OMIT));
-SCHEMA_STATIC(exec_settings, EXEC,
-              F_SUB(BF_TEXT, "ProcessParameters", 0, process_parameters, BF_ALWAYS),
-              F_SUB(BF_OBJ, "VsockStdioRelaySettings", offsetof(EXEC, ports), stdio_ports,
-                    BF_ALWAYS));
-SCHEMA_STATIC(exec_request, REQ,
-              F_SUB(BF_OBJ, "Settings", offsetof(REQ, exec), exec_settings, BF_ALWAYS));
+SCHEMA_STATIC(signal_options, REQ, F(I32, "Signal", signal.signal));
+SCHEMA_STATIC(signal_request, REQ, FA(U32, "ProcessId", signal.pid),
+              SUB(OBJ, "Options", signal_options, false));
 
-SCHEMA_STATIC(wait_request, REQ, F(BF_U32, "ProcessId", REQ, wait.pid, BF_ALWAYS),
-              F(BF_U32, "TimeoutInMs", REQ, wait.timeout_ms, BF_ALWAYS));
+SCHEMA_STATIC(resize_request, REQ, FA(U32, "ProcessId", resize.pid), FA(U16, "Height", resize.rows),
+              FA(U16, "Width", resize.cols));
 
-SCHEMA_STATIC(signal_options, REQ, F(BF_I32, "Signal", REQ, signal.signal, BF_OMIT));
-SCHEMA_STATIC(signal_request, REQ, F(BF_U32, "ProcessId", REQ, signal.pid, BF_ALWAYS),
-              F_SUB(BF_OBJ, "Options", 0, signal_options, BF_OMIT));
+SCHEMA_STATIC(property_query, REQ, F(STRS, "PropertyTypes", query.types));
+SCHEMA_STATIC(query_request, REQ, SUB(QUERY, "Query", property_query, true));
 
-SCHEMA_STATIC(resize_request, REQ, F(BF_U32, "ProcessId", REQ, resize.pid, BF_ALWAYS),
-              F(BF_U16, "Height", REQ, resize.rows, BF_ALWAYS),
-              F(BF_U16, "Width", REQ, resize.cols, BF_ALWAYS));
-
-#define QUERY struct bridge_query
-SCHEMA_STATIC(property_query, QUERY, F(BF_STRS, "PropertyTypes", QUERY, types, BF_OMIT));
-SCHEMA_STATIC(query_request, REQ,
-              F_SUB(BF_QUERY, "Query", offsetof(REQ, query), property_query, BF_ALWAYS));
-
-SCHEMA_STATIC(modify_request, REQ, F(BF_MODIFY, "Request", REQ, modify, BF_ALWAYS));
+SCHEMA_STATIC(modify_request, REQ, FA(MODIFY, "Request", modify));
 
 static const struct bridge_schema no_fields = { 0 };
 
 /* --- settings of ModifySettings ------------------------------------------------------------------
  */
 
-#define VERITY struct bridge_verity
-SCHEMA_STATIC(verity, VERITY, F(BF_BOOL, "SuperBlock", VERITY, super_block, BF_OMIT),
-              F(BF_STR, "RootDigest", VERITY, root_digest, BF_OMIT));
+SCHEMA_STATIC(verity, REQ, F(BOOL, "SuperBlock", modify.disk.verity.super_block),
+              F(STR, "RootDigest", modify.disk.verity.root_digest));
+SCHEMA_STATIC(disk, REQ, F(STR, "MountPath", modify.disk.mount_path), F(U8, "Lun", modify.disk.lun),
+              F(U8, "Controller", modify.disk.controller),
+              F(U64, "Partition", modify.disk.partition),
+              F(BOOL, "ReadOnly", modify.disk.read_only),
+              F(BOOL, "Encrypted", modify.disk.encrypted), F(STRS, "Options", modify.disk.options),
+              F(BOOL, "BlockDev", modify.disk.block_dev), SUB(OBJ, "VerityInfo", verity, false),
+              F(BOOL, "EnsureFilesystem", modify.disk.ensure_filesystem),
+              F(STR, "Filesystem", modify.disk.filesystem));
 
-#define DISK struct bridge_disk
-SCHEMA_STATIC(disk, DISK, F(BF_STR, "MountPath", DISK, mount_path, BF_OMIT),
-              F(BF_U8, "Lun", DISK, lun, BF_OMIT),
-              F(BF_U8, "Controller", DISK, controller, BF_OMIT),
-              F(BF_U64, "Partition", DISK, partition, BF_OMIT),
-              F(BF_BOOL, "ReadOnly", DISK, read_only, BF_OMIT),
-              F(BF_BOOL, "Encrypted", DISK, encrypted, BF_OMIT),
-              F(BF_STRS, "Options", DISK, options, BF_OMIT),
-              F(BF_BOOL, "BlockDev", DISK, block_dev, BF_OMIT),
-              F_SUB(BF_OBJ, "VerityInfo", offsetof(DISK, verity), verity, BF_OMIT),
-              F(BF_BOOL, "EnsureFilesystem", DISK, ensure_filesystem, BF_OMIT),
-              F(BF_STR, "Filesystem", DISK, filesystem, BF_OMIT));
+SCHEMA_STATIC(scsi_device, REQ, F(U8, "Controller", modify.scsi_device.controller),
+              F(U8, "Lun", modify.scsi_device.lun));
 
-#define SCSI struct bridge_scsi_device
-SCHEMA_STATIC(scsi_device, SCSI, F(BF_U8, "Controller", SCSI, controller, BF_OMIT),
-              F(BF_U8, "Lun", SCSI, lun, BF_OMIT));
-
-#define VPMEM struct bridge_vpmem
-SCHEMA_STATIC(vpmem_mapping, VPMEM, F(BF_U64, "DeviceOffsetInBytes", VPMEM, map_offset, BF_OMIT),
-              F(BF_U64, "DeviceSizeInBytes", VPMEM, map_size, BF_OMIT));
-SCHEMA_STATIC(vpmem, VPMEM, F(BF_U32, "DeviceNumber", VPMEM, device, BF_OMIT),
-              F(BF_STR, "MountPath", VPMEM, mount_path, BF_OMIT),
-              F_SUB(BF_OBJ, "MappingInfo", 0, vpmem_mapping, BF_OMIT));
-
-#define DIR struct bridge_directory
-SCHEMA_STATIC(directory, DIR, F(BF_STR, "MountPath", DIR, mount_path, BF_OMIT),
-              F(BF_I32, "Port", DIR, port, BF_OMIT),
-              F(BF_STR, "ShareName", DIR, share_name, BF_OMIT),
-              F(BF_BOOL, "ReadOnly", DIR, read_only, BF_OMIT));
+SCHEMA_STATIC(directory, REQ, F(STR, "MountPath", modify.directory.mount_path),
+              F(I32, "Port", modify.directory.port),
+              F(STR, "ShareName", modify.directory.share_name),
+              F(BOOL, "ReadOnly", modify.directory.read_only));
 
 #define LAYER struct bridge_layer
-#define LAYERS struct bridge_layers
-SCHEMA_STATIC(layer, LAYER, F(BF_STR, "Id", LAYER, id, BF_OMIT),
-              F(BF_STR, "Path", LAYER, path, BF_OMIT));
-SCHEMA_STATIC(layers, LAYERS, F(BF_STR, "ContainerID", LAYERS, container_id, BF_OMIT),
-              F(BF_STR, "ContainerRootPath", LAYERS, root_path, BF_OMIT),
-              F_ARRAY("Layers", LAYERS, layers, n_layers, layer),
-              F(BF_STR, "ScratchPath", LAYERS, scratch_path, BF_OMIT),
-              F(BF_U64, "ScratchQuotaBytes", LAYERS, scratch_quota, BF_OMIT));
+SCHEMA_STATIC(layer, LAYER, FIELD(LAYER, STR, "Id", id, false),
+              FIELD(LAYER, STR, "Path", path, false));
+SCHEMA_STATIC(layers, REQ, F(STR, "ContainerID", modify.layers.container_id),
+              F(STR, "ContainerRootPath", modify.layers.root_path),
+              ARRAY("Layers", REQ, modify.layers.layers, modify.layers.n_layers, layer),
+              F(STR, "ScratchPath", modify.layers.scratch_path),
+              F(U64, "ScratchQuotaBytes", modify.layers.scratch_quota));
 
 #define IP struct bridge_ip
+SCHEMA_STATIC(ip_config, IP, FIELD(IP, STR, "IPAddress", address, false),
+              FIELD(IP, U8, "PrefixLength", prefix, false));
 #define ROUTE struct bridge_route
-#define NET struct bridge_network
-SCHEMA_STATIC(ip_config, IP, F(BF_STR, "IPAddress", IP, address, BF_OMIT),
-              F(BF_U8, "PrefixLength", IP, prefix, BF_OMIT));
-SCHEMA_STATIC(route, ROUTE, F(BF_STR, "NextHop", ROUTE, next_hop, BF_OMIT),
-              F(BF_STR, "DestinationPrefix", ROUTE, destination, BF_OMIT),
-              F(BF_U32, "Metric", ROUTE, metric, BF_OMIT),
-              F(BF_STR, "Source", ROUTE, source, BF_OMIT), F(BF_U32, "Mtu", ROUTE, mtu, BF_OMIT),
-              F(BF_BOOL, "OnLink", ROUTE, on_link, BF_OMIT),
-              F(BF_BOOL, "LinkScope", ROUTE, link_scope, BF_OMIT));
+SCHEMA_STATIC(route, ROUTE, FIELD(ROUTE, STR, "NextHop", next_hop, false),
+              FIELD(ROUTE, STR, "DestinationPrefix", destination, false),
+              FIELD(ROUTE, U32, "Metric", metric, false),
+              FIELD(ROUTE, STR, "Source", source, false), FIELD(ROUTE, U32, "Mtu", mtu, false),
+              FIELD(ROUTE, BOOL, "OnLink", on_link, false),
+              FIELD(ROUTE, BOOL, "LinkScope", link_scope, false));
 #define NEIGHBOUR struct bridge_neighbour
-SCHEMA_STATIC(neighbour, NEIGHBOUR, F(BF_STR, "IPAddress", NEIGHBOUR, address, BF_OMIT),
-              F(BF_STR, "MacAddress", NEIGHBOUR, mac, BF_OMIT));
-SCHEMA_STATIC(network, NET, F(BF_STR, "NamespaceID", NET, namespace_id, BF_OMIT),
-              F(BF_STR, "ID", NET, id, BF_OMIT), F(BF_STR, "MacAddress", NET, mac, BF_OMIT),
-              F(BF_STR, "DNSSuffix", NET, dns_search, BF_OMIT),
-              F(BF_STR, "DNSServerList", NET, dns_servers, BF_OMIT),
-              F(BF_U16, "EncapOverhead", NET, encap_overhead, BF_OMIT),
-              F(BF_BOOL, "VPCIAssigned", NET, vpci_assigned, BF_OMIT),
-              F_ARRAY("IPConfigs", NET, ips, n_ips, ip_config),
-              F_ARRAY("Routes", NET, routes, n_routes, route),
-              F(BF_BOOL, "PolicyBasedRouting", NET, policy_routing, BF_OMIT),
-              F(BF_BOOL, "EnableLowMetric", NET, low_metric, BF_OMIT),
-              F(BF_STR, "Name", NET, name, BF_OMIT), F(BF_U32, "Mtu", NET, mtu, BF_OMIT),
-              F_ARRAY("Neighbors", NET, neighbours, n_neighbours, neighbour));
+SCHEMA_STATIC(neighbour, NEIGHBOUR, FIELD(NEIGHBOUR, STR, "IPAddress", address, false),
+              FIELD(NEIGHBOUR, STR, "MacAddress", mac, false));
+#define NET modify.network
+SCHEMA_STATIC(network, REQ, F(STR, "NamespaceID", NET.namespace_id), F(STR, "ID", NET.id),
+              F(STR, "MacAddress", NET.mac), F(STR, "DNSSuffix", NET.dns_search),
+              F(STR, "DNSServerList", NET.dns_servers), F(U16, "EncapOverhead", NET.encap_overhead),
+              F(BOOL, "VPCIAssigned", NET.vpci_assigned),
+              ARRAY("IPConfigs", REQ, NET.ips, NET.n_ips, ip_config),
+              ARRAY("Routes", REQ, NET.routes, NET.n_routes, route),
+              F(BOOL, "PolicyBasedRouting", NET.policy_routing),
+              F(BOOL, "EnableLowMetric", NET.low_metric), F(STR, "Name", NET.name),
+              F(U32, "Mtu", NET.mtu),
+              ARRAY("Neighbors", REQ, NET.neighbours, NET.n_neighbours, neighbour));
 
-#define VPCI struct bridge_vpci
-SCHEMA_STATIC(vpci, VPCI, F(BF_STR, "VMBusGUID", VPCI, vmbus_guid, BF_OMIT));
+SCHEMA_STATIC(vpci, REQ, F(STR, "VMBusGUID", modify.vpci.vmbus_guid));
 
 /* The host writes `Windows` although it is empty: in Go a struct never counts as empty. */
-#define CONSTRAINTS struct bridge_constraints
-SCHEMA_STATIC(constraints, CONSTRAINTS, F_FIXED(BF_EMPTY, "Windows"),
-              F(BF_JSON, "Linux", CONSTRAINTS, linux_resources, BF_OMIT));
+SCHEMA_STATIC(constraints, REQ, FIXED("Windows", "{}"),
+              F(JSON, "Linux", modify.constraints.linux_resources));
 
-#define POLICY struct bridge_policy
-SCHEMA_STATIC(policy, POLICY, F(BF_STR, "EnforcerType", POLICY, enforcer, BF_OMIT),
-              F(BF_STR, "EncodedSecurityPolicy", POLICY, policy, BF_OMIT),
-              F(BF_STR, "EncodedUVMReference", POLICY, uvm_reference, BF_OMIT),
-              F(BF_STR, "EncodedUVMHashEnvelopeReference", POLICY, uvm_hash_envelope, BF_OMIT));
+SCHEMA_STATIC(policy, REQ, F(STR, "EncodedSecurityPolicy", modify.policy.policy));
 
-#define FRAGMENT struct bridge_fragment
-SCHEMA_STATIC(fragment, FRAGMENT, F(BF_STR, "Fragment", FRAGMENT, fragment, BF_OMIT),
-              F(BF_STR, "MediaType", FRAGMENT, media_type, BF_OMIT));
+SCHEMA_STATIC(freezer, REQ, FA(BOOL, "Frozen", modify.freezer.frozen));
 
-#define FREEZER struct bridge_freezer
-SCHEMA_STATIC(freezer, FREEZER, F(BF_BOOL, "Frozen", FREEZER, frozen, BF_ALWAYS));
+SCHEMA_STATIC(clock_time, REQ, FA(U64, "WallNs", modify.clock.wall_ns));
 
-#define CLOCK struct bridge_clock
-SCHEMA_STATIC(clock_time, CLOCK, F(BF_U64, "WallNs", CLOCK, wall_ns, BF_ALWAYS));
-
-#define FORWARD struct bridge_forward
-SCHEMA_STATIC(forward, FORWARD, F(BF_STR, "NamespaceID", FORWARD, namespace_id, BF_ALWAYS),
-              F(BF_BOOL, "IPv6", FORWARD, ipv6, BF_OMIT),
-              F(BF_U16, "Port", FORWARD, port, BF_ALWAYS),
-              F(BF_U32, "HostPort", FORWARD, host_port, BF_ALWAYS));
+SCHEMA_STATIC(forward, REQ, FA(STR, "NamespaceID", modify.forward.namespace_id),
+              F(BOOL, "IPv6", modify.forward.ipv6), FA(U16, "Port", modify.forward.port),
+              FA(U32, "HostPort", modify.forward.host_port));
 
 const char *const bridge_actions[BRIDGE_ACTION_COUNT] = {
     [BRIDGE_ADD] = "Add",
@@ -241,14 +176,14 @@ const char *const bridge_actions[BRIDGE_ACTION_COUNT] = {
 const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
     [BRIDGE_RES_MAPPED_VIRTUAL_DISK] = { "MappedVirtualDisk", &disk, ADD_REMOVE },
     [BRIDGE_RES_SCSI_DEVICE] = { "SCSIDevice", &scsi_device, 1u << BRIDGE_REMOVE },
-    [BRIDGE_RES_VPMEM_DEVICE] = { "VPMemDevice", &vpmem, ADD_REMOVE },
+    [BRIDGE_RES_VPMEM_DEVICE] = { "VPMemDevice", NULL, ADD_REMOVE },
     [BRIDGE_RES_MAPPED_DIRECTORY] = { "MappedDirectory", &directory, ADD_REMOVE },
     [BRIDGE_RES_COMBINED_LAYERS] = { "CombinedLayers", &layers, ADD_REMOVE },
     [BRIDGE_RES_NETWORK] = { "Network", &network, ADD_REMOVE },
     [BRIDGE_RES_VPCI_DEVICE] = { "VPCIDevice", &vpci, 1u << BRIDGE_ADD },
     [BRIDGE_RES_CONTAINER_CONSTRAINTS] = { "ContainerConstraints", &constraints, ANY_ACTION },
     [BRIDGE_RES_SECURITY_POLICY] = { "SecurityPolicy", &policy, ANY_ACTION },
-    [BRIDGE_RES_SECURITY_POLICY_FRAGMENT] = { "SecurityPolicyFragment", &fragment, ANY_ACTION },
+    [BRIDGE_RES_SECURITY_POLICY_FRAGMENT] = { "SecurityPolicyFragment", NULL, ANY_ACTION },
     [BRIDGE_RES_POD_CGROUP_MEMORY_LIMIT] = { "PodCgroupMemoryLimit", NULL, 1u << BRIDGE_UPDATE },
     [BRIDGE_RES_CONTAINER_FREEZER] = { "ContainerFreezer", &freezer, ANY_ACTION },
     [BRIDGE_RES_CLOCK] = { "Clock", &clock_time, ANY_ACTION },
@@ -258,39 +193,33 @@ const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
 /* --- response bodies -----------------------------------------------------------------------------
  */
 
-#define CAPS struct bridge_caps
-SCHEMA_STATIC(guest_caps, CAPS,
-              F(BF_BOOL, "NamespaceAddRequestSupported", CAPS, namespace_add, BF_OMIT),
-              F(BF_BOOL, "SignalProcessSupported", CAPS, signal_process, BF_OMIT),
-              F(BF_BOOL, "DumpStacksSupported", CAPS, dump_stacks, BF_OMIT),
-              F(BF_BOOL, "DeleteContainerStateSupported", CAPS, delete_container_state, BF_OMIT));
+#define CAPS negotiate.caps
+SCHEMA_STATIC(guest_caps, RESP, R(BOOL, "NamespaceAddRequestSupported", CAPS.namespace_add),
+              R(BOOL, "SignalProcessSupported", CAPS.signal_process),
+              R(BOOL, "DumpStacksSupported", CAPS.dump_stacks),
+              R(BOOL, "DeleteContainerStateSupported", CAPS.delete_container_state));
 /* GuestDefinedCapabilities is always there: without the key hcsshim's connect fails. */
-SCHEMA_STATIC(caps, CAPS, F(BF_BOOL, "SendHostCreateMessage", CAPS, send_host_create, BF_OMIT),
-              F(BF_BOOL, "SendHostStartMessage", CAPS, send_host_start, BF_OMIT),
-              F(BF_BOOL, "HvSocketConfigOnStartup", CAPS, hvsocket_config, BF_OMIT),
-              F(BF_BOOL, "SendLifecycleNotifications", CAPS, send_lifecycle, BF_OMIT),
-              F(BF_BOOL, "ModifyServiceSettingsSupported", CAPS, modify_service_settings, BF_OMIT),
-              F_ARRAY("SupportedSchemaVersions", CAPS, schemas, n_schemas, schema_version),
-              F(BF_STR, "RuntimeOsType", CAPS, os, BF_OMIT),
-              F_SUB(BF_OBJ, "GuestDefinedCapabilities", 0, guest_caps, BF_ALWAYS));
-SCHEMA_STATIC(negotiate_reply, RESP, F(BF_U32, "Version", RESP, negotiate.version, BF_OMIT),
-              F_SUB(BF_OBJ, "Capabilities", offsetof(RESP, negotiate.caps), caps, BF_ALWAYS));
-SCHEMA_STATIC(create_reply, RESP, F_FIXED(BF_ZERO, "SelectedProtocolVersion"));
-SCHEMA_STATIC(exec_reply, RESP, F(BF_U32, "ProcessId", RESP, process_id, BF_ALWAYS));
-SCHEMA_STATIC(wait_reply, RESP, F(BF_U32, "ExitCode", RESP, exit_code, BF_ALWAYS));
-SCHEMA_STATIC(query_reply, RESP, F(BF_STR, "Properties", RESP, properties, BF_ALWAYS));
-SCHEMA_STATIC(stacks_reply, RESP, F(BF_STR, "GuestStacks", RESP, stacks, BF_ALWAYS));
+SCHEMA_STATIC(caps, RESP, FIXED("SupportedSchemaVersions", "[{\"Major\":2,\"Minor\":1}]"),
+              R(STR, "RuntimeOsType", CAPS.os),
+              SUB(OBJ, "GuestDefinedCapabilities", guest_caps, true));
+SCHEMA_STATIC(negotiate_reply, RESP, R(U32, "Version", negotiate.version),
+              SUB(OBJ, "Capabilities", caps, true));
+SCHEMA_STATIC(create_reply, RESP, FIXED("SelectedProtocolVersion", "0"));
+SCHEMA_STATIC(exec_reply, RESP, RA(U32, "ProcessId", process_id));
+SCHEMA_STATIC(wait_reply, RESP, RA(U32, "ExitCode", exit_code));
+SCHEMA_STATIC(query_reply, RESP, RA(STR, "Properties", properties));
+SCHEMA_STATIC(stacks_reply, RESP, RA(STR, "GuestStacks", stacks));
 
 #define PROCESS struct bridge_process
+SCHEMA_STATIC(process, PROCESS, FIELD(PROCESS, U32, "ProcessId", pid, true));
 #define PROPS struct bridge_properties
-SCHEMA_STATIC(process, PROCESS, F(BF_U32, "ProcessId", PROCESS, pid, BF_ALWAYS));
 SCHEMA(bridge_properties_schema, PROPS,
-       F_ARRAY("ProcessList", PROPS, processes, n_processes, process),
-       F(BF_JSON, "LCOWMetrics", PROPS, metrics, BF_OMIT),
-       F(BF_RAW, "LCOWMetrics", PROPS, metrics_text, BF_OMIT),
-       F(BF_BOOL, "OutOfMemory", PROPS, out_of_memory, BF_OMIT),
-       F(BF_U64, "ScratchBytes", PROPS, scratch, BF_OMIT),
-       F(BF_U64, "MonotonicNs", PROPS, clock, BF_OMIT));
+       ARRAY("ProcessList", PROPS, processes, n_processes, process),
+       FIELD(PROPS, JSON, "LCOWMetrics", metrics, false),
+       FIELD(PROPS, RAW, "LCOWMetrics", metrics_text, false),
+       FIELD(PROPS, BOOL, "OutOfMemory", out_of_memory, false),
+       FIELD(PROPS, U64, "ScratchBytes", scratch, false),
+       FIELD(PROPS, U64, "MonotonicNs", clock, false));
 
 /* --- the messages --------------------------------------------------------------------------------
  */
@@ -352,9 +281,4 @@ const char *bridge_message_name(uint32_t type)
 const char *bridge_resource_name(enum bridge_resource r)
 {
     return (unsigned)r < BRIDGE_RES_COUNT ? bridge_resources[r].name : "unknown";
-}
-
-const char *bridge_action_name(enum bridge_action a)
-{
-    return (unsigned)a < BRIDGE_ACTION_COUNT ? bridge_actions[a] : "unknown";
 }

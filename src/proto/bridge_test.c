@@ -72,6 +72,9 @@ static char *load_examples(const char *file)
 
 TEST(every_printed_request_survives_decode_and_encode)
 {
+    /* By our host: the guest reads what it needs to refuse them. */
+    const unsigned never_sent = 1u << BRIDGE_RES_VPMEM_DEVICE | 1u << BRIDGE_RES_SECURITY_POLICY |
+                                1u << BRIDGE_RES_SECURITY_POLICY_FRAGMENT;
     AUTO_FREE char *text = load_examples("requests.txt");
     char *save = NULL, *line = strtok_r(text, "\n", &save);
     struct err err = ERR_INIT;
@@ -85,7 +88,8 @@ TEST(every_printed_request_survives_decode_and_encode)
 
         ASSERT_OK(decode(type, line, &r, &err), err);
         ASSERT_OK(bridge_request_encode(&r, n++, &out, &err), err);
-        ASSERT_STR(payload(&out), want);
+        if (type != BRIDGE_MODIFY_SETTINGS || !(1u << r.modify.resource & never_sent))
+            ASSERT_STR(payload(&out), want);
         if (type == BRIDGE_MODIFY_SETTINGS)
             resources |= 1u << r.modify.resource;
     }
@@ -181,7 +185,6 @@ TEST(messages_have_names)
     ASSERT_STR(bridge_message_name(0x10101001), "unknown");
     ASSERT_STR(bridge_message_name(0x40100101), "unknown");
     ASSERT_STR(bridge_resource_name(BRIDGE_RES_NETWORK), "Network");
-    ASSERT_STR(bridge_action_name(BRIDGE_PRE_ADD), "PreAdd");
 }
 
 TEST(request_beyond_the_limit_is_not_encoded)
@@ -259,7 +262,6 @@ TEST(a_payload_of_null_is_an_empty_object)
     AUTO(bridge_request_release) struct bridge_request r = decoded(BRIDGE_START, "null");
 
     ASSERT_STR(r.container_id, "");
-    ASSERT(!r.trace[0]);
 }
 
 TEST(numbers_must_be_plain_integers_in_range)
@@ -389,14 +391,10 @@ TEST(exec_carries_everything_it_can)
     AUTO(bridge_request_release) struct bridge_request got = { 0 };
     struct bridge_request r = { .type = BRIDGE_EXECUTE_PROCESS,
                                 .container_id = BRIDGE_NULL_ID,
-                                .trace = LIST("traceparent=00-4b-00-01"),
                                 .exec = { .command_line = "sh -c 'a < b'",
                                           .args = LIST("sh", "", "<&>"),
-                                          .user = "root",
                                           .env = LIST("Z=1", "A=b=c", "EMPTY=", "BARE", "A=last"),
                                           .terminal = true,
-                                          .rows = 24,
-                                          .cols = 80,
                                           .in_vm = true } };
     struct err err = ERR_INIT;
 
@@ -405,8 +403,6 @@ TEST(exec_carries_everything_it_can)
     ASSERT_HAS(payload(&out), "\\\"CommandLine\\\":\\\"sh -c 'a \\\\u003c b'\\\"");
     ASSERT_HAS(payload(&out), "\\\"Environment\\\":{\\\"A\\\":\\\"last\\\",\\\"BARE\\\":\\\"\\\","
                               "\\\"EMPTY\\\":\\\"\\\",\\\"Z\\\":\\\"1\\\"}");
-    ASSERT_HAS(payload(&out), "\\\"ConsoleSize\\\":[24,80]");
-    ASSERT_HAS(payload(&out), "\"otsc\":{\"traceparent\":\"00-4b-00-01\"}");
     ASSERT_HAS(payload(&out), "\"VsockStdioRelaySettings\":{}");
     ASSERT_OK(decode(r.type, payload(&out), &got, &err), err);
     ASSERT_STR(got.exec.args[1], "");
@@ -414,10 +410,7 @@ TEST(exec_carries_everything_it_can)
     ASSERT(!got.exec.args[3]);
     ASSERT_STR(got.exec.env[0], "A=last");
     ASSERT_STR(got.exec.env[3], "Z=1");
-    ASSERT_EQ(got.exec.rows, 24);
-    ASSERT_EQ(got.exec.cols, 80);
     ASSERT(got.exec.in_vm && got.exec.terminal && !got.exec.oci_process);
-    ASSERT_STR(got.trace[0], "traceparent=00-4b-00-01");
 }
 
 TEST(the_outer_text_of_the_host_leaves_html_alone_and_that_of_the_guest_does_not)

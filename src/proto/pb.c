@@ -134,14 +134,6 @@ void pb_set_time(Timestamp **field, uint64_t wall_ns)
     **field = pb_time_of(wall_ns);
 }
 
-uint64_t pb_time(const Timestamp *t)
-{
-    if (!t || t->seconds < 0 || (uint64_t)t->seconds >= UINT64_MAX / NS_PER_S || t->nanos < 0 ||
-        (uint64_t)t->nanos >= NS_PER_S)
-        return 0;
-    return (uint64_t)t->seconds * NS_PER_S + (uint64_t)t->nanos;
-}
-
 void pb_set_any_raw(Any **field, const char *type_url, const void *data, size_t len)
 {
     if (!*field)

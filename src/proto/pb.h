@@ -40,8 +40,6 @@ void pb_set_any_raw(Any **field, const char *type_url, const void *data, size_t 
         (array)[(n)++] = (element);                                                                \
     } while (0)
 
-/* Nanoseconds since 1970; 0 for NULL and for times before or beyond. */
-uint64_t pb_time(const Timestamp *t);
 /* A value for a message on the stack. */
 Timestamp pb_time_of(uint64_t wall_ns);
 

@@ -16,11 +16,6 @@ bool pb_slice_is(struct pb_slice s, const char *text)
     return strlen(text) == s.len && (s.len == 0 || memcmp(s.data, text, s.len) == 0);
 }
 
-char *pb_slice_dup(struct pb_slice s)
-{
-    return str_ndup(s.len ? (const char *)s.data : "", s.len);
-}
-
 struct pb_reader pb_reader_of(struct pb_slice s)
 {
     return (struct pb_reader){ s.data, s.len ? s.data + s.len : s.data };

@@ -13,8 +13,6 @@ struct pb_slice {
 };
 struct pb_slice pb_slice_of(const char *s);
 bool pb_slice_is(struct pb_slice s, const char *text);
-/* Caller frees. Up to the first NUL, if there is one. */
-char *pb_slice_dup(struct pb_slice s);
 
 enum pb_wire { PB_VARINT = 0, PB_FIXED64 = 1, PB_BYTES = 2, PB_FIXED32 = 5 };
 

@@ -97,17 +97,12 @@ bool qmp_reader_at_boundary(const struct qmp_reader *r)
 static int read_greeting(struct qmp_message *m, struct err *err)
 {
     const json_t *version = NULL, *qemu = NULL;
-    uint32_t major = 0, minor = 0, micro = 0;
 
     if (js_obj(m->root, "QMP", &m->data, err) < 0 ||
         js_obj(m->data, "version", &version, err) < 0 || js_obj(version, "qemu", &qemu, err) < 0 ||
-        js_u32(qemu, "major", &major, err) < 0 || js_u32(qemu, "minor", &minor, err) < 0 ||
-        js_u32(qemu, "micro", &micro, err) < 0)
+        js_u32(qemu, "major", &m->major, err) < 0 || js_u32(qemu, "minor", &m->minor, err) < 0)
         return -1;
-    m->major = major;
-    m->minor = minor;
-    m->micro = micro;
-    return 0;
+    return js_u32(qemu, "micro", &m->micro, err);
 }
 
 static int read_id(struct qmp_message *m, struct err *err)
@@ -136,23 +131,10 @@ static int read_error(struct qmp_message *m, struct err *err)
 
 static int read_event(struct qmp_message *m, struct err *err)
 {
-    const json_t *stamp = NULL;
-    int64_t seconds = 0, microseconds = 0; /* -1, -1: QEMU could not read its clock */
-
     m->event = "";
-    if (js_str(m->root, "event", &m->event, err) < 0 ||
-        js_obj(m->root, "data", &m->data, err) < 0 ||
-        js_obj(m->root, "timestamp", &stamp, err) < 0 ||
-        js_i64(stamp, "seconds", &seconds, err) < 0 ||
-        js_i64(stamp, "microseconds", &microseconds, err) < 0)
+    if (js_str(m->root, "event", &m->event, err) < 0 || js_obj(m->root, "data", &m->data, err) < 0)
         return -1;
-    if (!*m->event)
-        return err_set(err, ERR_INVALID, "event without a name");
-    if (seconds >= 0 && microseconds >= 0) {
-        m->seconds = (uint64_t)seconds;
-        m->microseconds = (uint64_t)microseconds;
-    }
-    return 0;
+    return *m->event ? 0 : err_set(err, ERR_INVALID, "event without a name");
 }
 
 static const struct {

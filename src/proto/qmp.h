@@ -39,8 +39,7 @@ struct qmp_message {
     const json_t *data;
     const char *error_class, *error_desc; /* ERROR */
     const char *event;                    /* EVENT: "SHUTDOWN" … */
-    uint64_t seconds, microseconds;       /* EVENT: QEMU's wall clock; 0, 0 if it has none */
-    unsigned major, minor, micro;         /* GREETING: QEMU's version */
+    uint32_t major, minor, micro;         /* GREETING: QEMU's version */
     json_t *root;                         /* owned */
 };
 void qmp_message_release(struct qmp_message *m);

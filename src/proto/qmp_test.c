@@ -30,7 +30,6 @@ static void check_message(const struct qmp_message *m, unsigned index)
     case 2:
         ASSERT_EQ(m->kind, QMP_EVENT);
         ASSERT_STR(m->event, "DEVICE_DELETED");
-        ASSERT(m->seconds == 1763 && m->microseconds == 42);
         ASSERT_OK(js_str(m->data, "device", &device, &err), err);
         ASSERT_STR(device, "}]\"{\\");
         break;
@@ -149,7 +148,6 @@ TEST(rubbish_is_an_error_that_stays)
         "{\"event\":1}",
         "{\"event\":\"\"}",
         "{\"event\":\"X\",\"data\":1}",
-        "{\"event\":\"X\",\"timestamp\":[]}",
         "{\"QMP\":[]}",
         "{\"QMP\":{\"version\":{\"qemu\":{\"major\":-1}}}}",
     };
@@ -244,7 +242,7 @@ TEST(an_event_without_data_or_clock_is_fine)
     qmp_reader_init(&r, QMP_MAX_MESSAGE);
     ASSERT_OK(qmp_reader_feed(&r, text, strlen(text), &err), err);
     ASSERT_OK(qmp_reader_next(&r, &have, &m, &err), err);
-    ASSERT(have && !m.data && m.seconds == 0 && m.microseconds == 0);
+    ASSERT(have && !m.data);
 }
 
 TEST(errors_of_qemu_become_errs)

@@ -1,8 +1,6 @@
 /* ttrpc.c - frames, Request, Response, google.rpc.Status, KeyValue. */
 #include "proto/ttrpc.h"
 #include <errno.h>
-#include <string.h>
-#include <strings.h>
 
 enum { REQ_SERVICE = 1, REQ_METHOD, REQ_PAYLOAD, REQ_TIMEOUT, REQ_METADATA };
 enum { RESP_STATUS = 1, RESP_PAYLOAD };
@@ -35,37 +33,6 @@ void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADE
     bytes[9] = h->flags;
 }
 
-int ttrpc_frame_decode(const void *data, size_t size, struct ttrpc_frame *ret, size_t *ret_used)
-{
-    struct ttrpc_header h;
-
-    if (size < TTRPC_HEADER_BYTES)
-        return -EAGAIN;
-    ttrpc_header_decode(data, &h);
-    if (h.len > TTRPC_BODY_MAX)
-        return -EMSGSIZE;
-    if (h.len > size - TTRPC_HEADER_BYTES)
-        return -EAGAIN;
-    *ret = (struct ttrpc_frame){
-        h.stream, h.type, h.flags, { (const uint8_t *)data + TTRPC_HEADER_BYTES, h.len }
-    };
-    *ret_used = TTRPC_HEADER_BYTES + h.len;
-    return 0;
-}
-
-ssize_t ttrpc_frame_encode(const struct ttrpc_frame *f, void *buf, size_t size)
-{
-    if (f->body.len > TTRPC_BODY_MAX)
-        return -EMSGSIZE;
-    if (size < TTRPC_HEADER_BYTES + f->body.len)
-        return -ENOBUFS;
-    ttrpc_header_encode(
-        &(struct ttrpc_header){ (uint32_t)f->body.len, f->stream, f->type, f->flags }, buf);
-    if (f->body.len > 0)
-        memcpy((uint8_t *)buf + TTRPC_HEADER_BYTES, f->body.data, f->body.len);
-    return (ssize_t)(TTRPC_HEADER_BYTES + f->body.len);
-}
-
 /* A field of the wrong wire type is an unknown field. */
 static bool is(const struct pb_field *f, uint32_t number, enum pb_wire wire)
 {
@@ -76,25 +43,18 @@ int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret)
 {
     struct pb_reader r = pb_reader_of(body);
     struct pb_field f;
-    const uint8_t *start = r.pos;
     int more;
 
     *ret = (struct ttrpc_request){ 0 };
-    for (; (more = pb_next(&r, &f)) > 0; start = r.pos) {
-        if (is(&f, REQ_SERVICE, PB_BYTES)) {
+    while ((more = pb_next(&r, &f)) > 0) {
+        if (is(&f, REQ_SERVICE, PB_BYTES))
             ret->service = f.bytes;
-        } else if (is(&f, REQ_METHOD, PB_BYTES)) {
+        else if (is(&f, REQ_METHOD, PB_BYTES))
             ret->method = f.bytes;
-        } else if (is(&f, REQ_PAYLOAD, PB_BYTES)) {
+        else if (is(&f, REQ_PAYLOAD, PB_BYTES))
             ret->payload = f.bytes;
-        } else if (is(&f, REQ_TIMEOUT, PB_VARINT)) {
+        else if (is(&f, REQ_TIMEOUT, PB_VARINT))
             ret->timeout_nano = (int64_t)f.value;
-        } else if (is(&f, REQ_METADATA, PB_BYTES)) {
-            /* From the first to the last; other fields in between do no harm to who reads it. */
-            if (!ret->metadata.data)
-                ret->metadata.data = start;
-            ret->metadata.len = (size_t)(r.pos - ret->metadata.data);
-        }
     }
     if (more < 0 || !pb_text_ok(ret->service) || !pb_text_ok(ret->method))
         return -EBADMSG;
@@ -180,41 +140,4 @@ void ttrpc_put_metadata(struct sbuf *b, const char *key, const char *value)
     pb_put_bytes(&pair, PAIR_KEY, pb_slice_of(key));
     pb_put_bytes(&pair, PAIR_VALUE, pb_slice_of(value));
     pb_put_message(b, REQ_METADATA, (struct pb_slice){ (uint8_t *)pair.data, pair.len });
-}
-
-int ttrpc_metadata_next(struct pb_reader *r, struct pb_slice *ret_key, struct pb_slice *ret_value)
-{
-    struct pb_field f, part;
-    int more;
-
-    do {
-        more = pb_next(r, &f);
-        if (more <= 0)
-            return more;
-    } while (!is(&f, REQ_METADATA, PB_BYTES));
-
-    struct pb_reader pair = pb_reader_of(f.bytes);
-
-    *ret_key = *ret_value = (struct pb_slice){ 0 };
-    while ((more = pb_next(&pair, &part)) > 0) {
-        if (is(&part, PAIR_KEY, PB_BYTES))
-            *ret_key = part.bytes;
-        else if (is(&part, PAIR_VALUE, PB_BYTES))
-            *ret_value = part.bytes;
-    }
-    return more < 0 ? more : 1;
-}
-
-bool ttrpc_metadata_get(const struct ttrpc_request *r, const char *key, struct pb_slice *ret)
-{
-    struct pb_reader reader = pb_reader_of(r->metadata);
-    struct pb_slice k, v;
-
-    while (ttrpc_metadata_next(&reader, &k, &v) > 0) {
-        if (k.len == strlen(key) && strncasecmp((const char *)k.data, key, k.len) == 0) {
-            *ret = v;
-            return true;
-        }
-    }
-    return false;
 }

@@ -3,7 +3,6 @@
  * Leaf code: 0 or more, or -errno. Never waits. */
 #pragma once
 #include "proto/pb_wire.h"
-#include <sys/types.h>
 
 #define TTRPC_HEADER_BYTES 10
 #define TTRPC_BODY_MAX (4u << 20)
@@ -24,20 +23,10 @@ struct ttrpc_header {
 void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret);
 void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADER_BYTES]);
 
-struct ttrpc_frame {
-    uint32_t stream;
-    uint8_t type, flags;
-    struct pb_slice body;
-};
-/* 0 and the bytes used; -EAGAIN if the frame is not all there, -EMSGSIZE if it never may be. */
-int ttrpc_frame_decode(const void *data, size_t size, struct ttrpc_frame *ret, size_t *ret_used);
-/* The bytes written; -ENOBUFS, or -EMSGSIZE beyond TTRPC_BODY_MAX. */
-ssize_t ttrpc_frame_encode(const struct ttrpc_frame *f, void *buf, size_t size);
-
 struct ttrpc_request {
     struct pb_slice service, method, payload;
     int64_t timeout_nano;     /* 0: none; below 0: it is over */
-    struct pb_slice metadata; /* its fields as they are on the wire; see ttrpc_metadata_next */
+    struct pb_slice metadata; /* to send: made by ttrpc_put_metadata. Not decoded */
 };
 struct ttrpc_response {
     uint32_t code;           /* as enum err_code; 0 is success */
@@ -55,7 +44,3 @@ void ttrpc_put_response(struct sbuf *b, const struct ttrpc_response *r);
 
 /* Appends one pair to what becomes a request's metadata. */
 void ttrpc_put_metadata(struct sbuf *b, const char *key, const char *value);
-/* The next pair: 1, 0 at the end, or -EBADMSG. Start with *r = pb_reader_of(metadata). */
-int ttrpc_metadata_next(struct pb_reader *r, struct pb_slice *ret_key, struct pb_slice *ret_value);
-/* The first value of a key, letters of either case; false if there is none. */
-bool ttrpc_metadata_get(const struct ttrpc_request *r, const char *key, struct pb_slice *ret);

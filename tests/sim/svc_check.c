@@ -1,6 +1,7 @@
 /* svc_check.c - is this answer right? Its code, its time, what it says. */
 #include "api/task.pb-c.h"
 #include "base/loop.h"
+#include "fixture/ttrpc_read.h"
 #include "host/bridge/bridge.h"
 #include "host/control/container.h"
 #include "host/control/registry.h"

@@ -2,6 +2,7 @@
  * by itself, and both the same story. */
 #include "api/events.pb-c.h"
 #include "base/loop.h"
+#include "fixture/ttrpc_read.h"
 #include "host/control/events.h"
 #include "proto/pb.h"
 #include "svc_priv.h"

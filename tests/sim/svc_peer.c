@@ -5,6 +5,7 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "fixture/stream_pair.h"
+#include "fixture/ttrpc_read.h"
 #include "host/rpc/rpc_client.h"
 #include "proto/pb.h"
 #include "proto/ttrpc.h"
@@ -126,7 +127,9 @@ static int handle(struct ctx *ctx, struct peer_conn *c, const struct frame *f, s
 
     if (ttrpc_request_decode((struct pb_slice){ f->body, f->len }, &r) < 0 ||
         !pb_slice_is(r.service, EVENTS_SERVICE) || !pb_slice_is(r.method, "Forward") ||
-        !ttrpc_metadata_get(&r, "containerd-namespace-ttrpc", &ns) || !pb_slice_is(ns, "sim")) {
+        !ttrpc_metadata_get((struct pb_slice){ f->body, f->len }, "containerd-namespace-ttrpc",
+                            &ns) ||
+        !pb_slice_is(ns, "sim")) {
         world_broken(&s->w, "containerd was called with something else than Forward in sim");
         return -1;
     }

@@ -2,6 +2,7 @@
  * what its answers must say. Its containers are those that all other clients play with. */
 #include "api/sandbox.pb-c.h"
 #include "base/loop.h"
+#include "fixture/ttrpc_read.h"
 #include "host/control/registry.h"
 #include "host/control/sandbox.h"
 #include "proto/pb.h"

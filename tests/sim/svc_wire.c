@@ -5,6 +5,7 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "fixture/stream_pair.h"
+#include "fixture/ttrpc_read.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service.h"
 #include "proto/pb.h"

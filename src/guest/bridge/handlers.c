@@ -64,11 +64,6 @@ struct container *handlers_container(const struct handlers *h, const struct serv
 
 /* --- processes --- */
 
-static uint16_t console_size(int32_t n)
-{
-    return n > 0 && n <= UINT16_MAX ? (uint16_t)n : 0;
-}
-
 static int execute_process(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
 {
     struct handlers *h = arg;
@@ -79,8 +74,6 @@ static int execute_process(struct ctx *ctx, void *arg, struct server_call *call,
         .env = e->env,
         .cwd = e->cwd,
         .terminal = e->terminal,
-        .rows = console_size(e->rows),
-        .cols = console_size(e->cols),
         .io = handlers_stdio(e),
     };
 

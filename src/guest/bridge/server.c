@@ -305,7 +305,6 @@ static void work_fiber(void *arg)
 
 static int negotiate(struct server *s, struct work *w, struct err *err)
 {
-    static struct bridge_schema_version schema = { 2, 1 };
     struct server_call *call = &w->call;
     int r = bridge_request_decode(w->header.type, w->payload, w->header.size - BRIDGE_HEADER_BYTES,
                                   &call->req, err);
@@ -320,8 +319,6 @@ static int negotiate(struct server *s, struct work *w, struct err *err)
                           call->req.negotiate.minimum, call->req.negotiate.maximum, BRIDGE_VERSION);
     call->resp.negotiate.version = BRIDGE_VERSION;
     call->resp.negotiate.caps = (struct bridge_caps){
-        .schemas = &schema,
-        .n_schemas = 1,
         .os = "Linux",
         .namespace_add = true,
         .signal_process = true,

@@ -17,7 +17,6 @@ struct vm_process_spec {
     const char *const *env;   /* the whole environment; NULL or empty: our PATH */
     const char *cwd;          /* NULL or "": ours */
     bool terminal;            /* then no stderr */
-    uint16_t rows, cols;      /* 0: leave */
     struct stdio_ports io;    /* what is not wanted is /dev/null */
 };
 

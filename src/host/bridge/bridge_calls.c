@@ -58,7 +58,6 @@ static int take_caps(struct bridge *b, const struct bridge_response *resp, struc
     for (size_t n = 0; b->caps.os[n] && n + 1 < sizeof(os); n++)
         os[n] = isalnum((unsigned char)b->caps.os[n]) ? (char)tolower(b->caps.os[n]) : '?';
     b->caps.os = NULL;
-    b->caps.schemas = NULL;
     if (!str_eq(os, "linux"))
         return err_set(err, ERR_UNIMPLEMENTED, "the agent runs on '%s', not on linux", os);
     return 0;

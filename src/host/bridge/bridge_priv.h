@@ -81,7 +81,7 @@ struct bridge {
     struct bucket unasked, unasked_bytes;
 
     uint32_t next_port;
-    struct bridge_caps caps; /* schemas and os are not kept */
+    struct bridge_caps caps; /* os is not kept */
     struct guestlog log;
     bool log_open;
     struct latch log_ended;

@@ -4,6 +4,7 @@
 #include "api/cri.pb-c.h"
 #include "api/sandbox.pb-c.h"
 #include "fixture/task_fixture.h"
+#include "fixture/ttrpc_read.h"
 
 static int call(struct desk *d, struct ctx *ctx, const char *method, const void *req, void **ret,
                 struct err *err)

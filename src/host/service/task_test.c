@@ -3,6 +3,7 @@
 #include "api/process.pb-c.h"
 #include "api/runc.pb-c.h"
 #include "fixture/task_fixture.h"
+#include "fixture/ttrpc_read.h"
 
 #define PROCESS "{\"args\":[\"/bin/sh\"],\"cwd\":\"/\"}"
 #define RESOURCES "types.containerd.io/opencontainers/runtime-spec/1/LinuxResources"

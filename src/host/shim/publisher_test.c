@@ -7,6 +7,7 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "fixture/stream_pair.h"
+#include "fixture/ttrpc_read.h"
 #include "fixture/ttrpc_vectors.h"
 #include "harness/tap.h"
 #include "host/control/events.h"
