@@ -115,12 +115,12 @@ void bridge_condemn(struct bridge *b, const char *fmt, ...)
     log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why));
 }
 
-static void ops_close(struct guest *g, const char *why)
+void bridge_ops_close(struct guest *g, const char *why)
 {
     bridge_close(bridge_of(g), "%s", why);
 }
 
-static void ops_free(struct guest *g)
+void bridge_ops_free(struct guest *g)
 {
     struct bridge *b = bridge_of(g);
 
@@ -180,7 +180,7 @@ static void unlisten_all(struct bridge *b)
             b->vmm->ops->unlisten(TAKE_PTR(*all[i]));
 }
 
-static int ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
+int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
 {
     struct bridge *b = bridge_of(g);
     const struct vmm_ops *ops = b->vmm->ops;
@@ -203,7 +203,7 @@ static int ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
     return 0;
 }
 
-static int ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
+int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
 {
     struct bridge *b = bridge_of(g);
     struct stream *stream = NULL;
@@ -243,12 +243,12 @@ static int ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
     return 0;
 }
 
-static int ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err)
+int bridge_ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err)
 {
     return latch_wait(ctx, &bridge_of(g)->ended, "the bridge to close", err);
 }
 
-static int ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
+int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
 {
     struct bridge *b = bridge_of(g);
     struct ctx root = ctx_root(b->loop), limited = ctx_with_timeout(&root, BRIDGE_FIBERS_LIMIT);
@@ -274,12 +274,12 @@ static int ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
 
 /* --- looking at it --- */
 
-static bool ops_connected(const struct guest *g)
+bool bridge_ops_connected(const struct guest *g)
 {
     return bridge_of(g)->connected;
 }
 
-static uint64_t ops_oldest_call(const struct guest *g)
+uint64_t bridge_ops_oldest_call(const struct guest *g)
 {
     struct bridge *b = bridge_of(g);
     uint64_t now = loop_now(b->loop), oldest = 0;
@@ -292,44 +292,6 @@ static uint64_t ops_oldest_call(const struct guest *g)
     }
     return oldest;
 }
-
-static const struct guest_ops bridge_ops = {
-    .prepare = ops_prepare,
-    .connect = ops_connect,
-    .close = ops_close,
-    .wait_closed = ops_wait_closed,
-    .drain_log = ops_drain_log,
-    .free = ops_free,
-    .connected = ops_connected,
-    .oldest_call = ops_oldest_call,
-    .exec = bridge_exec_process,
-    .wait_process = bridge_wait_process,
-    .signal_process = bridge_signal_process,
-    .resize_console = bridge_resize_console,
-    .read_stats = bridge_read_stats,
-    .dump_stacks = bridge_dump_stacks,
-    .shutdown = bridge_shutdown,
-    .create_container = bridge_create_container,
-    .start_container = bridge_start_container,
-    .delete_container = bridge_delete_container,
-    .update_container = bridge_update_container,
-    .freeze_container = bridge_freeze_container,
-    .wait_oom = bridge_wait_oom,
-    .limit_pods = bridge_limit_pods,
-    .set_clock = bridge_set_clock,
-    .read_clock = bridge_read_clock,
-    .mount_disk = bridge_mount_disk,
-    .unmount_disk = bridge_unmount_disk,
-    .eject_disk = bridge_eject_disk,
-    .mount_share = bridge_mount_share,
-    .unmount_share = bridge_unmount_share,
-    .combine_layers = bridge_combine_layers,
-    .uncombine_layers = bridge_uncombine_layers,
-    .add_nic = bridge_add_nic,
-    .remove_nic = bridge_remove_nic,
-    .add_device = bridge_add_device,
-    .connect_port = bridge_connect_port,
-};
 
 struct guest *bridge_new(struct loop *loop, struct vmm *vmm, struct timeline *timeline)
 {

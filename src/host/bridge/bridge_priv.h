@@ -115,63 +115,15 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
 void bridge_wire_close(struct bridge *b);
 
 /* bridge_calls.c */
-/* Calls of controllers need a negotiated bridge; a guest that just died is no crash. */
-int bridge_need_connection(const struct bridge *b, uint32_t type, struct err *err);
-/* ERR_UNIMPLEMENTED names a capability that the connected guest did not claim. */
-int bridge_need_capability(const struct bridge *b, bool has, const char *name, struct err *err);
-/* A call whose answer says nothing but yes. */
-int bridge_plain_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *r,
-                      struct err *err);
+extern const struct guest_ops bridge_ops;
 int bridge_negotiate_version(struct ctx *ctx, struct bridge *b, struct err *err);
-int bridge_exec_process(struct ctx *ctx, struct guest *g, const struct guest_exec *e,
-                        struct guest_process *ret, struct err *err);
-int bridge_wait_process(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
-                        uint32_t timeout_ms, uint32_t *ret_exit_code, struct err *err);
-int bridge_signal_process(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
-                          int signo, struct err *err);
-int bridge_resize_console(struct ctx *ctx, struct guest *g, const char *container, uint32_t pid,
-                          uint16_t rows, uint16_t cols, struct err *err);
-int bridge_dump_stacks(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err);
-int bridge_shutdown(struct ctx *ctx, struct guest *g, const char *container, bool forced,
-                    struct err *err);
 
-/* bridge_containers.c: as in struct guest_ops. */
-int bridge_create_container(struct ctx *ctx, struct guest *g, const struct guest_container *c,
-                            struct err *err);
-int bridge_start_container(struct ctx *ctx, struct guest *g, const char *container,
-                           struct err *err);
-int bridge_delete_container(struct ctx *ctx, struct guest *g, const char *container,
-                            struct err *err);
-int bridge_update_container(struct ctx *ctx, struct guest *g, const char *container,
-                            json_t *resources, struct err *err);
-int bridge_read_stats(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
-                      uint64_t *ret_scratch_bytes, struct err *err);
-int bridge_freeze_container(struct ctx *ctx, struct guest *g, const char *container, bool frozen,
-                            struct err *err);
-int bridge_wait_oom(struct ctx *ctx, struct guest *g, const char *container, bool *ret_oom,
-                    struct err *err);
-int bridge_limit_pods(struct ctx *ctx, struct guest *g, struct err *err);
-int bridge_set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct err *err);
-int bridge_read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err);
-int bridge_mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
-                      struct err *err);
-int bridge_unmount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
-                        struct err *err);
-int bridge_eject_disk(struct ctx *ctx, struct guest *g, uint8_t controller, uint8_t lun,
-                      struct err *err);
-int bridge_mount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
-                       struct err *err);
-int bridge_unmount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
-                         struct err *err);
-int bridge_combine_layers(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
-                          struct err *err);
-int bridge_uncombine_layers(struct ctx *ctx, struct guest *g, const struct guest_layers *l,
-                            struct err *err);
-
-/* bridge_network.c: as in struct guest_ops. */
-int bridge_add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err);
-int bridge_add_device(struct ctx *ctx, struct guest *g, const char *place, struct err *err);
-int bridge_remove_nic(struct ctx *ctx, struct guest *g, const char *ns, const char *id,
-                      struct err *err);
-int bridge_connect_port(struct ctx *ctx, struct guest *g, const char *ns, bool ipv6, uint16_t port,
-                        struct stream **ret, struct err *err);
+/* bridge.c: as in struct guest_ops. */
+int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err);
+int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err);
+void bridge_ops_close(struct guest *g, const char *why);
+int bridge_ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err);
+int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err);
+void bridge_ops_free(struct guest *g);
+bool bridge_ops_connected(const struct guest *g);
+uint64_t bridge_ops_oldest_call(const struct guest *g);
