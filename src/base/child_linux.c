@@ -11,7 +11,6 @@
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
@@ -46,15 +45,8 @@ static const char *const default_env[] = { "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
 
 uint64_t proc_start_time(pid_t pid)
 {
-    char path[40];
-    AUTO_FREE char *text = NULL;
-    size_t len;
-
-    snprintf(path, sizeof(path), "/proc/%d/stat", (int)pid);
-    if (file_read_all(path, 4096, &text, &len) < 0)
-        return 0;
-
-    char *p = strrchr(text, ')'); /* the name may hold anything */
+    AUTO_FREE char *text = file_text(4096, "/proc/%d/stat", (int)pid);
+    char *p = text ? strrchr(text, ')') : NULL; /* the name may hold anything */
 
     for (int field = 2; p && field < 22; field++)
         p = strchr(p + 1, ' ');
@@ -233,17 +225,6 @@ static int await_exec(struct ctx *ctx, const struct child_opts *o, struct child 
     return 0;
 }
 
-static int launch_prepare(struct launch *l, struct err *err)
-{
-    l->parent_pidfd = pidfd_open(getpid(), 0);
-    if (l->parent_pidfd < 0)
-        return err_sys(err, errno, "pidfd_open");
-    l->null_fd = open("/dev/null", O_RDWR | O_CLOEXEC);
-    if (l->null_fd < 0)
-        return err_sys(err, errno, "open /dev/null");
-    return 0;
-}
-
 static int check_opts(const struct child_opts *o, struct err *err)
 {
     if (!o->argv || !o->argv[0])
@@ -258,48 +239,47 @@ static int check_opts(const struct child_opts *o, struct err *err)
     return 0;
 }
 
+/* NULL with err. In the child it does not return. */
+static struct child *child_start(struct ctx *ctx, struct launch *l, struct err *err)
+{
+    struct child *c = mem_new(struct child);
+
+    *c = (struct child){ .loop = ctx->loop, .pidfd = -1, .source.fd = -1 };
+    latch_init(&c->done);
+    c->pid = clone_child(l->opts->clone_flags, &c->pidfd);
+    if (c->pid == 0)
+        child_main(l);
+    if (c->pid > 0)
+        return c;
+    err_sys(err, errno, "create a process for %s", l->opts->argv[0]);
+    free(c);
+    return NULL;
+}
+
 int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret, struct err *err)
 {
-    struct launch l = { .opts = o,
-                        .envp = o->envp ? o->envp : default_env,
-                        .sync = -1,
-                        .parent_sync = -1,
-                        .parent_pidfd = -1,
-                        .null_fd = -1 };
+    AUTO_FD int parent = pidfd_open(getpid(), 0), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     AUTO(child_free) struct child *c = NULL;
     AUTO_FREE char *path = NULL;
     int sync[2], r;
 
     if (check_opts(o, err) < 0 || (o->exec_fd <= 0 && find_program(o, &path, err) < 0))
         return -1;
-    l.path = path;
-    if (socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) < 0)
-        return err_sys(err, errno, "socketpair");
-    l.sync = sync[1];
-    l.parent_sync = sync[0];
-    r = launch_prepare(&l, err);
-    if (r == 0) {
-        int pidfd = -1;
-        pid_t pid = clone_child(o->clone_flags, &pidfd);
+    if (parent < 0 || null < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) < 0)
+        return err_sys(err, errno, "prepare a process for %s", o->argv[0]);
 
-        if (pid == 0)
-            child_main(&l);
-        if (pid < 0) {
-            r = err_sys(err, errno, "create a process for %s", o->argv[0]);
-        } else {
-            c = mem_new(struct child);
-            *c = (struct child){ .loop = ctx->loop, .pid = pid, .pidfd = pidfd };
-            c->source.fd = -1;
-            latch_init(&c->done);
-        }
-    }
-    fd_close(l.parent_pidfd);
-    fd_close(l.null_fd);
+    AUTO_FD int ours = sync[0];
+    struct launch l = { .opts = o,
+                        .path = path,
+                        .envp = o->envp ? o->envp : default_env,
+                        .sync = sync[1],
+                        .parent_sync = ours,
+                        .parent_pidfd = parent,
+                        .null_fd = null };
+
+    c = child_start(ctx, &l, err);
     fd_close(sync[1]);
-    if (r == 0)
-        r = await_exec(ctx, o, c, sync[0], err);
-    fd_close(sync[0]);
-    if (r < 0)
+    if (!c || await_exec(ctx, o, c, ours, err) < 0)
         return -1;
     r = source_add(c->loop, &c->source, c->pidfd, EPOLLIN, child_ended);
     if (r < 0) /* its end would never be told */

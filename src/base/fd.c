@@ -80,69 +80,38 @@ ssize_t fd_read_full(int fd, void *data, size_t len)
 }
 
 union fd_control {
-    struct cmsghdr align;
-    char bytes[CMSG_SPACE(sizeof(int) * FD_PASS_MAX)];
+    struct cmsghdr head;
+    char bytes[CMSG_SPACE(sizeof(int))];
 };
 
-int fd_send(int sock, const void *data, size_t len, const int *fds, size_t n_fds)
+int fd_send(int sock, int fd)
 {
-    struct iovec iov = { (void *)(uintptr_t)data, len };
-    struct msghdr msg = { .msg_iov = &iov, .msg_iovlen = 1 };
-    union fd_control control = { 0 };
+    struct iovec iov = { (char[]){ " " }, 1 };
+    union fd_control control = { .head = { .cmsg_len = CMSG_LEN(sizeof(int)),
+                                           .cmsg_level = SOL_SOCKET,
+                                           .cmsg_type = SCM_RIGHTS } };
+    struct msghdr msg = {
+        .msg_iov = &iov, .msg_iovlen = 1, .msg_control = &control, .msg_controllen = sizeof(control)
+    };
     ssize_t n;
 
-    /* Descriptors need a byte to travel with. */
-    if (n_fds > FD_PASS_MAX || (n_fds > 0 && len == 0))
-        return -EINVAL;
-    if (n_fds > 0) {
-        msg.msg_control = control.bytes;
-        msg.msg_controllen = CMSG_SPACE(sizeof(int) * n_fds);
-        control.align.cmsg_level = SOL_SOCKET;
-        control.align.cmsg_type = SCM_RIGHTS;
-        control.align.cmsg_len = CMSG_LEN(sizeof(int) * n_fds);
-        memcpy(CMSG_DATA(&control.align), fds, sizeof(int) * n_fds);
-    }
+    memcpy(CMSG_DATA(&control.head), &fd, sizeof(fd));
     do
         n = sendmsg(sock, &msg, MSG_NOSIGNAL);
     while (n < 0 && errno == EINTR);
-    if (n < 0)
-        return -errno;
-    /* A part of a message is of no use to the other end: the socket's buffer is too small. */
-    return (size_t)n == len ? 0 : -EMSGSIZE;
+    return n < 0 ? -errno : 0;
 }
 
-/* Moves the received descriptors to fds, or closes those that do not fit. Returns how many came. */
-static size_t take_fds(struct msghdr *msg, int *fds, size_t room)
+int fd_recv(int sock)
 {
-    size_t n = 0;
-
-    for (struct cmsghdr *c = CMSG_FIRSTHDR(msg); c; c = CMSG_NXTHDR(msg, c)) {
-        if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS)
-            continue;
-        for (size_t i = 0; i < (c->cmsg_len - CMSG_LEN(0)) / sizeof(int); i++, n++) {
-            int fd;
-
-            memcpy(&fd, CMSG_DATA(c) + i * sizeof(int), sizeof(fd));
-            if (n < room)
-                fds[n] = fd;
-            else
-                fd_close(fd);
-        }
-    }
-    return n;
-}
-
-ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds)
-{
-    struct iovec iov = { data, len };
-    union fd_control control;
-    struct msghdr msg = {
-        .msg_iov = &iov,
-        .msg_iovlen = 1,
-        .msg_control = control.bytes,
-        .msg_controllen = sizeof(control.bytes),
-    };
-    size_t room = n_fds ? *n_fds : 0, came;
+    char ignored[64];
+    struct iovec iov = { ignored, sizeof(ignored) };
+    union fd_control control = { 0 };
+    /* Room for one: of more the kernel closes the others, and says so. */
+    struct msghdr msg = { .msg_iov = &iov,
+                          .msg_iovlen = 1,
+                          .msg_control = &control,
+                          .msg_controllen = CMSG_LEN(sizeof(int)) };
     ssize_t n;
 
     do
@@ -150,16 +119,16 @@ ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds)
     while (n < 0 && errno == EINTR);
     if (n < 0)
         return -errno;
-    came = take_fds(&msg, ret_fds, room);
-    if (came > room || (msg.msg_flags & (MSG_CTRUNC | MSG_TRUNC))) {
-        /* Some are lost, so none can be trusted to be the right one. */
-        for (size_t i = 0; i < came && i < room; i++)
-            fd_close(ret_fds[i]);
-        return -EMSGSIZE;
-    }
-    if (n_fds)
-        *n_fds = came;
-    return n;
+
+    struct cmsghdr *c = CMSG_FIRSTHDR(&msg);
+    AUTO_FD int fd = -1;
+
+    if (c && c->cmsg_level == SOL_SOCKET && c->cmsg_type == SCM_RIGHTS &&
+        c->cmsg_len == CMSG_LEN(sizeof(int)))
+        memcpy(&fd, CMSG_DATA(c), sizeof(fd));
+    if (fd < 0)
+        return -ENOMSG;
+    return msg.msg_flags & MSG_CTRUNC ? -EMSGSIZE : TAKE_FD(fd);
 }
 
 int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len)

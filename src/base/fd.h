@@ -36,10 +36,11 @@ int fd_ready_now(int fd, short events);
 /* Writes or reads all of it on a blocking fd. fd_read_full: bytes read, less only at EOF. */
 int fd_write_full(int fd, const void *data, size_t len);
 ssize_t fd_read_full(int fd, void *data, size_t len);
-/* One message with up to FD_PASS_MAX descriptors; received ones are CLOEXEC. */
-#define FD_PASS_MAX 8
-int fd_send(int sock, const void *data, size_t len, const int *fds, size_t n_fds);
-ssize_t fd_recv(int sock, void *data, size_t len, int *ret_fds, size_t *n_fds /* in: room */);
+/* A blank with a descriptor. */
+int fd_send(int sock, int fd);
+/* The descriptor that comes with the next message, CLOEXEC; caller closes. -ENOMSG: it has none;
+ * -EMSGSIZE: more than one. */
+int fd_recv(int sock);
 
 /* Caller frees *ret_text, NUL-terminated behind *ret_len. -EFBIG beyond max. */
 int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len);

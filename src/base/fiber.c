@@ -156,20 +156,35 @@ static __attribute__((noinline)) void context_make(struct fiber *f)
     makecontext(&f->uc, (void (*)(void))fiber_main, 2, (unsigned)(self >> 32), (unsigned)self);
 }
 
-struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, const char *name)
+static void fiber_ready(struct fiber *f)
+{
+    struct loop *loop = f->loop;
+
+    if (loop->ready_head > 0 && loop->ready_n == loop->ready_cap) {
+        for (size_t i = loop->ready_head; i < loop->ready_n; i++)
+            loop->ready[i - loop->ready_head] = loop->ready[i];
+        loop->ready_n -= loop->ready_head;
+        loop->ready_head = 0;
+    }
+    loop->ready = mem_grow(loop->ready, loop->ready_n, &loop->ready_cap, sizeof(*loop->ready));
+    loop->ready[loop->ready_n++] = f;
+}
+
+__attribute__((format(printf, 4, 0))) static void fiber_new(struct loop *loop,
+                                                            void (*fn)(void *arg), void *arg,
+                                                            const char *fmt, va_list ap)
 {
     char *map = stack_map(loop);
     uintptr_t top = (uintptr_t)(map + MAP_BYTES - sizeof(struct fiber)) & ~(uintptr_t)63;
     struct fiber *f = (struct fiber *)top;
 
     *f = (struct fiber){ .loop = loop, .fn = fn, .arg = arg, .map = map };
-    snprintf(f->name, sizeof(f->name), "%s", name);
+    vsnprintf(f->name, sizeof(f->name), fmt, ap);
     f->born_ns = loop_now(loop);
     context_make(f);
     list_append(&loop->fibers, &f->in_all);
     loop->n_fibers++;
     fiber_ready(f);
-    return f;
 }
 
 void fiber_drop(struct fiber *f)
@@ -201,7 +216,8 @@ void fiber_resume(struct fiber *f)
     }
 }
 
-void fiber_park(struct fiber *f, const char *why)
+/* Back to the loop; returns when the fiber is ready again. */
+static void fiber_park(struct fiber *f, const char *why)
 {
     struct loop *loop = f->loop;
 
@@ -212,29 +228,13 @@ void fiber_park(struct fiber *f, const char *why)
     switch_end(f->asan_fake_stack, &loop->asan_stack, &loop->asan_stack_size);
 }
 
-void fiber_ready(struct fiber *f)
-{
-    struct loop *loop = f->loop;
-
-    if (loop->ready_head > 0 && loop->ready_n == loop->ready_cap) {
-        for (size_t i = loop->ready_head; i < loop->ready_n; i++)
-            loop->ready[i - loop->ready_head] = loop->ready[i];
-        loop->ready_n -= loop->ready_head;
-        loop->ready_head = 0;
-    }
-    loop->ready = mem_grow(loop->ready, loop->ready_n, &loop->ready_cap, sizeof(*loop->ready));
-    loop->ready[loop->ready_n++] = f;
-}
-
 void fiber_go(struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt, ...)
 {
-    char name[FIBER_NAME_SIZE];
     va_list ap;
 
     va_start(ap, fmt);
-    vsnprintf(name, sizeof(name), fmt, ap);
+    fiber_new(loop, fn, arg, fmt, ap);
     va_end(ap);
-    fiber_new(loop, fn, arg, name);
 }
 
 struct fiber *fiber_self(const struct loop *loop)
@@ -373,15 +373,13 @@ void group_go(struct group *g, struct loop *loop, void (*fn)(void *arg), void *a
               ...)
 {
     struct group_start *start = mem_new(struct group_start);
-    char name[FIBER_NAME_SIZE];
     va_list ap;
 
-    va_start(ap, fmt);
-    vsnprintf(name, sizeof(name), fmt, ap);
-    va_end(ap);
     *start = (struct group_start){ g, fn, arg };
     g->running++;
-    fiber_new(loop, group_main, start, name);
+    va_start(ap, fmt);
+    fiber_new(loop, group_main, start, fmt, ap);
+    va_end(ap);
 }
 
 int group_wait(struct ctx *ctx, struct group *g, const char *why, struct err *err)

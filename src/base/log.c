@@ -73,6 +73,7 @@ static bool is_unsafe(uint32_t c)
 /* One character, escaped as the format wants it. Returns the bytes used. */
 static size_t put_char(struct line *l, const char *s, size_t len)
 {
+    static const char special[] = "\"\\\n\r\t", letters[] = "\"\\nrt";
     char esc[8];
     uint32_t c;
     size_t n = str_utf8(s, len, &c);
@@ -84,14 +85,10 @@ static size_t put_char(struct line *l, const char *s, size_t len)
             put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\x%02x", (unsigned char)*s));
         return 1;
     }
-    if (c == '"' || c == '\\')
-        put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\%c", (char)c));
-    else if (c == '\n')
-        puts_(l, "\\n");
-    else if (c == '\r')
-        puts_(l, "\\r");
-    else if (c == '\t')
-        puts_(l, "\\t");
+    const char *found = c && c < 0x80 ? strchr(special, (int)c) : NULL;
+
+    if (found)
+        put(l, (char[]){ '\\', letters[found - special] }, 2);
     else if (is_unsafe(c))
         put(l, esc, (size_t)snprintf(esc, sizeof(esc), "\\u%04x", c & 0xffffu));
     else

@@ -25,30 +25,16 @@ struct log_field {
     };
 };
 
-#define F_STR(k, v)                                                                                \
+#define LOG_FIELD(k, kind_, member, v)                                                             \
     {                                                                                              \
-        .key = (k), .kind = LOG_F_STR, .str = (v)                                                  \
+        .key = (k), .kind = (kind_), .member = (v)                                                 \
     }
-#define F_U(k, v)                                                                                  \
-    {                                                                                              \
-        .key = (k), .kind = LOG_F_U, .u = (v)                                                      \
-    }
-#define F_I(k, v)                                                                                  \
-    {                                                                                              \
-        .key = (k), .kind = LOG_F_I, .i = (v)                                                      \
-    }
-#define F_BOOL(k, v)                                                                               \
-    {                                                                                              \
-        .key = (k), .kind = LOG_F_BOOL, .u = (v)                                                   \
-    }
-#define F_ERR(e)                                                                                   \
-    {                                                                                              \
-        .key = "error", .kind = LOG_F_ERR, .err = (e)                                              \
-    }
-#define F_NS(k, v)                                                                                 \
-    {                                                                                              \
-        .key = (k), .kind = LOG_F_NS, .u = (v)                                                     \
-    } /* a duration */
+#define F_STR(k, v) LOG_FIELD(k, LOG_F_STR, str, v)
+#define F_U(k, v) LOG_FIELD(k, LOG_F_U, u, v)
+#define F_I(k, v) LOG_FIELD(k, LOG_F_I, i, v)
+#define F_BOOL(k, v) LOG_FIELD(k, LOG_F_BOOL, u, v)
+#define F_ERR(e) LOG_FIELD("error", LOG_F_ERR, err, e)
+#define F_NS(k, v) LOG_FIELD(k, LOG_F_NS, u, v) /* a duration */
 
 #define LOG_AT(ctx, level, msg, ...)                                                               \
     do {                                                                                           \

@@ -52,12 +52,8 @@ struct fiber {
     void *asan_fake_stack;
     char name[FIBER_NAME_SIZE];
 };
-struct fiber *fiber_new(struct loop *loop, void (*fn)(void *arg), void *arg, const char *name);
 /* Switches to f until it parks or ends; frees it in the latter case. Only the loop calls it. */
 void fiber_resume(struct fiber *f);
-/* Back to the loop; returns when the fiber is ready again. */
-void fiber_park(struct fiber *f, const char *why);
-void fiber_ready(struct fiber *f);
 void fiber_drop(struct fiber *f); /* without running on */
 void fiber_free_spares(struct loop *loop);
 /* Stacks for what must go on when memory is short. Untouched, they cost addresses only. */

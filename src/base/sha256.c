@@ -4,9 +4,8 @@
 #include <fcntl.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
-#define SPARSE_BLOCK 65536
+#define BLOCK 65536 /* also of a sparse file */
 
 static const uint32_t K[64] = {
     0x428a2f98, 0x71374491, 0xb5c0fbcf, 0xe9b5dba5, 0x3956c25b, 0x59f111f1, 0x923f82a4, 0xab1c5ed5,
@@ -38,16 +37,13 @@ static void compress(uint32_t state[8], const uint8_t *p)
                (ror(b, 17) ^ ror(b, 19) ^ b >> 10);
     }
     memcpy(v, state, sizeof(v));
-    for (int i = 0; i < 64; i++) {
-        uint32_t e = v[4], a = v[0];
-        uint32_t t1 =
-            v[7] + (ror(e, 6) ^ ror(e, 11) ^ ror(e, 25)) + ((e & v[5]) ^ (~e & v[6])) + K[i] + w[i];
-        uint32_t t2 =
-            (ror(a, 2) ^ ror(a, 13) ^ ror(a, 22)) + ((a & v[1]) ^ (a & v[2]) ^ (v[1] & v[2]));
+    for (int i = 0; i < 64; i++) { /* instead of moving a to h, the place of a moves */
+        uint32_t a = v[-i & 7], b = v[(1 - i) & 7], c = v[(2 - i) & 7];
+        uint32_t e = v[(4 - i) & 7], f = v[(5 - i) & 7], g = v[(6 - i) & 7], *h = &v[(7 - i) & 7];
 
-        memmove(v + 1, v, 7 * sizeof(v[0]));
-        v[4] += t1;
-        v[0] = t1 + t2;
+        *h += (ror(e, 6) ^ ror(e, 11) ^ ror(e, 25)) + ((e & f) ^ (~e & g)) + K[i] + w[i];
+        v[(3 - i) & 7] += *h;
+        *h += (ror(a, 2) ^ ror(a, 13) ^ ror(a, 22)) + ((a & b) ^ (a & c) ^ (b & c));
     }
     for (int i = 0; i < 8; i++)
         state[i] += v[i];
@@ -61,25 +57,16 @@ void sha256_init(struct sha256 *s)
 
 void sha256_add(struct sha256 *s, const void *data, size_t len)
 {
-    const uint8_t *p = data;
-    size_t have = s->total % 64;
-
-    s->total += len;
-    if (have + len < 64) {
-        memcpy(s->block + have, p, len);
-        return;
-    }
-    if (have > 0) {
-        size_t n = 64 - have;
+    for (const uint8_t *p = data; len > 0;) {
+        size_t have = s->total % 64, n = len < 64 - have ? len : 64 - have;
 
         memcpy(s->block + have, p, n);
-        compress(s->state, s->block);
+        if (have + n == 64)
+            compress(s->state, s->block);
+        s->total += n;
         p += n;
         len -= n;
     }
-    for (; len >= 64; p += 64, len -= 64)
-        compress(s->state, p);
-    memcpy(s->block, p, len);
 }
 
 void sha256_hex(struct sha256 *s, char out[SHA256_HEX_SIZE])
@@ -97,28 +84,10 @@ void sha256_hex(struct sha256 *s, char out[SHA256_HEX_SIZE])
         snprintf(out + 8 * i, 9, "%08x", s->state[i]);
 }
 
-int sha256_file(const char *path, char out[SHA256_HEX_SIZE])
+static int sum_file(const char *path, bool sparse, char out[SHA256_HEX_SIZE])
 {
     AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AUTO_FREE uint8_t *buf = mem_alloc(256 * 1024);
-    struct sha256 s;
-    ssize_t n;
-
-    if (fd < 0)
-        return -errno;
-    sha256_init(&s);
-    while ((n = fd_read_full(fd, buf, 256 * 1024)) > 0)
-        sha256_add(&s, buf, (size_t)n);
-    if (n < 0)
-        return (int)n;
-    sha256_hex(&s, out);
-    return 0;
-}
-
-int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE])
-{
-    AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC);
-    AUTO_FREE uint8_t *buf = mem_alloc(SPARSE_BLOCK);
+    AUTO_FREE uint8_t *buf = mem_alloc(BLOCK);
     uint64_t at = 0;
     struct sha256 s;
     ssize_t n;
@@ -126,15 +95,36 @@ int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE])
     if (fd < 0)
         return -errno;
     sha256_init(&s);
-    for (; (n = fd_read_full(fd, buf, SPARSE_BLOCK)) > 0; at += (uint64_t)n) {
-        if (buf[0] == 0 && memcmp(buf, buf + 1, (size_t)n - 1) == 0)
+    for (; (n = fd_read_full(fd, buf, BLOCK)) > 0; at += (uint64_t)n) {
+        if (sparse && buf[0] == 0 && memcmp(buf, buf + 1, (size_t)n - 1) == 0)
             continue;
-        sha256_add(&s, &at, sizeof(at));
+        if (sparse)
+            sha256_add(&s, &at, sizeof(at));
         sha256_add(&s, buf, (size_t)n);
     }
     if (n < 0)
         return (int)n;
-    sha256_add(&s, &at, sizeof(at));
+    if (sparse)
+        sha256_add(&s, &at, sizeof(at));
     sha256_hex(&s, out);
     return 0;
+}
+
+int sha256_file(const char *path, char out[SHA256_HEX_SIZE])
+{
+    return sum_file(path, false, out);
+}
+
+int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE])
+{
+    return sum_file(path, true, out);
+}
+
+void sha256_text(const char *text, char out[SHA256_HEX_SIZE])
+{
+    struct sha256 s;
+
+    sha256_init(&s);
+    sha256_add(&s, text, strlen(text));
+    sha256_hex(&s, out);
 }

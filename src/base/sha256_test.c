@@ -10,12 +10,9 @@
 
 static void check(const char *text, const char *want)
 {
-    struct sha256 s;
     char hex[SHA256_HEX_SIZE];
 
-    sha256_init(&s);
-    sha256_add(&s, text, strlen(text));
-    sha256_hex(&s, hex);
+    sha256_text(text, hex);
     ASSERT_STR(hex, want);
 }
 

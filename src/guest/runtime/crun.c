@@ -258,18 +258,11 @@ static int console_listen(struct call *c, int *ret_fd, struct err *err)
 static int console_take(int listener, int *ret_master, struct err *err)
 {
     AUTO_FD int conn = accept4(listener, NULL, NULL, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    int fds[1];
-    size_t n = 1;
-    char byte[64];
+    int fd = conn < 0 ? -errno : fd_recv(conn);
 
-    if (conn < 0)
-        return err_sys(err, errno, "crun sent no terminal");
-    ssize_t len = fd_recv(conn, byte, sizeof(byte), fds, &n);
-    if (len < 0)
-        return err_sys(err, (int)-len, "receive the terminal from crun");
-    if (n != 1)
-        return err_set(err, ERR_INTERNAL, "crun sent no terminal");
-    *ret_master = fds[0];
+    if (fd < 0)
+        return err_sys(err, -fd, "receive the terminal from crun");
+    *ret_master = fd;
     return 0;
 }
 

@@ -157,7 +157,7 @@ static int write_fd(struct qmp_client *c, struct err *err)
     AUTO_FD_LATER int fd = TAKE_FD(c->fd); /* a client's image */
     int r;
 
-    while ((r = fd_send(c->stream->fd, " ", 1, &fd, 1)) == -EAGAIN) {
+    while ((r = fd_send(c->stream->fd, fd)) == -EAGAIN) {
         /* The stream has its own place in epoll. */
         AUTO_FD int again = fcntl(c->stream->fd, F_DUPFD_CLOEXEC, 3);
 
