@@ -1,13 +1,11 @@
 /* child_linux.c - clone3, a sync socket, pidfd. The child tells us of a failure before exec as a
  * struct err through that socket; a successful exec closes it. */
 #include "base/child.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/close_range.h>
 #include <linux/sched.h>
 #include <poll.h>
 #include <signal.h>

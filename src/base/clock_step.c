@@ -1,5 +1,4 @@
 #include "base/clock_step.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/loop.h"
 #include <errno.h>

@@ -1,14 +1,12 @@
 #include "base/crash.h"
 #include "base/log.h"
 #include "base/loop_priv.h"
-#include "base/str.h"
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/uio.h>
-#include <ucontext.h>
 #include <unistd.h>
 
 #define STACK_MAX (128u * 1024) /* of the stack that is looked through */

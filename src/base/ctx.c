@@ -1,6 +1,5 @@
 /* ctx.c - deadlines, cancels, identifiers. */
 #include "base/ctx.h"
-#include "base/loop.h"
 #include "base/loop_priv.h"
 
 void cancel_init(struct cancel *c, struct cancel *parent)

@@ -1,6 +1,6 @@
 #include "base/fd.h"
+#include "base/err.h"
 #include "base/str.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -169,16 +169,22 @@ int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len
     return 0;
 }
 
+int file_load(const char *path, size_t max, char **ret_text, struct err *err)
+{
+    int r = file_read_all(path, max, ret_text, NULL);
+
+    return r < 0 ? err_sys(err, -r, "read %s", path) : 0;
+}
+
 char *file_text(size_t max, const char *path_fmt, ...)
 {
     char *text = NULL;
-    size_t len;
     va_list ap;
 
     va_start(ap, path_fmt);
     AUTO_FREE char *path = str_vformat(path_fmt, ap);
     va_end(ap);
-    (void)file_read_all(path, max, &text, &len); /* leaves NULL */
+    (void)file_read_all(path, max, &text, NULL); /* leaves NULL */
     return text;
 }
 
@@ -275,4 +281,11 @@ int dir_make(const char *path, mode_t mode)
             return r;
     }
     return make_one(copy, mode);
+}
+
+int dir_need(const char *path, mode_t mode, struct err *err)
+{
+    int r = dir_make(path, mode);
+
+    return r < 0 ? err_sys(err, -r, "make %s", path) : 0;
 }

@@ -8,6 +8,8 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+struct err;
+
 void fd_close(int fd); /* -1 is fine; keeps errno */
 void fd_close_auto(int *fd);
 #define AUTO_FD __attribute__((cleanup(fd_close_auto)))
@@ -44,6 +46,8 @@ int fd_recv(int sock);
 
 /* Caller frees *ret_text, NUL-terminated behind *ret_len. -EFBIG beyond max. */
 int file_read_all(const char *path, size_t max, char **ret_text, size_t *ret_len);
+/* The same with an error: "read PATH: …". */
+int file_load(const char *path, size_t max, char **ret_text, struct err *err);
 /* The same for those who do not care why not: NULL. Caller frees. */
 char *file_text(size_t max, const char *path_fmt, ...) __attribute__((format(printf, 2, 3)));
 /* Plain write: O_WRONLY|O_CREAT|O_TRUNC. */
@@ -54,6 +58,8 @@ int file_put(const char *path, const char *text);
 int file_replace(const char *path, const void *data, size_t len, mode_t mode);
 /* All missing parents too; existing directories are fine. */
 int dir_make(const char *path, mode_t mode);
+/* The same with an error: "make PATH: …". */
+int dir_need(const char *path, mode_t mode, struct err *err);
 /* Removes a tree without following symlinks and without crossing into another mount
  * (-EBUSY then). A missing path is fine. */
 int dir_remove(const char *path);

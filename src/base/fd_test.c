@@ -300,3 +300,22 @@ TEST(readiness_is_told_without_waiting)
     ASSERT_EQ(fd_ready_now(fds[1], 0), POLLERR);
     close(fds[1]);
 }
+
+TEST(files_and_directories_with_an_error_name_the_path)
+{
+    PLACE(p);
+    AUTO_FREE char *text = NULL, *sub = str_format("%s/a/b", p.dir);
+    const char *file = place_path(&p, "file");
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(file_load(file, 10, &text, &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg, "read ");
+    ASSERT_HAS(err.msg, file);
+    ASSERT_EQ(file_write(file, "abc", 3, 0600), 0);
+    ASSERT_OK(file_load(file, 10, &text, &err), err);
+    ASSERT_STR(text, "abc");
+    ASSERT_OK(dir_need(sub, 0700, &err), err);
+    ASSERT_OK(dir_need(sub, 0700, &err), err);
+    ASSERT(dir_need(file, 0700, &err) < 0);
+    ASSERT_HAS(err.msg, "make ");
+}

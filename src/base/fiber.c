@@ -1,7 +1,5 @@
 /* fiber.c - fibers on ucontext, and the waits built on one primitive: struct waiter. */
 #include "base/fiber.h"
-#include "base/ctx.h"
-#include "base/err.h"
 #include "base/loop_priv.h"
 #include <stdarg.h>
 #include <stdio.h>

@@ -3,7 +3,6 @@
 #include "base/gate.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/loop.h"
 
 void gate_init(struct gate *g, const char *name)

@@ -71,7 +71,4 @@ char *js_text(const json_t *value, unsigned indent);
 /* The text; w is empty again. Caller frees. */
 char *jsw_take(struct jsw *w, size_t *ret_len);
 void jsw_release(struct jsw *w);
-static inline void jsw_release_auto(struct jsw *w)
-{
-    jsw_release(w);
-}
+AUTO_VALUE(struct jsw, jsw_release);

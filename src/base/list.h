@@ -44,3 +44,11 @@ static inline void list_remove(struct list *node)
 #define LIST_EACH(head, pos)                                                                       \
     for (struct list *pos = (head)->next, *pos##_next = pos->next; pos != (head);                  \
          pos = pos##_next, pos##_next = pos->next)
+/* The same with each entry at hand. */
+#define LIST_NEXT(entry, head, type, member)                                                       \
+    (!(entry) || (entry)->member.next == (head) ? NULL                                             \
+                                                : LIST_ENTRY((entry)->member.next, type, member))
+#define LIST_FOR(type, var, head, member)                                                          \
+    for (type *var = LIST_FIRST(head, type, member),                                               \
+              *var##_next = LIST_NEXT(var, head, type, member);                                    \
+         var; var = var##_next, var##_next = LIST_NEXT(var, head, type, member))

@@ -1,7 +1,6 @@
 #include "base/log.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"

@@ -1,6 +1,5 @@
 /* loop_linux.c - epoll, timers, signals; and the virtual clock of the simulator. */
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/str.h"
@@ -9,7 +8,6 @@
 #include <malloc.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <sys/signalfd.h>
 #include <time.h>

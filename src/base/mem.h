@@ -35,6 +35,14 @@ void mem_free_auto(void *pointer_to_pointer);
     }                                                                                              \
     struct auto_needs_semicolon
 
+/* For a type whose destructor is given the object itself (x_release). */
+#define AUTO_VALUE(type, fn)                                                                       \
+    static inline void fn##_auto(type *p)                                                          \
+    {                                                                                              \
+        fn(p);                                                                                     \
+    }                                                                                              \
+    struct auto_needs_semicolon
+
 #define TAKE_PTR(p)                                                                                \
     ({                                                                                             \
         __typeof__(p) take_ptr_ = (p);                                                             \

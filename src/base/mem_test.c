@@ -1,3 +1,4 @@
+#include "base/list.h"
 #include "base/mem.h"
 #include "harness/tap.h"
 #include <stdio.h>
@@ -134,4 +135,32 @@ TEST(a_dropped_program_is_mapped_again_where_it_is_touched)
     mem_drop_program();
     ASSERT(mapped_kib() < mapped - 512); /* half of the table */
     ASSERT_EQ(sum_of_table(), before);
+}
+
+struct entry {
+    int number;
+    struct list node;
+};
+
+TEST(each_entry_of_a_list_is_seen_and_may_leave_it)
+{
+    struct list head;
+    struct entry entries[3] = { { .number = 1 }, { .number = 2 }, { .number = 3 } };
+    int seen = 0;
+
+    list_init(&head);
+    LIST_FOR (struct entry, e, &head, node)
+        seen = 100;
+    ASSERT_EQ(seen, 0);
+    for (int i = 0; i < 3; i++)
+        list_append(&head, &entries[i].node);
+    LIST_FOR (struct entry, e, &head, node) {
+        seen = seen * 10 + e->number;
+        if (e->number == 2)
+            list_remove(&e->node);
+    }
+    ASSERT_EQ(seen, 123);
+    LIST_FOR (const struct entry, e, &head, node)
+        seen = seen * 10 + e->number;
+    ASSERT_EQ(seen, 12313);
 }

@@ -1,13 +1,10 @@
 #include "base/fd.h"
-#include "base/mem.h"
 #include "base/netlink.h"
 
 #include <errno.h>
 #include <linux/netlink.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
-#include <sys/time.h>
 
 #define ANSWER_BYTES (64u << 10)
 #define ANSWER_S 20 /* the kernel does answer; a bug in it must not keep a thread for ever */

@@ -1,7 +1,6 @@
 /* offload.c - a thread per job. The thread and we meet only in one atomic word and an eventfd. */
 #include "base/offload.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/str.h"

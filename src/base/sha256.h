@@ -4,6 +4,7 @@
 #include <stddef.h>
 #include <stdint.h>
 
+#define SHA256_BYTES 32
 #define SHA256_HEX_SIZE 65
 
 struct sha256 {

@@ -1,13 +1,11 @@
 /* stall_linux.c - the loop leaves the time at which it woke up in one atomic word, 0 while it
  * sleeps; the watcher reads it. */
 #include "base/clock.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/stall.h"
 #include "base/thread.h"
 #include <fcntl.h>
-#include <limits.h>
 #include <linux/futex.h>
 #include <stdio.h>
 #include <stdlib.h>

@@ -43,10 +43,7 @@ struct strv {
 void strv_add(struct strv *l, const char *s);
 void strv_addf(struct strv *l, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 void strv_release(struct strv *l);
-static inline void strv_release_auto(struct strv *l)
-{
-    strv_release(l);
-}
+AUTO_VALUE(struct strv, strv_release);
 
 /* A growing byte buffer, always NUL-terminated behind len once written to. {0} is empty. */
 struct sbuf {
@@ -64,7 +61,4 @@ void sbuf_consume(struct sbuf *b, size_t n);
 /* Gives the content away ("" if empty); the buffer is empty again. Caller frees. */
 char *sbuf_take(struct sbuf *b);
 void sbuf_release(struct sbuf *b);
-static inline void sbuf_release_auto(struct sbuf *b)
-{
-    sbuf_release(b);
-}
+AUTO_VALUE(struct sbuf, sbuf_release);

@@ -2,7 +2,6 @@
 #include "base/stream.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fiber.h"
 #include "base/stream_priv.h"
 #include <stdlib.h>

@@ -1,6 +1,5 @@
 /* stream_fd.c - streams over file descriptors. An fd joins epoll, edge-triggered, at its first
  * EAGAIN and stays there; adding it reports what is ready at that moment, so nothing is missed. */
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/loop_priv.h"
 #include "base/stream_priv.h"

@@ -14,7 +14,7 @@ from e2e import test
 from shimcall import number, text
 
 HERE = os.path.dirname(os.path.realpath(__file__))
-RAW = "/run/mounts/9p"  # of the guest, storage_share.c
+RAW = "/run/mounts/9p"  # of the guest, storage.c
 FOREVER = ("sleep", "100000")
 REFUSED = {"EROFS", "EPERM", "EACCES", "EOPNOTSUPP", "ENXIO"}
 

@@ -368,7 +368,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
 
 int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
 {
-    struct agent a = { .opts = opts, .loop = ctx->loop, .nets = nets_new(ctx->loop) };
+    struct agent a = { .opts = opts, .loop = ctx->loop, .nets = nets_new() };
     int r = logport_new(ctx->loop, opts->boot.level, &a.log, err);
 
     a.handlers.power_off = opts->power_off;

@@ -2,9 +2,7 @@
 #include "base/clock.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/mem.h"
 #include "guest/init/modules.h"
-#include "guest/init/mounts.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <malloc.h>
@@ -17,15 +15,18 @@
 #include <stdio.h>
 #include <string.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/reboot.h>
 #include <sys/resource.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define ARGS_MAX 32
 #define NOFILE_SOFT 1024
 #define NOFILE_HARD 1048576
+#define SAFE (MS_NODEV | MS_NOSUID | MS_NOEXEC)
 /* The kernel's log only reaches a quiet console with an urgent priority. */
 #define KMSG_PREFIX "<1>"
 
@@ -38,21 +39,107 @@ struct stamps {
     uint64_t init_start, mounts_start, mounts_end, modules_start, modules_end, init_end;
 };
 
+/* --- file systems (gcs-protocol.md §1.3) --- */
+
+struct entry {
+    const char *where, *type;
+    unsigned long flags;
+    const char *data;
+};
+
+static const struct entry dev_entry = { "/dev", "devtmpfs", MS_NOSUID | MS_NOEXEC, NULL };
+
+static const struct entry entries[] = {
+    { "/proc", "proc", SAFE, NULL },
+    { "/sys", "sysfs", SAFE, NULL },
+    { "/run", "tmpfs", SAFE, "mode=0755" },
+    { "/tmp", "tmpfs", SAFE, "mode=1777" },
+    { "/mnt", "tmpfs", MS_NODEV | MS_NOSUID, "mode=0755" }, /* shared directories, tools */
+    { "/dev/shm", "tmpfs", SAFE, "mode=1777" },
+    { "/dev/pts", "devpts", MS_NOSUID | MS_NOEXEC, "mode=0620,ptmxmode=0666" },
+    { "/sys/fs/cgroup", "cgroup2", SAFE, NULL },
+};
+
+static const struct {
+    const char *path, *target;
+} links[] = {
+    { "/dev/fd", "/proc/self/fd" },
+    { "/dev/stdin", "/proc/self/fd/0" },
+    { "/dev/stdout", "/proc/self/fd/1" },
+    { "/dev/stderr", "/proc/self/fd/2" },
+};
+
+static int mount_entry(const struct entry *e, struct err *err)
+{
+    if (mkdir(e->where, 0755) < 0 && errno != EEXIST)
+        return err_sys(err, errno, "make %s", e->where);
+    /* EBUSY: the kernel mounted it already (CONFIG_DEVTMPFS_MOUNT). */
+    if (mount(e->type, e->where, e->type, e->flags, e->data) < 0 && errno != EBUSY)
+        return err_sys(err, errno, "mount %s on %s", e->type, e->where);
+    return 0;
+}
+
+/* Makes the initramfs root one that pivot_root accepts, by moving a bind mount of it over "/". */
+static int mounts_root(struct err *err)
+{
+    if (mkdir("/sysroot", 0755) < 0 && errno != EEXIST)
+        return err_sys(err, errno, "make /sysroot");
+    if (mount("/", "/sysroot", NULL, MS_BIND | MS_REC, NULL) < 0)
+        return err_sys(err, errno, "bind / on /sysroot");
+    if (chdir("/sysroot") < 0 || mount(".", "/", NULL, MS_MOVE, NULL) < 0)
+        return err_sys(err, errno, "move /sysroot to /");
+    if (chroot(".") < 0 || chdir("/") < 0)
+        return err_sys(err, errno, "chroot to the moved root");
+    return 0;
+}
+
+/* devtmpfs on /dev and its symlinks: from here on there is a console. */
+static int mounts_dev(struct err *err)
+{
+    if (mount_entry(&dev_entry, err) < 0)
+        return -1;
+    for (size_t i = 0; i < ARRAY_LEN(links); i++)
+        if (symlink(links[i].target, links[i].path) < 0 && errno != EEXIST)
+            return err_sys(err, errno, "link %s", links[i].path);
+    return 0;
+}
+
+/* Whoever is misled to write into the VM's own files, by a link in a container's root for example,
+ * fails. The kernel itself still makes nodes in /dev: it does not go through this mount, and a
+ * device can be opened for writing on a read-only one. */
+static int seal(struct err *err)
+{
+    if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)
+        return err_sys(err, errno, "make / read-only");
+    if (mount(NULL, dev_entry.where, NULL, MS_REMOUNT | MS_BIND | MS_RDONLY | dev_entry.flags,
+              NULL) < 0)
+        return err_sys(err, errno, "make %s read-only", dev_entry.where);
+    return 0;
+}
+
+/* The rest is read-only from here on. */
+static int mounts_all(struct err *err)
+{
+    for (size_t i = 0; i < ARRAY_LEN(entries); i++)
+        if (mount_entry(&entries[i], err) < 0)
+            return -1;
+    return seal(err);
+}
+
+/* --- the boot --- */
+
 /* A line on the console, where the host reads how far the boot has come: one write(2) of at most
  * 512 bytes. A missing console falls back to the kernel's log. */
 __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
 {
-    char line[512] = KMSG_PREFIX "lcow: ";
-    size_t used = strlen(line);
+    char text[480], line[512];
     va_list ap;
 
     va_start(ap, fmt);
-    int n = vsnprintf(line + used, sizeof(line) - used - 1, fmt, ap);
+    vsnprintf(text, sizeof(text), fmt, ap);
     va_end(ap);
-    if (n > 0)
-        used += (size_t)n < sizeof(line) - used - 2 ? (size_t)n : sizeof(line) - used - 2;
-    line[used++] = '\n';
 
+    size_t used = (size_t)snprintf(line, sizeof(line), KMSG_PREFIX "lcow: %s\n", text);
     const char *plain = line + strlen(KMSG_PREFIX);
     AUTO_FD int console = open("/dev/console", O_WRONLY | O_NOCTTY | O_CLOEXEC);
     if (console >= 0 && fd_write_full(console, plain, used - strlen(KMSG_PREFIX)) >= 0)
@@ -60,15 +147,6 @@ __attribute__((format(printf, 1, 2))) static void say(const char *fmt, ...)
     AUTO_FD int kmsg = open("/dev/kmsg", O_WRONLY | O_CLOEXEC);
     if (kmsg >= 0)
         (void)fd_write_full(kmsg, line, used); /* nowhere left to complain */
-}
-
-static int set_limits(struct err *err)
-{
-    const struct rlimit nofile = { NOFILE_SOFT, NOFILE_HARD };
-
-    if (setrlimit(RLIMIT_NOFILE, &nofile) < 0)
-        return err_sys(err, errno, "set RLIMIT_NOFILE");
-    return 0;
 }
 
 static int loopback_up(struct err *err)
@@ -87,6 +165,8 @@ static int loopback_up(struct err *err)
 
 static int boot(struct stamps *t, struct err *err)
 {
+    const struct rlimit nofile = { NOFILE_SOFT, NOFILE_HARD };
+
     t->init_start = clock_mono();
     if (mounts_root(err) < 0 || mounts_dev(err) < 0)
         return -1;
@@ -99,7 +179,9 @@ static int boot(struct stamps *t, struct err *err)
         if (modules_load(boot_modules[i], err) < 0)
             return -1;
     t->modules_end = clock_mono();
-    if (set_limits(err) < 0 || loopback_up(err) < 0)
+    if (setrlimit(RLIMIT_NOFILE, &nofile) < 0)
+        return err_sys(err, errno, "set RLIMIT_NOFILE");
+    if (loopback_up(err) < 0)
         return -1;
     t->init_end = clock_mono();
     return 0;

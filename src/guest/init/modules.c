@@ -1,9 +1,7 @@
 #include "guest/init/modules.h"
 #include "base/err.h"
 #include "base/fd.h"
-#include "base/mem.h"
 #include "base/str.h"
-#include <ctype.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -16,58 +14,50 @@
 #define NAME_MAX_BYTES 64
 
 /* Nothing that leaves the directory: names become file names. */
-static bool name_ok(const char *s, size_t len)
+static bool name_ok(const char *name)
 {
-    if (len == 0 || len > NAME_MAX_BYTES)
-        return false;
-    for (size_t i = 0; i < len; i++)
-        if (!isalnum((unsigned char)s[i]) && s[i] != '_' && s[i] != '-')
-            return false;
-    return true;
+    size_t len = strlen(name);
+
+    return len <= NAME_MAX_BYTES && len == strspn(name, "0123456789abcdefghijklmnopqrstuvwxyz"
+                                                        "ABCDEFGHIJKLMNOPQRSTUVWXYZ_-");
 }
 
-static bool same_name(const char *a, size_t len, const char *b)
+static bool same_name(const char *a, const char *b)
 {
-    if (strlen(b) != len)
-        return false;
-    for (size_t i = 0; i < len; i++)
-        if (a[i] != b[i] && !((a[i] == '-' || a[i] == '_') && (b[i] == '-' || b[i] == '_')))
-            return false;
-    return true;
+    for (; *a && *b; a++, b++)
+        if ((*a == '-' ? '_' : *a) != (*b == '-' ? '_' : *b))
+            break;
+    return *a == *b;
 }
 
-static int parse_chain(const char *at, const char *end, const char *root, struct strv *ret_names,
-                       struct err *err)
+static int parse_chain(char *chain, const char *root, struct strv *ret_names, struct err *err)
 {
+    char *save = NULL, *last = NULL;
     size_t n = 0;
 
-    while (at < end) {
-        size_t len = strcspn(at, " \t\r\n");
-        if (len > 0) {
-            if (!name_ok(at, len))
-                return err_set(err, ERR_INVALID, "module order of %s names \"%.*s\"", root,
-                               (int)(len < NAME_MAX_BYTES ? len : NAME_MAX_BYTES), at);
-            if (n++ == CHAIN_MAX)
-                return err_set(err, ERR_INVALID, "module order of %s is longer than %d", root,
-                               CHAIN_MAX);
-            strv_addf(ret_names, "%.*s", (int)len, at);
-        }
-        at += len + 1;
+    for (char *name; (name = strtok_r(last ? NULL : chain, " \t\r", &save)); last = name) {
+        if (!name_ok(name))
+            return err_set(err, ERR_INVALID, "module order of %s names \"%.*s\"", root,
+                           NAME_MAX_BYTES, name);
+        if (n++ == CHAIN_MAX)
+            return err_set(err, ERR_INVALID, "module order of %s is longer than %d", root,
+                           CHAIN_MAX);
+        strv_add(ret_names, name);
     }
-    if (n == 0 ||
-        !same_name(ret_names->v[ret_names->n - 1], strlen(ret_names->v[ret_names->n - 1]), root))
+    if (!last || !same_name(last, root))
         return err_set(err, ERR_INVALID, "module order of %s does not end with it", root);
     return 0;
 }
 
 int modules_order(const char *text, const char *root, struct strv *ret_names, struct err *err)
 {
-    for (const char *line = text; *line;) {
-        const char *end = strchrnul(line, '\n');
-        const char *colon = memchr(line, ':', (size_t)(end - line));
-        if (colon && same_name(line, (size_t)(colon - line), root))
-            return parse_chain(colon + 1, end, root, ret_names, err);
-        line = *end ? end + 1 : end;
+    AUTO_FREE char *copy = str_dup(text);
+
+    for (char *rest = copy, *line; (line = strsep(&rest, "\n"));) {
+        const char *name = strsep(&line, ":");
+
+        if (line && same_name(name, root))
+            return parse_chain(line, root, ret_names, err);
     }
     return err_set(err, ERR_NOT_FOUND, "module %s is not in the image", root);
 }
@@ -93,12 +83,9 @@ int modules_load_from(const char *dir, const char *root,
 {
     AUTO_FREE char *path = str_format("%s/order", dir), *text = NULL;
     AUTO(strv_release) struct strv names = { 0 };
-    size_t len;
-    int r = file_read_all(path, ORDER_MAX_BYTES, &text, &len);
 
-    if (r < 0)
-        return err_sys(err, -r, "read %s", path);
-    if (modules_order(text, root, &names, err) < 0)
+    if (file_load(path, ORDER_MAX_BYTES, &text, err) < 0 ||
+        modules_order(text, root, &names, err) < 0)
         return -1;
     for (size_t i = 0; i < names.n; i++)
         if (insert_file(dir, names.v[i], insert, arg, err) < 0)
@@ -110,7 +97,7 @@ int modules_load_from(const char *dir, const char *root,
  * it is. */
 static const char *parameters_of(const char *name)
 {
-    return strcmp(name, "nvme_core") == 0 || strcmp(name, "nvme-core") == 0 ? "multipath=N" : "";
+    return same_name(name, "nvme_core") ? "multipath=N" : "";
 }
 
 static int insert_kernel(void *arg, int fd, const char *name)

@@ -12,11 +12,10 @@
 
 #define NAME_MAX_LEN 128
 
-struct nets *nets_new(struct loop *loop)
+struct nets *nets_new(void)
 {
     struct nets *n = mem_new(struct nets);
 
-    n->loop = loop;
     n->spare = -1;
     list_init(&n->all);
     return n;
@@ -24,38 +23,33 @@ struct nets *nets_new(struct loop *loop)
 
 /* --- namespaces --- */
 
-static void netns_free(struct nets *n, struct netns *s)
+static void netns_free(struct netns *s)
 {
     list_remove(&s->node);
-    while (!list_empty(&s->nics)) {
-        struct nic *nic = LIST_FIRST(&s->nics, struct nic, node);
-        list_remove(&nic->node);
+    LIST_FOR (struct nic, nic, &s->nics, node)
         nic_free(nic);
-    }
     fd_close(s->fd);
     free(s->id);
+    s->nets->n--;
     free(s);
-    n->n--;
 }
 
 void nets_free(struct nets *n)
 {
     if (!n)
         return;
-    while (!list_empty(&n->all))
-        netns_free(n, LIST_FIRST(&n->all, struct netns, node));
+    LIST_FOR (struct netns, s, &n->all, node)
+        netns_free(s);
     fd_close(n->spare);
     free(n);
 }
 
 /* Names are compared as the original does: it lower-cases its GUIDs. */
-struct netns *nets_find(const struct nets *n, const char *id)
+static struct netns *find(const struct nets *n, const char *id)
 {
-    LIST_EACH (&n->all, pos) {
-        struct netns *s = LIST_ENTRY(pos, struct netns, node);
+    LIST_FOR (struct netns, s, &n->all, node)
         if (strcasecmp(s->id, id) == 0)
             return s;
-    }
     return NULL;
 }
 
@@ -66,21 +60,28 @@ static bool name_ok(const char *id)
     return len > 0 && len <= NAME_MAX_LEN && !id[len];
 }
 
-void nets_unref(struct nets *n, struct netns *s)
+static struct netns *netns_ref(struct netns *s)
+{
+    if (s)
+        s->refs++;
+    return s;
+}
+
+/* It may go with this. */
+static void netns_unref(struct netns *s)
 {
     if (--s->refs == 0 && s->holders == 0 && s->n_nics == 0)
-        netns_free(n, s);
+        netns_free(s);
 }
+AUTO_DEFINE(struct netns *, netns_unref);
 
 /* Finds or makes the record; the caller unrefs. */
 static struct netns *need(struct nets *n, const char *id, struct err *err)
 {
-    struct netns *s = nets_find(n, id);
+    struct netns *s = netns_ref(find(n, id));
 
-    if (s) {
-        s->refs++;
+    if (s)
         return s;
-    }
     if (!name_ok(id)) {
         err_set(err, ERR_INVALID, "\"%.64s\" is no name of a network namespace", id);
         return NULL;
@@ -90,9 +91,7 @@ static struct netns *need(struct nets *n, const char *id, struct err *err)
         return NULL;
     }
     s = mem_new(struct netns);
-    s->refs = 1;
-    s->id = str_dup(id);
-    s->fd = -1;
+    *s = (struct netns){ .nets = n, .refs = 1, .id = str_dup(id), .fd = -1 };
     gate_init(&s->gate, "network namespace");
     list_init(&s->nics);
     list_append(&n->all, &s->node);
@@ -126,67 +125,52 @@ static int take_spare(struct nets *n)
 }
 
 /* With the gate held. */
-static int make(struct ctx *ctx, struct nets *n, struct netns *s, struct err *err)
+static int make(struct ctx *ctx, struct netns *s, struct err *err)
 {
     if (s->fd < 0)
-        s->fd = take_spare(n);
+        s->fd = take_spare(s->nets);
     if (s->fd >= 0)
         return 0;
     return netns_make(ctx, &s->fd, err) < 0 ? err_wrap(err, "network namespace %s", s->id) : 0;
 }
 
-static int hold(struct ctx *ctx, struct nets *n, struct netns *s, char **ret_path, struct err *err)
+int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err)
 {
-    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.hold", err);
+    AUTO(netns_unref) struct netns *s = need(n, ns, err);
+    AUTO(gate_leave) struct gate *held = s ? gate_enter(&s->gate, ctx, "nets.hold", err) : NULL;
 
-    if (!held || make(ctx, n, s, err) < 0)
+    if (!held || make(ctx, s, err) < 0)
         return -1;
     s->holders++;
     *ret_path = str_format("/proc/%d/fd/%d", getpid(), s->fd);
     return 0;
 }
 
-int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err)
-{
-    struct netns *s = need(n, ns, err);
-
-    if (!s)
-        return -1;
-    int r = hold(ctx, n, s, ret_path, err);
-    nets_unref(n, s);
-    return r;
-}
-
 void nets_release(struct nets *n, const char *ns)
 {
-    struct netns *s = nets_find(n, ns);
+    AUTO(netns_unref) struct netns *s = netns_ref(find(n, ns));
 
-    if (!s || s->holders == 0)
-        return;
-    s->refs++;
-    s->holders--;
-    nets_unref(n, s);
+    if (s && s->holders > 0)
+        s->holders--;
 }
 
 /* --- NICs --- */
 
 static struct nic *find_nic(const struct netns *s, const char *id)
 {
-    LIST_EACH (&s->nics, pos) {
-        struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+    LIST_FOR (struct nic, nic, &s->nics, node)
         if (strcasecmp(nic->id, id) == 0)
             return nic;
-    }
     return NULL;
 }
 
-static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic **nic, struct err *err)
+static int plug(struct ctx *ctx, struct netns *s, struct nic **nic, struct err *err)
 {
     struct rtnl_link device;
     char name[RTNL_NAME_BYTES];
     struct err ignored = ERR_INIT;
 
-    if (make(ctx, n, s, err) < 0 || nic_await(ctx, (*nic)->mac, &device, err) < 0)
+    if (make(ctx, s, err) < 0 || nic_await(ctx, (*nic)->mac, &device, err) < 0)
         return -1;
     if (!(*nic)->name[0])
         snprintf((*nic)->name, sizeof((*nic)->name), "%s", device.name);
@@ -197,10 +181,10 @@ static int plug(struct ctx *ctx, struct nets *n, struct netns *s, struct nic **n
     return -1;
 }
 
-static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct bridge_network *in,
-               struct err *err)
+static int add(struct ctx *ctx, struct nets *n, const struct bridge_network *in, struct err *err)
 {
-    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.add", err);
+    AUTO(netns_unref) struct netns *s = need(n, in->namespace_id, err);
+    AUTO(gate_leave) struct gate *held = s ? gate_enter(&s->gate, ctx, "nets.add", err) : NULL;
     AUTO(nic_free) struct nic *nic = NULL;
 
     if (!held || nic_parse(in, &nic, err) < 0)
@@ -210,7 +194,7 @@ static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct br
     if (s->n_nics == NETS_NICS_MAX)
         return err_set(err, ERR_EXHAUSTED, "%d NICs are in namespace %s already", NETS_NICS_MAX,
                        s->id);
-    if (plug(ctx, n, s, &nic, err) < 0)
+    if (plug(ctx, s, &nic, err) < 0)
         return -1;
     list_append(&s->nics, &nic->node);
     s->n_nics++;
@@ -222,40 +206,25 @@ static int add(struct ctx *ctx, struct nets *n, struct netns *s, const struct br
 
 int nets_add(struct ctx *ctx, struct nets *n, const struct bridge_network *nic, struct err *err)
 {
-    struct netns *s = need(n, nic->namespace_id, err);
+    int r = add(ctx, n, nic, err);
 
-    if (!s)
-        return -1;
-    int r = add(ctx, n, s, nic, err);
-    nets_unref(n, s);
     return r < 0 ? err_wrap(err, "NIC %.64s (%.17s)", nic->id, nic->mac) : 0;
-}
-
-static int take(struct ctx *ctx, struct netns *s, const char *id, struct err *err)
-{
-    AUTO(gate_leave) struct gate *held = gate_enter(&s->gate, ctx, "nets.remove", err);
-    struct nic *nic = held ? find_nic(s, id) : NULL;
-
-    if (!nic)
-        return held ? 0 : -1;
-    if (nic_lower(ctx, nic->name, s->fd, err) < 0)
-        return -1;
-    list_remove(&nic->node);
-    s->n_nics--;
-    nic_free(nic);
-    return 0;
 }
 
 int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err)
 {
-    struct netns *s = nets_find(n, ns);
+    AUTO(netns_unref) struct netns *s = netns_ref(find(n, ns));
+    AUTO(gate_leave) struct gate *held = s ? gate_enter(&s->gate, ctx, "nets.remove", err) : NULL;
+    struct nic *nic = held ? find_nic(s, id) : NULL;
 
-    if (!s)
+    if (!s || (held && !nic))
         return 0;
-    s->refs++;
-    int r = take(ctx, s, id, err);
-    nets_unref(n, s);
-    return r < 0 ? err_wrap(err, "remove NIC %.64s", id) : 0;
+    if (!held || nic_lower(ctx, nic->name, s->fd, err) < 0)
+        return err_wrap(err, "remove NIC %.64s", id);
+    list_remove(&nic->node);
+    s->n_nics--;
+    nic_free(nic);
+    return 0;
 }
 
 static void append(struct sbuf *b, const char *list)
@@ -267,11 +236,10 @@ static void append(struct sbuf *b, const char *list)
 void nets_dns(const struct nets *n, const char *ns, char **ret_search, char **ret_servers)
 {
     struct sbuf search = { 0 }, servers = { 0 };
-    const struct netns *s = nets_find(n, ns);
+    const struct netns *s = find(n, ns);
 
     if (s) {
-        LIST_EACH (&s->nics, pos) {
-            const struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+        LIST_FOR (const struct nic, nic, &s->nics, node) {
             append(&search, nic->dns_search);
             append(&servers, nic->dns_servers);
         }
@@ -315,19 +283,17 @@ static size_t targets(const struct netns *s, int family, struct rtnl_ip *ret, si
 
     ret[0] = (struct rtnl_ip){ .family = (uint8_t)family };
     (void)rtnl_ip_parse(family == AF_INET ? "127.0.0.1" : "::1", &ret[0]);
-    LIST_EACH (&s->nics, pos) {
-        const struct nic *nic = LIST_ENTRY(pos, struct nic, node);
+    LIST_FOR (const struct nic, nic, &s->nics, node)
         for (size_t i = 0; i < nic->n_addresses && n < room; i++)
             if (nic->addresses[i].ip.family == family)
                 ret[n++] = nic->addresses[i].ip;
-    }
     return n;
 }
 
 int nets_connect(struct ctx *ctx, struct nets *n, const char *ns, bool ipv6, uint16_t port,
                  int *ret_fd, struct err *err)
 {
-    struct netns *s = nets_find(n, ns);
+    AUTO(netns_unref) struct netns *s = netns_ref(find(n, ns));
     struct rtnl_ip to[8];
 
     if (!s || s->fd < 0)
@@ -335,13 +301,11 @@ int nets_connect(struct ctx *ctx, struct nets *n, const char *ns, bool ipv6, uin
     size_t n_to = targets(s, ipv6 ? AF_INET6 : AF_INET, to, ARRAY_LEN(to));
     int r = -1;
 
-    s->refs++;
     for (size_t i = 0; i < n_to && r < 0; i++) {
         err_clear(err);
         r = connect_to(ctx, s->fd, &to[i], port, ret_fd, err);
         if (r < 0 && err->code != ERR_UNAVAILABLE)
             break;
     }
-    nets_unref(n, s);
     return r < 0 ? err_wrap(err, "port %u of the pod", port) : 0;
 }

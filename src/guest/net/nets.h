@@ -12,14 +12,13 @@
 struct bridge_network;
 struct ctx;
 struct err;
-struct loop;
 struct nets;
 
 #define NETS_MAX 256          /* namespaces */
 #define NETS_NICS_MAX 64      /* of one */
 #define NETS_FORWARDS_MAX 256 /* connections to pods' ports at a time */
 
-struct nets *nets_new(struct loop *loop);
+struct nets *nets_new(void);
 /* Namespaces go with their last container. */
 void nets_free(struct nets *n);
 AUTO_DEFINE(struct nets *, nets_free);

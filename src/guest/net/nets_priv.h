@@ -51,6 +51,7 @@ int netns_socket(struct ctx *ctx, int netns, int family, int *ret, struct err *e
 
 struct netns {
     struct list node;
+    struct nets *nets;
     unsigned refs;    /* calls that work on it: it is not freed under them */
     unsigned holders; /* containers */
     char *id;
@@ -61,13 +62,8 @@ struct netns {
 };
 
 struct nets {
-    struct loop *loop;
     struct list all;
     size_t n;
     int spare;            /* a namespace that is nobody's yet; -1: none */
     uint64_t spare_bytes; /* memory of the machine when it was made */
 };
-/* Borrows; NULL: none. */
-struct netns *nets_find(const struct nets *n, const char *id);
-/* After a refs++; it may go with this. */
-void nets_unref(struct nets *n, struct netns *s);

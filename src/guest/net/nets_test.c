@@ -91,7 +91,7 @@ TEST_FIBER(a_device_is_moved_and_configured_and_goes)
 
     begin();
     device(MAC);
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err); /* a container came first */
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
     AUTO_FREE char *addr = in_ns(path, "ip addr");
@@ -147,7 +147,7 @@ TEST_FIBER(a_namespace_made_ahead_is_the_first_pods)
     struct err err = ERR_INIT;
 
     begin();
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     ASSERT_OK(nets_prepare(ctx, nets, &err), err);
     ino_t ahead = spare_inode(nets);
     ASSERT_OK(nets_prepare(ctx, nets, &err), err); /* one is enough */
@@ -182,7 +182,7 @@ TEST_FIBER(the_originals_host_is_understood)
 
     begin();
     device(MAC);
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     n.name = "";
     n.mtu = 0;
     n.encap_overhead = 50;
@@ -216,7 +216,7 @@ TEST_FIBER(a_device_that_comes_late_is_waited_for)
     struct group g;
 
     begin();
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     group_init(&g);
     group_go(&g, ctx->loop, plug_later, NULL, "plug");
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
@@ -229,7 +229,7 @@ TEST_FIBER(a_device_that_never_comes_is_said)
     struct err err = ERR_INIT;
 
     begin();
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     struct ctx limited = ctx_with_timeout(ctx, 3 * NS_PER_S); /* its namespace is made before */
     ASSERT_FAIL(nets_add(&limited, nets, &n, &err), err, ERR_DEADLINE);
     ASSERT_HAS(err.msg, "no such device");
@@ -251,7 +251,7 @@ TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
 
     begin();
     device(MAC);
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     n = nic();
     n.mac = "02-00-00-00-01";
     ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
@@ -294,7 +294,7 @@ TEST_FIBER(a_port_is_reached_on_loopback_and_on_the_address)
 
     begin();
     device(MAC);
-    AUTO(nets_free) struct nets *nets = nets_new(ctx->loop);
+    AUTO(nets_free) struct nets *nets = nets_new();
     ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
     PLACE(p);

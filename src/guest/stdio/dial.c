@@ -1,6 +1,5 @@
 #include "guest/stdio/dial.h"
 #include "base/clock.h"
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"

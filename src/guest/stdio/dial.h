@@ -2,6 +2,7 @@
  * 32-bit port numbers (gcs-protocol.md §1.1). What lies beneath (TCP with a preface, vsock, a
  * socketpair in tests) is behind this seam. */
 #pragma once
+#include "base/mem.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -36,18 +37,10 @@ struct stdio_ports {
 struct stdio_fds {
     int fd[3];
 };
-#define STDIO_FDS_NONE                                                                             \
-    {                                                                                              \
-        {                                                                                          \
-            -1, -1, -1                                                                             \
-        }                                                                                          \
-    }
+#define STDIO_FDS_NONE ((struct stdio_fds){ .fd = { -1, -1, -1 } })
 /* Closes them. */
 void stdio_fds_release(struct stdio_fds *fds);
-static inline void stdio_fds_release_auto(struct stdio_fds *fds)
-{
-    stdio_fds_release(fds);
-}
+AUTO_VALUE(struct stdio_fds, stdio_fds_release);
 /* Dials what is wanted. On failure none is open, and the error names the stream. */
 int dialer_dial_stdio(struct ctx *ctx, struct dialer *d, const struct stdio_ports *ports,
                       struct stdio_fds *ret, struct err *err);

@@ -1,7 +1,6 @@
 #include "guest/stdio/relay.h"
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"

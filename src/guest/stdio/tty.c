@@ -1,6 +1,5 @@
 #include "guest/stdio/tty.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/stream.h"
@@ -9,7 +8,6 @@
 #include <fcntl.h>
 #include <stdlib.h>
 #include <sys/ioctl.h>
-#include <termios.h>
 #include <unistd.h>
 
 #define CHUNK 4096 /* what a terminal gives at once */

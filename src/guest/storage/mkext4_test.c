@@ -3,7 +3,6 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
-#include "guest/storage/mkext4.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <fcntl.h>

@@ -112,16 +112,14 @@ static int pick(const struct host *hosts, size_t n, unsigned controller, unsigne
 {
     unsigned at_boot = 0;
 
-    for (size_t i = 0; i < n; i++)
-        if (slot_of(&hosts[i]) == 0 && at_boot++ == controller) {
+    for (size_t i = 0; i < n; i++) {
+        long slot = slot_of(&hosts[i]);
+
+        if (slot ? slot == SLOT_BASE + (long)controller : at_boot++ == controller) {
             *ret = hosts[i].number;
             return 0;
         }
-    for (size_t i = 0; i < n; i++)
-        if (slot_of(&hosts[i]) == SLOT_BASE + (long)controller) {
-            *ret = hosts[i].number;
-            return 0;
-        }
+    }
     return -ENXIO;
 }
 

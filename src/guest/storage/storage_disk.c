@@ -1,25 +1,20 @@
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
-#include "base/fiber.h"
 #include "base/log.h"
 #include "base/offload.h"
 #include "base/rand.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
-#include "guest/storage/mkext4.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
 #include "guest/storage/scsi.h"
 #include "guest/storage/storage_priv.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/fs.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mount.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define SYS "/sys"
@@ -246,10 +241,9 @@ struct mounting {
 static int mount_disk(void *arg, struct err *err)
 {
     const struct mounting *m = arg;
-    int r = dir_make(m->target, 0700);
 
-    if (r < 0)
-        return err_sys(err, -r, "make %s", m->target);
+    if (dir_need(m->target, 0700, err) < 0)
+        return -1;
     if (mnt_mount(m->node, m->target, m->type, m->flags, m->data, err) < 0) {
         (void)rmdir(m->target); /* what we made; one that was full before stays */
         return -1;
@@ -286,10 +280,9 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
 static int add_symlink(const struct storage_disk *d, const char *node, struct err *err)
 {
     AUTO_FREE char *parent = path_parent(d->mount_path);
-    int r = dir_make(parent, 0700);
 
-    if (r < 0)
-        return err_sys(err, -r, "make %s", parent);
+    if (dir_need(parent, 0700, err) < 0)
+        return -1;
     if (symlink(node, d->mount_path) < 0)
         return err_sys(err, errno, "link %s to %s", d->mount_path, node);
     return 0;

@@ -1,6 +1,5 @@
 /* storage_layers.c - a container's root: an overlay of layers, with a directory on a scratch disk
  * for what is written (gcs-protocol.md §4.5). */
-#include "base/ctx.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
@@ -98,13 +97,6 @@ static int mount_overlay(const char *layers, const char *scratch, const char *ro
     return mnt_mount("overlay", root, "overlay", scratch[0] ? 0 : MS_RDONLY, options.data, err);
 }
 
-static int make_dir(const char *path, struct err *err)
-{
-    int r = dir_make(path, 0755);
-
-    return r < 0 ? err_sys(err, -r, "make %s", path) : 0;
-}
-
 /* True if the bundle is to be a directory of the scratch disk: it is not there by itself. */
 static bool binds_bundle(const char *scratch, const char *bundle)
 {
@@ -115,7 +107,7 @@ static int bind_bundle(const char *scratch, const char *bundle, struct err *err)
 {
     AUTO_FREE char *dir = str_format("%s/bundle", scratch);
 
-    if (make_dir(dir, err) < 0 || make_dir(bundle, err) < 0)
+    if (dir_need(dir, 0755, err) < 0 || dir_need(bundle, 0755, err) < 0)
         return -1;
     return mnt_is_mounted(bundle) ? 0 : mnt_bind(dir, bundle, false, err);
 }
@@ -151,7 +143,7 @@ static int begin_quota(const struct overlay *o, struct err *err)
 {
     struct err ignored = ERR_INIT;
 
-    if (make_dir(o->scratch, err) < 0)
+    if (dir_need(o->scratch, 0755, err) < 0)
         return -1;
     if (quota_begin(o->scratch, o->project, o->quota, o->quota ? err : &ignored) == 0 || !o->quota)
         return 0;
@@ -171,7 +163,7 @@ static int make_scratch(const struct overlay *o, const char *bundle, struct err 
         return -1;
     if (binds_bundle(o->scratch, bundle) && bind_bundle(o->scratch, bundle, err) < 0)
         return -1;
-    return make_dir(upper, err) < 0 || make_dir(work, err) < 0 ? -1 : 0;
+    return dir_need(upper, 0755, err) < 0 || dir_need(work, 0755, err) < 0 ? -1 : 0;
 }
 
 static int combine(void *arg, struct err *err)
@@ -183,7 +175,7 @@ static int combine(void *arg, struct err *err)
 
     if (mnt_is_mounted(o->root))
         return err_set(err, ERR_EXISTS, "something is mounted on %s already", o->root);
-    if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || make_dir(o->root, err) < 0 ||
+    if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || dir_need(o->root, 0755, err) < 0 ||
         mount_overlay(o->layers, o->scratch, o->root, err) < 0) {
         (void)rmdir(o->root);
         if (fresh)
