@@ -7,6 +7,7 @@
 #include "base/offload.h"
 #include "host/files/rootfs_priv.h"
 #include "host/files/tree_priv.h"
+#include "host/jail/mountinfo.h"
 
 #include <dirent.h>
 #include <errno.h>
@@ -94,73 +95,15 @@ static int open_disk(const char *path, bool device, struct rootfs_disk *d, struc
 
 /* --- what is mounted on a directory --- */
 
-struct mounted {
-    char *type, *source;
-    bool whole, read_only; /* its root, not a directory of it; nobody writes to it */
-};
-
-static void mounted_release_auto(struct mounted *m)
+/* The line of mountinfo with this id. Caller frees; NULL: none. */
+static char *find_line(const char *table, uint64_t id)
 {
-    free(m->type);
-    free(m->source);
-}
+    AUTO_FREE char *begin = str_format("%llu ", (unsigned long long)id);
 
-/* As the kernel writes names: \040 is a blank. */
-static char *unescape(const char *text, size_t len)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    for (size_t i = 0; i < len; i++) {
-        if (text[i] == '\\' && len - i > 3) {
-            sbuf_addc(&out, (char)((text[i + 1] - '0') * 64 + (text[i + 2] - '0') * 8 +
-                                   (text[i + 3] - '0')));
-            i += 3;
-        } else {
-            sbuf_addc(&out, text[i]);
-        }
-    }
-    return sbuf_take(&out);
-}
-
-static const char *next_word(const char *p, const char **ret_word, size_t *ret_len)
-{
-    *ret_word = p;
-    *ret_len = strcspn(p, " \n");
-    p += *ret_len;
-    return *p == ' ' ? p + 1 : p;
-}
-
-/* "36 35 98:0 / /mnt ro,noatime master:1 - ext3 /dev/root rw,errors=continue" */
-static void read_line(const char *line, struct mounted *m)
-{
-    const char *word, *p = line;
-    size_t len;
-
-    for (int i = 0; i < 4; i++)
-        p = next_word(p, &word, &len);
-    m->whole = len == 1 && *word == '/';
-    do
-        p = next_word(p, &word, &len);
-    while (*p && *p != '\n' && !(len == 1 && *word == '-'));
-    p = next_word(p, &word, &len);
-    m->type = unescape(word, len);
-    p = next_word(p, &word, &len);
-    m->source = unescape(word, len);
-    (void)next_word(p, &word, &len);
-    m->read_only = len >= 2 && memcmp(word, "ro", 2) == 0 && (len == 2 || word[2] == ',');
-}
-
-static bool find_mount(const char *table, uint64_t id, struct mounted *m)
-{
-    for (const char *line = table; line && *line; line = strchr(line, '\n')) {
-        line += *line == '\n';
-        char *end;
-        if (*line && strtoull(line, &end, 10) == id && *end == ' ') {
-            read_line(line, m);
-            return true;
-        }
-    }
-    return false;
+    for (const char *line = table; *line; line += strcspn(line, "\n"), line += *line == '\n')
+        if (str_starts(line, begin))
+            return str_ndup(line, strcspn(line, "\n"));
+    return NULL;
 }
 
 /* A loop device's file, by its name in /sys, if that still is the same file. */
@@ -190,17 +133,22 @@ static int open_loop(const char *device, struct rootfs_disk *d, struct err *err)
 static int find_image(const char *dir, const char *table, struct rootfs_disk *d, struct err *err)
 {
     AUTO_FD int fd = tree_open_path(dir, true, err);
-    AUTO(mounted_release) struct mounted m = { 0 };
     struct err no = ERR_INIT;
+    struct mountinfo m;
     struct statx st;
 
     if (fd < 0)
         return -1;
     if (statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &st) < 0 || !(st.stx_mask & STATX_MNT_ID) ||
-        !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT) || !find_mount(table, st.stx_mnt_id, &m))
+        !(st.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+        return 0;
+    AUTO_FREE char *line = find_line(table, st.stx_mnt_id);
+    if (!line || !mountinfo_parse(line, &m))
         return 0;
     d->filesystem = rootfs_filesystem(m.type);
-    if (!m.whole || !m.read_only || !d->filesystem || m.source[0] != '/')
+    /* Its root, not a directory of it; and nobody writes to it. */
+    if (!str_eq(m.root, "/") || !(str_eq(m.options, "ro") || str_starts(m.options, "ro,")) ||
+        !d->filesystem || m.source[0] != '/')
         return 0;
     return (str_starts(m.source, "/dev/loop") ? open_loop(m.source, d, &no)
                                               : open_disk(m.source, false, d, &no)) == 0;

@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "host/jail/cgroup_priv.h"
+#include "host/jail/mountinfo.h"
 #include "host/ledger/ledger.h"
 
 #include <errno.h>
@@ -158,49 +159,6 @@ bool cgroup_has_controller(const struct cgroup_hierarchy *h, const char *name)
     return has_word(h->controllers, name, strlen(name));
 }
 
-/* \040 and the like. In place. */
-static void unescape(char *s)
-{
-    char *to = s;
-
-    for (; *s; s++) {
-        if (s[0] == '\\' && s[1] >= '0' && s[1] <= '3' && s[2] >= '0' && s[2] <= '7' &&
-            s[3] >= '0' && s[3] <= '7') {
-            *to++ = (char)((s[1] - '0') << 6 | (s[2] - '0') << 3 | (s[3] - '0'));
-            s += 3;
-        } else {
-            *to++ = *s;
-        }
-    }
-    *to = '\0';
-}
-
-struct mount {
-    char *device, *root, *point, *type, *options;
-};
-
-/* "36 35 98:0 /root /point rw,noatime … - cgroup source rw,cpu". Cuts the line. */
-static bool parse_mount(char *line, struct mount *m)
-{
-    char *tail = strstr(line, " - "), *words[5], *save = NULL;
-
-    if (!tail)
-        return false;
-    *tail = '\0';
-    for (int i = 0; i < 5; i++)
-        if (!(words[i] = strtok_r(i == 0 ? line : NULL, " ", &save)))
-            return false;
-    m->device = words[2];
-    m->root = words[3];
-    m->point = words[4];
-    m->type = strtok_r(tail + 3, " ", &save);
-    if (!m->type || !strtok_r(NULL, " ", &save) || !(m->options = strtok_r(NULL, " ", &save)))
-        return false;
-    unescape(m->root);
-    unescape(m->point);
-    return true;
-}
-
 /* Of "rw,cpu,cpuacct,release_agent=…" those words that /proc/self/cgroup knows. */
 static char *controllers_of(const char *options)
 {
@@ -243,7 +201,7 @@ static char *own_of(const char *self, const char *controllers, bool v2, const ch
     return str_dup("/");
 }
 
-static void add_hierarchy(struct cgroup_hierarchies *h, const struct mount *m, const char *self)
+static void add_hierarchy(struct cgroup_hierarchies *h, const struct mountinfo *m, const char *self)
 {
     bool v2 = str_eq(m->type, "cgroup2");
 
@@ -291,13 +249,13 @@ static int read_proc(const char *proc, const char *name, char **ret, struct err 
 int cgroup_find(const char *proc, struct cgroup_hierarchies *ret, struct err *err)
 {
     AUTO_FREE char *mounts = NULL, *self = NULL;
-    struct mount m;
+    struct mountinfo m;
 
     if (read_proc(proc, "mountinfo", &mounts, err) < 0 || read_proc(proc, "cgroup", &self, err) < 0)
         return -1;
     char *rest = mounts;
     for (char *line; (line = strsep(&rest, "\n"));)
-        if (parse_mount(line, &m))
+        if (mountinfo_parse(line, &m))
             add_hierarchy(ret, &m, self);
     if (ret->n == 0)
         return err_set(err, ERR_UNAVAILABLE, "no cgroups are mounted on this host");

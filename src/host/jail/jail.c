@@ -344,80 +344,79 @@ int jail_oom_score(const struct ctx *ctx, pid_t pid, int adj, struct err *err)
 
 /* --- in the child: system calls only --- */
 
-static int show(const struct step *s, unsigned long flags, struct err *err)
+/* Each: 0, or -1 with errno. */
+
+static int show(const struct step *s, unsigned long flags)
 {
-    if (mount(s->from, s->to, NULL, MS_BIND, NULL) < 0)
-        return err_sys(err, errno, "show %s in the jail", s->from);
-    if (mount(NULL, s->to, NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | flags, NULL) < 0)
-        return err_sys(err, errno, "make %s read-only in the jail", s->from);
-    return 0;
+    return mount(s->from, s->to, NULL, MS_BIND, NULL) < 0
+               ? -1
+               : mount(NULL, s->to, NULL, MS_REMOUNT | MS_BIND | MS_NOSUID | flags, NULL);
 }
 
-static int write_blob(const struct jail *j, const struct step *s, struct err *err)
+static int make_file(const struct jail *j, const struct step *s, mode_t mode)
 {
-    int fd = open(s->to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0400);
+    AUTO_FD int fd = open(s->to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode);
+    int r = fd < 0 ? -errno : fd_write_full(fd, s->data, s->len);
 
-    if (fd < 0 || fd_write_full(fd, s->data, s->len) < 0 || fchown(fd, j->uid, j->uid) < 0)
-        return err_sys(err, errno, "write /%s in the jail", s->to);
-    close(fd);
-    return 0;
+    if (r == 0 && s->kind == STEP_BLOB && fchown(fd, j->uid, j->uid) < 0)
+        r = -errno;
+    errno = -r;
+    return r < 0 ? -1 : 0;
 }
 
 /* All of procfs is there for a moment only, and only for us. */
-static int show_fds(const char *to, struct err *err)
+static int show_fds(const char *to)
 {
     const unsigned long flags = MS_NOSUID | MS_NODEV | MS_NOEXEC;
     struct mount_attr attr = { .attr_set = MOUNT_ATTR_RDONLY };
-    int where = -1, tree = -1;
+    AUTO_FD int where = -1, tree = -1;
 
     if (mount("proc", to, "proc", flags, "subset=pid") == 0)
         where = open(to, O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (where >= 0)
         tree = open_tree(where, "1/fd", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
-    if (tree < 0 || umount2(to, MNT_DETACH) < 0 ||
-        mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0 ||
-        move_mount(tree, "", AT_FDCWD, to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-        return err_sys(err, errno, "show /%s in the jail", to);
-    close(where);
-    close(tree);
+    return tree < 0 || umount2(to, MNT_DETACH) < 0 ||
+                   mount_setattr(tree, "", AT_EMPTY_PATH, &attr, sizeof(attr)) < 0
+               ? -1
+               : move_mount(tree, "", AT_FDCWD, to, MOVE_MOUNT_F_EMPTY_PATH);
+}
+
+static int take_step(const struct jail *j, const struct step *s)
+{
+    switch (s->kind) {
+    case STEP_DIR:
+        return mkdir(s->to, 0755);
+    case STEP_TOUCH:
+        return make_file(j, s, 0444);
+    case STEP_LINK:
+        return symlink(s->from, s->to);
+    case STEP_BIND:
+        return show(s, MS_RDONLY | MS_NODEV);
+    case STEP_DEVICE:
+        /* Read-only: with CAP_FOWNER its mode could be changed, and it is the whole host's. */
+        return show(s, MS_RDONLY | MS_NOEXEC);
+    case STEP_FD:
+        return move_mount(s->fd, "", AT_FDCWD, s->to, MOVE_MOUNT_F_EMPTY_PATH) < 0
+                   ? -1
+                   : fcntl(s->fd, F_SETFD, FD_CLOEXEC);
+    case STEP_BLOB:
+        return make_file(j, s, 0400);
+    case STEP_FDS:
+        return show_fds(s->to);
+    }
     return 0;
 }
 
 static int do_step(const struct jail *j, const struct step *s, struct err *err)
 {
-    int fd;
+    static const char *const doing[] = {
+        [STEP_DIR] = "make directory", [STEP_TOUCH] = "make",  [STEP_LINK] = "make link",
+        [STEP_BIND] = "show",          [STEP_DEVICE] = "show", [STEP_FD] = "show",
+        [STEP_BLOB] = "write",         [STEP_FDS] = "show",
+    };
 
-    switch (s->kind) {
-    case STEP_DIR:
-        if (mkdir(s->to, 0755) < 0)
-            return err_sys(err, errno, "make directory /%s in the jail", s->to);
-        return 0;
-    case STEP_TOUCH:
-        fd = open(s->to, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0444);
-        if (fd < 0)
-            return err_sys(err, errno, "make /%s in the jail", s->to);
-        close(fd);
-        return 0;
-    case STEP_LINK:
-        if (symlink(s->from, s->to) < 0)
-            return err_sys(err, errno, "make link /%s in the jail", s->to);
-        return 0;
-    case STEP_BIND:
-        return show(s, MS_RDONLY | MS_NODEV, err);
-    case STEP_DEVICE:
-        /* Read-only: with CAP_FOWNER its mode could be changed, and it is the whole host's. */
-        return show(s, MS_RDONLY | MS_NOEXEC, err);
-    case STEP_FD:
-        if (move_mount(s->fd, "", AT_FDCWD, s->to, MOVE_MOUNT_F_EMPTY_PATH) < 0)
-            return err_sys(err, errno, "show /%s in the jail", s->to);
-        if (fcntl(s->fd, F_SETFD, FD_CLOEXEC) < 0)
-            return err_sys(err, errno, "close fd %d at exec", s->fd);
-        return 0;
-    case STEP_BLOB:
-        return write_blob(j, s, err);
-    case STEP_FDS:
-        return show_fds(s->to, err);
-    }
+    if (take_step(j, s) < 0)
+        return err_sys(err, errno, "%s /%s in the jail", doing[s->kind], s->to);
     return 0;
 }
 
