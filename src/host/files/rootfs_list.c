@@ -111,6 +111,16 @@ static int add_overlay_option(struct rootfs_plan *plan, const char *o, struct er
     return 0;
 }
 
+static int check_idmap(const char *o, struct err *err)
+{
+    if (!str_starts(o, "uidmap=") && !str_starts(o, "gidmap="))
+        return 0;
+    return err_set(err, ERR_UNIMPLEMENTED,
+                   "id-mapped root file systems (%s) are not supported: containers in a VM need no "
+                   "user namespace on the host",
+                   o);
+}
+
 static int read_overlay(struct rootfs_plan *plan, const struct rootfs_mount *m, struct err *err)
 {
     for (const char *const *o = m->options; o && *o; o++) {
@@ -126,12 +136,7 @@ static int read_overlay(struct rootfs_plan *plan, const struct rootfs_mount *m, 
         } else if (str_starts(*o, "workdir=")) {
             free(plan->work);
             plan->work = str_dup(*o + 8);
-        } else if (str_starts(*o, "uidmap=") || str_starts(*o, "gidmap=")) {
-            r = err_set(err, ERR_UNIMPLEMENTED,
-                        "id-mapped root file systems (%s) are not supported: containers in a VM "
-                        "need no user namespace on the host",
-                        *o);
-        } else {
+        } else if ((r = check_idmap(*o, err)) == 0) {
             r = add_overlay_option(plan, *o, err);
         }
         if (r < 0)
@@ -156,9 +161,8 @@ static int read_bind(struct rootfs_plan *plan, const struct rootfs_mount *m, str
             plan->writable = false;
         else if (str_eq(*o, "rbind"))
             plan->recursive = true;
-        else if (str_starts(*o, "uidmap=") || str_starts(*o, "gidmap="))
-            return err_set(err, ERR_UNIMPLEMENTED,
-                           "id-mapped root file systems (%s) are not supported", *o);
+        else if (check_idmap(*o, err) < 0)
+            return -1;
     }
     return 0;
 }
@@ -299,16 +303,21 @@ static bool fill_in(const struct list *l, size_t below, const char *at, struct s
 }
 
 /* Templates may name what comes before them only. Caller frees; NULL with err. */
-static char *expand(const struct list *l, size_t at, const char *text, struct err *err)
+static char *expand(const struct list *l, size_t at, const char *text, unsigned does,
+                    struct err *err)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
     const char *open, *close;
 
-    for (; (open = strstr(text, "{{")); text = close + 2) {
+    text = text ? text : "";
+    if (strlen(text) > TEXT_MAX) {
+        err_set(err, ERR_INVALID, "mount %zu: %zu bytes of text", at, strlen(text));
+        return NULL;
+    }
+    for (; does & FORMAT && (open = strstr(text, "{{")); text = close + 2) {
         close = strstr(open, "}}");
         AUTO_FREE char *inner = close ? str_ndup(open + 2, (size_t)(close - open - 2)) : NULL;
-        AUTO_FREE char *before = str_ndup(text, (size_t)(open - text));
-        sbuf_adds(&out, before);
+        sbuf_add(&out, text, (size_t)(open - text));
         if (!inner || !fill_in(l, at, inner, &out)) {
             err_set(err, ERR_INVALID, "mount %zu: the template %.64s is not understood", at, open);
             return NULL;
@@ -322,17 +331,6 @@ static char *expand(const struct list *l, size_t at, const char *text, struct er
     }
     sbuf_adds(&out, text);
     return sbuf_take(&out);
-}
-
-static char *maybe_expand(const struct list *l, size_t at, const char *text, unsigned does,
-                          struct err *err)
-{
-    text = text ? text : "";
-    if (strlen(text) > TEXT_MAX) {
-        err_set(err, ERR_INVALID, "mount %zu: %zu bytes of text", at, strlen(text));
-        return NULL;
-    }
-    return does & FORMAT ? expand(l, at, text, err) : str_dup(text);
 }
 
 /* "#3" or "#3/upper". */
@@ -355,7 +353,7 @@ static int read_image(struct list *l, size_t at, const char *type, unsigned does
     struct entry *e = &l->entries[at];
     bool device = true; /* open_disk() looks at that again */
 
-    AUTO_FREE char *source = maybe_expand(l, at, m->source, does, err);
+    AUTO_FREE char *source = expand(l, at, m->source, does, err);
     if (!source)
         return -1;
     const char *rest = "";
@@ -428,7 +426,7 @@ static int read_last(const struct list *l, size_t at, unsigned does, struct root
     static const char *const ignored[] = { "index=off", "rw", "ro", "volatile", "userxattr" };
 
     for (const char *const *o = l->mounts[at].options; o && *o; o++) {
-        AUTO_FREE char *text = maybe_expand(l, at, *o, does, err);
+        AUTO_FREE char *text = expand(l, at, *o, does, err);
         bool known = false;
         int r = 0;
 

@@ -108,19 +108,14 @@ int cgroup_path_expand(const char *path, char **ret, struct err *err)
 {
     AUTO_FREE char *plain = NULL;
 
-    if (strnlen(path, CGROUP_PATH_MAX + 1) > CGROUP_PATH_MAX)
-        return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
-                       CGROUP_PATH_MAX);
     for (const char *p = path; *p; p++)
         if ((unsigned char)*p < ' ' || *p == 127)
             return err_set(err, ERR_INVALID, "cgroup path with a control character");
-    if (strchr(path, ':') && !strchr(path, '/')) {
-        if (expand_systemd(path, &plain, err) < 0)
-            return err_wrap(err, "cgroup path \"%.256s\"", path);
-    } else {
+    if (strlen(path) > CGROUP_PATH_MAX || !strchr(path, ':') || strchr(path, '/'))
         plain = str_dup(path);
-    }
-    if (strlen(plain) > CGROUP_PATH_MAX) /* many dashes make long paths */
+    else if (expand_systemd(path, &plain, err) < 0)
+        return err_wrap(err, "cgroup path \"%.256s\"", path);
+    if (strlen(plain) > CGROUP_PATH_MAX) /* many dashes make long paths, too */
         return err_set(err, ERR_INVALID, "cgroup path \"%.64s…\" is longer than %d bytes", path,
                        CGROUP_PATH_MAX);
     if (clean(plain, ret, err) < 0)

@@ -179,6 +179,7 @@ static int take_in_thread(void *p, struct err *err)
 struct reclaim {
     struct ctx *ctx;
     bool dry_run;
+    enum ledger_kind kind; /* of the record in hand */
     void (*fn)(void *arg, const struct ledger_record *, const char *result);
     void *arg;
     size_t failed;
@@ -282,7 +283,7 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
     return err_sys(err, errno, "remove cgroup %s", path);
 }
 
-static int take_part(struct reclaim *r, enum ledger_kind kind, const char *what, struct err *err)
+static int take_link(struct reclaim *r, const char *what, struct err *err)
 {
     const char *blank = strrchr(what, ' ');
     size_t len = blank ? strlen(blank + 1) : 0;
@@ -291,23 +292,13 @@ static int take_part(struct reclaim *r, enum ledger_kind kind, const char *what,
         return err_set(err, ERR_DATA_LOSS, "\"%.256s\" names no interface in a namespace", what);
     AUTO_FREE char *netns = str_ndup(what, (size_t)(blank - what));
     struct link_job j = {
-        .netns = netns, .ifname = blank + 1, .kind = kind, .dry_run = r->dry_run
+        .netns = netns, .ifname = blank + 1, .kind = r->kind, .dry_run = r->dry_run
     };
     char *hash = strrchr(netns, '#');
     if (hash && str_to_u64(hash + 1, UINT64_MAX, &j.inode) == 0)
         *hash = '\0';
     int e = OFFLOAD(r->ctx, take_in_thread, &j, 2, NULL, "remove a part of a network", err);
     return e < 0 ? -1 : j.found;
-}
-
-static int take_link(struct reclaim *r, const char *what, struct err *err)
-{
-    return take_part(r, LEDGER_LINK, what, err);
-}
-
-static int take_ingress(struct reclaim *r, const char *what, struct err *err)
-{
-    return take_part(r, LEDGER_INGRESS, what, err);
 }
 
 static const struct {
@@ -318,7 +309,7 @@ static const struct {
     [LEDGER_MOUNT] = { take_mount, "unmounted", "would be unmounted" },
     [LEDGER_NETNS] = { take_netns, "removed", "would be removed" },
     [LEDGER_LINK] = { take_link, "removed", "would be removed" },
-    [LEDGER_INGRESS] = { take_ingress, "removed", "would be removed" },
+    [LEDGER_INGRESS] = { take_link, "removed", "would be removed" },
     [LEDGER_FILE] = { take_file, "removed", "would be removed" },
     [LEDGER_DIR] = { take_dir, "removed", "would be removed" },
     [LEDGER_CGROUP] = { take_cgroup, "removed", "would be removed" },
@@ -331,6 +322,7 @@ static int take_record(void *arg, const struct ledger_record *record)
     const char *result = NULL;
     int n = ledger_check(record->kind, record->what, &err);
 
+    r->kind = record->kind;
     if (n == 0)
         n = takers[record->kind].take(r, record->what, &err);
     if (n < 0) {

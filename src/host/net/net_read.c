@@ -125,7 +125,10 @@ static int on_route(void *arg, uint16_t type, const uint8_t *body, size_t len)
     }
     if (i->n_routes == NET_MAX_ROUTES)
         return too_many(r, "routes", NET_MAX_ROUTES, i->name);
-    struct net_route *to = &i->routes[i->n_routes++];
+    size_t at = i->n_routes++;
+    for (; !t.gateway.family && at > 0 && i->routes[at - 1].next_hop[0]; at--)
+        i->routes[at] = i->routes[at - 1]; /* those without a next hop come first */
+    struct net_route *to = &i->routes[at];
     rtnl_ip_text(&t.destination, text);
     snprintf(to->destination, sizeof(to->destination), "%s/%u", text, t.prefix);
     rtnl_ip_text(&t.gateway, to->next_hop);
@@ -185,16 +188,9 @@ static void finish(struct net_config *c)
 {
     for (size_t i = 0; i < c->n; i++) {
         struct net_iface *f = &c->ifaces[i];
-        struct net_route *sorted = mem_alloc(f->n_routes * sizeof(*sorted));
-        size_t n = 0;
 
-        for (int hop = 0; hop < 2; hop++)
-            for (size_t k = 0; k < f->n_routes; k++)
-                if ((f->routes[k].next_hop[0] != '\0') == hop)
-                    sorted[n++] = f->routes[k];
-        free(f->routes);
-        f->routes = sorted;
         f->addresses = mem_realloc(f->addresses, (f->n_addresses + 1) * sizeof(*f->addresses));
+        f->routes = mem_realloc(f->routes, (f->n_routes + 1) * sizeof(*f->routes));
         f->neighbours = mem_realloc(f->neighbours, (f->n_neighbours + 1) * sizeof(*f->neighbours));
     }
 }
