@@ -1,11 +1,13 @@
 /* The text of a ledger. First byte: odd adds the right checksum to each line, so that what lies
  * behind it is reached too. What is read and written again must read the same. */
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/str.h"
 #include "fuzz/on_fiber.h"
 #include "host/ledger/ledger_priv.h"
 #include <inttypes.h>
 #include <string.h>
+#include <sys/mman.h>
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
@@ -57,6 +59,15 @@ static void release(struct records *all)
     free(all);
 }
 
+static int parse(const struct sbuf *text, struct records *to, struct err *err)
+{
+    AUTO_FD int fd = memfd_create("ledger", MFD_CLOEXEC);
+
+    if (fd < 0 || fd_write_full(fd, text->data, text->len) < 0)
+        abort();
+    return ledger_read_fd(fd, collect, to, err);
+}
+
 static void body(void *arg)
 {
     const struct fuzz_input *in = arg;
@@ -69,10 +80,10 @@ static void body(void *arg)
     else if (in->size > 0)
         sbuf_add(&text, in->data + 1, in->size - 1);
     /* Damage is an error, but what is whole is told all the same. */
-    (void)ledger_parse(text.data ? text.data : "", text.len, collect, first, &err);
+    (void)parse(&text, first, &err);
     for (size_t i = first->n; i-- > 0;)
         add_line(&again, first->lines[i].data, first->lines[i].len);
-    if (ledger_parse(again.data ? again.data : "", again.len, collect, second, &err) < 0)
+    if (parse(&again, second, &err) < 0)
         abort();
     if (second->n != first->n)
         abort();

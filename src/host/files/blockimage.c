@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
-#include <unistd.h>
 
 #define UEVENT_MAX 4096
 
@@ -122,10 +121,7 @@ int blockimage_open(struct ctx *ctx, const char *path, enum blockimage_kind kind
 int blockimage_open_number(struct ctx *ctx, uint32_t major_number, uint32_t minor_number,
                            bool read_only, int *ret_fd, struct err *err)
 {
-    const struct job j = { .kind = BLOCKIMAGE_DEVICE,
-                           .major = major_number,
-                           .minor = minor_number,
-                           .read_only = read_only };
+    const struct job j = { NULL, BLOCKIMAGE_DEVICE, major_number, minor_number, read_only, -1 };
 
     return run(ctx, j, ret_fd, err);
 }

@@ -4,13 +4,11 @@
 #include "base/offload.h"
 #include "base/str.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 struct job {
     const char *dir, *path;

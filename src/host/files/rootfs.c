@@ -9,7 +9,6 @@
 #include "host/files/tree_priv.h"
 #include "host/jail/mountinfo.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/loop.h>

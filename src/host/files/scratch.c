@@ -19,7 +19,6 @@
 #include "base/str.h"
 #include "host/ledger/ledger.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>

@@ -4,7 +4,7 @@
 #include "base/offload.h"
 #include "base/str.h"
 #include "host/files/tree_priv.h"
-#include "host/jail/anchor_program.h"
+#include "host/jail/anchor.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -12,7 +12,6 @@
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 struct job {
     const char *path;

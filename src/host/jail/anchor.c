@@ -6,7 +6,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "host/jail/anchor_program.h"
 #include "host/jail/cgroup.h"
 #include "host/jail/jail.h"
 #include "host/ledger/ledger.h"
@@ -16,9 +15,7 @@
 #include <sched.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/mman.h>
-#include <unistd.h>
 
 #define NETNS_OPEN_NS (10 * NS_PER_S)
 #define ANCHOR_ID_SHOWN 128

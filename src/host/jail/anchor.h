@@ -7,6 +7,10 @@
 #include <stdint.h>
 #include <sys/types.h>
 
+/* Its program as bytes, made at build time from anchor_main.c. */
+extern const unsigned char anchor_blob[];
+extern const unsigned long anchor_blob_len;
+
 struct anchor;
 struct cgroup;
 struct ctx;

@@ -9,7 +9,6 @@
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/jail/anchor.h"
-#include "host/jail/anchor_program.h"
 #include "host/jail/cgroup.h"
 #include "host/ledger/ledger.h"
 

@@ -1,7 +1,6 @@
 #include "host/jail/mountinfo.h"
 #include "base/mem.h"
 
-#include <stddef.h>
 #include <string.h>
 
 /* \040 and the like. In place. */

@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <stdio.h>
@@ -20,11 +19,6 @@ struct journal {
     int fd;
     uint64_t bytes;
 };
-
-static char *dir_of(const char *run_root)
-{
-    return str_format("%s/" DIR_NAME, run_root);
-}
 
 /* Neither a namespace nor an id can have an '@'. */
 char *journal_path(const char *run_root, const char *ns, const char *id)
@@ -104,7 +98,8 @@ static int open_file(const char *path, struct err *err)
 int journal_open(const char *run_root, const char *ns, const char *id, struct journal **ret,
                  struct err *err)
 {
-    AUTO_FREE char *dir = dir_of(run_root), *path = journal_path(run_root, ns, id);
+    AUTO_FREE char *dir = str_format("%s/" DIR_NAME, run_root),
+                   *path = journal_path(run_root, ns, id);
     struct stat st;
     int r = dir_make(dir, 0700);
 
@@ -216,7 +211,7 @@ static int tell(const char *dir, const char *name,
 int journal_each(const char *run_root, int (*fn)(void *arg, const struct journal_entry *e),
                  void *arg, struct err *err)
 {
-    AUTO_FREE char *dir = dir_of(run_root);
+    AUTO_FREE char *dir = str_format("%s/" DIR_NAME, run_root);
     struct dirent **names;
     int n = scandir(dir, &names, no_older, alphasort), r = 0;
 

@@ -326,42 +326,36 @@ static int read_lines(struct lines *l, int fd)
     }
 }
 
-static int tell(const struct lines *l, int (*fn)(void *arg, const struct ledger_record *),
-                void *arg, struct err *err)
+int ledger_read_fd(int fd, int (*fn)(void *arg, const struct ledger_record *), void *arg,
+                   struct err *err)
 {
-    for (size_t i = l->n; i-- > 0;) {
-        struct ledger_record record = { l->v[i].id, l->v[i].kind, l->v[i].what };
+    AUTO(lines_release) struct lines l = { 0 };
+    int r = read_lines(&l, fd);
+
+    if (r < 0)
+        return err_sys(err, -r, "read");
+    for (size_t i = l.n; i-- > 0;) {
+        struct ledger_record record = { l.v[i].id, l.v[i].kind, l.v[i].what };
 
         if (record.what && fn(arg, &record) != 0)
             return 0;
     }
-    if (l->bad == 0)
+    if (l.bad == 0)
         return 0;
     return err_set(err, ERR_DATA_LOSS,
                    "%zu damaged ledger lines, the first is line %zu; what they named is unknown",
-                   l->bad, l->first_bad);
-}
-
-int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
-                 void *arg, struct err *err)
-{
-    AUTO(lines_release) struct lines l = { 0 };
-
-    (void)take_lines(&l, text, text + len);
-    return tell(&l, fn, arg, err);
+                   l.bad, l.first_bad);
 }
 
 int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
                 struct err *err)
 {
-    AUTO(lines_release) struct lines l = { 0 };
     AUTO_FREE char *path = str_format("%s/" LEDGER_FILE_NAME, dir);
     AUTO_FD int fd = open(path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-    int r = fd < 0 ? -errno : read_lines(&l, fd);
 
-    if (r < 0)
-        return err_sys(err, -r, "read %s", path);
-    return tell(&l, fn, arg, err) < 0 ? err_wrap(err, "%s", path) : 0;
+    if (fd < 0)
+        return err_sys(err, errno, "open %s", path);
+    return ledger_read_fd(fd, fn, arg, err) < 0 ? err_wrap(err, "%s", path) : 0;
 }
 
 /* --- writing --- */

@@ -60,16 +60,13 @@ size_t ledger_open_count(const struct ledger *l);
  * then. ERR_STATE if records are open. */
 int ledger_finish(struct ledger *l, struct err *err);
 
-/* What is on record in a directory, newest first. Calls fn for each open record. Fuzzed. */
 struct ledger_record {
     uint64_t id;
     enum ledger_kind kind;
     const char *what;
 };
-int ledger_parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
-                 void *arg, struct err *err);
-
-/* The same from a directory's ledger, of whatever length: only open records are in memory. */
+/* Calls fn for each open record of a directory's ledger, newest first, of whatever length: only
+ * open records are in memory. fn ends it with something other than 0. */
 int ledger_read(const char *dir, int (*fn)(void *arg, const struct ledger_record *), void *arg,
                 struct err *err);
 

@@ -8,6 +8,9 @@
 #define LEDGER_NEW_NAME "ledger.new" /* being written, to take the other's name */
 #define LEDGER_COMPACT_BYTES (64u * 1024)
 
+/* As ledger_read(). Fuzzed. */
+int ledger_read_fd(int fd, int (*fn)(void *arg, const struct ledger_record *), void *arg,
+                   struct err *err);
 /* CRC-32 as in zlib and PNG. */
 uint32_t ledger_crc(const char *data, size_t len);
 

@@ -8,7 +8,6 @@
 #include "base/offload.h"
 #include "host/ledger/ledger_priv.h"
 
-#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/pkt_sched.h>
@@ -17,7 +16,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/pidfd.h>

@@ -17,6 +17,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 #include <sys/mount.h>
 #include <sys/prctl.h>
 #include <sys/stat.h>
@@ -73,6 +74,15 @@ static int see_record(void *arg, const struct ledger_record *r)
     return 0;
 }
 
+static int parse(const char *text, size_t len, int (*fn)(void *arg, const struct ledger_record *),
+                 void *arg, struct err *err)
+{
+    AUTO_FD int fd = memfd_create("ledger", MFD_CLOEXEC);
+
+    ASSERT_EQ(fd_write_full(fd, text, len), 0);
+    return ledger_read_fd(fd, fn, arg, err);
+}
+
 static void read_back(const char *dir, char **text, size_t *len)
 {
     AUTO_FREE char *path = str_format("%s/ledger", dir);
@@ -113,7 +123,7 @@ TEST(open_records_come_back_newest_first)
     ASSERT_OK(ledger_forget(l, b, &err), err);
     ASSERT_EQ(ledger_open_count(l), 2);
     read_back(dir, &text, &len);
-    ASSERT_OK(ledger_parse(text, len, see_record, &s, &err), err);
+    ASSERT_OK(parse(text, len, see_record, &s, &err), err);
     ASSERT_EQ(s.n, 2);
     ASSERT_STR(s.v[0].what, "/c");
     ASSERT_EQ(s.v[0].kind, LEDGER_NETNS);
@@ -138,7 +148,7 @@ TEST(a_torn_last_line_is_dropped_at_every_byte)
         size_t lines = 0;
         for (size_t i = 0; i < cut; i++)
             lines += text[i] == '\n';
-        ASSERT_OK(ledger_parse(text, cut, see_record, &s, &err), err);
+        ASSERT_OK(parse(text, cut, see_record, &s, &err), err);
         ASSERT_EQ(s.n, lines < 3 ? lines : 1);
     }
 }
@@ -160,7 +170,7 @@ TEST(a_changed_byte_is_noticed_and_the_rest_still_told)
         struct seen s = { 0 };
         char was = text[i];
         text[i] ^= 0x20;
-        ASSERT_FAIL(ledger_parse(text, len, see_record, &s, &err), err, ERR_DATA_LOSS);
+        ASSERT_FAIL(parse(text, len, see_record, &s, &err), err, ERR_DATA_LOSS);
         ASSERT_HAS(err.msg, "line 1");
         ASSERT_EQ(s.n, 1);
         ASSERT_STR(s.v[0].what, "/b");
@@ -279,7 +289,7 @@ TEST(a_full_disk_is_said_and_leaves_whole_lines)
     size_t open_count = made == 0 ? ledger_open_count(l) : 0;
     AUTO_FREE char *path = str_format("%s/ledger", dir);
     if (file_read_all(path, 64u << 20, &text, &len) == 0)
-        parsed = ledger_parse(text, len, see_record, &s, &err);
+        parsed = parse(text, len, see_record, &s, &err);
     bool whole = text && len > 0 && text[len - 1] == '\n';
     ledger_close(TAKE_PTR(l));
     umount2(dir, MNT_DETACH);

@@ -239,10 +239,8 @@ int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, s
 
 static int bpf(enum bpf_cmd cmd, union bpf_attr *attr)
 {
-    int fd = (int)syscall(SYS_bpf, cmd, attr, sizeof(*attr));
+    int fd = (int)syscall(SYS_bpf, cmd, attr, sizeof(*attr)); /* CLOEXEC from birth */
 
-    if (fd >= 0 && cmd != BPF_MAP_UPDATE_ELEM) /* already CLOEXEC; said again for the reader */
-        (void)fcntl(fd, F_SETFD, FD_CLOEXEC);
     return fd < 0 ? -errno : fd;
 }
 

@@ -2,8 +2,6 @@
 #include "host/net/net_priv.h"
 #include "proto/rtnl.h"
 
-#include <linux/if_addr.h>
-#include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
