@@ -111,14 +111,13 @@ static int open_loop(const char *device, struct rootfs_disk *d, struct err *err)
     AUTO_FD int fd = open(device, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     struct loop_info64 info;
     struct stat st;
-    size_t len;
 
     if (fd < 0 || fstat(fd, &st) < 0 || !S_ISBLK(st.st_mode) || major(st.st_rdev) != LOOP_MAJOR ||
         ioctl(fd, LOOP_GET_STATUS64, &info) < 0 || info.lo_offset || info.lo_sizelimit)
         return err_set(err, ERR_NOT_FOUND, "%s is no loop device of a whole file", device);
-    AUTO_FREE char *text = NULL, *name = str_format("/sys/dev/block/%u:%u/loop/backing_file",
-                                                    major(st.st_rdev), minor(st.st_rdev));
-    if (file_read_all(name, PATH_BYTES, &text, &len) < 0)
+    AUTO_FREE char *text = file_text(PATH_BYTES, "/sys/dev/block/%u:%u/loop/backing_file",
+                                     major(st.st_rdev), minor(st.st_rdev));
+    if (!text)
         return err_set(err, ERR_NOT_FOUND, "%s has no file", device);
     text[strcspn(text, "\n")] = '\0';
     if (open_disk(text, false, d, err) < 0)
@@ -157,12 +156,8 @@ static int find_image(const char *dir, const char *table, struct rootfs_disk *d,
  * itself). 1: all were found; 0: not all, and nothing is in r; -1: a directory is missing. */
 static int find_images(const struct strv *dirs, struct rootfs *r, struct err *err)
 {
-    AUTO_FREE char *table = NULL;
-    size_t len;
-    if (dirs->n > ROOTFS_IMAGES_MAX)
-        return 0;
-
-    int found = file_read_all("/proc/thread-self/mountinfo", MOUNTINFO_MAX, &table, &len) == 0;
+    AUTO_FREE char *table = file_text(MOUNTINFO_MAX, "/proc/thread-self/mountinfo");
+    int found = table && dirs->n <= ROOTFS_IMAGES_MAX;
 
     r->disks = mem_zalloc((dirs->n + 1) * sizeof(*r->disks));
     for (size_t i = 0; i < dirs->n && found == 1; i++) {

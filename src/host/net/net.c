@@ -52,14 +52,6 @@ int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode
 
 /* --- jobs --- */
 
-/* Index of an interface in the thread's namespace, or -ENODEV. */
-static int find_index(const char *name)
-{
-    unsigned index = if_nametoindex(name);
-
-    return index > 0 ? (int)index : -ENODEV;
-}
-
 /* The ingress queue of an interface; gone already is success. 0 or -errno. */
 static int drop_queue(int rtnl, int index)
 {
@@ -169,19 +161,15 @@ static int redirect(struct net_job *j, int from, int to, struct err *err)
 
 static int plug_in_thread(struct net_job *j, struct err *err)
 {
-    int r = find_index(j->iface);
-
-    if (r < 0)
+    j->iface_index = (int)if_nametoindex(j->iface);
+    if (j->iface_index == 0)
         return err_set(err, ERR_UNAVAILABLE,
-                       "interface %s is gone from the pod's network "
-                       "namespace",
-                       j->iface);
-    j->iface_index = r;
+                       "interface %s is gone from the pod's network namespace", j->iface);
     if (make_tap(j, err) < 0)
         return -1;
-    int tap = find_index(j->tap);
-    if (tap < 0)
-        return err_sys(err, -tap, "find tap %s", j->tap);
+    int tap = (int)if_nametoindex(j->tap);
+    if (tap == 0)
+        return err_sys(err, errno, "find tap %s", j->tap);
     if (raise_tap(j, tap, err) < 0 || add_queue(j, tap, j->tap, err) < 0 ||
         add_queue(j, j->iface_index, j->iface, err) < 0)
         return -1;
@@ -207,20 +195,20 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
  * all, since what the guest sends without the qdiscs would reach the pod's own IP stack. */
 static int unplug_in_thread(struct net_job *j, struct err *err)
 {
-    int index = find_index(j->iface), tap = find_index(j->tap), r = 0;
+    int index = (int)if_nametoindex(j->iface), tap = (int)if_nametoindex(j->tap), r = 0;
     struct nl_msg m;
 
-    if (tap >= 0) {
+    if (tap > 0) {
         const struct rtnl_link_change down = { .index = tap, .down = true, .netns = -1 };
         rtnl_set_link(&m, &down);
         r = nl_ask(j->rtnl, &m, NULL, NULL);
     }
     if (r < 0 && r != -ENODEV)
         return err_sys(err, -r, "silence tap %s", j->tap);
-    r = index < 0 ? 0 : drop_queue(j->rtnl, index);
+    r = index == 0 ? 0 : drop_queue(j->rtnl, index);
     if (r < 0)
         return err_sys(err, -r, "remove the ingress qdisc of %s", j->iface);
-    r = tap < 0 ? 0 : drop_queue(j->rtnl, tap);
+    r = tap == 0 ? 0 : drop_queue(j->rtnl, tap);
     return r < 0 ? err_sys(err, -r, "remove the ingress qdisc of tap %s", j->tap) : 0;
 }
 
