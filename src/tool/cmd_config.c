@@ -44,7 +44,6 @@ static int reference(struct ctx *ctx, struct tool *t, struct err *err)
 static const struct args_cmd show_command = {
     .name = "config show",
     .summary = "Print the settings in effect.",
-    .synopsis = "[options]",
     .text = "Exit code: 0; 2 if the configuration or this command line is wrong.",
     .opts = ARGS_TABLE(show_table),
     .examples = ARGS_EXAMPLES(

@@ -254,7 +254,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd config_containerd_command = {
     .name = "config containerd",
     .summary = "Print what containerd's configuration needs, for the containerd found.",
-    .synopsis = "[options]",
     .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
             "there; then containerd is restarted. Its lists of annotations have the names that the "
             "configuration of lcow allows: print it again after a change of allow_annotations or "

@@ -178,7 +178,6 @@ bool doctor_containerd_has_runtime(const char *toml)
 const struct args_cmd doctor_command = {
     .name = "doctor",
     .summary = "Check what VMs need from this machine; say what fixes it.",
-    .synopsis = "[options]",
     .text = "Each line is ok, warning or failed, followed by what fixes it.",
     .exits = "1 if a check failed (warnings are fine)",
     .opts = ARGS_TABLE(opts_table),

@@ -8,7 +8,6 @@
 #include "base/fd.h"
 #include "tool/cmd_doctor.h"
 #include "tool/lib/capture.h"
-#include "tool/lib/leftovers.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/if.h>

@@ -114,7 +114,7 @@ static bool is_said(const struct lines *lines, const char *text)
 /* A shim that is killed cannot say so. */
 static void find_killed(struct facts *f, const struct readings *r)
 {
-    if (f->shim || readings_alive(r) || is_said(&f->lines, "leaving"))
+    if (f->shim || r->v[0]->alive || is_said(&f->lines, "leaving"))
         return;
     f->trouble = NULL;
     f->diagnosis = (struct diagnosis){
@@ -152,8 +152,8 @@ static int gather(struct tool *t, const char *word, const struct shims *shims, s
     if (readings_find(&r, shims, word, &f->shim, &container, err) < 0 && !f->shim)
         return -1;
     err_clear(err); /* one without a journal can still be asked */
-    f->ns = str_dup(f->shim ? f->shim->ns : readings_ns(&r));
-    f->id = str_dup(f->shim ? f->shim->id : readings_id(&r));
+    f->ns = str_dup(f->shim ? f->shim->ns : r.v[0]->ns);
+    f->id = str_dup(f->shim ? f->shim->id : r.v[0]->id);
     if (readings_more(&r, &f->lines, err) < 0)
         return -1;
     for (size_t i = 0; i < f->lines.n; i++) { /* they outlive the reading */
@@ -330,7 +330,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd explain_command = {
     .name = "explain",
     .summary = "Tell what went wrong with a sandbox, and what to do.",
-    .synopsis = "[options] ID",
     .text = "Works while the VM or the shim hangs, and for the last 32 sandboxes that ended with "
             "an error.",
     .exits = "1 if nothing is known of it",

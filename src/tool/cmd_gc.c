@@ -10,7 +10,6 @@
 #include "host/control/run_note.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
-#include "tool/lib/leftovers.h"
 #include "tool/tool.h"
 #include <stdlib.h>
 #include <string.h>
@@ -204,7 +203,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd gc_command = {
     .name = "gc",
     .summary = "Take back what crashed programs have left behind.",
-    .synopsis = "[options]",
     .text = "Prints one line for each thing that is taken back: VM, kind, what. VMs whose owner "
             "lives are named on stderr and left alone. If containerd has given up all containers "
             "of a living shim (their bundles are gone), that is said; such a shim ends by itself "

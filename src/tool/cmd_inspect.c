@@ -129,7 +129,6 @@ static int share(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd inspect_command = {
     .name = "inspect",
     .summary = "Print all that a shim knows, as JSON.",
-    .synopsis = "ID",
     .text = "ID is the beginning of a sandbox's or container's id, with or without "
             "NAMESPACE/ before it. The document has the VM with the stages of its boot, its disks, "
             "shares and PCI devices with their holders, containers and execs.",
@@ -146,7 +145,6 @@ const struct args_cmd inspect_command = {
 const struct args_cmd console_command = {
     .name = "console",
     .summary = "Print the last lines of a VM's console.",
-    .synopsis = "ID",
     .text =
         "The shim keeps them: this works while the VM is stopped or hangs. The console takes no "
         "input; for a shell in the VM see: lcow exec --vm -t ID -- sh",
@@ -160,7 +158,6 @@ const struct args_cmd console_command = {
 const struct args_cmd stacks_command = {
     .name = "stacks",
     .summary = "Print what every fiber of a shim and its guest waits for.",
-    .synopsis = "[options] ID",
     .text = "A guest that does not answer within five seconds does not keep the shim's own part "
             "back.",
     .exits = NO_ANSWER,
@@ -174,7 +171,6 @@ const struct args_cmd stacks_command = {
 const struct args_cmd tasks_command = {
     .name = "tasks",
     .summary = "Print the tasks of one shim, with their execs.",
-    .synopsis = "[options] ID",
     .text =
         "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps -e` "
         "shows more.",

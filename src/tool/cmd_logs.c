@@ -153,10 +153,10 @@ static int put_more(struct tool *t, struct readings *r, const struct printing *p
 static bool is_over(struct readings *r, struct err *err)
 {
     AUTO(readings_release) struct readings now;
-    AUTO_FREE char *word = str_format("%s/%s", readings_ns(r), readings_id(r));
+    AUTO_FREE char *word = str_format("%s/%s", r->v[0]->ns, r->v[0]->id);
 
     readings_init(&now, r->run_root);
-    return readings_add(&now, word, err) < 0 || !readings_alive(&now);
+    return readings_add(&now, word, err) < 0 || !now.v[0]->alive;
 }
 
 /* all: new sandboxes join, and it ends only with us (or with who reads us). */
@@ -230,7 +230,6 @@ static int logs_run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd logs_command = {
     .name = "logs",
     .summary = "Print what shim, agent, guest kernel and containers said.",
-    .synopsis = "[options] ID",
     .text = "One stream in the order of time; the guest's lines stand where they were said, on the "
             "host's clock. The last 256 to 512 KiB of each sandbox are kept, and those of the last "
             "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
@@ -269,7 +268,6 @@ static int events_run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd events_command = {
     .name = "events",
     .summary = "Print the events of all sandboxes, as told to containerd.",
-    .synopsis = "[options]",
     .text = "Of the sandboxes that live, and of those that ended with an error.",
     .exits = "1 if they cannot be read",
     .opts = ARGS_TABLE(events_table),

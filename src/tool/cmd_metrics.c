@@ -218,7 +218,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd metrics_command = {
     .name = "metrics",
     .summary = "Print figures of all sandboxes for Prometheus.",
-    .synopsis = "[options]",
     .text = "What each one means is in docs/metrics.md.",
     .exits = "1 if they cannot be read",
     .opts = ARGS_TABLE(opts_table),

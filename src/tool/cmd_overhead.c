@@ -147,7 +147,6 @@ static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd overhead_command = {
     .name = "overhead",
     .summary = "Measure what a pod costs beyond its containers.",
-    .synopsis = "[options]",
     .text = "The sum of the most that any sandbox here needs for QEMU itself, its shim and its "
             "anchors, and of overhead_mib of the configuration, which is the part of the VM's "
             "memory that kernel and agent have. Start a typical pod first.",

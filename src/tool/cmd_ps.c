@@ -148,7 +148,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .synopsis = "[options]",
     .text = "Asks each shim itself, not containerd. A shim that does not answer within two seconds "
             "is listed with the reason.",
     .exits = "1 if a shim did not answer",

@@ -170,7 +170,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd report_command = {
     .name = "report",
     .summary = "Gather logs and states of a sandbox into one archive.",
-    .synopsis = "[options] ID",
     .text = "Journal, state, console, stacks, timeline, explanation and versions, in a tar. Works "
             "with what it can get: a part that is missing says why. Environments, command lines "
             "and annotations are not in it.",

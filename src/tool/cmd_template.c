@@ -271,7 +271,6 @@ int tool_build_template(struct ctx *ctx, struct tool *t, struct template_info *r
 static const struct args_cmd ls_command = {
     .name = "template ls",
     .summary = "List the templates with their state, and builds that failed.",
-    .synopsis = "[options]",
     .exits = EXITS,
     .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
     .run = ls,
@@ -288,7 +287,6 @@ static const struct args_cmd show_command = {
 static const struct args_cmd build_command = {
     .name = "template build",
     .summary = "Build the template for VMs of this configuration.",
-    .synopsis = "[options]",
     .text =
         "A good one that is there stays. A clone of it is started before it is published: if its "
         "clock is off by more than 0.1 % or its kernel complains about clock or CPU, the "
@@ -320,7 +318,6 @@ static const struct args_cmd rm_command = {
 static const struct args_cmd prune_command = {
     .name = "template prune",
     .summary = "Remove templates that nobody uses any more.",
-    .synopsis = "[options]",
     .text = "Those that no VM was started from for 14 days, and the longest unused while there are "
             "more than 4; prints their keys. A builder does the same.",
     .exits = EXITS,

@@ -275,7 +275,6 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd top_command = {
     .name = "top",
     .summary = "Show what each sandbox costs the host, live.",
-    .synopsis = "[options]",
     .text =
         "HOST is the memory (PSS) of shim, QEMU and anchors, GUEST that of the containers as their "
         "guest counts it, MORE the difference: what the VM itself costs. CPU is the share of one "

@@ -6,7 +6,6 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/rpc/rpc_client.h"
-#include "tool/lib/cost.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
@@ -110,7 +109,7 @@ int tool_measure(struct ctx *ctx, struct tool *t, struct err *err)
     t->listed = false;
     if (tool_list(ctx, t, err) < 0)
         return -1;
-    cost_measure(ctx, &t->shims);
+    shims_cost(ctx, &t->shims);
     return 0;
 }
 

@@ -309,12 +309,16 @@ static void add_paragraph(struct sbuf *out, const char *text)
 
 void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf *out)
 {
+    const char *synopsis = cmd->synopsis    ? cmd->synopsis
+                           : !cmd->takes_id ? "[options]"
+                           : cmd->opts.n    ? "[options] ID"
+                                            : "ID";
     AUTO_FREE char *exits =
         cmd->exits ? str_format("Exit code: 0; %s; 2 if this command line is wrong.", cmd->exits)
                    : NULL;
 
     sbuf_addf(out, "usage: lcow %s ", cmd->name);
-    args_wrap(out, cmd->synopsis, 12 + strlen(cmd->name) + 1, 12 + strlen(cmd->name) + 1);
+    args_wrap(out, synopsis, 12 + strlen(cmd->name) + 1, 12 + strlen(cmd->name) + 1);
     sbuf_adds(out, "\n\n");
     args_wrap(out, cmd->summary, 0, 0);
     sbuf_addc(out, '\n');

@@ -61,7 +61,7 @@ struct args_examples {
 struct args_cmd {
     const char *name; /* "boot"; of a sub-command "config show" */
     const char *summary;
-    const char *synopsis; /* behind the name */
+    const char *synopsis; /* behind the name; NULL: "[options]", with an ID if it takes one */
     const char *text;     /* paragraphs for the help, may be NULL */
     const char *exits;    /* "1 if it failed": exit codes beside 0 and 2; NULL: the text has them */
     struct args_opts opts;

@@ -3,11 +3,14 @@
 #include "base/str.h"
 #include <string.h>
 
+#define AFTERMATH .kind = DIAGNOSIS_AFTERMATH
+#define WARNED .warned = true
+
 /* The first that fits counts: what a caller got wrong, then the cause before what followed from it,
  * and both before the thing that it showed at. */
 static const struct diagnosis rules[] = {
     /* ---- a caller came too late or too early; those who remove things twice are told so */
-    { ": no container |: no sandbox |: process & has ended| was deleted|: kill it first| has no "
+    { ": no container |: no sandbox |: process & has ended|was deleted|: kill it first| has no "
       "exec | still has container | exists already| has an exec & already|, cannot | has no "
       "process yet| was not started| is none: 1 to | is still being created",
       "request", "somebody asked for what is not there (yet)",
@@ -16,17 +19,15 @@ static const struct diagnosis rules[] = {
     /* ---- a VM that had ended before */
     { "the VM of sandbox", "VM", "the VM has ended, and something new was to run in it",
       "delete the sandbox's containers and start it again; lcow logs tells why the VM ended",
-      .kind = DIAGNOSIS_AFTERMATH },
+      AFTERMATH },
 
     /* ---- the shim itself */
     { "the process crashed", "shim", "a fault in the shim ended it; containerd has cleaned up",
       "report it: lcow report gathers what is needed, the backtrace included" },
     { "the shim is stuck", "shim", "the shim's main loop hung, so nobody got an answer",
-      "the text names the system call: a dead file system, a host without memory?",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "the text names the system call: a dead file system, a host without memory?", AFTERMATH },
     { "the shim was stuck", "shim", "the shim's main loop hung for a while, and went on",
-      "see the line before: a dead file system, a host without memory?",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "see the line before: a dead file system, a host without memory?", AFTERMATH },
 
     /* ---- the host */
     { "QEMU stopped it with status&kvm run failed|QEMU stopped it with status&KVM internal error",
@@ -69,20 +70,18 @@ static const struct diagnosis rules[] = {
       "too many VMs were being started at once, and this one's turn did not come in time",
       "try again; parallel_starts in /etc/lcow/lcow.conf is how many may start at once" },
     { "No space left on device", "storage", "a disk of the host is full",
-      "make room below scratch_dir and /run (lcow config show), then start the pod again",
-      .warned = true },
+      "make room below scratch_dir and /run (lcow config show), then start the pod again", WARNED },
     { "Disk quota exceeded", "storage", "a quota of the host is used up",
-      "make room below scratch_dir and /run (lcow config show), or raise the quota",
-      .warned = true },
+      "make room below scratch_dir and /run (lcow config show), or raise the quota", WARNED },
     { "disk I/O error on the host", "storage: disks",
       "a disk of the host did not take or give what the guest wrote or read",
       "is the host's disk full or failing (its kernel log)? The guest has seen an I/O error",
-      .warned = true },
+      WARNED },
     { "was cut while the VM had it", "storage: disks",
       "somebody cut a disk's image file while the VM used it",
       "the snapshotter's files must not change under a container: start it again, pull the image "
       "again",
-      .warned = true },
+      WARNED },
     { "Too many open files", "host: limits", "a limit of open files is reached",
       "raise LimitNOFILE of containerd's unit (its shims inherit it)" },
     { "max_user_instances", "host: limits", "the kernel gives no more inotify instances",
@@ -111,7 +110,7 @@ static const struct diagnosis rules[] = {
     { "its bridge is closed", "guest: protocol", "the guest broke the protocol",
       "take the pod down: its kernel or agent cannot be trusted any more; keep lcow report's "
       "archive",
-      .warned = true },
+      WARNED },
     { "does not take a SIGKILL", "guest",
       "the guest hangs: it did not take a SIGKILL, so its VM was ended",
       "see lcow logs --kernel; was QEMU stopped, or the host without CPU time?" },
@@ -129,7 +128,7 @@ static const struct diagnosis rules[] = {
     { "did not greet", "boot: VMM", "QEMU started and did not answer",
       "is `qemu` (lcow config show) a QEMU? Is the host short of CPU time?" },
     { "qemu closed its monitor", "VM", "QEMU closed its monitor",
-      "see lcow logs for its last words", .kind = DIAGNOSIS_AFTERMATH },
+      "see lcow logs for its last words", AFTERMATH },
     { "boot stopped before the VMM ran", "boot: before the VMM",
       "the host could not prepare the VM",
       "the text behind it names what failed; lcow doctor checks the host" },
@@ -295,7 +294,7 @@ static const struct diagnosis rules[] = {
     { "does not let go of", "storage: disks",
       "the guest still uses a disk or device that was to be taken away",
       "which process has files open there? lcow exec --vm ID -- sh, then ls -l /proc/*/fd",
-      .warned = true },
+      WARNED },
     { "it cannot be both", "storage: disks",
       "one file is to be read-only and writable in the same VM",
       "use it in one way in all containers of the pod" },
@@ -338,42 +337,35 @@ static const struct diagnosis rules[] = {
 
     /* ---- something had gone wrong before */
     { "the sandbox has ended by itself", "VM", "the VM ended by itself",
-      "see lcow console and lcow logs --kernel for why", .kind = DIAGNOSIS_AFTERMATH },
+      "see lcow console and lcow logs --kernel for why", AFTERMATH },
     { "guest is lost", "guest", "the guest's connection broke while its VM ran on",
-      "see lcow console and lcow logs --kernel for what the guest died of",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "see lcow console and lcow logs --kernel for what the guest died of", AFTERMATH },
     { "vm exited", "VM", "the VM ended by itself",
-      "see lcow console and lcow logs --kernel for why", .kind = DIAGNOSIS_AFTERMATH },
+      "see lcow console and lcow logs --kernel for why", AFTERMATH },
     { "the guest is gone", "guest", "the guest was gone when it was asked",
-      "lcow logs tells what happened before", .kind = DIAGNOSIS_AFTERMATH },
+      "lcow logs tells what happened before", AFTERMATH },
     { "the VM was terminated|VM is going away", "VM",
-      "the VM was ended while something was under way", "lcow logs tells who ended it",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "the VM was ended while something was under way", "lcow logs tells who ended it", AFTERMATH },
     { "VM is gone", "VM", "the VM was gone when it was asked",
-      "lcow logs tells what happened before", .kind = DIAGNOSIS_AFTERMATH },
+      "lcow logs tells what happened before", AFTERMATH },
     { "the VMM ended", "VM", "QEMU ended while something was under way",
-      "lcow logs tells what it said last", .kind = DIAGNOSIS_AFTERMATH },
+      "lcow logs tells what it said last", AFTERMATH },
     { "does not run", "VM", "the VM did not run any more", "lcow logs tells what happened before",
-      .kind = DIAGNOSIS_AFTERMATH },
+      AFTERMATH },
     { "has no running VM", "VM", "there is no VM to ask", "lcow logs tells what happened to it",
-      .kind = DIAGNOSIS_AFTERMATH },
+      AFTERMATH },
     { "shutting down", "shim", "the shim was about to leave",
-      "start the pod again; lcow logs tells who ended it", .kind = DIAGNOSIS_AFTERMATH },
+      "start the pod again; lcow logs tells who ended it", AFTERMATH },
     { "lcow gc", "cleanup", "not all could be taken back",
-      "lcow gc does it when the shim is gone; the text names what stays",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
     { "not taken back", "cleanup", "something could not be taken back yet",
-      "it is tried again at Delete; lcow gc does it when the shim is gone",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "it is tried again at Delete; lcow gc does it when the shim is gone", AFTERMATH },
     { "taken back", "cleanup", "something could not be taken back",
-      "lcow gc does it when the shim is gone; the text names what stays",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
     { "request not answered yet", "guest", "a request has waited for longer than 30 seconds",
-      "lcow stacks shows who waits for what; is the host short of CPU time?",
-      .kind = DIAGNOSIS_AFTERMATH, .warned = true },
+      "lcow stacks shows who waits for what; is the host short of CPU time?", AFTERMATH, WARNED },
     { "deadline exceeded|timed out", "guest", "an answer did not come in time",
-      "lcow stacks shows who waits for what; is the host short of CPU time?",
-      .kind = DIAGNOSIS_AFTERMATH },
+      "lcow stacks shows who waits for what; is the host short of CPU time?", AFTERMATH },
 
     /* ---- by the thing alone */
     { "cgroup", "cgroup", "a cgroup of the host could not be used",

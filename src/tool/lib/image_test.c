@@ -59,6 +59,7 @@ TEST(missing_and_cut_files_are_named_with_the_remedy)
 
 TEST(damaged_manifests_are_refused)
 {
+    PLACE(p);
     static const char *const bad[] = {
         "",
         "{",
@@ -73,10 +74,11 @@ TEST(damaged_manifests_are_refused)
     };
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        struct image img = { 0 };
+        AUTO(image_free) struct image *img = NULL;
         struct err err = ERR_INIT;
 
-        ASSERT(image_parse(bad[i], strlen(bad[i]), &img, &err) < 0);
-        ASSERT(err.msg[0]);
+        put(p.dir, "manifest.json", bad[i]);
+        ASSERT(image_open(p.dir, &img, &err) < 0);
+        ASSERT_HAS(err.msg, "manifest.json is damaged: ");
     }
 }

@@ -5,12 +5,10 @@
 #include "tool/lib/reading.h"
 #include "tool/lib/shims.h"
 #include <dirent.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
-#include <time.h>
 #include <unistd.h>
 
 #define TAIL_BYTES (1 << 20) /* of each file, at first */
@@ -227,14 +225,9 @@ static void put_line(struct outputs *o, const struct writer *w, int64_t at, cons
 {
     AUTO_FREE char *safe = str_printable(text),
                    *name = str_printable(w->name[0] ? w->name : w->cid);
-    time_t s = (time_t)(at / (int64_t)NS_PER_S);
-    char when[48];
-    struct tm tm;
+    char when[CLOCK_RFC3339_SIZE];
 
-    gmtime_r(&s, &tm);
-    size_t n = strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%S", &tm);
-    snprintf(when + n, sizeof(when) - n, ".%09dZ", (int)(at % (int64_t)NS_PER_S));
-
+    clock_rfc3339((uint64_t)at, when);
     json_t *doc = json_pack("{s:s, s:s, s:s, s:s, s:s, s:s}", "time", when, "source", "output",
                             "cid", w->cid, "container", name, "stream", stream, "text", safe);
 

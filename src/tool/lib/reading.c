@@ -4,7 +4,6 @@
 #include "base/fd.h"
 #include "host/ledger/journal.h"
 #include "tool/lib/output.h"
-#include "tool/lib/search.h"
 #include "tool/lib/shims.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -18,14 +17,6 @@
 
 #define LINE_MAX_BYTES 16384u
 #define READ_BYTES 65536u
-
-struct reading {
-    char *ns, *id, *path;
-    bool alive;
-    struct tail tail;
-    struct outputs *outputs;
-    struct lines *out; /* while it is read */
-};
 
 const char *line_source_name(enum line_source s)
 {
@@ -136,21 +127,6 @@ void readings_release(struct readings *r)
     free(r->v);
     free(r->run_root);
     *r = (struct readings){ 0 };
-}
-
-const char *readings_ns(const struct readings *r)
-{
-    return r->n == 1 ? r->v[0]->ns : NULL;
-}
-
-const char *readings_id(const struct readings *r)
-{
-    return r->n == 1 ? r->v[0]->id : NULL;
-}
-
-bool readings_alive(const struct readings *r)
-{
-    return r->n == 1 && r->v[0]->alive;
 }
 
 /* ---- one line */

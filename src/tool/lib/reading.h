@@ -11,7 +11,7 @@
 
 struct ctx;
 struct err;
-struct sbuf;
+struct outputs;
 struct shim;
 struct shims;
 
@@ -55,7 +55,13 @@ static inline void lines_release_auto(struct lines *l)
     lines_release(l);
 }
 
-struct reading;
+struct reading { /* the journal of one sandbox */
+    char *ns, *id, *path;
+    bool alive; /* its shim is */
+    struct tail tail;
+    struct outputs *outputs;
+    struct lines *out; /* while it is read */
+};
 struct readings {
     char *run_root;
     struct reading **v;
@@ -76,11 +82,6 @@ int readings_add(struct readings *r, const char *word, struct err *err);
  * *ret is NULL. Both are borrowed from shims. */
 int readings_find(struct readings *r, const struct shims *shims, const char *word,
                   const struct shim **ret, const char **ret_container, struct err *err);
-/* Whose they are; NULL unless exactly one was added. Borrowed. */
-const char *readings_ns(const struct readings *r);
-const char *readings_id(const struct readings *r);
-/* Is the shim of the one that was added alive? */
-bool readings_alive(const struct readings *r);
 /* All that came since the last call, sorted. Caller releases. */
 int readings_more(struct readings *r, struct lines *ret, struct err *err);
 /* An inotify descriptor that is readable when there may be more. Caller closes, after release. */

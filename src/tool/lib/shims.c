@@ -1,19 +1,86 @@
 #include "tool/lib/shims.h"
+#include "api/cgroups_v1.pb-c.h"
+#include "api/cgroups_v2.pb-c.h"
 #include "api/lcow.pb-c.h"
+#include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/fd.h"
 #include "base/fiber.h"
+#include "base/loop.h"
 #include "host/control/run_note.h"
+#include "host/ledger/ledger.h"
 #include "host/rpc/rpc_client.h"
-#include "tool/lib/leftovers.h"
-#include "tool/lib/search.h"
+#include "proto/pb.h"
+#include <dirent.h>
+#include <errno.h>
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #define ASK_LIMIT (5 * NS_PER_S)      /* it asks nobody else for that */
 #define MEASURE_LIMIT (10 * NS_PER_S) /* the shim waits half of it for its guest */
 #define CONNECT_LIMIT (2 * NS_PER_S)
 #define DOC_MAX_BYTES (8u << 20)
+#define STATS_LIMIT (2 * NS_PER_S)
+#define PROC_MAX 8192u
+
+/* ---- the directories of VMs */
+
+static int not_hidden(const struct dirent *d)
+{
+    return d->d_name[0] != '.';
+}
+
+/* The subdirectories, in order. A directory that is missing has none. */
+static int dirs_of(const char *dir, struct strv *ret, struct err *err)
+{
+    struct dirent **names;
+    int n = scandir(dir, &names, not_hidden, alphasort);
+
+    if (n < 0)
+        return errno == ENOENT ? 0 : err_sys(err, errno, "read %s", dir);
+    for (int i = 0; i < n; i++) {
+        AUTO_FREE char *path = str_format("%s/%s", dir, names[i]->d_name);
+        struct stat st;
+
+        if (lstat(path, &st) == 0 && S_ISDIR(st.st_mode))
+            strv_add(ret, names[i]->d_name);
+        free(names[i]);
+    }
+    free(names);
+    return 0;
+}
+
+int leftovers_walk(const char *run_root, int (*fn)(void *arg, const struct leftover *), void *arg,
+                   struct err *err)
+{
+    AUTO(strv_release) struct strv spaces = { 0 };
+
+    if (dirs_of(run_root, &spaces, err) < 0)
+        return -1;
+    for (size_t i = 0; i < spaces.n; i++) {
+        AUTO_FREE char *space = str_format("%s/%s", run_root, spaces.v[i]);
+        AUTO(strv_release) struct strv ids = { 0 };
+
+        if (dirs_of(space, &ids, err) < 0)
+            return -1;
+        for (size_t k = 0; k < ids.n; k++) {
+            AUTO_FREE char *name = str_format("%s/%s", spaces.v[i], ids.v[k]);
+            AUTO_FREE char *dir = str_format("%s/%s", run_root, name);
+            struct leftover l = { .name = name, .dir = dir };
+            struct err why = ERR_INIT;
+
+            if (ledger_owner_alive(dir, &l.alive, &why) < 0)
+                l.err = &why;
+            if (fn(arg, &l) < 0)
+                return -1;
+        }
+    }
+    return 0;
+}
 
 /* ---- which there are */
 
@@ -104,20 +171,6 @@ static int ask(struct ctx *ctx, struct shim *s, bool ask_guest, json_t **ret, st
     return js_parse(resp->json, strlen(resp->json), DOC_MAX_BYTES, ret, err);
 }
 
-static void ask_one(struct ctx *ctx, struct shim *s)
-{
-    (void)ask(ctx, s, false, &s->doc, &s->why);
-}
-
-int shims_list(struct ctx *ctx, const char *run_root, struct shims *ret, struct err *err)
-{
-    *ret = (struct shims){ 0 };
-    if (leftovers_walk(run_root, on_dir, ret, err) < 0)
-        return -1;
-    shims_each(ctx, ret, ask_one, "ask");
-    return 0;
-}
-
 struct job {
     struct ctx *ctx;
     struct shim *shim;
@@ -131,8 +184,9 @@ static void run_job(void *arg)
     job->fn(job->ctx, job->shim);
 }
 
-void shims_each(struct ctx *ctx, struct shims *s, void (*fn)(struct ctx *ctx, struct shim *s),
-                const char *doing)
+/* Calls fn for each, all at once, and waits for them. doing: a word for their fibers. */
+static void shims_each(struct ctx *ctx, struct shims *s,
+                       void (*fn)(struct ctx *ctx, struct shim *s), const char *doing)
 {
     AUTO_FREE struct job *jobs = mem_zalloc((s->n + 1) * sizeof(*jobs));
     struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
@@ -145,6 +199,20 @@ void shims_each(struct ctx *ctx, struct shims *s, void (*fn)(struct ctx *ctx, st
         group_go(&group, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
     }
     (void)group_wait(&root, &group, "the shims", &ignored);
+}
+
+static void ask_one(struct ctx *ctx, struct shim *s)
+{
+    (void)ask(ctx, s, false, &s->doc, &s->why);
+}
+
+int shims_list(struct ctx *ctx, const char *run_root, struct shims *ret, struct err *err)
+{
+    *ret = (struct shims){ 0 };
+    if (leftovers_walk(run_root, on_dir, ret, err) < 0)
+        return -1;
+    shims_each(ctx, ret, ask_one, "ask");
+    return 0;
 }
 
 const json_t *shims_container(const struct shim *s, const char *id)
@@ -169,7 +237,153 @@ void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s)
     own->doc = doc;
 }
 
+/* ---- what they cost: the host's side */
+
+static uint64_t pss_of(int64_t pid)
+{
+    AUTO_FREE char *text = file_text(PROC_MAX, "/proc/%" PRId64 "/smaps_rollup", pid);
+    const char *line = text ? strstr(text, "\nPss:") : NULL;
+
+    return line ? strtoull(line + strlen("\nPss:"), NULL, 10) * 1024 : 0;
+}
+
+/* utime and stime: the 14th and 15th word, the 12th and 13th behind the name in parentheses. */
+static uint64_t cpu_of(int64_t pid)
+{
+    AUTO_FREE char *text = file_text(PROC_MAX, "/proc/%" PRId64 "/stat", pid);
+    char *at = text ? strrchr(text, ')') : NULL;
+
+    for (int i = 0; at && i < 12; i++)
+        at = strchr(at + 1, ' ');
+    if (!at)
+        return 0;
+
+    uint64_t ticks = strtoull(at, &at, 10);
+
+    ticks += strtoull(at, NULL, 10);
+    return ticks * (NS_PER_S / (uint64_t)sysconf(_SC_CLK_TCK));
+}
+
+static void host_side(const struct shim *s, struct cost *c)
+{
+    const json_t *list = json_object_get(s->doc, "containers");
+    int64_t vmm = (int64_t)doc_number(json_object_get(s->doc, "vm"), "pid");
+
+    c->shim_pss = pss_of(s->pid);
+    c->vmm_pss = pss_of(vmm);
+    c->host_cpu_ns = cpu_of(s->pid) + cpu_of(vmm);
+    for (size_t i = 0; i < json_array_size(list); i++)
+        c->anchors_pss += pss_of((int64_t)doc_number(json_array_get(list, i), "pid"));
+}
+
+/* ---- and the guest's */
+
+static void add_stats(const Any *any, struct cost *c)
+{
+    Cgroups1__Metrics *v1 = NULL;
+    Cgroups2__Metrics *v2 = NULL;
+
+    if (pb_any_unpack(any, &cgroups1__metrics__descriptor, (void **)&v1) == 0) {
+        if (v1->memory && v1->memory->usage)
+            c->guest_memory += v1->memory->usage->usage;
+        if (v1->cpu && v1->cpu->usage)
+            c->guest_cpu_ns += v1->cpu->usage->total;
+    } else if (pb_any_unpack(any, &cgroups2__metrics__descriptor, (void **)&v2) == 0) {
+        if (v2->memory)
+            c->guest_memory += v2->memory->usage;
+        if (v2->cpu)
+            c->guest_cpu_ns += v2->cpu->usage_usec * NS_PER_US;
+    }
+    pb_free(v1);
+    pb_free(v2);
+}
+
+static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, struct err *err)
+{
+    const json_t *list = json_object_get(s->doc, "containers");
+    AUTO(rpc_client_free) struct rpc_client *client = NULL;
+
+    if (!s->doc || shim_connect(ctx, s, &client, err) < 0)
+        return -1;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const json_t *one = json_array_get(list, i);
+        AUTO(pb_free) StatsResponse *resp = NULL;
+        StatsRequest req = STATS_REQUEST__INIT;
+
+        if (json_object_get(one, "exited_ns"))
+            continue;
+        req.id = json_string_value(json_object_get(one, "id"));
+        if (!req.id ||
+            shim_call(ctx, client, 0, &task__descriptor, "Stats", &req, (void **)&resp, err) < 0)
+            return -1;
+        add_stats(resp->stats, c);
+    }
+    c->guest = 1;
+    return 0;
+}
+
+static void measure(struct ctx *ctx, struct shim *s)
+{
+    struct ctx limited = ctx_with_timeout(ctx, STATS_LIMIT);
+    struct err ignored = ERR_INIT; /* then there are no figures */
+
+    host_side(s, &s->cost);
+    (void)guest_side(&limited, s, &s->cost, &ignored);
+    s->cost.at = loop_now(ctx->loop);
+}
+
+void shims_cost(struct ctx *ctx, struct shims *s)
+{
+    shims_each(ctx, s, measure, "measure");
+}
+
 /* ---- one of them by its name */
+
+void search_init(struct search *s, const char *word)
+{
+    const char *slash = strchr(word, '/');
+
+    *s = (struct search){ .word = word,
+                          .ns = slash ? str_ndup(word, (size_t)(slash - word)) : NULL,
+                          .id = slash ? slash + 1 : word };
+}
+
+bool search_offer(struct search *s, const char *ns, const char *id)
+{
+    bool exact = str_eq(id, s->id);
+
+    strv_add(&s->all, id);
+    if ((s->ns && !str_eq(s->ns, ns)) || !str_starts(id, s->id) || (s->exact && !exact))
+        return false;
+    if (exact && !s->exact) {
+        s->exact = true;
+        s->n = 0;
+        sbuf_release(&s->matches);
+    }
+    s->n++;
+    sbuf_addf(&s->matches, "%s%s/%s", s->matches.len ? ", " : "", ns, id);
+    return true;
+}
+
+int search_end(struct search *s, const char *none, const char *but, const char *see,
+               struct err *err)
+{
+    const char *near = NULL;
+    int r = 0;
+
+    if (s->n > 1)
+        r = err_set(err, ERR_INVALID, "\"%s\" matches %.300s: give more of it", s->word,
+                    s->matches.data);
+    else if (s->n == 0 && s->all.n > 0)
+        near = str_nearest(s->id, (const char *const *)s->all.v);
+    if (s->n == 0)
+        r = err_set(err, ERR_NOT_FOUND, "%s \"%.80s\"%s%s; %s", none, s->word, near ? but : "",
+                    near ? near : "", see);
+    free(s->ns);
+    sbuf_release(&s->matches);
+    strv_release(&s->all);
+    return r;
+}
 
 int shims_find(const struct shims *s, const char *word, const struct shim **ret,
                const char **ret_container, struct err *err)

@@ -28,11 +28,6 @@ void view_text(const struct view *v, struct sbuf *out);
 uint64_t view_end(const struct view *v);
 double view_ms(const struct view *v, uint64_t at);
 
-/* Names may come from the guest: only plain letters are left. */
-void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME]);
-/* All but the stages, by their start. How many there are. */
-size_t view_sorted(const struct view *v, const struct timeline_span *ret[TIMELINE_SPANS]);
-
 /* ---- the layout, for the renderer and its test */
 enum view_kind {
     VIEW_TEXT,

@@ -1,7 +1,7 @@
+#include "tool/lib/timeline_view.h"
 #include "base/mem.h"
 #include "base/str.h"
 #include "host/vmm/vmm.h"
-#include "tool/lib/timeline_view.h"
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,6 +43,11 @@ double view_ms(const struct view *v, uint64_t at)
     return at <= v->origin ? 0 : (double)(at - v->origin) / 1e6;
 }
 
+static bool is_moment(const struct timeline_span *s)
+{
+    return s->end != 0 && s->end <= s->start;
+}
+
 static double to_x(const struct view *v, uint64_t at, uint64_t end)
 {
     return LEFT + (RIGHT - LEFT) * view_ms(v, at) / view_ms(v, end);
@@ -73,7 +78,7 @@ static void add_text(struct view_layout *l, double x, double y, const char *css,
     i->w = text_width(i->text);
 }
 
-void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME])
+static void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME])
 {
     size_t n = 0;
 
@@ -146,7 +151,7 @@ static void place(struct view_layout *l, struct lane *lane, enum view_kind kind,
 static void place_span(const struct view *v, struct view_layout *l, struct lane *lane,
                        const struct timeline_span *s, uint64_t end)
 {
-    bool open = s->end == 0, moment = !open && s->end <= s->start;
+    bool open = s->end == 0, moment = is_moment(s);
     double x0 = to_x(v, s->start, end), x1 = to_x(v, open ? end : s->end, end);
     char name[TIMELINE_NAME], ms[24], label[VIEW_TEXT_MAX];
 
@@ -175,7 +180,7 @@ static int by_start(const void *a, const void *b)
     return (x->start > y->start) - (x->start < y->start);
 }
 
-size_t view_sorted(const struct view *v, const struct timeline_span *ret[TIMELINE_SPANS])
+static size_t view_sorted(const struct view *v, const struct timeline_span *ret[TIMELINE_SPANS])
 {
     size_t n = 0;
 
@@ -267,55 +272,38 @@ static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, 
 /* Is there a moment, which is a stage or is not? */
 static bool has_moment(const struct view *v, bool stage)
 {
-    for (unsigned i = 0; i < v->t->n; i++) {
-        const struct timeline_span *s = &v->t->spans[i];
-
-        if (s->end != 0 && s->end <= s->start && view_is_stage(s) == stage)
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (is_moment(&v->t->spans[i]) && view_is_stage(&v->t->spans[i]) == stage)
             return true;
-    }
     return false;
+}
+
+static void add_key(struct view_layout *l, double *x, double *y, enum view_kind kind,
+                    const char *css, const char *text)
+{
+    double need = BAR + GAP + text_width(text) + 3 * GAP;
+    bool line = kind == VIEW_LINE;
+
+    if (*x + need > WIDTH - MARGIN) {
+        *x = MARGIN + 6;
+        *y += ROW;
+    }
+    add(l, kind, line ? *x + BAR / 2 : *x, *y, line ? 0 : BAR, BAR, css);
+    add_text(l, *x + BAR + GAP, *y, "legend", text);
+    *x += need;
 }
 
 static void add_legend(const struct view *v, struct view_layout *l, double *y)
 {
     double x = MARGIN + 6;
-    struct {
-        enum view_kind kind;
-        const char *css, *text;
-    } rows[TRACK_COUNT + 2];
-    size_t n = 0;
 
-    for (unsigned i = 0; i < TRACK_COUNT; i++) {
-        if (has_lane(v, i)) {
-            rows[n].kind = VIEW_SWATCH;
-            rows[n].css = timeline_track_name(i);
-            rows[n++].text = lane_docs[i];
-        }
-    }
-    if (has_moment(v, false)) {
-        rows[n].kind = VIEW_MARK;
-        rows[n].css = "key";
-        rows[n++].text = "a moment";
-    }
-    if (has_moment(v, true)) {
-        rows[n].kind = VIEW_LINE;
-        rows[n].css = NULL;
-        rows[n++].text = "a boot stage is reached";
-    }
-
-    for (size_t i = 0; i < n; i++) {
-        double tw = text_width(rows[i].text), need = BAR + GAP + tw + 3 * GAP;
-
-        if (x + need > WIDTH - MARGIN) {
-            x = MARGIN + 6;
-            *y += ROW;
-        }
-        bool line = rows[i].kind == VIEW_LINE;
-
-        add(l, rows[i].kind, line ? x + BAR / 2 : x, *y, line ? 0 : BAR, BAR, rows[i].css);
-        add_text(l, x + BAR + GAP, *y, "legend", rows[i].text);
-        x += need;
-    }
+    for (unsigned i = 0; i < TRACK_COUNT; i++)
+        if (has_lane(v, i))
+            add_key(l, &x, y, VIEW_SWATCH, timeline_track_name(i), lane_docs[i]);
+    if (has_moment(v, false))
+        add_key(l, &x, y, VIEW_MARK, "key", "a moment");
+    if (has_moment(v, true))
+        add_key(l, &x, y, VIEW_LINE, NULL, "a boot stage is reached");
     *y += ROW;
 }
 
@@ -362,4 +350,145 @@ void view_layout_release(struct view_layout *l)
 {
     free(l->items);
     *l = (struct view_layout){ 0 };
+}
+
+/* ---- as a picture */
+
+/* No custom properties: not every viewer knows them. */
+static const char style[] =
+    "<style>\n"
+    "text{font:11px 'DejaVu Sans Mono',Menlo,Consolas,monospace;fill:#1b1f24}\n"
+    "text.in{fill:#fff}text.title,text.name{font-weight:bold}text.axis{fill:#59636e}\n"
+    "text.label{paint-order:stroke;stroke:#f5f7f9;stroke-width:3px}\n"
+    ".bg{fill:#fff}.even{fill:#f6f8fa}.odd{fill:#eef1f4}.tick{stroke:#d5dae0}\n"
+    ".stage{stroke:#b42318;stroke-dasharray:3 3}.key{fill:#59636e}\n"
+    ".host{fill:#2b6cb0}.vmm{fill:#8250b8}.kernel{fill:#a8530a}.guest{fill:#2a7a4b}\n"
+    "@media (prefers-color-scheme:dark){\n"
+    "text{fill:#e6e9ee}text.axis{fill:#a2abb6}text.label{stroke:#1b1f26}\n"
+    ".bg{fill:#14171c}.even{fill:#1a1e25}.odd{fill:#20252d}.tick{stroke:#343b45}\n"
+    ".stage{stroke:#ff8a7a}.key{fill:#a2abb6}text.in{fill:#0d1117}\n"
+    ".host{fill:#6cace8}.vmm{fill:#b693e6}.kernel{fill:#e29d55}.guest{fill:#5fbf86}}\n"
+    "</style>\n";
+
+static void add_escaped(struct sbuf *out, const char *s)
+{
+    for (; *s; s++) {
+        if (*s == '<')
+            sbuf_adds(out, "&lt;");
+        else if (*s == '>')
+            sbuf_adds(out, "&gt;");
+        else if (*s == '&')
+            sbuf_adds(out, "&amp;");
+        else if ((unsigned char)*s >= ' ')
+            sbuf_addc(out, *s);
+    }
+}
+
+static void draw(struct sbuf *out, const struct view_item *i)
+{
+    double cx = i->x + i->w / 2, cy = i->y + i->h / 2;
+
+    switch (i->kind) {
+    case VIEW_TEXT:
+        sbuf_addf(out, "<text class=\"%s\" x=\"%.1f\" y=\"%.1f\">", i->css ? i->css : "label", i->x,
+                  i->y + i->h - 3);
+        add_escaped(out, i->text);
+        sbuf_adds(out, "</text>\n");
+        break;
+    case VIEW_BAR:
+    case VIEW_SWATCH:
+    case VIEW_LANE:
+        sbuf_addf(out,
+                  "<rect class=\"%s\" x=\"%.1f\" y=\"%.1f\" width=\"%.1f\" height=\"%.1f\"%s/>\n",
+                  i->css, i->x, i->y, i->w, i->h, i->kind == VIEW_LANE ? "" : " rx=\"1.5\"");
+        break;
+    case VIEW_MARK:
+        sbuf_addf(out, "<path class=\"%s\" d=\"M%.1f %.1fl4.5 4.5l-4.5 4.5l-4.5 -4.5z\"/>\n",
+                  i->css, cx, cy - 4.5);
+        break;
+    case VIEW_LINE:
+    case VIEW_TICK:
+        sbuf_addf(out, "<path class=\"%s\" d=\"M%.1f %.1fv%.1f\"/>\n",
+                  i->kind == VIEW_LINE ? "stage" : "tick", i->x, i->y, i->h);
+        break;
+    }
+}
+
+void view_svg(const struct view *v, struct sbuf *out)
+{
+    /* Back to front. */
+    static const enum view_kind order[] = { VIEW_LANE, VIEW_TICK, VIEW_LINE, VIEW_SWATCH,
+                                            VIEW_BAR,  VIEW_MARK, VIEW_TEXT };
+    struct view_layout l;
+
+    view_layout(v, &l);
+    sbuf_addf(out,
+              "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %.0f %.0f\" width=\"%.0f\" "
+              "height=\"%.0f\" role=\"img\">\n<title>",
+              l.w, l.h, l.w, l.h);
+    add_escaped(out, v->title);
+    sbuf_adds(out, "</title>\n");
+    sbuf_adds(out, style);
+    sbuf_addf(out, "<rect class=\"bg\" width=\"%.0f\" height=\"%.0f\"/>\n", l.w, l.h);
+    for (size_t k = 0; k < ARRAY_LEN(order); k++) {
+        for (size_t i = 0; i < l.n; i++) {
+            if (l.items[i].kind == order[k])
+                draw(out, &l.items[i]);
+        }
+    }
+    sbuf_adds(out, "</svg>\n");
+    view_layout_release(&l);
+}
+
+/* ---- as text */
+
+#define BAR_COLUMNS 26
+
+static void add_bar(struct sbuf *out, double from, double to, double total, bool moment)
+{
+    int a = (int)(from / total * BAR_COLUMNS), b = (int)(to / total * BAR_COLUMNS);
+
+    if (a > BAR_COLUMNS - 1)
+        a = BAR_COLUMNS - 1;
+    if (b <= a)
+        b = a + 1;
+    if (b > BAR_COLUMNS)
+        b = BAR_COLUMNS;
+    for (int i = 0; i < a; i++)
+        sbuf_addc(out, ' ');
+    for (int i = a; i < b; i++)
+        sbuf_addc(out, moment ? '|' : '=');
+}
+
+static void add_row(const struct view *v, const struct timeline_span *s, const char *track,
+                    double total, struct sbuf *out)
+{
+    bool open = s->end == 0, moment = is_moment(s);
+    double from = view_ms(v, s->start), to = open ? total : view_ms(v, s->end);
+    AUTO_FREE char *took = moment ? str_dup("-") : str_format("%.1f", to - from);
+    char name[TIMELINE_NAME];
+
+    view_name(s, name);
+    sbuf_addf(out, "%-6s %-27.27s %8.1f %8s ", track, name, from, open ? "open" : took);
+    add_bar(out, from, to, total, moment);
+    sbuf_addc(out, '\n');
+}
+
+void view_text(const struct view *v, struct sbuf *out)
+{
+    const struct timeline_span *sorted[TIMELINE_SPANS];
+    double total = view_ms(v, view_end(v));
+
+    sbuf_addf(out, "%.80s\n", v->title);
+    if (v->facts)
+        sbuf_addf(out, "%.80s\n", v->facts);
+    sbuf_addf(out, "\n%-34s %8s %8s 0%*.0f\n", "", "at ms", "took ms", BAR_COLUMNS - 1, total);
+    for (unsigned i = 0; i < v->t->n; i++)
+        if (view_is_stage(&v->t->spans[i]))
+            add_row(v, &v->t->spans[i], "stage", total, out);
+    for (size_t i = 0, n = view_sorted(v, sorted); i < n; i++)
+        add_row(v, sorted[i], timeline_track_name((enum timeline_track)sorted[i]->track), total,
+                out);
+    if (v->t->lost > 0)
+        sbuf_addf(out, "%u more did not fit into the table\n", v->t->lost);
 }
