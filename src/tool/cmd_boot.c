@@ -1,12 +1,9 @@
 /* cmd_boot.c - `lcow boot`: the command line, the boots one after the other, where reports go. */
 #include "tool/cmd_boot.h"
 #include "base/fd.h"
-#include "base/json.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "host/template/template.h"
 #include "tool/lib/term.h"
-#include <errno.h>
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>

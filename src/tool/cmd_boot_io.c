@@ -5,7 +5,6 @@
 #include "base/fd.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "base/stream.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
@@ -14,9 +13,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
-#include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -1,6 +1,5 @@
 /* cmd_boot_report.c - what is told after a boot: failure, JSON, statistics, timeline. */
 #include "base/clock.h"
-#include "base/json.h"
 #include "tool/cmd_boot.h"
 #include "tool/lib/timeline_view.h"
 #include <stdio.h>

@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"

@@ -1,7 +1,6 @@
 /* cmd_completion.c - `lcow completion`: a script for a shell, which asks `lcow completion words`
  * for what fits at the cursor. The answer is made from the tables that also make parser and help.
  */
-#include "base/str.h"
 #include "tool/tool.h"
 #include <string.h>
 

@@ -1,7 +1,6 @@
 /* `lcow config`: the configuration in effect, as a file that could be used as one; `show` with
  * where each value comes from. */
 #include "tool/cmd_config.h"
-#include "base/err.h"
 #include "host/config/annotations.h"
 
 static const struct args_opt show_table[] = {

@@ -1,13 +1,9 @@
 /* `lcow config check`: everything that is wrong with a configuration, at once: what it says, and
  * what it says of this machine (QEMU, image, directories). */
-#include "base/ctx.h"
-#include "base/err.h"
-#include "base/json.h"
 #include "host/config/annotations.h"
 #include "host/config/devices.h"
 #include "tool/cmd_config.h"
 #include <errno.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
 #include <unistd.h>

@@ -2,8 +2,6 @@
  * appended to the file that is there. The names of plugins and the version of the file changed with
  * containerd 2.0, which still reads a file of the older version, with the older names. */
 #include "base/clock.h"
-#include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "host/config/annotations.h"
 #include "tool/cmd_config.h"

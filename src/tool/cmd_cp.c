@@ -18,7 +18,6 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #define TAR_LIMIT (60 * NS_PER_S) /* for our own tar, behind the VM's */

@@ -1,7 +1,5 @@
 /* cmd_doctor.c - `lcow doctor`: runs the checks, says what they found; and what they parse. */
 #include "tool/cmd_doctor.h"
-#include "base/ctx.h"
-#include "base/json.h"
 #include "tool/lib/term.h"
 #include <ctype.h>
 #include <stdio.h>

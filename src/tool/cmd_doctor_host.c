@@ -1,10 +1,7 @@
 /* cmd_doctor_host.c - what the host must offer around a VM: namespaces, tap, tc, cgroups, disk,
  * containerd; and what earlier programs have left. Probes run in children with a fresh network
  * namespace, which takes everything they make with it. */
-#include "base/child.h"
 #include "base/clock.h"
-#include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "tool/cmd_doctor.h"
 #include "tool/lib/capture.h"
@@ -14,7 +11,6 @@
 #include <linux/if_tun.h>
 #include <linux/magic.h>
 #include <sched.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/statvfs.h>

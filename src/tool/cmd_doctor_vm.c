@@ -1,14 +1,10 @@
 /* cmd_doctor_vm.c - what a VM itself needs: QEMU, acceleration, the guest image, memory. */
 #include "base/clock.h"
-#include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "host/template/template.h"
 #include "tool/cmd_doctor.h"
 #include "tool/lib/capture.h"
 #include "tool/lib/image.h"
-#include <errno.h>
-#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>

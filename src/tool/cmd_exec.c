@@ -4,7 +4,6 @@
 #include "base/loop.h"
 #include "tool/lib/exec.h"
 #include "tool/tool.h"
-#include <stdlib.h>
 
 static const struct args_opt opts_table[] = {
     { "vm", 0, ARGS_FLAG, NULL, OPT(vm), "in the VM itself, outside its containers" },

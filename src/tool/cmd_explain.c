@@ -1,7 +1,6 @@
 /* cmd_explain.c - `lcow explain`: how a sandbox is, what happened to it last, what went wrong, at
  * which stage, and what to do. From the shim if it answers, from its journal and ledger if not. */
 #include "base/clock.h"
-#include "base/ctx.h"
 #include "base/fd.h"
 #include "host/ledger/ledger.h"
 #include "tool/lib/diagnosis.h"

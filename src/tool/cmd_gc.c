@@ -2,16 +2,12 @@
  * that no ledger names any more. */
 #include "base/clock.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
-#include "base/json.h"
-#include "base/str.h"
 #include "host/control/run_note.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
 #include "tool/tool.h"
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

@@ -3,7 +3,6 @@
 #include "api/lcow.pb-c.h"
 #include "api/shimdiag.pb-c.h"
 #include "base/clock.h"
-#include "base/ctx.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/tool.h"
 #include <stdlib.h>

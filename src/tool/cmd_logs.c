@@ -8,7 +8,6 @@
 #include "tool/lib/term.h"
 #include "tool/tool.h"
 #include <poll.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 

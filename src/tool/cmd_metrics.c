@@ -7,12 +7,8 @@
 #include "base/stream.h"
 #include "host/rpc/rpc_sock.h"
 #include "tool/tool.h"
-#include <errno.h>
-#include <inttypes.h>
 #include <poll.h>
 #include <signal.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>

@@ -2,16 +2,12 @@
  * must allow for: `lcow overhead`, measured on the sandboxes that run, and `lcow config
  * runtimeclass`, the whole object for Kubernetes. It is the memory of the guest's kernel and agent,
  * which the VM's memory holds, and of QEMU itself. */
-#include "base/ctx.h"
 #include "base/fd.h"
-#include "base/str.h"
 #include "tool/cmd_config.h"
 #include <dirent.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define SMAPS_MAX_BYTES (16u << 20)
 #define GUEST_MEMORY_MIN (UINT64_C(64) << 20) /* smaller mappings are QEMU's own */

@@ -1,6 +1,5 @@
 /* cmd_ps.c - `lcow ps`: every pod with its VM, containers and execs. */
 #include "base/clock.h"
-#include "base/ctx.h"
 #include "base/loop.h"
 #include "tool/tool.h"
 #include <inttypes.h>

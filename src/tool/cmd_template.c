@@ -1,11 +1,7 @@
 /* cmd_template.c - `lcow template`: saved VMs that others are cloned from. */
 #include "base/clock.h"
-#include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
-#include "base/json.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "host/template/template.h"
 #include "host/vmm/vmm.h"
 #include "tool/lib/image.h"

@@ -1,11 +1,8 @@
 /* cmd_timeline.c - `lcow timeline`: where the time of a sandbox's start went, as its shim stamped
  * it: a picture, a text, a trace for a viewer, or two starts side by side. */
-#include "base/clock.h"
-#include "base/ctx.h"
 #include "tool/lib/timeline_view.h"
 #include "tool/tool.h"
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const struct args_opt opts_table[] = {

@@ -1,17 +1,13 @@
 #include "tool/tool.h"
 #include "base/ctx.h"
-#include "base/err.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "base/str.h"
 #include "host/rpc/rpc_client.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <signal.h>
 #include <stdarg.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/signalfd.h>
 #include <unistd.h>

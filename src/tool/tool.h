@@ -1,7 +1,6 @@
 /* tool.h - the operator's tool behind cmd/lcow: commands by table, one loop, the command as its
  * first fiber. Which backend runs VMs is the caller's business. */
 #pragma once
-#include "base/err.h"
 #include "base/json.h"
 #include "host/config/config.h"
 #include "host/control/template_build.h"

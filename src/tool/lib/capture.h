@@ -1,6 +1,5 @@
 /* capture.h - runs a program and keeps what it prints. */
 #pragma once
-#include <stddef.h>
 #include <stdint.h>
 
 struct ctx;

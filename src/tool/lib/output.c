@@ -9,7 +9,6 @@
 #include <string.h>
 #include <sys/inotify.h>
 #include <sys/stat.h>
-#include <unistd.h>
 
 #define TAIL_BYTES (1 << 20) /* of each file, at first */
 #define WHOLE_MAX 65536u     /* of a line that came in parts */

@@ -6,8 +6,6 @@
  * Reads files only. Life: outputs_new -> tell, note … -> more … -> free. */
 #pragma once
 #include "base/json.h"
-#include <stddef.h>
-#include <stdint.h>
 
 struct line;
 struct lines;
