@@ -13,34 +13,6 @@
 #define REPEAT_MAX 1000
 
 static const char *const timeline_suffixes[] = { ".svg", ".txt", NULL };
-static const struct args_opt opts_table[] = {
-    { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
-      "run by software emulation if KVM does not work here: slow, no security boundary" },
-    { "kvm", 0, ARGS_FLAG, NULL, OPT(kvm),
-      "with KVM or not at all, even where emulation is allowed" },
-    { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib), "memory of the VM, in MiB",
-      CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
-    { "cpus", 'c', ARGS_NUMBER, "N", OPT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
-    { "cold", 0, ARGS_FLAG, NULL, OPT(cold), "not from a template, even if there is one" },
-    { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal),
-      "give CMD a terminal; without CMD that is so if stdin is one" },
-    { "keep", 'k', ARGS_FLAG, NULL, OPT(keep),
-      "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
-    { "repeat", 0, ARGS_NUMBER, "N", OPT(repeat),
-      "boot N times, cold and then from a template (which is built if there is none); print each "
-      "stage's time per boot, and min, median, max. With --cold only cold. Without CMD nothing is "
-      "run",
-      1, REPEAT_MAX, "boots" },
-    { "timeline", 0, ARGS_OPTIONAL, "FILE", OPT(timeline),
-      "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
-      "--timeline FILE.svg)",
-      .suffixes = timeline_suffixes },
-    { "json", 0, ARGS_OPTIONAL, "FILE", OPT(json_file),
-      "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
-      "FILE. With --repeat an array" },
-    { "bench-bridge", 0, ARGS_NUMBER, "N", OPT(bench_bridge), "time N calls over the bridge", 1,
-      1000000, "calls", .hidden = true },
-};
 
 struct boots {
     struct tool *tool;
@@ -222,10 +194,35 @@ const struct args_cmd boot_command = {
         "Without CMD it is a shell. stdin, stdout and stderr are CMD's. The first SIGINT or "
         "SIGTERM is passed to CMD, the second ends the VM; SIGUSR1 prints what lcow waits for.\n"
         "\n"
-        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD "
-        "cannot be run, 127 if there is no CMD of that name in the VM, 2 if this command line "
-        "is wrong.",
-    .opts = ARGS_TABLE(opts_table),
+        "Exit code: CMD's own (128+N if signal N ended it); 125 if lcow failed, 126 if CMD cannot "
+        "be run, 127 if there is no CMD of that name in the VM, 2 if this command line is wrong.",
+    .opts = ARGS_OPTIONS(
+        { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
+          "run by software emulation if KVM does not work here: slow, no security boundary" },
+        { "kvm", 0, ARGS_FLAG, NULL, OPT(kvm),
+          "with KVM or not at all, even where emulation is allowed" },
+        { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib), "memory of the VM, in MiB",
+          CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
+        { "cpus", 'c', ARGS_NUMBER, "N", OPT(cpus), "virtual CPUs", 1, CONFIG_CPUS_MAX, "CPUs" },
+        { "cold", 0, ARGS_FLAG, NULL, OPT(cold), "not from a template, even if there is one" },
+        { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal),
+          "give CMD a terminal; without CMD that is so if stdin is one" },
+        { "keep", 'k', ARGS_FLAG, NULL, OPT(keep),
+          "leave the VM running after CMD until Ctrl-C or SIGTERM; says its pid and directory" },
+        { "repeat", 0, ARGS_NUMBER, "N", OPT(repeat),
+          "boot N times, cold and then from a template (which is built if there is none); print "
+          "each stage's time per boot, and min, median, max. With --cold only cold. Without CMD "
+          "nothing is run",
+          1, REPEAT_MAX, "boots" },
+        { "timeline", 0, ARGS_OPTIONAL, "FILE", OPT(timeline),
+          "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
+          "--timeline FILE.svg)",
+          .suffixes = timeline_suffixes },
+        { "json", 0, ARGS_OPTIONAL, "FILE", OPT(json_file),
+          "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
+          "FILE. With --repeat an array" },
+        { "bench-bridge", 0, ARGS_NUMBER, "N", OPT(bench_bridge), "time N calls over the bridge", 1,
+          1000000, "calls", .hidden = true }),
     .failed = TOOL_BOOT_FAILED,
     .takes_command = true,
     .examples = ARGS_EXAMPLES(

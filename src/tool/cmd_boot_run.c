@@ -31,12 +31,12 @@ static const char *const doing[VM_STAGE_COUNT] = {
 /* What to do when a boot got no further. */
 static const char *const advice[VM_STAGE_COUNT] = {
     [VM_STAGE_NONE] = "run `lcow doctor`: it checks what a VM needs from this machine",
-    [VM_STAGE_SPAWNED] = "the kernel printed nothing: rebuild the image with `make image`, then "
-                         "run `lcow doctor`",
+    [VM_STAGE_SPAWNED] =
+        "the kernel printed nothing: rebuild the image with `make image`, then run `lcow doctor`",
     [VM_STAGE_KERNEL] = "the kernel did not get to its first program: see the console below; "
                         "perhaps more --memory, or `make image`",
-    [VM_STAGE_INIT] = "the agent did not connect: see the console below, and try again with "
-                      "--log-level debug",
+    [VM_STAGE_INIT] =
+        "the agent did not connect: see the console below, and try again with --log-level debug",
     [VM_STAGE_AGENT] = "the agent connected and got no further: unless somebody ended the VM, "
                        "program and image are of different versions; rebuild both with `make`",
     [VM_STAGE_NEGOTIATED] = "see the console below, and try again with --log-level debug",

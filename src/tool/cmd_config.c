@@ -3,12 +3,6 @@
 #include "tool/cmd_config.h"
 #include "host/config/annotations.h"
 
-static const struct args_opt show_table[] = {
-    { "origin", 0, ARGS_FLAG, NULL, OPT(origin),
-      "behind each value, the file and line it comes from, or \"default\"" },
-    OPT_JSON("print one JSON array on stdout instead, with origins"),
-};
-
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     config_print(&t->config, &t->out);
@@ -44,7 +38,9 @@ static const struct args_cmd show_command = {
     .name = "config show",
     .summary = "Print the settings in effect.",
     .text = "Exit code: 0; 2 if the configuration or this command line is wrong.",
-    .opts = ARGS_TABLE(show_table),
+    .opts = ARGS_OPTIONS({ "origin", 0, ARGS_FLAG, NULL, OPT(origin),
+                           "behind each value, the file and line it comes from, or \"default\"" },
+                         OPT_JSON("print one JSON array on stdout instead, with origins")),
     .examples = ARGS_EXAMPLES(
         { "lcow config show --origin", "which file says so?" },
         { "LCOW_CONFIG=test.conf lcow config show", "what would another file mean?" }),

@@ -8,6 +8,8 @@ struct sbuf;
 
 extern const struct args_cmd config_check_command, config_containerd_command;
 
+#define LCOW_TYPE "io.containerd.lcow.v2"
+
 /* What containerd's configuration needs so that it knows the runtime. */
 struct stanza {
     struct doctor_version containerd; /* 1.6 or later */
@@ -16,8 +18,8 @@ struct stanza {
     bool config_exists;
     struct strv annotations; /* that our configuration takes */
     /* Of the file that it will be appended to, by stanza_read(). */
-    bool has_file, has_runc, has_lcow;
-    unsigned file_version; /* 0: it tells none */
+    bool has_file, has_runc, has_lcow, has_type; /* a runtime of LCOW_TYPE */
+    unsigned file_version;                       /* 0: it tells none */
 };
 /* containerd's configuration as it is. Comments do not count. */
 void stanza_read(const char *toml, struct stanza *s);

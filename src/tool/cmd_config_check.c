@@ -8,12 +8,6 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-static const struct args_opt table[] = {
-    { "syntax", 0, ARGS_FLAG, NULL, OPT(syntax),
-      "only the files, not what they name on this machine" },
-    OPT_JSON("print one JSON object on stdout instead"),
-};
-
 struct check {
     struct ctx *ctx;
     struct tool *tool;
@@ -73,10 +67,10 @@ static void check_annotation(struct check *k, const char *word, int n)
 static void check_device(struct check *k, const char *word, int n)
 {
     if (!devices_word_ok(word, (size_t)n))
-        strv_addf(&k->warnings,
-                  "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model "
-                  "(8086:1572)",
-                  n, word);
+        strv_addf(
+            &k->warnings,
+            "allow_devices: %.*s is neither a PCI address (0000:03:00.0) nor a model (8086:1572)",
+            n, word);
 }
 
 static void check_words(struct check *k, const char *text,
@@ -170,13 +164,15 @@ const struct args_cmd config_check_command = {
     .name = "config check",
     .summary = "Find everything that is wrong with the configuration.",
     .synopsis = "[options] [FILE…]",
-    .text = "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of "
-            "the defaults. Errors name file, line, key, value and what is allowed; then QEMU, the "
-            "guest image and the directories are looked for on this machine.\n"
-            "\n"
-            "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is "
-            "wrong.",
-    .opts = ARGS_TABLE(table),
+    .text =
+        "Without FILE: what is in effect, drop-ins included. A FILE is read alone, on top of the "
+        "defaults. Errors name file, line, key, value and what is allowed; then QEMU, the guest "
+        "image and the directories are looked for on this machine.\n"
+        "\n"
+        "Exit code: 0 (warnings are fine); 1 if there are errors; 2 if this command line is wrong.",
+    .opts = ARGS_OPTIONS({ "syntax", 0, ARGS_FLAG, NULL, OPT(syntax),
+                           "only the files, not what they name on this machine" },
+                         OPT_JSON("print one JSON object on stdout instead")),
     .takes_words = true,
     .examples =
         ARGS_EXAMPLES({ "lcow config check", "the configuration in effect" },

@@ -6,7 +6,7 @@
 #include "host/config/annotations.h"
 #include "tool/cmd_config.h"
 #include "tool/lib/capture.h"
-#include <limits.h>
+#include <libgen.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -18,13 +18,6 @@
 #define VERSION_LIMIT (10 * NS_PER_S)
 #define OLD_PLUGIN "io.containerd.grpc.v1.cri"    /* in a file of version 2 */
 #define NEW_PLUGIN "io.containerd.cri.v1.runtime" /* of version 3 */
-
-static const struct args_opt table[] = {
-    { "containerd", 0, ARGS_STR, "PATH", OPT(containerd),
-      "ask this program for its version instead of the one in PATH" },
-    { "version", 0, ARGS_STR, "X.Y", OPT(containerd_version),
-      "ask nobody: print it for this version" },
-};
 
 static bool at_least(struct doctor_version v, unsigned major, unsigned minor)
 {
@@ -41,7 +34,7 @@ static void annotation_lines(const struct stanza *s, const char *key, struct sbu
 
 static void runtime_lines(const struct stanza *s, struct sbuf *out)
 {
-    sbuf_adds(out, "  runtime_type = \"io.containerd.lcow.v2\"\n");
+    sbuf_adds(out, "  runtime_type = \"" LCOW_TYPE "\"\n");
     if (s->shim_path)
         sbuf_addf(out, "  runtime_path = \"%s\"\n", s->shim_path);
     sbuf_addf(
@@ -94,9 +87,9 @@ static void print_old(const struct stanza *s, struct sbuf *out)
     if (!is_1)
         sbuf_adds(out, "  sandboxer = \"podsandbox\"\n");
     else if (at_least(s->containerd, 1, 7))
-        sbuf_adds(out, "  # Pods as a pause container and its companions. \"shim\" is a trial in "
-                       "1.7.\n"
-                       "  sandbox_mode = \"podsandbox\"\n");
+        sbuf_adds(out,
+                  "  # Pods as a pause container and its companions. \"shim\" is a trial in 1.7.\n"
+                  "  sandbox_mode = \"podsandbox\"\n");
     options_lines(s, OLD_PLUGIN, out);
 }
 
@@ -111,12 +104,12 @@ static void print_new(const struct stanza *s, struct sbuf *out)
               "  # \"podsandbox\": a pod is a pause container and its companions.\n"
               "  # \"shim\" (2.1 and later): containerd asks the runtime for the pod itself%s\n"
               "  sandboxer = \"podsandbox\"\n",
-              options_with_shim ? "."
-                                : ".\n"
-                                  "  # It works only without the options table below; give the "
-                                  "file instead by\n"
-                                  "  #   [plugins.\"io.containerd.shim.v1.manager\"]\n"
-                                  "  #     env = [\"" CONFIG_ENV "=…\"]");
+              options_with_shim
+                  ? "."
+                  : ".\n"
+                    "  # It works only without the options table below; give the file instead by\n"
+                    "  #   [plugins.\"io.containerd.shim.v1.manager\"]\n"
+                    "  #     env = [\"" CONFIG_ENV "=…\"]");
     options_lines(s, NEW_PLUGIN, out);
 }
 
@@ -140,9 +133,8 @@ void stanza_print(const struct stanza *s, struct sbuf *out)
         return;
     }
     print_stanza(s, &stanza);
-    sbuf_adds(out,
-              "# " CONTAINERD_CONFIG " has a runtime lcow already; there is nothing to append. "
-              "It would be:\n");
+    sbuf_adds(out, "# " CONTAINERD_CONFIG
+                   " has a runtime lcow already; there is nothing to append. It would be:\n");
     for (const char *line = stanza.data; *line;) {
         size_t n = strcspn(line, "\n");
 
@@ -164,6 +156,7 @@ void stanza_read(const char *toml, struct stanza *s)
         copy[strcspn(copy, "#\r")] = '\0';
         in_table = in_table || *word == '[';
         s->has_file = s->has_file || *word;
+        s->has_type = s->has_type || (strstr(word, "runtime_type") && strstr(word, LCOW_TYPE));
         if (*word == '[') {
             s->has_runc = s->has_runc || strstr(word, ".runtimes.runc]");
             s->has_lcow = s->has_lcow || strstr(word, ".runtimes.lcow]");
@@ -179,9 +172,7 @@ static char *shim_elsewhere(void)
 {
     static const char *const usual[] = { "/usr/local/sbin", "/usr/local/bin", "/usr/sbin",
                                          "/usr/bin" };
-    char exe[PATH_MAX];
-    ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
-    char *slash;
+    AUTO_FREE char *exe = realpath("/proc/self/exe", NULL);
 
     for (size_t i = 0; i < ARRAY_LEN(usual); i++) {
         AUTO_FREE char *path = str_format("%s/" SHIM_NAME, usual[i]);
@@ -189,14 +180,9 @@ static char *shim_elsewhere(void)
         if (access(path, X_OK) == 0)
             return NULL;
     }
-    if (n <= 0)
+    if (!exe)
         return NULL;
-    exe[n] = '\0';
-    slash = strrchr(exe, '/');
-    if (!slash)
-        return NULL;
-    *slash = '\0';
-    AUTO_FREE char *beside = str_format("%s/" SHIM_NAME, exe);
+    AUTO_FREE char *beside = str_format("%s/" SHIM_NAME, dirname(exe));
 
     return access(beside, X_OK) == 0 ? TAKE_PTR(beside) : NULL;
 }
@@ -252,14 +238,17 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd config_containerd_command = {
     .name = "config containerd",
     .summary = "Print what containerd's configuration needs, for the containerd found.",
-    .text = "The stanza is to be appended to " CONTAINERD_CONFIG ", and fits the file that is "
-            "there; then containerd is restarted. Its lists of annotations have the names that the "
-            "configuration of lcow allows: print it again after a change of allow_annotations or "
-            "allow_devices.\n"
+    .text = "The stanza is to be appended to " CONTAINERD_CONFIG
+            ", and fits the file that is there; then containerd is restarted. Its lists of "
+            "annotations have the names that the configuration of lcow allows: print it again "
+            "after a change of allow_annotations or allow_devices.\n"
             "\n"
             "Exit code: 0; 1 if no containerd was found or it is older than 1.6; 2 if this command "
             "line or the configuration is wrong.",
-    .opts = ARGS_TABLE(table),
+    .opts = ARGS_OPTIONS({ "containerd", 0, ARGS_STR, "PATH", OPT(containerd),
+                           "ask this program for its version instead of the one in PATH" },
+                         { "version", 0, ARGS_STR, "X.Y", OPT(containerd_version),
+                           "ask nobody: print it for this version" }),
     .examples = ARGS_EXAMPLES(
         { "lcow config containerd >>" CONTAINERD_CONFIG, "for the containerd of this machine" },
         { "lcow config containerd --version 1.7", "for another one" }),

@@ -163,3 +163,20 @@ TEST(the_guests_memory_is_not_qemus_own)
     ASSERT_EQ(runtimeclass_own_kib(smaps), 3542);
     ASSERT_EQ(runtimeclass_own_kib(""), 0);
 }
+
+static bool has_runtime(const char *toml)
+{
+    struct stanza s = { 0 };
+
+    stanza_read(toml, &s);
+    return s.has_type;
+}
+
+TEST(the_runtime_stanza_must_not_be_a_comment)
+{
+    ASSERT(has_runtime("version = 2\n[plugins.x.runtimes.lcow]\n  runtime_type = "
+                       "\"io.containerd.lcow.v2\"\n"));
+    ASSERT(!has_runtime("# runtime_type = \"io.containerd.lcow.v2\"\n"));
+    ASSERT(!has_runtime("runtime_type = \"io.containerd.runc.v2\"\n"));
+    ASSERT(!has_runtime(""));
+}

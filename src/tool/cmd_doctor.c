@@ -7,12 +7,6 @@
 #include <string.h>
 #include <unistd.h>
 
-static const struct args_opt opts_table[] = {
-    OPT_JSON("print one JSON object on stdout instead"),
-    { "retest", 0, ARGS_FLAG, NULL, OPT(retest),
-      "forget what is known of KVM since the host started, and boot a short VM with it now" },
-};
-
 static const char *const status_names[] = { "ok", "warning", "failed" };
 static const char *const colours[] = { "\033[32m", "\033[33m", "\033[31m" };
 
@@ -159,26 +153,15 @@ bool doctor_cgroup_v1_has(const char *cgroups, const char *controller)
     return false;
 }
 
-bool doctor_containerd_has_runtime(const char *toml)
-{
-    for (const char *line = toml; *line;) {
-        size_t n = strcspn(line, "\n");
-        AUTO_FREE char *copy = str_ndup(line, n);
-
-        copy[strcspn(copy, "#")] = '\0';
-        if (strstr(copy, "runtime_type") && strstr(copy, "io.containerd.lcow.v2"))
-            return true;
-        line += n + (line[n] == '\n');
-    }
-    return false;
-}
-
 const struct args_cmd doctor_command = {
     .name = "doctor",
     .summary = "Check what VMs need from this machine; say what fixes it.",
     .text = "Each line is ok, warning or failed, followed by what fixes it.",
     .exits = "1 if a check failed (warnings are fine)",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS(
+        OPT_JSON("print one JSON object on stdout instead"),
+        { "retest", 0, ARGS_FLAG, NULL, OPT(retest),
+          "forget what is known of KVM since the host started, and boot a short VM with it now" }),
     .examples = ARGS_EXAMPLES({ "lcow doctor", "look at everything" },
                               { "lcow doctor --json", "the same for a program" },
                               { "lcow doctor --retest", "KVM failed once: does it work now?" }),

@@ -47,5 +47,3 @@ bool doctor_parse_available(const char *meminfo, uint64_t *ret_mib);
 bool doctor_cgroup_v1_has(const char *cgroups, const char *controller);
 /* A word in cgroup.controllers (version 2). */
 bool doctor_has_word(const char *text, const char *word);
-/* containerd's configuration: does a runtime have our type? Comments do not count. */
-bool doctor_containerd_has_runtime(const char *toml);

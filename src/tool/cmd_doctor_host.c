@@ -3,7 +3,7 @@
  * namespace, which takes everything they make with it. */
 #include "base/clock.h"
 #include "base/fd.h"
-#include "tool/cmd_doctor.h"
+#include "tool/cmd_config.h"
 #include "tool/lib/capture.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -175,6 +175,7 @@ static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
     struct capture c = { .argv = (const char *const[]){ "containerd", "--version", NULL },
                          .limit_ns = PROBE_LIMIT };
     AUTO_FREE char *text = NULL, *config = file_text(1 << 20, "/etc/containerd/config.toml");
+    struct stanza found = { 0 };
     struct doctor_version v;
     struct err err = ERR_INIT;
     int status;
@@ -187,19 +188,20 @@ static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
     if (!doctor_parse_version(text, &v))
         return doctor_say(d, DOCTOR_WARNING, "apt install containerd", "tells no version: %.60s",
                           text);
+    if (config)
+        stanza_read(config, &found);
     if (v.major < 1 || (v.major == 1 && v.minor < 6))
         return doctor_say(d, DOCTOR_FAILED, "apt install containerd",
                           "version %u.%u, 1.6 is the oldest", v.major, v.minor);
-    else if (!config || !doctor_containerd_has_runtime(config))
+    else if (!found.has_type)
         return doctor_say(
             d, DOCTOR_WARNING,
             "append what lcow config containerd prints, then restart containerd (ctr needs none)",
             "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
     else
         return doctor_say(d, DOCTOR_OK, NULL,
-                          "version %u.%u, with a runtime of type "
-                          "io.containerd.lcow.v2",
-                          v.major, v.minor);
+                          "version %u.%u, with a runtime of type io.containerd.lcow.v2", v.major,
+                          v.minor);
 }
 
 struct count {

@@ -67,12 +67,3 @@ TEST(controllers_of_both_cgroup_versions_are_found)
     ASSERT(doctor_has_word("cpuset cpu io memory pids\n", "memory"));
     ASSERT(!doctor_has_word("cpuset memoryx hugememory\n", "memory"));
 }
-
-TEST(the_runtime_stanza_must_not_be_a_comment)
-{
-    ASSERT(doctor_containerd_has_runtime("version = 2\n[plugins.x.runtimes.lcow]\n  runtime_type = "
-                                         "\"io.containerd.lcow.v2\"\n"));
-    ASSERT(!doctor_containerd_has_runtime("# runtime_type = \"io.containerd.lcow.v2\"\n"));
-    ASSERT(!doctor_containerd_has_runtime("runtime_type = \"io.containerd.runc.v2\"\n"));
-    ASSERT(!doctor_containerd_has_runtime(""));
-}

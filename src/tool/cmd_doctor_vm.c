@@ -157,20 +157,19 @@ static enum doctor_status say_accel(struct ctx *ctx, struct doctor *d, enum tool
     if (found == TOOL_ACCEL_WORKS)
         return doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
     else if (found == TOOL_ACCEL_BROKEN)
-        return doctor_say(
-            d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
-            allowed ? NULL
-                    : "see what dmesg says of kvm, then lcow doctor --retest; to go on "
-                      "without KVM, " EMULATION_FIX,
-            "%s; %s", why,
-            allowed ? "VMs run by emulation, which the configuration allows: slow, and no "
-                      "security boundary"
-                    : "VMs are refused");
+        return doctor_say(d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
+                          allowed ? NULL
+                                  : "see what dmesg says of kvm, then lcow doctor --retest; to go "
+                                    "on without KVM, " EMULATION_FIX,
+                          "%s; %s", why,
+                          allowed ? "VMs run by emulation, which the configuration allows: slow, "
+                                    "and no security boundary"
+                                  : "VMs are refused");
     else if (found == TOOL_ACCEL_NONE && allowed)
-        return doctor_say(d, DOCTOR_WARNING, NULL,
-                          "emulation only, which the configuration allows: slow, and no security "
-                          "boundary; %s",
-                          why);
+        return doctor_say(
+            d, DOCTOR_WARNING, NULL,
+            "emulation only, which the configuration allows: slow, and no security boundary; %s",
+            why);
     else if (found == TOOL_ACCEL_NONE)
         return doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
                           "emulation only, and it is not allowed, so VMs are refused; %s", why);

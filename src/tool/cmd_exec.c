@@ -5,14 +5,6 @@
 #include "tool/lib/exec.h"
 #include "tool/tool.h"
 
-static const struct args_opt opts_table[] = {
-    { "vm", 0, ARGS_FLAG, NULL, OPT(vm), "in the VM itself, outside its containers" },
-    { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal), "give CMD a terminal" },
-    { "interactive", 'i', ARGS_FLAG, NULL, OPT(interactive),
-      "for those who are used to it: stdin is always handed on" },
-    { "cwd", 'C', ARGS_STR, "DIR", OPT(cwd), "CMD's working directory" },
-};
-
 /* The process that is to run in the container that word means. */
 static int make_process(struct tool *t, const char *word, const char **ret_container,
                         char **ret_process, struct err *err)
@@ -53,12 +45,16 @@ const struct args_cmd exec_command = {
     .name = "exec",
     .summary = "Run CMD in a container, or in its VM.",
     .synopsis = "[--vm] [options] ID -- CMD...",
-    .text =
-        "With --vm it does not need crun or the containers of the VM to work, only its agent. In a "
-        "container CMD has the environment and user of the container's own process.\n"
-        "\n"
-        "Exit code: CMD's own; 125 if lcow failed; 2 if this command line is wrong.",
-    .opts = ARGS_TABLE(opts_table),
+    .text = "With --vm it does not need crun or the containers of the VM to work, only its agent. "
+            "In a container CMD has the environment and user of the container's own process.\n"
+            "\n"
+            "Exit code: CMD's own; 125 if lcow failed; 2 if this command line is wrong.",
+    .opts = ARGS_OPTIONS(
+        { "vm", 0, ARGS_FLAG, NULL, OPT(vm), "in the VM itself, outside its containers" },
+        { "terminal", 't', ARGS_FLAG, NULL, OPT(terminal), "give CMD a terminal" },
+        { "interactive", 'i', ARGS_FLAG, NULL, OPT(interactive),
+          "for those who are used to it: stdin is always handed on" },
+        { "cwd", 'C', ARGS_STR, "DIR", OPT(cwd), "CMD's working directory" }),
     .failed = TOOL_BOOT_FAILED,
     .takes_command = true,
     .takes_words = true,

@@ -15,12 +15,13 @@
 #define LAST_TROUBLES 5
 
 struct facts {
-    char *ns, *id;
+    const char *ns, *id;
     const struct shim *shim; /* NULL: it is gone */
+    struct readings readings;
     struct lines lines;
     const struct line *trouble; /* the one that was diagnosed; NULL: no line tells of it */
     struct diagnosis diagnosis; /* .stage NULL: nothing went wrong */
-    char now[200];              /* what is wrong at this moment; "" */
+    char *now;                  /* what is wrong at this moment; NULL: nothing */
     size_t ledger[LEDGER_KIND_COUNT], n_ledger;
 };
 
@@ -89,17 +90,15 @@ static void find_present(struct facts *f)
     uint64_t oldest = doc_number(vm, "oldest_call_ns");
 
     if (!f->shim->doc && is_stopped(f->shim->pid))
-        snprintf(f->now, sizeof(f->now), "the shim is stopped; kill -CONT %d lets it go on",
-                 (int)f->shim->pid);
+        f->now = str_format("the shim is stopped; kill -CONT %d lets it go on", (int)f->shim->pid);
     else if (!f->shim->doc)
-        snprintf(f->now, sizeof(f->now), "the shim does not answer: %.150s", f->shim->why.msg);
+        f->now = str_format("the shim does not answer: %.150s", f->shim->why.msg);
     else if (is_stopped(qemu))
-        snprintf(f->now, sizeof(f->now),
-                 "QEMU is stopped, so the guest is; kill -CONT %" PRId64 " lets it go on", qemu);
+        f->now = str_format(
+            "QEMU is stopped, so the guest is; kill -CONT %" PRId64 " lets it go on", qemu);
     else if (oldest > 10 * NS_PER_S)
-        snprintf(f->now, sizeof(f->now),
-                 "the guest owes an answer for %" PRIu64 " s; lcow stacks tells to what",
-                 oldest / NS_PER_S);
+        f->now = str_format("the guest owes an answer for %" PRIu64 " s; lcow stacks tells to what",
+                            oldest / NS_PER_S);
 }
 
 static bool is_said(const struct lines *lines, const char *text)
@@ -144,24 +143,20 @@ static void read_ledger(struct facts *f, const char *run_root)
 static int gather(struct tool *t, const char *word, const struct shims *shims, struct facts *f,
                   struct err *err)
 {
-    AUTO(readings_release) struct readings r = { 0 };
+    struct readings *r = &f->readings;
     const char *container;
 
-    readings_init(&r, t->config.run_root);
-    if (readings_find(&r, shims, word, &f->shim, &container, err) < 0 && !f->shim)
+    readings_init(r, t->config.run_root);
+    if (readings_find(r, shims, word, &f->shim, &container, err) < 0 && !f->shim)
         return -1;
     err_clear(err); /* one without a journal can still be asked */
-    f->ns = str_dup(f->shim ? f->shim->ns : r.v[0]->ns);
-    f->id = str_dup(f->shim ? f->shim->id : r.v[0]->id);
-    if (readings_more(&r, &f->lines, err) < 0)
+    f->ns = f->shim ? f->shim->ns : r->v[0]->ns;
+    f->id = f->shim ? f->shim->id : r->v[0]->id;
+    if (readings_more(r, &f->lines, err) < 0)
         return -1;
-    for (size_t i = 0; i < f->lines.n; i++) { /* they outlive the reading */
-        f->lines.v[i].ns = f->ns;
-        f->lines.v[i].id = f->id;
-    }
     read_ledger(f, t->config.run_root);
     find_trouble(f);
-    find_killed(f, &r);
+    find_killed(f, r);
     if (f->shim)
         find_present(f);
     return 0;
@@ -270,13 +265,13 @@ static void put_facts(const struct facts *f, struct sbuf *out)
     put_last(f, "last events\n", is_event, LAST_EVENTS, put_event, out);
     put_last(f, "last troubles\n", is_trouble, LAST_TROUBLES, put_trouble, out);
     sbuf_addc(out, '\n');
-    if (f->now[0])
+    if (f->now)
         put_pair("now", f->now, out);
     if (f->diagnosis.stage) {
         put_pair("stage", f->diagnosis.stage, out);
         put_pair("meaning", f->diagnosis.meaning, out);
         put_pair("remedy", f->diagnosis.remedy, out);
-    } else if (!f->now[0]) {
+    } else if (!f->now) {
         sbuf_adds(out, "No error is on record.\n");
     }
 }
@@ -303,8 +298,8 @@ static json_t *facts_as_json(const struct facts *f)
                             "meaning", f->diagnosis.meaning, "remedy", f->diagnosis.remedy);
     return json_pack("{so so sb sO? so sI so so so}", "namespace", doc_string(f->ns), "sandbox",
                      doc_string(f->id), "shim_alive", f->shim != NULL, "state",
-                     f->shim ? f->shim->doc : NULL, "now", doc_string(f->now[0] ? f->now : NULL),
-                     "ledger_records", (json_int_t)f->n_ledger, "failure", failure, "events",
+                     f->shim ? f->shim->doc : NULL, "now", doc_string(f->now), "ledger_records",
+                     (json_int_t)f->n_ledger, "failure", failure, "events",
                      last_docs(f, is_event, LAST_EVENTS), "troubles",
                      last_docs(f, is_trouble, LAST_TROUBLES));
 }
@@ -321,8 +316,8 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     else if (r == 0)
         put_facts(f, &t->out);
     lines_release(&f->lines);
-    free(f->ns);
-    free(f->id);
+    readings_release(&f->readings);
+    free(f->now);
     return r;
 }
 

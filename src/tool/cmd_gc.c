@@ -14,13 +14,6 @@
 #define ONE_VM_LIMIT (30 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
 
-static const struct args_opt opts_table[] = {
-    { "dry-run", 'n', ARGS_FLAG, NULL, OPT(dry_run), "print the same lines, but touch nothing" },
-    { "force", 'f', ARGS_FLAG, NULL, OPT(force),
-      "kill shims whose containers containerd has given up, too" },
-    OPT_JSON("print one JSON object on stdout instead"),
-};
-
 struct gc {
     struct ctx *ctx;
     const struct tool_opts *opts;
@@ -78,9 +71,9 @@ static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n,
                     "lcow: %s is given up: the bundles of its containers are gone, but its shim, "
                     "process %d, runs%s\n",
                     g->name, (int)n->pid,
-                    n->process[0] ? "; it should end within a minute, and if it does not: lcow gc "
-                                    "--force"
-                                  : "; end that process, then: lcow gc");
+                    n->process[0]
+                        ? "; it should end within a minute, and if it does not: lcow gc --force"
+                        : "; end that process, then: lcow gc");
         return 0;
     }
     there = ledger_process_open(n->process, &pid, &pidfd, err);
@@ -204,7 +197,11 @@ const struct args_cmd gc_command = {
             "of a living shim (their bundles are gone), that is said; such a shim ends by itself "
             "after a minute, unless it is stuck. With --force it is killed and its VM taken back.",
     .exits = "1 if something could not be taken back (run it again)",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS({ "dry-run", 'n', ARGS_FLAG, NULL, OPT(dry_run),
+                           "print the same lines, but touch nothing" },
+                         { "force", 'f', ARGS_FLAG, NULL, OPT(force),
+                           "kill shims whose containers containerd has given up, too" },
+                         OPT_JSON("print one JSON object on stdout instead")),
     .examples = ARGS_EXAMPLES(
         { "lcow gc --dry-run", "what did a crash leave behind?" }, { "lcow gc", "take it back" },
         { "lcow gc --force", "end shims that containerd has given up as well" }),

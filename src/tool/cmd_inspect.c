@@ -13,6 +13,18 @@
 #define TASKS_LIMIT (5 * NS_PER_S)
 #define SHARE_LIMIT (30 * NS_PER_S)
 
+#define DIAG &diag__shim_diag__descriptor
+
+/* The shim that the first word names. */
+static int ask(struct ctx *ctx, struct tool *t, uint64_t limit_ns,
+               const ProtobufCServiceDescriptor *service, const char *method, const void *req,
+               void *ret_resp, struct err *err)
+{
+    if (tool_connect(ctx, t, t->rest.argv[0], err) < 0)
+        return -1;
+    return shim_call(ctx, t->client, limit_ns, service, method, req, ret_resp, err);
+}
+
 static int inspect(struct ctx *ctx, struct tool *t, struct err *err)
 {
     if (tool_find(ctx, t, t->rest.argv[0], err) < 0)
@@ -33,22 +45,10 @@ static int console(struct ctx *ctx, struct tool *t, struct err *err)
     AUTO(pb_free) Lcow__ConsoleResponse *resp = NULL;
     Lcow__ConsoleRequest req = LCOW__CONSOLE_REQUEST__INIT;
 
-    if (tool_connect(ctx, t, t->rest.argv[0], err) < 0 ||
-        shim_call(ctx, t->client, CONSOLE_LIMIT, &lcow__shim__descriptor, "Console", &req,
-                  (void **)&resp, err) < 0)
+    if (ask(ctx, t, CONSOLE_LIMIT, &lcow__shim__descriptor, "Console", &req, &resp, err) < 0)
         return -1;
     sbuf_adds(&t->out, resp->text);
     return TOOL_OK;
-}
-
-/* Of the diagnosis service of the shim that the first word names. */
-static int ask_diag(struct ctx *ctx, struct tool *t, uint64_t limit_ns, const char *method,
-                    const void *req, void *ret_resp, struct err *err)
-{
-    if (tool_connect(ctx, t, t->rest.argv[0], err) < 0)
-        return -1;
-    return shim_call(ctx, t->client, limit_ns, &diag__shim_diag__descriptor, method, req, ret_resp,
-                     err);
 }
 
 static int stacks(struct ctx *ctx, struct tool *t, struct err *err)
@@ -56,7 +56,7 @@ static int stacks(struct ctx *ctx, struct tool *t, struct err *err)
     AUTO(pb_free) Diag__StacksResponse *resp = NULL;
     Diag__StacksRequest req = DIAG__STACKS_REQUEST__INIT;
 
-    if (ask_diag(ctx, t, STACKS_LIMIT, "DiagStacks", &req, &resp, err) < 0)
+    if (ask(ctx, t, STACKS_LIMIT, DIAG, "DiagStacks", &req, &resp, err) < 0)
         return -1;
     if (t->opts.json) {
         t->json = json_pack("{so so}", "shim", doc_string(resp->stacks), "guest",
@@ -80,7 +80,7 @@ static int tasks(struct ctx *ctx, struct tool *t, struct err *err)
     Diag__TasksRequest req = DIAG__TASKS_REQUEST__INIT;
 
     req.execs = true;
-    if (ask_diag(ctx, t, TASKS_LIMIT, "DiagTasks", &req, &resp, err) < 0)
+    if (ask(ctx, t, TASKS_LIMIT, DIAG, "DiagTasks", &req, &resp, err) < 0)
         return -1;
     t->json = t->opts.json ? json_array() : NULL;
     for (size_t i = 0; i < resp->n_tasks; i++) {
@@ -119,7 +119,7 @@ static int share(struct ctx *ctx, struct tool *t, struct err *err)
     req.host_path = path;
     req.uvm_path = t->rest.n == 3 ? words[2] : "";
     req.read_only = !t->opts.writable;
-    if (ask_diag(ctx, t, SHARE_LIMIT, "DiagShare", &req, &resp, err) < 0)
+    if (ask(ctx, t, SHARE_LIMIT, DIAG, "DiagShare", &req, &resp, err) < 0)
         return -1;
     sbuf_addf(&t->out, "%s\n", resp->uvm_path);
     return TOOL_OK;
@@ -128,9 +128,9 @@ static int share(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd inspect_command = {
     .name = "inspect",
     .summary = "Print all that a shim knows, as JSON.",
-    .text = "ID is the beginning of a sandbox's or container's id, with or without "
-            "NAMESPACE/ before it. The document has the VM with the stages of its boot, its disks, "
-            "shares and PCI devices with their holders, containers and execs.",
+    .text = "ID is the beginning of a sandbox's or container's id, with or without NAMESPACE/ "
+            "before it. The document has the VM with the stages of its boot, its disks, shares and "
+            "PCI devices with their holders, containers and execs.",
     .exits = "1 if it is not there or does not answer",
     .takes_id = true,
     .examples = ARGS_EXAMPLES(
@@ -144,9 +144,8 @@ const struct args_cmd inspect_command = {
 const struct args_cmd console_command = {
     .name = "console",
     .summary = "Print the last lines of a VM's console.",
-    .text =
-        "The shim keeps them: this works while the VM is stopped or hangs. The console takes no "
-        "input; for a shell in the VM see: lcow exec --vm -t ID -- sh",
+    .text = "The shim keeps them: this works while the VM is stopped or hangs. The console takes "
+            "no input; for a shell in the VM see: lcow exec --vm -t ID -- sh",
     .exits = NO_ANSWER,
     .takes_id = true,
     .examples =
@@ -157,8 +156,8 @@ const struct args_cmd console_command = {
 const struct args_cmd stacks_command = {
     .name = "stacks",
     .summary = "Print what every fiber of a shim and its guest waits for.",
-    .text = "A guest that does not answer within five seconds does not keep the shim's own part "
-            "back.",
+    .text =
+        "A guest that does not answer within five seconds does not keep the shim's own part back.",
     .exits = NO_ANSWER,
     .opts = TOOL_JSON_OPTS("print one JSON object on stdout instead"),
     .takes_id = true,
@@ -170,9 +169,8 @@ const struct args_cmd stacks_command = {
 const struct args_cmd tasks_command = {
     .name = "tasks",
     .summary = "Print the tasks of one shim, with their execs.",
-    .text =
-        "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps -e` "
-        "shows more.",
+    .text = "What ShimDiag's DiagTasks answers, for those who know hcsshim's shimdiag. `lcow ps "
+            "-e` shows more.",
     .exits = NO_ANSWER,
     .opts = TOOL_JSON_OPTS("print one JSON array on stdout instead"),
     .takes_id = true,
@@ -180,9 +178,6 @@ const struct args_cmd tasks_command = {
     .run = tasks,
 };
 
-static const struct args_opt share_table[] = {
-    { "writable", 'w', ARGS_FLAG, NULL, OPT(writable), "the VM may change it" },
-};
 const struct args_cmd share_command = {
     .name = "share",
     .summary = "Show a directory or file of the host in a VM.",
@@ -190,7 +185,8 @@ const struct args_cmd share_command = {
     .text = "It is seen in the VM itself, not in its containers, until the VM ends. Prints the "
             "path in the VM.",
     .exits = "1 if it failed",
-    .opts = ARGS_TABLE(share_table),
+    .opts =
+        ARGS_OPTIONS({ "writable", 'w', ARGS_FLAG, NULL, OPT(writable), "the VM may change it" }),
     .takes_words = true,
     .examples =
         ARGS_EXAMPLES({ "lcow share 4f2a9 /opt/tools /mnt/tools", "tools of the host, in the VM" },

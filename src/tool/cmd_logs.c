@@ -14,18 +14,6 @@
 /* Nobody tells of a shim that was killed, or of a reader that has gone. */
 #define LOOK_AGAIN NS_PER_S
 
-static const struct args_opt logs_table[] = {
-    { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until the sandbox ends" },
-    { "lines", 'n', ARGS_NUMBER, "N", OPT(lines), "only the last N (default: all)", .min = 1,
-      .max = 1000000 },
-    { "shim", 0, ARGS_FLAG, NULL, OPT(shim), "what the shim said; may be combined" },
-    { "agent", 0, ARGS_FLAG, NULL, OPT(agent), "what the agent in the VM said" },
-    { "kernel", 0, ARGS_FLAG, NULL, OPT(kernel), "what the guest's kernel said" },
-    { "container", 0, ARGS_FLAG, NULL, OPT(container),
-      "what containers wrote, and what befell them" },
-    OPT_JSON("one JSON object a line"),
-};
-
 /* ---- one line */
 
 struct printing {
@@ -234,7 +222,16 @@ const struct args_cmd logs_command = {
             "32 sandboxes that ended with an error. A container's own output is where the CRI or a "
             "file:// URI put it (the last MiB); what goes into a FIFO is its reader's alone.",
     .exits = "1 if nothing is known of it",
-    .opts = ARGS_TABLE(logs_table),
+    .opts = ARGS_OPTIONS(
+        { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until the sandbox ends" },
+        { "lines", 'n', ARGS_NUMBER, "N", OPT(lines), "only the last N (default: all)", .min = 1,
+          .max = 1000000 },
+        { "shim", 0, ARGS_FLAG, NULL, OPT(shim), "what the shim said; may be combined" },
+        { "agent", 0, ARGS_FLAG, NULL, OPT(agent), "what the agent in the VM said" },
+        { "kernel", 0, ARGS_FLAG, NULL, OPT(kernel), "what the guest's kernel said" },
+        { "container", 0, ARGS_FLAG, NULL, OPT(container),
+          "what containers wrote, and what befell them" },
+        OPT_JSON("one JSON object a line")),
     .takes_id = true,
     .examples = ARGS_EXAMPLES(
         { "lcow logs 4f2a9", "all, also of a sandbox that failed and is gone" },
@@ -244,11 +241,6 @@ const struct args_cmd logs_command = {
 };
 
 /* ---- events */
-
-static const struct args_opt events_table[] = {
-    { "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until ^C" },
-    OPT_JSON("one JSON object a line"),
-};
 
 static int events_run(struct ctx *ctx, struct tool *t, struct err *err)
 {
@@ -269,7 +261,8 @@ const struct args_cmd events_command = {
     .summary = "Print the events of all sandboxes, as told to containerd.",
     .text = "Of the sandboxes that live, and of those that ended with an error.",
     .exits = "1 if they cannot be read",
-    .opts = ARGS_TABLE(events_table),
+    .opts = ARGS_OPTIONS({ "follow", 'f', ARGS_FLAG, NULL, OPT(follow), "go on until ^C" },
+                         OPT_JSON("one JSON object a line")),
     .examples = ARGS_EXAMPLES({ "lcow events -f", "what happens on this host, as it happens" }),
     .run = events_run,
 };

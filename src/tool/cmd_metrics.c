@@ -6,20 +6,15 @@
 #include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_sock.h"
+#include "tool/lib/term.h"
 #include "tool/tool.h"
 #include <poll.h>
-#include <signal.h>
 #include <string.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
 #define REQUEST_LIMIT (5 * NS_PER_S)
 #define REQUEST_MAX 8192u
-
-static const struct args_opt opts_table[] = {
-    { "listen", 0, ARGS_STR, "unix:PATH", OPT(listen), "serve it there by HTTP, until ^C" },
-    OPT_JSON("print one JSON array on stdout instead"),
-};
 
 /* ---- the figures */
 
@@ -160,12 +155,6 @@ static int answer(struct ctx *ctx, struct tool *t, int fd, struct err *err)
     return stream_write_full(&limited, s, body.data, body.len, err);
 }
 
-static void on_stop(void *arg, const struct signalfd_siginfo *info)
-{
-    (void)info;
-    cancel_fire(arg, ERR_CANCELLED, "a signal");
-}
-
 static int serve(struct ctx *ctx, struct tool *t, const char *path, struct cancel *stop,
                  struct err *err)
 {
@@ -175,8 +164,7 @@ static int serve(struct ctx *ctx, struct tool *t, const char *path, struct cance
 
     if (rpc_sock_listen(address, &fd, err) < 0)
         return -1;
-    (void)loop_on_signal(t->loop, SIGINT, on_stop, stop);
-    (void)loop_on_signal(t->loop, SIGTERM, on_stop, stop);
+    term_cancel_by_signals(t->loop, stop);
     while (loop_wait_fd(&until, fd, POLLIN, "a scraper", err) == 0) {
         int client = accept4(fd, NULL, NULL, SOCK_CLOEXEC);
         struct err lost = ERR_INIT;
@@ -216,7 +204,9 @@ const struct args_cmd metrics_command = {
     .summary = "Print figures of all sandboxes for Prometheus.",
     .text = "What each one means is in docs/metrics.md.",
     .exits = "1 if they cannot be read",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS(
+        { "listen", 0, ARGS_STR, "unix:PATH", OPT(listen), "serve it there by HTTP, until ^C" },
+        OPT_JSON("print one JSON array on stdout instead")),
     .examples =
         ARGS_EXAMPLES({ "lcow metrics", "for the text-file collector of node_exporter" },
                       { "lcow metrics --listen unix:/run/lcow/metrics.sock", "for a scraper" }),

@@ -122,9 +122,9 @@ static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
         anchors = c->anchors_pss > anchors ? c->anchors_pss : anchors;
     }
     if (n == 0 || r.n_measured == 0)
-        return err_set(err, ERR_NOT_FOUND,
-                       "no sandbox runs that could be measured; start a typical pod first (as "
-                       "root)");
+        return err_set(
+            err, ERR_NOT_FOUND,
+            "no sandbox runs that could be measured; start a typical pod first (as root)");
 
     uint32_t ours = (uint32_t)((shim + anchors + MIB - 1) / MIB);
     uint32_t sum = rounded(r.guest_mib + r.vmm_mib + ours);

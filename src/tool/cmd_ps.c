@@ -6,12 +6,6 @@
 
 #define SHORT_ID 13 /* as crictl shows them */
 
-static const struct args_opt ps_table[] = {
-    { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },
-    { "no-trunc", 0, ARGS_FLAG, NULL, OPT(whole), "whole ids, whatever the width" },
-    OPT_JSON("print one JSON array on stdout instead"),
-};
-
 /* ---- one line each */
 
 struct table {
@@ -40,29 +34,24 @@ static void put_age(struct table *t, uint64_t since)
 {
     uint64_t s = since && since < t->now ? (t->now - since) / NS_PER_S : 0;
 
-    if (!since)
-        sbuf_adds(t->out, "-");
-    else if (s < 120)
-        sbuf_addf(t->out, "%" PRIu64 "s", s);
-    else if (s < 7200)
-        sbuf_addf(t->out, "%" PRIu64 "m", s / 60);
-    else if (s < 172800)
-        sbuf_addf(t->out, "%" PRIu64 "h", s / 3600);
+    unsigned unit = s < 120 ? 1 : s < 7200 ? 60 : s < 172800 ? 3600 : 86400;
+
+    if (since)
+        sbuf_addf(t->out, "%" PRIu64 "%s", s / unit,
+                  unit == 1      ? "s"
+                  : unit == 60   ? "m"
+                  : unit == 3600 ? "h"
+                                 : "d");
     else
-        sbuf_addf(t->out, "%" PRIu64 "d", s / 86400);
+        sbuf_adds(t->out, "-");
 }
 
 static void put_state(struct table *t, const json_t *process)
 {
-    const char *state = text_of(process, "state");
+    AUTO_FREE char *exited = str_format("exit %" PRIu64, doc_number(process, "exit_status"));
 
-    if (json_object_get(process, "exited_ns")) {
-        AUTO_FREE char *text = str_format("exit %" PRIu64, doc_number(process, "exit_status"));
-
-        sbuf_addf(t->out, "%-9s  ", text);
-    } else {
-        sbuf_addf(t->out, "%-9s  ", state);
-    }
+    sbuf_addf(t->out, "%-9s  ",
+              json_object_get(process, "exited_ns") ? exited : text_of(process, "state"));
 }
 
 static void put_container(struct table *t, const struct shim *s, const json_t *c)
@@ -150,7 +139,10 @@ const struct args_cmd ps_command = {
     .text = "Asks each shim itself, not containerd. A shim that does not answer within two seconds "
             "is listed with the reason.",
     .exits = "1 if a shim did not answer",
-    .opts = ARGS_TABLE(ps_table),
+    .opts = ARGS_OPTIONS(
+        { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },
+        { "no-trunc", 0, ARGS_FLAG, NULL, OPT(whole), "whole ids, whatever the width" },
+        OPT_JSON("print one JSON array on stdout instead")),
     .examples =
         ARGS_EXAMPLES({ "lcow ps", "what runs on this host" }, { "lcow ps -e", "with execs" },
                       { "lcow ps --json | jq -r '.[].sandbox'", "for a program" }),

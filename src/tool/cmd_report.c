@@ -17,11 +17,6 @@
 #define BLOCK 512u
 #define OCTAL_11 077777777777ull /* what a field of 12 holds */
 
-static const struct args_opt opts_table[] = {
-    { "output", 'o', ARGS_STR, "FILE", OPT(output),
-      "where to (default: lcow-report-ID.tar here); - is stdout" },
-};
-
 /* ---- ustar */
 
 struct ustar {
@@ -173,7 +168,8 @@ const struct args_cmd report_command = {
             "with what it can get: a part that is missing says why. Environments, command lines "
             "and annotations are not in it.",
     .exits = "1 if nothing is known of it",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS({ "output", 'o', ARGS_STR, "FILE", OPT(output),
+                           "where to (default: lcow-report-ID.tar here); - is stdout" }),
     .takes_id = true,
     .examples = ARGS_EXAMPLES({ "lcow report 4f2a9", "writes lcow-report-4f2a9.tar" }),
     .run = run,

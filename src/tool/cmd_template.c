@@ -14,20 +14,6 @@
 
 #define JSON_OPT OPT_JSON("print one JSON value on stdout instead")
 
-static const struct args_opt build_table[] = {
-    { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
-      "for VMs by software emulation, if KVM does not work here" },
-    { "again", 0, ARGS_FLAG, NULL, OPT(again), "also if there is a good one" },
-    { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib),
-      "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
-      CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
-    JSON_OPT,
-};
-static const struct args_opt rm_table[] = {
-    { "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" },
-    JSON_OPT,
-};
-
 /* --- one template --- */
 
 static void say_time(uint64_t wall_ns, char buf[32])
@@ -92,39 +78,44 @@ static size_t say_failures(struct tool *t)
     return n;
 }
 
-/* Looks at each key, cheaply with builds that failed, or thoroughly. The exit code. */
-static int look(struct tool *t, char *const *keys, size_t n, bool thorough)
+/* The keys of the command line; if there are none, all. */
+static int keys_of(struct tool *t, struct strv *ret, struct err *err)
 {
+    AUTO_FREE char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
+    size_t n = 0;
+
+    for (int i = 0; i < t->rest.n; i++)
+        strv_add(ret, t->rest.argv[i]);
+    if (t->rest.n == 0 && template_list(t->config.template_dir, &keys, &n, err) < 0)
+        return -1;
+    for (size_t i = 0; i < n; i++)
+        strv_add(ret, keys[i]);
+    return 0;
+}
+
+/* Looks at each key, cheaply with builds that failed, or thoroughly. The exit code. */
+static int look(struct tool *t, bool thorough, struct err *err)
+{
+    AUTO(strv_release) struct strv keys = { 0 };
     const char *dir = t->config.template_dir;
     size_t bad = 0;
 
+    if (keys_of(t, &keys, err) < 0)
+        return -1;
     t->json = t->opts.json ? json_array() : NULL;
-    for (size_t k = 0; k < n; k++) {
+    for (size_t k = 0; k < keys.n; k++) {
         struct template tpl = { .ram_fd = -1, .state_fd = -1 };
-        struct err err = ERR_INIT;
-        int r = thorough ? template_verify(dir, keys[k], &tpl.info, &err)
-                         : template_open(dir, keys[k], &tpl, &err);
+        struct err why = ERR_INIT;
+        int r = thorough ? template_verify(dir, keys.v[k], &tpl.info, &why)
+                         : template_open(dir, keys.v[k], &tpl, &why);
 
         bad += r < 0;
-        say(t, keys[k], r < 0 ? NULL : &tpl.info, &err);
+        say(t, keys.v[k], r < 0 ? NULL : &tpl.info, &why);
         template_close(&tpl);
     }
     if (!thorough)
         bad += say_failures(t);
     return bad ? TOOL_FAILED : TOOL_OK;
-}
-
-static int all_keys(struct tool *t, struct strv *ret, struct err *err)
-{
-    char(*keys)[TEMPLATE_KEY_SIZE] = NULL;
-    size_t n = 0;
-
-    if (template_list(t->config.template_dir, &keys, &n, err) < 0)
-        return -1;
-    for (size_t i = 0; i < n; i++)
-        strv_add(ret, keys[i]);
-    free(keys);
-    return 0;
 }
 
 /* Keys of which there is nothing but a build that failed. */
@@ -151,9 +142,7 @@ static int help(struct ctx *ctx, struct tool *t, struct err *err)
 
 static int ls(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(strv_release) struct strv keys = { 0 };
-
-    return all_keys(t, &keys, err) < 0 ? -1 : look(t, keys.v, keys.n, false);
+    return look(t, false, err);
 }
 
 static int show(struct ctx *ctx, struct tool *t, struct err *err)
@@ -178,11 +167,7 @@ static int show(struct ctx *ctx, struct tool *t, struct err *err)
 
 static int verify(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    AUTO(strv_release) struct strv keys = { 0 };
-
-    if (t->rest.n > 0)
-        return look(t, t->rest.argv, (size_t)t->rest.n, true);
-    return all_keys(t, &keys, err) < 0 ? -1 : look(t, keys.v, keys.n, true);
+    return look(t, true, err);
 }
 
 static int rm(struct ctx *ctx, struct tool *t, struct err *err)
@@ -192,9 +177,7 @@ static int rm(struct ctx *ctx, struct tool *t, struct err *err)
 
     if ((t->rest.n > 0) == t->opts.all)
         return tool_fail(TOOL_USAGE, "say which: KEY..., or --all");
-    for (int i = 0; i < t->rest.n; i++)
-        strv_add(&keys, t->rest.argv[i]);
-    if (t->opts.all && all_keys(t, &keys, err) < 0)
+    if (keys_of(t, &keys, err) < 0)
         return -1;
     if (t->opts.all)
         failed_keys(t, &keys);
@@ -283,12 +266,18 @@ static const struct args_cmd show_command = {
 static const struct args_cmd build_command = {
     .name = "template build",
     .summary = "Build the template for VMs of this configuration.",
-    .text =
-        "A good one that is there stays. A clone of it is started before it is published: if its "
-        "clock is off by more than 0.1 % or its kernel complains about clock or CPU, the "
-        "template is thrown away.",
+    .text = "A good one that is there stays. A clone of it is started before it is published: if "
+            "its clock is off by more than 0.1 % or its kernel complains about clock or CPU, the "
+            "template is thrown away.",
     .exits = EXITS,
-    .opts = ARGS_TABLE(build_table),
+    .opts = ARGS_OPTIONS(
+        { "allow-emulation", 0, ARGS_FLAG, NULL, OPT(allow_emulation),
+          "for VMs by software emulation, if KVM does not work here" },
+        { "again", 0, ARGS_FLAG, NULL, OPT(again), "also if there is a good one" },
+        { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib),
+          "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
+          CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
+        JSON_OPT),
     .run = build,
 };
 static const struct args_cmd verify_command = {
@@ -308,7 +297,7 @@ static const struct args_cmd rm_command = {
     .text = "VMs that were cloned from them go on.",
     .exits = EXITS,
     .takes_words = true,
-    .opts = ARGS_TABLE(rm_table),
+    .opts = ARGS_OPTIONS({ "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" }, JSON_OPT),
     .run = rm,
 };
 static const struct args_cmd prune_command = {

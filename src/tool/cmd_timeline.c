@@ -5,14 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static const struct args_opt opts_table[] = {
-    { "output", 'o', ARGS_STR, "FORMAT", OPT(format),
-      "txt (default), svg, or json: trace events, as Perfetto and chrome://tracing read them" },
-    { "compare", 0, ARGS_FLAG, NULL, OPT(compare),
-      "two IDs: each step of both, and the difference" },
-    OPT_JSON("the same as -o json"),
-};
-
 /* ---- out of the shim's document */
 
 struct start {
@@ -187,7 +179,12 @@ const struct args_cmd timeline_command = {
     .text = "Host, QEMU, guest kernel and agent on one axis. The shim stamps always; nothing has "
             "to be turned on.",
     .exits = "1 if it is not there or does not answer",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS(
+        { "output", 'o', ARGS_STR, "FORMAT", OPT(format),
+          "txt (default), svg, or json: trace events, as Perfetto and chrome://tracing read them" },
+        { "compare", 0, ARGS_FLAG, NULL, OPT(compare),
+          "two IDs: each step of both, and the difference" },
+        OPT_JSON("the same as -o json")),
     .takes_words = true,
     .examples =
         ARGS_EXAMPLES({ "lcow timeline 4f2a9", "where did the time go?" },

@@ -15,13 +15,6 @@
 #define ONCE_PAUSE (500 * NS_PER_MS) /* between two looks at the CPU time */
 #define MIB (UINT64_C(1) << 20)
 
-static const struct args_opt opts_table[] = {
-    { "once", '1', ARGS_FLAG, NULL, OPT(once), "print it once, without taking the screen" },
-    { "delay", 'd', ARGS_NUMBER, "S", OPT(seconds), "seconds between two looks (default: 2)",
-      .min = 1, .max = 3600, .unit = "seconds" },
-    OPT_JSON("print one JSON array and end"),
-};
-
 /* ---- one look */
 
 /* Of one processor, between two looks at the same sandbox; < 0: not known yet. */
@@ -173,15 +166,6 @@ static void draw(const struct live *v)
     tool_print(STDOUT_FILENO, out.data);
 }
 
-/* The terminal is to be given back as it was: nobody dies of these at once. */
-static void on_end(void *arg, const struct signalfd_siginfo *info)
-{
-    struct live *v = arg;
-
-    (void)info;
-    cancel_fire(&v->stop, ERR_CANCELLED, "a signal");
-}
-
 static void on_resize(void *arg, const struct signalfd_siginfo *info)
 {
     const struct live *v = arg;
@@ -235,13 +219,11 @@ static int watch(struct ctx *ctx, struct tool *t, struct live *live, struct err 
 
 static int live_screen(struct ctx *ctx, struct tool *t, struct live *live, struct err *err)
 {
-    static const int ends[] = { SIGTERM, SIGINT, SIGHUP };
     struct ctx until = ctx_with_cancel(ctx, &live->stop);
     int r;
 
     (void)loop_on_signal(t->loop, SIGWINCH, on_resize, live); /* else the next look draws anew */
-    for (size_t i = 0; i < ARRAY_LEN(ends); i++)
-        (void)loop_on_signal(t->loop, ends[i], on_end, live);
+    term_cancel_by_signals(t->loop, &live->stop);             /* the terminal is given back first */
     r = term_raw();
 
     if (r < 0)
@@ -278,7 +260,11 @@ const struct args_cmd top_command = {
         "guest counts it, MORE the difference: what the VM itself costs. CPU is the share of one "
         "processor. CALL is the age of the oldest call that the guest has not answered.",
     .exits = "1 if a shim did not answer",
-    .opts = ARGS_TABLE(opts_table),
+    .opts = ARGS_OPTIONS(
+        { "once", '1', ARGS_FLAG, NULL, OPT(once), "print it once, without taking the screen" },
+        { "delay", 'd', ARGS_NUMBER, "S", OPT(seconds), "seconds between two looks (default: 2)",
+          .min = 1, .max = 3600, .unit = "seconds" },
+        OPT_JSON("print one JSON array and end")),
     .examples = ARGS_EXAMPLES({ "lcow top", "live; q ends it" },
                               { "lcow top --once", "for a script or a report" }),
     .run = run,

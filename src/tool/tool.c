@@ -150,18 +150,6 @@ static int usage_error(const char *cmd, const struct err *err)
     return TOOL_USAGE;
 }
 
-static void print_help_of(const struct args_cmd *c)
-{
-    AUTO(sbuf_release) struct sbuf out = { 0 };
-
-    args_help(c, tool_global_opts, &out);
-    if (c->subs)
-        sbuf_addf(&out, "\ncommands of lcow %s\n", c->name);
-    for (const struct args_cmd *const *s = c->subs; s && *s; s++)
-        args_row(&out, (*s)->name, (*s)->summary, 18);
-    tool_print(STDOUT_FILENO, out.data);
-}
-
 /* Reads the command line and the configuration. true: go on; false: *ret_code is the exit code, all
  * is said. */
 static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *ret_code)
@@ -172,7 +160,7 @@ static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *re
 
     *ret_code = TOOL_OK;
     if (r == ARGS_HELP)
-        print_help_of(c);
+        args_help(c, tool_global_opts, &t->out);
     else if (r < 0)
         *ret_code = usage_error(c->name, &err);
     else if (t->opts.log_level && log_level_parse(t->opts.log_level, &level) < 0)
@@ -194,8 +182,10 @@ static int run(struct ctx *ctx, struct tool *t, const struct args_cmd *c, char *
     struct err err = ERR_INIT;
     int code;
 
-    if (!begin(t, c, argv, &code))
+    if (!begin(t, c, argv, &code)) {
+        tool_flush(t); /* the help */
         return code;
+    }
     code = c->run(ctx, t, &err);
     if (code < 0)
         return tool_fail(c->failed ? c->failed : TOOL_FAILED, "%s", err.msg);

@@ -66,7 +66,7 @@ struct tool_opts {
         "json", 0, ARGS_FLAG, NULL, OPT(json), doc                                                 \
     }
 /* For commands whose only option is --json. */
-#define TOOL_JSON_OPTS(doc) ARGS_TABLE(((const struct args_opt[]){ OPT_JSON(doc) }))
+#define TOOL_JSON_OPTS(doc) ARGS_OPTIONS(OPT_JSON(doc))
 extern const struct args_opts tool_global_opts;
 
 struct tool {

@@ -77,11 +77,10 @@ static int set_optional(const struct scan *s, const struct args_opt *o, struct a
         if (str_ends(value, *x))
             return 0;
         if (!x[1])
-            return err_set(s->err, ERR_INVALID,
-                           "--%s %s: the file's name must end with %s%s%s (a command goes "
-                           "behind --)",
-                           o->name, value, o->suffixes[0], x == o->suffixes ? "" : " or ",
-                           x == o->suffixes ? "" : *x);
+            return err_set(
+                s->err, ERR_INVALID,
+                "--%s %s: the file's name must end with %s%s%s (a command goes behind --)", o->name,
+                value, o->suffixes[0], x == o->suffixes ? "" : " or ", x == o->suffixes ? "" : *x);
     }
     return 0;
 }
@@ -219,12 +218,6 @@ int args_parse_leading(struct args_opts own, struct args_opts global, void *into
 
 /* ------------------------------------------------------------------ help */
 
-static void pad(struct sbuf *out, size_t n)
-{
-    while (n--)
-        sbuf_addc(out, ' ');
-}
-
 void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at)
 {
     bool fresh = true;
@@ -233,8 +226,7 @@ void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at)
         size_t len = strcspn(text, " \n");
 
         if (!fresh && at + 1 + len > ARGS_COLUMNS) {
-            sbuf_addc(out, '\n');
-            pad(out, indent);
+            sbuf_addf(out, "\n%*s", (int)indent, "");
             at = indent;
             fresh = true;
         }
@@ -245,9 +237,7 @@ void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at)
         fresh = false;
         text += len;
         if (*text == '\n') {
-            sbuf_addc(out, '\n');
-            if (text[1] && text[1] != '\n')
-                pad(out, indent);
+            sbuf_addf(out, "\n%*s", text[1] && text[1] != '\n' ? (int)indent : 0, "");
             at = indent;
             fresh = true;
         }
@@ -257,15 +247,10 @@ void args_wrap(struct sbuf *out, const char *text, size_t indent, size_t at)
 
 void args_row(struct sbuf *out, const char *name, const char *doc, size_t width)
 {
-    size_t len = strlen(name);
-
-    sbuf_adds(out, "  ");
-    sbuf_adds(out, name);
-    if (len > width) {
-        sbuf_addc(out, '\n');
-        pad(out, width + 4);
-    } else {
-        pad(out, width - len + 2);
+    sbuf_addf(out, "  %-*s  ", (int)width, name);
+    if (strlen(name) > width) {
+        out->len -= 2;
+        sbuf_addf(out, "\n%*s", (int)width + 4, "");
     }
     args_wrap(out, doc, width + 4, width + 4);
     sbuf_addc(out, '\n');
@@ -331,4 +316,8 @@ void args_help(const struct args_cmd *cmd, struct args_opts global, struct sbuf 
         sbuf_adds(out, "\nexamples\n");
     for (size_t i = 0; i < cmd->examples.n; i++)
         sbuf_addf(out, "  %s\n      %s\n", cmd->examples.v[i].line, cmd->examples.v[i].doc);
+    if (cmd->subs)
+        sbuf_addf(out, "\ncommands of lcow %s\n", cmd->name);
+    for (const struct args_cmd *const *s = cmd->subs; s && *s; s++)
+        args_row(out, (*s)->name, (*s)->summary, 18);
 }

@@ -47,6 +47,9 @@ struct args_opts {
     {                                                                                              \
         (table), ARRAY_LEN(table)                                                                  \
     }
+/* The same for rows that stand in the command itself. */
+#define ARGS_OPTIONS(...) ARGS_TABLE(((const struct args_opt[]){ __VA_ARGS__ }))
+
 struct args_example {
     const char *line, *doc;
 };

@@ -18,7 +18,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/signalfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -341,14 +340,6 @@ static void watch_stall(void *arg)
     cancel_fire(&x->call_end, ERR_DEADLINE, "no byte was copied for too long");
 }
 
-static void on_signal(void *arg, const struct signalfd_siginfo *info)
-{
-    struct exec *x = arg;
-
-    (void)info;
-    cancel_fire(&x->call_end, ERR_CANCELLED, "a signal ended it"); /* the shim kills the command */
-}
-
 int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what *what,
              int *ret_code, struct err *err)
 {
@@ -359,9 +350,7 @@ int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what 
     r = open_all(x, what->terminal, err);
     cancel_init(&x->call_end, ctx->cancel);
     struct ctx calling = ctx_with_cancel(ctx, &x->call_end);
-    (void)loop_on_signal(ctx->loop, SIGINT, on_signal, x);
-    (void)loop_on_signal(ctx->loop, SIGTERM, on_signal, x);
-    (void)loop_on_signal(ctx->loop, SIGHUP, on_signal, x);
+    term_cancel_by_signals(ctx->loop, &x->call_end); /* the shim kills the command then */
     if (r == 0) {
         start_relays(ctx, x);
         if (what->stall_ns)

@@ -7,7 +7,6 @@
 #include "tool/lib/shims.h"
 #include <errno.h>
 #include <fcntl.h>
-#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/inotify.h>
@@ -131,20 +130,9 @@ void readings_release(struct readings *r)
 
 /* ---- one line */
 
-/* "+01:00" */
-static int64_t parse_offset(const char *text)
-{
-    unsigned hours, minutes;
-    char sign;
-
-    if (sscanf(text, "%c%2u:%2u", &sign, &hours, &minutes) != 3 || (sign != '+' && sign != '-'))
-        return 0;
-    return (sign == '+' ? 1 : -1) * (int64_t)(hours * 3600 + minutes * 60);
-}
-
 int64_t line_time(const char *text)
 {
-    struct tm tm = { 0 };
+    struct tm tm = { 0 }, zone = { 0 };
     const char *rest = text ? strptime(text, "%Y-%m-%dT%H:%M:%S", &tm) : NULL;
     int64_t ns = 0;
 
@@ -153,7 +141,8 @@ int64_t line_time(const char *text)
     if (*rest == '.')
         for (int64_t unit = NS_PER_S / 10; *++rest >= '0' && *rest <= '9'; unit /= 10)
             ns += (*rest - '0') * unit;
-    return ((int64_t)timegm(&tm) - parse_offset(rest)) * (int64_t)NS_PER_S + ns;
+    (void)strptime(rest, "%z", &zone); /* "+01:00"; else it is UTC */
+    return ((int64_t)timegm(&tm) - zone.tm_gmtoff) * (int64_t)NS_PER_S + ns;
 }
 
 static enum line_source source_of(const json_t *doc)

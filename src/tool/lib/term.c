@@ -94,6 +94,19 @@ bool term_is(int fd)
     return isatty(fd) && !str_eq(term, "dumb");
 }
 
+static void on_signal(void *arg, const struct signalfd_siginfo *info)
+{
+    (void)info;
+    cancel_fire(arg, ERR_CANCELLED, "a signal ended it");
+}
+
+void term_cancel_by_signals(struct loop *loop, struct cancel *c)
+{
+    (void)loop_on_signal(loop, SIGINT, on_signal, c); /* else the signal ends us at once */
+    (void)loop_on_signal(loop, SIGTERM, on_signal, c);
+    (void)loop_on_signal(loop, SIGHUP, on_signal, c);
+}
+
 /* ---- a line of progress */
 
 #define FRAME (100 * NS_PER_MS)

@@ -4,6 +4,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct cancel;
 struct loop;
 
 /* Raw mode on fd 0. There is one terminal, so there is one state. 0 or -errno. */
@@ -15,6 +16,9 @@ bool term_size(uint16_t *ret_rows, uint16_t *ret_cols);
 bool term_is(int fd);
 /* Would reading fd 0 stop us (we are a background job of that terminal)? */
 bool term_in_background(void);
+
+/* SIGINT, SIGTERM and SIGHUP fire it, as long as the loop runs. */
+void term_cancel_by_signals(struct loop *loop, struct cancel *c);
 
 /* One line on stderr that is redrawn while something takes long; silent without a terminal. */
 struct spinner;

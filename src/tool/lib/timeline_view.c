@@ -244,15 +244,13 @@ static void add_stages(const struct view *v, struct view_layout *l, uint64_t end
     *y += lane->rows * ROW;
 }
 
-static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, double y,
-                     size_t *ret_first, size_t *ret_n)
+static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, double y)
 {
     double total = view_ms(v, end), step = pow(10, floor(log10(total / 10))), last = -1;
     char label[32];
 
     while (total / step > 10)
         step *= total / step > 20 ? 5 : 2;
-    *ret_first = l->n;
     for (int i = 0; i * step <= total * 1.0001; i++) {
         double x = LEFT + (RIGHT - LEFT) * i * step / total;
 
@@ -265,7 +263,6 @@ static void add_axis(const struct view *v, struct view_layout *l, uint64_t end, 
         last = tx + text_width(label) + GAP;
         add_text(l, tx, y + (ROW - BAR) / 2, "axis", label);
     }
-    *ret_n = l->n - *ret_first;
 }
 
 /* Is there a moment, which is a stage or is not? */
@@ -310,7 +307,6 @@ void view_layout(const struct view *v, struct view_layout *ret)
 {
     uint64_t end = view_end(v);
     double y = MARGIN, lanes;
-    size_t first, n;
     char lost[VIEW_TEXT_MAX];
 
     *ret = (struct view_layout){ .w = WIDTH };
@@ -322,16 +318,15 @@ void view_layout(const struct view *v, struct view_layout *ret)
     }
     y += GAP;
     add_stages(v, ret, end, &y);
-    add_axis(v, ret, end, y, &first, &n);
+    add_axis(v, ret, end, y);
     y += ROW;
     lanes = y;
     for (unsigned track = 0; track < TRACK_COUNT; track++)
         if (has_lane(v, track))
             add_lane(v, ret, track, end, &y);
-    for (size_t i = first; i < first + n; i++) {
+    for (size_t i = 0; i < ret->n; i++)
         if (ret->items[i].kind == VIEW_TICK)
             ret->items[i].h = y - ret->items[i].y;
-    }
     for (unsigned i = 0; i < v->t->n; i++)
         if (view_is_stage(&v->t->spans[i]))
             add(ret, VIEW_LINE, to_x(v, v->t->spans[i].start, end), lanes, 0, y - lanes, NULL);
