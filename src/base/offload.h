@@ -18,7 +18,3 @@ struct err;
     offload_job(ctx, fn, job, sizeof(*(job)), n_strings, drop, why, err)
 int offload_job(struct ctx *ctx, int (*fn)(void *job, struct err *err), void *job, size_t size,
                 unsigned n_strings, void (*drop)(void *job), const char *why, struct err *err);
-
-/* The older way: *arg is on the heap, and NULL afterwards if ctx ended first. */
-int offload_run(struct ctx *ctx, int (*fn)(void *arg, struct err *err), void **arg,
-                void (*free_arg)(void *arg), const char *why, struct err *err);

@@ -120,11 +120,11 @@ int sha256_sparse_file(const char *path, char out[SHA256_HEX_SIZE])
     return sum_file(path, true, out);
 }
 
-void sha256_text(const char *text, char out[SHA256_HEX_SIZE])
+void sha256_of(const void *data, size_t len, char out[SHA256_HEX_SIZE])
 {
     struct sha256 s;
 
     sha256_init(&s);
-    sha256_add(&s, text, strlen(text));
+    sha256_add(&s, data, len);
     sha256_hex(&s, out);
 }

@@ -17,7 +17,8 @@ void sha256_init(struct sha256 *s);
 void sha256_add(struct sha256 *s, const void *data, size_t len);
 void sha256_hex(struct sha256 *s, char out[SHA256_HEX_SIZE]); /* ends it */
 
-void sha256_text(const char *text, char out[SHA256_HEX_SIZE]);
+/* All at once. */
+void sha256_of(const void *data, size_t len, char out[SHA256_HEX_SIZE]);
 
 /* Of a whole file, lower case. Blocks while reading. 0 or -errno. */
 int sha256_file(const char *path, char out[SHA256_HEX_SIZE]);

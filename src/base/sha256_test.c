@@ -12,7 +12,7 @@ static void check(const char *text, const char *want)
 {
     char hex[SHA256_HEX_SIZE];
 
-    sha256_text(text, hex);
+    sha256_of(text, strlen(text), hex);
     ASSERT_STR(hex, want);
 }
 

@@ -22,10 +22,7 @@ struct volume {
     size_t n, cap;
 };
 void volume_release(struct volume *v);
-static inline void volume_release_auto(struct volume *v)
-{
-    volume_release(v);
-}
+AUTO_VALUE(struct volume, volume_release);
 void volume_add_dir(struct volume *v, const char *path, uint32_t mode, uint32_t uid, uint32_t gid);
 
 /* Into an entry of mounts, with its source; below: which part of the volume ("" is all). */

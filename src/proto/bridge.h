@@ -355,10 +355,7 @@ int bridge_request_encode(const struct bridge_request *r, uint64_t id, struct sb
 int bridge_request_decode(uint32_t type, const void *payload, size_t len,
                           struct bridge_request *ret, struct err *err);
 void bridge_request_release(struct bridge_request *r);
-static inline void bridge_request_release_auto(struct bridge_request *r)
-{
-    bridge_request_release(r);
-}
+AUTO_VALUE(struct bridge_request, bridge_request_release);
 
 /* --- responses, guest to host ------------------------------------------------------------------
  */
@@ -401,10 +398,7 @@ void bridge_response_encode(const struct bridge_response *r, uint64_t id, uint32
 int bridge_response_decode(uint32_t request_type, const void *payload, size_t len,
                            struct bridge_response *ret, struct err *err);
 void bridge_response_release(struct bridge_response *r);
-static inline void bridge_response_release_auto(struct bridge_response *r)
-{
-    bridge_response_release(r);
-}
+AUTO_VALUE(struct bridge_response, bridge_response_release);
 
 /* The JSON text in bridge_response.properties. */
 struct bridge_process {
@@ -424,10 +418,7 @@ struct bridge_properties {
 char *bridge_properties_encode(const struct bridge_properties *p);
 int bridge_properties_decode(const char *text, struct bridge_properties *ret, struct err *err);
 void bridge_properties_release(struct bridge_properties *p);
-static inline void bridge_properties_release_auto(struct bridge_properties *p)
-{
-    bridge_properties_release(p);
-}
+AUTO_VALUE(struct bridge_properties, bridge_properties_release);
 
 /* --- the container notification, guest to host ---------------------------------------------------
  */

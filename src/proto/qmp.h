@@ -43,17 +43,11 @@ struct qmp_message {
     json_t *root;                         /* owned */
 };
 void qmp_message_release(struct qmp_message *m);
-static inline void qmp_message_release_auto(struct qmp_message *m)
-{
-    qmp_message_release(m);
-}
+AUTO_VALUE(struct qmp_message, qmp_message_release);
 
 void qmp_reader_init(struct qmp_reader *r, size_t max);
 void qmp_reader_release(struct qmp_reader *r);
-static inline void qmp_reader_release_auto(struct qmp_reader *r)
-{
-    qmp_reader_release(r);
-}
+AUTO_VALUE(struct qmp_reader, qmp_reader_release);
 /* Copies data. ERR_INVALID or ERR_EXHAUSTED at once when the bytes cannot become a message. */
 int qmp_reader_feed(struct qmp_reader *r, const void *data, size_t len, struct err *err);
 /* *ret_have: whether *ret is a message, which the caller releases; else more bytes are needed. */

@@ -39,9 +39,7 @@ void svc_conn_unref(struct svc_conn *c)
 {
     if (!c || --c->refs > 0)
         return;
-    LIST_EACH (&c->calls, pos) {
-        struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
-
+    LIST_FOR (struct svc_call, call, &c->calls, node) {
         list_remove(&call->node);
         free(call->text);
         free(call->payload);
@@ -53,12 +51,9 @@ void svc_conn_unref(struct svc_conn *c)
 
 static struct svc_call *find(struct svc_conn *c, uint32_t stream)
 {
-    LIST_EACH (&c->calls, pos) {
-        struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
-
+    LIST_FOR (struct svc_call, call, &c->calls, node)
         if (call->stream == stream)
             return call;
-    }
     return NULL;
 }
 
@@ -126,9 +121,7 @@ static void reader_main(void *arg)
     c->ended = true;
     if (!c->hung_up && !c->s->leaving)
         world_broken(&c->s->w, "the server hangs up: %s", err.msg);
-    LIST_EACH (&c->calls, pos) {
-        struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
-
+    LIST_FOR (struct svc_call, call, &c->calls, node) {
         call->lost = !call->answered;
         waitq_wake_all(&call->q);
     }
@@ -309,24 +302,18 @@ unsigned svc_conn_open_calls(const struct svc_conn *c)
 {
     unsigned n = 0;
 
-    LIST_EACH (&c->calls, pos) {
-        const struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
-
+    LIST_FOR (const struct svc_call, call, &c->calls, node)
         n += call->sent && !call->answered;
-    }
     return n;
 }
 
 void svc_conn_check(struct svc_conn *c)
 {
-    LIST_EACH (&c->calls, pos) {
-        struct svc_call *call = LIST_ENTRY(pos, struct svc_call, node);
-
+    LIST_FOR (struct svc_call, call, &c->calls, node)
         if (!c->hung_up && !c->slow && call->sent && call->sent_ns < c->s->leave_ns &&
             !call->answered)
             world_broken(&c->s->w, "%s %s/%s was never answered", svc_method(call->ask.act),
                          call->ask.id, call->ask.exec);
-    }
 }
 
 /* --- what is no request --- */

@@ -40,10 +40,8 @@ int bootargs_parse(const char *cmdline, struct bootargs *ret, struct err *err)
 int bootargs_load(struct bootargs *ret, struct err *err)
 {
     AUTO_FREE char *text = NULL;
-    size_t len;
-    int r = file_read_all("/proc/cmdline", CMDLINE_MAX, &text, &len);
 
-    if (r < 0)
-        return err_sys(err, -r, "read /proc/cmdline");
+    if (file_load("/proc/cmdline", CMDLINE_MAX, &text, err) < 0)
+        return -1;
     return bootargs_parse(text, ret, err);
 }

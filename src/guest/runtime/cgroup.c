@@ -40,11 +40,9 @@ static int enable_controllers(const char *dir, struct err *err)
     AUTO_FREE char *path = str_format("%s/cgroup.controllers", dir), *list = NULL;
     AUTO(sbuf_release) struct sbuf words = { 0 };
     char *save = NULL;
-    size_t len;
-    int r = file_read_all(path, FILE_MAX, &list, &len);
 
-    if (r < 0)
-        return err_sys(err, -r, "read %s", path);
+    if (file_load(path, FILE_MAX, &list, err) < 0)
+        return -1;
     for (char *name = strtok_r(list, " \n", &save); name; name = strtok_r(NULL, " \n", &save))
         sbuf_addf(&words, "+%s ", name);
     return set(dir, "cgroup.subtree_control", words.data ? words.data : "", err);
@@ -96,14 +94,9 @@ int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
 int cgroup_limit_commands(const char *root, const char *meminfo, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/commands/memory.stat", root), *stat = NULL, *info = NULL;
-    size_t len;
-    int r = file_read_all(path, FILE_MAX, &stat, &len);
 
-    if (r < 0)
-        return err_sys(err, -r, "read %s", path);
-    r = file_read_all(meminfo, FILE_MAX, &info, &len);
-    if (r < 0)
-        return err_sys(err, -r, "read %s", meminfo);
+    if (file_load(path, FILE_MAX, &stat, err) < 0 || file_load(meminfo, FILE_MAX, &info, err) < 0)
+        return -1;
     /* A limit below what cannot be given back would kill at once. Cached files can. */
     uint64_t held =
         cgroup_keyed(stat, "anon") + cgroup_keyed(stat, "shmem") + cgroup_keyed(stat, "kernel");

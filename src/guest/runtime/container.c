@@ -114,11 +114,9 @@ void container_forget(struct container *c)
 
 struct container *containers_find(const struct containers *cs, const char *id, struct err *err)
 {
-    LIST_EACH (&cs->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+    LIST_FOR (struct container, c, &cs->containers, in_table)
         if (strcmp(c->id, id) == 0)
             return c;
-    }
     err_set(err, ERR_NOT_FOUND, "no container \"%.64s\"", id);
     return NULL;
 }
@@ -146,11 +144,9 @@ struct container *containers_get(const struct containers *cs, const char *id, st
 
 static bool all_done(const struct containers *cs)
 {
-    LIST_EACH (&cs->containers, pos) {
-        const struct container *c = LIST_ENTRY(pos, struct container, in_table);
+    LIST_FOR (const struct container, c, &cs->containers, in_table)
         if ((c->init && !process_done(c->init, NULL)) || !processes_all_done(&c->execs))
             return false;
-    }
     return true;
 }
 
@@ -158,11 +154,9 @@ int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err)
 {
     struct err ignored = ERR_INIT;
 
-    LIST_EACH (&cs->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+    LIST_FOR (struct container, c, &cs->containers, in_table)
         if (c->init)
             (void)process_signal(c->init, SIGTERM, &ignored); /* may be gone */
-    }
     while (!all_done(cs))
         if (waitq_wait(ctx, &cs->changed, "containers to end", err) < 0)
             return -1;
@@ -176,8 +170,7 @@ void containers_free(struct containers *cs)
     if (!cs)
         return;
     struct ctx ctx = ctx_root(cs->opts.loop);
-    LIST_EACH (&cs->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+    LIST_FOR (struct container, c, &cs->containers, in_table) {
         if (c->init)
             process_kill(c->init);
         processes_each(&c->execs, process_kill);

@@ -90,11 +90,9 @@ static int join_network(struct ctx *ctx, struct container *c, const struct spec 
 
 static struct container *find_sandbox(const struct containers *cs, const char *pod_id)
 {
-    LIST_EACH (&cs->containers, pos) {
-        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+    LIST_FOR (struct container, c, &cs->containers, in_table)
         if (c->kind == SPEC_SANDBOX && c->pod && strcmp(c->pod->id, pod_id) == 0)
             return c;
-    }
     return NULL;
 }
 

@@ -266,8 +266,7 @@ int processes_make_room(struct processes *l, size_t max, struct err *err)
 {
     if (l->n < max)
         return 0;
-    LIST_EACH (&l->all, pos) {
-        struct process *p = LIST_ENTRY(pos, struct process, in_list);
+    LIST_FOR (struct process, p, &l->all, in_list) {
         if (p->done.set) {
             processes_forget(l, p);
             return 0;

@@ -65,11 +65,9 @@ int mnt_unmount_below(const char *dir, struct err *err)
     AUTO(strv_release) struct strv found = { 0 };
     AUTO_FREE char *text = NULL;
     char *lines = NULL, *words;
-    size_t len;
-    int r = file_read_all("/proc/self/mounts", MOUNTS_MAX_BYTES, &text, &len);
 
-    if (r < 0)
-        return err_sys(err, -r, "read /proc/self/mounts");
+    if (file_load("/proc/self/mounts", MOUNTS_MAX_BYTES, &text, err) < 0)
+        return -1;
     for (char *line = strtok_r(text, "\n", &lines); line; line = strtok_r(NULL, "\n", &lines)) {
         char *target = strtok_r(line, " ", &words) ? strtok_r(NULL, " ", &words) : NULL;
 

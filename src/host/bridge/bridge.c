@@ -80,11 +80,8 @@ static void close_because(struct bridge *b, const char *fmt, va_list ap)
     b->closed = true;
     b->connected = false;
     cancel_fire(&b->life, ERR_UNAVAILABLE, "the guest is gone");
-    LIST_EACH (&b->users, pos) {
-        struct bridge_user *u = LIST_ENTRY(pos, struct bridge_user, node);
-
+    LIST_FOR (struct bridge_user, u, &b->users, node)
         cancel_fire(&u->cancel, ERR_UNAVAILABLE, "the guest is gone");
-    }
     bridge_wire_close(b);
     if (b->listener)
         b->vmm->ops->unlisten(TAKE_PTR(b->listener));
@@ -284,12 +281,9 @@ uint64_t bridge_ops_oldest_call(const struct guest *g)
     struct bridge *b = bridge_of(g);
     uint64_t now = loop_now(b->loop), oldest = 0;
 
-    LIST_EACH (&b->calls, pos) {
-        const struct bridge_call *c = LIST_ENTRY(pos, struct bridge_call, node);
-
+    LIST_FOR (const struct bridge_call, c, &b->calls, node)
         if (c->counts && now - c->since_ns > oldest)
             oldest = now - c->since_ns;
-    }
     return oldest;
 }
 

@@ -82,9 +82,7 @@ static int enqueue(struct bridge *b, const struct bridge_request *r, uint64_t id
 /* The caller has given up. What was not sent is taken back; else an answer may still come. */
 static void abandon(struct bridge *b, uint64_t id)
 {
-    LIST_EACH (&b->queue, pos) {
-        struct bridge_frame *f = LIST_ENTRY(pos, struct bridge_frame, node);
-
+    LIST_FOR (struct bridge_frame, f, &b->queue, node) {
         if (f->id != id)
             continue;
         b->queued_bytes -= f->bytes.len;
@@ -116,12 +114,9 @@ static bool take_abandoned(struct bridge *b, uint64_t id)
 
 static struct bridge_call *find_call(struct bridge *b, uint64_t id)
 {
-    LIST_EACH (&b->calls, pos) {
-        struct bridge_call *c = LIST_ENTRY(pos, struct bridge_call, node);
-
+    LIST_FOR (struct bridge_call, c, &b->calls, node)
         if (c->id == id && !c->done)
             return c;
-    }
     return NULL;
 }
 

@@ -60,10 +60,7 @@ struct config {
 
 void config_init(struct config *c);
 void config_release(struct config *c); /* repeatable */
-static inline void config_release_auto(struct config *c)
-{
-    config_release(c);
-}
+AUTO_VALUE(struct config, config_release);
 
 /* The file, then FILE.d/ *.conf in the order of their names; later values win. path NULL:
  * $LCOW_CONFIG, else CONFIG_PATH, which may be missing; a path that was named must exist. After a
@@ -88,10 +85,7 @@ struct config_report {
     char *origin[CONFIG_KEYS_MAX]; /* "FILE:LINE" by key; NULL: default */
 };
 void config_report_release(struct config_report *r);
-static inline void config_report_release_auto(struct config_report *r)
-{
-    config_report_release(r);
-}
+AUTO_VALUE(struct config_report, config_report_release);
 /* As config_load, but errors in files are collected and reading goes on. */
 int config_read(struct config *c, const char *path, struct config_report *report, struct err *err);
 /* One file alone, or its text; name is for messages. report NULL: stops at the first error. */

@@ -8,19 +8,14 @@
 #include <stdlib.h>
 
 struct load {
-    char *path, *text;
+    const char *path;
+    char *text;
     size_t len;
 };
 
-static void load_free(void *arg)
+static void load_drop(void *arg)
 {
-    struct load *l = arg;
-
-    if (!l)
-        return;
-    free(l->path);
-    free(l->text);
-    free(l);
+    free(((struct load *)arg)->text);
 }
 
 static int load_file(void *arg, struct err *err)
@@ -34,16 +29,12 @@ static int load_file(void *arg, struct err *err)
 int bundle_read(struct ctx *ctx, const char *bundle, const char *why, char **ret_text,
                 size_t *ret_len, struct err *err)
 {
-    struct load *l = mem_new(struct load);
-    void *arg = l;
+    AUTO_FREE char *path = str_format("%s/config.json", bundle);
+    struct load l = { .path = path };
 
-    l->path = str_format("%s/config.json", bundle);
-    int r = offload_run(ctx, load_file, &arg, load_free, why, err);
-    l = arg; /* NULL if ctx has ended */
-    if (r == 0) {
-        *ret_text = TAKE_PTR(l->text);
-        *ret_len = l->len;
-    }
-    load_free(l);
-    return r;
+    if (OFFLOAD(ctx, load_file, &l, 1, load_drop, why, err) < 0)
+        return -1;
+    *ret_text = l.text;
+    *ret_len = l.len;
+    return 0;
 }

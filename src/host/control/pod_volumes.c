@@ -24,9 +24,7 @@ struct pod_volume {
 
 void pod_release_volumes(struct pod *pod)
 {
-    LIST_EACH (&pod->volumes, pos) {
-        struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
-
+    LIST_FOR (struct pod_volume, v, &pod->volumes, node) {
         list_remove(&v->node);
         free(v->dir);
         free(v->key);
@@ -36,12 +34,9 @@ void pod_release_volumes(struct pod *pod)
 
 static struct pod_volume *find(struct pod *pod, const char *dir)
 {
-    LIST_EACH (&pod->volumes, pos) {
-        struct pod_volume *v = LIST_ENTRY(pos, struct pod_volume, node);
-
+    LIST_FOR (struct pod_volume, v, &pod->volumes, node)
         if (str_eq(v->dir, dir))
             return v;
-    }
     return NULL;
 }
 
@@ -50,11 +45,8 @@ static char *key_of(const char *dir)
 {
     const char *name = strrchr(dir, '/') + 1;
     char hex[SHA256_HEX_SIZE];
-    struct sha256 sum;
 
-    sha256_init(&sum);
-    sha256_add(&sum, dir, strlen(dir));
-    sha256_hex(&sum, hex);
+    sha256_of(dir, strlen(dir), hex);
     for (const char *at = name; *at; at++)
         if ((!isalnum((unsigned char)*at) && *at != '-') || at - name > 63)
             return str_format("volume-%.16s", hex);

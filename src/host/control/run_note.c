@@ -178,12 +178,9 @@ struct looking {
     bool gone;
 };
 
-static void looking_free(void *arg)
+static void looking_drop(void *arg)
 {
-    struct looking *l = arg;
-
-    strv_release(&l->paths);
-    free(l);
+    strv_release(&((struct looking *)arg)->paths);
 }
 
 static int look(void *arg, struct err *err)
@@ -200,18 +197,15 @@ static int look(void *arg, struct err *err)
 
 int run_bundles_gone(struct ctx *ctx, const struct strv *paths, bool *ret, struct err *err)
 {
-    struct looking *l = mem_new(struct looking);
-    void *arg = l;
-    int r;
+    struct looking l = { 0 };
 
     for (size_t i = 0; i < paths->n; i++)
-        strv_add(&l->paths, paths->v[i]);
-    r = offload_run(ctx, look, &arg, looking_free, "look for bundles", err);
-    if (r == 0)
-        *ret = l->gone;
-    if (arg)
-        looking_free(arg);
-    return r;
+        strv_add(&l.paths, paths->v[i]);
+    if (OFFLOAD(ctx, look, &l, 0, looking_drop, "look for bundles", err) < 0)
+        return -1;
+    *ret = l.gone;
+    looking_drop(&l);
+    return 0;
 }
 
 int run_given_up(struct ctx *ctx, const char *dir, const struct run_note *n, bool *ret,

@@ -34,10 +34,7 @@ int run_note_write(const char *dir, const struct run_note *n, struct err *err);
 int run_note_read(const char *dir, struct run_note *ret, struct err *err);
 char *run_note_path(const char *dir); /* caller frees */
 void run_note_release(struct run_note *n);
-static inline void run_note_release_auto(struct run_note *n)
-{
-    run_note_release(n);
-}
+AUTO_VALUE(struct run_note, run_note_release);
 /* NULL: it has no such container. Borrowed. */
 const struct run_member *run_note_find(const struct run_note *n, const char *id);
 

@@ -92,10 +92,7 @@ struct sandbox_stats {
 int sandbox_stats(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_stats *ret,
                   struct err *err);
 void sandbox_stats_release(struct sandbox_stats *s);
-static inline void sandbox_stats_release_auto(struct sandbox_stats *s)
-{
-    sandbox_stats_release(s);
-}
+AUTO_VALUE(struct sandbox_stats, sandbox_stats_release);
 /* Stops it if need be and forgets its containers; the shim may leave then. Repeatable; fails only
  * if something could not be released. */
 int sandbox_shutdown(struct ctx *ctx, struct registry *r, const char *id, struct err *err);

@@ -154,14 +154,12 @@ void plan9_free(struct plan9 *c)
 /* Only what can still be used. */
 static struct share *find_share(struct plan9 *c, const struct plan9_share *o, const struct statx *x)
 {
-    LIST_EACH (&c->shares, n) {
-        struct share *s = LIST_ENTRY(n, struct share, node);
+    LIST_FOR (struct share, s, &c->shares, node)
         if (!s->unique && !s->held.leaving &&
             s->dev == makedev(x->stx_dev_major, x->stx_dev_minor) && s->ino == x->stx_ino &&
             s->read_only == o->read_only && str_eq(s->host_path, o->host_path) &&
             s->state != SHARE_INVALID && s->mount != MOUNT_INVALID)
             return s;
-    }
     return NULL;
 }
 
@@ -246,9 +244,7 @@ const char *plan9_name(const struct plan9 *c, uint64_t id)
 
 void plan9_describe(const struct plan9 *c, struct jsw *w)
 {
-    LIST_EACH (&c->shares, at) {
-        const struct share *s = LIST_ENTRY(at, struct share, node);
-
+    LIST_FOR (const struct share, s, &c->shares, node) {
         jsw_obj(w, NULL);
         jsw_str(w, "name", s->name);
         jsw_str(w, "host_path", s->host_path);

@@ -56,11 +56,9 @@ uint64_t reservations_take(struct reservations *r, struct reserved *t)
 
 static struct reservation *find(const struct reservations *r, uint64_t id)
 {
-    LIST_EACH (&r->list, n) {
-        struct reservation *one = LIST_ENTRY(n, struct reservation, node);
+    LIST_FOR (struct reservation, one, &r->list, node)
         if (one->id == id)
             return one;
-    }
     return NULL;
 }
 

@@ -353,11 +353,9 @@ void scsi_free(struct scsi *c)
 
 static struct mount *find_mount(struct disk *d, uint64_t partition)
 {
-    LIST_EACH (&d->mounts, n) {
-        struct mount *m = LIST_ENTRY(n, struct mount, node);
+    LIST_FOR (struct mount, m, &d->mounts, node)
         if (m->guest.partition == partition)
             return m;
-    }
     return NULL;
 }
 

@@ -119,11 +119,9 @@ void vpci_free(struct vpci *c)
 
 static struct device *find_device(struct vpci *c, const char *address)
 {
-    LIST_EACH (&c->devices, n) {
-        struct device *d = LIST_ENTRY(n, struct device, node);
+    LIST_FOR (struct device, d, &c->devices, node)
         if (str_eq(d->address, address))
             return d;
-    }
     return NULL;
 }
 
@@ -196,9 +194,7 @@ const char *vpci_address(const struct vpci *c, uint64_t id)
 
 void vpci_describe(const struct vpci *c, struct jsw *w)
 {
-    LIST_EACH (&c->devices, at) {
-        const struct device *d = LIST_ENTRY(at, struct device, node);
-
+    LIST_FOR (const struct device, d, &c->devices, node) {
         jsw_obj(w, NULL);
         jsw_str(w, "device", d->address);
         jsw_str(w, "place", d->place ? d->place : "");

@@ -235,10 +235,8 @@ static void choose(struct cgroup_hierarchies *h)
 static int read_proc(const char *proc, const char *name, char **ret, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/%s", proc, name);
-    size_t len;
-    int r = file_read_all(path, MOUNTINFO_MAX, ret, &len);
 
-    return r < 0 ? err_sys(err, -r, "read %s", path) : 0;
+    return file_load(path, MOUNTINFO_MAX, ret, err);
 }
 
 int cgroup_find(const char *proc, struct cgroup_hierarchies *ret, struct err *err)

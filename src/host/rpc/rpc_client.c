@@ -47,12 +47,9 @@ static void unref(struct rpc_client *c)
 
 static struct call *find_call(struct rpc_client *c, uint32_t id)
 {
-    LIST_EACH (&c->calls, pos) {
-        struct call *call = LIST_ENTRY(pos, struct call, node);
-
+    LIST_FOR (struct call, call, &c->calls, node)
         if (call->id == id)
             return call;
-    }
     return NULL;
 }
 

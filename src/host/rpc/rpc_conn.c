@@ -110,8 +110,7 @@ static uint64_t report_slow(struct rpc_server *s, uint64_t now)
     uint64_t next = now + s->slow_ns;
 
     LIST_EACH (&s->conns, at) {
-        LIST_EACH (&LIST_ENTRY(at, struct rpc_conn, node)->calls, pos) {
-            struct rpc_call *call = LIST_ENTRY(pos, struct rpc_call, node);
+        LIST_FOR (struct rpc_call, call, &LIST_ENTRY(at, struct rpc_conn, node)->calls, node) {
             uint64_t due = call->since_ns + s->slow_ns;
 
             if (call->method->patient || call->told_slow)
@@ -309,12 +308,9 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
 
 static const struct rpc_entry *find_entry(struct rpc_server *s, struct pb_slice name)
 {
-    LIST_EACH (&s->entries, pos) {
-        struct rpc_entry *e = LIST_ENTRY(pos, struct rpc_entry, node);
-
+    LIST_FOR (struct rpc_entry, e, &s->entries, node)
         if (pb_slice_is(name, e->name))
             return e;
-    }
     return NULL;
 }
 

@@ -38,9 +38,7 @@ void rpc_server_unref(struct rpc_server *s)
         return;
     cancel_release(&s->accepting);
     cancel_release(&s->life);
-    LIST_EACH (&s->entries, pos) {
-        struct rpc_entry *e = LIST_ENTRY(pos, struct rpc_entry, node);
-
+    LIST_FOR (struct rpc_entry, e, &s->entries, node) {
         free(e->next_warning);
         free(e);
     }

@@ -56,9 +56,7 @@ static int exec_control(struct ctx *ctx, struct service *s, const Lcow__ExecCont
     if (!req->stdin[0] || req->rows > UINT16_MAX || req->cols > UINT16_MAX)
         return err_set(err, ERR_INVALID, "control of a process: no name, or a size beyond %u",
                        UINT16_MAX);
-    LIST_EACH (&s->diag_runs, at) {
-        struct diag_run *run = LIST_ENTRY(at, struct diag_run, node);
-
+    LIST_FOR (struct diag_run, run, &s->diag_runs, node) {
         if (!str_eq(run->name, req->stdin))
             continue;
         if (req->close_stdin)

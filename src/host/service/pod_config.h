@@ -2,6 +2,7 @@
  * control/sandbox.h takes. CRI sends a PodSandboxConfig and puts no config.json into the bundle;
  * others send nothing and do. Never waits. */
 #pragma once
+#include "base/mem.h"
 
 struct err;
 typedef struct CreateSandboxRequest CreateSandboxRequest;
@@ -16,7 +17,4 @@ struct pod_config {
  * the host's network, processes or IPC. */
 int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, struct err *err);
 void pod_config_release(struct pod_config *s);
-static inline void pod_config_release_auto(struct pod_config *s)
-{
-    pod_config_release(s);
-}
+AUTO_VALUE(struct pod_config, pod_config_release);

@@ -264,16 +264,13 @@ int bootstrap_address(const char *dir, const char *address, const char *ns, cons
 {
     AUTO(sbuf_release) struct sbuf joined = { 0 };
     char hex[SHA256_HEX_SIZE];
-    struct sha256 sha;
 
     add_clean(&joined, address);
     sbuf_addf(&joined, "/%s/%s", ns, group);
 
     const char *name = joined.data + (address[0] != '/');
 
-    sha256_init(&sha);
-    sha256_add(&sha, name, strlen(name));
-    sha256_hex(&sha, hex);
+    sha256_of(name, strlen(name), hex);
     if (!dir)
         dir = BOOTSTRAP_SOCKET_DIR;
     if (strlen(dir) + 1 + strlen(hex) > RPC_PATH_MAX)

@@ -30,10 +30,7 @@ struct bootstrap {
 int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id,
                     struct bootstrap *ret, struct err *err);
 void bootstrap_release(struct bootstrap *b);
-static inline void bootstrap_release_auto(struct bootstrap *b)
-{
-    bootstrap_release(b);
-}
+AUTO_VALUE(struct bootstrap, bootstrap_release);
 /* Writes them over what the file said. */
 int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err);
 

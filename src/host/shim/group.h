@@ -23,10 +23,7 @@ struct group_lock {
 };
 int group_lock(struct ctx *ctx, const char *address, struct group_lock *ret, struct err *err);
 void group_unlock(struct group_lock *l);
-static inline void group_unlock_auto(struct group_lock *l)
-{
-    group_unlock(l);
-}
+AUTO_VALUE(struct group_lock, group_unlock);
 
 /* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
 bool group_alive(struct ctx *ctx, const char *address);
@@ -66,7 +63,4 @@ int group_write_note(const char *bundle, const struct group_note *n, struct err 
 int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
                     struct group_note *ret, struct err *err);
 void group_note_release(struct group_note *n);
-static inline void group_note_release_auto(struct group_note *n)
-{
-    group_note_release(n);
-}
+AUTO_VALUE(struct group_note, group_note_release);

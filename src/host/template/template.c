@@ -34,20 +34,11 @@ void template_close(struct template *t)
     template_info_release(&t->info);
 }
 
-static void sum(const char *text, size_t len, char hex[SHA256_HEX_SIZE])
-{
-    struct sha256 s;
-
-    sha256_init(&s);
-    sha256_add(&s, text, len);
-    sha256_hex(&s, hex);
-}
-
 void template_key_of(const char *identity, char ret[TEMPLATE_KEY_SIZE])
 {
     char hex[SHA256_HEX_SIZE];
 
-    sum(identity, strlen(identity), hex);
+    sha256_of(identity, strlen(identity), hex);
     memcpy(ret, hex, TEMPLATE_KEY_SIZE - 1);
     ret[TEMPLATE_KEY_SIZE - 1] = '\0';
 }
@@ -96,7 +87,7 @@ char *template_header_format(const struct template_info *i, size_t *ret_len)
     jsw_init(&w, JSW_PLAIN);
     template_info_write(i, &w, NULL);
     AUTO_FREE char *body = jsw_take(&w, &len);
-    sum(body, len, hex);
+    sha256_of(body, len, hex);
     *ret_len = CHECK_LINE + len;
     return str_format("%s\n%s", hex, body);
 }
@@ -154,7 +145,7 @@ int template_header_parse(const char *text, size_t len, struct template_info *re
 
     if (len < CHECK_LINE || text[CHECK_LINE - 1] != '\n')
         return err_set(err, ERR_DATA_LOSS, "header cut at %zu bytes", len);
-    sum(text + CHECK_LINE, len - CHECK_LINE, hex);
+    sha256_of(text + CHECK_LINE, len - CHECK_LINE, hex);
     if (memcmp(hex, text, CHECK_LINE - 1) != 0)
         return err_set(err, ERR_DATA_LOSS, "header does not match its checksum");
     if (js_parse(text + CHECK_LINE, len - CHECK_LINE, TEMPLATE_HEADER_MAX, &o, err) < 0 ||

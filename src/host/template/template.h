@@ -10,6 +10,7 @@
  * damaged, of another owner or a link is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
  * builder replaces it. Blocks for a local file system; only template_lock may wait. */
 #pragma once
+#include "base/mem.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -39,10 +40,7 @@ struct template_info {
     struct template_file ram, state;
 };
 void template_info_release(struct template_info *i); /* repeatable */
-static inline void template_info_release_auto(struct template_info *i)
-{
-    template_info_release(i);
-}
+AUTO_VALUE(struct template_info, template_info_release);
 /* As one JSON object. */
 void template_info_write(const struct template_info *i, struct jsw *w, const char *key);
 

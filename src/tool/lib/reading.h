@@ -50,10 +50,7 @@ void tail_release(struct tail *t);
 
 /* Nanoseconds since 1970 of "2026-11-16T02:41:24.123456789Z", or with an offset; 0: it is none. */
 int64_t line_time(const char *text);
-static inline void lines_release_auto(struct lines *l)
-{
-    lines_release(l);
-}
+AUTO_VALUE(struct lines, lines_release);
 
 struct reading { /* the journal of one sandbox */
     char *ns, *id, *path;
@@ -71,10 +68,7 @@ struct readings {
 };
 void readings_init(struct readings *r, const char *run_root);
 void readings_release(struct readings *r);
-static inline void readings_release_auto(struct readings *r)
-{
-    readings_release(r);
-}
+AUTO_VALUE(struct readings, readings_release);
 /* word as in shims_find; NULL: all. With a word, exactly one must match: ERR_NOT_FOUND names the
  * nearest, ERR_INVALID those that match. Repeated with NULL it adds what is new. */
 int readings_add(struct readings *r, const char *word, struct err *err);

@@ -61,10 +61,7 @@ static inline uint64_t cost_host_memory(const struct cost *c)
  * was found in that one is gone otherwise. */
 void shims_measure(struct ctx *ctx, struct shims *shims, const struct shim *s);
 void shims_release(struct shims *s);
-static inline void shims_release_auto(struct shims *s)
-{
-    shims_release(s);
-}
+AUTO_VALUE(struct shims, shims_release);
 
 /* word: "[NAMESPACE/]ID", a sandbox or, of one that answered, a container; the beginning of an id
  * is enough. *ret_container: the container's whole id, borrowed; NULL: a sandbox was meant.

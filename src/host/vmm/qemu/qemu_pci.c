@@ -231,11 +231,9 @@ static int free_port(struct qemu *q, unsigned *ret, struct err *err)
 {
     uint32_t used = 0;
 
-    LIST_EACH (&q->plugs, pos) {
-        const struct plug *p = LIST_ENTRY(pos, struct plug, node);
+    LIST_FOR (const struct plug, p, &q->plugs, node)
         if (p->kind == &pci_kind)
             used |= 1u << p->number;
-    }
     *ret = (unsigned)__builtin_ctz(~used);
     if (*ret < q->doc.pci_ports)
         return 0;
@@ -250,8 +248,7 @@ static int check_pci(struct qemu *q, const char *address, const char *id, struct
         return -1;
     if (plug_find(q, &pci_kind, id))
         return err_set(err, ERR_EXISTS, "there is a device %s", id);
-    LIST_EACH (&q->plugs, pos) {
-        const struct plug *p = LIST_ENTRY(pos, struct plug, node);
+    LIST_FOR (const struct plug, p, &q->plugs, node) {
         if (p->kind != &pci_kind || !str_eq(p->label, address))
             continue;
         if (p->deserted)

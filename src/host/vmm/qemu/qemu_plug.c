@@ -143,8 +143,7 @@ static void undo(struct qemu *q, struct plug *p)
 
 void plug_sweep(struct ctx *ctx, struct qemu *q)
 {
-    LIST_EACH (&q->plugs, pos) {
-        struct plug *p = LIST_ENTRY(pos, struct plug, node);
+    LIST_FOR (struct plug, p, &q->plugs, node) {
         struct err err = ERR_INIT;
 
         if (!p->deserted || !p->deleted || p->inside)
@@ -164,18 +163,15 @@ void plug_sweep(struct ctx *ctx, struct qemu *q)
 
 struct plug *plug_find(struct qemu *q, const struct plug_kind *kind, const char *id)
 {
-    LIST_EACH (&q->plugs, pos) {
-        struct plug *p = LIST_ENTRY(pos, struct plug, node);
+    LIST_FOR (struct plug, p, &q->plugs, node)
         if (p->kind == kind && str_eq(p->id, id))
             return p;
-    }
     return NULL;
 }
 
 void qemu_plug_deleted(struct qemu *q, const char *device)
 {
-    LIST_EACH (&q->plugs, pos) {
-        struct plug *p = LIST_ENTRY(pos, struct plug, node);
+    LIST_FOR (struct plug, p, &q->plugs, node) {
         const char *name = p->kind->names[PLUG_DEVICE];
 
         if (!str_starts(device, name) || !str_eq(p->id, device + strlen(name)))

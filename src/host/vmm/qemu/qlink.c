@@ -130,11 +130,9 @@ static void refuse(struct qlink *l, struct stream *s, const char *why, uint32_t 
 
 static struct vmm_listener *find(struct qlink *l, uint32_t port)
 {
-    LIST_EACH (&l->listeners, n) {
-        struct vmm_listener *v = LIST_ENTRY(n, struct vmm_listener, node);
+    LIST_FOR (struct vmm_listener, v, &l->listeners, node)
         if (v->port == port)
             return v;
-    }
     return NULL;
 }
 
@@ -468,8 +466,7 @@ void qlink_free(struct qlink *l)
 {
     if (!l)
         return;
-    LIST_EACH (&l->listeners, n) {
-        struct vmm_listener *v = LIST_ENTRY(n, struct vmm_listener, node);
+    LIST_FOR (struct vmm_listener, v, &l->listeners, node) {
         v->link = NULL;
         list_remove(&v->node);
     }

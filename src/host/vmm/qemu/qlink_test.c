@@ -90,14 +90,13 @@ static int visit_in_thread(void *arg, struct err *err)
 static struct visit *visit_often(struct ctx *ctx, struct qlink *l, unsigned more)
 {
     struct visit *v = mem_new(struct visit);
-    void *arg = v;
     struct err err = ERR_INIT;
 
     v->more = more;
     v->fd = -1;
     v->netns = ioctl(qlink_tap(l), TUNGETDEVNETNS, NULL);
     ASSERT(v->netns >= 0);
-    ASSERT_OK(offload_run(ctx, visit_in_thread, &arg, visit_free, "dial", &err), err);
+    ASSERT_OK(OFFLOAD(ctx, visit_in_thread, v, 0, NULL, "dial", &err), err);
     return v;
 }
 

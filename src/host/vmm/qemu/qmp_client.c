@@ -70,8 +70,7 @@ static void take_answer(struct qmp_client *c, struct qmp_message *m)
         c->fd_call = 0;
         waitq_wake_all(&c->fd_q);
     }
-    LIST_EACH (&c->calls, n) {
-        struct call *call = LIST_ENTRY(n, struct call, node);
+    LIST_FOR (struct call, call, &c->calls, node) {
         if (!m->has_id || call->id != m->id)
             continue;
         call->answered = true;
