@@ -9,24 +9,15 @@
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
-/* A value that just fitted may make a line too long when it is printed with blanks around "=". */
-static bool has_long_line(const char *text)
-{
-    for (const char *line = text; *line; line += strcspn(line, "\n") + 1) {
-        if (strcspn(line, "\n") > 180)
-            return true;
-    }
-    return false;
-}
-
 /* The same bytes as TOML: refused with the place, or within the same bounds. */
 static void fuzz_toml(const struct fuzz_input *in)
 {
     AUTO(config_release) struct config c;
+    AUTO_FREE char *text = str_ndup((const char *)in->data, in->size);
     struct err err = ERR_INIT;
 
     config_init(&c);
-    if (config_parse_toml(&c, "in", (const char *)in->data, in->size, &err) < 0) {
+    if (config_parse_toml(&c, "in", text, &err) < 0) {
         if (!str_starts(err.msg, "in:") || err.code == ERR_NONE)
             abort();
     } else if (c.cpus < 1 || c.cpus > CONFIG_CPUS_MAX || c.run_root[0] != '/' || !c.qemu[0] ||
@@ -54,8 +45,6 @@ static void fuzz(void *arg)
         a.run_root[0] != '/' || a.image_dir[0] != '/' || !a.qemu[0])
         abort();
     config_print(&a, &one);
-    if (has_long_line(one.data))
-        return;
     if (config_parse(&b, "printed", one.data, one.len, NULL, &err) < 0)
         abort();
     config_print(&b, &two);

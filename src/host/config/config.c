@@ -104,10 +104,10 @@ int config_take(struct config *c, const char *place, const char *section, const 
 
 /* ------------------------------------------------------------------ reading one file */
 
-/* The first of `wanted`, or of a comment (a semicolon behind a blank), or the end. */
+/* The first of `wanted`, or of a comment (a semicolon behind a blank or first of all), or the end. */
 static char *find(char *s, const char *wanted)
 {
-    for (bool blank = false; *s && !strchr(wanted, *s) && !(blank && *s == ';'); s++)
+    for (bool blank = true; *s && !strchr(wanted, *s) && !(blank && *s == ';'); s++)
         blank = *s == ' ' || *s == '\t';
     return s;
 }

@@ -69,8 +69,7 @@ int config_load(struct config *c, const char *path, struct err *err);
 /* The options table of containerd's CRI configuration, as it reaches us: TOML, of which this takes
  * tables, strings, numbers, booleans and arrays of strings, and names what it does not. The same
  * keys; allow_annotations may be an array. Fuzzed. */
-int config_parse_toml(struct config *c, const char *name, const char *text, size_t len,
-                      struct err *err);
+int config_parse_toml(struct config *c, const char *name, const char *text, struct err *err);
 
 /* Ports for PCI devices that a VM has: none where none are allowed. */
 uint32_t config_pci_ports(const struct config *c);

@@ -125,8 +125,7 @@ static int take_options(const Any *any, struct bootstrap *b, struct err *err)
 
 int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err)
 {
-    if (b->config_body &&
-        config_parse_toml(c, BODY_NAME, b->config_body, strlen(b->config_body), err) < 0)
+    if (b->config_body && config_parse_toml(c, BODY_NAME, b->config_body, err) < 0)
         return -1;
     if (b->memory_mib)
         c->memory_mib = b->memory_mib;
