@@ -9,7 +9,10 @@
 #include "host/io/io_priv.h"
 #include <errno.h>
 #include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <sys/inotify.h>
 #include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
@@ -43,15 +46,145 @@ void io_output_ended(struct io *io)
     waitq_wake_all(&io->outputs_q);
 }
 
-/* --- relays --- */
-
 /* What has arrived and not been taken. */
-static uint64_t unread(const struct stream *s)
+static uint64_t unread(int fd)
 {
     int n = 0;
 
-    return s->fd >= 0 && ioctl(s->fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
+    return fd >= 0 && ioctl(fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
 }
+
+/* --- lingering FIFOs: what is in a FIFO when its writer has finished. The kernel drops it when the
+ * last descriptor is closed; a reader that is away (containerd restarts) would never see it. So we
+ * keep the FIFO open, in one of two ways: somebody reads: we hold a reading end only. The reader
+ * gets the bytes, then the end. Should it leave before (killed in between), the bytes are still
+ * there; nobody reads:   we hold a writing end only, so that the next reader's open succeeds. When
+ * it came, we change over. inotify tells of readers that come and go. --- */
+
+struct leftover {
+    struct io *io;
+    int read_end, write_end; /* one of them, -1 the other */
+    int watch;
+};
+
+static void path_of(int fd, char path[40])
+{
+    snprintf(path, 40, "/proc/self/fd/%d", fd);
+}
+
+/* Tells of these from now on; what was told before is not known any more. */
+static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
+{
+    char path[40];
+
+    path_of(l->write_end < 0 ? l->read_end : l->write_end, path);
+    if (l->watch < 0)
+        l->watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
+    if (l->watch < 0 || inotify_add_watch(l->watch, path, mask) < 0)
+        return err_sys(err, errno, "watch a FIFO (fs.inotify.max_user_instances too low?)");
+    return 0;
+}
+
+static void swallow_events(struct leftover *l)
+{
+    char buf[1024];
+
+    while (read(l->watch, buf, sizeof(buf)) > 0)
+        ;
+}
+
+/* With our own reading end closed, the kernel reports an error on the writing end exactly if
+ * nobody reads. Leaves us with the end that fits, and with events of others only: ours come before
+ * they are swallowed, or are not asked for. */
+static int look(struct leftover *l, struct err *err)
+{
+    char path[40];
+
+    if (l->write_end < 0) {
+        path_of(l->read_end, path);
+        l->write_end = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        if (l->write_end < 0)
+            return err_sys(err, errno, "hold a FIFO");
+        fd_close(TAKE_FD(l->read_end));
+    }
+    if (linger_watch(l, IN_OPEN | IN_CLOSE_NOWRITE, err) < 0)
+        return -1;
+    swallow_events(l);
+    if (fd_ready_now(l->write_end, 0) & POLLERR)
+        return 0;
+    if (linger_watch(l, IN_CLOSE_NOWRITE, err) < 0)
+        return -1;
+    path_of(l->write_end, path);
+    l->read_end = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    if (l->read_end < 0)
+        return err_sys(err, errno, "hold a FIFO");
+    fd_close(TAKE_FD(l->write_end));
+    return 0;
+}
+
+static int linger(struct leftover *l, struct err *err)
+{
+    while (unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
+        if (look(l, err) < 0 ||
+            loop_wait_fd(&l->io->rest, l->watch, POLLIN, "a reader of what is left", err) < 0)
+            return -1;
+    return 0;
+}
+
+/* Bytes that a reader who is there has not taken. Until the first look there may be one. */
+static uint64_t linger_unread(const struct io *io)
+{
+    uint64_t n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(io->leftovers); i++)
+        if (io->leftovers[i])
+            n += unread(io->leftovers[i]->read_end);
+    return n;
+}
+
+/* Each of the two outputs has one at most. */
+static void exchange(struct io *io, const struct leftover *old, struct leftover *new)
+{
+    io->leftovers[io->leftovers[0] == old ? 0 : 1] = new;
+}
+
+static void linger_fiber(void *arg)
+{
+    struct leftover *l = arg;
+    struct err err = ERR_INIT;
+
+    if (linger(l, &err) < 0 && l->write_end >= 0 &&
+        (fd_ready_now(l->write_end, 0) & POLLERR)) { /* a reader that is there has it all */
+        uint64_t lost = unread(l->write_end);
+
+        l->io->lost += lost;
+        log_warn(&l->io->rest, "output was never read", F_U("lost-bytes", lost), F_ERR(&err));
+    }
+    fd_close(l->read_end);
+    fd_close(l->write_end);
+    fd_close(l->watch);
+    exchange(l->io, l, NULL);
+    io_unref(l->io);
+    free(l);
+}
+
+/* Takes the read end of a FIFO that nobody writes to any more: keeps what is in it until it was
+ * read or io is freed. */
+static void linger_start(struct io *io, int read_end)
+{
+    if (io->gone.fired || unread(read_end) == 0) {
+        fd_close(read_end);
+        return;
+    }
+
+    struct leftover *l = mem_new(struct leftover);
+
+    *l = (struct leftover){ .io = io_ref(io), .read_end = read_end, .write_end = -1, .watch = -1 };
+    exchange(io, NULL, l);
+    fiber_go(io->loop, linger_fiber, l, "io fifo %s", io->id);
+}
+
+/* --- relays --- */
 
 /* Closes upstream. An output's FIFO keeps what nobody has read yet. */
 static void end_close(struct relay *r)
@@ -62,7 +195,7 @@ static void end_close(struct relay *r)
     if (r->which == 0)
         fd_close(TAKE_FD(r->up.held));
     else
-        io_linger(r->io, TAKE_FD(r->up.held));
+        linger_start(r->io, TAKE_FD(r->up.held));
 }
 
 static void relay_release(struct relay *r)
@@ -279,7 +412,7 @@ static int open_paths(struct ctx *ctx, struct io *io, const struct forms *f, str
 
 /* One driver for both outputs, unless stderr names something of its own. */
 static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
-                        const struct io_spec *spec, const struct io_times *times, struct err *err)
+                        const struct io_spec *spec, struct err *err)
 {
     bool out = io_form_is_driver(&f->v[1]), second = io_form_is_driver(&f->v[2]);
     bool both = out && !spec->terminal &&
@@ -287,7 +420,7 @@ static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
     int fds[2];
 
     if (out) {
-        if (io_driver_start(ctx, &f->v[1], spec, times, &io->drivers[0], fds, err) < 0)
+        if (io_driver_start(ctx, &f->v[1], spec, &io->drivers[0], fds, err) < 0)
             return -1;
         io->relays[1].up.stream = stream_from_fd(io->loop, fds[0]);
         if (both)
@@ -296,7 +429,7 @@ static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
             fd_close(fds[1]);
     }
     if (second && !both) {
-        if (io_driver_start(ctx, &f->v[2], spec, times, &io->drivers[1], fds, err) < 0)
+        if (io_driver_start(ctx, &f->v[2], spec, &io->drivers[1], fds, err) < 0)
             return -1;
         fd_close(fds[0]);
         io->relays[2].up.stream = stream_from_fd(io->loop, fds[1]);
@@ -304,27 +437,17 @@ static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
     return 0;
 }
 
-int io_open_timed(struct ctx *ctx, struct loop *loop, const struct io_spec *spec,
-                  const struct io_times *times, struct io **ret, struct err *err)
+int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
+            struct err *err)
 {
     AUTO(forms_release) struct forms f = { 0 };
     AUTO(io_free) struct io *io = io_new(loop, spec);
 
     if (parse_forms(spec, &f, err) < 0 || open_paths(ctx, io, &f, err) < 0 ||
-        open_drivers(ctx, io, &f, spec, times, err) < 0)
+        open_drivers(ctx, io, &f, spec, err) < 0)
         return -1;
     *ret = TAKE_PTR(io);
     return 0;
-}
-
-int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
-            struct err *err)
-{
-    static const struct io_times times = { .ready = 10 * NS_PER_S,
-                                           .finish = 1 * NS_PER_S,
-                                           .term = 12 * NS_PER_S };
-
-    return io_open_timed(ctx, loop, spec, &times, ret, err);
 }
 
 bool io_wants(const struct io *io, int fd)
@@ -338,13 +461,13 @@ bool io_wants(const struct io *io, int fd)
  * FIFO is gone. So a reader who reads may finish; one who does not may be waiting for the news. */
 static int await_reader(struct ctx *ctx, struct io *io, struct err *err)
 {
-    uint64_t pause = READER_LOOK_NS, left = io_linger_unread(io), moved = loop_now(io->loop);
+    uint64_t pause = READER_LOOK_NS, left = linger_unread(io), moved = loop_now(io->loop);
 
     while (left > 0 && loop_now(io->loop) - moved < REST_IDLE_NS) {
         if (fiber_sleep(ctx, pause, err) < 0)
             return err_wrap(err, "%s: output is not read to its end", io->id);
 
-        uint64_t now = io_linger_unread(io);
+        uint64_t now = linger_unread(io);
 
         if (now != left)
             moved = loop_now(io->loop);
@@ -379,7 +502,7 @@ static void count_lost(struct io *io)
 
     for (int i = 1; i < 3; i++)
         if (io->relays[i].running && io->relays[i].up.stream)
-            lost += unread(io->relays[i].guest);
+            lost += unread(io->relays[i].guest->fd);
     if (lost > 0)
         log_warn(&io->rest, "stdio is closed before its end", F_U("lost-bytes", lost));
     io->lost += lost;

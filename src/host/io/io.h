@@ -19,6 +19,14 @@ struct ledger;
 struct loop;
 struct stream;
 
+struct io_times {
+    uint64_t ready; /* until a log driver says that it is */
+    /* The end of its input alone ends most drivers. SIGTERM at once, as containerd does it, would
+     * kill a plain program that has not read all yet. */
+    uint64_t finish;
+    uint64_t term; /* after SIGTERM */
+};
+
 struct io_spec {
     const char *in, *out, *err;    /* as in the request; "" or NULL: none */
     bool terminal;                 /* then err is ignored */
@@ -27,6 +35,8 @@ struct io_spec {
     /* Counts log drivers, which get their time to finish (13 s) after io_free too: wait for it
      * before the ledger is closed. NULL: io_free kills them. Borrows. */
     struct group *drivers;
+    const struct io_times
+        *times; /* for tests; NULL: those of io_driver.c. Borrows for the driver's life */
 };
 
 /* Waits: opens FIFOs without blocking for a reader, starts a log driver and awaits its readiness

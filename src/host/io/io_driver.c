@@ -209,15 +209,17 @@ static int await_ready(struct ctx *ctx, struct io_driver *d, const struct io_for
 }
 
 int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
-                    const struct io_times *times, struct io_driver **ret, int ret_fds[2],
-                    struct err *err)
+                    struct io_driver **ret, int ret_fds[2], struct err *err)
 {
+    static const struct io_times times = { .ready = 10 * NS_PER_S,
+                                           .finish = 1 * NS_PER_S,
+                                           .term = 12 * NS_PER_S };
     AUTO(pipes_release) struct pipes p = { { -1, -1 }, { -1, -1 }, { -1, -1 } };
     AUTO(driver_free) struct io_driver *d = mem_new(struct io_driver);
 
     *d = (struct io_driver){ .loop = ctx->loop,
                              .name = str_format("%.*s", IO_NAME_SHOWN, form->path),
-                             .times = times,
+                             .times = spec->times ? spec->times : &times,
                              .ledger = spec->ledger,
                              .counted = spec->drivers };
     if (pipe2(p.out, O_CLOEXEC) < 0 || pipe2(p.err, O_CLOEXEC) < 0 || pipe2(p.ready, O_CLOEXEC) < 0)

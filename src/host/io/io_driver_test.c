@@ -55,8 +55,8 @@ static void driven_release_auto(struct driven *d)
 
 static int driven_open(struct driven *d, struct err *err)
 {
-    return io_open_timed(d->fixture.ctx, d->fixture.ctx->loop, &d->fixture.spec, &d->times,
-                         &d->fixture.io, err);
+    d->fixture.spec.times = &d->times;
+    return io_open(d->fixture.ctx, d->fixture.ctx->loop, &d->fixture.spec, &d->fixture.io, err);
 }
 
 static char *given(struct driven *d)

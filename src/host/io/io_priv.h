@@ -71,43 +71,21 @@ struct io {
     struct io_driver *drivers[2];
     unsigned outputs; /* relays and pumps that are not at their end */
     struct waitq outputs_q;
-    struct linger *lingers[2]; /* FIFOs of ended outputs that are not empty */
+    struct leftover *leftovers[2]; /* of io.c: FIFOs of ended outputs that are not empty */
     uint64_t lost;
     bool attached, closed;
 };
-struct io_times;
-/* As io_open, with other times for log drivers. */
-int io_open_timed(struct ctx *ctx, struct loop *loop, const struct io_spec *spec,
-                  const struct io_times *times, struct io **ret, struct err *err);
 struct io *io_ref(struct io *io);
 void io_unref(struct io *io);
 void io_output_ended(struct io *io);
 
 /* --- io_driver.c: log drivers --- */
 
-/* Borrowed for the driver's life. */
-struct io_times {
-    uint64_t ready; /* until it says that it is */
-    /* The end of its input alone ends most drivers. SIGTERM at once, as containerd does it, would
-     * kill a plain program that has not read all yet. */
-    uint64_t finish;
-    uint64_t term; /* after SIGTERM */
-};
-
 /* Waits for readiness. ret_fds: pipes to its fds 3 and 4. */
 int io_driver_start(struct ctx *ctx, const struct io_form *form, const struct io_spec *spec,
-                    const struct io_times *times, struct io_driver **ret, int ret_fds[2],
-                    struct err *err);
+                    struct io_driver **ret, int ret_fds[2], struct err *err);
 /* Its pipes are closed: time to finish, then SIGTERM, then SIGKILL. Waits for nothing. *slot
  * becomes NULL when it is gone. */
 void io_driver_end(struct io_driver **slot);
 /* The owner lets go of one that is ending: if nobody counts it, it is killed. */
 void io_driver_drop(struct io_driver **slot);
-
-/* --- io_linger.c --- */
-
-/* Takes the read end of a FIFO that nobody writes to any more: keeps what is in it until it was
- * read or io is freed. */
-void io_linger(struct io *io, int read_end);
-/* Bytes that a reader who is there has not taken. */
-uint64_t io_linger_unread(const struct io *io);

@@ -1,13 +1,13 @@
 #include "base/err.h"
 #include "harness/tap.h"
-#include "host/service/options.h"
+#include "host/service/service.h"
 
 static enum options_type type_of(const char *url)
 {
     enum options_type type = OPTIONS_NONE;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(options_type(url, &type, &err), err);
+    ASSERT_OK(service_options_type(url, &type, &err), err);
     return type;
 }
 
@@ -32,7 +32,7 @@ TEST(any_other_type_is_refused_by_its_name)
         enum options_type type;
         struct err err = ERR_INIT;
 
-        ASSERT_FAIL(options_type(urls[i], &type, &err), err, ERR_INVALID);
+        ASSERT_FAIL(service_options_type(urls[i], &type, &err), err, ERR_INVALID);
         ASSERT_HAS(err.msg, urls[i]);
         ASSERT_HAS(err.msg, "runtimeoptions.v1.Options");
     }

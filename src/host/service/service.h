@@ -54,3 +54,14 @@ uint64_t service_expects(const struct service *s);
 
 /* [A-Za-z0-9]+([._-][A-Za-z0-9]+)*, at most SERVICE_ID_MAX bytes; what: "container id" … */
 int service_check_id(const char *what, const char *id, struct err *err);
+
+/* The types of runtime options that may reach this runtime. */
+enum options_type {
+    OPTIONS_NONE,    /* nothing in it for us */
+    OPTIONS_RUNTIME, /* runtimeoptions.v1.Options */
+    OPTIONS_RUNC,    /* clients send runc's options to every runtime */
+    OPTIONS_RUNHCS,  /* hcsshim's */
+};
+/* By the type URL of an Any, with or without a prefix. ERR_INVALID names one that nobody sends to a
+ * runtime as its options, and what is understood. */
+int service_options_type(const char *type_url, enum options_type *ret, struct err *err);

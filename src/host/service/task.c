@@ -8,7 +8,6 @@
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_server.h"
-#include "host/service/options.h"
 #include "host/service/service_priv.h"
 #include "host/service/stats.h"
 #include <stdlib.h>
@@ -67,7 +66,7 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
     if (service_check_id("container id", req->id, err) < 0 || check_mounts(req, err) < 0)
         return -1;
     /* What they say was said to `start`, too. */
-    if (req->options && options_type(req->options->type_url, &type, err) < 0)
+    if (req->options && service_options_type(req->options->type_url, &type, err) < 0)
         return -1;
     if (req->bundle[0] != '/')
         return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is no absolute path",

@@ -8,7 +8,7 @@
 #include "base/sha256.h"
 #include "host/config/config.h"
 #include "host/rpc/rpc_sock.h"
-#include "host/service/options.h"
+#include "host/service/service.h"
 #include "proto/pb.h"
 #include <stdlib.h>
 #include <string.h>
@@ -108,7 +108,7 @@ static int take_options(const Any *any, struct bootstrap *b, struct err *err)
     enum options_type type;
     AUTO(pb_free) void *m = NULL;
 
-    if (options_type(any->type_url, &type, err) < 0)
+    if (service_options_type(any->type_url, &type, err) < 0)
         return -1;
     if (type == OPTIONS_NONE)
         return 0;
@@ -172,7 +172,7 @@ static bool take_params(struct pb_slice data, const char *ns, const char *id, st
         enum options_type type;
 
         /* Not all extensions are options, and later versions may bring more. */
-        if (any && options_type(any->type_url, &type, &ignored) == 0)
+        if (any && service_options_type(any->type_url, &type, &ignored) == 0)
             *ret = take_options(any, b, err);
     }
     return true;

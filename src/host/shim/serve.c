@@ -239,16 +239,22 @@ static void on_change(void *arg)
 }
 
 /* For `delete`, should we be gone when it runs. */
+static void write_note(const char *bundle, const char *id, const struct group_note *n)
+{
+    struct err err = ERR_INIT;
+
+    if (group_write_note(bundle, n, &err) < 0)
+        log_warn(NULL, "no note for delete; a crash is reported without pid or exit status",
+                 F_STR("cid", id), F_ERR(&err));
+}
+
 static void on_created(void *arg, const char *id, const char *bundle, uint32_t pid)
 {
     struct shim *s = arg;
     struct group_note n = s->note;
-    struct err err = ERR_INIT;
 
     n.pid = pid;
-    if (group_write_note(bundle, &n, &err) < 0)
-        log_warn(NULL, "no note for delete; a crash is reported without pid", F_STR("cid", id),
-                 F_ERR(&err));
+    write_note(bundle, id, &n);
 }
 
 /* The exit is noted for `delete`, too. A shim that leaves its containers (it was asked to by a
@@ -266,13 +272,11 @@ static bool on_event(void *arg, const struct event *e)
         loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */
     if (init_exit) {
         struct group_note n = s->note;
-        struct err err = ERR_INIT;
 
         n.pid = e->pid;
         n.exit_status = e->exit_status;
         n.exited_wall_ns = e->exited_wall_ns;
-        if (group_write_note(e->bundle, &n, &err) < 0)
-            log_warn(NULL, "exit not noted for delete", F_STR("cid", e->container_id), F_ERR(&err));
+        write_note(e->bundle, e->container_id, &n);
     }
     return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
@@ -530,8 +534,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         begin_journal(s);
         begin_watching(s);
         begin(s, listener, stats_v2);
-        if (group_write_note(".", &s->note, &ignored) < 0)
-            log_warn(ctx, "no note for delete", F_ERR(&ignored));
+        write_note(".", a->id, &s->note);
         log_info(ctx, "serving", F_STR("sandbox-id", a->id), F_STR("address", a->socket));
         say_ready(SHIM_READY);
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);

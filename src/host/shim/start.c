@@ -185,8 +185,6 @@ static int launch_daemon(struct ctx *ctx, const struct launch *l, struct err *er
                            l->args->address,
                            "-socket",
                            l->address,
-                           "-publish-binary",
-                           l->args->publish_binary,
                            l->args->debug ? "-debug" : "serve",
                            l->args->debug ? "serve" : NULL,
                            NULL };
