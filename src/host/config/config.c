@@ -5,6 +5,8 @@
 #include "host/config/config_priv.h"
 #include <dirent.h>
 #include <errno.h>
+#include <libgen.h>
+#include <limits.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,23 +17,15 @@
 /* Programs run from a build tree (build/bin) find the image beside them. */
 static char *default_image_dir(void)
 {
-    char exe[4096];
+    char exe[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", exe, sizeof(exe) - 1);
 
-    for (int up = 0; n > 0 && up < 2; up++) {
-        while (n > 0 && exe[n - 1] != '/')
-            n--;
-        n--;
-    }
-    if (n > 0) {
-        exe[n] = '\0';
-        AUTO_FREE char *dir = str_format("%s/image", exe);
-        AUTO_FREE char *manifest = str_format("%s/manifest.json", dir);
+    exe[n > 0 ? n : 0] = '\0';
 
-        if (access(manifest, F_OK) == 0)
-            return TAKE_PTR(dir);
-    }
-    return str_dup(CONFIG_IMAGE_DIR);
+    AUTO_FREE char *dir = str_format("%s/image", dirname(dirname(exe)));
+    AUTO_FREE char *manifest = str_format("%s/manifest.json", dir);
+
+    return access(manifest, F_OK) == 0 ? TAKE_PTR(dir) : str_dup(CONFIG_IMAGE_DIR);
 }
 
 void config_init(struct config *c)
@@ -104,7 +98,8 @@ int config_take(struct config *c, const char *place, const char *section, const 
 
 /* ------------------------------------------------------------------ reading one file */
 
-/* The first of `wanted`, or of a comment (a semicolon behind a blank or first of all), or the end. */
+/* The first of `wanted`, or of a comment (a semicolon behind a blank or first of all), or the end.
+ */
 static char *find(char *s, const char *wanted)
 {
     for (bool blank = true; *s && !strchr(wanted, *s) && !(blank && *s == ';'); s++)

@@ -34,21 +34,14 @@ static int fill_scalar(const ProtobufCFieldDescriptor *f, void *to, const json_t
     }
 }
 
-static int check_array(const ProtobufCFieldDescriptor *f, const json_t *array, struct err *err)
-{
-    if (!json_is_array(array) || json_array_size(array) > REPEATED_MAX)
-        return err_set(err, ERR_INVALID, "%s is no list of up to %d", f->name, REPEATED_MAX);
-    return 0;
-}
-
 static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *f,
                          const json_t *array, struct err *err)
 {
     size_t *n = (size_t *)((char *)msg + f->quantifier_offset);
     void **to = (void **)((char *)msg + f->offset);
 
-    if (check_array(f, array, err) < 0)
-        return -1;
+    if (!json_is_array(array) || json_array_size(array) > REPEATED_MAX)
+        return err_set(err, ERR_INVALID, "%s is no list of up to %d", f->name, REPEATED_MAX);
     if (f->type == PROTOBUF_C_TYPE_UINT64) {
         uint64_t *numbers = mem_zalloc(json_array_size(array) * sizeof(*numbers));
 
@@ -198,17 +191,15 @@ static void network_to_v2(Cgroups2__Metrics *to, const Cgroups1__Metrics *from)
 {
     for (size_t i = 0; i < from->n_network; i++) {
         const Cgroups1__NetworkStat *f = from->network[i];
-        Cgroups2__NetworkStat *n = pb_new(&cgroups2__network_stat__descriptor);
+        AUTO(sbuf_release) struct sbuf bytes = { 0 };
+        void *n = NULL;
 
-        pb_set_str(&n->name, f->name);
-        n->rx_bytes = f->rx_bytes;
-        n->rx_packets = f->rx_packets;
-        n->rx_errors = f->rx_errors;
-        n->rx_dropped = f->rx_dropped;
-        n->tx_bytes = f->tx_bytes;
-        n->tx_packets = f->tx_packets;
-        n->tx_errors = f->tx_errors;
-        n->tx_dropped = f->tx_dropped;
+        /* Both versions have the same fields with the same numbers. */
+        if (pb_pack(f, &bytes) < 0 ||
+            pb_unpack(&cgroups2__network_stat__descriptor,
+                      (struct pb_slice){ (const uint8_t *)bytes.data, bytes.len }, PB_MEM_MAX, &n,
+                      NULL) < 0)
+            continue;
         pb_add(to->network, to->n_network, n);
     }
 }

@@ -58,33 +58,7 @@ static int wire_create(const struct event *e, Any **ret)
     return pb_set_any(ret, m);
 }
 
-static int wire_exit(const struct event *e, Any **ret)
-{
-    TaskExit m = TASK_EXIT__INIT;
-    Timestamp at = pb_time_of(e->exited_wall_ns);
-
-    m.container_id = e->container_id;
-    m.id = e->exec_id[0] ? e->exec_id : e->container_id;
-    m.pid = e->pid;
-    m.exit_status = e->exit_status;
-    m.exited_at = &at;
-    return pb_set_any(ret, &m);
-}
-
-static int wire_delete(const struct event *e, Any **ret)
-{
-    TaskDelete m = TASK_DELETE__INIT;
-    Timestamp at = pb_time_of(e->exited_wall_ns);
-
-    m.container_id = e->container_id;
-    m.id = e->exec_id;
-    m.pid = e->pid;
-    m.exit_status = e->exit_status;
-    m.exited_at = &at;
-    return pb_set_any(ret, &m);
-}
-
-/* Those that have a container, and perhaps an exec and a pid: field by field the same in C. */
+/* The others. */
 static int wire_plain(const struct event *e, Any **ret)
 {
     TaskStart start = TASK_START__INIT;
@@ -93,15 +67,23 @@ static int wire_plain(const struct event *e, Any **ret)
     TaskOOM oom = TASK_OOM__INIT;
     TaskPaused paused = TASK_PAUSED__INIT;
     TaskResumed resumed = TASK_RESUMED__INIT;
+    TaskExit exited = TASK_EXIT__INIT;
+    TaskDelete deleted = TASK_DELETE__INIT;
+    Timestamp at = pb_time_of(e->exited_wall_ns);
 
     start.container_id = added.container_id = started.container_id = e->container_id;
     oom.container_id = paused.container_id = resumed.container_id = e->container_id;
-    added.exec_id = started.exec_id = e->exec_id;
-    start.pid = started.pid = e->pid;
+    exited.container_id = deleted.container_id = e->container_id;
+    added.exec_id = started.exec_id = deleted.id = e->exec_id;
+    exited.id = e->exec_id[0] ? e->exec_id : e->container_id;
+    start.pid = started.pid = exited.pid = deleted.pid = e->pid;
+    exited.exit_status = deleted.exit_status = e->exit_status;
+    exited.exited_at = deleted.exited_at = &at;
 
     const void *by_kind[EVENT_KIND_COUNT] = {
         [EVENT_START] = &start, [EVENT_EXEC_ADDED] = &added, [EVENT_EXEC_STARTED] = &started,
         [EVENT_OOM] = &oom,     [EVENT_PAUSED] = &paused,    [EVENT_RESUMED] = &resumed,
+        [EVENT_EXIT] = &exited, [EVENT_DELETE] = &deleted,
     };
 
     return pb_set_any(ret, by_kind[e->kind]);
@@ -118,10 +100,8 @@ ForwardRequest *publisher_wire(const struct event *e, const char *ns)
     pb_set_time(&envelope->timestamp, e->wall_ns);
     pb_set_str(&envelope->namespace_, ns);
     pb_set_str(&envelope->topic, topic);
-    r = e->kind == EVENT_CREATE   ? wire_create(e, &envelope->event)
-        : e->kind == EVENT_EXIT   ? wire_exit(e, &envelope->event)
-        : e->kind == EVENT_DELETE ? wire_delete(e, &envelope->event)
-                                  : wire_plain(e, &envelope->event);
+    r = e->kind == EVENT_CREATE ? wire_create(e, &envelope->event)
+                                : wire_plain(e, &envelope->event);
     return r < 0 ? NULL : TAKE_PTR(req);
 }
 
