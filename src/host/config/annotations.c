@@ -119,18 +119,18 @@ static int truth(const char *name, const char *text, bool *ret, struct err *err)
                : 0;
 }
 
-static int restrict_shares(const struct annotation *a, const char *text, bool *said,
-                           struct annotations *o, struct err *err)
+static int restrict_shares(const struct annotation *a, const char *text, struct annotations *o,
+                           struct err *err)
 {
     bool value;
 
     if (truth(a->name, text, &value, err) < 0)
         return -1;
-    if (*said && value != o->no_writable_shares)
+    if (o->said_shares && value != o->no_writable_shares)
         return err_set(err, ERR_INVALID,
                        "annotation %s is \"%.32s\", which " SHARES_NAME " contradicts", a->name,
                        text);
-    *said = true;
+    o->said_shares = true;
     o->no_writable_shares = value;
     return 0;
 }
@@ -151,7 +151,7 @@ static int refuse(const struct annotation *a, const char *text, struct err *err)
                    text, *a->doc ? a->doc : "it is");
 }
 
-static int take(const struct config *c, const struct annotation *a, const char *text, bool *said,
+static int take(const struct config *c, const struct annotation *a, const char *text,
                 struct annotations *o, struct err *err)
 {
     switch (a->effect) {
@@ -164,7 +164,7 @@ static int take(const struct config *c, const struct annotation *a, const char *
     case PASSED_ON:
         return 0;
     case RESTRICTS_SHARES:
-        return restrict_shares(a, text, said, o, err);
+        return restrict_shares(a, text, o, err);
     default:
         return refuse(a, text, err);
     }
@@ -235,7 +235,6 @@ int annotations_read(const struct config *c, struct spec *s, struct annotations 
     struct annotations o = { .scratch_quota_mib = c->scratch_quota_mib,
                              .rootfs = c->rootfs,
                              .shared_empty_dirs = c->shared_empty_dirs };
-    bool said = false;
 
     spec_annotations_keep(s, may_stay, c);
     add_defaults(c, s); /* the administrator's own need nobody's leave */
@@ -243,7 +242,7 @@ int annotations_read(const struct config *c, struct spec *s, struct annotations 
         const struct annotation *a = &annotations[i];
         const char *text = spec_annotation(s, a->name);
 
-        if (text && take(c, a, text, &said, &o, err) < 0)
+        if (text && take(c, a, text, &o, err) < 0)
             return -1;
     }
     if (o.no_writable_shares && o.rootfs == CONFIG_ROOTFS_SHARED)

@@ -26,7 +26,7 @@ struct annotations {
     bool privileged;        /* document_opts.privileged */
     /* Nothing of the host is writable in the container. Checked, but for emptyDirs: whether one is
      * the host's is known when it has been looked at. */
-    bool no_writable_shares;
+    bool no_writable_shares, said_shares;
 };
 extern const char annotations_no_writable_shares[]; /* the annotation's name */
 /* Removes from the spec what the configuration does not allow, adds what the administrator gives to

@@ -2,7 +2,7 @@
 #include "api/sandbox.pb-c.h"
 #include "base/json.h"
 #include "harness/tap.h"
-#include "host/service/pod_config.h"
+#include "host/service/service_priv.h"
 #include "oci/pods.h"
 #include "proto/pb.h"
 #include <string.h>

@@ -32,3 +32,18 @@ void service_came(struct service *s);
 void service_add_task(struct service *s, struct rpc_server *server);
 void service_add_sandbox(struct service *s, struct rpc_server *server);
 void service_add_diag(struct service *s, struct rpc_server *server);
+
+/* sandbox.c: CRI sends a PodSandboxConfig and puts no config.json into the bundle; others send
+ * nothing and do. */
+typedef struct CreateSandboxRequest CreateSandboxRequest;
+struct pod_config {
+    char *json;                             /* NULL: the bundle's config.json, if there is one */
+    const char **dns_servers, **dns_search; /* NULL-terminated, or NULL */
+    void *config;                           /* what these point into */
+};
+
+/* ERR_INVALID: options of a type that nobody sends, or that cannot be read; what a VM cannot be:
+ * the host's network, processes or IPC. */
+int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, struct err *err);
+void pod_config_release(struct pod_config *s);
+AUTO_VALUE(struct pod_config, pod_config_release);

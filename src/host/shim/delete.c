@@ -76,6 +76,33 @@ static void deletion_release_auto(struct deletion *d)
     rpc_client_free(d->client);
 }
 
+/* --- how it is --- */
+
+enum standing { SHIM_DEAD, SHIM_SILENT, SHIM_UNAWARE, SHIM_HAS_IT };
+
+static enum standing ask(struct ctx *ctx, struct deletion *d)
+{
+    struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
+    struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
+    ConnectRequest req = CONNECT_REQUEST__INIT;
+    AUTO(pb_free) ConnectResponse *resp = NULL;
+    struct err err = ERR_INIT;
+
+    rpc_client_free(TAKE_PTR(d->client));
+    /* A full queue is a living server's. But the kernel may take a while for the descriptors of a
+     * process that was killed, and its listener goes late: then the connection ends, instead of an
+     * answer. */
+    if (rpc_client_connect(&connecting, d->note->address, &d->client, &err) < 0)
+        return err.code == ERR_DEADLINE ? SHIM_SILENT : SHIM_DEAD;
+    req.id = (char *)d->args->id;
+    if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
+                        &connect_response__descriptor, (void **)&resp, &err) == 0)
+        return resp->task_pid ? SHIM_HAS_IT : SHIM_UNAWARE;
+    return err.code == ERR_DEADLINE      ? SHIM_SILENT
+           : err.code == ERR_UNAVAILABLE ? SHIM_DEAD
+                                         : SHIM_UNAWARE;
+}
+
 /* --- a shim that is stuck --- */
 
 /* Whether containerd has given up all that this shim has, this container included. */
@@ -180,7 +207,7 @@ static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
             return err_wrap(err, "another start or delete of %s is under way", n->group);
         err_clear(err);
     }
-    if (group_alive(ctx, n->address))
+    if (ask(ctx, d) != SHIM_DEAD)
         return 0; /* a new one, started in between */
     /* It does not serve, but lives: on its way out it takes back what it can by itself. A child
      * between fork and exec holds the ledger for a moment longer than a shim that was killed. */
@@ -202,30 +229,6 @@ static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
 }
 
 /* --- a shim that answers --- */
-
-enum standing { SHIM_DEAD, SHIM_SILENT, SHIM_UNAWARE, SHIM_HAS_IT };
-
-static enum standing ask(struct ctx *ctx, struct deletion *d)
-{
-    struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
-    struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
-    ConnectRequest req = CONNECT_REQUEST__INIT;
-    AUTO(pb_free) ConnectResponse *resp = NULL;
-    struct err err = ERR_INIT;
-
-    /* A full queue is a living server's. But the kernel may take a while for the descriptors of a
-     * process that was killed, and its listener goes late: then the connection ends, instead of an
-     * answer. */
-    if (rpc_client_connect(&connecting, d->note->address, &d->client, &err) < 0)
-        return err.code == ERR_DEADLINE ? SHIM_SILENT : SHIM_DEAD;
-    req.id = (char *)d->args->id;
-    if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
-                        &connect_response__descriptor, (void **)&resp, &err) == 0)
-        return resp->task_pid ? SHIM_HAS_IT : SHIM_UNAWARE;
-    return err.code == ERR_DEADLINE      ? SHIM_SILENT
-           : err.code == ERR_UNAVAILABLE ? SHIM_DEAD
-                                         : SHIM_UNAWARE;
-}
 
 static void told(struct deletion *d, uint32_t pid, uint32_t status, const Timestamp *at)
 {

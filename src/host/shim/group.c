@@ -1,6 +1,5 @@
 #include "host/shim/group.h"
 #include "api/lcow.pb-c.h"
-#include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"
@@ -61,11 +60,11 @@ const char *group_path(const char *address)
     return str_starts(address, "unix://") ? address + strlen("unix://") : address;
 }
 
-static bool answers(struct ctx *ctx, const char *address, const char *service, const char *method,
-                    const void *req, const ProtobufCMessageDescriptor *resp_type)
+bool group_join(struct ctx *ctx, const char *address)
 {
     struct ctx connecting = ctx_with_timeout(ctx, CONNECT_LIMIT);
     struct ctx answering = ctx_with_timeout(ctx, ANSWER_LIMIT);
+    Lcow__ExpectRequest req = LCOW__EXPECT_REQUEST__INIT;
     struct rpc_client *client;
     struct err err = ERR_INIT;
 
@@ -74,25 +73,12 @@ static bool answers(struct ctx *ctx, const char *address, const char *service, c
      * goes late: connecting says little. Then the connection ends, instead of an answer. */
     if (rpc_client_connect(&connecting, address, &client, &err) < 0)
         return err.code == ERR_DEADLINE;
-    (void)rpc_client_call(&answering, client, service, method, req, resp_type, NULL, &err);
-    rpc_client_free(client);
-    fiber_yield(ctx->loop); /* its reader ends: `start` and `delete` do not wait for others */
-    return err.code != ERR_UNAVAILABLE;
-}
-
-bool group_alive(struct ctx *ctx, const char *address)
-{
-    ConnectRequest req = CONNECT_REQUEST__INIT;
-
-    return answers(ctx, address, SERVICE_TASK_V2, "Connect", &req, &connect_response__descriptor);
-}
-
-bool group_join(struct ctx *ctx, const char *address)
-{
-    Lcow__ExpectRequest req = LCOW__EXPECT_REQUEST__INIT;
-
     /* A shim of an older version does not know it, and says so: it lives. */
-    return answers(ctx, address, SERVICE_LCOW, "Expect", &req, &lcow__expect_response__descriptor);
+    (void)rpc_client_call(&answering, client, SERVICE_LCOW, "Expect", &req,
+                          &lcow__expect_response__descriptor, NULL, &err);
+    rpc_client_free(client);
+    fiber_yield(ctx->loop); /* its reader ends: `start` does not wait for others */
+    return err.code != ERR_UNAVAILABLE;
 }
 
 int group_mark_leaving(const char *address)

@@ -25,9 +25,8 @@ int group_lock(struct ctx *ctx, const char *address, struct group_lock *ret, str
 void group_unlock(struct group_lock *l);
 AUTO_VALUE(struct group_lock, group_unlock);
 
-/* Does somebody serve there? One who hangs does, too. Waits 1.1 s at most, for that one. */
-bool group_alive(struct ctx *ctx, const char *address);
-/* The same, and one who serves is told that a container comes: it does not leave meanwhile. */
+/* True if a shim listens there, even if it does not answer. One that answers is told that a
+ * container comes: it does not leave meanwhile. Waits 1.1 s at most, for a shim that hangs. */
 bool group_join(struct ctx *ctx, const char *address);
 
 /* A shim that has decided to leave says so at its address, where it can be seen of one that hangs,
