@@ -240,3 +240,42 @@ TEST(a_program_that_is_not_there_is_named)
                 err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/usr/bin/no-such-vmm");
 }
+
+TEST_FIBER(a_step_that_fails_ends_the_child_and_is_named)
+{
+    static const char *const missing[] = { "/dev/lcow-not-there", NULL };
+    static const struct jail_file closed[] = { { 99, "/boot/kernel" } };
+    static const struct jail_blob twice[] = { { "/b", "x", 1 }, { "/b", "y", 1 } };
+    const struct {
+        struct jail_opts opts;
+        const char *want;
+    } cases[] = {
+        { { .devices = missing }, "show /dev/lcow-not-there in the jail" },
+        { { .files = closed, .n_files = 1 }, "show /boot/kernel in the jail" },
+        { { .blobs = twice, .n_blobs = 2 }, "write /b in the jail" },
+    };
+    const char *const argv[] = { "/bin/true", NULL };
+
+    if (geteuid() != 0)
+        tap_skip("a jail needs root");
+    PLACE(p);
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO(jail_free) struct jail *jail = NULL;
+        AUTO(child_free) struct child *c = NULL;
+        struct jail_opts opts = cases[i].opts;
+        struct err err = ERR_INIT;
+
+        opts.mount_point = p.dir;
+        opts.program = argv[0];
+        opts.uid = JAIL_UID;
+        ASSERT_OK(jail_new(&opts, &jail, &err), err);
+        ASSERT_EQ(child_spawn(ctx,
+                              &(struct child_opts){ .argv = argv,
+                                                    .clone_flags = JAIL_CLONE_FLAGS,
+                                                    .setup = jail_setup,
+                                                    .setup_arg = jail },
+                              &c, &err),
+                  -1);
+        ASSERT_HAS(err.msg, cases[i].want);
+    }
+}
