@@ -13,7 +13,6 @@
 #include <unistd.h>
 
 #define READ_BYTES (16 * 1024) /* more than a line */
-#define GONE_KEPT 64           /* released ones that are not worth moving the others for */
 #define LOCK_TRIES 16
 
 _Static_assert(READ_BYTES > LEDGER_WHAT_MAX + 128, "a line fits");
@@ -169,11 +168,11 @@ int ledger_await_visitor(int fd)
 struct line {
     uint64_t id;
     uint8_t kind;
-    char *what; /* NULL: released */
+    char *what;
 };
 struct lines {
     struct line *v; /* ids rise */
-    size_t n, cap, n_gone;
+    size_t n, cap;
     uint64_t last_id;
     size_t number, bad, first_bad; /* of lines */
 };
@@ -232,17 +231,6 @@ static int take_created(struct lines *l, const char *p, const char *end)
     return 0;
 }
 
-static void drop_gone(struct lines *l)
-{
-    size_t kept = 0;
-
-    for (size_t i = 0; i < l->n; i++)
-        if (l->v[i].what)
-            l->v[kept++] = l->v[i];
-    l->n = kept;
-    l->n_gone = 0;
-}
-
 static int take_released(struct lines *l, const char *p, const char *end)
 {
     uint64_t id;
@@ -251,11 +239,11 @@ static int take_released(struct lines *l, const char *p, const char *end)
     if (take_id(&p, end, &id) < 0 || p != end)
         return -EBADMSG;
     of = find(l, id);
-    if (!of || !of->what)
+    if (!of)
         return -EBADMSG;
-    free(TAKE_PTR(of->what));
-    if (++l->n_gone > GONE_KEPT && l->n_gone > l->n / 2)
-        drop_gone(l);
+    free(of->what);
+    memmove(of, of + 1, (size_t)(&l->v[l->n] - (of + 1)) * sizeof(*of));
+    l->n--;
     return 0;
 }
 
@@ -337,7 +325,7 @@ int ledger_read_fd(int fd, int (*fn)(void *arg, const struct ledger_record *), v
     for (size_t i = l.n; i-- > 0;) {
         struct ledger_record record = { l.v[i].id, l.v[i].kind, l.v[i].what };
 
-        if (record.what && fn(arg, &record) != 0)
+        if (fn(arg, &record) != 0)
             return 0;
     }
     if (l.bad == 0)
@@ -369,17 +357,16 @@ static int adopt(struct ledger *l, struct err *err)
     if (fstat(l->fd, &st) == 0 && st.st_size == 0)
         return 0; /* ours from the beginning: nothing here may fail and leave it behind */
     int r = read_lines(&lines, l->fd);
-    size_t n = lines.n - lines.n_gone;
 
     if (r < 0)
         return err_sys(err, -r, "read %s", l->path);
     if (lines.bad > 0)
         return err_set(err, ERR_DATA_LOSS, "%s: line %zu is damaged; run 'lcow gc' first", l->path,
                        lines.first_bad);
-    if (n > 0)
+    if (lines.n > 0)
         return err_set(err, ERR_STATE,
                        "%s still names %zu things of an owner that died; run 'lcow gc' first",
-                       l->path, n);
+                       l->path, lines.n);
     if (ftruncate(l->fd, 0) < 0)
         return err_sys(err, errno, "empty %s", l->path);
     return 0;
@@ -515,13 +502,12 @@ static int write_open(const struct ledger *l, int fd, off_t *ret_end)
 
     if (r < 0)
         return r;
-    if (lines.bad > 0 || lines.n - lines.n_gone != l->n_open)
+    if (lines.bad > 0 || lines.n != l->n_open)
         return -EBADMSG;
-    for (size_t i = 0; i < lines.n; i++)
-        if (lines.v[i].what) {
-            AUTO_FREE char *line = created_line(lines.v[i].id, lines.v[i].kind, lines.v[i].what);
-            sbuf_adds(&text, line);
-        }
+    for (size_t i = 0; i < lines.n; i++) {
+        AUTO_FREE char *line = created_line(lines.v[i].id, lines.v[i].kind, lines.v[i].what);
+        sbuf_adds(&text, line);
+    }
     *ret_end = (off_t)text.len;
     return fd_write_full(fd, text.data, text.len);
 }
