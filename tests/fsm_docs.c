@@ -15,9 +15,8 @@
 int main(void)
 {
     static const struct fsm *const tables[] = { &vm_fsm,        &container_fsm, &process_fsm,
-                                                &scsi_disk_fsm, &mount_fsm,     &plan9_share_fsm,
-                                                &vpci_fsm,      &sandbox_fsm,   &network_fsm,
-                                                &qemu_fsm };
+                                                &scsi_disk_fsm, &part_fsm,      &vpci_fsm,
+                                                &sandbox_fsm,   &network_fsm,   &qemu_fsm };
 
     for (size_t i = 0; i < ARRAY_LEN(tables); i++) {
         AUTO_FREE char *text = fsm_markdown(tables[i]);

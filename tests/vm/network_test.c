@@ -86,6 +86,15 @@ static void bridge_make(void)
                "ip addr add 10.1.0.1/24 dev br0 && ip addr add fd00:1::1/64 dev br0 nodad");
 }
 
+static int enter(void *arg, const char *what, struct err *err)
+{
+    return 0;
+}
+
+static void leave(void *arg)
+{
+}
+
 static void pod_make(struct ctx *ctx, struct pod *p, struct box *b, unsigned number)
 {
     *p = (struct pod){ .box = b, .number = number };
@@ -107,7 +116,9 @@ static void pod_make(struct ctx *ctx, struct pod *p, struct box *b, unsigned num
                                                  .vmm = b->fixture.vmm,
                                                  .guest = b->fixture.guest,
                                                  .ledger = b->ledger,
-                                                 .guest_ns = name });
+                                                 .guest_ns = name,
+                                                 .enter = enter,
+                                                 .leave = leave });
 }
 
 static void pod_attach(struct pod *p)

@@ -41,7 +41,7 @@ static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
     return -ENXIO;
 }
 
-/* As host/vmm/qemu/qemu_hba.c puts them. */
+/* As host/vmm/qemu/qemu_devices.c puts them. */
 #define SLOT_BASE 0x1c
 
 /* A virtio-scsi host and where it sits: "0000:00:03.0" or "0000:00:05.0/0000:01:1d.0". */

@@ -106,17 +106,6 @@ void network_free(struct network *n)
     free(n);
 }
 
-static int enter(const struct network *n, const char *what, struct err *err)
-{
-    return n->o.enter ? n->o.enter(n->o.arg, what, err) : 0;
-}
-
-static void leave(const struct network *n)
-{
-    if (n->o.leave)
-        n->o.leave(n->o.arg);
-}
-
 /* Each step of an interface is noted before it is asked for and struck out when it is undone. */
 
 /* --- one interface, forwards --- */
@@ -145,11 +134,11 @@ static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, 
     if (!v->ops->nic_add)
         return vmm_unsupported("nic_add", err);
     memcpy(nic.mac, c->iface->mac, sizeof(nic.mac));
-    if (enter(n, "add a NIC", err) < 0)
+    if (n->o.enter(n->o.arg, "add a NIC", err) < 0)
         return -1;
     c->in_vm = true;
     int r = v->ops->nic_add(ctx, v, &nic, err);
-    leave(n);
+    n->o.leave(n->o.arg);
     return r;
 }
 
@@ -210,11 +199,11 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
                              .dns_servers = servers,
                              .dns_search = search };
     memcpy(nic.mac, f->mac, sizeof(nic.mac));
-    if (enter(n, "configure a NIC", err) < 0)
+    if (n->o.enter(n->o.arg, "configure a NIC", err) < 0)
         return -1;
     c->in_guest = true;
     int r = n->o.guest->ops->add_nic(ctx, n->o.guest, &nic, err);
-    leave(n);
+    n->o.leave(n->o.arg);
     return r;
 }
 
@@ -241,10 +230,10 @@ static int remove_from_guest(struct ctx *ctx, struct network *n, struct network_
 
     if (!c->in_guest)
         return 0;
-    int r = enter(n, "take a NIC from the guest", err);
+    int r = n->o.enter(n->o.arg, "take a NIC from the guest", err);
     if (r == 0) {
         r = n->o.guest->ops->remove_nic(&limited, n->o.guest, n->guest_ns, c->id, err);
-        leave(n);
+        n->o.leave(n->o.arg);
     }
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
@@ -257,10 +246,10 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
 {
     if (!c->in_vm)
         return 0;
-    int r = enter(n, "remove a NIC", err);
+    int r = n->o.enter(n->o.arg, "remove a NIC", err);
     if (r == 0) {
         r = n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err);
-        leave(n);
+        n->o.leave(n->o.arg);
     }
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
@@ -359,11 +348,11 @@ static int connect_guest(struct connection *c, struct err *err)
     struct ctx own = ctx_until(n->o.loop, &n->forward.stop),
                ctx = ctx_with_timeout(&own, CONNECT_LIMIT);
 
-    if (enter(n, "forward a port", err) < 0)
+    if (n->o.enter(n->o.arg, "forward a port", err) < 0)
         return -1;
     int r = n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port,
                                           &c->guest, err);
-    leave(n);
+    n->o.leave(n->o.arg);
     return r;
 }
 

@@ -48,8 +48,8 @@ struct network_opts {
     /* The pod's namespace in the guest: the same text as document_opts.network_namespace of the
      * pod's containers (oci/document.h). The pod's id will do. Copied. */
     const char *guest_ns;
-    /* Around each call to vmm and guest (box_enter, box_leave): never held while a path of a client
-     * is opened. May be NULL. */
+    /* Around each call to vmm and guest (vm_enter, vm_leave): never held while a path of a client
+     * is opened. */
     int (*enter)(void *arg, const char *what, struct err *err);
     void (*leave)(void *arg);
     void *arg;

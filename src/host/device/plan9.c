@@ -15,24 +15,10 @@
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
-static const char *const share_states[] = { "Reserved", "Added", "Invalid", "Removed" };
-static const char *const share_events[] = { "be added", "fail to be added", "be removed",
-                                            "be dropped" };
-
-static const struct fsm_edge share_edges[] = {
-    { SHARE_RESERVED, SHARE_EV_ADDED, SHARE_ADDED },
-    { SHARE_RESERVED, SHARE_EV_ADD_FAILED, SHARE_INVALID },
-    { SHARE_RESERVED, SHARE_EV_DROPPED, SHARE_REMOVED },
-    { SHARE_ADDED, SHARE_EV_REMOVED, SHARE_REMOVED },
-    { SHARE_INVALID, SHARE_EV_REMOVED, SHARE_REMOVED },
-};
-FSM_DEFINE(plan9_share_fsm, "share", share_states, SHARE_STATE_COUNT, share_events, SHARE_EV_COUNT,
-           share_edges);
-
 struct share {
     struct reserved held;
     struct list node;
-    unsigned state, mount; /* enum share_state, enum mount_state */
+    unsigned state, mount; /* enum part_state: of it in the VM, and in the guest */
     char *name, *host_path, *path;
     dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
     ino_t ino;
@@ -70,15 +56,15 @@ static void share_free(struct reserved *t)
 
 static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct err *err)
 {
-    if (s->state == SHARE_ADDED)
+    if (s->state == PART_ADDED)
         return 0;
-    if (fsm_check(&plan9_share_fsm, s->state, SHARE_EV_ADDED, err) < 0)
+    if (fsm_check(&part_fsm, s->state, PART_EV_ADDED, err) < 0)
         return err_wrap(err, "%s", s->host_path);
     int r = vmm->ops->share_add
                 ? vmm->ops->share_add(ctx, vmm, s->name, s->tree_fd, s->read_only, err)
                 : vmm_unsupported("share_add", err);
     fd_close_later(TAKE_FD(s->tree_fd)); /* moved into the VMM's namespace, or of no more use */
-    fsm_step(&plan9_share_fsm, &s->state, r < 0 ? SHARE_EV_ADD_FAILED : SHARE_EV_ADDED);
+    fsm_step(&part_fsm, &s->state, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
     if (r < 0)
         return err_wrap(err, "share %s with the VM", s->host_path);
     log_info(ctx, "directory shared", F_STR("host-path", s->host_path), F_STR("share", s->name),
@@ -90,12 +76,12 @@ static int share_mount(struct ctx *ctx, struct share *s, struct guest *guest, st
 {
     const struct guest_share g = { s->name, s->path, s->read_only };
 
-    if (s->mount == MOUNT_MOUNTED)
+    if (s->mount == PART_ADDED)
         return 0;
-    if (fsm_check(&mount_fsm, s->mount, MOUNT_EV_MOUNTED, err) < 0)
+    if (fsm_check(&part_fsm, s->mount, PART_EV_ADDED, err) < 0)
         return err_wrap(err, "%s", s->host_path);
     int r = guest->ops->mount_share(ctx, guest, &g, err);
-    fsm_step(&mount_fsm, &s->mount, r < 0 ? MOUNT_EV_MOUNT_FAILED : MOUNT_EV_MOUNTED);
+    fsm_step(&part_fsm, &s->mount, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
     return r < 0 ? err_wrap(err, "mount share %s (%s) in the guest", s->name, s->host_path) : 0;
 }
 
@@ -103,27 +89,27 @@ static int share_unmount(struct ctx *ctx, struct share *s, struct guest *guest, 
 {
     const struct guest_share g = { s->name, s->path, s->read_only };
 
-    if (s->mount == MOUNT_RESERVED)
-        fsm_step(&mount_fsm, &s->mount, MOUNT_EV_DROPPED);
-    if (s->mount == MOUNT_UNMOUNTED)
+    if (s->mount == PART_RESERVED)
+        fsm_step(&part_fsm, &s->mount, PART_EV_DROPPED);
+    if (s->mount == PART_REMOVED)
         return 0;
     /* After a failed mount too: its answer may have been lost. Not mounted is success. */
     if (vmm_gone_is_done(guest->ops->unmount_share(ctx, guest, &g, err), ctx, err) < 0)
         return err_wrap(err, "unmount share %s (%s) in the guest", s->name, s->host_path);
-    fsm_step(&mount_fsm, &s->mount, MOUNT_EV_UNMOUNTED);
+    fsm_step(&part_fsm, &s->mount, PART_EV_REMOVED);
     return 0;
 }
 
 static int share_remove(struct ctx *ctx, struct share *s, struct vmm *vmm, struct err *err)
 {
-    if (s->state == SHARE_RESERVED)
-        fsm_step(&plan9_share_fsm, &s->state, SHARE_EV_DROPPED);
-    if (s->state == SHARE_REMOVED)
+    if (s->state == PART_RESERVED)
+        fsm_step(&part_fsm, &s->state, PART_EV_DROPPED);
+    if (s->state == PART_REMOVED)
         return 0;
     int r = vmm->ops->share_remove ? vmm->ops->share_remove(ctx, vmm, s->name, err) : 0;
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return err_wrap(err, "take share %s (%s) from the VM", s->name, s->host_path);
-    fsm_step(&plan9_share_fsm, &s->state, SHARE_EV_REMOVED);
+    fsm_step(&part_fsm, &s->state, PART_EV_REMOVED);
     log_info(ctx, "directory no longer shared", F_STR("host-path", s->host_path),
              F_STR("share", s->name));
     return 0;
@@ -158,7 +144,7 @@ static struct share *find_share(struct plan9 *c, const struct plan9_share *o, co
         if (!s->unique && !s->held.leaving &&
             s->dev == makedev(x->stx_dev_major, x->stx_dev_minor) && s->ino == x->stx_ino &&
             s->read_only == o->read_only && str_eq(s->host_path, o->host_path) &&
-            s->state != SHARE_INVALID && s->mount != MOUNT_INVALID)
+            s->state != PART_INVALID && s->mount != PART_INVALID)
             return s;
     return NULL;
 }
@@ -250,7 +236,7 @@ void plan9_describe(const struct plan9 *c, struct jsw *w)
         jsw_str(w, "host_path", s->host_path);
         jsw_str(w, "path", s->path);
         jsw_bool(w, "read_only", s->read_only);
-        jsw_str(w, "state", fsm_state_name(&plan9_share_fsm, s->state));
+        jsw_str(w, "state", fsm_state_name(&part_fsm, s->state));
         jsw_u64(w, "holders", s->held.refs);
         jsw_end_obj(w);
     }

@@ -9,27 +9,10 @@
 
 struct ctx;
 struct err;
-struct fsm;
 struct guest;
 struct jsw;
 struct plan9;
 struct vmm;
-
-enum share_state {
-    SHARE_RESERVED,
-    SHARE_ADDED,
-    SHARE_INVALID, /* the VMM refused it, or nobody knows: only to be taken back */
-    SHARE_REMOVED,
-    SHARE_STATE_COUNT
-};
-enum share_event {
-    SHARE_EV_ADDED,
-    SHARE_EV_ADD_FAILED,
-    SHARE_EV_REMOVED,
-    SHARE_EV_DROPPED, /* never added, and nobody wants it any more */
-    SHARE_EV_COUNT
-};
-extern const struct fsm plan9_share_fsm;
 
 struct plan9_share {
     const char *host_path; /* for people and logs; with read_only the identity of the share */

@@ -50,11 +50,6 @@ static uint64_t reserve(struct ctx *ctx, struct fixture *f, const char *path, in
 
 FILES_FIXTURE_CALLS(plan9)
 
-TEST(every_step_of_a_share_is_in_its_table)
-{
-    fsm_table_check(&plan9_share_fsm);
-}
-
 TEST_VIRTUAL(a_directory_is_shared_once_and_counted)
 {
     struct fixture f;

@@ -3,18 +3,17 @@
 
 #include <stdlib.h>
 
-static const char *const states[] = { "Reserved", "Mounted", "Invalid", "Unmounted" };
-static const char *const events[] = { "be mounted", "fail to be mounted", "be unmounted",
-                                      "be dropped" };
+static const char *const states[] = { "Reserved", "Added", "Invalid", "Removed" };
+static const char *const events[] = { "be added", "fail to be added", "be removed", "be dropped" };
 
 static const struct fsm_edge edges[] = {
-    { MOUNT_RESERVED, MOUNT_EV_MOUNTED, MOUNT_MOUNTED },
-    { MOUNT_RESERVED, MOUNT_EV_MOUNT_FAILED, MOUNT_INVALID },
-    { MOUNT_RESERVED, MOUNT_EV_DROPPED, MOUNT_UNMOUNTED },
-    { MOUNT_MOUNTED, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
-    { MOUNT_INVALID, MOUNT_EV_UNMOUNTED, MOUNT_UNMOUNTED },
+    { PART_RESERVED, PART_EV_ADDED, PART_ADDED },
+    { PART_RESERVED, PART_EV_ADD_FAILED, PART_INVALID },
+    { PART_RESERVED, PART_EV_DROPPED, PART_REMOVED },
+    { PART_ADDED, PART_EV_REMOVED, PART_REMOVED },
+    { PART_INVALID, PART_EV_REMOVED, PART_REMOVED },
 };
-FSM_DEFINE(mount_fsm, "mount", states, MOUNT_STATE_COUNT, events, MOUNT_EV_COUNT, edges);
+FSM_DEFINE(part_fsm, "share or mount", states, PART_STATE_COUNT, events, PART_EV_COUNT, edges);
 
 struct reservation {
     struct list node;

@@ -34,19 +34,19 @@ struct reserved *reservations_use(const struct reservations *r, uint64_t id, str
 /* With its last reservation the thing is freed. An unknown id is fine. */
 void reservations_drop(struct reservations *r, uint64_t id);
 
-/* A mount in the guest, of a disk's partition or of a share. */
-enum mount_state {
-    MOUNT_RESERVED,
-    MOUNT_MOUNTED,
-    MOUNT_INVALID, /* the mount failed, or its answer was lost: only to be unmounted */
-    MOUNT_UNMOUNTED,
-    MOUNT_STATE_COUNT
+/* A share in the VM, or a mount in the guest: of a disk's partition or of a share. */
+enum part_state {
+    PART_RESERVED,
+    PART_ADDED,
+    PART_INVALID, /* it failed, or its answer was lost: only to be removed */
+    PART_REMOVED,
+    PART_STATE_COUNT
 };
-enum mount_event {
-    MOUNT_EV_MOUNTED,
-    MOUNT_EV_MOUNT_FAILED,
-    MOUNT_EV_UNMOUNTED,
-    MOUNT_EV_DROPPED, /* never mounted */
-    MOUNT_EV_COUNT
+enum part_event {
+    PART_EV_ADDED,
+    PART_EV_ADD_FAILED,
+    PART_EV_REMOVED,
+    PART_EV_DROPPED, /* never added */
+    PART_EV_COUNT
 };
-extern const struct fsm mount_fsm;
+extern const struct fsm part_fsm;

@@ -60,5 +60,5 @@ TEST(a_thing_that_is_being_released_is_found_but_not_used)
 
 TEST(a_mount_steps_as_listed_or_is_refused)
 {
-    fsm_table_check(&mount_fsm);
+    fsm_table_check(&part_fsm);
 }

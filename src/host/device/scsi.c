@@ -180,12 +180,12 @@ static int failed(const struct mount *m, const char *what, struct err *err)
 /* Both are idempotent. */
 static int mount_mount(struct ctx *ctx, struct mount *m, struct guest *guest, struct err *err)
 {
-    if (m->state == MOUNT_MOUNTED)
+    if (m->state == PART_ADDED)
         return 0;
-    if (fsm_check(&mount_fsm, m->state, MOUNT_EV_MOUNTED, err) < 0)
+    if (fsm_check(&part_fsm, m->state, PART_EV_ADDED, err) < 0)
         return -1;
     int r = guest->ops->mount_disk(ctx, guest, &m->guest, err);
-    fsm_step(&mount_fsm, &m->state, r < 0 ? MOUNT_EV_MOUNT_FAILED : MOUNT_EV_MOUNTED);
+    fsm_step(&part_fsm, &m->state, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
     return r < 0 ? failed(m, "mount", err) : 0;
 }
 
@@ -193,15 +193,15 @@ static int mount_unmount(struct ctx *ctx, struct mount *m, struct guest *guest, 
 {
     struct ctx limited = ctx_with_timeout(ctx, SCSI_GUEST_S * NS_PER_S);
 
-    if (m->state == MOUNT_RESERVED)
-        fsm_step(&mount_fsm, &m->state, MOUNT_EV_DROPPED);
-    if (m->state == MOUNT_UNMOUNTED)
+    if (m->state == PART_RESERVED)
+        fsm_step(&part_fsm, &m->state, PART_EV_DROPPED);
+    if (m->state == PART_REMOVED)
         return 0;
     /* After a failed mount too: its answer may have been lost. Not mounted is success. */
     int r = guest->ops->unmount_disk(&limited, guest, &m->guest, err);
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return failed(m, "unmount", err);
-    fsm_step(&mount_fsm, &m->state, MOUNT_EV_UNMOUNTED);
+    fsm_step(&part_fsm, &m->state, PART_EV_REMOVED);
     return 0;
 }
 
@@ -369,7 +369,7 @@ static struct disk *find_disk(struct scsi *c, dev_t dev, ino_t ino, uint64_t par
             (d->state != DISK_RESERVED && d->state != DISK_ATTACHED))
             continue;
         struct mount *m = find_mount(d, partition);
-        if (!m || (!m->held.leaving && m->state != MOUNT_INVALID))
+        if (!m || (!m->held.leaving && m->state != PART_INVALID))
             return d;
     }
     return NULL;
@@ -477,7 +477,7 @@ int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, stru
 
     if (!m)
         return -1;
-    if (m->disk->deserted && m->state != MOUNT_MOUNTED)
+    if (m->disk->deserted && m->state != PART_ADDED)
         return err_set(err, ERR_STATE, "the disk of reservation %llu is being released",
                        (unsigned long long)id);
     if (disk_attach(ctx, m->disk, c->vmm, err) < 0 || mount_mount(ctx, m, c->guest, err) < 0)
@@ -524,7 +524,7 @@ static void describe_mount(const struct mount *m, struct jsw *w)
     jsw_obj(w, NULL);
     jsw_u64(w, "partition", m->guest.partition);
     jsw_str(w, "path", m->guest.mount_path);
-    jsw_str(w, "state", fsm_state_name(&mount_fsm, m->state));
+    jsw_str(w, "state", fsm_state_name(&part_fsm, m->state));
     jsw_u64(w, "holders", m->held.refs);
     jsw_end_obj(w);
 }

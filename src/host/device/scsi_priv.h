@@ -33,7 +33,7 @@ struct mount {
     struct reserved held;
     struct list node; /* of the disk's mounts */
     struct disk *disk;
-    unsigned state;          /* enum mount_state */
+    unsigned state;          /* enum part_state */
     struct guest_disk guest; /* strings are owned, options by the next */
     struct strv options;
 };

@@ -54,7 +54,7 @@ TEST(an_ejected_or_invalid_disk_cannot_be_attached)
     ASSERT_FAIL(fsm_check(&scsi_disk_fsm, DISK_EJECTED, DISK_EV_ATTACHED, &err), err, ERR_STATE);
     ASSERT_FAIL(fsm_check(&scsi_disk_fsm, DISK_INVALID, DISK_EV_ATTACHED, &err), err, ERR_STATE);
     ASSERT_FAIL(fsm_check(&scsi_disk_fsm, DISK_DETACHED, DISK_EV_ATTACHED, &err), err, ERR_STATE);
-    ASSERT_FAIL(fsm_check(&mount_fsm, MOUNT_INVALID, MOUNT_EV_MOUNTED, &err), err, ERR_STATE);
+    ASSERT_FAIL(fsm_check(&part_fsm, PART_INVALID, PART_EV_ADDED, &err), err, ERR_STATE);
 }
 
 TEST_VIRTUAL(a_disk_is_attached_mounted_and_taken_back)

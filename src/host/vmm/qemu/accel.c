@@ -5,8 +5,8 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <inttypes.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 #include <sys/file.h>
 #include <time.h>
@@ -26,10 +26,9 @@ struct accel_env accel_env_of_host(const char *state_file)
 /* Whether one of the words stands in the first "flags" line. */
 static bool cpu_virtualizes(const char *cpuinfo)
 {
-    AUTO_FREE char *text = NULL;
-    size_t len;
+    AUTO_FREE char *text = file_text(CPUINFO_MAX, "%s", cpuinfo);
 
-    if (file_read_all(cpuinfo, CPUINFO_MAX, &text, &len) < 0)
+    if (!text)
         return false;
     char *flags = str_starts(text, "flags") ? text : strstr(text, "\nflags");
     if (!flags)
@@ -43,58 +42,51 @@ static bool cpu_virtualizes(const char *cpuinfo)
     return false;
 }
 
-/* "<boot id> kvm works\n" or "<boot id> kvm broken <seconds> <reason>\n"; the answer of an earlier
- * boot of the host does not count, nor does half a line. Caller frees; NULL if the id is unknown.
- */
-static char *line_start(const struct accel_env *env, const char *word)
+char *accel_line(const char *boot_id, const char *word)
 {
-    AUTO_FREE char *id = NULL;
-    size_t len;
+    AUTO_FREE char *id = file_text(STATE_MAX, "%s", boot_id);
 
-    if (file_read_all(env->boot_id, STATE_MAX, &id, &len) < 0)
+    if (!id)
         return NULL;
     id[strcspn(id, "\n")] = '\0';
-    return str_format("%s kvm %s", id, word);
+    return str_format("%s %s ", id, word);
 }
 
+const char *accel_rest(char *text, const char *begin)
+{
+    char *end = text ? strchr(text, '\n') : NULL;
+
+    if (!begin || !end || end[1] || !str_starts(text, begin))
+        return NULL;
+    *end = '\0';
+    return text + strlen(begin);
+}
+
+/* "<boot id> kvm works\n" or "<boot id> kvm broken <seconds> <reason>\n". */
 static enum accel_state parse(const struct accel_env *env, char *line, struct accel_failure *ret)
 {
-    AUTO_FREE char *works = line_start(env, "works\n"), *broken = line_start(env, "broken ");
-    char *end = strchr(line, '\n'), *at = NULL;
-    uint64_t at_s = 0;
+    AUTO_FREE char *begin = accel_line(env->boot_id, "kvm");
+    const char *rest = accel_rest(line, begin);
+    struct accel_failure f = { 0 };
 
-    if (!works || !broken || !end || end[1])
+    if (!rest)
         return ACCEL_UNPROVEN;
-    if (str_eq(line, works))
+    if (str_eq(rest, "works"))
         return ACCEL_WORKS;
-    if (!str_starts(line, broken))
+    if (sscanf(rest, "broken %" SCNu64 " %159[^\n]", &f.at_s, f.reason) != 2)
         return ACCEL_UNPROVEN;
-    *end = '\0';
-    at = line + strlen(broken);
-    char *reason = at + strcspn(at, " ");
-    if (!*reason)
-        return ACCEL_UNPROVEN;
-    *reason++ = '\0';
-    if (!*reason || str_to_u64(at, UINT64_MAX, &at_s) < 0)
-        return ACCEL_UNPROVEN;
-    if (ret) {
-        ret->at_s = at_s;
-        snprintf(ret->reason, sizeof(ret->reason), "%s", reason);
-    }
+    if (ret)
+        *ret = f;
     return ACCEL_BROKEN;
 }
 
 enum accel_state accel_look(const struct accel_env *env, struct accel_failure *ret)
 {
-    AUTO_FREE char *have = NULL;
-    size_t len;
-
     if (!cpu_virtualizes(env->cpuinfo))
         return ACCEL_NO_CPU;
     if (access(env->kvm, F_OK) < 0)
         return ACCEL_NO_DEVICE;
-    if (file_read_all(env->state_file, STATE_MAX, &have, &len) < 0)
-        return ACCEL_UNPROVEN;
+    AUTO_FREE char *have = file_text(STATE_MAX, "%s", env->state_file);
     return parse(env, have, ret);
 }
 
@@ -116,28 +108,41 @@ static int write_state(const struct accel_env *env, const char *line, bool unles
     return pwrite(fd, line, len, 0) != (ssize_t)len || ftruncate(fd, (off_t)len) < 0 ? -errno : 0;
 }
 
-void accel_remember_works(const struct accel_env *env)
+static void remember(const struct accel_env *env, const char *what, bool unless_works)
 {
-    AUTO_FREE char *line = line_start(env, "works\n");
+    AUTO_FREE char *begin = accel_line(env->boot_id, "kvm"),
+                   *line = begin ? str_format("%s%s\n", begin, what) : NULL;
 
     if (line)
-        (void)write_state(env, line, false); /* lost: found again */
+        (void)write_state(env, line, unless_works); /* lost: found again */
+}
+
+void accel_remember_works(const struct accel_env *env)
+{
+    remember(env, "works", false);
 }
 
 void accel_remember_failure(const struct accel_env *env, const struct accel_failure *f)
 {
-    AUTO_FREE char *start = line_start(env, "broken"), *reason = str_printable(f->reason);
-    AUTO_FREE char *line =
-        start ? str_format("%s %llu %s\n", start, (unsigned long long)f->at_s, reason) : NULL;
+    AUTO_FREE char *reason = str_printable(f->reason),
+                   *what = str_format("broken %llu %s", (unsigned long long)f->at_s, reason);
 
-    if (line)
-        (void)write_state(env, line, true); /* lost: found again */
+    remember(env, what, true);
 }
 
 int accel_forget(const struct accel_env *env)
 {
     return access(env->state_file, F_OK) < 0 ? 0 : write_state(env, "", false);
 }
+
+static const char *const texts[] = {
+    [ACCEL_NO_CPU] =
+        "the CPU shows neither vmx nor svm (turn virtualization on in the firmware, or "
+        "nested virtualization if this is a VM)",
+    [ACCEL_NO_DEVICE] = "there is no /dev/kvm (modprobe kvm_intel or kvm_amd)",
+    [ACCEL_UNPROVEN] = "KVM has not been tried since the host started",
+    [ACCEL_WORKS] = "KVM works",
+};
 
 char *accel_describe(const struct accel_env *env, enum accel_state *ret)
 {
@@ -146,19 +151,8 @@ char *accel_describe(const struct accel_env *env, enum accel_state *ret)
     struct tm tm;
 
     *ret = accel_look(env, &f);
-    switch (*ret) {
-    case ACCEL_NO_CPU:
-        return str_dup("the CPU shows neither vmx nor svm (turn virtualization on in the "
-                       "firmware, or nested virtualization if this is a VM)");
-    case ACCEL_NO_DEVICE:
-        return str_dup("there is no /dev/kvm (modprobe kvm_intel or kvm_amd)");
-    case ACCEL_UNPROVEN:
-        return str_dup("KVM has not been tried since the host started");
-    case ACCEL_WORKS:
-        return str_dup("KVM works");
-    case ACCEL_BROKEN:
-        break;
-    }
+    if (*ret != ACCEL_BROKEN)
+        return str_dup(texts[*ret]);
     time_t at = (time_t)f.at_s;
     if (gmtime_r(&at, &tm))
         strftime(when, sizeof(when), "%Y-%m-%dT%H:%M:%SZ", &tm);

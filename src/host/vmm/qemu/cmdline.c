@@ -215,7 +215,7 @@ static void add_channels(struct strv *out)
         "virtio-net-pci,id=link0,netdev=link,mac=" LINK_GUEST_MAC ",romfile=,guest_announce=off");
 }
 
-/* As qemu_scsi.c adds one, with nothing behind it yet. */
+/* As qemu_devices.c adds one, with nothing behind it yet. */
 static void add_disk(const struct vm_doc *doc, struct strv *out)
 {
     add(out, "-blockdev", "driver=null-co,node-name=nothing,read-zeroes=on,size=%llu",

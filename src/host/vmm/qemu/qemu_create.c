@@ -191,17 +191,16 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     /* <run root>/<namespace>/<id> */
     AUTO_FREE char *copy = str_dup(doc->run_dir);
     const char *root = dirname(dirname(copy));
+    const char **const strings[] = {
+        &q->doc.id,           &q->doc.run_dir,        &q->doc.kernel,         &q->doc.initrd,
+        &q->doc.template_dir, &q->doc.template_draft, &q->doc.agent_log_level
+    };
 
     q->doc = *doc;
     qemu_cap_doc(&q->doc);
-    q->doc.id = keep(q, doc->id);
-    q->doc.run_dir = keep(q, doc->run_dir);
     q->doc.vmm_path = NULL;
-    q->doc.kernel = keep(q, doc->kernel);
-    q->doc.initrd = keep(q, doc->initrd);
-    q->doc.agent_log_level = keep(q, doc->agent_log_level);
-    q->doc.template_dir = keep(q, doc->template_dir);
-    q->doc.template_draft = keep(q, doc->template_draft);
+    for (size_t i = 0; i < ARRAY_LEN(strings); i++)
+        *strings[i] = keep(q, *strings[i]);
     q->life = ctx_with_id(&q->root, "uvm-id", q->doc.id);
     q->life.cancel = &q->life_cancel;
     if (str_eq(root, "/"))
@@ -319,28 +318,29 @@ static int drop_link(struct ctx *ctx, struct qemu *q, struct err *err)
     return 0;
 }
 
+int qemu_forget(struct qemu *q, uint64_t *note, struct err *err)
+{
+    if (*note && ledger_forget(q->ledger, *note, err) < 0)
+        return -1;
+    *note = 0;
+    return 0;
+}
+
 static int drop_owned(struct qemu *q, struct err *err)
 {
     if (!q->ledger)
         return 0;
-    if (q->proc_note && ledger_forget(q->ledger, q->proc_note, err) < 0)
+    int r = q->jail_note ? dir_remove(q->jail_dir) : 0;
+    if (r < 0)
+        return err_sys(err, -r, "remove directory %s", q->jail_dir);
+    if (qemu_forget(q, &q->proc_note, err) < 0 || qemu_forget(q, &q->jail_note, err) < 0)
         return -1;
-    q->proc_note = 0;
-    if (q->jail_note) {
-        int r = dir_remove(q->jail_dir);
-        if (r < 0)
-            return err_sys(err, -r, "remove directory %s", q->jail_dir);
-        if (ledger_forget(q->ledger, q->jail_note, err) < 0)
+    if (!q->doc.ledger) { /* ours alone */
+        if (ledger_finish(q->ledger, err) < 0)
             return -1;
-        q->jail_note = 0;
+        ledger_close(q->ledger);
     }
-    if (q->doc.ledger) { /* another's */
-        q->ledger = NULL;
-        return 0;
-    }
-    if (ledger_finish(q->ledger, err) < 0)
-        return -1;
-    ledger_close(TAKE_PTR(q->ledger));
+    q->ledger = NULL;
     return 0;
 }
 

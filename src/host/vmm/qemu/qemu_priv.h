@@ -172,6 +172,8 @@ int qemu_create(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct
 int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
 /* What it had opened. Repeatable. */
 void qemu_forget_doc(struct qemu *q);
+/* Takes a record out of the ledger; 0: there is none. */
+int qemu_forget(struct qemu *q, uint64_t *note, struct err *err);
 
 /* qemu_proc.c */
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err);
@@ -187,8 +189,8 @@ int qemu_check_version(const char *program, const char *version, struct err *err
 /* The process has ended; decides whether the VM has. */
 void qemu_proc_ended(struct qemu *q, struct qemu_proc *p);
 
-/* qemu_clone.c - the way from a template to a VM. look: whether there is one, at create; never
- * fails, cold_why tells. identity: the lines of the key, caller frees. */
+/* qemu_template.c - the way from a template to a VM. look: whether there is one, at create; never
+ * fails, cold_why tells. */
 /* What it can grow to, on this host. */
 void qemu_cap_doc(struct vm_doc *doc);
 void qemu_template_look(struct qemu *q);
@@ -197,14 +199,11 @@ int qemu_draft_open(struct qemu *q, struct err *err); /* the document's */
  * template's fault, the template is told. */
 void qemu_clone_ended(struct qemu *q, struct qemu_proc *p);
 void qemu_judge(struct vmm *v, const char *why);
-char *qemu_template_identity(struct qemu *q);
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err);
 struct qemu_host qemu_host_of(const struct qemu *q);
+/* The lines of the key. Caller frees. */
+char *qemu_template_identity(struct qemu *q);
 bool qemu_has_templates(const struct qemu *q); /* its version is known */
-/* For saving and for restoring: what is set before, and the wait for its end. */
-int qemu_migration_prepare(struct ctx *ctx, struct qemu *q, struct err *err);
-int qemu_migration_wait(struct ctx *ctx, struct qemu *q, struct err *err);
-
 /* qemu_size.c */
 int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *err);
 /* DEVICE_DELETED came. */
@@ -228,7 +227,7 @@ void qemu_stopped(struct qemu_proc *p);
 int qemu_read_stat(const char *text, uint64_t *ret_ns, uint64_t *ret_pages);
 int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err *err);
 
-/* qemu_scsi.c, qemu_share.c, qemu_pci.c: as in vmm.h. */
+/* qemu_devices.c, qemu_share.c: as in vmm.h. */
 int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
                   bool read_only, struct err *err);
 int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);

@@ -239,10 +239,8 @@ static int note_pid(void *arg, pid_t pid, struct err *err)
 {
     struct qemu *q = arg;
 
-    if (q->proc_note && ledger_forget(q->ledger, q->proc_note, err) < 0)
-        return -1;
-    q->proc_note = 0;
-    if (ledger_note_process(q->ledger, pid, &q->proc_note, err) < 0)
+    if (qemu_forget(q, &q->proc_note, err) < 0 ||
+        ledger_note_process(q->ledger, pid, &q->proc_note, err) < 0)
         return -1;
     return q->doc.on_pid ? q->doc.on_pid(q->doc.on_pid_arg, pid, err) : 0;
 }

@@ -51,10 +51,8 @@ struct given {
 struct qlink {
     struct ctx ctx;
     struct cancel cancel;
+    struct qlink_opts o;
     uint8_t token[LINK_TOKEN_BYTES];
-    uint64_t preface_ns;
-    void (*on_dial)(void *arg, uint32_t port);
-    void *arg;
     int tap, listener;
     struct group fibers;
     unsigned unsaid;
@@ -153,8 +151,8 @@ static void admit(struct qlink *l, struct stream *s, const struct link_preface *
     v->stream = s;
     remember(l, s->fd);
     waitq_wake_all(&v->q);
-    if (l->on_dial)
-        l->on_dial(l->arg, p->port);
+    if (l->o.on_dial)
+        l->o.on_dial(l->o.arg, p->port);
 }
 
 static void hear_preface(void *arg)
@@ -162,7 +160,8 @@ static void hear_preface(void *arg)
     struct dialled *d = arg;
     struct qlink *l = d->link;
     struct stream *s = d->stream;
-    struct ctx ctx = ctx_with_timeout(&l->ctx, l->preface_ns);
+    struct ctx ctx =
+        ctx_with_timeout(&l->ctx, l->o.preface_ns ? l->o.preface_ns : QLINK_PREFACE_NS);
     struct err err = ERR_INIT;
     struct link_preface p;
     uint8_t raw[LINK_PREFACE_BYTES];
@@ -418,9 +417,7 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
         return -1;
     struct qlink *l = mem_new(struct qlink);
     *l = (struct qlink){ .ctx = ctx_with_cancel(opts->life, &l->cancel),
-                         .preface_ns = opts->preface_ns ? opts->preface_ns : QLINK_PREFACE_NS,
-                         .on_dial = opts->on_dial,
-                         .arg = opts->arg,
+                         .o = *opts,
                          .tap = net.tap,
                          .listener = net.listener,
                          .rate.burst = 5,

@@ -28,9 +28,7 @@ struct call {
 struct qmp_client {
     struct ctx ctx;
     struct cancel cancel;
-    struct stream *stream;
-    void (*on_event)(void *arg, const struct qmp_message *event);
-    void *arg;
+    struct qmp_client_opts o;
     struct group fibers;
     struct list calls;
     uint64_t last_id;
@@ -95,8 +93,8 @@ static void take_message(struct qmp_client *c, struct qmp_message *m)
         break;
     case QMP_EVENT:
         log_debug(&c->ctx, "qmp event", F_STR("event", m->event));
-        if (c->on_event)
-            c->on_event(c->arg, m);
+        if (c->o.on_event)
+            c->o.on_event(c->o.arg, m);
         break;
     case QMP_RETURN:
     case QMP_ERROR:
@@ -112,7 +110,7 @@ static int read_some(struct qmp_client *c, struct qmp_reader *r, char *buf, stru
     size_t n;
     bool have = true;
 
-    if (stream_read(&c->ctx, c->stream, buf, READ_BYTES, &n, err) < 0)
+    if (stream_read(&c->ctx, c->o.stream, buf, READ_BYTES, &n, err) < 0)
         return -1;
     if (n == 0)
         return err_set(err, ERR_UNAVAILABLE,
@@ -156,9 +154,9 @@ static int write_fd(struct qmp_client *c, struct err *err)
     AUTO_FD_LATER int fd = TAKE_FD(c->fd); /* a client's image */
     int r;
 
-    while ((r = fd_send(c->stream->fd, fd)) == -EAGAIN) {
+    while ((r = fd_send(c->o.stream->fd, fd)) == -EAGAIN) {
         /* The stream has its own place in epoll. */
-        AUTO_FD int again = fcntl(c->stream->fd, F_DUPFD_CLOEXEC, 3);
+        AUTO_FD int again = fcntl(c->o.stream->fd, F_DUPFD_CLOEXEC, 3);
 
         if (again < 0)
             return err_sys(err, errno, "send a file descriptor");
@@ -193,7 +191,7 @@ static void write_loop(void *arg)
         } else {
             text = sbuf_take(&c->unsent);
         }
-        r = stream_write_full(&c->ctx, c->stream, text, c->sending, &err);
+        r = stream_write_full(&c->ctx, c->o.stream, text, c->sending, &err);
         c->sending = 0;
     }
     /* When QEMU has gone, the reader still gets what it said last, then the end, which fails the
@@ -231,7 +229,7 @@ int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version
 static int take_turn(struct ctx *ctx, struct qmp_client *c, const char *name, int fd, int *ret,
                      struct err *err)
 {
-    if (c->stream->fd < 0)
+    if (c->o.stream->fd < 0)
         return err_set(err, ERR_UNIMPLEMENTED, "qmp %s: this monitor is not a socket", name);
     while (c->fd_call && !c->broken)
         if (waitq_wait(ctx, &c->fd_q, "qmp: the descriptor before this one", err) < 0)
@@ -290,9 +288,7 @@ struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
 
     cancel_init(&c->cancel, NULL);
     c->ctx = ctx_with_cancel(opts->life, &c->cancel);
-    c->stream = opts->stream;
-    c->on_event = opts->on_event;
-    c->arg = opts->arg;
+    c->o = *opts;
     c->fd = -1;
     waitq_init(&c->fd_q);
     list_init(&c->calls);
@@ -323,7 +319,7 @@ void qmp_client_free(struct qmp_client *c)
 {
     if (!c)
         return;
-    stream_free(c->stream);
+    stream_free(c->o.stream);
     sbuf_release(&c->unsent);
     fd_close_later(c->fd);
     cancel_release(&c->cancel);

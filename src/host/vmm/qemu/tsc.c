@@ -2,12 +2,14 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "host/vmm/qemu/accel.h"
 
 #include <string.h>
 #include <unistd.h>
 #include <x86intrin.h>
 
 #define STATE_MAX 256
+#define SYSFS_MAX 65536           /* a file there is as long as a page, by its own account */
 #define TRIES 32                  /* for one look at both clocks */
 #define SHORTEST (20 * NS_PER_MS) /* between the first look and the second */
 #define LONGEST (640 * NS_PER_MS)
@@ -39,24 +41,14 @@ struct tsc_env tsc_env_of_host(const char *state_file)
     };
 }
 
-/* The first line of a small file; caller frees. NULL: it cannot be read. */
-static char *first_line(const char *path)
-{
-    char *text = NULL;
-    size_t len;
-
-    if (file_read_all(path, 65536, &text, &len) < 0)
-        return NULL;
-    text[strcspn(text, "\n")] = '\0';
-    return text;
-}
-
 static bool trusted(const char *clocksource)
 {
     static const char *const by_tsc[] = { "tsc", "kvm-clock", "hyperv_clocksource_tsc_page" };
-    AUTO_FREE char *now = first_line(clocksource);
+    AUTO_FREE char *now = file_text(SYSFS_MAX, "%s", clocksource);
 
-    for (size_t i = 0; now && i < ARRAY_LEN(by_tsc); i++)
+    if (now)
+        now[strcspn(now, "\n")] = '\0';
+    for (size_t i = 0; i < ARRAY_LEN(by_tsc); i++)
         if (str_eq(now, by_tsc[i]))
             return true;
     return false;
@@ -111,40 +103,24 @@ uint32_t tsc_measure(const struct tsc_clocks *c)
 
 /* --- remembering --- */
 
-/* "<boot id> tsc <kHz>"; what an earlier boot of the host measured does not count. */
-static uint32_t remembered(const struct tsc_env *env, const char *boot_id)
-{
-    AUTO_FREE char *have = NULL, *begin = str_format("%s tsc ", boot_id);
-    uint64_t khz = 0;
-    size_t len;
-
-    if (file_read_all(env->state_file, STATE_MAX, &have, &len) < 0 || !str_starts(have, begin) ||
-        have[len - 1] != '\n')
-        return 0;
-    have[len - 1] = '\0';
-    if (str_to_u64(have + strlen(begin), KHZ_MAX, &khz) < 0 || khz < KHZ_MIN)
-        return 0;
-    return (uint32_t)khz;
-}
-
 uint32_t tsc_khz(const struct tsc_env *env)
 {
-    AUTO_FREE char *boot_id = first_line(env->boot_id), *line = NULL;
-    uint32_t khz = 0;
+    AUTO_FREE char *begin = accel_line(env->boot_id, "tsc"),
+                   *have = file_text(STATE_MAX, "%s", env->state_file), *line = NULL;
+    const char *rest = accel_rest(have, begin);
+    uint64_t khz = 0;
 
     if (!trusted(env->clocksource))
         return 0;
-    if (boot_id)
-        khz = remembered(env, boot_id);
-    if (khz)
-        return khz;
+    if (rest && str_to_u64(rest, KHZ_MAX, &khz) == 0 && khz >= KHZ_MIN)
+        return (uint32_t)khz;
     khz = tsc_measure(&env->clocks);
-    if (!khz || !boot_id)
-        return khz;
-    line = str_format("%s tsc %u\n", boot_id, khz);
-    /* In place: half a line counts as none, and a crash leaves no file beside it. */
-    (void)file_write(env->state_file, line, strlen(line), 0600);
-    return khz;
+    if (khz && begin) {
+        line = str_format("%s%llu\n", begin, (unsigned long long)khz);
+        /* In place: half a line counts as none, and a crash leaves no file beside it. */
+        (void)file_write(env->state_file, line, strlen(line), 0600);
+    }
+    return (uint32_t)khz;
 }
 
 void tsc_forget(const struct tsc_env *env)
