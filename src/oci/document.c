@@ -2,18 +2,10 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "oci/pods.h"
-#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
 #define CPU_PERIOD 100000
-
-static const char *text_of(const json_t *obj, const char *key)
-{
-    const char *value = json_string_value(js_get(obj, key));
-
-    return value ? value : "";
-}
 
 /* --- mounts --- */
 
@@ -58,12 +50,12 @@ static bool passed_on(const char *type)
 
 int document_mount(const json_t *mount, struct document_mount *ret, struct err *err)
 {
-    const char *type = text_of(mount, "type");
+    const char *type = spec_text(mount, "type");
     bool rbind = has_option(mount, "rbind");
     struct document_mount m = {
         .kind = DOCUMENT_MOUNT_GUEST,
-        .source = text_of(mount, "source"),
-        .destination = text_of(mount, "destination"),
+        .source = spec_text(mount, "source"),
+        .destination = spec_text(mount, "destination"),
         .read_only = has_option(mount, "ro") || has_option(mount, "rro"),
         .recursive = rbind,
     };
@@ -116,7 +108,7 @@ static bool names(const json_t *rule, const char *type, json_int_t major, json_i
 {
     const json_t *a = js_get(rule, "major"), *b = js_get(rule, "minor");
 
-    return json_is_true(js_get(rule, "allow")) && str_eq(text_of(rule, "type"), type) &&
+    return json_is_true(js_get(rule, "allow")) && str_eq(spec_text(rule, "type"), type) &&
            json_is_integer(a) && json_is_integer(b) && json_integer_value(a) == major &&
            json_integer_value(b) == minor;
 }
@@ -125,8 +117,8 @@ int document_device(const struct spec *spec, const json_t *device, struct docume
                     struct err *err)
 {
     const json_t *linux_part = js_get(spec_json(spec), "linux"), *rule;
-    const char *type = text_of(device, "type");
-    struct document_device d = { .type = type[0], .path = text_of(device, "path") };
+    const char *type = spec_text(device, "type");
+    struct document_device d = { .type = type[0], .path = spec_text(device, "path") };
     size_t i;
 
     if (!json_is_object(device) || d.path[0] != '/' || !type[0] || type[1])
@@ -139,7 +131,7 @@ int document_device(const struct spec *spec, const json_t *device, struct docume
         if (!names(rule, type, d.major, d.minor))
             continue;
         d.asked = true;
-        d.writable = d.writable || strchr(text_of(rule, "access"), 'w');
+        d.writable = d.writable || strchr(spec_text(rule, "access"), 'w');
     }
     *ret = d;
     return 0;
@@ -170,11 +162,11 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
     }
     json_array_foreach(list, i, item)
     {
-        const char *type = text_of(item, "type");
+        const char *type = spec_text(item, "type");
 
         network = network || str_eq(type, "network");
         cgroup = cgroup || str_eq(type, "cgroup");
-        if (!text_of(item, "path")[0])
+        if (!spec_text(item, "path")[0])
             continue;
         json_object_del(item, "path");
         if (o->kind == SPEC_WORKLOAD && o->pod_pid && shares_with_pod(type)) {

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-static const char spec_text[] =
+static const char given_spec[] =
     "{\"ociVersion\":\"1.0.2\",\"hostname\":\"h\",\"unknown\":{\"kept\":18446744073709551615},"
     "\"process\":{\"args\":[\"x\"],\"cwd\":\"/\",\"noNewPrivileges\":true},"
     "\"root\":{\"path\":\"/host/rootfs\",\"readonly\":true},"
@@ -60,7 +60,7 @@ static const char *ns_path(const json_t *doc, const char *type)
 
 TEST(what_belongs_to_the_host_is_left_out)
 {
-    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+    AUTO(json_decref) json_t *doc = build(given_spec, &standalone);
 
     ASSERT_STR(json_string_value(dig(doc, "root.path")), "/run/gcs/pods/a/a/rootfs");
     ASSERT(dig(doc, "hooks") == NULL);
@@ -77,7 +77,7 @@ TEST(what_belongs_to_the_host_is_left_out)
 
 TEST(what_is_not_known_passes_through)
 {
-    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+    AUTO(json_decref) json_t *doc = build(given_spec, &standalone);
     uint64_t kept = 0;
     struct err err = ERR_INIT;
 
@@ -91,7 +91,7 @@ TEST(what_is_not_known_passes_through)
 
 TEST(namespaces_of_the_host_become_new_ones)
 {
-    AUTO(json_decref) json_t *doc = build(spec_text, &standalone);
+    AUTO(json_decref) json_t *doc = build(given_spec, &standalone);
 
     ASSERT_STR(ns_path(doc, "pid"), "new");
     ASSERT_STR(ns_path(doc, "ipc"), "new");
@@ -108,7 +108,7 @@ TEST(a_debug_container_sees_the_processes_of_its_target)
     o.pod_id = "pod";
     o.pod_pid = 99;
     o.target_pid = 101;
-    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+    AUTO(json_decref) json_t *doc = build(given_spec, &o);
 
     ASSERT_STR(ns_path(doc, "pid"), "/proc/101/ns/pid");
     ASSERT_STR(ns_path(doc, "ipc"), "/proc/99/ns/ipc");
@@ -121,7 +121,7 @@ TEST(a_workload_shares_its_pods_namespaces)
     o.kind = SPEC_WORKLOAD;
     o.pod_id = "pod";
     o.pod_pid = 99;
-    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+    AUTO(json_decref) json_t *doc = build(given_spec, &o);
 
     ASSERT_STR(ns_path(doc, "pid"), "/proc/99/ns/pid");
     ASSERT_STR(ns_path(doc, "ipc"), "/proc/99/ns/ipc");
@@ -148,7 +148,7 @@ TEST(privileged_goes_without_seccomp_and_is_a_field_of_ours)
     struct document_opts o = standalone;
 
     o.privileged = true;
-    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+    AUTO(json_decref) json_t *doc = build(given_spec, &o);
 
     ASSERT(dig(doc, "linux.seccomp") == NULL);
 }
@@ -279,7 +279,7 @@ TEST(pci_devices_are_told_as_the_original_tells_them)
     strv_add(&places, "0000:00:10.0/00.0");
     o.devices = &places;
     o.network_namespace = "n";
-    AUTO(json_decref) json_t *doc = build(spec_text, &o);
+    AUTO(json_decref) json_t *doc = build(given_spec, &o);
     const json_t *list = dig(doc, "windows.devices");
     ASSERT_EQ(json_array_size(list), 1);
     ASSERT_STR(json_string_value(dig(json_array_get(list, 0), "id")), "0000:00:10.0/00.0");

@@ -2,17 +2,9 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "oci/volume.h"
-#include <stdlib.h>
 #include <string.h>
 
 #define SHM_DEFAULT (UINT64_C(64) << 20) /* containerd's */
-
-static const char *text_of(const json_t *obj, const char *key)
-{
-    const char *value = json_string_value(js_get(obj, key));
-
-    return value ? value : "";
-}
 
 /* --- what is refused --- */
 
@@ -79,7 +71,7 @@ static int check_namespaces(const struct spec *s, enum spec_kind kind, struct er
 
 static int check_propagation(const json_t *mount, struct err *err)
 {
-    const char *source = text_of(mount, "source");
+    const char *source = spec_text(mount, "source");
     const json_t *o;
     size_t i;
 
@@ -93,7 +85,7 @@ static int check_propagation(const json_t *mount, struct err *err)
             return err_set(err, ERR_INVALID,
                            "mount on %.128s: %s propagation (Bidirectional) is not possible: what "
                            "is mounted in the VM cannot appear on the host",
-                           text_of(mount, "destination"), word);
+                           spec_text(mount, "destination"), word);
     }
     return 0;
 }
@@ -170,7 +162,7 @@ static int shm_bytes(const struct spec *s, const json_t *mount, uint64_t *ret, s
         *ret <<= 10;
         return 0;
     }
-    if (str_eq(text_of(mount, "type"), "tmpfs"))
+    if (str_eq(spec_text(mount, "type"), "tmpfs"))
         (void)tmpfs_size(mount, ret); /* left as it is */
     return 0;
 }
@@ -206,10 +198,10 @@ int pods_fit(struct spec *s, enum spec_kind kind, const char *pod_id, struct err
         shares_ipc = path[0] != '\0';
     json_array_foreach(js_get(spec_json(s), "mounts"), i, mount)
     {
-        if (!str_eq(text_of(mount, "destination"), "/dev/shm"))
+        if (!str_eq(spec_text(mount, "destination"), "/dev/shm"))
             continue;
-        if (!pods_shm(text_of(mount, "source"), pod_id) &&
-            !(shares_ipc && str_eq(text_of(mount, "type"), "tmpfs")))
+        if (!pods_shm(spec_text(mount, "source"), pod_id) &&
+            !(shares_ipc && str_eq(spec_text(mount, "type"), "tmpfs")))
             continue;
         if (share_shm(s, mount, err) < 0)
             return -1;

@@ -3,6 +3,39 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define OPTIONAL "lcow.optional"
+#define LINK "lcow.link"
+#define READ_ONLY "lcow.readonly"
+
+void device_clear(json_t *device)
+{
+    json_object_del(device, OPTIONAL);
+    json_object_del(device, LINK);
+    json_object_del(device, READ_ONLY);
+}
+
+void device_set_optional(json_t *device)
+{
+    json_object_set_new(device, OPTIONAL, json_true());
+}
+
+bool device_is_optional(const json_t *device)
+{
+    return json_is_true(json_object_get(device, OPTIONAL));
+}
+
+void device_set_link(json_t *device, const char *link, bool read_only)
+{
+    json_object_set_new(device, LINK, json_string(link));
+    json_object_set_new(device, READ_ONLY, json_boolean(read_only));
+}
+
+const char *device_link(const json_t *device, bool *ret_read_only)
+{
+    *ret_read_only = json_is_true(json_object_get(device, READ_ONLY));
+    return json_string_value(json_object_get(device, LINK));
+}
+
 struct spec {
     json_t *root;
 };
@@ -188,10 +221,9 @@ static const json_t *part(const struct spec *s, const char *key)
     return js_get(s->root, key);
 }
 
-/* All of these were checked: a wrong type cannot be met any more. */
-static const char *text_of(const json_t *obj, const char *key)
+const char *spec_text(const json_t *obj, const char *key)
 {
-    const char *value = obj ? json_string_value(js_get(obj, key)) : NULL;
+    const char *value = json_string_value(js_get(obj, key));
 
     return value ? value : "";
 }
@@ -277,12 +309,12 @@ bool spec_root_readonly(const struct spec *s)
 
 const char *spec_root_path(const struct spec *s)
 {
-    return text_of(part(s, "root"), "path");
+    return spec_text(part(s, "root"), "path");
 }
 
 const char *spec_cgroups_path(const struct spec *s)
 {
-    return text_of(part(s, "linux"), "cgroupsPath");
+    return spec_text(part(s, "linux"), "cgroupsPath");
 }
 
 int spec_oom_score_adj(const struct spec *s, bool *ret_set)
@@ -304,8 +336,8 @@ bool spec_namespace(const struct spec *s, const char *type, const char **ret_pat
 
     json_array_foreach(list, i, item)
     {
-        if (strcmp(text_of(item, "type"), type) == 0) {
-            *ret_path = text_of(item, "path");
+        if (strcmp(spec_text(item, "type"), type) == 0) {
+            *ret_path = spec_text(item, "path");
             return true;
         }
     }

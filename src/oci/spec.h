@@ -23,6 +23,9 @@ enum spec_kind {
     SPEC_WORKLOAD    /* a container in a pod */
 };
 
+/* The string under key, or "". Borrowed. */
+const char *spec_text(const json_t *obj, const char *key);
+
 /* Caller frees. ERR_INVALID names what is missing or wrong ("linux is missing", "process.args is
  * empty", "10001 mounts, at most 4096"). linux.resources is made {} if absent. */
 int spec_parse(const char *text, size_t len, struct spec **ret, struct err *err);
@@ -72,3 +75,14 @@ int spec_limits_update(const json_t *resources, struct spec_limits *l, struct er
  * json_decref(). `terminal` overrides. */
 int spec_process_check(const json_t *process, struct err *err);
 int spec_process_parse(const char *text, size_t len, bool terminal, json_t **ret, struct err *err);
+
+/* what our host adds to an entry of linux.devices for our guest
+ * (docs/decisions/0003). Pure. */
+/* No client may say what only we say. */
+void device_clear(json_t *device);
+/* It is left out if the VM has none of that name. */
+void device_set_optional(json_t *device);
+bool device_is_optional(const json_t *device);
+/* A disk of the VM: link is the guest's path that leads to its node. */
+void device_set_link(json_t *device, const char *link, bool read_only);
+const char *device_link(const json_t *device, bool *ret_read_only); /* NULL: none */

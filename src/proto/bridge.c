@@ -3,7 +3,6 @@
 #include "proto/bridge_priv.h"
 #include <inttypes.h>
 #include <stdio.h>
-#include <string.h>
 
 /* --- frames ---------------------------------------------------------------------------------- */
 

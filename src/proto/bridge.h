@@ -14,6 +14,7 @@
  * with NULL. */
 #pragma once
 #include "base/str.h"
+#include "proto/settings.h"
 #include <jansson.h>
 #include <stdbool.h>
 #include <stdint.h>
@@ -205,33 +206,8 @@ enum bridge_action {
     BRIDGE_ACTION_COUNT
 };
 
-/* VerityInfo. The original ignores it; for our guest either field means: mount through dm-verity.
- */
-struct bridge_verity {
-    bool super_block;        /* the hashes are where the disk's own superblock of verity says */
-    const char *root_digest; /* hex; "": the one found there */
-};
-struct bridge_disk { /* MappedVirtualDisk */
-    const char *mount_path;
-    uint8_t lun, controller;
-    uint64_t partition;
-    bool read_only, encrypted;
-    const char *const *options;
-    bool block_dev;
-    struct bridge_verity verity;
-    bool ensure_filesystem;
-    const char *filesystem;
-};
-
 struct bridge_scsi_device {
     uint8_t controller, lun;
-};
-
-struct bridge_directory { /* MappedDirectory */
-    const char *mount_path;
-    int32_t port;
-    const char *share_name;
-    bool read_only;
 };
 
 struct bridge_layer {
@@ -245,18 +221,6 @@ struct bridge_layers { /* CombinedLayers */
     uint64_t scratch_quota; /* lcow's own: bytes; 0: none */
 };
 
-struct bridge_ip {
-    const char *address;
-    uint8_t prefix;
-};
-struct bridge_route {
-    const char *next_hop, *destination;
-    uint32_t metric;
-    /* lcow's own, which the original guest passes over: */
-    const char *source;
-    uint32_t mtu;
-    bool on_link, link_scope;
-};
 struct bridge_neighbour { /* lcow's own */
     const char *address, *mac;
 };
@@ -267,9 +231,9 @@ struct bridge_network {
     const char *dns_servers;
     uint16_t encap_overhead;
     bool vpci_assigned;
-    struct bridge_ip *ips;
+    const struct guest_ip *ips;
     size_t n_ips;
-    struct bridge_route *routes;
+    const struct guest_route *routes;
     size_t n_routes;
     bool policy_routing, low_metric;
     /* lcow's own: */
@@ -315,9 +279,9 @@ struct bridge_modify {
     enum bridge_action action;
     enum bridge_resource resource;
     union {
-        struct bridge_disk disk;
+        struct guest_disk disk;
         struct bridge_scsi_device scsi_device;
-        struct bridge_directory directory;
+        struct guest_share share;
         struct bridge_layers layers;
         struct bridge_network network;
         struct bridge_vpci vpci;

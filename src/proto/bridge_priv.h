@@ -67,7 +67,7 @@ extern const char *const bridge_actions[BRIDGE_ACTION_COUNT];
 /* NULL if nobody knows it. Any kind nibble that goes with the number. */
 const struct bridge_message *bridge_message_find(uint32_t type);
 
-/* bridge_mem.c: what a decoded message owns, freed at once. */
+/* bridge_decode.c: what a decoded message owns, freed at once. */
 struct bridge_mem *bridge_mem_new(void);
 void bridge_mem_free(struct bridge_mem *m);
 AUTO_DEFINE(struct bridge_mem *, bridge_mem_free);
@@ -93,9 +93,7 @@ int bridge_text_parse(struct bridge_mem *m, const char *text, size_t len, const 
 /* Every string "", every list and array empty, everything else zero. */
 void bridge_fields_default(const struct bridge_schema *schema, void *base);
 
-/* bridge_cut.c */
-/* Bytes of s inside a JSON string as the guest writes it. */
-size_t bridge_escaped_len(const char *s, size_t len);
+/* bridge_response.c */
 /* s, or as much of it as fits into `budget` escaped bytes with BRIDGE_CUT behind it. Caller
  * frees. Bytes that are not UTF-8 count as a replacement character. */
 char *bridge_text_cut(const char *s, size_t budget);

@@ -4,6 +4,128 @@
 #include <stdio.h>
 #include <string.h>
 
+/* What jsw makes of the character at s with JSW_HTML. *ret_len: what to go on by. */
+static size_t escaped_char(const char *s, size_t left, size_t *ret_len)
+{
+    uint32_t c = 0;
+    size_t n = str_utf8(s, left, &c);
+
+    *ret_len = n ? n : 1;
+    if (n == 1 && c && strchr("\"\\\b\f\n\r\t", (int)c))
+        return 2;
+    if (n == 0 || c < 0x20 || c == '<' || c == '>' || c == '&' || c == 0x2028 || c == 0x2029)
+        return 6;
+    return n;
+}
+
+static size_t escaped_len(const char *s, size_t len)
+{
+    size_t total = 0, n;
+
+    for (size_t at = 0; at < len; at += n)
+        total += escaped_char(s + at, len - at, &n);
+    return total;
+}
+
+char *bridge_text_cut(const char *s, size_t budget)
+{
+    size_t len = strlen(s), mark = sizeof(BRIDGE_CUT) - 1, used = 0, keep = 0, n;
+    char *cut;
+
+    for (size_t at = 0; at < len; at += n) {
+        used += escaped_char(s + at, len - at, &n);
+        if (used > budget)
+            break;
+        if (used + mark <= budget)
+            keep = at + n;
+    }
+    if (used <= budget)
+        return str_dup(s);
+    cut = mem_alloc(keep + mark + 1);
+    memcpy(cut, s, keep);
+    memcpy(cut + keep, BRIDGE_CUT, mark + 1);
+    return cut;
+}
+
+bool bridge_is_guid(const char *s)
+{
+    if (!s || strlen(s) != 36)
+        return false;
+    for (size_t i = 0; i < 36; i++) {
+        bool hyphen = i == 8 || i == 13 || i == 18 || i == 23;
+
+        if (hyphen ? s[i] != '-' : !strchr("0123456789abcdefABCDEF", s[i]))
+            return false;
+    }
+    return true;
+}
+
+int bridge_notification_encode(const struct bridge_notification *notification, struct sbuf *out,
+                               struct err *err)
+{
+    struct bridge_notification n = *notification;
+    AUTO(jsw_release) struct jsw w = { 0 };
+
+    if (!bridge_is_guid(n.activity_id))
+        n.activity_id = BRIDGE_NULL_ID;
+    jsw_init(&w, JSW_HTML);
+    jsw_obj(&w, NULL);
+    bridge_fields_encode(&w, &bridge_notification_schema, &n);
+    jsw_end_obj(&w);
+    if (w.out.len > BRIDGE_MAX_RESPONSE - BRIDGE_HEADER_BYTES)
+        return err_set(err, ERR_EXHAUSTED,
+                       "container notification of %zu bytes is beyond the %u allowed", w.out.len,
+                       BRIDGE_MAX_RESPONSE);
+    bridge_frame_add(out, BRIDGE_CONTAINER_NOTIFICATION, 0, &w, BRIDGE_NO_LINE_FEED);
+    return 0;
+}
+
+/* What of a response is not the text, generously: base, ActivityId, key. */
+#define PROPERTIES_OVERHEAD (BRIDGE_HEADER_BYTES + 128u)
+/* The longest a process adds to the escaped text: {\"ProcessId\":4294967295}, */
+#define PROCESS_MAX_BYTES 29u
+
+char *bridge_properties_encode(const struct bridge_properties *properties)
+{
+    struct bridge_properties p = *properties;
+
+    for (;;) {
+        AUTO(jsw_release) struct jsw w = { 0 };
+        size_t len, over;
+
+        jsw_init(&w, JSW_HTML);
+        jsw_obj(&w, NULL);
+        bridge_fields_encode(&w, &bridge_properties_schema, &p);
+        jsw_end_obj(&w);
+        len = escaped_len(w.out.data, w.out.len) + PROPERTIES_OVERHEAD;
+        if (len <= BRIDGE_MAX_RESPONSE || p.n_processes == 0)
+            return jsw_take(&w, &len);
+        over = (len - BRIDGE_MAX_RESPONSE) / PROCESS_MAX_BYTES + 1;
+        p.n_processes -= over < p.n_processes ? over : p.n_processes;
+    }
+}
+
+int bridge_properties_decode(const char *text, struct bridge_properties *ret, struct err *err)
+{
+    AUTO(bridge_mem_free) struct bridge_mem *mem = bridge_mem_new();
+    struct bridge_properties p = { 0 };
+    const json_t *root;
+
+    bridge_fields_default(&bridge_properties_schema, &p);
+    if (bridge_text_parse(mem, text, strlen(text), &root, err) < 0 ||
+        bridge_fields_decode(mem, root, &bridge_properties_schema, &p, err) < 0)
+        return err_wrap(err, "Properties");
+    *ret = p;
+    ret->mem = TAKE_PTR(mem);
+    return 0;
+}
+
+void bridge_properties_release(struct bridge_properties *p)
+{
+    bridge_mem_free(p->mem);
+    *p = (struct bridge_properties){ 0 };
+}
+
 struct bridge_response bridge_response_for(const struct bridge_request *r)
 {
     return (struct bridge_response){ .type = r->type, .activity_id = r->activity_id };

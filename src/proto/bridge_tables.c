@@ -95,24 +95,23 @@ static const struct bridge_schema no_fields = { 0 };
 /* --- settings of ModifySettings ------------------------------------------------------------------
  */
 
-SCHEMA_STATIC(verity, REQ, F(BOOL, "SuperBlock", modify.disk.verity.super_block),
-              F(STR, "RootDigest", modify.disk.verity.root_digest));
+SCHEMA_STATIC(verity, REQ, F(BOOL, "SuperBlock", modify.disk.verity),
+              F(STR, "RootDigest", modify.disk.root_hash));
 SCHEMA_STATIC(disk, REQ, F(STR, "MountPath", modify.disk.mount_path), F(U8, "Lun", modify.disk.lun),
               F(U8, "Controller", modify.disk.controller),
               F(U64, "Partition", modify.disk.partition),
               F(BOOL, "ReadOnly", modify.disk.read_only),
               F(BOOL, "Encrypted", modify.disk.encrypted), F(STRS, "Options", modify.disk.options),
-              F(BOOL, "BlockDev", modify.disk.block_dev), SUB(OBJ, "VerityInfo", verity, false),
+              F(BOOL, "BlockDev", modify.disk.block_device), SUB(OBJ, "VerityInfo", verity, false),
               F(BOOL, "EnsureFilesystem", modify.disk.ensure_filesystem),
               F(STR, "Filesystem", modify.disk.filesystem));
 
 SCHEMA_STATIC(scsi_device, REQ, F(U8, "Controller", modify.scsi_device.controller),
               F(U8, "Lun", modify.scsi_device.lun));
 
-SCHEMA_STATIC(directory, REQ, F(STR, "MountPath", modify.directory.mount_path),
-              F(I32, "Port", modify.directory.port),
-              F(STR, "ShareName", modify.directory.share_name),
-              F(BOOL, "ReadOnly", modify.directory.read_only));
+/* hcsshim sends the port of its 9p server; a virtio device needs none. */
+SCHEMA_STATIC(share, REQ, F(STR, "MountPath", modify.share.mount_path), FIXED("Port", "564"),
+              F(STR, "ShareName", modify.share.name), F(BOOL, "ReadOnly", modify.share.read_only));
 
 #define LAYER struct bridge_layer
 SCHEMA_STATIC(layer, LAYER, FIELD(LAYER, STR, "Id", id, false),
@@ -123,10 +122,10 @@ SCHEMA_STATIC(layers, REQ, F(STR, "ContainerID", modify.layers.container_id),
               F(STR, "ScratchPath", modify.layers.scratch_path),
               F(U64, "ScratchQuotaBytes", modify.layers.scratch_quota));
 
-#define IP struct bridge_ip
+#define IP struct guest_ip
 SCHEMA_STATIC(ip_config, IP, FIELD(IP, STR, "IPAddress", address, false),
               FIELD(IP, U8, "PrefixLength", prefix, false));
-#define ROUTE struct bridge_route
+#define ROUTE struct guest_route
 SCHEMA_STATIC(route, ROUTE, FIELD(ROUTE, STR, "NextHop", next_hop, false),
               FIELD(ROUTE, STR, "DestinationPrefix", destination, false),
               FIELD(ROUTE, U32, "Metric", metric, false),
@@ -177,7 +176,7 @@ const struct bridge_resource_def bridge_resources[BRIDGE_RES_COUNT] = {
     [BRIDGE_RES_MAPPED_VIRTUAL_DISK] = { "MappedVirtualDisk", &disk, ADD_REMOVE },
     [BRIDGE_RES_SCSI_DEVICE] = { "SCSIDevice", &scsi_device, 1u << BRIDGE_REMOVE },
     [BRIDGE_RES_VPMEM_DEVICE] = { "VPMemDevice", NULL, ADD_REMOVE },
-    [BRIDGE_RES_MAPPED_DIRECTORY] = { "MappedDirectory", &directory, ADD_REMOVE },
+    [BRIDGE_RES_MAPPED_DIRECTORY] = { "MappedDirectory", &share, ADD_REMOVE },
     [BRIDGE_RES_COMBINED_LAYERS] = { "CombinedLayers", &layers, ADD_REMOVE },
     [BRIDGE_RES_NETWORK] = { "Network", &network, ADD_REMOVE },
     [BRIDGE_RES_VPCI_DEVICE] = { "VPCIDevice", &vpci, 1u << BRIDGE_ADD },

@@ -286,8 +286,8 @@ static struct bridge_request modify(enum bridge_action action, enum bridge_resou
 TEST(vector_netadd)
 {
     struct bridge_request r = modify(BRIDGE_ADD, BRIDGE_RES_NETWORK);
-    struct bridge_ip ip = { "10.240.0.7", 24 };
-    struct bridge_route route = { "10.240.0.1", "0.0.0.0/0", 0 };
+    struct guest_ip ip = { "10.240.0.7", 24 };
+    struct guest_route route = { .destination = "0.0.0.0/0", .next_hop = "10.240.0.1" };
 
     r.modify.network = (struct bridge_network){
         .namespace_id = NET_NS,
@@ -307,7 +307,7 @@ TEST(vector_mvdro)
 {
     struct bridge_request r = modify(BRIDGE_ADD, BRIDGE_RES_MAPPED_VIRTUAL_DISK);
 
-    r.modify.disk = (struct bridge_disk){
+    r.modify.disk = (struct guest_disk){
         .mount_path = "/run/mounts/scsi/m0", .lun = 1, .read_only = true, .options = LIST("ro")
     };
     request_both_ways("MVDRO", &r, 2);
@@ -322,7 +322,7 @@ TEST(vector_mvdrw)
 {
     struct bridge_request r = modify(BRIDGE_ADD, BRIDGE_RES_MAPPED_VIRTUAL_DISK);
 
-    r.modify.disk = (struct bridge_disk){
+    r.modify.disk = (struct guest_disk){
         .mount_path = "/run/gcs/c/" ID_5A, .lun = 2, .ensure_filesystem = true, .filesystem = "ext4"
     };
     request_both_ways("MVDRW", &r, 3);

@@ -1,5 +1,4 @@
 #include "proto/link.h"
-#include "base/mem.h"
 #include <errno.h>
 #include <string.h>
 

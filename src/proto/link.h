@@ -2,7 +2,6 @@
  * preface that opens each dialled connection, and the block the agent reads from fw_cfg. Pure
  * codecs. All numbers little endian. */
 #pragma once
-#include <stddef.h>
 #include <stdint.h>
 
 #define LINK_TOKEN_BYTES 32

@@ -296,4 +296,3 @@ TEST(fields_of_a_response_can_be_set_again)
     ASSERT_EQ(p->n_processes, 3);
     ASSERT_EQ(p->processes[2]->pid, 3);
 }
-

@@ -3,7 +3,7 @@
  * mount source that named a place in the pod is outside of it. */
 #include "base/err.h"
 #include "fuzz/on_fiber.h"
-#include "guest/runtime/resources.h"
+#include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
 #include <errno.h>
 #include <stdlib.h>

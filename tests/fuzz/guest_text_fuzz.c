@@ -3,10 +3,9 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "fuzz/on_fiber.h"
+#include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
-#include "guest/runtime/etcfiles.h"
 #include "guest/runtime/metrics.h"
-#include "guest/runtime/users.h"
 #include "guest/storage/blockfs.h"
 #include "guest/storage/path.h"
 #include <stdlib.h>

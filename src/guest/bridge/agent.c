@@ -14,8 +14,6 @@
 #include "guest/bridge/logport.h"
 #include "guest/bridge/seed.h"
 #include "guest/bridge/server.h"
-#include "guest/bridge/stacks.h"
-#include "guest/bridge/stages.h"
 #include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/crun.h"
@@ -38,6 +36,98 @@
 #define ENTROPY_NS (10 * NS_PER_S)
 #define DISK_NS (3 * NS_PER_S)
 #define DISK_LOOK_NS (20 * NS_PER_MS)
+#define CMDLINE_MAX 8192
+
+static int take_word(const char *word, struct bootargs *a, struct err *err)
+{
+    const char *value = strchr(word, '=');
+
+    if (!value++)
+        return 0;
+    if (str_starts(word, "lcow.host=")) {
+        if (!str_eq(value, "tcp") && !str_eq(value, "vsock"))
+            return err_set(err, ERR_INVALID, "lcow.host=%s: say tcp or vsock", value);
+        a->transport = str_eq(value, "tcp") ? LINK_TCP : LINK_VSOCK;
+    } else if (str_starts(word, "lcow.loglevel=") && log_level_parse(value, &a->level) < 0) {
+        return err_set(err, ERR_INVALID,
+                       "lcow.loglevel=%s: say trace, debug, info, warn, error or off", value);
+    }
+    return 0;
+}
+
+int bootargs_parse(const char *cmdline, struct bootargs *ret, struct err *err)
+{
+    AUTO_FREE char *copy = str_dup(cmdline);
+    struct bootargs a = { .transport = LINK_TCP, .level = LOG_INFO };
+    char *save = NULL;
+
+    for (char *word = strtok_r(copy, " \t\n", &save); word && !str_eq(word, "--");
+         word = strtok_r(NULL, " \t\n", &save))
+        if (take_word(word, &a, err) < 0)
+            return -1;
+    *ret = a;
+    return 0;
+}
+
+int bootargs_load(struct bootargs *ret, struct err *err)
+{
+    AUTO_FREE char *text = NULL;
+
+    if (file_load("/proc/cmdline", CMDLINE_MAX, &text, err) < 0)
+        return -1;
+    return bootargs_parse(text, ret, err);
+}
+
+void stages_add(struct stages *s, const char *name, uint64_t start_ns, uint64_t end_ns)
+{
+    if (s->n == STAGES_MAX)
+        return;
+    snprintf(s->v[s->n].name, STAGES_NAME, "%s", name);
+    s->v[s->n].start_ns = start_ns;
+    s->v[s->n].end_ns = end_ns;
+    s->n++;
+}
+
+/* name=start-end; cuts the text apart. */
+static int parse_one(char *item, struct stages *s)
+{
+    char *start = strchr(item, '='), *end = start ? strchr(start, '-') : NULL;
+    uint64_t from, to;
+
+    if (!end || start == item || start - item >= STAGES_NAME ||
+        strspn(item, "abcdefghijklmnopqrstuvwxyz") != (size_t)(start - item))
+        return -1;
+    *start++ = *end++ = '\0';
+    if (str_to_u64(start, UINT64_MAX, &from) < 0 || str_to_u64(end, UINT64_MAX, &to) < 0)
+        return -1;
+    stages_add(s, item, from, to);
+    return 0;
+}
+
+int stages_parse(struct stages *s, const char *text, struct err *err)
+{
+    AUTO_FREE char *copy = str_dup(text);
+    struct stages found = *s;
+    char *save = NULL;
+
+    for (char *item = strtok_r(copy, ",", &save); item; item = strtok_r(NULL, ",", &save))
+        if (parse_one(item, &found) < 0)
+            return err_set(err, ERR_INVALID, "bad boot stage in \"%.100s\"", text);
+    *s = found;
+    return 0;
+}
+
+void stages_line(const struct stages *s, size_t i, uint64_t wall_ns, uint64_t now_ns,
+                 struct sbuf *out)
+{
+    char time[CLOCK_RFC3339_SIZE];
+
+    clock_rfc3339(wall_ns, time);
+    sbuf_addf(out,
+              "{\"time\":\"%s\",\"level\":\"info\",\"msg\":\"boot stage\",\"stage\":\"%s\","
+              "\"start_ns\":%lu,\"end_ns\":%lu,\"boottime_ns\":%lu}\n",
+              time, s->v[i].name, s->v[i].start_ns, s->v[i].end_ns, now_ns);
+}
 
 struct agent {
     const struct agent_opts *opts;

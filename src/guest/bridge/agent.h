@@ -1,14 +1,54 @@
 /* agent.h - the serving role: brings up the link, feeds entropy, connects the log, then serves the
  * bridge for the life of the VM (gcs-protocol.md §1.2). */
 #pragma once
-#include "guest/bridge/bootargs.h"
+#include "base/log.h"
+#include "guest/bridge/link.h"
+#include <stddef.h>
+#include <stdint.h>
 
 struct ctx;
 struct err;
+struct sbuf;
+
+/* When each part of the boot began and ended, for the host's timeline. Nanoseconds of
+ * the guest's CLOCK_MONOTONIC. Each goes to the host as one line of its log:
+ *     {"time":…,"level":"info","msg":"boot stage","stage":"mounts","start_ns":…,"end_ns":…,
+ *      "boottime_ns":<now>}
+ * whatever the log level is, since it is data. Never waits. */
+#define STAGES_MAX 16
+#define STAGES_NAME 16
+
+struct stages {
+    struct {
+        char name[STAGES_NAME];
+        uint64_t start_ns, end_ns;
+    } v[STAGES_MAX];
+    size_t n;
+};
+
+/* Those beyond STAGES_MAX are left out. */
+void stages_add(struct stages *s, const char *name, uint64_t start_ns, uint64_t end_ns);
+/* "init=10-20,mounts=12-15", as PID 1 hands it over. ERR_INVALID leaves *s as it was. */
+int stages_parse(struct stages *s, const char *text, struct err *err);
+/* Appends the line of stage i. */
+void stages_line(const struct stages *s, size_t i, uint64_t wall_ns, uint64_t now_ns,
+                 struct sbuf *out);
+
+/* The agent's words on the kernel command line: lcow.host=tcp|vsock (tcp) and
+ * lcow.loglevel=LEVEL (info). Words behind " -- " are PID 1's arguments and do not count. */
+struct bootargs {
+    enum link_transport transport;
+    enum log_level level;
+};
+
+/* Unknown words are the kernel's business; a bad value of ours is ERR_INVALID naming it. */
+int bootargs_parse(const char *cmdline, struct bootargs *ret, struct err *err);
+/* From /proc/cmdline. */
+int bootargs_load(struct bootargs *ret, struct err *err);
 
 struct agent_opts {
     struct bootargs boot;
-    const char *stages;  /* PID 1's, see stages.h; NULL: none */
+    const char *stages;  /* PID 1's, see above; NULL: none */
     uint64_t started_ns; /* of this process, clock_mono() */
     int (*load_module)(const char *name, struct err *err);
     int (*power_off)(struct err *err); /* returns only on failure */

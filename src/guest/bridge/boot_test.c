@@ -1,8 +1,7 @@
 /* boot_test.c - the small parsers of the boot: command line, stages, kernel messages. */
 #include "base/str.h"
-#include "guest/bridge/bootargs.h"
+#include "guest/bridge/agent.h"
 #include "guest/bridge/kmsg.h"
-#include "guest/bridge/stages.h"
 #include "harness/tap.h"
 #include <errno.h>
 #include <string.h>

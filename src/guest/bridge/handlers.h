@@ -33,3 +33,10 @@ extern const size_t handlers_table_len;
 /* Ends the VM. Graceful: SIGTERM to containers and to processes outside them, up to 5 s in all,
  * then the file systems are synced. Returns only if powering off failed. */
 int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct err *err);
+
+/* What the agent is doing, for DumpStacks and SIGUSR1: every fiber with what it waits
+ * for, every thread with where it is in the kernel. */
+/* Caller frees. Never waits. */
+char *stacks_dump(struct loop *loop);
+/* The same into the log, one line each. */
+void stacks_log(struct loop *loop);

@@ -1,13 +1,121 @@
 /* handlers_modify.c - ModifySettings: what the VM and its containers are given and lose. */
+#include "base/clock.h"
+#include "base/ctx.h"
 #include "base/err.h"
+#include "base/fd.h"
+#include "base/fiber.h"
 #include "base/log.h"
 #include "base/str.h"
+#include "base/stream.h"
 #include "guest/bridge/handlers_priv.h"
 #include "guest/bridge/seed.h"
+#include "guest/net/nets.h"
 #include "guest/runtime/cgroup.h"
+#include "guest/stdio/dial.h"
 #include "guest/storage/path.h"
 #include "guest/storage/storage.h"
+#include <stdlib.h>
+#include <sys/socket.h>
 #include <sys/sysinfo.h>
+
+#define CONNECT_NS (5 * NS_PER_S) /* it is all in one kernel */
+
+static int network(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
+                   struct err *err)
+{
+    const struct bridge_network *b = &m->network;
+
+    if (!h->nets)
+        return err_set(err, ERR_UNIMPLEMENTED, "no networks in this guest");
+    if (m->action == BRIDGE_REMOVE)
+        return nets_remove(ctx, h->nets, b->namespace_id, b->id, err);
+    /* Better than routes that are not what was asked for. */
+    if (b->policy_routing || b->low_metric || b->vpci_assigned)
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "NIC %.64s: policy based routing and assigned devices are not supported",
+                       b->id);
+    return nets_add(ctx, h->nets, b, err);
+}
+
+/* --- ports --- */
+
+struct forward {
+    struct handlers *h;
+    struct loop *loop;
+    struct stream *pod, *host;
+    unsigned running; /* directions */
+};
+
+struct direction {
+    struct forward *f;
+    struct stream *from, *to;
+};
+
+static void forward_free(struct forward *f)
+{
+    f->h->n_forwards--;
+    stream_free(f->pod);
+    stream_free(f->host);
+    free(f);
+}
+
+/* One way until its end, which is passed on; an error ends the other way too. */
+static void copy_main(void *arg)
+{
+    struct direction *d = arg;
+    struct forward *f = d->f;
+    struct ctx ctx = ctx_root(f->loop);
+    struct err err = ERR_INIT;
+    char side = 0;
+
+    if (stream_copy(&ctx, d->from, d->to, NULL, &side, &err) == 0) {
+        (void)stream_shutdown(d->to, SHUT_WR); /* it may be gone: then the other way ends */
+    } else {
+        (void)stream_shutdown(f->pod, SHUT_RDWR);
+        (void)stream_shutdown(f->host, SHUT_RDWR);
+    }
+    free(d);
+    if (--f->running == 0)
+        forward_free(f);
+}
+
+static void go(struct forward *f, struct stream *from, struct stream *to, const char *name)
+{
+    struct direction *d = mem_new(struct direction);
+
+    *d = (struct direction){ f, from, to };
+    f->running++;
+    fiber_go(f->loop, copy_main, d, "forward %s", name);
+}
+
+static int forward_port(struct ctx *ctx, struct handlers *h, const struct bridge_forward *b,
+                        struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONNECT_NS);
+    AUTO_FD int pod = -1, host = -1;
+
+    if (!h->nets || !h->dialer)
+        return err_set(err, ERR_UNIMPLEMENTED, "no networks in this guest");
+    if (h->n_forwards >= NETS_FORWARDS_MAX)
+        return err_set(err, ERR_EXHAUSTED, "%d connections are forwarded already",
+                       NETS_FORWARDS_MAX);
+    h->n_forwards++;
+    if (nets_connect(&limited, h->nets, b->namespace_id, b->ipv6, b->port, &pod, err) < 0 ||
+        dialer_dial(ctx, h->dialer, b->host_port, &host, err) < 0) {
+        h->n_forwards--;
+        return -1;
+    }
+
+    struct forward *f = mem_new(struct forward);
+
+    *f = (struct forward){ .h = h,
+                           .loop = ctx->loop,
+                           .pod = stream_from_fd(ctx->loop, TAKE_FD(pod)),
+                           .host = stream_from_fd(ctx->loop, TAKE_FD(host)) };
+    go(f, f->host, f->pod, "in");
+    go(f, f->pod, f->host, "out");
+    return 0;
+}
 
 static int disk(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m, struct err *err)
 {
@@ -17,11 +125,11 @@ static int disk(struct ctx *ctx, struct handlers *h, const struct bridge_modify 
         .lun = m->disk.lun,
         .partition = m->disk.partition,
         .read_only = m->disk.read_only,
-        .block_device = m->disk.block_dev,
+        .block_device = m->disk.block_device,
         .ensure_filesystem = m->disk.ensure_filesystem,
         .encrypted = m->disk.encrypted,
-        .verity = m->disk.verity.super_block || m->disk.verity.root_digest[0],
-        .root_hash = m->disk.verity.root_digest,
+        .verity = m->disk.verity || m->disk.root_hash[0],
+        .root_hash = m->disk.root_hash,
         .filesystem = m->disk.filesystem,
         .options = m->disk.options,
     };
@@ -30,14 +138,14 @@ static int disk(struct ctx *ctx, struct handlers *h, const struct bridge_modify 
                                    : storage_remove_disk(ctx, h->storage, &d, err);
 }
 
-static int directory(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
-                     struct err *err)
+static int share(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
+                 struct err *err)
 {
-    const struct bridge_directory *d = &m->directory;
+    const struct guest_share *s = &m->share;
 
     if (m->action == BRIDGE_REMOVE)
-        return storage_remove_share(ctx, h->storage, d->mount_path, err);
-    return storage_add_share(ctx, h->storage, d->share_name, d->mount_path, d->read_only, err);
+        return storage_remove_share(ctx, h->storage, s->mount_path, err);
+    return storage_add_share(ctx, h->storage, s->name, s->mount_path, s->read_only, err);
 }
 
 static int layers(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
@@ -106,15 +214,15 @@ static int change(struct ctx *ctx, struct handlers *h, const struct server_call 
         return storage_eject_disk(ctx, h->storage, m->scsi_device.controller, m->scsi_device.lun,
                                   err);
     case BRIDGE_RES_MAPPED_DIRECTORY:
-        return directory(ctx, h, m, err);
+        return share(ctx, h, m, err);
     case BRIDGE_RES_COMBINED_LAYERS:
         return layers(ctx, h, m, err);
     case BRIDGE_RES_VPCI_DEVICE:
         return storage_add_device(ctx, h->storage, m->vpci.vmbus_guid, err);
     case BRIDGE_RES_NETWORK:
-        return handlers_network(ctx, h, m, err);
+        return network(ctx, h, m, err);
     case BRIDGE_RES_PORT_FORWARD:
-        return handlers_forward(ctx, h, &m->forward, err);
+        return forward_port(ctx, h, &m->forward, err);
     case BRIDGE_RES_CONTAINER_CONSTRAINTS:
     case BRIDGE_RES_CONTAINER_FREEZER:
         return container(ctx, h, call, err);

@@ -22,10 +22,5 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
                         struct err *err);
 int handlers_stop(struct handlers *h, struct server_call *call, struct err *err);
 int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);
-/* Of pods' networks (handlers_network.c). */
-int handlers_network(struct ctx *ctx, struct handlers *h, const struct bridge_modify *m,
-                     struct err *err);
-int handlers_forward(struct ctx *ctx, struct handlers *h, const struct bridge_forward *b,
-                     struct err *err);
 /* ModifySettings (handlers_modify.c). */
 int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct err *err);

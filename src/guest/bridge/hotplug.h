@@ -4,6 +4,7 @@
 #pragma once
 
 #include <stdbool.h>
+#include <stdint.h>
 
 struct err;
 struct loop;
@@ -19,3 +20,10 @@ enum hotplug_news { HOTPLUG_NOTHING = 0, HOTPLUG_CPU = 1, HOTPLUG_MEMORY = 2 };
 enum hotplug_news hotplug_read(const char *text);
 /* Brings every vCPU below root (/sys/devices/system/cpu) online that is not; how many it were. */
 unsigned hotplug_online(const char *root);
+
+/* What the kernel derived from the memory it found when it booted, and does not derive
+ * again when more is plugged: a VM that began with 128 MiB and has 8 GiB now could have a thousand
+ * threads and 6 MB of TCP buffers. Leaf code; never waits. */
+/* Raises what is lower than the kernel would have set it for so much memory; never lowers. root is
+ * /proc/sys. */
+void limits_raise(const char *root, uint64_t total_bytes);

@@ -1,6 +1,5 @@
 /* kmsg.h - the kernel's messages, from /dev/kmsg into the log. */
 #pragma once
-#include <stddef.h>
 #include <stdint.h>
 
 struct loop;

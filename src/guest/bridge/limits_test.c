@@ -1,6 +1,6 @@
 #include "base/fd.h"
 #include "base/str.h"
-#include "guest/bridge/limits.h"
+#include "guest/bridge/hotplug.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include <stdlib.h>

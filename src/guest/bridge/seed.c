@@ -3,7 +3,6 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/rand.h"
-#include "base/str.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <linux/random.h>

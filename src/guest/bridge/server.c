@@ -2,7 +2,6 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
-#include "base/fd.h"
 #include "base/fiber.h"
 #include "base/gate.h"
 #include "base/list.h"

@@ -54,8 +54,8 @@ __attribute__((format(printf, 2, 3))) static char *in_ns(const char *path, const
     return sbuf_take(&b);
 }
 
-static struct bridge_ip addresses[] = { { "10.1.0.2", 24 }, { "fd00:1::2", 64 } };
-static struct bridge_route routes[] = {
+static struct guest_ip addresses[] = { { "10.1.0.2", 24 }, { "fd00:1::2", 64 } };
+static struct guest_route routes[] = {
     { .destination = "10.1.0.1/32", .next_hop = "", .source = "10.1.0.2", .link_scope = true },
     { .destination = "10.1.0.0/24", .next_hop = "10.1.0.1", .source = "" },
     { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "", .metric = 7 },
@@ -172,7 +172,7 @@ TEST_FIBER(a_namespace_made_ahead_is_the_first_pods)
 /* No names, no routes of its own: the kernel makes those to the addresses' nets. */
 TEST_FIBER(the_originals_host_is_understood)
 {
-    static struct bridge_route one[] = {
+    static struct guest_route one[] = {
         { .destination = "0.0.0.0/0", .next_hop = "10.1.0.1", .source = "" },
         { .destination = "::/0", .next_hop = "::", .source = "" }, /* leads nowhere: none */
     };
@@ -237,13 +237,13 @@ TEST_FIBER(a_device_that_never_comes_is_said)
 
 TEST_FIBER(what_cannot_be_is_refused_and_leaves_nothing)
 {
-    static struct bridge_ip bad_ip = { "10.1.0.2", 33 };
-    static struct bridge_route bad_route = { .destination = "10.0.0.0",
-                                             .next_hop = "",
-                                             .source = "" },
-                               lost = { .destination = "192.0.2.0/24",
-                                        .next_hop = "",
-                                        .source = "203.0.113.9" };
+    static struct guest_ip bad_ip = { "10.1.0.2", 33 };
+    static struct guest_route bad_route = { .destination = "10.0.0.0",
+                                            .next_hop = "",
+                                            .source = "" },
+                              lost = { .destination = "192.0.2.0/24",
+                                       .next_hop = "",
+                                       .source = "203.0.113.9" };
     static struct bridge_neighbour bad_mac = { "10.0.0.1", "02:00" };
     struct bridge_network n;
     struct err err = ERR_INIT;

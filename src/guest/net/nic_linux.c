@@ -52,7 +52,7 @@ static int parse_addresses(const struct bridge_network *in, struct nic *n, struc
     n->addresses = mem_zalloc((in->n_ips + 1) * sizeof(*n->addresses));
     for (size_t i = 0; i < in->n_ips; i++) {
         struct rtnl_address *a = &n->addresses[n->n_addresses];
-        const struct bridge_ip *from = &in->ips[i];
+        const struct guest_ip *from = &in->ips[i];
 
         if (rtnl_ip_parse(from->address, &a->ip) < 0 || !a->ip.family ||
             from->prefix > (a->ip.family == AF_INET ? 32 : 128))
@@ -73,7 +73,7 @@ static bool is_zero(const struct rtnl_ip *ip)
     return ip->family && memcmp(ip->bytes, zero, sizeof(zero)) == 0;
 }
 
-static int parse_route(const struct bridge_route *from, struct rtnl_route *to, struct err *err)
+static int parse_route(const struct guest_route *from, struct rtnl_route *to, struct err *err)
 {
     if (rtnl_prefix_parse(from->destination, &to->destination, &to->prefix) < 0)
         return err_set(err, ERR_INVALID, "route to \"%.64s\": no prefix", from->destination);

@@ -1,5 +1,5 @@
 #include "base/str.h"
-#include "guest/runtime/cmdline.h"
+#include "guest/runtime/vm_process.h"
 #include "harness/tap.h"
 #include <string.h>
 

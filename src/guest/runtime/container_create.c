@@ -7,13 +7,9 @@
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
-#include "guest/runtime/etcfiles.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/storage/path.h"
 #include "oci/pods.h"
-#include <errno.h>
-#include <signal.h>
-#include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
@@ -31,13 +27,6 @@ static int write_spec(const struct container *c, const struct spec *spec, struct
     if (r == 0)
         r = file_write(path, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
-}
-
-static const char *text_of(const json_t *obj, const char *key)
-{
-    const char *value = json_string_value(js_get(obj, key));
-
-    return value ? value : "";
 }
 
 /* --- the network namespace that the host names, made if it is new --- */
@@ -129,7 +118,7 @@ static int join_pod(struct container *c, const char *pod_id, struct err *err)
 static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *spec,
                      const char *pod_id, struct err *err)
 {
-    const char *hostname = text_of(spec_json(spec), "hostname");
+    const char *hostname = spec_text(spec_json(spec), "hostname");
 
     if (etcfiles_check_hostname(hostname, err) < 0 || join_network(ctx, c, spec, err) < 0)
         return -1;
@@ -175,7 +164,7 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
         return -1;
     const char *user = rewrite_username(process);
     bool named = user[0] != '\0';
-    if (rootfs_prepare(ctx, c->root, user, text_of(process, "cwd"), &uid, &gid, err) < 0)
+    if (rootfs_prepare(ctx, c->root, user, spec_text(process, "cwd"), &uid, &gid, err) < 0)
         return -1;
     if (named)
         rewrite_set_user(process, uid, gid);

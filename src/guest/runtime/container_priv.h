@@ -69,7 +69,7 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
                   void (*on_exit)(void *arg), void (*on_done)(void *arg), struct process **ret,
                   struct err *err);
 
-/* container_end.c */
+/* Also there. */
 void container_on_exit(void *arg);
 void container_on_done(void *arg);
 
@@ -93,3 +93,29 @@ int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const ch
 /* devices.c */
 struct rewrite_env;
 void devices_env(struct rewrite_env *env);
+
+/* rootfs.c: the user of an OCI image, "user|uid[:group|gid]", looked up in the image's own passwd
+ * and group files. Pure; never waits. */
+#define USERS_MAX_BYTES (1u << 20) /* of either file */
+
+/* passwd and group: the files' texts, "" if there is none. A name must have exactly one entry; a
+ * uid or gid without one is taken as it is (a uid then with gid 0). ERR_INVALID names what is
+ * missing. */
+int users_resolve(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
+                  uint32_t *ret_gid, struct err *err);
+
+/* sandbox.c: hostname, hosts and resolv.conf of a pod (gcs-protocol.md §4.10). Pure. */
+/* [a-zA-Z0-9_.-], 0 to 255 of them. */
+int etcfiles_check_hostname(const char *name, struct err *err);
+/* Caller frees. */
+char *etcfiles_hosts(const char *hostname);
+/* Comma-separated lists: trimmed, lower-cased, unique; "" is fine. More than 6 search domains, or
+ * one with a blank or line feed in it: ERR_INVALID. Caller frees. */
+int etcfiles_resolv(const char *search, const char *servers, char **ret, struct err *err);
+/* A resolv.conf that somebody else has written: text of lines, at most 16 KiB. */
+int etcfiles_check_resolv(const char *text, struct err *err);
+
+/* container_run.c: OCI LinuxResources. The types and ranges of what can be changed while a
+ * container runs; crun itself takes a limit that is no number for none. ERR_INVALID names the
+ * field. */
+int resources_check(const json_t *resources, struct err *err);

@@ -5,7 +5,6 @@
 #include "base/mem.h"
 #include "guest/stdio/dial.h"
 #include <stdbool.h>
-#include <stdint.h>
 #include <sys/types.h>
 
 struct crun;

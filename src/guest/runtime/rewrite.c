@@ -1,7 +1,7 @@
 #include "guest/runtime/rewrite.h"
 #include "base/err.h"
 #include "guest/storage/path.h"
-#include "oci/device.h"
+#include "oci/spec.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -17,13 +17,6 @@ void rewrite_todo_release(struct rewrite_todo *t)
 }
 
 /* --- parts of the document --- */
-
-static const char *text_of(const json_t *obj, const char *key)
-{
-    const char *value = json_string_value(js_get(obj, key));
-
-    return value ? value : "";
-}
 
 /* The array under key, made if absent. NULL with err if it is something else. */
 static json_t *need_array(json_t *obj, const char *key, struct err *err)
@@ -44,6 +37,21 @@ static json_t *need_array(json_t *obj, const char *key, struct err *err)
 static json_t *linux_of(const struct spec *spec)
 {
     return js_get(spec_json(spec), "linux");
+}
+
+/* The rules that say which devices it may use. */
+static json_t *rules_of(const struct spec *spec, struct err *err)
+{
+    return need_array(js_get(linux_of(spec), "resources"), "devices", err);
+}
+
+static void allow(json_t *rules, const struct rewrite_device *d, const char *access)
+{
+    const char type[] = { d->type, '\0' };
+
+    json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", type,
+                                           "major", (json_int_t)d->major, "minor",
+                                           (json_int_t)d->minor, "access", access));
 }
 
 /* --- mounts --- */
@@ -80,9 +88,8 @@ static int block_device(const struct spec *spec, json_t *mount, const struct rew
 {
     AUTO_FREE char *node = NULL;
     struct rewrite_device d;
-    const char *source = text_of(mount, "source"), *access = "rwm";
-    json_t *resources = js_get(linux_of(spec), "resources"), *o;
-    json_t *rules = need_array(resources, "devices", err);
+    const char *source = spec_text(mount, "source"), *access = "rwm";
+    json_t *rules = rules_of(spec, err), *o;
     size_t i;
     int r = env->read_link(env->arg, source, &node);
 
@@ -97,9 +104,8 @@ static int block_device(const struct spec *spec, json_t *mount, const struct rew
         if (str_eq(json_string_value(o), "ro"))
             access = "r";
     }
-    json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", "b",
-                                           "major", (json_int_t)d.major, "minor",
-                                           (json_int_t)d.minor, "access", access));
+    d.type = 'b';
+    allow(rules, &d, access);
     json_object_set_new(mount, "source", json_string(node));
     json_object_set_new(mount, "destination", json_string(destination));
     return 0;
@@ -146,7 +152,7 @@ static int take_volume(json_t *mount, const char *root, struct rewrite_todo *tod
 static int rewrite_mount(const struct spec *spec, json_t *mount, const struct rewrite_env *env,
                          struct rewrite_todo *todo, struct err *err)
 {
-    const char *source = text_of(mount, "source"), *destination = text_of(mount, "destination");
+    const char *source = spec_text(mount, "source"), *destination = spec_text(mount, "destination");
     AUTO_FREE char *path = NULL;
 
     if (str_starts(destination, "blockdev://"))
@@ -177,7 +183,7 @@ static bool mounts_on(const json_t *mounts, const char *destination)
 
     json_array_foreach(mounts, i, m)
     {
-        if (strcmp(text_of(m, "destination"), destination) == 0)
+        if (strcmp(spec_text(m, "destination"), destination) == 0)
             return true;
     }
     return false;
@@ -218,7 +224,7 @@ static int set_shm(const struct spec *spec, json_t *mounts, struct err *err)
                   "source", "shm", "options", "nosuid", "noexec", "nodev", "mode=1777", option);
     json_array_foreach(mounts, i, m)
     {
-        if (strcmp(text_of(m, "destination"), "/dev/shm") == 0) {
+        if (strcmp(spec_text(m, "destination"), "/dev/shm") == 0) {
             json_array_set_new(mounts, i, shm);
             return 0;
         }
@@ -280,20 +286,25 @@ static void describe(json_t *to, const char *path, const struct rewrite_device *
         json_object_set_new(to, "gid", json_integer(d->gid));
 }
 
-static void append_device(void *arg, const char *path, const struct rewrite_device *d)
+static void append(json_t *devices, const char *path, const struct rewrite_device *d, int mode)
 {
     json_t *device, *other;
     size_t i;
 
-    json_array_foreach((json_t *)arg, i, other)
+    json_array_foreach(devices, i, other)
     {
-        if (str_eq(text_of(other, "path"), path))
+        if (str_eq(spec_text(other, "path"), path))
             return;
     }
     device = json_object();
     describe(device, path, d);
-    json_object_set_new(device, "fileMode", json_integer(0666));
-    json_array_append_new(arg, device);
+    json_object_set_new(device, "fileMode", json_integer(mode));
+    json_array_append_new(devices, device);
+}
+
+static void append_device(void *arg, const char *path, const struct rewrite_device *d)
+{
+    append(arg, path, d, 0666);
 }
 
 /* The node in the VM that stands for it. 1, or 0: there is none, and it may be left out. */
@@ -324,23 +335,20 @@ static int find_node(json_t *item, const char *path, const struct rewrite_env *e
 static int rewrite_device(const struct spec *spec, json_t *item, const struct rewrite_env *env,
                           struct err *err)
 {
-    json_t *rules = need_array(js_get(linux_of(spec), "resources"), "devices", err);
-    AUTO_FREE char *path = str_dup(text_of(item, "path"));
+    json_t *rules = rules_of(spec, err);
+    AUTO_FREE char *path = str_dup(spec_text(item, "path"));
     const char *access;
     struct rewrite_device d;
 
     if (!rules || path_check(path, "linux.devices[].path", err) < 0)
         return -1;
-    if (str_eq(text_of(item, "type"), "p")) /* a fifo: nobody else has to have it */
+    if (str_eq(spec_text(item, "type"), "p")) /* a fifo: nobody else has to have it */
         return 1;
     int r = find_node(item, path, env, &d, &access, err);
     if (r <= 0)
         return r;
-    const char type[] = { d.type, '\0' };
     describe(item, path, &d);
-    json_array_append_new(rules, json_pack("{s:b,s:s,s:I,s:I,s:s}", "allow", 1, "type", type,
-                                           "major", (json_int_t)d.major, "minor",
-                                           (json_int_t)d.minor, "access", access));
+    allow(rules, &d, access);
     return 1;
 }
 
@@ -365,6 +373,58 @@ static int rewrite_devices(struct spec *spec, const struct rewrite_env *env, str
         env->each_device(env->arg, append_device, devices);
         json_object_set_new(resources, "devices",
                             json_pack("[{s:b,s:s}]", "allow", 1, "access", "rwm"));
+    }
+    return 0;
+}
+
+/* --- windows.devices: PCI devices, where the original has them, on both sides --- */
+
+struct lists {
+    json_t *devices, *rules;
+};
+
+static void add_node(void *arg, const char *path, const struct rewrite_device *d)
+{
+    const struct lists *l = arg;
+    struct err ignored = ERR_INIT;
+
+    if (path_check(path, "node", &ignored) < 0)
+        return; /* no name of the kernel's */
+    append(l->devices, path, d, 0660);
+    allow(l->rules, d, "rwm");
+}
+
+static bool is_type(const char *type)
+{
+    return str_eq(type, "vpci-instance-id") || str_eq(type, "vpci") || str_eq(type, "gpu");
+}
+
+static int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *err)
+{
+    json_t *devices = js_get(js_get(spec_json(spec), "windows"), "devices"), *item;
+    struct lists lists;
+    size_t i;
+
+    if (json_array_size(devices) == 0)
+        return 0;
+    lists = (struct lists){ need_array(linux_of(spec), "devices", err), rules_of(spec, err) };
+    if (!lists.devices || !lists.rules)
+        return -1;
+    json_array_foreach(devices, i, item)
+    {
+        const char *id = json_string_value(js_get(item, "id"));
+        const char *type = json_string_value(js_get(item, "idType"));
+
+        if (!id || !is_type(type))
+            return err_set(err, ERR_INVALID,
+                           "windows.devices[%zu] has no id, or its idType \"%.64s\""
+                           " is not vpci-instance-id, vpci or gpu",
+                           i, type ? type : "");
+        int r = env->each_node ? env->each_node(env->arg, id, add_node, &lists) : -ENOSYS;
+        if (r == -ENXIO)
+            return err_set(err, ERR_NOT_FOUND, "the VM has no PCI device \"%.64s\"", id);
+        if (r < 0)
+            return err_sys(err, -r, "PCI device \"%.64s\" in the VM", id);
     }
     return 0;
 }
@@ -395,7 +455,7 @@ static int set_core_limit(struct spec *spec, struct err *err)
 
 const char *rewrite_username(const json_t *process)
 {
-    return text_of(js_get(process, "user"), "username");
+    return spec_text(js_get(process, "user"), "username");
 }
 
 void rewrite_set_user(json_t *process, uint32_t uid, uint32_t gid)
@@ -430,7 +490,7 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
         return err_set(err, ERR_INVALID,
                        "annotation " REWRITE_VIRTUAL_POD ": virtual pods are "
                        "not supported, use a sandbox of its own");
-    if (env->kind == SPEC_WORKLOAD && text_of(root, "hostname")[0])
+    if (env->kind == SPEC_WORKLOAD && spec_text(root, "hostname")[0])
         return err_set(err, ERR_INVALID, "hostname is the pod's, a container in it has none");
     if (rewrite_mounts(spec, env, todo, err) < 0 || rewrite_devices(spec, env, err) < 0 ||
         rewrite_pci(spec, env, err) < 0 || set_core_limit(spec, err) < 0)

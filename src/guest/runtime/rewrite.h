@@ -50,9 +50,6 @@ void rewrite_todo_release(struct rewrite_todo *t);
 int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrite_todo *todo,
                  struct err *err);
 
-/* A part of it, for rewrite*.c. */
-int rewrite_pci(struct spec *spec, const struct rewrite_env *env, struct err *err);
-
 /* The image's user that has to be looked up ("" if none), and the answer. */
 const char *rewrite_username(const json_t *process);
 void rewrite_set_user(json_t *process, uint32_t uid, uint32_t gid);

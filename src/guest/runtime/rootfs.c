@@ -2,9 +2,102 @@
 #include "base/offload.h"
 #include "base/str.h"
 #include "guest/runtime/container_priv.h"
-#include "guest/runtime/users.h"
 #include "guest/storage/in_root.h"
 #include <errno.h>
+#include <string.h>
+
+#define FIELDS_MAX 4
+
+/* name:x:id:gid in both files; group has no fourth of use. */
+struct entry {
+    char *field[FIELDS_MAX];
+};
+
+/* The next line that has a name and numbers; *text moves on. It is cut into pieces. */
+static bool next_entry(char **text, struct entry *ret)
+{
+    while (**text) {
+        char *line = *text, *end = strchrnul(line, '\n');
+
+        *text = *end ? end + 1 : end;
+        *end = '\0';
+        *ret = (struct entry){ 0 };
+        for (size_t i = 0; i < FIELDS_MAX && line; i++)
+            ret->field[i] = strsep(&line, ":");
+        if (ret->field[0] && ret->field[0][0] && ret->field[2])
+            return true;
+    }
+    return false;
+}
+
+static bool to_id(const char *s, uint32_t *ret)
+{
+    uint64_t n;
+
+    if (!s || str_to_u64(s, UINT32_MAX - 1, &n) < 0)
+        return false;
+    *ret = (uint32_t)n;
+    return true;
+}
+
+/* How many entries have this name or number; the numbers of the last one in *ret. */
+static size_t search(const char *file, const char *wanted, uint32_t *ret_id, uint32_t *ret_gid)
+{
+    AUTO_FREE char *copy = str_dup(file);
+    char *at = copy;
+    struct entry e;
+    uint32_t number = 0, id;
+    bool by_number = to_id(wanted, &number);
+    size_t n = 0;
+
+    while (next_entry(&at, &e)) {
+        if (!to_id(e.field[2], &id))
+            continue;
+        if (!(strcmp(e.field[0], wanted) == 0 || (by_number && id == number)))
+            continue;
+        n++;
+        *ret_id = id;
+        if (ret_gid && !to_id(e.field[3], ret_gid))
+            *ret_gid = 0;
+    }
+    return n;
+}
+
+static int resolve(const char *what, const char *wanted, const char *file, uint32_t *ret_id,
+                   uint32_t *ret_gid, struct err *err)
+{
+    size_t n = search(file, wanted, ret_id, ret_gid);
+
+    if (n == 1)
+        return 0;
+    if (to_id(wanted, ret_id)) { /* none, or several names for one number */
+        if (ret_gid && n == 0)
+            *ret_gid = 0;
+        return 0;
+    }
+    return err_set(err, ERR_INVALID,
+                   n == 0 ? "no %s \"%.64s\" in the image"
+                          : "more than one %s \"%.64s\" in the image",
+                   what, wanted);
+}
+
+int users_resolve(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
+                  uint32_t *ret_gid, struct err *err)
+{
+    const char *colon = strchr(user, ':');
+    AUTO_FREE char *name = colon ? str_ndup(user, (size_t)(colon - user)) : str_dup(user);
+    uint32_t uid = 0, gid = 0;
+
+    if (!name[0] || (colon && (!colon[1] || strchr(colon + 1, ':'))))
+        return err_set(err, ERR_INVALID, "user \"%.64s\" is not user[:group]", user);
+    if (resolve("user", name, passwd, &uid, &gid, err) < 0)
+        return -1;
+    if (colon && resolve("group", colon + 1, group, &gid, NULL, err) < 0)
+        return -1;
+    *ret_uid = uid;
+    *ret_gid = gid;
+    return 0;
+}
 
 struct job {
     const char *root, *user, *cwd; /* cwd NULL: of an exec */

@@ -9,6 +9,8 @@
 #include "guest/runtime/process.h"
 #include "guest/stdio/dial.h"
 
+struct strv;
+
 #define VM_PROCESS_MAX 1024
 
 struct vm_process_spec {
@@ -46,3 +48,11 @@ int vm_process_wait(struct ctx *ctx, struct vm_processes *v, uint32_t pid, uint3
 int vm_process_signal(struct vm_processes *v, uint32_t pid, int signo, struct err *err);
 int vm_process_resize(struct vm_processes *v, uint32_t pid, uint16_t rows, uint16_t cols,
                       struct err *err);
+
+/* Splits a command line into words as a shell would, without expanding anything:
+ * blanks separate, '…' is literal, "…" knows \" and \\, outside a backslash takes the next
+ * character as it is. Never waits. */
+#define CMDLINE_MAX_BYTES (128 * 1024)
+
+/* Adds the words to *ret_words. ERR_INVALID for an open quote or a lonely backslash. */
+int cmdline_split(const char *line, struct strv *ret_words, struct err *err);

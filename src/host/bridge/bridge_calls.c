@@ -8,12 +8,10 @@
 #include <ctype.h>
 #include <signal.h>
 #include <stdlib.h>
-#include <string.h>
 
 #define COUNTS true
 #define COUNTS_NOT false
 #define LAYERS_MAX 512
-#define PORT_9P 564 /* hcsshim sends it; a virtio device needs none */
 #define MAC_TEXT 18
 #define PER_NIC_MAX 256 /* of each kind: the message has room for that */
 
@@ -437,24 +435,9 @@ static int set_clock(struct ctx *ctx, struct guest *g, uint64_t wall_ns, struct 
 
 /* --- files --- */
 
-static struct bridge_request disk_request(const struct guest_disk *d)
-{
-    return (struct bridge_request){ .modify.disk = { .mount_path = d->mount_path,
-                                                     .lun = d->lun,
-                                                     .controller = d->controller,
-                                                     .partition = d->partition,
-                                                     .read_only = d->read_only,
-                                                     .encrypted = d->encrypted,
-                                                     .options = d->options,
-                                                     .block_dev = d->block_device,
-                                                     .verity = { d->verity, d->root_hash },
-                                                     .ensure_filesystem = d->ensure_filesystem,
-                                                     .filesystem = d->filesystem } };
-}
-
 static int mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d, struct err *err)
 {
-    struct bridge_request r = disk_request(d);
+    struct bridge_request r = { .modify.disk = *d };
 
     return modify_vm(ctx, g, BRIDGE_ADD, BRIDGE_RES_MAPPED_VIRTUAL_DISK, &r, err);
 }
@@ -462,7 +445,7 @@ static int mount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk 
 static int unmount_disk(struct ctx *ctx, struct guest *g, const struct guest_disk *d,
                         struct err *err)
 {
-    struct bridge_request r = disk_request(d);
+    struct bridge_request r = { .modify.disk = *d };
 
     return modify_vm(ctx, g, BRIDGE_REMOVE, BRIDGE_RES_MAPPED_VIRTUAL_DISK, &r, err);
 }
@@ -475,18 +458,10 @@ static int eject_disk(struct ctx *ctx, struct guest *g, uint8_t controller, uint
     return modify_vm(ctx, g, BRIDGE_REMOVE, BRIDGE_RES_SCSI_DEVICE, &r, err);
 }
 
-static struct bridge_request share_request(const struct guest_share *s)
-{
-    return (struct bridge_request){ .modify.directory = { .mount_path = s->mount_path,
-                                                          .port = PORT_9P,
-                                                          .share_name = s->name,
-                                                          .read_only = s->read_only } };
-}
-
 static int mount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
                        struct err *err)
 {
-    struct bridge_request r = share_request(s);
+    struct bridge_request r = { .modify.share = *s };
 
     return modify_vm(ctx, g, BRIDGE_ADD, BRIDGE_RES_MAPPED_DIRECTORY, &r, err);
 }
@@ -494,7 +469,7 @@ static int mount_share(struct ctx *ctx, struct guest *g, const struct guest_shar
 static int unmount_share(struct ctx *ctx, struct guest *g, const struct guest_share *s,
                          struct err *err)
 {
-    struct bridge_request r = share_request(s);
+    struct bridge_request r = { .modify.share = *s };
 
     return modify_vm(ctx, g, BRIDGE_REMOVE, BRIDGE_RES_MAPPED_DIRECTORY, &r, err);
 }
@@ -558,41 +533,19 @@ static void mac_text(const uint8_t mac[6], char ret[MAC_TEXT])
 
 /* Lists in the wire's own form. */
 struct lists {
-    struct bridge_ip *ips;
-    struct bridge_route *routes;
     struct bridge_neighbour *neighbours;
     char (*macs)[MAC_TEXT];
 };
 
 static void lists_release(struct lists *l)
 {
-    free(l->ips);
-    free(l->routes);
     free(l->neighbours);
     free(l->macs);
 }
-static void lists_release_auto(struct lists *l)
-{
-    lists_release(l);
-}
+AUTO_VALUE(struct lists, lists_release);
 
 static void lists_fill(struct lists *l, const struct guest_nic *n)
 {
-    l->ips = mem_zalloc((n->n_ips + 1) * sizeof(*l->ips));
-    for (size_t i = 0; i < n->n_ips; i++)
-        l->ips[i] = (struct bridge_ip){ n->ips[i].address, n->ips[i].prefix };
-    l->routes = mem_zalloc((n->n_routes + 1) * sizeof(*l->routes));
-    for (size_t i = 0; i < n->n_routes; i++) {
-        const struct guest_route *r = &n->routes[i];
-
-        l->routes[i] = (struct bridge_route){ .next_hop = r->next_hop,
-                                              .destination = r->destination,
-                                              .metric = r->metric,
-                                              .source = r->source,
-                                              .mtu = r->mtu,
-                                              .on_link = r->on_link,
-                                              .link_scope = r->link_scope };
-    }
     l->neighbours = mem_zalloc((n->n_neighbours + 1) * sizeof(*l->neighbours));
     l->macs = mem_zalloc((n->n_neighbours + 1) * sizeof(*l->macs));
     for (size_t i = 0; i < n->n_neighbours; i++) {
@@ -622,9 +575,9 @@ static int add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, 
                                                     .mac = mac,
                                                     .dns_search = n->dns_search,
                                                     .dns_servers = n->dns_servers,
-                                                    .ips = l.ips,
+                                                    .ips = n->ips,
                                                     .n_ips = n->n_ips,
-                                                    .routes = l.routes,
+                                                    .routes = n->routes,
                                                     .n_routes = n->n_routes,
                                                     .name = n->name,
                                                     .mtu = n->mtu,

@@ -6,6 +6,7 @@
  * then ERR_UNAVAILABLE. A call on a guest that is not connected is ERR_UNAVAILABLE, never a
  * crash. close never waits and wakes everyone; it can be repeated. */
 #pragma once
+#include "proto/settings.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -45,30 +46,6 @@ struct guest_process {
 
 #define GUEST_WAIT_FOREVER UINT32_MAX
 
-/* A disk of the VM, found by controller and LUN, to be mounted in the guest. */
-struct guest_disk {
-    uint8_t controller, lun;
-    uint64_t partition;
-    const char *mount_path;
-    bool read_only;
-    /* dm-crypt with a key that is made in the guest and gone with the mount: whatever was there is
-     * lost. Needs ensure_filesystem or block_device. */
-    bool encrypted;
-    /* What holds nothing is formatted with ext4; what holds another file system is refused. */
-    bool ensure_filesystem;
-    /* No mount: mount_path is that of a link to the device's node. */
-    bool block_device;
-    /* dm-verity; for read-only disks. The hash tree follows the file system, with its superblock
-     * (veritysetup format --hash-offset=<size of the file system>). */
-    bool verity;
-    const char *root_hash;      /* 64 hex digits; NULL: the one that the disk itself has */
-    const char *filesystem;     /* ext4, xfs, erofs, squashfs; NULL: found by the guest */
-    const char *const *options; /* NULL-terminated; may be NULL */
-};
-struct guest_share {
-    const char *name, *mount_path;
-    bool read_only;
-};
 /* layers: topmost first. scratch NULL: read-only. scratch_quota: bytes; 0: none. */
 struct guest_layers {
     const char *container, *root_path, *scratch_path;
@@ -78,17 +55,6 @@ struct guest_layers {
 
 /* One NIC of the VM, found by its MAC, to be configured in namespace ns of the guest, which is made
  * when it is first named. Texts as inet_pton takes them; "" where there is none. */
-struct guest_ip {
-    const char *address;
-    uint8_t prefix;
-};
-struct guest_route {
-    const char *destination; /* "10.0.0.0/8"; "0.0.0.0/0", "::/0" for the default */
-    const char *next_hop, *source;
-    uint32_t metric, mtu; /* 0: as usual */
-    bool on_link;         /* the next hop need not be in a known net */
-    bool link_scope;      /* the destination is on the link itself */
-};
 struct guest_neighbour {
     const char *address;
     uint8_t mac[6];

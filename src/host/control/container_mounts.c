@@ -9,8 +9,8 @@
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/files/blockimage.h"
-#include "oci/device.h"
 #include "oci/document.h"
+#include "oci/spec.h"
 #include <stdlib.h>
 
 void mounts_release(struct mounts *m)

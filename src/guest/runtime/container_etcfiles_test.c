@@ -1,5 +1,5 @@
 #include "base/str.h"
-#include "guest/runtime/etcfiles.h"
+#include "guest/runtime/container_priv.h"
 #include "harness/tap.h"
 #include <string.h>
 

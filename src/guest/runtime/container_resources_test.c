@@ -1,5 +1,5 @@
 #include "base/json.h"
-#include "guest/runtime/resources.h"
+#include "guest/runtime/container_priv.h"
 #include "harness/tap.h"
 #include <string.h>
 

@@ -1,5 +1,5 @@
 #include "base/str.h"
-#include "guest/runtime/users.h"
+#include "guest/runtime/container_priv.h"
 #include "harness/tap.h"
 
 static const char passwd[] = "root:x:0:0:root:/root:/bin/sh\n"
