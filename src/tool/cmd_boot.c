@@ -12,8 +12,6 @@
 
 #define REPEAT_MAX 1000
 
-static const char *const timeline_suffixes[] = { ".svg", ".txt", NULL };
-
 struct boots {
     struct tool *tool;
     struct tool_opts *opts;
@@ -217,7 +215,7 @@ const struct args_cmd boot_command = {
         { "timeline", 0, ARGS_OPTIONAL, "FILE", OPT(timeline),
           "where the time went: as text on stderr after the run, or to FILE.svg or FILE.txt (also: "
           "--timeline FILE.svg)",
-          .suffixes = timeline_suffixes },
+          .suffixes = (const char *const[]){ ".svg", ".txt", NULL } },
         { "json", 0, ARGS_OPTIONAL, "FILE", OPT(json_file),
           "the result as JSON in one line: the last line of stdout, behind CMD's output, or to "
           "FILE. With --repeat an array" },

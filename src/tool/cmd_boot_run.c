@@ -181,10 +181,8 @@ static void keep(struct ctx *ctx, struct boot_session *s)
     struct err err = ERR_INIT;
 
     vm_info(s->vm, &info);
-    AUTO_FREE char *text =
-        str_format("lcow: kept VM %s, pid %d, in %s/boot/%s; Ctrl-C ends it\n", s->result->id,
-                   info.pid, s->tool->config.run_root, s->result->id);
-    tool_print(STDERR_FILENO, text);
+    tool_printf(STDERR_FILENO, "lcow: kept VM %s, pid %d, in %s/boot/%s; Ctrl-C ends it\n",
+                s->result->id, info.pid, s->tool->config.run_root, s->result->id);
     vm_clock_check(s->vm);
     s->phase = BOOT_KEEPING;
     s->signo = 0;

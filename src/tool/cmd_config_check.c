@@ -25,7 +25,7 @@ static void ask_doctor(struct check *k)
         c->run(k->ctx, &d);
         if (d.now.status != DOCTOR_OK)
             strv_addf(d.now.status == DOCTOR_FAILED ? &k->errors : &k->warnings, "%s; fix: %s",
-                      d.now.text.data, d.now.fix.data);
+                      d.now.text, d.now.fix);
     }
     doctor_release(&d);
 }
@@ -33,17 +33,12 @@ static void ask_doctor(struct check *k)
 /* It, or the nearest parent that exists, must be a directory that can be written. */
 static void check_dir(struct check *k, const char *key, const char *dir)
 {
-    AUTO_FREE char *p = str_dup(dir);
+    AUTO_FREE char *p = doctor_nearest(dir);
     struct stat st;
 
-    while (stat(p, &st) < 0) {
-        char *slash = strrchr(p, '/');
-
-        if (errno != ENOENT || slash == p) {
-            strv_addf(&k->errors, "%s = %s: %s: %s", key, dir, p, strerror(errno));
-            return;
-        }
-        *slash = '\0';
+    if (!p || stat(p, &st) < 0) {
+        strv_addf(&k->errors, "%s = %s: %s", key, dir, strerror(errno));
+        return;
     }
     if (!S_ISDIR(st.st_mode))
         strv_addf(&k->errors, "%s = %s: %s is no directory", key, dir, p);

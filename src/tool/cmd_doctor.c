@@ -2,6 +2,7 @@
 #include "tool/cmd_doctor.h"
 #include "tool/lib/term.h"
 #include <ctype.h>
+#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,21 +17,30 @@ enum doctor_status doctor_say(struct doctor *d, enum doctor_status status, const
     va_list ap;
 
     va_start(ap, fmt);
-    AUTO_FREE char *text = str_vformat(fmt, ap);
+    free(d->now.text);
+    d->now = (struct doctor_finding){ status, str_vformat(fmt, ap), fix };
     va_end(ap);
-    d->now.status = status;
-    d->now.text.len = d->now.fix.len = 0;
-    sbuf_adds(&d->now.text, text);
-    if (fix)
-        sbuf_adds(&d->now.fix, fix);
     return status;
 }
 
 void doctor_release(struct doctor *d)
 {
-    sbuf_release(&d->now.text);
-    sbuf_release(&d->now.fix);
+    free(d->now.text);
     free(d->qemu);
+}
+
+char *doctor_nearest(const char *path)
+{
+    AUTO_FREE char *p = str_dup(path);
+
+    while (access(p, F_OK) < 0) {
+        char *slash = strrchr(p, '/');
+
+        if (errno != ENOENT || !slash)
+            return NULL;
+        slash[slash == p] = '\0'; /* the root stays */
+    }
+    return TAKE_PTR(p);
 }
 
 static void show(const struct doctor_check *check, const struct doctor_finding *f, bool colour)
@@ -39,10 +49,10 @@ static void show(const struct doctor_check *check, const struct doctor_finding *
 
     sbuf_addf(&out, "%s%-7s%s  %-12s ", colour ? colours[f->status] : "", status_names[f->status],
               colour ? "\033[0m" : "", check->name);
-    args_wrap(&out, f->text.data, 22, 22);
+    args_wrap(&out, f->text, 22, 22);
     sbuf_addc(&out, '\n');
-    if (f->fix.len > 0) {
-        AUTO_FREE char *fix = str_format("fix: %s", f->fix.data);
+    if (f->fix) {
+        AUTO_FREE char *fix = str_format("fix: %s", f->fix);
 
         sbuf_addf(&out, "%22s", "");
         args_wrap(&out, fix, 27, 22);
@@ -66,10 +76,10 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
             count[c->run(ctx, &d)]++;
             if (!t->opts.json)
                 show(c, f, colour);
-            json_array_append_new(
-                checks, json_pack("{ss ss so so}", "name", c->name, "status",
-                                  status_names[f->status], "detail", doc_string(f->text.data),
-                                  "fix", doc_string(f->fix.len > 0 ? f->fix.data : NULL)));
+            json_array_append_new(checks,
+                                  json_pack("{ss ss so so}", "name", c->name, "status",
+                                            status_names[f->status], "detail", doc_string(f->text),
+                                            "fix", doc_string(f->fix)));
         }
     }
     doctor_release(&d);

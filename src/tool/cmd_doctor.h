@@ -9,8 +9,8 @@ enum doctor_status { DOCTOR_OK, DOCTOR_WARNING, DOCTOR_FAILED };
 
 struct doctor_finding {
     enum doctor_status status;
-    struct sbuf text; /* what was found */
-    struct sbuf fix;  /* a command, or what to do; empty if ok */
+    char *text;      /* what was found; owned */
+    const char *fix; /* a command, or what to do; NULL if ok. Static */
 };
 
 struct doctor {
@@ -32,6 +32,9 @@ enum doctor_status doctor_say(struct doctor *d, enum doctor_status status, const
                               const char *fmt, ...) __attribute__((format(printf, 4, 5)));
 
 void doctor_release(struct doctor *d);
+/* The path, or the nearest parent that is there; NULL with errno if that cannot be found out.
+ * Caller frees. */
+char *doctor_nearest(const char *path);
 
 /* ---- what the checks parse, for them and the test */
 struct doctor_version {

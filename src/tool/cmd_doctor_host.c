@@ -131,29 +131,13 @@ static enum doctor_status check_cgroups(struct ctx *ctx, struct doctor *d)
         return doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
 }
 
-/* The nearest directory that exists. */
-static bool space_of(const char *path, struct statvfs *ret)
-{
-    AUTO_FREE char *p = str_dup(path);
-
-    while (statvfs(p, ret) < 0) {
-        char *slash = strrchr(p, '/');
-
-        if (errno != ENOENT || !slash)
-            return false;
-        if (slash == p)
-            return statvfs("/", ret) == 0;
-        *slash = '\0';
-    }
-    return true;
-}
-
 static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
 {
     const char *root = d->tool->config.run_root;
+    AUTO_FREE char *there = doctor_nearest(root);
     struct statvfs fs;
 
-    if (!space_of(root, &fs))
+    if (!there || statvfs(there, &fs) < 0)
         return doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration", "%s: %s", root,
                           strerror(errno));
     unsigned long long mib = (unsigned long long)fs.f_bavail * fs.f_frsize / (1024 * 1024);

@@ -39,18 +39,14 @@ const struct args_cmd *const tool_commands[] = {
     NULL
 };
 
-static const struct args_opt global_table[] = {
-    { "config", 0, ARGS_STR, "FILE", OPT(config),
-      "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
-    { "log-level", 0, ARGS_STR, "LEVEL", OPT(log_level),
-      "log to stderr, the guest's log included: trace, debug, info, warn, error or off (default)" },
-};
-const struct args_opts tool_global_opts = ARGS_TABLE(global_table);
-
-static const struct args_opt leading_table[] = {
-    { "version", 0, ARGS_FLAG, NULL, OPT(version), "print the version" },
-};
-static const struct args_opts leading_opts = ARGS_TABLE(leading_table);
+const struct args_opts tool_global_opts =
+    ARGS_OPTIONS({ "config", 0, ARGS_STR, "FILE", OPT(config),
+                   "configuration instead of " CONFIG_PATH " (also: $" CONFIG_ENV ")" },
+                 { "log-level", 0, ARGS_STR, "LEVEL", OPT(log_level),
+                   "log to stderr, the guest's log included: trace, debug, info, warn, error or "
+                   "off (default)" });
+static const struct args_opts leading_opts =
+    ARGS_OPTIONS({ "version", 0, ARGS_FLAG, NULL, OPT(version), "print the version" });
 
 void tool_print(int fd, const char *text)
 {

@@ -56,16 +56,14 @@ int capture_run(struct ctx *ctx, const struct capture *c, char **ret_text, int *
         return err_sys(err, errno, "pipe");
     output = stream_from_fd(ctx->loop, pipe_fds[0]);
     AUTO_FD int writer = pipe_fds[1];
-    AUTO_FD int input =
-        c->input ? input_fd(c->input, err) : open("/dev/null", O_RDONLY | O_CLOEXEC);
+    AUTO_FD int input = c->input ? input_fd(c->input, err) : -1;
 
-    if (input < 0)
-        return c->input ? -1 : err_sys(err, errno, "open /dev/null");
-    const struct child_fd fds[] = { { input, 0 }, { writer, 1 }, { writer, 2 } };
-    struct child_opts opts = { .path = c->argv[0],
-                               .argv = c->argv,
+    if (c->input && input < 0)
+        return -1;
+    const struct child_fd fds[] = { { writer, 1 }, { writer, 2 }, { input, 0 } };
+    struct child_opts opts = { .argv = c->argv,
                                .fds = fds,
-                               .n_fds = ARRAY_LEN(fds),
+                               .n_fds = c->input ? 3 : 2,
                                .clone_flags = c->clone_flags,
                                .die_with_us = true,
                                .setup = c->setup,

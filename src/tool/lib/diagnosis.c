@@ -101,9 +101,8 @@ static const struct diagnosis rules[] = {
       "vm_uid_base and vm_uid_count (lcow config show) must be free user ids of this host" },
 
     /* ---- the VM and its guest */
-    { "kernel panicked|as it does after a panic", "guest kernel", "the guest's kernel gave up",
-      "its last words are in lcow logs; more memory for the VM helps if it ran out" },
-    { "Kernel panic", "guest kernel", "the guest's kernel gave up",
+    { "kernel panicked|as it does after a panic|Kernel panic", "guest kernel",
+      "the guest's kernel gave up",
       "its last words are in lcow logs --kernel; more memory for the VM helps if it ran out" },
     { "gcs terminated", "guest: agent", "the agent in the VM died",
       "see lcow logs --agent for its last words, and report it (lcow report)" },
@@ -336,12 +335,10 @@ static const struct diagnosis rules[] = {
       "look at the text and at the CNI plugin's log; lcow logs --shim has the details" },
 
     /* ---- something had gone wrong before */
-    { "the sandbox has ended by itself", "VM", "the VM ended by itself",
+    { "the sandbox has ended by itself|vm exited", "VM", "the VM ended by itself",
       "see lcow console and lcow logs --kernel for why", AFTERMATH },
     { "guest is lost", "guest", "the guest's connection broke while its VM ran on",
       "see lcow console and lcow logs --kernel for what the guest died of", AFTERMATH },
-    { "vm exited", "VM", "the VM ended by itself",
-      "see lcow console and lcow logs --kernel for why", AFTERMATH },
     { "the guest is gone", "guest", "the guest was gone when it was asked",
       "lcow logs tells what happened before", AFTERMATH },
     { "the VM was terminated|VM is going away", "VM",
