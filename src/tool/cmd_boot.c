@@ -16,8 +16,7 @@ struct boots {
     struct tool *tool;
     struct tool_opts *opts;
     struct image *image;
-    char *const *argv;
-    bool terminal;
+    struct boot_session like;     /* what all of them have */
     struct boot_session *session; /* the one that runs; NULL between two */
     int signo;                    /* came between two */
 };
@@ -35,14 +34,10 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
 /* One boot; what failed is said at once. */
 static void boot_one(struct ctx *ctx, struct boots *b, bool cold, struct boot_result *ret)
 {
-    struct boot_session s = { .tool = b->tool,
-                              .opts = b->opts,
-                              .image = b->image,
-                              .argv = b->argv,
-                              .terminal = b->terminal,
-                              .cold = cold };
+    struct boot_session s = b->like;
     AUTO(sbuf_release) struct sbuf text = { 0 };
 
+    s.cold = cold;
     b->session = &s;
     boot_session_run(ctx, &s, ret);
     b->session = NULL;
@@ -149,12 +144,12 @@ static void choose_command(struct boots *b, const struct args_rest *rest)
 {
     static char *const shell[] = { "/bin/sh", NULL };
 
-    b->terminal = b->opts->terminal;
+    b->like.terminal = b->opts->terminal;
     if (rest->n > 0) {
-        b->argv = rest->argv;
+        b->like.argv = rest->argv;
     } else if (!b->opts->repeat && !b->opts->bench_bridge) {
-        b->argv = shell;
-        b->terminal = b->terminal || isatty(STDIN_FILENO);
+        b->like.argv = shell;
+        b->like.terminal = b->like.terminal || isatty(STDIN_FILENO);
     }
 }
 
@@ -162,7 +157,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
     static const int signals[] = { SIGINT, SIGTERM, SIGHUP, SIGWINCH };
     struct tool_opts *o = &t->opts;
-    struct boots b = { .tool = t, .opts = o };
+    struct boots b = { .tool = t, .opts = o, .like = { .tool = t, .opts = o } };
     int code;
 
     if (o->keep && o->repeat)
@@ -179,6 +174,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
     }
     if (image_open(t->config.image_dir, &b.image, err) < 0)
         return -1;
+    b.like.image = b.image;
     code = boot_all(ctx, &b);
     image_free(b.image);
     return code;

@@ -61,8 +61,7 @@ static enum doctor_status check_netns(struct ctx *ctx, struct doctor *d)
 
     if (probe(ctx, NULL, NULL, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "no new network namespace: %s", err.msg);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
+    return doctor_say(d, DOCTOR_OK, NULL, "network namespaces can be made");
 }
 
 static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
@@ -72,11 +71,10 @@ static enum doctor_status check_tun(struct ctx *ctx, struct doctor *d)
 
     if (access("/dev/net/tun", F_OK) < 0)
         return doctor_say(d, DOCTOR_FAILED, "modprobe tun", "/dev/net/tun: %s", strerror(errno));
-    else if (probe(ctx, make_taps, names, &err) < 0)
+    if (probe(ctx, make_taps, names, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, geteuid() == 0 ? "modprobe tun" : ROOT_FIX, "%s",
                           err.msg);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
+    return doctor_say(d, DOCTOR_OK, NULL, "a tap was made in a namespace of its own");
 }
 
 /* The rules a pod's network needs: everything from one interface to the other. */
@@ -95,18 +93,17 @@ static enum doctor_status check_tc(struct ctx *ctx, struct doctor *d)
     struct err err = ERR_INIT;
     int status;
 
-    if (capture_run(ctx, &c, &text, &status, &err) < 0) {
-        if (err.code == ERR_NOT_FOUND)
-            return doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
-                              "cannot be tried: tc is not installed");
-        else
-            return doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
-    } else if (status != 0) {
+    bool ran = capture_run(ctx, &c, &text, &status, &err) == 0;
+
+    if (err.code == ERR_NOT_FOUND)
+        return doctor_say(d, DOCTOR_WARNING, "apt install iproute2",
+                          "cannot be tried: tc is not installed");
+    if (!ran)
+        return doctor_say(d, DOCTOR_FAILED, "see tun above", "%s", err.msg);
+    if (status != 0)
         return doctor_say(d, DOCTOR_FAILED, "modprobe -a sch_ingress cls_u32 act_mirred",
                           "pods will have no network: %.150s", text);
-    } else {
-        return doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
-    }
+    return doctor_say(d, DOCTOR_OK, NULL, "u32 filters and mirred redirection work");
 }
 
 static enum doctor_status check_cgroups(struct ctx *ctx, struct doctor *d)
@@ -121,14 +118,13 @@ static enum doctor_status check_cgroups(struct ctx *ctx, struct doctor *d)
     if (r < 0)
         return doctor_say(d, DOCTOR_FAILED, "mount cgroups on /sys/fs/cgroup", "%s: %s", file,
                           strerror(-r));
-    else if (v2 ? !doctor_has_word(text, "memory") : !doctor_cgroup_v1_has(text, "memory"))
+    if (v2 ? !doctor_has_word(text, "memory") : !doctor_cgroup_v1_has(text, "memory"))
         return doctor_say(d, DOCTOR_FAILED, "boot the host with cgroup_enable=memory",
                           "version %d without the memory controller", v2 ? 2 : 1);
-    else if (!v2 && access("/sys/fs/cgroup/memory", F_OK) < 0)
+    if (!v2 && access("/sys/fs/cgroup/memory", F_OK) < 0)
         return doctor_say(d, DOCTOR_FAILED, "mount cgroups below /sys/fs/cgroup",
                           "version 1, and no memory controller is mounted");
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
+    return doctor_say(d, DOCTOR_OK, NULL, "version %d with the memory controller", v2 ? 2 : 1);
 }
 
 static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
@@ -145,13 +141,12 @@ static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
     if (fs.f_flag & ST_RDONLY)
         return doctor_say(d, DOCTOR_FAILED, "set run_root in the configuration",
                           "%s cannot be written", root);
-    else if (mib < 16)
+    if (mib < 16)
         return doctor_say(d, DOCTOR_FAILED, "free space there, or set run_root",
                           "%llu MiB free in %s", mib, root);
-    else
-        return doctor_say(d, mib < 64 ? DOCTOR_WARNING : DOCTOR_OK,
-                          mib < 64 ? "free space there, or set run_root" : NULL,
-                          "%llu MiB free for %s", mib, root);
+    return doctor_say(d, mib < 64 ? DOCTOR_WARNING : DOCTOR_OK,
+                      mib < 64 ? "free space there, or set run_root" : NULL, "%llu MiB free for %s",
+                      mib, root);
 }
 
 static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
@@ -177,15 +172,14 @@ static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
     if (v.major < 1 || (v.major == 1 && v.minor < 6))
         return doctor_say(d, DOCTOR_FAILED, "apt install containerd",
                           "version %u.%u, 1.6 is the oldest", v.major, v.minor);
-    else if (!found.has_type)
+    if (!found.has_type)
         return doctor_say(
             d, DOCTOR_WARNING,
             "append what lcow config containerd prints, then restart containerd (ctr needs none)",
             "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL,
-                          "version %u.%u, with a runtime of type io.containerd.lcow.v2", v.major,
-                          v.minor);
+    return doctor_say(d, DOCTOR_OK, NULL,
+                      "version %u.%u, with a runtime of type io.containerd.lcow.v2", v.major,
+                      v.minor);
 }
 
 struct count {
@@ -212,15 +206,14 @@ static enum doctor_status check_leftovers(struct ctx *ctx, struct doctor *d)
 
     if (leftovers_walk(d->tool->config.run_root, on_leftover, &c, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, ROOT_FIX, "%s", err.msg);
-    else if (c.unknown > 0)
+    if (c.unknown > 0)
         return doctor_say(d, DOCTOR_WARNING, ROOT_FIX, "%zu VM directories cannot be read",
                           c.unknown);
-    else if (c.dead > 0)
+    if (c.dead > 0)
         return doctor_say(d, DOCTOR_WARNING, "lcow gc", "%zu VM%s of dead owners (%zu in use)",
                           c.dead, c.dead == 1 ? "" : "s", c.alive);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "none (%zu VM%s in use)", c.alive,
-                          c.alive == 1 ? "" : "s");
+    return doctor_say(d, DOCTOR_OK, NULL, "none (%zu VM%s in use)", c.alive,
+                      c.alive == 1 ? "" : "s");
 }
 
 const struct doctor_check doctor_host_checks[] = {

@@ -70,16 +70,15 @@ static enum doctor_status check_qemu(struct ctx *ctx, struct doctor *d)
     if (!doctor_parse_version(text, &v))
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s does not tell its version: %.60s",
                           d->qemu, text);
-    else if (v.major < 7 || (v.major == 7 && v.minor < 2))
+    if (v.major < 7 || (v.major == 7 && v.minor < 2))
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX,
                           "%s is version %u.%u, 7.2 is the oldest that works", d->qemu, v.major,
                           v.minor);
-    else if (v.major < 8 || (v.major == 8 && v.minor < 2))
+    if (v.major < 8 || (v.major == 8 && v.minor < 2))
         return doctor_say(d, DOCTOR_WARNING, QEMU_FIX,
                           "%s is version %u.%u; VMs start from templates with 8.2 or later only",
                           d->qemu, v.major, v.minor);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
+    return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u, %s", v.major, v.minor, d->qemu);
 }
 
 static enum doctor_status check_devices(struct ctx *ctx, struct doctor *d)
@@ -102,8 +101,7 @@ static enum doctor_status check_devices(struct ctx *ctx, struct doctor *d)
     }
     if (missing.len > 0)
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "QEMU lacks%s", missing.data);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
+    return doctor_say(d, DOCTOR_OK, NULL, "all %zu that are needed", ARRAY_LEN(needed));
 }
 
 /* QEMU itself tries: a machine that is set up with KVM, and left at once. */
@@ -118,10 +116,9 @@ static enum doctor_status try_kvm(struct ctx *ctx, struct doctor *d)
 
     if (capture_run(ctx, &c, &text, &status, &err) < 0)
         return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %s", err.msg);
-    else if (status != 0)
+    if (status != 0)
         return doctor_say(d, DOCTOR_FAILED, EMULATION_FIX, "QEMU with KVM: %.120s", text);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
+    return doctor_say(d, DOCTOR_OK, NULL, "QEMU accepts KVM; the first boot proves it");
 }
 
 /* A VM of its own, up and down, by this very program. Says what happened if KVM is not proven by
@@ -156,7 +153,7 @@ static enum doctor_status say_accel(struct ctx *ctx, struct doctor *d, enum tool
 
     if (found == TOOL_ACCEL_WORKS)
         return doctor_say(d, DOCTOR_OK, NULL, "KVM works: a VM has booted with it");
-    else if (found == TOOL_ACCEL_BROKEN)
+    if (found == TOOL_ACCEL_BROKEN)
         return doctor_say(d, allowed ? DOCTOR_WARNING : DOCTOR_FAILED,
                           allowed ? NULL
                                   : "see what dmesg says of kvm, then lcow doctor --retest; to go "
@@ -165,18 +162,17 @@ static enum doctor_status say_accel(struct ctx *ctx, struct doctor *d, enum tool
                           allowed ? "VMs run by emulation, which the configuration allows: slow, "
                                     "and no security boundary"
                                   : "VMs are refused");
-    else if (found == TOOL_ACCEL_NONE && allowed)
+    if (found == TOOL_ACCEL_NONE && allowed)
         return doctor_say(
             d, DOCTOR_WARNING, NULL,
             "emulation only, which the configuration allows: slow, and no security boundary; %s",
             why);
-    else if (found == TOOL_ACCEL_NONE)
+    if (found == TOOL_ACCEL_NONE)
         return doctor_say(d, DOCTOR_WARNING, EMULATION_FIX,
                           "emulation only, and it is not allowed, so VMs are refused; %s", why);
-    else if (!d->qemu)
+    if (!d->qemu)
         return doctor_say(d, DOCTOR_FAILED, "see qemu above", "cannot be tried without QEMU");
-    else
-        return try_kvm(ctx, d);
+    return try_kvm(ctx, d);
 }
 
 static enum doctor_status check_accel(struct ctx *ctx, struct doctor *d)
@@ -193,12 +189,11 @@ static enum doctor_status check_accel(struct ctx *ctx, struct doctor *d)
     found = backend->accel(d->tool->config.run_root, &now);
     if (!bad || found == TOOL_ACCEL_BROKEN)
         return say_accel(ctx, d, found, now);
-    else if (found == TOOL_ACCEL_WORKS)
+    if (found == TOOL_ACCEL_WORKS)
         return doctor_say(d, DOCTOR_FAILED, "lcow boot -- true shows more",
                           "KVM works, but the VM did not boot: %.300s", failed);
-    else
-        return doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
-                          "KVM could not be tried: %.300s", failed);
+    return doctor_say(d, DOCTOR_FAILED, "lcow boot --kvm -- true shows more",
+                      "KVM could not be tried: %.300s", failed);
 }
 
 static enum doctor_status check_image(struct ctx *ctx, struct doctor *d)
@@ -242,14 +237,13 @@ static enum doctor_status check_templates(struct ctx *ctx, struct doctor *d)
     if (n_failed > 0)
         return doctor_say(d, DOCTOR_WARNING, "lcow template build",
                           "the last build of %s failed: %s", failed[0].key, failed[0].why);
-    else if (bad > 0)
+    if (bad > 0)
         return doctor_say(d, DOCTOR_WARNING, "lcow template build",
                           "%zu of %zu in %s cannot be used: %s", bad, n, c->template_dir, err.msg);
-    else if (n == 0)
+    if (n == 0)
         return doctor_say(d, DOCTOR_OK, NULL, "none yet in %s; the first cold start has one built",
                           c->template_dir);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
+    return doctor_say(d, DOCTOR_OK, NULL, "%zu in %s", n, c->template_dir);
 }
 
 static enum doctor_status check_memory(struct ctx *ctx, struct doctor *d)
@@ -259,15 +253,14 @@ static enum doctor_status check_memory(struct ctx *ctx, struct doctor *d)
 
     if (!text || !doctor_parse_available(text, &mib))
         return doctor_say(d, DOCTOR_WARNING, "mount /proc", "/proc/meminfo tells no MemAvailable");
-    else if (mib < need)
+    if (mib < need)
         return doctor_say(d, DOCTOR_FAILED, "end other programs, or set a smaller memory_mib",
                           "%llu MiB are free, one VM of %u MiB needs about %llu",
                           (unsigned long long)mib, d->tool->config.memory_mib,
                           (unsigned long long)need);
-    else
-        return doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",
-                          (unsigned long long)mib, (unsigned long long)(mib / need),
-                          d->tool->config.memory_mib);
+    return doctor_say(d, DOCTOR_OK, NULL, "%llu MiB free: room for about %llu VMs of %u MiB",
+                      (unsigned long long)mib, (unsigned long long)(mib / need),
+                      d->tool->config.memory_mib);
 }
 
 const struct doctor_check doctor_vm_checks[] = {

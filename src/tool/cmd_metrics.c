@@ -31,48 +31,43 @@ static double running(const struct shim *s)
 /* Where a figure is: in the shim's document (a number, a flag, or a list that is counted), in what
  * it costs, or computed. What is not there is 0. */
 static const struct metric {
-    const char *name, *type, *help;
-    const char *part, *key; /* of the document; part NULL: of all of it */
-    size_t cost;            /* offset in struct cost, if there is no key */
-    double per;             /* it is divided by that */
+    const char *name, *help; /* a name in _total is a counter's, others are gauges' */
+    const char *part, *key;  /* of the document; part NULL: of all of it */
+    size_t cost;             /* offset in struct cost, if there is no key */
+    double per;              /* it is divided by that; 0: it is not */
     double (*of)(const struct shim *s);
 } metrics[] = {
 #define DOC(part, key) part, key, 0
 #define COST(field) NULL, NULL, offsetof(struct cost, field)
-    { "lcow_shim_up", "gauge", "1 if the shim answers", DOC(NULL, NULL), 1, up },
-    { "lcow_vm_running", "gauge", "1 if the VM runs", DOC(NULL, NULL), 1, running },
-    { "lcow_vm_emulated", "gauge", "1 without hardware virtualization: no security boundary",
-      DOC("vm", "emulated"), 1 },
-    { "lcow_vm_clone", "gauge", "1 if it was started from a template", DOC("vm", "clone"), 1 },
-    { "lcow_vm_memory_bytes", "gauge", "what the VM was given", DOC("vm", "memory_mib"),
+    { "lcow_shim_up", "1 if the shim answers", DOC(NULL, NULL), .of = up },
+    { "lcow_vm_running", "1 if the VM runs", DOC(NULL, NULL), .of = running },
+    { "lcow_vm_emulated", "1 without hardware virtualization: no security boundary",
+      DOC("vm", "emulated") },
+    { "lcow_vm_clone", "1 if it was started from a template", DOC("vm", "clone") },
+    { "lcow_vm_memory_bytes", "what the VM was given", DOC("vm", "memory_mib"),
       1.0 / (1024 * 1024) },
-    { "lcow_vm_cpus", "gauge", "vCPUs of the VM", DOC("vm", "cpus"), 1 },
-    { "lcow_vm_start_time_seconds", "gauge", "since 1970", DOC("vm", "started_ns"), 1e9 },
-    { "lcow_vm_disks", "gauge", "disks attached", DOC("vm", "disks"), 1 },
-    { "lcow_vm_shares", "gauge", "directories shared", DOC("vm", "shares"), 1 },
-    { "lcow_containers", "gauge", "containers the shim knows", DOC(NULL, "containers"), 1 },
-    { "lcow_guest_oldest_call_seconds", "gauge", "age of the oldest call without an answer",
+    { "lcow_vm_cpus", "vCPUs of the VM", DOC("vm", "cpus") },
+    { "lcow_vm_start_time_seconds", "since 1970", DOC("vm", "started_ns"), 1e9 },
+    { "lcow_vm_disks", "disks attached", DOC("vm", "disks") },
+    { "lcow_vm_shares", "directories shared", DOC("vm", "shares") },
+    { "lcow_containers", "containers the shim knows", DOC(NULL, "containers") },
+    { "lcow_guest_oldest_call_seconds", "age of the oldest call without an answer",
       DOC("vm", "oldest_call_ns"), 1e9 },
-    { "lcow_host_shim_pss_bytes", "gauge", "memory of the shim", COST(shim_pss), 1 },
-    { "lcow_host_vmm_pss_bytes", "gauge", "memory of QEMU, the guest's included", COST(vmm_pss),
-      1 },
-    { "lcow_host_anchors_pss_bytes", "gauge", "memory of the containers' anchors",
-      COST(anchors_pss), 1 },
-    { "lcow_host_cpu_seconds_total", "counter", "CPU time of shim and QEMU", COST(host_cpu_ns),
-      1e9 },
-    { "lcow_guest_up", "gauge", "1 if the guest tells its figures", COST(guest), 1 },
-    { "lcow_guest_memory_bytes", "gauge", "memory of the containers, as the guest counts it",
-      COST(guest_memory), 1 },
-    { "lcow_guest_cpu_seconds_total", "counter", "CPU time of the containers", COST(guest_cpu_ns),
-      1e9 },
-    { "lcow_stdio_lost_bytes_total", "counter", "output that reached nobody",
-      DOC("counters", "stdio_lost_bytes"), 1 },
-    { "lcow_log_lines_dropped_total", "counter", "log lines that containerd did not take",
-      DOC("counters", "log_lines_dropped"), 1 },
-    { "lcow_events_pending", "gauge", "events containerd has not taken yet",
-      DOC("counters", "events_pending"), 1 },
-    { "lcow_events_dropped_total", "counter", "events given up", DOC("counters", "events_dropped"),
-      1 },
+    { "lcow_host_shim_pss_bytes", "memory of the shim", COST(shim_pss) },
+    { "lcow_host_vmm_pss_bytes", "memory of QEMU, the guest's included", COST(vmm_pss) },
+    { "lcow_host_anchors_pss_bytes", "memory of the containers' anchors", COST(anchors_pss) },
+    { "lcow_host_cpu_seconds_total", "CPU time of shim and QEMU", COST(host_cpu_ns), 1e9 },
+    { "lcow_guest_up", "1 if the guest tells its figures", COST(guest) },
+    { "lcow_guest_memory_bytes", "memory of the containers, as the guest counts it",
+      COST(guest_memory) },
+    { "lcow_guest_cpu_seconds_total", "CPU time of the containers", COST(guest_cpu_ns), 1e9 },
+    { "lcow_stdio_lost_bytes_total", "output that reached nobody",
+      DOC("counters", "stdio_lost_bytes") },
+    { "lcow_log_lines_dropped_total", "log lines that containerd did not take",
+      DOC("counters", "log_lines_dropped") },
+    { "lcow_events_pending", "events containerd has not taken yet",
+      DOC("counters", "events_pending") },
+    { "lcow_events_dropped_total", "events given up", DOC("counters", "events_dropped") },
 #undef DOC
 #undef COST
 };
@@ -85,16 +80,18 @@ static double value_of(const struct metric *m, const struct shim *s)
     if (m->of)
         return m->of(s);
     if (!m->key)
-        return (double)*(const uint64_t *)((const char *)&s->cost + m->cost) / m->per;
+        return (double)*(const uint64_t *)((const char *)&s->cost + m->cost) /
+               (m->per ? m->per : 1);
     if (json_is_array(value))
         return (double)json_array_size(value);
-    return json_is_true(value) ? 1 : (double)json_integer_value(value) / m->per;
+    return json_is_true(value) ? 1 : (double)json_integer_value(value) / (m->per ? m->per : 1);
 }
 
 static void as_text(const struct shims *s, struct sbuf *out)
 {
     for (const struct metric *m = metrics; m < metrics + ARRAY_LEN(metrics); m++) {
-        sbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name, m->type);
+        sbuf_addf(out, "# HELP %s %s\n# TYPE %s %s\n", m->name, m->help, m->name,
+                  str_ends(m->name, "_total") ? "counter" : "gauge");
         for (size_t k = 0; k < s->n; k++)
             sbuf_addf(out, "%s{namespace=\"%s\",sandbox=\"%s\"} %.15g\n", m->name, s->v[k].ns,
                       s->v[k].id, value_of(m, &s->v[k]));

@@ -134,12 +134,6 @@ static void failed_keys(struct tool *t, struct strv *ret)
 
 /* --- the commands --- */
 
-static int help(struct ctx *ctx, struct tool *t, struct err *err)
-{
-    return tool_fail(TOOL_USAGE,
-                     "which? ls, show, build, verify, rm or prune; see: lcow template --help");
-}
-
 static int ls(struct ctx *ctx, struct tool *t, struct err *err)
 {
     return look(t, false, err);
@@ -326,5 +320,4 @@ const struct args_cmd template_command = {
                       { "lcow template ls", "which are there, and are they good?" },
                       { "lcow template verify", "read them all and compare checksums" }),
     .subs = subs,
-    .run = help,
 };

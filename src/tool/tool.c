@@ -166,7 +166,9 @@ static bool begin(struct tool *t, const struct args_cmd *c, char **argv, int *re
     if (r != 0 || *ret_code != TOOL_OK)
         return false;
     log_init(STDERR_FILENO, level, LOG_LOGFMT);
-    if (!c->bare && config_load(&t->config, t->opts.config, &err) < 0)
+    if (!c->run)
+        *ret_code = tool_fail(TOOL_USAGE, "which one? see: lcow %s --help", c->name);
+    else if (!c->bare && config_load(&t->config, t->opts.config, &err) < 0)
         *ret_code = tool_fail(TOOL_USAGE, "%s", err.msg);
     else if (c->takes_id && t->rest.n != 1)
         *ret_code = tool_fail(TOOL_USAGE, "%s needs one ID; see: lcow ps", c->name);
@@ -293,7 +295,7 @@ static const struct args_cmd *choose(char **argv, int *at, int *ret_code)
     }
     word = argv[*at + 1];
     if (!command->subs || (!word && command->run) || (word && *word == '-'))
-        return command;
+        return command; /* without `run` it is for its help only */
     name_all(command->subs, &names);
     if (!word)
         err_set(&err, ERR_INVALID, "which one? %s", names.data);

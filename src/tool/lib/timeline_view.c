@@ -86,9 +86,18 @@ static void view_name(const struct timeline_span *s, char ret[TIMELINE_NAME])
     ret[n] = '\0';
 }
 
-static void put_ms(char *out, size_t size, double ms)
+/* "name 12.3 ms"; how: "at " before the time, or "". */
+static void put_label(const struct timeline_span *s, const char *how, double ms,
+                      char ret[VIEW_TEXT_MAX])
 {
-    snprintf(out, size, ms < 10 ? "%.2f" : ms < 100 ? "%.1f" : "%.0f", ms);
+    int digits = ms < 10 ? 2 : ms < 100 ? 1 : 0;
+    char name[TIMELINE_NAME];
+
+    view_name(s, name);
+    if (s->end == 0)
+        snprintf(ret, VIEW_TEXT_MAX, "%s (not ended)", name);
+    else
+        snprintf(ret, VIEW_TEXT_MAX, "%s %s%.*f ms", name, how, digits, ms);
 }
 
 /* ---- lanes: each item goes to the first row where it and its label have room */
@@ -152,15 +161,10 @@ static void place_span(const struct view *v, struct view_layout *l, struct lane 
 {
     bool open = s->end == 0, moment = is_moment(s);
     double x0 = to_x(v, s->start, end), x1 = to_x(v, open ? end : s->end, end);
-    char name[TIMELINE_NAME], ms[24], label[VIEW_TEXT_MAX];
+    char label[VIEW_TEXT_MAX];
 
-    view_name(s, name);
-    put_ms(ms, sizeof(ms),
-           moment ? view_ms(v, s->start) : view_ms(v, s->end) - view_ms(v, s->start));
-    if (open)
-        snprintf(label, sizeof(label), "%s (not ended)", name);
-    else
-        snprintf(label, sizeof(label), "%s %s%s ms", name, moment ? "at " : "", ms);
+    put_label(s, moment ? "at " : "",
+              moment ? view_ms(v, s->start) : view_ms(v, s->end) - view_ms(v, s->start), label);
     if (moment) {
         x0 -= BAR / 2;
         x1 = x0 + BAR;
@@ -225,7 +229,7 @@ static void add_lane(const struct view *v, struct view_layout *l, unsigned track
 static void add_stages(const struct view *v, struct view_layout *l, uint64_t end, double *y)
 {
     AUTO_FREE struct lane *lane = mem_new(struct lane);
-    char label[VIEW_TEXT_MAX], name[TIMELINE_NAME], ms[24];
+    char label[VIEW_TEXT_MAX];
 
     lane->top = *y;
     for (unsigned i = 0; i < v->t->n; i++) {
@@ -234,9 +238,7 @@ static void add_stages(const struct view *v, struct view_layout *l, uint64_t end
 
         if (!view_is_stage(s))
             continue;
-        view_name(s, name);
-        put_ms(ms, sizeof(ms), view_ms(v, s->start));
-        snprintf(label, sizeof(label), "%s %s ms", name, ms);
+        put_label(s, "", view_ms(v, s->start), label);
         place(l, lane, VIEW_LINE, x, x, NULL, label);
     }
     if (lane->rows > 0)
