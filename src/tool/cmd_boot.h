@@ -12,7 +12,6 @@
 
 struct guest;
 struct spinner;
-struct stream;
 struct vm;
 struct vm_process;
 

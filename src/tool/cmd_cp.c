@@ -25,13 +25,15 @@
 
 /* "$1": the container's first process. Names never become part of a script. */
 static const char script_out[] =
-    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1; at tar -C "
-    "\"$(dirname \"$2\")\" -cf - \"./$(basename \"$2\")\"";
+    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
+    " at tar -C \"$(dirname \"$2\")\" -cf - \"./$(basename \"$2\")\"";
 static const char script_in[] =
-    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1; if at "
-    "test -d \"$2\"; then dir=$2; name=$3; else dir=$(dirname \"$2\"); name=$(basename \"$2\"); "
-    "fi; new=$(at mktemp -d \"$dir/.lcow-cp.XXXXXX\"); if at tar -C \"$new\" -xf - && at mv "
-    "\"$new/$3\" \"$dir/$name\"; then at rmdir \"$new\"; else at rm -rf \"$new\"; exit 1; fi";
+    "set -e; at() { /bin/gcs in-root \"/proc/$pid/root\" /bin/busybox \"$@\"; }; pid=$1;"
+    " if at test -d \"$2\"; then dir=$2; name=$3;"
+    " else dir=$(dirname \"$2\"); name=$(basename \"$2\"); fi;"
+    " new=$(at mktemp -d \"$dir/.lcow-cp.XXXXXX\");"
+    " if at tar -C \"$new\" -xf - && at mv \"$new/$3\" \"$dir/$name\"; then at rmdir \"$new\";"
+    " else at rm -rf \"$new\"; exit 1; fi";
 
 struct end {
     char *id;         /* NULL: the host */

@@ -100,7 +100,7 @@ static void put_line(const struct printing *p, const struct line *l, struct sbuf
     }
     /* "02:41:24.123" of "2026-11-16T02:41:24.123456789Z" */
     sbuf_addf(out, "%.12s %s%-6s%s ", strlen(l->time) > 22 ? l->time + 11 : l->time,
-              p->colour ? colour_of(l) : "", line_source_name(l->source),
+              p->colour ? colour_of(l) : "", line_source_names[l->source],
               p->colour ? "\033[0m" : "");
     if (p->whose)
         sbuf_addf(out, "%s/%.13s ", l->ns, l->id);

@@ -18,29 +18,19 @@
 
 /* ---- the figures */
 
-static double up(const struct shim *s)
-{
-    return s->doc ? 1 : 0;
-}
-
-static double running(const struct shim *s)
-{
-    return str_eq(doc_text(json_object_get(s->doc, "vm"), "state"), "Running");
-}
-
-/* Where a figure is: in the shim's document (a number, a flag, or a list that is counted), in what
- * it costs, or computed. What is not there is 0. */
+/* Where a figure is: in the shim's document (a number, a flag, a list that is counted, or a text),
+ * or in what it costs. What is not there is 0. */
 static const struct metric {
     const char *name, *help; /* a name in _total is a counter's, others are gauges' */
     const char *part, *key;  /* of the document; part NULL: of all of it */
     size_t cost;             /* offset in struct cost, if there is no key */
     double per;              /* it is divided by that; 0: it is not */
-    double (*of)(const struct shim *s);
+    const char *is;          /* 1 if the text is that; NULL: if there is one */
 } metrics[] = {
 #define DOC(part, key) part, key, 0
 #define COST(field) NULL, NULL, offsetof(struct cost, field)
-    { "lcow_shim_up", "1 if the shim answers", DOC(NULL, NULL), .of = up },
-    { "lcow_vm_running", "1 if the VM runs", DOC(NULL, NULL), .of = running },
+    { "lcow_shim_up", "1 if the shim answers", DOC(NULL, "sandbox") },
+    { "lcow_vm_running", "1 if the VM runs", DOC("vm", "state"), .is = "Running" },
     { "lcow_vm_emulated", "1 without hardware virtualization: no security boundary",
       DOC("vm", "emulated") },
     { "lcow_vm_clone", "1 if it was started from a template", DOC("vm", "clone") },
@@ -77,11 +67,11 @@ static double value_of(const struct metric *m, const struct shim *s)
     const json_t *doc = m->part ? json_object_get(s->doc, m->part) : s->doc;
     const json_t *value = m->key ? json_object_get(doc, m->key) : NULL;
 
-    if (m->of)
-        return m->of(s);
     if (!m->key)
         return (double)*(const uint64_t *)((const char *)&s->cost + m->cost) /
                (m->per ? m->per : 1);
+    if (json_is_string(value))
+        return !m->is || str_eq(json_string_value(value), m->is);
     if (json_is_array(value))
         return (double)json_array_size(value);
     return json_is_true(value) ? 1 : (double)json_integer_value(value) / (m->per ? m->per : 1);

@@ -44,6 +44,10 @@ struct exec {
     struct ctx in_ctx, out_ctx;
     struct cancel call_end, in_end, out_end;
     struct group in, out;
+    struct flow {
+        struct exec *x;
+        int i;
+    } flows[3];
 };
 
 static void close_all(struct exec *x)
@@ -145,23 +149,16 @@ static void copy_in(void *arg)
     }
 }
 
-static void copy_output(struct exec *x, int i)
+static void copy_output(void *arg)
 {
+    const struct flow *f = arg;
+    struct exec *x = f->x;
     struct err ignored = ERR_INIT; /* of a pipe that nobody reads */
     char side;
 
-    if (x->ours[i])
-        (void)stream_copy(&x->out_ctx, x->fifo[i], x->ours[i], &x->moved[i], &side, &ignored);
-}
-
-static void copy_out(void *arg)
-{
-    copy_output(arg, 1);
-}
-
-static void copy_err(void *arg)
-{
-    copy_output(arg, 2);
+    if (x->ours[f->i])
+        (void)stream_copy(&x->out_ctx, x->fifo[f->i], x->ours[f->i], &x->moved[f->i], &side,
+                          &ignored);
 }
 
 static void start_relays(struct ctx *ctx, struct exec *x)
@@ -173,9 +170,10 @@ static void start_relays(struct ctx *ctx, struct exec *x)
     group_init(&x->in);
     group_init(&x->out);
     group_go(&x->in, ctx->loop, copy_in, x, "stdin");
-    group_go(&x->out, ctx->loop, copy_out, x, "stdout");
-    if (x->fifo[2])
-        group_go(&x->out, ctx->loop, copy_err, x, "stderr");
+    for (int i = 1; i < 3 && x->fifo[i]; i++) {
+        x->flows[i] = (struct flow){ x, i };
+        group_go(&x->out, ctx->loop, copy_output, &x->flows[i], i == 1 ? "stdout" : "stderr");
+    }
 }
 
 /* What the shim has written is in the FIFOs when it answers, and its ends are closed. */

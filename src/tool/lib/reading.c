@@ -17,13 +17,8 @@
 #define LINE_MAX_BYTES 16384u
 #define READ_BYTES 65536u
 
-const char *line_source_name(enum line_source s)
-{
-    static const char *const names[LINE_SOURCE_COUNT] = { "shim", "agent", "kernel", "event",
-                                                          "output" };
-
-    return names[s];
-}
+const char *const line_source_names[LINE_SOURCE_COUNT] = { "shim", "agent", "kernel", "event",
+                                                           "output" };
 
 /* ---- which */
 

@@ -16,7 +16,7 @@ struct shim;
 struct shims;
 
 enum line_source { LINE_SHIM, LINE_AGENT, LINE_KERNEL, LINE_EVENT, LINE_OUTPUT, LINE_SOURCE_COUNT };
-const char *line_source_name(enum line_source s);
+extern const char *const line_source_names[LINE_SOURCE_COUNT];
 
 struct line {
     enum line_source source;
