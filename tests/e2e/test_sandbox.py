@@ -123,6 +123,69 @@ def several(t):
     t.until(lambda: not os.path.exists(s.shim.address), "the shim leaves")
 
 
+def plain(shim, name):
+    """A container of no pod, that waits."""
+    m = members.Member(shim, name, shim.document())
+    path = os.path.join(m.bundle, "config.json")
+    document = json.load(open(path))
+    del document["annotations"]
+    with open(path, "w") as f:
+        json.dump(document, f)
+    return m.start()
+
+
+def status(m):
+    return m.call("State").get(4, 0)
+
+
+KILL_ALL = (number(3, signal.SIGKILL), number(4, 1))
+RUNNING, KILLED = 2, 137
+
+
+@test("Kill with all ends every container of that pod, and of no other pod", images=(), runc=False)
+def kill_all(t):
+    s = Sandbox(t)
+    s.call("StartSandbox")
+    p1, p2 = (member(s.shim, p, "sandbox", p) for p in ("p1", "p2"))
+    c1, d1, c2, own = (member(s.shim, c, "container", p)
+                       for c, p in (("c1", "p1"), ("d1", "p1"), ("c2", "p2"), ("o1", "s1")))
+    alone = plain(s.shim, "x1")
+    p1.call("Kill", *KILL_ALL)
+    for m in (c1, d1, p1):
+        t.equal(m.call("Wait").get(1, 0), KILLED, m.name)
+        m.call("Delete")
+    c2.call("Kill", *KILL_ALL)  # not the pod's first one: itself alone
+    t.equal(c2.call("Wait").get(1, 0), KILLED)
+    alone.call("Kill", *KILL_ALL)
+    t.equal(alone.call("Wait").get(1, 0), KILLED)
+    t.equal([status(m) for m in (p2, own)], [RUNNING, RUNNING])
+    t.equal(own.exec("echo", "still"), (0, b"still\n"))
+    t.equal(s.shim.code("Kill", text(1, "s1"), *KILL_ALL), shimcall.NOT_FOUND, "a sandbox's own")
+    s.call("ShutdownSandbox")
+    t.until(lambda: not os.path.exists(s.shim.address), "the shim leaves")
+
+
+@test("the first container of a pod dies: the others run on, until Kill with all", images=(),
+      runc=False)
+def first_dies(t):
+    s = Sandbox(t)
+    s.call("StartSandbox")
+    p1, p2 = (member(s.shim, p, "sandbox", p) for p in ("p1", "p2"))
+    c1, c2 = (member(s.shim, c, "container", p) for c, p in (("c1", "p1"), ("c2", "p2")))
+    p1.call("Kill", number(3, signal.SIGKILL))
+    t.equal(p1.call("Wait").get(1, 0), KILLED)
+    t.equal(c1.exec("echo", "still"), (0, b"still\n"))
+    t.equal(s.shim.code("Delete", text(1, "p1")), shimcall.PRECONDITION, "c1 is in it")
+    p1.call("Kill", *KILL_ALL)
+    t.equal(c1.call("Wait").get(1, 0), KILLED)
+    # The anchor of a pod's first container stands for the pod: so does its death.
+    os.kill(p2.pid, signal.SIGKILL)
+    t.equal([m.call("Wait").get(1, 0) for m in (p2, c2)], [KILLED, KILLED])
+    t.equal(s.state(), "SANDBOX_READY")
+    s.call("ShutdownSandbox")
+    t.until(lambda: not os.path.exists(s.shim.address), "the shim leaves")
+
+
 def pod_in(shim, name, network):
     """A pod with this network, and a container in it as containerd makes one."""
     pod = member(shim, name, "sandbox", name, f"host-{name}", {"network": network.path})
@@ -192,8 +255,10 @@ def several_networks(t):
 def killed(t):
     s = Sandbox(t)
     pid = s.call("StartSandbox")[1]
+    c1 = member(s.shim, "c1", "container", "s1")
     os.kill(pid, signal.SIGKILL)
-    t.equal(s.call("WaitSandbox").get(1, 0), 137)
+    t.equal(s.call("WaitSandbox").get(1, 0), KILLED)
+    t.equal(c1.call("Wait").get(1, 0), KILLED)
     t.equal(s.state(), "SANDBOX_NOTREADY")
     s.call("StopSandbox")
     s.call("ShutdownSandbox")

@@ -145,10 +145,13 @@ static void main_fiber(void *arg)
 
 void reg_run(uint64_t seed, const char *dir, struct cli_result *ret)
 {
-    struct reg s = { .fault = (enum reg_fault)(seed % REG_FAULT_COUNT) };
+    struct reg s = { .fault = (enum reg_fault)(seed % REG_FAULT_COUNT),
+                     .pods = seed / REG_FAULT_COUNT % 2 };
 
     world_open(&s.w, seed, dir, ret);
     world_plan(&s.w, faults[s.fault], s.fault == REG_EVERYTHING);
+    if (s.pods) /* what ends was ended */
+        s.w.guest_opts.container_ns = 3600 * NS_PER_S;
     s.events = events_new();
     s.laws = reg_laws_new();
     group_init(&s.clients);

@@ -10,6 +10,8 @@
  * they are asked. */
 #define SLACK (CONTAINER_UNDO_LIMIT + 15 * NS_PER_S)
 #define SLACK_WILLING (5 * NS_PER_S)
+/* From a Kill that succeeded to the exit: the guest's time, then that of output, execs and OOM. */
+#define KILLED_BOUND (150 * NS_PER_S)
 
 static uint64_t slack(const struct reg *s)
 {
@@ -57,8 +59,9 @@ static struct container *find(struct step *t)
 static int create(struct step *t)
 {
     struct reg *s = t->s;
+    AUTO_FREE char *bundle = str_format("%s/%s", s->w.dir, s->pods ? t->id : "");
     const struct container_create cc = { .id = t->id,
-                                         .bundle = s->w.dir,
+                                         .bundle = bundle,
                                          .stdio = { world_chance(&s->w, 300) ? "/in" : "", "/out",
                                                     world_chance(&s->w, 500) ? "/err" : "" } };
     AUTO(container_unref) struct container *c = NULL;
@@ -89,6 +92,58 @@ static int exec(struct step *t)
     return c ? container_exec(c, &e, t->err) : -1;
 }
 
+/* --- Kill --- */
+
+struct victim {
+    struct reg *s;
+    struct process *init; /* counted */
+    char id[2];
+};
+
+static void victim_main(void *arg)
+{
+    struct victim *v = arg;
+    struct ctx ctx = ctx_limited(v->s->w.loop, KILLED_BOUND);
+    struct process_view view;
+    struct err err = ERR_INIT;
+
+    if (process_wait(&ctx, v->init, &view, &err) < 0 && err.code == ERR_DEADLINE)
+        world_broken(&v->s->w, "Kill with all on its pod, and container %s runs on", v->id);
+    process_unref(v->init);
+    free(v);
+}
+
+/* Kill with all on a pod's first container ends all that run in the pod. */
+static int kill_pod(struct step *t, struct container *c)
+{
+    struct victim *victims[REG_CONTAINERS] = { 0 };
+    struct reg *s = t->s;
+    int r;
+
+    for (unsigned i = 0; i < REG_CONTAINERS; i++) {
+        const char id[] = { (char)('a' + i), '\0' };
+        struct err none = ERR_INIT;
+        struct container *m =
+            reg_holder(id) == t->id[0] ? registry_find(s->registry, id, &none) : NULL;
+
+        if (!m || container_pod(m) != container_pod(c) || container_state(m) != CONTAINER_RUNNING)
+            continue;
+        victims[i] = mem_new(struct victim);
+        *victims[i] = (struct victim){ s, process_ref(container_process(m, "", &none)) };
+        memcpy(victims[i]->id, id, sizeof(id));
+    }
+    r = container_kill(t->ctx, c, "", 9, true, t->err);
+    for (unsigned i = 0; i < REG_CONTAINERS; i++) {
+        if (victims[i] && r == 0) {
+            group_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
+        } else if (victims[i]) {
+            process_unref(victims[i]->init);
+            free(victims[i]);
+        }
+    }
+    return r;
+}
+
 static int kill_one(struct step *t)
 {
     static const uint32_t signals[] = { 9, 9, 15, 10 };
@@ -97,8 +152,10 @@ static int kill_one(struct step *t)
     bool of_exec = world_chance(&s->w, 300), all = !of_exec && world_chance(&s->w, 500);
     uint32_t signo = signals[rng_below(&s->w.rng, ARRAY_LEN(signals))];
 
-    if (c && c->state == CONTAINER_CREATED && signo == 10)
+    if (c && signo == 10 && (c->state == CONTAINER_CREATED || (s->pods && all)))
         signo = 9; /* its status would be one that the laws do not know */
+    if (c && s->pods && all && signo == 9 && reg_holder(t->id) == t->id[0])
+        return kill_pod(t, c);
     return c ? container_kill(t->ctx, c, of_exec ? t->exec : "", signo, all, t->err) : -1;
 }
 
@@ -241,7 +298,8 @@ static void do_step(struct reg_client *c, unsigned n)
     enum action a = choose(s, n);
     uint64_t before = loop_now(s->w.loop);
 
-    snprintf(t.id, sizeof(t.id), "%c", 'a' + (int)rng_below(&s->w.rng, REG_CONTAINERS));
+    snprintf(t.id, sizeof(t.id), "%c",
+             'a' + (int)rng_below(&s->w.rng, s->pods ? REG_CONTAINERS : 2));
     snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->w.rng, REG_EXECS));
     world_say(&s->w, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
 

@@ -57,6 +57,14 @@ static void deleted(struct reg *s, const struct event *e, struct life *l)
     if (l->init.exited && l->init.status != e->exit_status)
         world_broken(&s->w, "%s exited with %u and was deleted with %u", e->container_id,
                      l->init.status, e->exit_status);
+    for (char id = 'a'; s->pods && id < 'a' + REG_CONTAINERS; id++) {
+        const struct told *t = &s->laws->lives[id - 'a'].init;
+
+        if (id != e->container_id[0] && reg_holder(&id) == e->container_id[0] && t->started &&
+            !t->exited)
+            world_broken(&s->w, "pod %s is deleted, but its container %c runs", e->container_id,
+                         id);
+    }
     *l = (struct life){ 0 };
 }
 

@@ -7,11 +7,12 @@
 
 #define REG_CLIENTS_MAX 6
 #define REG_STEPS_MAX 14
-#define REG_CONTAINERS 2
+#define REG_CONTAINERS 4 /* a holds pod a, b is in it; c and d the same; else all are alone */
 #define REG_EXECS 2
 
 struct reg {
     enum reg_fault fault;
+    bool pods; /* several in one VM */
     struct world w;
     struct events *events;
     struct registry *registry;
@@ -33,6 +34,11 @@ struct reg_law *reg_laws_new(void);
 void reg_laws_free(struct reg_law *l);
 /* Every event, in order. */
 void reg_laws_told(struct reg *s, const struct event *e);
+/* Of a schedule with pods: id's first container. */
+static inline char reg_holder(const char *id)
+{
+    return id[0] < 'c' ? 'a' : 'c';
+}
 /* A client got this answer. */
 void reg_laws_status(struct reg *s, const char *what, uint32_t status);
 /* Nothing can happen any more. */

@@ -365,8 +365,7 @@ void world_close(struct world *w)
     loop_free(w->loop);
 }
 
-/* dir/config.json is a container for itself, dir/pod/config.json one of pod s. */
-int world_prepare(const char *dir)
+static int write_bundle(const char *dir, const char *name, const char *kind, const char *pod)
 {
     static const char text[] =
         "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
@@ -374,14 +373,28 @@ int world_prepare(const char *dir)
         "{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/tmp\","
         "\"options\":[\"ro\"]},{\"destination\":\"/disk\",\"type\":"
         "\"virtual-disk\",\"source\":\"/disk.img\",\"options\":[\"ro\"]}]%s}";
-    static const char member[] = ",\"annotations\":{\"io.kubernetes.cri.sandbox-id\":\"s\","
-                                 "\"io.kubernetes.cri.container-type\":\"container\"}";
-    AUTO_FREE char *spec = str_format("%s/config.json", dir), *pod = str_format("%s/pod", dir),
-                   *pod_spec = str_format("%s/config.json", pod), *alone = str_format(text, ""),
-                   *joined = str_format(text, member);
-    int r = file_write(spec, alone, strlen(alone), 0600);
+    static const char of_pod[] = ",\"annotations\":{\"io.kubernetes.cri.sandbox-id\":\"%s\","
+                                 "\"io.kubernetes.cri.container-type\":\"%s\"}";
+    AUTO_FREE char *bundle = str_format("%s/%s", dir, name),
+                   *path = str_format("%s/config.json", bundle),
+                   *member = kind ? str_format(of_pod, pod, kind) : str_dup(""),
+                   *spec = str_format(text, member);
+    int r = dir_make(bundle, 0700);
 
-    if (r == 0)
-        r = dir_make(pod, 0700);
-    return r < 0 ? r : file_write(pod_spec, joined, strlen(joined), 0600);
+    return r < 0 ? r : file_write(path, spec, strlen(spec), 0600);
+}
+
+int world_prepare(const char *dir)
+{
+    static const char *const bundles[][3] = { { "" },
+                                              { "pod", "container", "s" },
+                                              { "a", "sandbox", "a" },
+                                              { "b", "container", "a" },
+                                              { "c", "sandbox", "c" },
+                                              { "d", "container", "c" } };
+    int r = 0;
+
+    for (size_t i = 0; r >= 0 && i < ARRAY_LEN(bundles); i++)
+        r = write_bundle(dir, bundles[i][0], bundles[i][1], bundles[i][2]);
+    return r < 0 ? r : 0;
 }

@@ -67,7 +67,8 @@ void world_check(struct world *w);
 /* Runs until nobody is left. False, and broken, if fibers hang. */
 bool world_run(struct world *w);
 void world_close(struct world *w);
-/* For cli_program: the bundle of every container. */
+/* For cli_program: the bundles. dir itself is one of a container that is a pod of its own, dir/pod
+ * of one in pod s; dir/a and dir/c are those of pods, dir/b and dir/d of a container in each. */
 int world_prepare(const char *dir);
 
 /* A full disk: nothing that is written from here on arrives, until it is set back. */
