@@ -68,11 +68,11 @@ static void death_main(void *arg)
             continue;
         for (size_t i = 0; i < s->registry->n_containers; i++) {
             struct container *c = s->registry->containers[i];
-            bool lives = c->state == CONTAINER_CREATED && !process_is_starting(c->init);
+            bool lives = c->p.state == CONTAINER_CREATED && !process_is_starting(c->p.init);
 
-            if (lives || (c->init && process_state(c->init) == PROCESS_ST_RUNNING))
+            if (lives || (c->p.init && process_state(c->p.init) == PROCESS_ST_RUNNING))
                 world_broken(
-                    &s->w, "container %s lives, but its VM is gone since %llu ms", c->id,
+                    &s->w, "container %s lives, but its VM is gone since %llu ms", c->p.id,
                     (unsigned long long)((loop_now(s->w.loop) - facts.gone_ns) / NS_PER_MS));
         }
     }

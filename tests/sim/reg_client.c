@@ -67,7 +67,7 @@ static int create(struct step *t)
     AUTO(container_unref) struct container *c = NULL;
     int r = container_create(t->ctx, s->registry, &cc, &c, t->err);
 
-    if (r == 0 && container_pid(c) == 0)
+    if (r == 0 && container_parts(c)->pid == 0)
         world_broken(&s->w, "create of %s gives pid 0", t->id);
     return r;
 }
@@ -152,7 +152,7 @@ static int kill_one(struct step *t)
     bool of_exec = world_chance(&s->w, 300), all = !of_exec && world_chance(&s->w, 500);
     uint32_t signo = signals[rng_below(&s->w.rng, ARRAY_LEN(signals))];
 
-    if (c && signo == 10 && (c->state == CONTAINER_CREATED || (s->pods && all)))
+    if (c && signo == 10 && (container_state(c) == CONTAINER_CREATED || (s->pods && all)))
         signo = 9; /* its status would be one that the laws do not know */
     if (c && s->pods && all && signo == 9 && reg_holder(t->id) == t->id[0])
         return kill_pod(t, c);

@@ -385,7 +385,8 @@ static void build(struct sim *s)
     s->vmm->timeline = &s->timeline;
     s->guest = bridge_new(s->loop, s->vmm, &s->timeline);
     s->vm = vm_new(s->loop, s->vmm, s->guest);
-    vm_on_exit(s->vm, on_exit_told, s);
+    s->vm->on_exit = on_exit_told;
+    s->vm->on_exit_arg = s;
     vm_on_stage(s->vm, on_stage_told, s);
     group_init(&s->clients);
     for (unsigned i = 0; i < s->plan.n_clients; i++)

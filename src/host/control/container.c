@@ -45,22 +45,20 @@ void container_unref(struct container *c)
 {
     if (!c || --c->refs > 0)
         return;
-    pod_unref(c->pod);
-    free(c->id);
+    pod_unref(c->p.pod);
+    free(c->p.id);
     free(c->log_name);
     free(c->log_dir);
     free(c->log_uri);
-    free(c->bundle);
+    free(c->p.bundle);
     free(c->execs);
     json_decref(c->last_stats);
-    free(c->shares);
-    free(c->disks);
-    free(c->devices);
+    free(c->holdings);
     free(c->bundle_path);
     free(c->root_path);
     free(c->scratch_path);
     strv_release(&c->layers);
-    free(c->anchor_name);
+    free(c->p.anchor_name);
     free(c);
 }
 
@@ -68,95 +66,47 @@ void container_unref(struct container *c)
 
 const char *container_id(const struct container *c)
 {
-    return c->id;
-}
-
-const char *container_guest_id(const struct container *c)
-{
-    return c->guest_id;
-}
-
-const char *container_bundle(const struct container *c)
-{
-    return c->bundle;
+    return c->p.id;
 }
 
 struct pod *container_pod(const struct container *c)
 {
-    return c->pod;
+    return c->p.pod;
 }
 
 enum container_state container_state(const struct container *c)
 {
-    return c->state;
+    return c->p.state;
 }
 
-uint32_t container_pid(const struct container *c)
+const struct container_parts *container_parts(const struct container *c)
 {
-    return c->pid;
-}
-
-const char *container_anchor(const struct container *c)
-{
-    return c->anchor_name;
-}
-
-const struct spec_limits *container_limits(const struct container *c)
-{
-    return &c->limits;
-}
-
-bool container_is_hidden(const struct container *c)
-{
-    return c->hidden;
-}
-
-bool container_is_listed(const struct container *c)
-{
-    return c->listed;
+    return &c->p;
 }
 
 bool container_has_ended(const struct container *c)
 {
-    return c->state == CONTAINER_STOPPED || c->state == CONTAINER_INVALID;
+    return c->p.state == CONTAINER_STOPPED || c->p.state == CONTAINER_INVALID;
 }
 
-bool container_in_guest(const struct container *c)
+void container_forsake(struct container *c)
 {
-    return c->in_guest && c->state != CONTAINER_NOT_CREATED;
-}
-
-bool container_writes_host(const struct container *c)
-{
-    return c->writes_host;
-}
-
-bool container_forsake(struct container *c)
-{
-    bool known = c->forsaken;
-
-    c->forsaken = true;
-    return !known;
-}
-
-bool container_is_forsaken(const struct container *c)
-{
-    return c->forsaken;
+    c->p.forsaken = true;
 }
 
 struct process *container_process(struct container *c, const char *exec_id, struct err *err)
 {
     bool init = !exec_id || !exec_id[0];
 
-    if (init && c->init)
-        return c->init;
+    if (init && c->p.init)
+        return c->p.init;
     for (size_t i = 0; !init && i < c->n_execs; i++)
         if (str_eq(process_exec_id(c->execs[i]), exec_id))
             return c->execs[i];
     if (init)
-        err_set(err, ERR_NOT_FOUND, "container %s has no process yet", c->id);
+        err_set(err, ERR_NOT_FOUND, "container %s has no process yet", c->p.id);
     else
-        err_set(err, ERR_NOT_FOUND, "container %s has no exec %.80s", c->id, exec_id);
+        err_set(err, ERR_NOT_FOUND, "container %s has no exec %.80s", c->p.id, exec_id);
     return NULL;
 }
 
@@ -165,8 +115,8 @@ void container_each(const struct container *c, void (*fn)(void *arg, const struc
 {
     struct process_view v;
 
-    if (c->init) {
-        process_view(c->init, &v);
+    if (c->p.init) {
+        process_view(c->p.init, &v);
         fn(arg, &v);
     }
     for (size_t i = 0; i < c->n_execs; i++) {
@@ -180,10 +130,10 @@ void container_pids(struct container *c, struct container_pid **ret, size_t *ret
     struct container_pid *list = mem_zalloc((c->n_execs + 1) * sizeof(*list));
     size_t n = 0;
 
-    list[n++].pid = c->pid;
+    list[n++].pid = c->p.pid;
     for (size_t i = 0; i < c->n_execs; i++)
         if (process_state(c->execs[i]) == PROCESS_ST_RUNNING) {
-            list[n].pid = c->pid;
+            list[n].pid = c->p.pid;
             snprintf(list[n++].exec_id, sizeof(list->exec_id), "%s", process_exec_id(c->execs[i]));
         }
     *ret = list;
@@ -195,20 +145,20 @@ void container_describe(const struct container *c, struct jsw *w)
     static const char *const writes[] = {
         [ROOT_DISCARDED] = "discarded", [ROOT_KEPT] = "kept", [ROOT_READ_ONLY] = "read-only"
     };
-    const struct vm_parts *vm = c->pod->vm ? vm_parts(c->pod->vm) : NULL;
+    const struct vm_parts *vm = c->p.pod->vm ? vm_parts(c->p.pod->vm) : NULL;
 
     jsw_obj(w, NULL);
-    jsw_str(w, "id", c->id);
-    jsw_str(w, "pod", c->pod->id);
-    jsw_str(w, "bundle", c->bundle);
+    jsw_str(w, "id", c->p.id);
+    jsw_str(w, "pod", c->p.pod->id);
+    jsw_str(w, "bundle", c->p.bundle);
     jsw_str(w, "name", c->log_name);
     jsw_str(w, "log_directory", c->log_dir);
     jsw_str(w, "stdout", c->log_uri);
-    jsw_u64(w, "pid", c->pid);
-    if (c == c->pod->holder)
-        pod_describe_network(c->pod, w);
-    if (c->init)
-        process_describe(c->init, w);
+    jsw_u64(w, "pid", c->p.pid);
+    if (c == c->p.pod->holder)
+        pod_describe_network(c->p.pod, w);
+    if (c->p.init)
+        process_describe(c->p.init, w);
     else
         jsw_str(w, "state", "creating");
     jsw_arr(w, "execs");
@@ -221,14 +171,16 @@ void container_describe(const struct container *c, struct jsw *w)
     jsw_end_arr(w);
     /* What it holds of the VM: shares by their names, devices by their addresses. */
     jsw_arr(w, "shares");
-    for (size_t i = 0; vm && vm->plan9 && i < c->n_shares; i++)
-        jsw_str(w, NULL, plan9_name(vm->plan9, c->shares[i]));
+    for (size_t i = 0; vm && vm->plan9 && i < c->n_holdings; i++)
+        if (c->holdings[i].kind == HOLD_SHARE)
+            jsw_str(w, NULL, plan9_name(vm->plan9, c->holdings[i].id));
     jsw_end_arr(w);
     jsw_arr(w, "devices");
-    for (size_t i = 0; vm && vm->vpci && i < c->n_devices; i++)
-        jsw_str(w, NULL, vpci_address(vm->vpci, c->devices[i]));
+    for (size_t i = 0; vm && vm->vpci && i < c->n_holdings; i++)
+        if (c->holdings[i].kind == HOLD_DEVICE)
+            jsw_str(w, NULL, vpci_address(vm->vpci, c->holdings[i].id));
     jsw_end_arr(w);
-    jsw_str(w, "rootfs", c->init ? writes[c->root_writes] : NULL);
+    jsw_str(w, "rootfs", c->p.init ? writes[c->root_writes] : NULL);
     if (c->scratch_bytes)
         jsw_u64(w, "scratch_bytes", c->scratch_bytes);
     else
@@ -240,18 +192,8 @@ void container_describe(const struct container *c, struct jsw *w)
 
 static int refuse(const struct container *c, const char *what, struct err *err)
 {
-    return err_set(err, ERR_STATE, "container %s is %s, cannot %s", c->id,
-                   fsm_state_name(&container_fsm, c->state), what);
-}
-
-/* Its end is the first instruction of the container's own program. */
-static int start_in_vm(struct ctx *ctx, struct container *c, struct err *err)
-{
-    int span = vm_span_begin(c->pod->vm, "start container");
-    int r = process_start(ctx, c->init, err);
-
-    vm_span_end(c->pod->vm, span);
-    return r;
+    return err_set(err, ERR_STATE, "container %s is %s, cannot %s", c->p.id,
+                   fsm_state_name(&container_fsm, c->p.state), what);
 }
 
 static int start_init(struct ctx *ctx, struct container *c, struct err *err)
@@ -260,17 +202,21 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
 
     if (!held)
         return -1;
-    if (!c->listed || !c->init)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
-    if (c->state != CONTAINER_CREATED)
+    if (!c->p.listed || !c->p.init)
+        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+    if (c->p.state != CONTAINER_CREATED)
         return refuse(c, "start", err);
-    if (c == c->pod->holder && pod_attach_network(ctx, c->pod, err) < 0)
+    if (c == c->p.pod->holder && pod_attach_network(ctx, c->p.pod, err) < 0)
         return -1;
-    if (c->state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
+    if (c->p.state != CONTAINER_CREATED) /* killed meanwhile, or its VM died */
         return refuse(c, "start", err);
     if (c->ending)
-        return err_set(err, ERR_STATE, "container %s is being killed", c->id);
-    return start_in_vm(ctx, c, err);
+        return err_set(err, ERR_STATE, "container %s is being killed", c->p.id);
+
+    /* Its end is the first instruction of the container's own program. */
+    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "start container");
+
+    return process_start(ctx, c->p.init, err);
 }
 
 /* Without the gate: many may start at once, and a stuck one holds up nobody. */
@@ -280,10 +226,10 @@ static int start_exec(struct ctx *ctx, struct container *c, const char *exec_id,
 
     if (!p)
         return -1;
-    if (c->state != CONTAINER_RUNNING && c->state != CONTAINER_CREATED)
+    if (c->p.state != CONTAINER_RUNNING && c->p.state != CONTAINER_CREATED)
         return refuse(c, "start a process in it", err);
     if (c->ending)
-        return err_set(err, ERR_STATE, "container %s is being killed", c->id);
+        return err_set(err, ERR_STATE, "container %s is being killed", c->p.id);
     return process_start(ctx, p, err);
 }
 
@@ -291,15 +237,15 @@ int container_start(struct ctx *ctx, struct container *given, const char *exec_i
                     uint32_t *ret_pid, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    struct ctx own = ctx_with_id(ctx, "cid", c->id);
+    struct ctx own = ctx_with_id(ctx, "cid", c->p.id);
     bool init = !exec_id || !exec_id[0];
     int r = init ? start_init(&own, c, err) : start_exec(&own, c, exec_id, err);
 
-    if (c->pod->vm)
-        vm_container_started(c->pod->vm, r == 0);
+    if (c->p.pod->vm)
+        vm_container_started(c->p.pod->vm, r == 0);
     if (r < 0)
-        return err_wrap(err, "start %s%s%s", c->id, init ? "" : "/", init ? "" : exec_id);
-    *ret_pid = c->pid;
+        return err_wrap(err, "start %s%s%s", c->p.id, init ? "" : "/", init ? "" : exec_id);
+    *ret_pid = c->p.pid;
     return 0;
 }
 
@@ -312,21 +258,21 @@ int container_exec(struct container *c, const struct container_exec *e, struct e
     if (registry_check_id("exec id", e->exec_id, CONTAINER_EXEC_ID_MAX, err) < 0)
         return -1;
     if (container_process(c, e->exec_id, &none))
-        return err_set(err, ERR_EXISTS, "container %s has an exec %s already", c->id, e->exec_id);
-    if (c->state != CONTAINER_RUNNING && c->state != CONTAINER_CREATED)
+        return err_set(err, ERR_EXISTS, "container %s has an exec %s already", c->p.id, e->exec_id);
+    if (c->p.state != CONTAINER_RUNNING && c->p.state != CONTAINER_CREATED)
         return refuse(c, "exec", err);
     if (c->n_execs >= CONTAINER_EXECS_MAX)
-        return err_set(err, ERR_EXHAUSTED, "container %s has %d execs: delete some", c->id,
+        return err_set(err, ERR_EXHAUSTED, "container %s has %d execs: delete some", c->p.id,
                        CONTAINER_EXECS_MAX);
     if (spec_process_parse(e->process_json, e->process_len, e->stdio.terminal, &process, err) < 0)
-        return err_wrap(err, "exec %s in container %s", e->exec_id, c->id);
+        return err_wrap(err, "exec %s in container %s", e->exec_id, c->p.id);
     p = process_new(c, e->exec_id, &e->stdio, TAKE_PTR(process));
     process_created(p);
     c->execs = mem_grow(c->execs, c->n_execs, &c->execs_cap, sizeof(struct process *));
     c->execs[c->n_execs++] = p;
     events_push(c->r->o.events, &(struct event){ .kind = EVENT_EXEC_ADDED,
                                                  .wall_ns = loop_wall(c->r->o.loop),
-                                                 .container_id = c->id,
+                                                 .container_id = c->p.id,
                                                  .exec_id = e->exec_id });
     return 0;
 }
@@ -352,7 +298,7 @@ static void signal_execs(struct ctx *ctx, struct container *c, uint32_t signo)
 /* Created and not started: nobody watches it. What the guest made for it goes with delete. */
 static bool ends_unstarted(struct container *c, uint32_t signo)
 {
-    if (process_state(c->init) != PROCESS_ST_CREATED || process_is_starting(c->init))
+    if (process_state(c->p.init) != PROCESS_ST_CREATED || process_is_starting(c->p.init))
         return false;
     container_end_created(c, EXIT_BY_SIGNAL(signo), true);
     return true;
@@ -363,9 +309,9 @@ int container_kill_alone(struct ctx *ctx, struct container *given, uint32_t sign
     AUTO(container_unref) struct container *c = container_ref(given);
     AUTO(process_unref) struct process *init = NULL;
 
-    if (!c->init || ends_unstarted(c, signo) || process_state(c->init) == PROCESS_ST_TERMINATED)
+    if (!c->p.init || ends_unstarted(c, signo) || process_state(c->p.init) == PROCESS_ST_TERMINATED)
         return 0;
-    init = process_ref(c->init);
+    init = process_ref(c->p.init);
     /* The end of the first process of a pid namespace ends all in it. */
     if (signo != SIGKILL || !c->own_pids)
         signal_execs(ctx, c, signo);
@@ -386,18 +332,18 @@ int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, ui
         return -1;
     if (signo < 1 || signo > SIGNAL_MAX)
         return err_set(err, ERR_INVALID, "invalid signal %u for container %s: must be 1–%d", signo,
-                       c->id, SIGNAL_MAX);
+                       c->p.id, SIGNAL_MAX);
     if (all && !process_is_init(p))
         return err_set(err, ERR_STATE, "all processes of a container, or exec %s: not both",
                        exec_id);
     if (all)
-        return c == c->pod->holder && pod_other(c->pod, c, false)
-                   ? pod_kill(ctx, c->pod, signo, err)
+        return c == c->p.pod->holder && pod_other(c->p.pod, c, false)
+                   ? pod_kill(ctx, c->p.pod, signo, err)
                    : container_kill_alone(ctx, c, signo, err);
-    if (p == c->init && ends_unstarted(c, signo))
+    if (p == c->p.init && ends_unstarted(c, signo))
         return 0;
     if (process_state(p) == PROCESS_ST_CREATED && !process_is_starting(p))
-        return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id, c->id);
+        return err_set(err, ERR_STATE, "exec %s of container %s was not started", exec_id, c->p.id);
     return process_signal(ctx, p, signo, err);
 }
 
@@ -405,11 +351,11 @@ int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, ui
 
 void container_push(struct container *c, unsigned kind)
 {
-    if (c->hidden)
+    if (c->p.hidden)
         return;
     events_push(c->r->o.events, &(struct event){ .kind = kind,
                                                  .wall_ns = loop_wall(c->r->o.loop),
-                                                 .container_id = c->id,
+                                                 .container_id = c->p.id,
                                                  .exec_id = "" });
 }
 
@@ -423,14 +369,14 @@ static int freeze(struct ctx *ctx, struct container *given, bool frozen, struct 
 
     if (!held)
         return -1;
-    if (!c->listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
-    if (fsm_check(&container_fsm, c->state, event, err) < 0 ||
-        !(in = vm_enter(c->pod->vm, op, err)) ||
-        in->guest->ops->freeze_container(ctx, in->guest, c->guest_id, frozen, err) < 0 ||
-        fsm_check(&container_fsm, c->state, event, err) < 0) /* it may have ended meanwhile */
-        return err_wrap(err, "%s container %s", op, c->id);
-    fsm_step(&container_fsm, &c->state, event);
+    if (!c->p.listed)
+        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+    if (fsm_check(&container_fsm, c->p.state, event, err) < 0 ||
+        !(in = vm_enter(c->p.pod->vm, op, err)) ||
+        in->guest->ops->freeze_container(ctx, in->guest, c->p.guest_id, frozen, err) < 0 ||
+        fsm_check(&container_fsm, c->p.state, event, err) < 0) /* it may have ended meanwhile */
+        return err_wrap(err, "%s container %s", op, c->p.id);
+    fsm_step(&container_fsm, &c->p.state, event);
     container_push(c, frozen ? EVENT_PAUSED : EVENT_RESUMED);
     return 0;
 }
@@ -467,12 +413,13 @@ int container_close_stdin(struct container *c, const char *exec_id, struct err *
 
 static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, struct err *err)
 {
-    if (!c->in_guest)
-        return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->id);
+    if (!c->p.in_guest)
+        return err_set(err, ERR_NOT_FOUND, "container %s is not in the VM", c->p.id);
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "read metrics", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "read metrics", err);
 
-    return in ? in->guest->ops->read_stats(ctx, in->guest, c->guest_id, ret, &c->scratch_bytes, err)
+    return in ? in->guest->ops->read_stats(ctx, in->guest, c->p.guest_id, ret, &c->scratch_bytes,
+                                           err)
               : -1;
 }
 
@@ -484,8 +431,8 @@ int container_stats(struct ctx *ctx, struct container *given, json_t **ret, stru
     if (ask_metrics(ctx, c, &metrics, err) == 0) {
         json_decref(c->last_stats);
         c->last_stats = metrics;
-    } else if (c->state != CONTAINER_STOPPED || !c->last_stats) {
-        return err_wrap(err, "metrics of container %s", c->id);
+    } else if (c->p.state != CONTAINER_STOPPED || !c->last_stats) {
+        return err_wrap(err, "metrics of container %s", c->p.id);
     } else {
         err_clear(err);
     }

@@ -13,6 +13,7 @@
 #pragma once
 #include "base/mem.h"
 #include "host/control/process.h"
+#include "oci/spec.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,7 +28,6 @@ typedef struct json_t json_t;
 struct pod;
 struct registry;
 struct spec;
-struct spec_limits;
 
 enum container_state {
     CONTAINER_NOT_CREATED,
@@ -110,19 +110,27 @@ int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct e
 
 /* --- queries --- */
 
+/* What others may read. */
+struct container_parts {
+    char *id, *bundle;
+    const char *guest_id; /* in the guest: the same, so far */
+    struct pod *pod;      /* counted */
+    enum container_state state;
+    struct process *init; /* NULL until create got that far */
+    uint32_t pid;         /* its anchor's; 0: not yet */
+    char *anchor_name;    /* ledger_process_name(); NULL: no note names it */
+    struct spec_limits limits;
+    bool listed;      /* not deleted */
+    bool hidden;      /* a sandbox's own */
+    bool forsaken;    /* containerd has given it up: nothing more of it is published */
+    bool in_guest;    /* or in doubt */
+    bool writes_host; /* through a share or a disk: the guest may hold writes back */
+};
+const struct container_parts *container_parts(const struct container *c);
 const char *container_id(const struct container *c);
-const char *container_guest_id(const struct container *c); /* its id in the guest */
-const char *container_bundle(const struct container *c);
-struct pod *container_pod(const struct container *c); /* borrowed */
+struct pod *container_pod(const struct container *c);
 enum container_state container_state(const struct container *c);
-uint32_t container_pid(const struct container *c);       /* its anchor's; 0: not yet */
-const char *container_anchor(const struct container *c); /* ledger_process_name(); may be NULL */
-const struct spec_limits *container_limits(const struct container *c);
-bool container_is_hidden(const struct container *c);   /* a sandbox's own */
-bool container_is_listed(const struct container *c);   /* not deleted */
-bool container_has_ended(const struct container *c);   /* or its create failed */
-bool container_in_guest(const struct container *c);    /* and it was created */
-bool container_writes_host(const struct container *c); /* the guest may hold writes back */
+bool container_has_ended(const struct container *c); /* or its create failed */
 /* exec_id "" is init. NULL with ERR_NOT_FOUND. Borrowed: gone after a wait unless looked up again.
  */
 struct process *container_process(struct container *c, const char *exec_id, struct err *err);
@@ -142,9 +150,8 @@ void container_describe(const struct container *c, struct jsw *w);
 
 /* The registry has dropped it. */
 void container_forget(struct container *c);
-/* containerd has given it up: nothing more of it is published. False: it was known. */
-bool container_forsake(struct container *c);
-bool container_is_forsaken(const struct container *c);
+/* containerd has given it up. */
+void container_forsake(struct container *c);
 /* The VM is gone. Ends what nobody watches. */
 void container_vm_died(struct container *c, bool killed);
 /* One of its processes has started or ended. */

@@ -11,7 +11,6 @@
 #include "host/control/container_priv.h"
 #include "host/control/events.h"
 #include "host/control/sandbox.h"
-#include "host/device/vpci.h"
 #include "host/files/scratch.h"
 #include "host/jail/anchor.h"
 #include "host/jail/cgroup.h"
@@ -52,25 +51,25 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
     const char *id, *path = "";
     struct pod *pod;
 
-    if (spec_kind(spec, c->id, &c->kind, &id, err) < 0 ||
+    if (spec_kind(spec, c->p.id, &c->kind, &id, err) < 0 ||
         registry_check_id("sandbox id", id, REGISTRY_ID_MAX, err) < 0 ||
         pods_check(spec, c->kind, err) < 0)
         return -1;
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
     if (pods_fit(spec, c->kind, id, err) < 0)
         return -1;
-    c->pod->takes_workloads = c->kind == SPEC_SANDBOX;
+    c->p.pod->takes_workloads = c->kind == SPEC_SANDBOX;
     if (c->kind != SPEC_WORKLOAD)
         return 0;
     pod = registry_find_pod(c->r, id, err);
     if (!pod)
-        return err_wrap(err, "container %s", c->id);
+        return err_wrap(err, "container %s", c->p.id);
     if (container_state(pod->holder) != CONTAINER_RUNNING)
         return err_set(err, ERR_STATE, "pod %s is %s, not Running", id,
                        fsm_state_name(&container_fsm, container_state(pod->holder)));
-    pod_leave(c->pod, c);
-    pod_unref(c->pod);
-    c->pod = pod_ref(pod);
+    pod_leave(c->p.pod, c);
+    pod_unref(c->p.pod);
+    c->p.pod = pod_ref(pod);
     pod_join(pod, c);
     return 0;
 }
@@ -88,9 +87,9 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 {
     uint32_t pid = pods_namespace_pid(spec, "pid");
 
-    for (size_t i = 0; pid && i < c->pod->n_members; i++)
-        if (container_pid(c->pod->members[i]) == pid)
-            return guest_pid(c->pod->members[i]);
+    for (size_t i = 0; pid && i < c->p.pod->n_members; i++)
+        if (container_parts(c->p.pod->members[i])->pid == pid)
+            return guest_pid(c->p.pod->members[i]);
     return 0;
 }
 
@@ -101,33 +100,20 @@ static int find_pci(const char *name, struct pci_function *ret, struct err *err)
     return pci_find(PCI_SYS, name, ret, err);
 }
 
-static int add_device(struct ctx *ctx, struct container *c, const char *address,
-                      struct strv *ret_places, struct err *err)
-{
-    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_DEVICE_LIMIT);
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "add a PCI device", err);
-    AUTO_FREE char *place = NULL;
-    uint64_t id;
-
-    if (!in || vpci_reserve(&limited, in->vpci, address, &id, err) < 0)
-        return -1;
-    c->devices[c->n_devices++] = id;
-    if (vpci_add(&limited, in->vpci, id, &place, err) < 0)
-        return -1;
-    strv_add(ret_places, place);
-    return 0;
-}
-
 static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                        struct strv *ret_places, struct err *err)
 {
-    int span = addresses->n ? vm_span_begin(c->pod->vm, "add devices") : -1, r = 0;
+    AUTO(vm_span_end)
+    struct vm_span span = vm_span(addresses->n ? c->p.pod->vm : NULL, "add devices");
 
-    c->devices = mem_zalloc((addresses->n + 1) * sizeof(*c->devices));
-    for (size_t i = 0; i < addresses->n && r == 0; i++)
-        r = add_device(ctx, c, addresses->v[i], ret_places, err);
-    vm_span_end(c->pod->vm, span);
-    return r;
+    for (size_t i = 0; i < addresses->n; i++) {
+        AUTO_FREE char *place = NULL;
+
+        if (container_add_device(ctx, c, addresses->v[i], &place, err) < 0)
+            return -1;
+        strv_add(ret_places, place);
+    }
+    return 0;
 }
 
 /* --- all its files --- */
@@ -141,13 +127,11 @@ static int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                       const struct container_create *cc, enum config_rootfs writes, struct files *f,
                       struct err *err)
 {
-    int span = vm_span_begin(c->pod->vm, "open files");
-    int r = root_open(ctx, c, spec, cc, writes, &f->root, err);
+    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "open files");
 
-    if (r == 0)
-        r = mounts_open(ctx, c, spec, &f->mounts, err);
-    vm_span_end(c->pod->vm, span);
-    return r;
+    return root_open(ctx, c, spec, cc, writes, &f->root, err) < 0
+               ? -1
+               : mounts_open(ctx, c, spec, &f->mounts, err);
 }
 
 /* The layers need the scratch disk, the mounts do not: each waits for its own. */
@@ -175,14 +159,14 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 {
     const struct document_opts o = { .root_path = c->root_path,
                                      .kind = c->kind,
-                                     .pod_id = c->pod->guest_id,
+                                     .pod_id = c->p.pod->guest_id,
                                      .pod_pid =
-                                         c->kind == SPEC_WORKLOAD ? guest_pid(c->pod->holder) : 0,
-                                     .network_namespace = c->pod->guest_id,
+                                         c->kind == SPEC_WORKLOAD ? guest_pid(c->p.pod->holder) : 0,
+                                     .network_namespace = c->p.pod->guest_id,
                                      .devices = places,
                                      .privileged = c->privileged,
                                      .target_pid = target_pid(c, spec) };
-    const struct guest_container made = { .id = c->guest_id,
+    const struct guest_container made = { .id = c->p.guest_id,
                                           .bundle_path = c->bundle_path,
                                           .scratch_path = c->scratch_path ? c->scratch_path : "",
                                           .spec = spec_json(spec),
@@ -190,11 +174,11 @@ static int create_in_guest(struct ctx *ctx, struct container *c, struct spec *sp
 
     document_fit(spec, &o);
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "create a container", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "create a container", err);
 
     if (!in)
         return -1;
-    c->in_guest = true; /* before the call: if the answer is lost, release must still delete it */
+    c->p.in_guest = true; /* before the call: if the answer is lost, release must still delete it */
     return in->guest->ops->create_container(ctx, in->guest, &made, err);
 }
 
@@ -202,17 +186,16 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
                       const struct strv *devices, struct err *err)
 {
     AUTO(strv_release) struct strv places = { 0 };
-    int span, r;
 
-    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->pod->guest_id, c->guest_id);
+    c->bundle_path = str_format(GUEST_PODS "/%s/%s", c->p.pod->guest_id, c->p.guest_id);
     c->root_path = str_format("%s/rootfs", c->bundle_path);
-    if (vm_need_running(ctx, c->pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
-        vm_need_ready(ctx, c->pod->vm, err) < 0 || add_devices(ctx, c, devices, &places, err) < 0)
+    if (vm_need_running(ctx, c->p.pod->vm, err) < 0 || files_share(ctx, c, f, err) < 0 ||
+        vm_need_ready(ctx, c->p.pod->vm, err) < 0 || add_devices(ctx, c, devices, &places, err) < 0)
         return -1;
-    span = vm_span_begin(c->pod->vm, "create container");
-    r = create_in_guest(ctx, c, spec, &places, err);
-    vm_span_end(c->pod->vm, span);
-    return r;
+
+    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "create container");
+
+    return create_in_guest(ctx, c, spec, &places, err);
 }
 
 /* --- its process on the host --- */
@@ -220,18 +203,18 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
 static void anchor_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
-    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->id);
+    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
     struct err err = ERR_INIT;
     bool by_us = true;
 
-    if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->listed) {
+    if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->p.listed) {
         c->anchor_lost = true; /* one that is being created has no process yet to kill */
         registry_obey(c->r);   /* before anything of its end is published */
         log_warn(&ctx, "the container's process on the host was killed: so is the container");
         /* As Kill with all: with a holder its pod. If containerd has given up the holder, it still
          * wants the others. */
-        if ((c->forsaken ? container_kill_alone(&ctx, c, 9, &err)
-                         : container_kill(&ctx, c, "", 9, true, &err)) < 0)
+        if ((c->p.forsaken ? container_kill_alone(&ctx, c, 9, &err)
+                           : container_kill(&ctx, c, "", 9, true, &err)) < 0)
             log_warn(&ctx, "it could not be killed", F_ERR(&err));
     }
     c->anchor_watched = false;
@@ -243,23 +226,23 @@ static void note_anchor(struct container *c)
 {
     if (!c->r->o.address)
         return;
-    free(c->anchor_name);
-    c->anchor_name = ledger_process_name((pid_t)c->pid);
-    if (!c->anchor_name)
-        c->anchor_name = str_dup("");
+    free(c->p.anchor_name);
+    c->p.anchor_name = ledger_process_name((pid_t)c->p.pid);
+    if (!c->p.anchor_name)
+        c->p.anchor_name = str_dup("");
     registry_update_note(c->r);
 }
 
 static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
                         struct err *err)
 {
-    const struct vm_parts *vm = vm_parts(c->pod->vm);
+    const struct vm_parts *vm = vm_parts(c->p.pod->vm);
     const char *netns = "", *cgroup = spec_cgroups_path(spec);
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
     /* The first container's cgroup is the VM's too, and goes with it. */
     bool with_vm = str_eq(cgroup, vm->cgroup_path);
     struct anchor_opts o = {
-        .id = c->id, .netns = netns, .own_netns = own_netns, .ledger = vm->ledger
+        .id = c->p.id, .netns = netns, .own_netns = own_netns, .ledger = vm->ledger
     };
 
     if (!with_vm && cgroup_make(cgroup, vm->ledger, &c->cgroup, err) < 0)
@@ -268,29 +251,25 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     if (anchor_spawn(ctx, &o, &c->anchor, err) < 0)
         return err_wrap(err, "the container's process on the host");
-    c->pid = (uint32_t)anchor_pid(c->anchor);
-    if (c == c->pod->holder)
-        pod_note_netns(c->pod, spec, c->pid);
+    c->p.pid = (uint32_t)anchor_pid(c->anchor);
+    if (c == c->p.pod->holder)
+        pod_note_netns(c->p.pod, spec, c->p.pid);
     note_anchor(c);
     c->anchor_watched = true;
-    group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->id);
+    group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
     return 0;
 }
 
 /* Everything that the host can do alone, while the VM comes up. */
-static int prepare(struct ctx *ctx, struct container *c, struct spec *spec,
-                   const struct container_create *cc, enum config_rootfs writes, struct files *f,
-                   struct err *err)
+static int prepare(struct ctx *ctx, struct container *c, const struct spec *spec,
+                   const struct container_create *cc, struct err *err)
 {
-    int span = vm_span_begin(c->pod->vm, "anchor and stdio");
-    int r = spawn_anchor(ctx, c, spec, err);
+    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "anchor and stdio");
 
-    if (r == 0) {
-        c->init = process_new(c, "", &cc->stdio, NULL);
-        r = process_open_io(ctx, c->init, err);
-    }
-    vm_span_end(c->pod->vm, span);
-    return r < 0 ? -1 : files_open(ctx, c, spec, cc, writes, f, err);
+    if (spawn_anchor(ctx, c, spec, err) < 0)
+        return -1;
+    c->p.init = process_new(c, "", &cc->stdio, NULL);
+    return process_open_io(ctx, c->p.init, err);
 }
 
 static char *annotation(const struct spec *spec, const char *key)
@@ -310,7 +289,7 @@ static void note_output(struct ctx *ctx, struct container *c, const char *out)
 {
     c->log_uri = without_arguments(out);
     log_note(ctx, "output",
-             (const struct log_field[]){ F_STR("pod-id", c->pod->id),
+             (const struct log_field[]){ F_STR("pod-id", c->p.pod->id),
                                          F_STR("name", c->log_name),
                                          F_STR("log-directory", c->log_dir),
                                          F_STR("stdout", c->log_uri),
@@ -320,7 +299,7 @@ static void note_output(struct ctx *ctx, struct container *c, const char *out)
 /* One volume must not be the host's for one container of a pod and the VM's for another. */
 static int check_empty_dirs(struct container *c, const struct annotations *o, struct err *err)
 {
-    struct pod *pod = c->pod;
+    struct pod *pod = c->p.pod;
 
     if (c == pod->holder)
         pod->shares_empty_dirs = o->shared_empty_dirs;
@@ -357,7 +336,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
         devices_read(c->r->o.config, spec, find_pci, &devices, err) < 0 ||
         registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
-    pod_set_vm(c->pod, c->r->vm);
+    pod_set_vm(c->p.pod, c->r->vm);
     if (check_empty_dirs(c, &options, err) < 0)
         return -1;
     c->no_writable_shares = options.no_writable_shares;
@@ -366,24 +345,26 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     /* Before make_in_vm, which leaves only the annotations that the agent may see. */
     c->log_name = annotation(spec, "io.kubernetes.cri.container-name");
     c->log_dir = annotation(spec, "io.kubernetes.cri.sandbox-log-directory");
-    if (spec_limits(spec, &c->limits, err) < 0)
+    if (spec_limits(spec, &c->p.limits, err) < 0)
         return -1;
     if (spec_terminal(spec) != cc->stdio.terminal)
         json_object_set_new(js_get(spec_json(spec), "process"), "terminal",
                             json_boolean(cc->stdio.terminal));
-    r = prepare(ctx, c, spec, cc, options.rootfs, &files, err);
-    if (r == 0)
-        r = make_in_vm(ctx, c, spec, &files, &devices, err);
+    r = prepare(ctx, c, spec, cc, err) < 0 ||
+                files_open(ctx, c, spec, cc, options.rootfs, &files, err) < 0 ||
+                make_in_vm(ctx, c, spec, &files, &devices, err) < 0
+            ? -1
+            : 0;
     root_release(&files.root);
     mounts_release(&files.mounts);
     if (r < 0 || ctx_check(ctx, err) < 0)
         return -1;
-    if (vm_state(c->pod->vm) != VM_RUNNING)
+    if (vm_state(c->p.pod->vm) != VM_RUNNING)
         return err_set(err, ERR_UNAVAILABLE, "the VM has ended meanwhile");
     if (c->anchor_lost)
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
-    process_created(c->init);
-    fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATED);
+    process_created(c->p.init);
+    fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_CREATED);
     note_output(ctx, c, cc->stdio.out);
     return 0;
 }
@@ -421,16 +402,16 @@ static struct container *add(struct registry *r, const struct container_create *
 
     c->refs = 1;
     c->r = r;
-    c->guest_id = c->id = str_dup(cc->id);
-    c->bundle = str_dup(cc->bundle);
-    c->hidden = cc->spec != NULL;
-    c->listed = true;
+    c->p.guest_id = c->p.id = str_dup(cc->id);
+    c->p.bundle = str_dup(cc->bundle);
+    c->p.hidden = cc->spec != NULL;
+    c->p.listed = true;
     gate_init(&c->gate, "container");
     waitq_init(&c->changed);
-    c->pod = pod_new(r, c->id, c);
-    c->pod->hidden = c->hidden;
-    copy_words(&c->pod->dns_servers, cc->dns_servers);
-    copy_words(&c->pod->dns_search, cc->dns_search);
+    c->p.pod = pod_new(r, c->p.id, c);
+    c->p.pod->hidden = c->p.hidden;
+    copy_words(&c->p.pod->dns_servers, cc->dns_servers);
+    copy_words(&c->p.pod->dns_search, cc->dns_search);
     registry_add(r, c);
     return c;
 }
@@ -438,11 +419,11 @@ static struct container *add(struct registry *r, const struct container_create *
 /* Everything is released, whether the client is still there or not; what cannot be stays listed. */
 static void undo(struct container *c, struct err *err)
 {
-    struct ctx own = ctx_background(c->r->o.loop, "cid", c->id);
+    struct ctx own = ctx_background(c->r->o.loop, "cid", c->p.id);
     struct ctx limited = ctx_with_timeout(&own, CONTAINER_UNDO_LIMIT);
     struct err lost = ERR_INIT;
 
-    fsm_step(&container_fsm, &c->state, CONTAINER_EV_CREATE_FAILED);
+    fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_CREATE_FAILED);
     if (container_release(&limited, c, &lost) == 0) {
         registry_drop(c->r, c);
         return;
@@ -450,9 +431,9 @@ static void undo(struct container *c, struct err *err)
     log_error(&own, "a failed create is not rolled back; delete goes on with it", F_ERR(&lost));
     /* Nothing of it runs, and a client that waits for its end or that of its output (a containerd
      * that lost the call and found the container) must not wait for ever. */
-    if (c->init) {
-        process_close_io(c->init);
-        process_end(c->init, EXIT_LOST, false);
+    if (c->p.init) {
+        process_close_io(c->p.init);
+        process_end(c->p.init, EXIT_LOST, false);
     }
     err_wrap(err, "%s; and before that", lost.msg);
 }
@@ -464,12 +445,12 @@ static int create(struct ctx *ctx, struct container *c, const struct container_c
     /* Nobody else is in there, but a delete may come. */
     AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "container.create", err);
 
-    if (held && (cc->spec || load_spec(ctx, c->bundle, &loaded, err) == 0) &&
+    if (held && (cc->spec || load_spec(ctx, c->p.bundle, &loaded, err) == 0) &&
         make(ctx, c, cc->spec ? cc->spec : loaded, cc, err) == 0)
         return 0;
     vm_explain(c->r->vm, err);
     undo(c, err);
-    return err_wrap(err, "create container %s", c->id);
+    return err_wrap(err, "create container %s", c->p.id);
 }
 
 int container_create(struct ctx *ctx, struct registry *r, const struct container_create *cc,
@@ -480,26 +461,26 @@ int container_create(struct ctx *ctx, struct registry *r, const struct container
 
     AUTO(container_unref) struct container *c = add(r, cc);
     struct ctx limited = ctx_with_timeout(ctx, CONTAINER_CREATE_LIMIT);
-    struct ctx own = ctx_with_id(&limited, "cid", c->id);
+    struct ctx own = ctx_with_id(&limited, "cid", c->p.id);
     int n = create(&own, c, cc, err);
 
-    if (c->listed)
+    if (c->p.listed)
         *ret = container_ref(c);
-    if (n < 0 || c->hidden)
+    if (n < 0 || c->p.hidden)
         return n;
     r->forsook = false;
     events_push(r->o.events, &(struct event){ .kind = EVENT_CREATE,
                                               .wall_ns = loop_wall(r->o.loop),
-                                              .container_id = c->id,
+                                              .container_id = c->p.id,
                                               .exec_id = "",
-                                              .pid = c->pid,
-                                              .bundle = c->bundle,
+                                              .pid = c->p.pid,
+                                              .bundle = c->p.bundle,
                                               .in = cc->stdio.in,
                                               .out = cc->stdio.out,
                                               .err = cc->stdio.err,
                                               .terminal = cc->stdio.terminal,
                                               .rootfs = cc->rootfs,
                                               .n_rootfs = cc->n_rootfs });
-    log_info(&own, "container created", F_U("pid", c->pid));
+    log_info(&own, "container created", F_U("pid", c->p.pid));
     return 0;
 }

@@ -22,7 +22,8 @@ bool container_has_running_execs(const struct container *c)
 
 static void publish_oom(struct container *c)
 {
-    if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED) /* else it comes too late */
+    if (c->p.state == CONTAINER_RUNNING ||
+        c->p.state == CONTAINER_PAUSED) /* else it comes too late */
         container_push(c, EVENT_OOM);
 }
 
@@ -34,9 +35,9 @@ static void watch_oom(struct ctx *ctx, struct container *c)
     uint64_t untold = 0;
     bool oom = true;
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "watch for OOM", &err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "watch for OOM", &err);
 
-    while (in && oom && in->guest->ops->wait_oom(ctx, in->guest, c->guest_id, &oom, &err) == 0) {
+    while (in && oom && in->guest->ops->wait_oom(ctx, in->guest, c->p.guest_id, &oom, &err) == 0) {
         if (oom) {
             if (bucket_try(&rate, CONTAINER_OOM_EVERY_S, loop_now(ctx->loop)))
                 publish_oom(c);
@@ -52,7 +53,7 @@ static void watch_oom(struct ctx *ctx, struct container *c)
 static void oom_main(void *arg)
 {
     AUTO(container_unref) struct container *c = arg;
-    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->id);
+    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
 
     watch_oom(&ctx, c);
     c->oom_watched = false;
@@ -90,7 +91,7 @@ void container_process_exits(struct ctx *ctx, struct container *c, struct proces
 
     if (!process_is_init(p))
         return;
-    if (lost && vm_ended_by_oom(c->pod->vm))
+    if (lost && vm_ended_by_oom(c->p.pod->vm))
         publish_oom(c);
     /* The fiber that watches for OOM has the guest's last word on it. */
     while (!lost && c->oom_watched &&
@@ -105,15 +106,15 @@ void container_process_changed(struct container *c, struct process *p)
     enum process_state state = process_state(p);
 
     waitq_wake_all(&c->changed);
-    if (p != c->init)
+    if (p != c->p.init)
         return;
     if (state == PROCESS_ST_RUNNING) {
-        fsm_step(&container_fsm, &c->state, CONTAINER_EV_STARTED);
+        fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_STARTED);
         c->oom_watched = true;
-        group_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->id);
+        group_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
     } else if (state == PROCESS_ST_TERMINATED) {
-        if (fsm_check(&container_fsm, c->state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
-            fsm_step(&container_fsm, &c->state, CONTAINER_EV_EXITED);
+        if (fsm_check(&container_fsm, c->p.state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
+            fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_EXITED);
         if (c->anchor)
             anchor_end(c->anchor);
     }
@@ -137,17 +138,17 @@ static void end_created(struct process *init, uint32_t status)
 static void end_created_main(void *arg)
 {
     struct created_end *e = arg;
-    struct ctx ctx = ctx_background(e->c->r->o.loop, "cid", e->c->id);
+    struct ctx ctx = ctx_background(e->c->r->o.loop, "cid", e->c->p.id);
     struct err err = ERR_INIT;
 
     if (e->ask) {
         AUTO(vm_leave)
-        const struct vm_parts *in = vm_enter(e->c->pod->vm, "kill a container", &err);
+        const struct vm_parts *in = vm_enter(e->c->p.pod->vm, "kill a container", &err);
         struct ctx limited = ctx_with_timeout(&ctx, CONTAINER_EXECS_LIMIT);
 
         /* With the first process of its pid namespace all the others end. */
         if (in)
-            (void)in->guest->ops->shutdown(&limited, in->guest, e->c->guest_id, true, &err);
+            (void)in->guest->ops->shutdown(&limited, in->guest, e->c->p.guest_id, true, &err);
     }
     await_execs(&ctx, e->c, e->ask ? CONTAINER_EXECS_LIMIT : CONTAINER_LOST_LIMIT, e->status);
     end_created(e->init, e->status);
@@ -163,18 +164,18 @@ void container_end_created(struct container *c, uint32_t status, bool ask)
     if (c->ending)
         return;
     if (!container_has_running_execs(c)) {
-        end_created(c->init, status);
+        end_created(c->p.init, status);
         return;
     }
     c->ending = true;
     e = mem_new(struct created_end);
-    *e = (struct created_end){ container_ref(c), process_ref(c->init), status, ask };
-    group_go(&c->r->fibers, c->r->o.loop, end_created_main, e, "end %s", c->id);
+    *e = (struct created_end){ container_ref(c), process_ref(c->p.init), status, ask };
+    group_go(&c->r->fibers, c->r->o.loop, end_created_main, e, "end %s", c->p.id);
 }
 
 void container_vm_died(struct container *c, bool killed)
 {
-    if (c->state == CONTAINER_CREATED && !process_is_starting(c->init))
+    if (c->p.state == CONTAINER_CREATED && !process_is_starting(c->p.init))
         container_end_created(c, killed ? EXIT_KILLED : EXIT_LOST, false);
 }
 
@@ -182,9 +183,9 @@ int container_wait_end(struct ctx *ctx, struct container *c, struct err *err)
 {
     struct process_view ignored;
 
-    if (!c->init ||
-        !(process_state(c->init) == PROCESS_ST_RUNNING || container_has_running_execs(c)) ||
-        process_wait(ctx, c->init, &ignored, err) == 0)
+    if (!c->p.init ||
+        !(process_state(c->p.init) == PROCESS_ST_RUNNING || container_has_running_execs(c)) ||
+        process_wait(ctx, c->p.init, &ignored, err) == 0)
         return 0;
     if (err->code != ERR_NOT_FOUND)
         return -1;

@@ -42,7 +42,7 @@ static bool is_no_file(const struct container *c, const char *to, const struct t
 
     for (size_t i = 0; i < ARRAY_LEN(files); i++)
         known = known || str_eq(to, files[i]);
-    return known && !tree->name[0] && c->pod->hidden;
+    return known && !tree->name[0] && c->p.pod->hidden;
 }
 
 static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
@@ -83,8 +83,8 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return -1;
     if (d.kind == DOCUMENT_MOUNT_GUEST)
         return 0;
-    if (d.kind == DOCUMENT_MOUNT_HOST && c != c->pod->holder &&
-        pod_take_volume(ctx, c->pod, d.source, json, &local, err) < 0)
+    if (d.kind == DOCUMENT_MOUNT_HOST && c != c->p.pod->holder &&
+        pod_take_volume(ctx, c->p.pod, d.source, json, &local, err) < 0)
         return err_wrap(err, "mount %s on %s", d.source, d.destination);
     if (local)
         return 0;
@@ -162,10 +162,7 @@ int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct 
     return 0;
 }
 
-/* --- sharing ---
- *
- * Calls into the VM are counted one by one, and never while a path of a client is opened: that may
- * hang, and what a dead VM owned is taken back only when all are out. */
+/* --- sharing --- */
 
 static int share_tree(struct ctx *ctx, struct container *c, const struct mount_entry *m,
                       char **ret_path, struct err *err)
@@ -175,34 +172,11 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
                                        .read_only = m->read_only,
                                        .unique = m->recursive || m->tree.name[0] };
     AUTO_FREE char *path = NULL;
-    struct plan9 *plan9 = vm_parts(c->pod->vm)->plan9;
-    uint64_t id;
 
-    int r = plan9_reserve(ctx, plan9, &share, &id, err);
-
-    if (r < 0)
-        return -1;
-    c->shares = mem_grow(c->shares, c->n_shares, &c->shares_cap, sizeof(*c->shares));
-    c->shares[c->n_shares++] = id;
-    c->writes_host = c->writes_host || !m->read_only;
-    if (plan9_map(ctx, plan9, id, &path, err) < 0)
+    if (container_share(ctx, c, &share, &path, err) < 0)
         return -1;
     *ret_path = m->tree.name[0] ? str_format("%s/%s", path, m->tree.name) : TAKE_PTR(path);
     return 0;
-}
-
-int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                  const struct guest_disk *mount, char **ret_path, struct err *err)
-{
-    struct scsi *scsi = vm_parts(c->pod->vm)->scsi;
-    uint64_t id;
-
-    if (scsi_reserve(ctx, scsi, disk, mount, &id, err) < 0)
-        return -1;
-    c->disks = mem_grow(c->disks, c->n_disks, &c->disks_cap, sizeof(*c->disks));
-    c->disks[c->n_disks++] = id;
-    c->writes_host = c->writes_host || !disk->read_only;
-    return scsi_map(ctx, scsi, id, ret_path, err);
 }
 
 static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_entry *m,
@@ -213,21 +187,15 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
                                     .read_only = m->read_only };
     const struct guest_disk mount = { .read_only = m->read_only, .block_device = m->raw };
 
-    return mounts_attach(ctx, c, &disk, &mount, ret_path, err);
+    return container_attach(ctx, c, &disk, &mount, ret_path, err);
 }
 
 static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "share a mount", err);
     AUTO_FREE char *path = NULL;
 
-    if (!in)
-        return -1;
-
-    int r = m->kind == MOUNT_SHARE ? share_tree(&limited, c, m, &path, err)
-                                   : attach_disk(&limited, c, m, &path, err);
-    if (r < 0)
+    if ((m->kind == MOUNT_SHARE ? share_tree(ctx, c, m, &path, err)
+                                : attach_disk(ctx, c, m, &path, err)) < 0)
         return err_wrap(err, "%s %s", m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
     if (m->kind == MOUNT_DEVICE)
         device_set_link(m->json, path, m->read_only);
@@ -240,10 +208,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    int span = m->n ? vm_span_begin(c->pod->vm, "share mounts") : -1, r = 0;
+    AUTO(vm_span_end) struct vm_span span = vm_span(m->n ? c->p.pod->vm : NULL, "share mounts");
 
-    for (size_t i = 0; i < m->n && r == 0; i++)
-        r = share_one(ctx, c, &m->v[i], err);
-    vm_span_end(c->pod->vm, span);
-    return r;
+    for (size_t i = 0; i < m->n; i++)
+        if (share_one(ctx, c, &m->v[i], err) < 0)
+            return -1;
+    return 0;
 }

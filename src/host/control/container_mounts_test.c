@@ -36,7 +36,7 @@ TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
                        "\"/a.img\",\"options\":[\"ro\"]}]");
     ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
     ASSERT_EQ(r.guest.disks, 2);
-    ASSERT(!container_writes_host(fixture_find(&r, "a")));
+    ASSERT(!container_parts(fixture_find(&r, "a"))->writes_host);
     fixture_delete(&r, ctx, "a", "");
     ASSERT_EQ(r.guest.disks, 1);
 
@@ -48,7 +48,7 @@ TEST_VIRTUAL(images_and_block_devices_become_disks_and_are_taken_back)
                 "\"type\":\"b\",\"major\":7,\"minor\":0,\"access\":\"rwm\"}]}");
     ASSERT_OK(fixture_try_create(&r, ctx, "b", &err), err);
     ASSERT_EQ(r.guest.disks, 2); /* not the host's sda, which nobody asked for */
-    ASSERT(container_writes_host(fixture_find(&r, "b")));
+    ASSERT(container_parts(fixture_find(&r, "b"))->writes_host);
     fixture_delete(&r, ctx, "b", "");
     ASSERT_EQ(r.guest.disks, 1);
     fixture_close(&r, ctx);
@@ -88,7 +88,7 @@ TEST_VIRTUAL(an_empty_dir_of_a_pod_is_no_share_unless_that_is_wanted)
     fixture_write_spec(&r, "w", POD("container") EMPTY_MOUNT);
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT_EQ(r.guest.shares, before + 1); /* its root */
-    ASSERT(!container_writes_host(fixture_find(&r, "w")));
+    ASSERT(!container_parts(fixture_find(&r, "w"))->writes_host);
     fixture_delete(&r, ctx, "w", "");
 
     r.config.shared_empty_dirs = true; /* the pod was made before: it counts for all in it */
@@ -134,7 +134,7 @@ TEST_VIRTUAL(an_empty_dir_in_the_vm_is_no_writable_share)
     fixture_start(&r, ctx, "pod", "");
     fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
-    ASSERT(!container_writes_host(fixture_find(&r, "w")));
+    ASSERT(!container_parts(fixture_find(&r, "w"))->writes_host);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
 }

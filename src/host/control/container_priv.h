@@ -19,6 +19,7 @@
 struct anchor;
 struct cgroup;
 struct guest_disk;
+struct plan9_share;
 struct scsi_disk;
 
 /* Every wait of this controller that no caller bounds has its limit here. */
@@ -50,51 +51,36 @@ enum container_event {
 };
 
 struct container {
+    struct container_parts p;
     unsigned refs;
-    struct registry *r; /* borrows */
-    struct pod *pod;    /* counted */
-    char *id;
-    const char *guest_id; /* in the guest: the same, so far */
-    char *bundle;
+    struct registry *r;       /* borrows */
     char *log_name, *log_dir; /* as the CRI calls it, where it keeps its output; NULL: no CRI */
     char *log_uri; /* its stdout, without what a log driver is given: that may be a secret */
     enum spec_kind kind;
     struct gate gate;
-    enum container_state state;
-    bool listed;
-    bool hidden;             /* a sandbox's own */
-    bool forsaken;           /* containerd has given it up */
     bool no_writable_shares; /* an annotation says so */
     bool privileged;         /* document_opts.privileged */
-    struct spec_limits limits;
-    bool own_pids;          /* a pid namespace of its own: its end ends them all */
-    bool ending;            /* never started, and its execs end first */
-    struct process *init;   /* NULL until create got that far */
-    struct process **execs; /* oldest first */
+    bool own_pids;           /* a pid namespace of its own: its end ends them all */
+    bool ending;             /* never started, and its execs end first */
+    struct process **execs;  /* oldest first */
     size_t n_execs, execs_cap;
     struct waitq changed;
-    uint32_t pid;
     json_t *last_stats;
     uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
     uint32_t scratch_quota_mib;
 
     /* What is to be released, in reverse order. */
-    bool writes_host; /* through a share or a disk */
-    bool root_shared;
     enum { ROOT_DISCARDED, ROOT_KEPT, ROOT_READ_ONLY } root_writes; /* from Create on */
-    uint64_t root_share;
-    uint64_t *shares;
-    size_t n_shares, shares_cap;
-    uint64_t *disks; /* of its root file system, then of its mounts and devices */
-    size_t n_disks, disks_cap;
-    uint64_t *devices; /* reservations of PCI devices */
-    size_t n_devices;
+    struct holding {
+        enum { HOLD_SHARE, HOLD_DISK, HOLD_DEVICE } kind;
+        uint64_t id; /* the reservation */
+    } * holdings;    /* of its root file system, then of its mounts, then PCI devices */
+    size_t n_holdings, holdings_cap;
     char *bundle_path, *root_path, *scratch_path; /* in the guest */
     struct strv layers;                           /* in the guest, topmost first */
-    bool combined, in_guest;
+    bool combined;
     struct cgroup *cgroup;
     struct anchor *anchor;
-    char *anchor_name;                /* ledger_process_name(); NULL: no note names it */
     bool anchor_watched, oom_watched; /* by a fiber */
     bool anchor_lost;                 /* killed by somebody else */
 };
@@ -103,6 +89,16 @@ struct container {
 int container_release(struct ctx *ctx, struct container *c, struct err *err);
 bool container_has_running_execs(const struct container *c);
 void container_push(struct container *c, unsigned event_kind); /* unless it is hidden */
+
+/* container_release.c: what it holds of the VM until container_release. Each waits for VM and
+ * guest, bounded; the caller frees *ret_path, its path or name in the guest. */
+int container_share(struct ctx *ctx, struct container *c, const struct plan9_share *share,
+                    char **ret_path, struct err *err);
+int container_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
+                     const struct guest_disk *mount, char **ret_path, struct err *err);
+int container_add_device(struct ctx *ctx, struct container *c, const char *address, char **ret_path,
+                         struct err *err);
+int container_release_holdings(struct ctx *ctx, struct container *c, struct err *err);
 
 /* What of the host a container is to see: opened before its VM is there, shared when it is. The
  * root file system (container_rootfs.c): */
@@ -142,10 +138,6 @@ struct mounts {
 int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct mounts *m,
                 struct err *err);
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
-/* A disk of the VM that is the container's until container_release; the VM has been entered
- * (vm_enter). Caller frees *ret_path. */
-int mounts_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
-                  const struct guest_disk *mount, char **ret_path, struct err *err);
 void mounts_release(struct mounts *m);
 
 /* container_end.c */

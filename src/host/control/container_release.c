@@ -16,11 +16,11 @@
 /* 0 also if there is nobody any more who could have it. */
 static int unless_gone(const struct container *c, int r, struct err *err)
 {
-    const struct guest *guest = c->pod->vm ? vm_parts(c->pod->vm)->guest : NULL;
+    const struct guest *guest = c->p.pod->vm ? vm_parts(c->p.pod->vm)->guest : NULL;
 
     if (r == 0 || err->code != ERR_UNAVAILABLE)
         return r;
-    if (guest && vm_state(c->pod->vm) == VM_RUNNING && guest->ops->connected(guest))
+    if (guest && vm_state(c->p.pod->vm) == VM_RUNNING && guest->ops->connected(guest))
         return r;
     err_clear(err);
     return 0;
@@ -28,7 +28,7 @@ static int unless_gone(const struct container *c, int r, struct err *err)
 
 static int uncombine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    const struct guest_layers l = { .container = c->guest_id,
+    const struct guest_layers l = { .container = c->p.guest_id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .layers = (const char *const *)c->layers.v };
@@ -37,7 +37,7 @@ static int uncombine(struct ctx *ctx, struct container *c, struct err *err)
         return 0;
 
     AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->pod->vm, "release a root file system", err);
+    const struct vm_parts *in = vm_enter(c->p.pod->vm, "release a root file system", err);
     int r = in ? in->guest->ops->uncombine_layers(ctx, in->guest, &l, err) : -1;
 
     if (unless_gone(c, r, err) < 0)
@@ -50,77 +50,95 @@ static int delete_in_guest(struct ctx *ctx, struct container *c, struct err *err
 {
     struct err none = ERR_INIT;
 
-    if (!c->in_guest)
+    if (!c->p.in_guest)
         return 0;
 
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "delete a container", err);
-    int r = in ? in->guest->ops->delete_container(ctx, in->guest, c->guest_id, err) : -1;
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "delete a container", err);
+    int r = in ? in->guest->ops->delete_container(ctx, in->guest, c->p.guest_id, err) : -1;
 
     if (in && r < 0 && err->code == ERR_STATE) {
         /* It runs, though the guest said that its start failed. */
-        (void)in->guest->ops->shutdown(ctx, in->guest, c->guest_id, true, &none);
+        (void)in->guest->ops->shutdown(ctx, in->guest, c->p.guest_id, true, &none);
         err_clear(err);
-        r = in->guest->ops->delete_container(ctx, in->guest, c->guest_id, err);
+        r = in->guest->ops->delete_container(ctx, in->guest, c->p.guest_id, err);
     }
     if (unless_gone(c, r, err) < 0)
         return err_wrap(err, "delete it in the guest");
-    c->in_guest = false;
+    c->p.in_guest = false;
     return 0;
 }
 
-static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
+/* --- what it holds of the VM ---
+ *
+ * Calls into the VM are counted one by one, and never while a path of a client is opened: that may
+ * hang, and what a dead VM owned is cleaned up only when all have left. */
+
+/* Before the call that makes it real: a failure leaves it in doubt. */
+static void hold(struct container *c, int kind, uint64_t id)
 {
-    while (c->n_disks > 0) {
+    c->holdings = mem_grow(c->holdings, c->n_holdings, &c->holdings_cap, sizeof(*c->holdings));
+    c->holdings[c->n_holdings++] = (struct holding){ kind, id };
+}
+
+int container_share(struct ctx *ctx, struct container *c, const struct plan9_share *share,
+                    char **ret_path, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "add a share", err);
+    uint64_t id;
+
+    if (!in || plan9_reserve(&limited, in->plan9, share, &id, err) < 0)
+        return -1;
+    hold(c, HOLD_SHARE, id);
+    c->p.writes_host = c->p.writes_host || !share->read_only;
+    return plan9_map(&limited, in->plan9, id, ret_path, err);
+}
+
+int container_attach(struct ctx *ctx, struct container *c, const struct scsi_disk *disk,
+                     const struct guest_disk *mount, char **ret_path, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "attach a disk", err);
+    uint64_t id;
+
+    if (!in || scsi_reserve(&limited, in->scsi, disk, mount, &id, err) < 0)
+        return -1;
+    hold(c, HOLD_DISK, id);
+    c->p.writes_host = c->p.writes_host || !disk->read_only;
+    return scsi_map(&limited, in->scsi, id, ret_path, err);
+}
+
+int container_add_device(struct ctx *ctx, struct container *c, const char *address, char **ret_path,
+                         struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_DEVICE_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "add a PCI device", err);
+    uint64_t id;
+
+    if (!in || vpci_reserve(&limited, in->vpci, address, &id, err) < 0)
+        return -1;
+    hold(c, HOLD_DEVICE, id);
+    return vpci_add(&limited, in->vpci, id, ret_path, err);
+}
+
+int container_release_holdings(struct ctx *ctx, struct container *c, struct err *err)
+{
+    static const char *const names[] = { "share", "disk", "PCI device" };
+
+    for (; c->n_holdings > 0; c->n_holdings--) {
+        const struct holding h = c->holdings[c->n_holdings - 1];
+        const struct vm_parts *vm = vm_parts(c->p.pod->vm);
         struct err gone = ERR_INIT;
-        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "release a disk", &gone);
+        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "release", &gone);
 
         (void)in; /* NULL: it is only forgotten */
 
-        int r = scsi_unmap(ctx, vm_parts(c->pod->vm)->scsi, c->disks[c->n_disks - 1], err);
+        int r = h.kind == HOLD_SHARE  ? plan9_unmap(ctx, vm->plan9, h.id, err)
+                : h.kind == HOLD_DISK ? scsi_unmap(ctx, vm->scsi, h.id, err)
+                                      : vpci_remove(ctx, vm->vpci, h.id, err);
 
         if (unless_gone(c, r, err) < 0)
-            return err_wrap(err, "release a disk");
-        c->n_disks--;
-    }
-    return 0;
-}
-
-static int unshare(struct ctx *ctx, struct container *c, uint64_t id, struct err *err)
-{
-    struct err gone = ERR_INIT;
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "release a share", &gone);
-
-    (void)in; /* NULL: it is only forgotten */
-    return unless_gone(c, plan9_unmap(ctx, vm_parts(c->pod->vm)->plan9, id, err), err);
-}
-
-static int unshare_all(struct ctx *ctx, struct container *c, struct err *err)
-{
-    while (c->n_shares > 0) {
-        if (unshare(ctx, c, c->shares[c->n_shares - 1], err) < 0)
-            return err_wrap(err, "release a mount");
-        c->n_shares--;
-    }
-    if (c->root_shared) {
-        if (unshare(ctx, c, c->root_share, err) < 0)
-            return err_wrap(err, "release the share of the root file system");
-        c->root_shared = false;
-    }
-    return 0;
-}
-
-static int remove_devices(struct ctx *ctx, struct container *c, struct err *err)
-{
-    for (; c->n_devices > 0; c->n_devices--) {
-        struct err gone = ERR_INIT;
-        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "remove a device", &gone);
-
-        (void)in; /* NULL: it is only forgotten */
-
-        int r = vpci_remove(ctx, vm_parts(c->pod->vm)->vpci, c->devices[c->n_devices - 1], err);
-
-        if (unless_gone(c, r, err) < 0)
-            return err_wrap(err, "release a PCI device");
+            return err_wrap(err, "release a %s", names[h.kind]);
     }
     return 0;
 }
@@ -139,7 +157,7 @@ static int drop_anchor(struct ctx *ctx, struct container *c, struct err *err)
 
 static bool is_starting(const struct container *c)
 {
-    bool found = c->init && process_is_starting(c->init);
+    bool found = c->p.init && process_is_starting(c->p.init);
 
     for (size_t i = 0; i < c->n_execs; i++)
         found = found || process_is_starting(c->execs[i]);
@@ -152,9 +170,8 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
         if (waitq_wait(ctx, &c->changed, "processes that are being started", err) < 0)
             return -1;
     if (uncombine(ctx, c, err) < 0 || delete_in_guest(ctx, c, err) < 0 ||
-        remove_devices(ctx, c, err) < 0 || detach_disks(ctx, c, err) < 0 ||
-        unshare_all(ctx, c, err) < 0 ||
-        (c == c->pod->holder && pod_detach_network(ctx, c->pod, err) < 0) ||
+        container_release_holdings(ctx, c, err) < 0 ||
+        (c == c->p.pod->holder && pod_detach_network(ctx, c->p.pod, err) < 0) ||
         drop_anchor(ctx, c, err) < 0 || vm_drop_cgroup(ctx, &c->cgroup, err) < 0) {
         /* To a client "not found" means the container, which it would then forget. */
         if (err->code == ERR_NOT_FOUND)
@@ -180,8 +197,8 @@ static void forget(struct container *c, struct process *p)
 
     while (i < c->n_execs && c->execs[i] != p)
         i++;
-    if (p == c->init)
-        c->init = NULL;
+    if (p == c->p.init)
+        c->p.init = NULL;
     else if (i < c->n_execs)
         memmove(&c->execs[i], &c->execs[i + 1], (--c->n_execs - i) * sizeof(struct process *));
     process_forget(p);
@@ -190,12 +207,12 @@ static void forget(struct container *c, struct process *p)
 
 void container_forget(struct container *c)
 {
-    c->listed = false;
-    pod_leave(c->pod, c);
+    c->p.listed = false;
+    pod_leave(c->p.pod, c);
     while (c->n_execs > 0)
         forget(c, c->execs[0]);
-    if (c->init)
-        forget(c, c->init);
+    if (c->p.init)
+        forget(c, c->p.init);
 }
 
 static int delete_exec(struct container *c, const char *exec_id, struct container_deleted *ret,
@@ -207,7 +224,7 @@ static int delete_exec(struct container *c, const char *exec_id, struct containe
         return -1;
     if (process_is_alive(p))
         return err_set(err, ERR_STATE, "exec %s of container %s runs: kill it first", exec_id,
-                       c->id);
+                       c->p.id);
     process_end(p, 0, false); /* never started */
     fill_deleted(p, ret);
     forget(c, p);
@@ -221,8 +238,8 @@ static bool all_goes(const struct container *c)
     for (size_t i = 0; i < c->r->n_containers; i++) {
         const struct container *other = c->r->containers[i];
 
-        if (other->writes_host || other->state == CONTAINER_INVALID ||
-            (other != c && (c != c->pod->holder || other->pod != c->pod)))
+        if (other->p.writes_host || other->p.state == CONTAINER_INVALID ||
+            (other != c && (c != c->p.pod->holder || other->p.pod != c->p.pod)))
             return false;
     }
     return true;
@@ -234,8 +251,8 @@ static int delete_members(struct ctx *ctx, struct container *holder, struct err 
 {
     struct container *c;
 
-    while (holder == holder->pod->holder && (c = pod_other(holder->pod, holder, false))) {
-        log_warn(ctx, "deleting an ended container with its pod", F_STR("cid", c->id));
+    while (holder == holder->p.pod->holder && (c = pod_other(holder->p.pod, holder, false))) {
+        log_warn(ctx, "deleting an ended container with its pod", F_STR("cid", c->p.id));
         if (container_discard(ctx, c, err) < 0)
             return -1;
     }
@@ -244,42 +261,42 @@ static int delete_members(struct ctx *ctx, struct container *holder, struct err 
 
 static int refuse_running(const struct container *c, struct err *err)
 {
-    if (c->state == CONTAINER_RUNNING || c->state == CONTAINER_PAUSED)
-        return err_set(err, ERR_STATE, "container %s runs: kill it first", c->id);
+    if (c->p.state == CONTAINER_RUNNING || c->p.state == CONTAINER_PAUSED)
+        return err_set(err, ERR_STATE, "container %s runs: kill it first", c->p.id);
     return 0;
 }
 
 static int delete_container(struct ctx *ctx, struct container *c, struct container_deleted *ret,
                             struct err *err)
 {
-    const struct container *alive = c == c->pod->holder ? pod_other(c->pod, c, true) : NULL;
+    const struct container *alive = c == c->p.pod->holder ? pod_other(c->p.pod, c, true) : NULL;
 
     if (refuse_running(c, err) < 0)
         return -1;
-    if (c->state == CONTAINER_CREATED && container_has_running_execs(c))
-        return err_set(err, ERR_STATE, "an exec of container %s runs: kill it first", c->id);
+    if (c->p.state == CONTAINER_CREATED && container_has_running_execs(c))
+        return err_set(err, ERR_STATE, "an exec of container %s runs: kill it first", c->p.id);
     if (alive)
-        return err_set(err, ERR_STATE, "pod %s still has container %s", c->id, alive->id);
+        return err_set(err, ERR_STATE, "pod %s still has container %s", c->p.id, alive->p.id);
     /* From here on it can only go. Never started: killed. */
-    if (c->state == CONTAINER_CREATED)
-        process_end(c->init, EXIT_KILLED, false);
+    if (c->p.state == CONTAINER_CREATED)
+        process_end(c->p.init, EXIT_KILLED, false);
 
     bool all = all_goes(c);
 
     if (all)
-        vm_kill(c->pod->vm);
-    if ((all && vm_wait(ctx, c->pod->vm, NULL, err) < 0) || delete_members(ctx, c, err) < 0 ||
+        vm_kill(c->p.pod->vm);
+    if ((all && vm_wait(ctx, c->p.pod->vm, NULL, err) < 0) || delete_members(ctx, c, err) < 0 ||
         container_release(ctx, c, err) < 0)
-        return err_wrap(err, "delete container %s", c->id);
+        return err_wrap(err, "delete container %s", c->p.id);
     /* A start that failed stops the container, whatever an exec in it still does. */
     container_settle_execs(ctx, c);
     *ret = (struct container_deleted){ 0 };
-    if (c->init)
-        fill_deleted(c->init, ret);
-    if (c->state != CONTAINER_INVALID) /* else its creation was never published */
+    if (c->p.init)
+        fill_deleted(c->p.init, ret);
+    if (c->p.state != CONTAINER_INVALID) /* else its creation was never published */
         events_push(c->r->o.events, &(struct event){ .kind = EVENT_DELETE,
                                                      .wall_ns = loop_wall(c->r->o.loop),
-                                                     .container_id = c->id,
+                                                     .container_id = c->p.id,
                                                      .exec_id = "",
                                                      .pid = ret->pid,
                                                      .exit_status = ret->exit_status,
@@ -293,7 +310,7 @@ int container_delete(struct ctx *ctx, struct container *given, const char *exec_
                      struct container_deleted *ret, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    struct ctx own = ctx_with_id(ctx, "cid", c->id);
+    struct ctx own = ctx_with_id(ctx, "cid", c->p.id);
 
     if (exec_id && exec_id[0])
         return delete_exec(c, exec_id, ret, err);
@@ -305,8 +322,8 @@ int container_delete(struct ctx *ctx, struct container *given, const char *exec_
 
     if (!held)
         return -1;
-    if (!c->listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
+    if (!c->p.listed)
+        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
     return delete_container(&own, c, ret, err);
 }
 

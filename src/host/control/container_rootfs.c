@@ -47,12 +47,13 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
                                     [CONFIG_ROOTFS_SCRATCH] = 0 };
 
     f->cc = cc;
-    if (c->hidden)
+    if (c->p.hidden)
         return tree_open_pause(ctx, &f->fs.tree, err);
 
     const char *root = spec_root_path(spec);
-    AUTO_FREE char *path =
-        root[0] == '/' ? str_dup(root) : str_format("%s/%s", c->bundle, root[0] ? root : "rootfs");
+    AUTO_FREE char *path = root[0] == '/'
+                               ? str_dup(root)
+                               : str_format("%s/%s", c->p.bundle, root[0] ? root : "rootfs");
 
     if (open_mounts(ctx, c, path, how[writes], f, err) < 0)
         return -1;
@@ -63,24 +64,14 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
 
 /* --- into the VM --- */
 
-/* Calls into the VM are counted one by one, and never while a path of a client is opened: that may
- * hang, and what a dead VM owned is taken back only when all are out. */
 static int share_tree(struct ctx *ctx, struct container *c, const struct root *f, struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
     const struct plan9_share share = {
-        .host_path = c->bundle, .tree_fd = f->fs.tree, .read_only = !f->shared, .unique = true
+        .host_path = c->p.bundle, .tree_fd = f->fs.tree, .read_only = !f->shared, .unique = true
     };
     AUTO_FREE char *path = NULL;
 
-    AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->pod->vm, "share the root file system", err);
-
-    if (!in || plan9_reserve(&limited, in->plan9, &share, &c->root_share, err) < 0)
-        return -1;
-    c->root_shared = true;
-    c->writes_host = c->writes_host || f->shared;
-    if (plan9_map(&limited, in->plan9, c->root_share, &path, err) < 0)
+    if (container_share(ctx, c, &share, &path, err) < 0)
         return -1;
     strv_add(&c->layers, path);
     return 0;
@@ -89,15 +80,11 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct root *f
 static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs_disk *d,
                        struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(ctx, CONTAINER_SHARE_LIMIT);
     const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
     const struct guest_disk mount = { .read_only = !d->writable, .filesystem = d->filesystem };
     AUTO_FREE char *path = NULL;
 
-    AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->pod->vm, "attach a disk of the root file system", err);
-
-    if (!in || mounts_attach(&limited, c, &disk, &mount, &path, err) < 0)
+    if (container_attach(ctx, c, &disk, &mount, &path, err) < 0)
         return -1;
     strv_add(&c->layers, path);
     return 0;
@@ -112,18 +99,6 @@ static int attach_disks(struct ctx *ctx, struct container *c, const struct root 
     return 0;
 }
 
-static int detach_disks(struct ctx *ctx, struct container *c, struct err *err)
-{
-    for (; c->n_disks > 0; c->n_disks--) {
-        AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "release a disk", err);
-
-        if (!in || scsi_unmap(ctx, in->scsi, c->disks[c->n_disks - 1], err) < 0)
-            return -1;
-    }
-    strv_release(&c->layers);
-    return 0;
-}
-
 /* The VM has no slots left for them: what the host has mounted is shared instead, as with more
  * layers than become disks. Nothing else of the container is in the VM yet. */
 static int share_instead(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
@@ -132,7 +107,9 @@ static int share_instead(struct ctx *ctx, struct container *c, struct root *f, s
              F_U("layers", f->fs.n_disks), F_ERR(err));
     err_clear(err);
     rootfs_release(&f->fs);
-    if (detach_disks(ctx, c, err) < 0 || open_mounts(ctx, c, NULL, ROOTFS_TREE, f, err) < 0)
+    strv_release(&c->layers);
+    if (container_release_holdings(ctx, c, err) < 0 ||
+        open_mounts(ctx, c, NULL, ROOTFS_TREE, f, err) < 0)
         return -1;
     return share_tree(ctx, c, f, err);
 }
@@ -148,14 +125,14 @@ static int give(struct ctx *ctx, struct container *c, struct root *f, struct err
 
 static int combine(struct ctx *ctx, struct container *c, struct err *err)
 {
-    const struct guest_layers l = { .container = c->guest_id,
+    const struct guest_layers l = { .container = c->p.guest_id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .scratch_quota = (uint64_t)c->scratch_quota_mib << 20,
                                     .layers = (const char *const *)c->layers.v };
 
     AUTO(vm_leave)
-    const struct vm_parts *in = vm_enter(c->pod->vm, "combine the root file system", err);
+    const struct vm_parts *in = vm_enter(c->p.pod->vm, "combine the root file system", err);
 
     if (!in)
         return -1;
@@ -170,15 +147,14 @@ static void combine_main(void *arg)
     struct root *f = arg;
     struct container *c = f->c;
 
-    f->ret = vm_need_ready(f->ctx, c->pod->vm, &f->err);
+    f->ret = vm_need_ready(f->ctx, c->p.pod->vm, &f->err);
     if (f->ret == 0) {
-        int span = vm_span_begin(c->pod->vm, "combine layers");
+        AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "combine layers");
 
-        c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->pod->vm)->scratch_path,
-                                     c->pod->guest_id, c->guest_id);
-        c->pod->has_scratch = c->pod->has_scratch || c == c->pod->holder;
+        c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->p.pod->vm)->scratch_path,
+                                     c->p.pod->guest_id, c->p.guest_id);
+        c->p.pod->has_scratch = c->p.pod->has_scratch || c == c->p.pod->holder;
         f->ret = combine(f->ctx, c, &f->err);
-        vm_span_end(c->pod->vm, span);
     }
     if (f->ret < 0)
         err_wrap(&f->err, "combine the root file system");
@@ -193,11 +169,9 @@ static bool is_whole(const struct root *f)
 
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    int span = vm_span_begin(c->pod->vm, "share rootfs");
-    int r = give(ctx, c, f, err);
+    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "share rootfs");
 
-    vm_span_end(c->pod->vm, span);
-    if (r < 0)
+    if (give(ctx, c, f, err) < 0)
         return err_wrap(err, "share the root file system");
     f->ctx = ctx;
     f->c = c;
@@ -206,7 +180,7 @@ int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err 
         free(c->root_path);
         c->root_path = str_dup(c->layers.v[0]);
     } else {
-        group_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->id);
+        group_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->p.id);
     }
     return 0;
 }

@@ -25,8 +25,8 @@ static void need(struct container *one, const struct spec_limits *changed, struc
     for (size_t i = 0; i < r->n_containers; i++) {
         const struct container *c = r->containers[i];
 
-        if (c == c->pod->holder && !container_has_ended(c))
-            pod_size(c->pod, one, changed, &pods[n++]);
+        if (c == c->p.pod->holder && !container_has_ended(c))
+            pod_size(c->p.pod, one, changed, &pods[n++]);
     }
     sizing_of_pods(r->o.config, &vm_parts(r->vm)->least, pods, n, ret);
 }
@@ -41,10 +41,10 @@ static uint32_t larger(uint32_t a, uint32_t b)
 static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *wanted,
                 struct sizing_all *all, struct err *err)
 {
-    const struct sizing *now = &vm_parts(c->pod->vm)->size;
+    const struct sizing *now = &vm_parts(c->p.pod->vm)->size;
     uint32_t most = c->r->o.config->max_memory_mib;
 
-    if (all->memory_mib > most && wanted->memory_bytes > c->limits.memory_bytes)
+    if (all->memory_mib > most && wanted->memory_bytes > c->p.limits.memory_bytes)
         return err_set(err, ERR_RANGE,
                        "the VM would need %llu MiB, and max_memory_mib = %u; raise that key",
                        (unsigned long long)all->memory_mib, most);
@@ -54,7 +54,7 @@ static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *
     const struct sizing to = { larger((uint32_t)all->memory_mib, now->memory_mib),
                                larger(all->cpus, now->cpus) };
 
-    return vm_resize(ctx, c->pod->vm, &to, false, err);
+    return vm_resize(ctx, c->p.pod->vm, &to, false, err);
 }
 
 static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all *all,
@@ -63,7 +63,7 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
     const struct sizing to = { (uint32_t)all->memory_mib, all->cpus };
     struct err why = ERR_INIT;
 
-    if (vm_resize(ctx, c->pod->vm, &to, true, &why) == 0)
+    if (vm_resize(ctx, c->p.pod->vm, &to, true, &why) == 0)
         return 0;
     if (c->kind == SPEC_SANDBOX) {
         *err = why;
@@ -77,9 +77,10 @@ static int shrink(struct ctx *ctx, struct container *c, const struct sizing_all 
 
 static int tell_guest(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
 {
-    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->pod->vm, "update a container", err);
+    AUTO(vm_leave) const struct vm_parts *in = vm_enter(c->p.pod->vm, "update a container", err);
 
-    return in ? in->guest->ops->update_container(ctx, in->guest, c->guest_id, resources, err) : -1;
+    return in ? in->guest->ops->update_container(ctx, in->guest, c->p.guest_id, resources, err)
+              : -1;
 }
 
 /* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
@@ -87,7 +88,7 @@ static int limit_qemu(struct container *c, const struct sizing_all *all, struct 
 {
     if (c->kind == SPEC_WORKLOAD)
         return 0;
-    if (cgroup_set_cpu(vm_parts(c->pod->vm)->cgroup, all->cpu_quota, all->cpu_period,
+    if (cgroup_set_cpu(vm_parts(c->p.pod->vm)->cgroup, all->cpu_quota, all->cpu_period,
                        all->cpu_shares, err) < 0)
         return err_wrap(err, "limit the VM's processor time on the host");
     return 0;
@@ -95,20 +96,21 @@ static int limit_qemu(struct container *c, const struct sizing_all *all, struct 
 
 static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)
 {
-    struct spec_limits wanted = c->limits;
+    struct spec_limits wanted = c->p.limits;
     struct sizing_all all;
 
     if (spec_limits_update(resources, &wanted, err) < 0)
         return -1;
 
-    AUTO(gate_leave) struct gate *held = gate_enter(vm_size_gate(c->pod->vm), ctx, "vm.size", err);
+    AUTO(gate_leave)
+    struct gate *held = gate_enter(vm_size_gate(c->p.pod->vm), ctx, "vm.size", err);
 
     if (!held)
         return -1;
     need(c, &wanted, &all);
     if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, resources, err) < 0)
         return -1;
-    c->limits = wanted;
+    c->p.limits = wanted;
     return limit_qemu(c, &all, err) < 0 ? -1 : shrink(ctx, c, &all, err);
 }
 
@@ -122,16 +124,16 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
     if (!resources_json || js_parse(resources_json, len, SPEC_MAX_BYTES, &resources, err) < 0 ||
         !json_is_object(resources))
         return err_set(err, ERR_INVALID, "update of container %s: no Linux resources in JSON",
-                       c->id);
+                       c->p.id);
     held = gate_enter(&c->gate, ctx, "container.update", err);
     if (!held)
         return -1;
-    if (!c->listed)
-        return err_set(err, ERR_NOT_FOUND, "no container %s", c->id);
-    if (c->state != CONTAINER_CREATED && c->state != CONTAINER_RUNNING &&
-        c->state != CONTAINER_PAUSED)
-        return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->id,
-                       fsm_state_name(&container_fsm, c->state));
+    if (!c->p.listed)
+        return err_set(err, ERR_NOT_FOUND, "no container %s", c->p.id);
+    if (c->p.state != CONTAINER_CREATED && c->p.state != CONTAINER_RUNNING &&
+        c->p.state != CONTAINER_PAUSED)
+        return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->p.id,
+                       fsm_state_name(&container_fsm, c->p.state));
     /* The VM is looked for only now: at the gate it may have become another. */
-    return apply(ctx, c, resources, err) < 0 ? err_wrap(err, "update container %s", c->id) : 0;
+    return apply(ctx, c, resources, err) < 0 ? err_wrap(err, "update container %s", c->p.id) : 0;
 }

@@ -112,7 +112,7 @@ TEST_VIRTUAL(a_vm_that_does_not_grow_fails_the_update_before_the_guest_hears_of_
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);
     ASSERT_HAS(err.msg, "update container w: resize the VM");
     ASSERT_EQ(r.guest.updates, 0);
-    ASSERT_EQ(container_limits(fixture_find(&r, "w"))->memory_bytes, 0);
+    ASSERT_EQ(container_parts(fixture_find(&r, "w"))->limits.memory_bytes, 0);
     /* Nor is it taken for grown: who repeats the update is not told that all is well. */
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     ASSERT(update(&r, ctx, "w", "{\"memory\":{\"limit\":536870912}}", &err) < 0);

@@ -85,7 +85,7 @@ void pod_size(const struct pod *pod, const struct container *one, const struct s
 {
     for (size_t i = 0; i < pod->n_members; i++) {
         const struct container *c = pod->members[i];
-        const struct spec_limits *its = c == one ? limits : container_limits(c);
+        const struct spec_limits *its = c == one ? limits : &container_parts(c)->limits;
 
         if (c == pod->holder)
             ret->own = *its;

@@ -36,7 +36,7 @@ int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
     const struct vm_parts *vm = vm_parts(pod->vm);
     const struct network_dns dns = { (const char *const *)pod->dns_servers.v,
                                      (const char *const *)pod->dns_search.v };
-    int span, r;
+    AUTO(vm_span_end) struct vm_span span = vm_span(pod->vm, "attach network");
 
     if (!pod->network)
         pod->network = network_new(&(struct network_opts){ .loop = pod->r->o.loop,
@@ -47,10 +47,9 @@ int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
                                                            .enter = enter,
                                                            .leave = leave,
                                                            .arg = pod->vm });
-    span = vm_span_begin(pod->vm, "attach network");
-    r = network_attach(ctx, pod->network, pod->netns, pod->hidden ? &dns : NULL, err);
-    vm_span_end(pod->vm, span);
-    return r < 0 ? err_wrap(err, "network of pod %s", pod->id) : 0;
+    if (network_attach(ctx, pod->network, pod->netns, pod->hidden ? &dns : NULL, err) < 0)
+        return err_wrap(err, "network of pod %s", pod->id);
+    return 0;
 }
 
 int pod_detach_network(struct ctx *ctx, struct pod *pod, struct err *err)

@@ -108,7 +108,7 @@ TEST_VIRTUAL(a_namespace_of_its_own_is_its_anchors)
     write_spec(&r, "a", "", "");
     ASSERT_OK(fixture_try_create(&r, &root, "a", &err), err);
     fixture_start(&r, &root, "a", "");
-    want = str_format("/proc/%u/ns/net", container_pid(fixture_find(&r, "a")));
+    want = str_format("/proc/%u/ns/net", container_parts(fixture_find(&r, "a"))->pid);
     ASSERT_STR(r.host.net_path, want);
     fixture_close(&r, ctx);
     ASSERT_EQ(r.host.net_plugged, 0);

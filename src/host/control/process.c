@@ -49,16 +49,16 @@ struct process *process_new(struct container *c, const char *exec_id,
                            .c = c,
                            .pod = pod_ref(container_pod(c)),
                            .container_id = str_dup(container_id(c)),
-                           .guest_id = str_dup(container_guest_id(c)),
-                           .bundle = str_dup(container_bundle(c)),
+                           .guest_id = str_dup(container_parts(c)->guest_id),
+                           .bundle = str_dup(container_parts(c)->bundle),
                            .exec_id = str_dup(exec_id),
                            .in = own(stdio->in),
                            .out = own(stdio->out),
                            .err = own(stdio->err),
                            .oci_process = oci_process,
                            .terminal = stdio->terminal,
-                           .hidden = container_is_hidden(c),
-                           .pid = container_pid(c) };
+                           .hidden = container_parts(c)->hidden,
+                           .pid = container_parts(c)->pid };
     latch_init(&p->exited);
     return p;
 }

@@ -64,7 +64,8 @@ int registry_check_id(const char *what, const char *id, size_t max, struct err *
 struct container *registry_find(struct registry *r, const char *id, struct err *err)
 {
     for (size_t i = 0; i < r->n_containers; i++)
-        if (str_eq(container_id(r->containers[i]), id) && !container_is_hidden(r->containers[i]))
+        if (str_eq(container_id(r->containers[i]), id) &&
+            !container_parts(r->containers[i])->hidden)
             return r->containers[i];
     err_set(err, ERR_NOT_FOUND, "no container %.*s", REGISTRY_ID_MAX, id ? id : "");
     return NULL;
@@ -129,7 +130,7 @@ size_t registry_containers(const struct registry *r)
     size_t n = 0;
 
     for (size_t i = 0; i < r->n_containers; i++)
-        n += !container_is_hidden(r->containers[i]);
+        n += !container_parts(r->containers[i])->hidden;
     return n;
 }
 
@@ -141,7 +142,7 @@ bool registry_idle(const struct registry *r)
 void registry_bundles(const struct registry *r, struct strv *ret)
 {
     for (size_t i = 0; i < r->n_containers; i++)
-        strv_add(ret, container_bundle(r->containers[i]));
+        strv_add(ret, container_parts(r->containers[i])->bundle);
     if (r->sandbox)
         strv_add(ret, sandbox_bundle(r));
     if (r->o.bundle)
@@ -152,7 +153,7 @@ void registry_bundles(const struct registry *r, struct strv *ret)
 static struct container *newest(struct registry *r)
 {
     for (size_t i = r->n_containers; i > 0; i--)
-        if (!container_is_hidden(r->containers[i - 1]))
+        if (!container_parts(r->containers[i - 1])->hidden)
             return r->containers[i - 1];
     return NULL;
 }

@@ -35,7 +35,7 @@ static int end_forsaken(struct ctx *ctx, struct container *c, struct err *err)
     /* While it is being created there is no process yet: delete waits for the creation. */
     if (container_kill_alone(ctx, c, 9, err) < 0 || container_wait_end(ctx, c, err) < 0)
         return -1;
-    if (container_is_listed(c) && awaits_members(c))
+    if (container_parts(c)->listed && awaits_members(c))
         return err_set(err, ERR_STATE, "pod %s still has containers", container_id(c));
     return container_discard(ctx, c, err);
 }
@@ -47,7 +47,7 @@ static void forsaken_main(void *arg)
     struct ctx ctx = ctx_background(r->o.loop, "cid", container_id(c));
     struct err err = ERR_INIT;
 
-    for (int tries = 0; container_is_listed(c) && !r->closing; tries++) {
+    for (int tries = 0; container_parts(c)->listed && !r->closing; tries++) {
         struct ctx pause = ctx_with_timeout(&ctx, RETRY_PAUSE);
         bool waits;
 
@@ -65,7 +65,7 @@ static void forsaken_main(void *arg)
         (void)waitq_wait(waits ? &ctx : &pause, &r->changed, "to delete a forsaken container",
                          &err);
     }
-    if (!container_is_listed(c) && r->note)
+    if (!container_parts(c)->listed && r->note)
         run_unforsake(run_dir(r), container_id(c));
     if (r->o.on_forsaken)
         r->o.on_forsaken(r->o.arg);
@@ -83,18 +83,19 @@ static void forsake(void *arg, const char *id, const char *anchor)
 {
     struct registry *r = arg;
     struct container *c = find_any(r, id);
-    const char *known = c ? container_anchor(c) : NULL;
+    const char *known = c ? container_parts(c)->anchor_name : NULL;
 
     if (!c || (anchor[0] && known && !str_eq(anchor, known))) {
         run_unforsake(run_dir(r), id); /* it went before we read the note */
         return;
     }
-    if (!container_forsake(c))
+    if (container_parts(c)->forsaken)
         return;
+    container_forsake(c);
     r->forsook = true;
     log_warn(NULL, "containerd has given this container up; ending it", F_STR("cid", id));
     /* A sandbox's own goes with the sandbox, when nothing else is in it (registry_given_up). */
-    if (!container_is_hidden(c))
+    if (!container_parts(c)->hidden)
         group_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
 }
 
@@ -108,13 +109,14 @@ bool registry_is_forsaken(const struct registry *r, const char *id)
 {
     const struct container *c = find_any(r, id);
 
-    return c && container_is_forsaken(c);
+    return c && container_parts(c)->forsaken;
 }
 
 bool registry_given_up(const struct registry *r)
 {
     for (size_t i = 0; i < r->n_containers; i++)
-        if (!container_is_hidden(r->containers[i]) || !container_is_forsaken(r->containers[i]))
+        if (!container_parts(r->containers[i])->hidden ||
+            !container_parts(r->containers[i])->forsaken)
             return false;
     return r->forsook;
 }

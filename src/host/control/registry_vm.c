@@ -28,10 +28,11 @@ static int write_note(struct registry *r, struct ledger *ledger, struct err *err
     for (size_t i = 0; i < r->n_containers; i++) {
         const struct container *c = r->containers[i];
 
-        if (container_anchor(c))
-            run_note_add(
-                &n, (struct run_member){ str_dup(container_id(c)), str_dup(container_bundle(c)),
-                                         str_dup(container_anchor(c)), container_is_hidden(c) });
+        if (container_parts(c)->anchor_name)
+            run_note_add(&n, (struct run_member){ str_dup(container_id(c)),
+                                                  str_dup(container_parts(c)->bundle),
+                                                  str_dup(container_parts(c)->anchor_name),
+                                                  container_parts(c)->hidden });
     }
     return run_note_write(ledger_dir(ledger), &n, err);
 }

@@ -286,6 +286,11 @@ static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandb
 }
 
 /* One that is being made or released has none to report. */
+static bool has_numbers(const struct container *c)
+{
+    return container_parts(c)->in_guest && container_state(c) != CONTAINER_NOT_CREATED;
+}
+
 static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats *to)
 {
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_STATS_LIMIT);
@@ -293,8 +298,8 @@ static void ask_guest(struct ctx *ctx, struct registry *r, struct sandbox_stats 
 
     to->guest = all[0] != NULL;
     for (struct container **c = all; *c; c++)
-        to->guest = to->guest && (!container_in_guest(*c) || add_guest_numbers(&limited, *c, to) ||
-                                  !container_in_guest(*c));
+        to->guest = to->guest &&
+                    (!has_numbers(*c) || add_guest_numbers(&limited, *c, to) || !has_numbers(*c));
 }
 
 /* The network may go while its counters are read. */

@@ -99,10 +99,10 @@ static void ask_containers(struct ctx *ctx, struct sandbox *s)
     struct err err = ERR_INIT;
 
     for (struct container **c = all; *c; c++)
-        if (runs(*c) && !container_is_hidden(*c))
+        if (runs(*c) && !container_parts(*c)->hidden)
             (void)container_kill(&grace, *c, "", SIGTERM, false, &err); /* it may end just then */
     for (struct container **c = all; *c; c++)
-        if (!container_is_hidden(*c) && container_wait_end(&grace, *c, &err) < 0)
+        if (!container_parts(*c)->hidden && container_wait_end(&grace, *c, &err) < 0)
             return;
 }
 
@@ -111,7 +111,7 @@ static bool writes_host(const struct registry *r)
     bool found = false;
 
     for (size_t i = 0; i < r->n_containers; i++)
-        found = found || container_writes_host(r->containers[i]);
+        found = found || container_parts(r->containers[i])->writes_host;
     return found;
 }
 

@@ -105,11 +105,10 @@ void vm_free(struct vm *vm)
     vm_unref(vm);
 }
 
-struct ctx vm_own_ctx(const struct vm *vm, struct ctx *root)
+struct ctx vm_own_ctx(const struct vm *vm)
 {
-    *root = ctx_root(vm->o.loop);
-    return vm->o.id ? ctx_with_id(root, "sandbox-id", vm->o.id)
-                    : ctx_with_id(root, "uvm-id", vm->id ? vm->id : "");
+    return vm->o.id ? ctx_background(vm->o.loop, "sandbox-id", vm->o.id)
+                    : ctx_background(vm->o.loop, "uvm-id", vm->id ? vm->id : "");
 }
 
 /* --- use --- */
@@ -167,14 +166,17 @@ struct gate *vm_size_gate(struct vm *vm)
     return &vm->size_gate;
 }
 
-int vm_span_begin(struct vm *vm, const char *name)
+struct vm_span vm_span(struct vm *vm, const char *name)
 {
-    return timeline_begin(vm->p.vmm->timeline, TRACK_HOST, name, loop_now(vm->o.loop));
+    return (struct vm_span){
+        vm, vm ? timeline_begin(vm->p.vmm->timeline, TRACK_HOST, name, loop_now(vm->o.loop)) : -1
+    };
 }
 
-void vm_span_end(struct vm *vm, int span)
+void vm_span_end_auto(struct vm_span *span)
 {
-    timeline_end(vm->p.vmm->timeline, span, loop_now(vm->o.loop));
+    if (span->vm)
+        timeline_end(span->vm->p.vmm->timeline, span->id, loop_now(span->vm->o.loop));
 }
 
 /* --- its size --- */
@@ -269,10 +271,4 @@ void vm_on_stage(struct vm *vm, void (*fn)(void *arg, enum vm_stage stage), void
 {
     vm->on_stage = fn;
     vm->on_stage_arg = arg;
-}
-
-void vm_on_exit(struct vm *vm, void (*fn)(void *arg, const struct vm_exit *e), void *arg)
-{
-    vm->on_exit = fn;
-    vm->on_exit_arg = arg;
 }

@@ -174,8 +174,12 @@ int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exac
               struct err *err);
 struct gate *vm_size_gate(struct vm *vm);
 /* On its timeline. */
-int vm_span_begin(struct vm *vm, const char *name);
-void vm_span_end(struct vm *vm, int span);
+struct vm_span {
+    struct vm *vm;
+    int id;
+};
+struct vm_span vm_span(struct vm *vm, const char *name); /* vm NULL: none */
+void vm_span_end_auto(struct vm_span *span);             /* for AUTO(vm_span_end) */
 
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);
@@ -188,8 +192,6 @@ void vm_console_tail(struct vm *vm, size_t max, struct sbuf *out);
 
 /* Called on every stage reached, from the loop; may not wait. */
 void vm_on_stage(struct vm *vm, void (*fn)(void *arg, enum vm_stage stage), void *arg);
-/* Called once in the VM's life, on the step to Gone; may not wait. */
-void vm_on_exit(struct vm *vm, void (*fn)(void *arg, const struct vm_exit *e), void *arg);
 
 /* A process in the VM itself, outside containers. terminal with stderr: ERR_INVALID. */
 struct vm_exec {
@@ -202,7 +204,6 @@ struct vm_exec {
 };
 int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_process **ret,
             struct err *err);
-uint32_t vm_process_pid(const struct vm_process *p);
 /* Borrowed streams; take gives one away (the caller then frees it, which closes it). */
 struct stream *vm_process_take_stream(struct vm_process *p, int fd /* 0, 1, 2 */);
 /* 0 … 255, also 128 + signal. A VM that dies first: ERR_UNAVAILABLE, never 0. */

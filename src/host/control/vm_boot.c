@@ -32,23 +32,20 @@
 
 static int create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
 {
-    int span = vm_span_begin(vm, "create");
-    int r = vm->p.vmm->ops->create(ctx, vm->p.vmm, doc, err);
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "create");
 
-    vm_span_end(vm, span);
-    return r < 0 ? err_wrap(err, "create the VM") : 0;
+    return vm->p.vmm->ops->create(ctx, vm->p.vmm, doc, err) < 0 ? err_wrap(err, "create the VM")
+                                                                : 0;
 }
 
 static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    int span, r;
-
     if (vm->p.guest->ops->prepare(ctx, vm->p.guest, err) < 0)
         return err_wrap(err, "open the guest's ports");
-    span = vm_span_begin(vm, "start VMM");
-    r = vm->p.vmm->ops->start(ctx, vm->p.vmm, err);
-    vm_span_end(vm, span);
-    if (r < 0)
+
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "start VMM");
+
+    if (vm->p.vmm->ops->start(ctx, vm->p.vmm, err) < 0)
         return err_wrap(err, "start the VMM");
     vm->started_wall_ns = loop_wall(vm->o.loop);
     vm_reap(vm);
@@ -58,11 +55,9 @@ static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 
 static int connect_agent(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    int span = vm_span_begin(vm, "wait for agent");
-    int r = vm->p.guest->ops->connect(ctx, vm->p.guest, err);
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "wait for agent");
 
-    vm_span_end(vm, span);
-    if (r < 0)
+    if (vm->p.guest->ops->connect(ctx, vm->p.guest, err) < 0)
         return err_wrap(err, "connect to the agent");
     vm_set_clock(vm);
     return 0;
@@ -71,7 +66,7 @@ static int connect_agent(struct ctx *ctx, struct vm *vm, struct err *err)
 /* The link to the guest breaks when the VMM ends, and that is noticed first. */
 static void await_reason(struct vm *vm, const struct err *err)
 {
-    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_WHY_LIMIT);
+    struct ctx own = vm_own_ctx(vm), limited = ctx_with_timeout(&own, VM_WHY_LIMIT);
     struct err ignored = ERR_INIT;
     bool killed;
 
@@ -147,13 +142,12 @@ static void scratch_main(void *arg)
                                        .size_mib = c->scratch_mib,
                                        .free_mib = c->scratch_free_mib,
                                        .ledger = vm->p.ledger };
-    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life);
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life);
     struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
-    int span = vm_span_begin(vm, "make scratch");
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "make scratch");
 
     if (scratch_make(&limited, &opts, &vm->scratch, &vm->scratch_err) < 0)
         err_wrap(&vm->scratch_err, "scratch disk of the VM");
-    vm_span_end(vm, span);
     latch_set(&vm->scratch_made);
 }
 
@@ -177,16 +171,12 @@ static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
                                     .first = true };
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "attach the scratch disk", err);
 
-    if (!in)
-        return -1;
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "attach scratch");
 
-    int span = vm_span_begin(vm, "attach scratch");
-    int r = scsi_reserve(ctx, in->scsi, &disk, &mount, &id, err);
-
-    if (r == 0)
-        r = scsi_map(ctx, in->scsi, id, &vm->p.scratch_path, err);
-    vm_span_end(vm, span);
-    return r < 0 ? err_wrap(err, "attach the scratch disk") : 0;
+    if (!in || scsi_reserve(ctx, in->scsi, &disk, &mount, &id, err) < 0 ||
+        scsi_map(ctx, in->scsi, id, &vm->p.scratch_path, err) < 0)
+        return err_wrap(err, "attach the scratch disk");
+    return 0;
 }
 
 /* --- turns --- */
@@ -219,8 +209,8 @@ static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
 static void turn_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), life = ctx_with_cancel(&own, &vm->life),
-                     ctx = ctx_with_timeout(&life, VM_TURN_HOLD);
+    struct ctx own = vm_own_ctx(vm), life = ctx_with_cancel(&own, &vm->life),
+               ctx = ctx_with_timeout(&life, VM_TURN_HOLD);
     struct err ignored = ERR_INIT;
 
     (void)latch_wait(&ctx, &vm->first_start, "a container to start", &ignored);
@@ -232,7 +222,7 @@ static void turn_main(void *arg)
 static int join_cgroup(void *arg, int pid, struct err *err)
 {
     struct vm *vm = arg;
-    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
 
     if (vm->p.cgroup && cgroup_join(vm->p.cgroup, pid, err) < 0)
         return -1;
@@ -243,7 +233,7 @@ static int join_cgroup(void *arg, int pid, struct err *err)
 static void lost_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
     struct err err = ERR_INIT;
 
     (void)vm->p.guest->ops->wait_closed(&ctx, vm->p.guest, &err); /* without a limit: no failure */
@@ -346,7 +336,7 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
 static void boot_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
 
     if (boot(&ctx, vm, &vm->boot_err) == 0 && vm->state == VM_RUNNING) {
         latch_set(&vm->ready);

@@ -120,8 +120,8 @@ int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct v
 static void check_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life),
-                     limited = ctx_with_timeout(&ctx, CHECK_DELAY + 4 * CHECK_NS);
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life),
+               limited = ctx_with_timeout(&ctx, CHECK_DELAY + 4 * CHECK_NS);
     struct err err = ERR_INIT;
     char text[VM_CLOCK_TEXT];
 
@@ -167,8 +167,8 @@ struct vm_clock vm_clock(const struct vm *vm)
 static void set_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
-    int span = vm_span_begin(vm, "set clock");
+    struct ctx own = vm_own_ctx(vm), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
+    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "set clock");
     struct err err = ERR_INIT;
     uint64_t took = UINT64_MAX;
 
@@ -182,7 +182,6 @@ static void set_main(void *arg)
         }
         took = loop_now(vm->o.loop) - began;
     }
-    vm_span_end(vm, span);
     latch_set(&vm->clock_set);
     vm_drop(vm);
 }
@@ -218,7 +217,7 @@ static int pass_on(struct ctx *ctx, struct vm *vm, struct err *err)
 static void follow_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root), ctx = ctx_with_cancel(&own, &vm->life);
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life);
     struct err err = ERR_INIT;
     AUTO_FD int fd = clock_step_open(&err);
 

@@ -204,7 +204,7 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
 static void reap_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
     struct err err = ERR_INIT;
 
     if (clean_up(&ctx, vm, &err) == 0) {
@@ -273,7 +273,7 @@ static bool ended_within(struct ctx *ctx, struct vm *vm)
 static void stop_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, own = vm_own_ctx(vm, &root);
+    struct ctx own = vm_own_ctx(vm);
     struct ctx grace = ctx_with_timeout(&own, vm->grace_ns);
     struct err err = ERR_INIT;
     bool asked = vm->p.guest->ops->shutdown(&grace, vm->p.guest, NULL, false, &err) == 0;
@@ -325,7 +325,7 @@ bool vm_ended_by_oom(const struct vm *vm)
 bool vm_lost(struct vm *given)
 {
     AUTO(vm_unref) struct vm *vm = vm_ref(given);
-    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_LOST_LIMIT);
+    struct ctx ctx = vm_own_ctx(vm), limited = ctx_with_timeout(&ctx, VM_LOST_LIMIT);
     struct err err = ERR_INIT;
     bool killed = false;
 
@@ -341,12 +341,10 @@ bool vm_lost(struct vm *given)
 
 void vm_give_up(struct vm *vm)
 {
-    struct ctx root;
-
     if (!vm)
         return;
 
-    struct ctx ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
 
     if (!vm->life.fired)
         log_error(&ctx, "the guest does not take a SIGKILL; its VM is ended now");
@@ -368,7 +366,7 @@ int vm_explain(struct vm *given, struct err *err)
     if (vm->end != VM_END_NONE)
         return -1;
 
-    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_WHY_LIMIT);
+    struct ctx ctx = vm_own_ctx(vm), limited = ctx_with_timeout(&ctx, VM_WHY_LIMIT);
     const char *why = vm->vmm_exit.why;
 
     if (vm_wait_ended(&limited, vm, &killed, &ignored) == 0 && why[0] && !strstr(err->msg, why))
@@ -423,7 +421,7 @@ static void drop_ledger(struct ctx *ctx, struct vm *vm)
 static void close_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx root, ctx = vm_own_ctx(vm, &root), limited = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
+    struct ctx ctx = vm_own_ctx(vm), limited = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
     struct err err = ERR_INIT;
     bool gone = vm_stop(&limited, vm, VM_GRACE, &err) == 0 &&
                 group_wait(&limited, &vm->fibers, "fibers of the VM", &err) == 0;

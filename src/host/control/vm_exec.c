@@ -36,7 +36,7 @@ static void watch_main(void *arg)
 {
     struct vm_process *p = arg;
     struct vm *vm = p->vm;
-    struct ctx root, ctx = vm_own_ctx(vm, &root);
+    struct ctx ctx = vm_own_ctx(vm);
     uint32_t code = 0;
 
     if (vm->p.guest->ops->wait_process(&ctx, vm->p.guest, NULL, p->pid, GUEST_WAIT_FOREVER, &code,
@@ -97,11 +97,6 @@ int vm_exec(struct ctx *ctx, struct vm *vm, const struct vm_exec *e, struct vm_p
     }
     *ret = p;
     return 0;
-}
-
-uint32_t vm_process_pid(const struct vm_process *p)
-{
-    return p->pid;
 }
 
 struct stream *vm_process_take_stream(struct vm_process *p, int fd)

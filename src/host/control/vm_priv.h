@@ -111,7 +111,7 @@ struct vm {
 };
 
 /* A background fiber's ctx: nobody's cancel, the VM's identifier. */
-struct ctx vm_own_ctx(const struct vm *vm, struct ctx *root);
+struct ctx vm_own_ctx(const struct vm *vm);
 /* Marks the VM dying, kills it, wakes all who wait for it. Repeatable. Never waits. */
 void vm_end_now(struct vm *vm, enum vm_end end, const char *why);
 /* It has failed by itself: the first failure is the one that is reported. */

@@ -93,7 +93,7 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
 
     s->creating--;
     if (r == 0)
-        resp->pid = container_pid(c);
+        resp->pid = container_parts(c)->pid;
     if (r == 0 && s->opts.on_created)
         s->opts.on_created(s->opts.arg, req->id, req->bundle, resp->pid);
     service_changed(s);
