@@ -191,17 +191,11 @@ static int look(struct step *t)
 {
     uint64_t before = loop_now(t->s->w.loop);
     struct container *c = find(t);
-    struct container_pid *pids = NULL;
     struct process_view v;
     struct process *p;
-    size_t n = 0;
 
     if (!c)
         return -1;
-    container_pids(c, &pids, &n);
-    if (n == 0)
-        world_broken(&t->s->w, "container %s has no pid", t->id);
-    free(pids);
     p = container_process(c, "", t->err);
     if (p) {
         process_view(p, &v);
@@ -233,6 +227,7 @@ static int stats(struct step *t)
 static int act(struct step *t, enum action a)
 {
     struct container *c = find(t);
+    struct process *p;
 
     if (a == ACT_CREATE)
         err_clear(t->err);
@@ -250,9 +245,9 @@ static int act(struct step *t, enum action a)
     case ACT_WAIT:
         return wait_one(t);
     case ACT_PAUSE:
-        return c ? container_pause(t->ctx, c, t->err) : -1;
+        return c ? container_freeze(t->ctx, c, true, t->err) : -1;
     case ACT_RESUME:
-        return c ? container_resume(t->ctx, c, t->err) : -1;
+        return c ? container_freeze(t->ctx, c, false, t->err) : -1;
     case ACT_DELETE:
         return delete_one(t, "");
     case ACT_DELETE_EXEC:
@@ -264,9 +259,13 @@ static int act(struct step *t, enum action a)
     case ACT_LOOK:
         return look(t);
     case ACT_CLOSE_STDIN:
-        return c ? container_close_stdin(c, "", t->err) : -1;
+        p = c ? container_process(c, "", t->err) : NULL;
+        if (p)
+            process_close_stdin(p);
+        return p ? 0 : -1;
     case ACT_RESIZE:
-        return c ? container_resize(t->ctx, c, "", 24, 80, t->err) : -1;
+        p = c ? container_process(c, "", t->err) : NULL;
+        return p ? process_resize(t->ctx, p, 24, 80, t->err) : -1;
     case ACT_COUNT:
         break;
     }

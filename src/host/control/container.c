@@ -125,21 +125,6 @@ void container_each(const struct container *c, void (*fn)(void *arg, const struc
     }
 }
 
-void container_pids(struct container *c, struct container_pid **ret, size_t *ret_n)
-{
-    struct container_pid *list = mem_zalloc((c->n_execs + 1) * sizeof(*list));
-    size_t n = 0;
-
-    list[n++].pid = c->p.pid;
-    for (size_t i = 0; i < c->n_execs; i++)
-        if (process_state(c->execs[i]) == PROCESS_ST_RUNNING) {
-            list[n].pid = c->p.pid;
-            snprintf(list[n++].exec_id, sizeof(list->exec_id), "%s", process_exec_id(c->execs[i]));
-        }
-    *ret = list;
-    *ret_n = n;
-}
-
 void container_describe(const struct container *c, struct jsw *w)
 {
     static const char *const writes[] = {
@@ -359,7 +344,7 @@ void container_push(struct container *c, unsigned kind)
                                                  .exec_id = "" });
 }
 
-static int freeze(struct ctx *ctx, struct container *given, bool frozen, struct err *err)
+int container_freeze(struct ctx *ctx, struct container *given, bool frozen, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
     const char *op = frozen ? "pause" : "resume";
@@ -378,34 +363,6 @@ static int freeze(struct ctx *ctx, struct container *given, bool frozen, struct 
         return err_wrap(err, "%s container %s", op, c->p.id);
     fsm_step(&container_fsm, &c->p.state, event);
     container_push(c, frozen ? EVENT_PAUSED : EVENT_RESUMED);
-    return 0;
-}
-
-int container_pause(struct ctx *ctx, struct container *c, struct err *err)
-{
-    return freeze(ctx, c, true, err);
-}
-
-int container_resume(struct ctx *ctx, struct container *c, struct err *err)
-{
-    return freeze(ctx, c, false, err);
-}
-
-int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, uint16_t rows,
-                     uint16_t cols, struct err *err)
-{
-    struct process *p = container_process(c, exec_id, err);
-
-    return p ? process_resize(ctx, p, rows, cols, err) : -1;
-}
-
-int container_close_stdin(struct container *c, const char *exec_id, struct err *err)
-{
-    struct process *p = container_process(c, exec_id, err);
-
-    if (!p)
-        return -1;
-    process_close_stdin(p);
     return 0;
 }
 

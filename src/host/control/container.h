@@ -7,8 +7,8 @@
  * Invalid, for delete to go on with. delete can be repeated and goes on where it stopped. Counted:
  * fibers that wait outlive its deletion.
  *
- * Gate: create, start, delete, pause, resume, update, one at a time; they wait for gate and guest
- * until ctx ends. kill, resize and stats wait for the guest and take no gate. exec and all queries
+ * Gate: create, start, delete, freeze, update, one at a time; they wait for gate and guest
+ * until ctx ends. kill and stats wait for the guest and take no gate. exec and all queries
  * never wait, and answer while the guest is stuck. */
 #pragma once
 #include "base/mem.h"
@@ -97,11 +97,7 @@ AUTO_DEFINE(struct container *, container_unref);
 
 /* --- while it runs --- */
 
-int container_pause(struct ctx *ctx, struct container *c, struct err *err);
-int container_resume(struct ctx *ctx, struct container *c, struct err *err);
-int container_resize(struct ctx *ctx, struct container *c, const char *exec_id, uint16_t rows,
-                     uint16_t cols, struct err *err);
-int container_close_stdin(struct container *c, const char *exec_id, struct err *err);
+int container_freeze(struct ctx *ctx, struct container *c, bool frozen, struct err *err);
 int container_update(struct ctx *ctx, struct container *c, const char *resources_json, size_t len,
                      struct err *err);
 /* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
@@ -134,15 +130,9 @@ bool container_has_ended(const struct container *c); /* or its create failed */
 /* exec_id "" is init. NULL with ERR_NOT_FOUND. Borrowed: gone after a wait unless looked up again.
  */
 struct process *container_process(struct container *c, const char *exec_id, struct err *err);
+/* init, then its execs. */
 void container_each(const struct container *c, void (*fn)(void *arg, const struct process_view *v),
                     void *arg);
-/* Host pids that stand for the container: the anchor's, once per process of ours. Caller frees.
- * Never empty while the container exists. */
-struct container_pid {
-    uint32_t pid;
-    char exec_id[80];
-};
-void container_pids(struct container *c, struct container_pid **ret, size_t *ret_n);
 /* All that is known of it, as an object. */
 void container_describe(const struct container *c, struct jsw *w);
 

@@ -67,10 +67,10 @@ static enum err_code do_call(struct fixture *r, struct ctx *ctx, enum call call)
         (void)fixture_try_exec(r, ctx, "a", "x", &err);
         break;
     case PAUSE:
-        (void)container_pause(ctx, c, &err);
+        (void)container_freeze(ctx, c, true, &err);
         break;
     case RESUME:
-        (void)container_resume(ctx, c, &err);
+        (void)container_freeze(ctx, c, false, &err);
         break;
     case UPDATE:
         (void)container_update(ctx, c, resources, sizeof(resources) - 1, &err);
@@ -79,10 +79,10 @@ static enum err_code do_call(struct fixture *r, struct ctx *ctx, enum call call)
         (void)container_stats(ctx, c, &json, &err);
         break;
     case RESIZE:
-        (void)container_resize(ctx, c, "", 24, 80, &err);
+        (void)process_resize(ctx, container_process(c, "", &err), 24, 80, &err);
         break;
     case CLOSE_IO:
-        (void)container_close_stdin(c, "", &err);
+        process_close_stdin(container_process(c, "", &err));
         break;
     case CALLS:
         break;
@@ -99,7 +99,7 @@ static void reach(struct fixture *r, struct ctx *ctx, enum container_state state
         return;
     fixture_start(r, ctx, "a", "");
     if (state == CONTAINER_PAUSED)
-        ASSERT_OK(container_pause(ctx, fixture_find(r, "a"), &err), err);
+        ASSERT_OK(container_freeze(ctx, fixture_find(r, "a"), true, &err), err);
     if (state == CONTAINER_STOPPED) {
         ASSERT_OK(fixture_try_kill(r, ctx, "a", "", 9, false, &err), err);
         ASSERT_EQ(fixture_wait(r, ctx, "a", ""), 137);
@@ -194,6 +194,11 @@ TEST_VIRTUAL(execs_run_beside_init_and_end_before_it)
     fixture_close(&r, ctx);
 }
 
+static void count_running(void *arg, const struct process_view *v)
+{
+    *(unsigned *)arg += v->status == PROCESS_RUNNING;
+}
+
 TEST_VIRTUAL(sixty_four_execs_start_at_once)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
@@ -208,12 +213,10 @@ TEST_VIRTUAL(sixty_four_execs_start_at_once)
         fixture_start(&r, ctx, "a", id);
     }
 
-    struct container_pid *pids = NULL;
-    size_t n = 0;
+    unsigned running = 0;
 
-    container_pids(fixture_find(&r, "a"), &pids, &n);
-    ASSERT_EQ(n, 65);
-    free(pids);
+    container_each(fixture_find(&r, "a"), count_running, &running);
+    ASSERT_EQ(running, 65);
     for (int i = 0; i < 64; i++) {
         snprintf(id, sizeof(id), "x%d", i);
         ASSERT_EQ(fixture_wait(&r, ctx, "a", id), 0);
@@ -266,11 +269,11 @@ TEST_VIRTUAL(pause_and_resume_are_told_and_seen)
     fixture_open(&r, ctx);
     fixture_create(&r, ctx, "a");
     fixture_start(&r, ctx, "a", "");
-    ASSERT_OK(container_pause(ctx, fixture_find(&r, "a"), &err), err);
+    ASSERT_OK(container_freeze(ctx, fixture_find(&r, "a"), true, &err), err);
     process_view(container_process(fixture_find(&r, "a"), "", &err), &v);
     ASSERT_EQ(v.status, PROCESS_PAUSED);
     ASSERT_EQ(r.guest.frozen, 1);
-    ASSERT_OK(container_resume(ctx, fixture_find(&r, "a"), &err), err);
+    ASSERT_OK(container_freeze(ctx, fixture_find(&r, "a"), false, &err), err);
     ASSERT_EQ(r.guest.frozen, 0);
     ASSERT_STR(fixture_told(&r, ctx), "create a;start a;paused a;resumed a");
     fixture_close(&r, ctx);

@@ -40,8 +40,8 @@ TEST_VIRTUAL(ws09_events_that_nobody_reads_stop_nothing)
     fixture_create(&r, &root, "a");
     fixture_start(&r, &root, "a", "");
     for (int i = 0; i < 5000; i++) {
-        ASSERT_OK(container_pause(&root, fixture_find(&r, "a"), &err), err);
-        ASSERT_OK(container_resume(&root, fixture_find(&r, "a"), &err), err);
+        ASSERT_OK(container_freeze(&root, fixture_find(&r, "a"), true, &err), err);
+        ASSERT_OK(container_freeze(&root, fixture_find(&r, "a"), false, &err), err);
     }
     ASSERT_OK(fixture_try_kill(&r, &root, "a", "", 9, false, &err), err);
     ASSERT_EQ(fixture_wait(&r, &root, "a", ""), 137);

@@ -180,7 +180,7 @@ TEST_VIRTUAL(a_sandboxs_metrics_have_its_traffic_and_what_its_guest_tells_in_tim
     const struct sandbox_create c = {
         .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
     };
-    struct sandbox_started s;
+    struct sandbox_view s;
     struct sandbox_stats v;
     struct err err = ERR_INIT;
     uint64_t begin;
@@ -221,7 +221,7 @@ TEST_VIRTUAL(a_container_that_is_being_created_does_not_hide_the_others_numbers)
     struct fixture r = { 0 };
     struct ctx root = ctx_root(ctx->loop);
     const struct sandbox_create c = { .id = "s", .bundle = "/none", .netns = "", .spec = "{}" };
-    struct sandbox_started s;
+    struct sandbox_view s;
     struct sandbox_stats v;
     struct err err = ERR_INIT;
 
@@ -249,7 +249,7 @@ TEST_VIRTUAL(a_sandboxs_network_is_free_when_stop_returns)
     const struct sandbox_create c = {
         .id = "s", .bundle = "/none", .netns = "/run/netns/cni-2", .spec = "{}"
     };
-    struct sandbox_started s;
+    struct sandbox_view s;
     struct err err = ERR_INIT;
 
     open_fixture(&r, ctx);

@@ -144,7 +144,7 @@ static struct loop *loop_of(const struct process *p)
 
 static int err_ended(const struct process *p, const char *how, struct err *err)
 {
-    return err_set(err, ERR_NOT_FOUND, "process %s%s%s %s", p->container_id,
+    return err_set(err, ERR_NOT_FOUND, "process %s%s%s%s", p->container_id,
                    p->exec_id[0] ? "/" : "", p->exec_id, how);
 }
 
@@ -176,7 +176,7 @@ int process_wait(struct ctx *ctx, struct process *given, struct process_view *re
     if (latch_wait(ctx, &p->exited, "the process to end", err) < 0)
         return -1;
     if (p->state != PROCESS_ST_TERMINATED)
-        return err_ended(p, "was deleted", err);
+        return err_ended(p, " was deleted", err);
     process_view(p, ret);
     if (p->refs == 1) { /* deleted meanwhile: its texts go now */
         ret->container_id = ret->exec_id = ret->bundle = "";
@@ -482,7 +482,7 @@ int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struc
         return 0;
     }
     if (p->state != PROCESS_ST_RUNNING)
-        return err_ended(p, "has ended", err);
+        return err_ended(p, " has ended", err);
     r = ask_signal(&limited, p, signo, err);
     must = must && p->state == PROCESS_ST_RUNNING;
     if (must && (r == 0 || err->code == ERR_NOT_FOUND))
@@ -493,6 +493,6 @@ int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struc
         return 0;
     }
     if (r < 0 && err->code == ERR_UNAVAILABLE)
-        return err_ended(p, "has ended with its VM", err);
+        return err_ended(p, " has ended with its VM", err);
     return r;
 }

@@ -25,9 +25,9 @@ static void give_up(struct fixture *r, const char *id, const char *anchor)
 
 static bool is_noted(const struct fixture *r, const char *id)
 {
-    AUTO_FREE char *dir = run_dir(r);
+    AUTO_FREE char *dir = run_dir(r), *path = str_format("%s/forsaken.%s", dir, id);
 
-    return run_is_forsaken(dir, id);
+    return access(path, F_OK) == 0;
 }
 
 static void sleep_ns(struct ctx *ctx, uint64_t ns)

@@ -19,20 +19,18 @@ static int write_note(struct registry *r, struct ledger *ledger, struct err *err
 {
     AUTO_FREE char *self = ledger_process_name(getpid());
     AUTO(run_note_release)
-    struct run_note n = { .address = str_dup(r->o.address),
-                          .version = str_dup(LCOW_VERSION),
+    struct run_note n = { .address = r->o.address,
+                          .version = LCOW_VERSION,
                           .pid = getpid(),
-                          .process = str_dup(self ? self : ""),
-                          .home = str_dup(r->o.bundle ? r->o.bundle : "") };
+                          .process = self ? self : "",
+                          .home = r->o.bundle ? r->o.bundle : "",
+                          .v = mem_zalloc((r->n_containers + 1) * sizeof(*n.v)) };
 
     for (size_t i = 0; i < r->n_containers; i++) {
-        const struct container *c = r->containers[i];
+        const struct container_parts *c = container_parts(r->containers[i]);
 
-        if (container_parts(c)->anchor_name)
-            run_note_add(&n, (struct run_member){ str_dup(container_id(c)),
-                                                  str_dup(container_parts(c)->bundle),
-                                                  str_dup(container_parts(c)->anchor_name),
-                                                  container_parts(c)->hidden });
+        if (c->anchor_name)
+            n.v[n.n++] = (struct run_member){ c->id, c->bundle, c->anchor_name, c->hidden };
     }
     return run_note_write(ledger_dir(ledger), &n, err);
 }

@@ -19,67 +19,42 @@ char *run_note_path(const char *dir)
     return str_format("%s/shim", dir);
 }
 
-void run_note_add(struct run_note *n, struct run_member m)
-{
-    n->v = mem_grow(n->v, n->n, &n->cap, sizeof(*n->v));
-    n->v[n->n++] = m;
-}
-
 void run_note_release(struct run_note *n)
 {
-    for (size_t i = 0; i < n->n; i++) {
-        free(n->v[i].id);
-        free(n->v[i].bundle);
-        free(n->v[i].anchor);
-    }
     free(n->v);
-    free(n->address);
-    free(n->version);
-    free(n->process);
-    free(n->home);
+    json_decref(n->root);
     *n = (struct run_note){ 0 };
 }
 
 int run_note_write(const char *dir, const struct run_note *n, struct err *err)
 {
-    AUTO_FREE char *path = run_note_path(dir);
-    AUTO(jsw_release) struct jsw w;
+    AUTO(json_decref)
+    json_t *root =
+        json_pack("{ss,si,ss,ss,ss,s[]}", "address", n->address, "pid", n->pid, "version",
+                  n->version, "process", n->process, "home", n->home, "containers");
+    AUTO_FREE char *path = run_note_path(dir), *text = NULL;
     int r;
 
-    jsw_init(&w, JSW_PLAIN);
-    jsw_obj(&w, NULL);
-    jsw_str(&w, "address", n->address);
-    jsw_i64(&w, "pid", n->pid);
-    jsw_str(&w, "version", n->version);
-    jsw_str(&w, "process", n->process);
-    jsw_str(&w, "home", n->home);
-    jsw_arr(&w, "containers");
-    for (size_t i = 0; i < n->n; i++) {
-        jsw_obj(&w, NULL);
-        jsw_str(&w, "id", n->v[i].id);
-        jsw_str(&w, "bundle", n->v[i].bundle);
-        jsw_str(&w, "anchor", n->v[i].anchor);
-        jsw_bool(&w, "hidden", n->v[i].hidden);
-        jsw_end_obj(&w);
-    }
-    jsw_end_arr(&w);
-    jsw_end_obj(&w);
-    r = file_replace(path, w.out.data, w.out.len, 0600);
+    for (size_t i = 0; i < n->n; i++)
+        json_array_append_new(js_get(root, "containers"),
+                              json_pack("{ss,ss,ss,sb}", "id", n->v[i].id, "bundle", n->v[i].bundle,
+                                        "anchor", n->v[i].anchor, "hidden", n->v[i].hidden));
+    text = js_text(root, 0);
+    r = file_replace(path, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
 static int read_members(const json_t *list, struct run_note *n, struct err *err)
 {
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *c = json_array_get(list, i);
-        const char *id = "", *bundle = "", *anchor = "";
-        bool hidden = false;
+    n->v = mem_zalloc((json_array_size(list) + 1) * sizeof(*n->v));
+    for (; n->n < json_array_size(list); n->n++) {
+        const json_t *c = json_array_get(list, n->n);
+        struct run_member *m = &n->v[n->n];
 
-        if (js_str(c, "id", &id, err) < 0 || js_str(c, "bundle", &bundle, err) < 0 ||
-            js_str(c, "anchor", &anchor, err) < 0 || js_bool(c, "hidden", &hidden, err) < 0)
+        *m = (struct run_member){ "", "", "" };
+        if (js_str(c, "id", &m->id, err) < 0 || js_str(c, "bundle", &m->bundle, err) < 0 ||
+            js_str(c, "anchor", &m->anchor, err) < 0 || js_bool(c, "hidden", &m->hidden, err) < 0)
             return -1;
-        run_note_add(n,
-                     (struct run_member){ str_dup(id), str_dup(bundle), str_dup(anchor), hidden });
     }
     return 0;
 }
@@ -87,9 +62,8 @@ static int read_members(const json_t *list, struct run_note *n, struct err *err)
 int run_note_read(const char *dir, struct run_note *ret, struct err *err)
 {
     AUTO_FREE char *path = run_note_path(dir), *text = NULL;
-    AUTO(json_decref) json_t *root = NULL;
-    AUTO(run_note_release) struct run_note n = { 0 };
-    const char *address = "", *version = "", *process = "", *home = "";
+    AUTO(run_note_release)
+    struct run_note n = { .address = "", .version = "", .process = "", .home = "" };
     const json_t *list = NULL;
     size_t len;
     int r = file_read_all(path, NOTE_MAX_BYTES, &text, &len);
@@ -98,16 +72,13 @@ int run_note_read(const char *dir, struct run_note *ret, struct err *err)
         return err_set(err, ERR_NOT_FOUND, "there is no %s", path);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
-    if (js_parse(text, len, NOTE_MAX_BYTES, &root, err) < 0 ||
-        js_str(root, "address", &address, err) < 0 || js_i32(root, "pid", &n.pid, err) < 0 ||
-        js_str(root, "version", &version, err) < 0 || js_str(root, "process", &process, err) < 0 ||
-        js_str(root, "home", &home, err) < 0 || js_arr(root, "containers", &list, err) < 0 ||
+    if (js_parse(text, len, NOTE_MAX_BYTES, &n.root, err) < 0 ||
+        js_str(n.root, "address", &n.address, err) < 0 || js_i32(n.root, "pid", &n.pid, err) < 0 ||
+        js_str(n.root, "version", &n.version, err) < 0 ||
+        js_str(n.root, "process", &n.process, err) < 0 ||
+        js_str(n.root, "home", &n.home, err) < 0 || js_arr(n.root, "containers", &list, err) < 0 ||
         read_members(list, &n, err) < 0)
         return err_wrap(err, "%s", path);
-    n.address = str_dup(address);
-    n.version = str_dup(version);
-    n.process = str_dup(process);
-    n.home = str_dup(home);
     *ret = n;
     n = (struct run_note){ 0 };
     return 0;
@@ -136,7 +107,7 @@ int run_forsake(const char *dir, const char *id, const char *anchor, struct err 
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-bool run_is_forsaken(const char *dir, const char *id)
+static bool run_is_forsaken(const char *dir, const char *id)
 {
     AUTO_FREE char *path = forsaken_path(dir, id);
 
@@ -178,14 +149,14 @@ struct looking {
     bool gone;
 };
 
-static void looking_drop(void *arg)
+static void drop_paths(void *job)
 {
-    strv_release(&((struct looking *)arg)->paths);
+    strv_release(&((struct looking *)job)->paths);
 }
 
-static int look(void *arg, struct err *err)
+static int look(void *job, struct err *err)
 {
-    struct looking *l = arg;
+    struct looking *l = job;
     struct stat st;
 
     (void)err;
@@ -201,10 +172,10 @@ int run_bundles_gone(struct ctx *ctx, const struct strv *paths, bool *ret, struc
 
     for (size_t i = 0; i < paths->n; i++)
         strv_add(&l.paths, paths->v[i]);
-    if (OFFLOAD(ctx, look, &l, 0, looking_drop, "look for bundles", err) < 0)
+    if (OFFLOAD(ctx, look, &l, 0, drop_paths, "look for bundles", err) < 0)
         return -1;
     *ret = l.gone;
-    looking_drop(&l);
+    drop_paths(&l);
     return 0;
 }
 

@@ -12,23 +12,24 @@
 #include <sys/types.h>
 
 struct ctx;
+typedef struct json_t json_t;
 struct err;
 
+/* Strings are borrowed: those of a note that was read until it is released. */
 struct run_member {
-    char *id, *bundle;
-    char *anchor; /* ledger_process_name(); "" if it had ended */
-    bool hidden;  /* the sandbox's own, see sandbox.h */
+    const char *id, *bundle;
+    const char *anchor; /* ledger_process_name(); "" if it had ended */
+    bool hidden;        /* the sandbox's own, see sandbox.h */
 };
 struct run_note {
-    char *address, *version;
+    const char *address, *version;
     pid_t pid;
-    char *process; /* ledger_process_name() of the shim; "" of versions that did not say */
-    char *home;    /* the bundle that the shim was started for; "" likewise */
+    const char *process; /* ledger_process_name() of the shim; "" of versions that did not say */
+    const char *home;    /* the bundle that the shim was started for; "" likewise */
     struct run_member *v;
-    size_t n, cap;
+    size_t n;
+    json_t *root; /* whose strings they are; NULL: the writer's */
 };
-/* Takes the strings. */
-void run_note_add(struct run_note *n, struct run_member m);
 int run_note_write(const char *dir, const struct run_note *n, struct err *err);
 /* ERR_NOT_FOUND: there is none. */
 int run_note_read(const char *dir, struct run_note *ret, struct err *err);
@@ -39,7 +40,6 @@ AUTO_VALUE(struct run_note, run_note_release);
 const struct run_member *run_note_find(const struct run_note *n, const char *id);
 
 int run_forsake(const char *dir, const char *id, const char *anchor, struct err *err);
-bool run_is_forsaken(const char *dir, const char *id);
 void run_unforsake(const char *dir, const char *id); /* a note that is gone is fine */
 void run_each_forsaken(const char *dir, void (*fn)(void *arg, const char *id, const char *anchor),
                        void *arg);

@@ -182,7 +182,7 @@ static void start_failed(struct sandbox *s)
     sandbox_ended(s, EXIT_LOST);
 }
 
-int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
+int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_view *ret,
                   struct err *err)
 {
     struct sandbox *s = sandbox_find(r, id, err);
@@ -211,21 +211,19 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
         sandbox_watch(s);
         log_info(&own, "sandbox started", F_U("pid", s->pid));
     }
-    *ret = (struct sandbox_started){ .pid = s->pid, .created_wall_ns = s->created_wall_ns };
-    return 0;
+    return sandbox_view(r, id, ret, err);
 }
 
 /* --- queries --- */
 
-int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_exit *ret,
+int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_view *ret,
                  struct err *err)
 {
     struct sandbox *s = sandbox_find(r, id, err);
 
     if (!s || latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0)
         return -1;
-    *ret = (struct sandbox_exit){ s->exit_status, s->exited_wall_ns };
-    return 0;
+    return sandbox_view(r, id, ret, err);
 }
 
 int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
@@ -237,6 +235,7 @@ int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *
         return -1;
     *ret = (struct sandbox_view){ .state = s->state,
                                   .pid = s->state == SANDBOX_READY ? s->pid : 0,
+                                  .exit_status = s->exit_status,
                                   .created_wall_ns = s->created_wall_ns,
                                   .exited_wall_ns = s->exited_wall_ns };
     return 0;

@@ -45,12 +45,17 @@ struct sandbox_create {
 int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_create *c,
                    struct err *err);
 
-struct sandbox_started {
-    uint32_t pid; /* on the host */
-    uint64_t created_wall_ns;
+struct sandbox_view {
+    enum sandbox_state state;
+    uint32_t pid;             /* on the host; 0 once it is gone */
+    uint32_t exit_status;     /* 0 only if its end was asked for */
+    uint64_t created_wall_ns; /* of the start; 0: not yet, as the next */
+    uint64_t exited_wall_ns;
 };
+int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
+                 struct err *err);
 /* Waits: VM, guest, network. Ready: the same answer at once. A failure: Stopped, all released. */
-int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_started *ret,
+int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_view *ret,
                   struct err *err);
 /* Ends all containers and the VM and returns when the pod's network and mounts are free. grace: for
  * containers, which get a SIGTERM first; 0: none. Stopped: success. If ctx ends first the work goes
@@ -58,21 +63,8 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
 int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
                  struct err *err);
 
-struct sandbox_exit {
-    uint32_t status; /* 0 only if it was asked for */
-    uint64_t exited_wall_ns;
-};
 /* Until it is stopped, however that came; at once afterwards. */
-int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_exit *ret,
-                 struct err *err);
-
-struct sandbox_view {
-    enum sandbox_state state;
-    uint32_t pid;             /* 0 once it is gone */
-    uint64_t created_wall_ns; /* of the start; 0: not yet, as the next */
-    uint64_t exited_wall_ns;
-};
-int sandbox_view(const struct registry *r, const char *id, struct sandbox_view *ret,
+int sandbox_wait(struct ctx *ctx, struct registry *r, const char *id, struct sandbox_view *ret,
                  struct err *err);
 /* Asks the guest. ERR_STATE: it is not ready. */
 int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err *err);

@@ -52,8 +52,8 @@ static void one_call(struct fixture *r, struct ctx *ctx, unsigned what)
         .id = "s", .bundle = "/none", .netns = "/run/netns/1", .spec = "{}"
     };
     const char *id = roll(2) ? "c1" : "c2";
-    struct sandbox_started started;
-    struct sandbox_exit x;
+    struct sandbox_view started;
+    struct sandbox_view x;
     struct sandbox_view v;
     struct err err = ERR_INIT;
 

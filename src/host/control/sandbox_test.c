@@ -23,9 +23,9 @@ static void make(struct fixture *r, struct ctx *ctx)
     ASSERT_OK(try_make(r, ctx, "s", "{}", &err), err);
 }
 
-static struct sandbox_started begin(struct fixture *r, struct ctx *ctx)
+static struct sandbox_view begin(struct fixture *r, struct ctx *ctx)
 {
-    struct sandbox_started s = { 0 };
+    struct sandbox_view s = { 0 };
     struct err err = ERR_INIT;
 
     make(r, ctx);
@@ -70,9 +70,9 @@ TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
 {
     struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
-    struct sandbox_started s, again;
+    struct sandbox_view s, again;
     struct sandbox_view v;
-    struct sandbox_exit x;
+    struct sandbox_view x;
     struct err err = ERR_INIT;
 
     fixture_open(&r, ctx);
@@ -93,7 +93,7 @@ TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
-    ASSERT_EQ(x.status, 0);
+    ASSERT_EQ(x.exit_status, 0);
     ASSERT(x.exited_wall_ns > s.created_wall_ns);
     ASSERT_OK(sandbox_view(r.registry, "s", &v, &err), err);
     ASSERT_EQ(v.state, SANDBOX_STOPPED);
@@ -110,7 +110,7 @@ TEST_VIRTUAL(a_sandbox_lives_without_containers_until_it_is_stopped)
 TEST_VIRTUAL(a_second_sandbox_and_an_unknown_one_are_refused)
 {
     struct fixture r = { 0 };
-    struct sandbox_started s;
+    struct sandbox_view s;
     struct err err = ERR_INIT;
 
     fixture_open(&r, ctx);
@@ -315,7 +315,7 @@ TEST_VIRTUAL(ws20_and_no_more_than_that)
     fixture_close(&r, ctx);
 }
 
-static struct sandbox_started late;
+static struct sandbox_view late;
 static struct err late_err;
 static int late_ret;
 
@@ -374,7 +374,7 @@ TEST_VIRTUAL(ws20_ping_asks_the_guest_and_is_bounded)
 struct waiter {
     struct fixture *r;
     struct ctx *ctx;
-    struct sandbox_exit exit;
+    struct sandbox_view exit;
     int ret;
     bool done;
     struct err err;
@@ -411,7 +411,7 @@ TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
         fake_vmm_die(r.vmm, how);
         ASSERT_OK(group_wait(&root, &r.clients, "wait", &err), err);
         ASSERT_OK(w.ret, w.err);
-        ASSERT_EQ(w.exit.status, statuses[how]);
+        ASSERT_EQ(w.exit.exit_status, statuses[how]);
         ASSERT(loop_now(r.loop) - before < 100 * NS_PER_MS);
         ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
         ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
@@ -425,7 +425,7 @@ TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
 {
     struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
     struct ctx root = ctx_root(ctx->loop);
-    struct sandbox_exit x;
+    struct sandbox_view x;
     struct err err = ERR_INIT;
 
     fixture_open(&r, ctx);
@@ -433,7 +433,7 @@ TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
     r.host.last_anchor->ended = true;
     waitq_wake_all(&r.host.last_anchor->q);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
-    ASSERT_EQ(x.status, 137);
+    ASSERT_EQ(x.exit_status, 137);
     fixture_close(&r, ctx);
 }
 
@@ -450,8 +450,8 @@ TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
     for (size_t i = 0; i < ARRAY_LEN(steps); i++) {
         struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
         struct ctx root = ctx_root(ctx->loop);
-        struct sandbox_started s;
-        struct sandbox_exit x;
+        struct sandbox_view s;
+        struct sandbox_view x;
         struct err err = ERR_INIT;
 
         fixture_open(&r, &root);
@@ -460,7 +460,7 @@ TEST_VIRTUAL(a_failed_start_is_taken_back_and_told)
         ASSERT(sandbox_start(&root, r.registry, "s", &s, &err) < 0);
         err_clear(&err);
         ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
-        ASSERT_EQ(x.status, 255);
+        ASSERT_EQ(x.exit_status, 255);
         ASSERT_EQ(r.host.anchors, 0);
         ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
         ASSERT(registry_idle(r.registry));

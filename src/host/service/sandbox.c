@@ -220,12 +220,12 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
 static int start(struct ctx *ctx, struct service *s, const StartSandboxRequest *req,
                  StartSandboxResponse *resp, struct err *err)
 {
-    struct sandbox_started started;
+    struct sandbox_view v;
 
-    if (sandbox_start(ctx, s->opts.registry, req->sandbox_id, &started, err) < 0)
+    if (sandbox_start(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
-    resp->pid = started.pid;
-    pb_set_time(&resp->created_at, started.created_wall_ns);
+    resp->pid = v.pid;
+    pb_set_time(&resp->created_at, v.created_wall_ns);
     return 0;
 }
 
@@ -255,12 +255,12 @@ static int stop(struct ctx *ctx, struct service *s, const StopSandboxRequest *re
 static int wait(struct ctx *ctx, struct service *s, const WaitSandboxRequest *req,
                 WaitSandboxResponse *resp, struct err *err)
 {
-    struct sandbox_exit x;
+    struct sandbox_view v;
 
-    if (sandbox_wait(ctx, s->opts.registry, req->sandbox_id, &x, err) < 0)
+    if (sandbox_wait(ctx, s->opts.registry, req->sandbox_id, &v, err) < 0)
         return -1;
-    resp->exit_status = x.status;
-    pb_set_time(&resp->exited_at, x.exited_wall_ns);
+    resp->exit_status = v.exit_status;
+    pb_set_time(&resp->exited_at, v.exited_wall_ns);
     return 0;
 }
 

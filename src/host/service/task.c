@@ -14,7 +14,6 @@
 #include <unistd.h>
 
 #define CPU_GROUP "io.microsoft.virtualmachine.cpugroup.id"
-#define SIGNAL_MAX 64
 
 /* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
 #define DELETE_LIMIT (60 * NS_PER_S)
@@ -136,9 +135,6 @@ static int task_kill(struct ctx *ctx, struct service *s, const KillRequest *req,
 
     if (!service_process(s, req->id, req->exec_id, &c, err))
         return -1;
-    if (req->signal < 1 || req->signal > SIGNAL_MAX)
-        return err_set(err, ERR_INVALID, "signal %u for %s is none: 1 to %d are", req->signal,
-                       req->id, SIGNAL_MAX);
     return container_kill(ctx, c, req->exec_id, req->signal, req->all, err);
 }
 
@@ -169,7 +165,7 @@ static int task_pause(struct ctx *ctx, struct service *s, const PauseRequest *re
 {
     struct container *c = service_container(s, req->id, err);
 
-    return c ? container_pause(ctx, c, err) : -1;
+    return c ? container_freeze(ctx, c, true, err) : -1;
 }
 
 static int task_resume(struct ctx *ctx, struct service *s, const ResumeRequest *req, Empty *resp,
@@ -177,7 +173,7 @@ static int task_resume(struct ctx *ctx, struct service *s, const ResumeRequest *
 {
     struct container *c = service_container(s, req->id, err);
 
-    return c ? container_resume(ctx, c, err) : -1;
+    return c ? container_freeze(ctx, c, false, err) : -1;
 }
 
 static int task_checkpoint(struct ctx *ctx, struct service *s, const CheckpointTaskRequest *req,
@@ -191,24 +187,24 @@ static int task_checkpoint(struct ctx *ctx, struct service *s, const CheckpointT
 static int task_resize(struct ctx *ctx, struct service *s, const ResizePtyRequest *req, Empty *resp,
                        struct err *err)
 {
-    struct container *c;
+    struct process *p = service_process(s, req->id, req->exec_id, NULL, err);
 
-    if (!service_process(s, req->id, req->exec_id, &c, err))
+    if (!p)
         return -1;
     if (req->width > UINT16_MAX || req->height > UINT16_MAX)
         return err_set(err, ERR_INVALID, "terminal size %ux%u of %s is beyond %ux%u", req->width,
                        req->height, req->id, UINT16_MAX, UINT16_MAX);
-    return container_resize(ctx, c, req->exec_id, (uint16_t)req->height, (uint16_t)req->width, err);
+    return process_resize(ctx, p, (uint16_t)req->height, (uint16_t)req->width, err);
 }
 
 static int task_close_io(struct ctx *ctx, struct service *s, const CloseIORequest *req, Empty *resp,
                          struct err *err)
 {
-    struct container *c;
+    struct process *p = service_process(s, req->id, req->exec_id, NULL, err);
 
-    if (!service_process(s, req->id, req->exec_id, &c, err))
-        return -1;
-    return req->stdin ? container_close_stdin(c, req->exec_id, err) : 0;
+    if (p && req->stdin)
+        process_close_stdin(p);
+    return p ? 0 : -1;
 }
 
 static int task_update(struct ctx *ctx, struct service *s, const UpdateTaskRequest *req,
@@ -273,29 +269,34 @@ static int task_wait(struct ctx *ctx, struct service *s, const WaitRequest *req,
     return 0;
 }
 
+/* The anchor's pid stands for init, always, and for each exec that runs. */
+static void add_pid(void *arg, const struct process_view *v)
+{
+    PidsResponse *resp = arg;
+    bool runs = v->status == PROCESS_RUNNING || v->status == PROCESS_PAUSED;
+    Runc__ProcessDetails details = RUNC__PROCESS_DETAILS__INIT;
+    ProcessInfo *info;
+
+    if (v->exec_id[0] && !runs)
+        return;
+    info = pb_new(&process_info__descriptor);
+    info->pid = v->pid;
+    pb_add(resp->processes, resp->n_processes, info);
+    details.exec_id = (char *)v->exec_id;
+    if (v->exec_id[0])
+        (void)pb_set_any(&info->info, &details); /* a checked id is text */
+}
+
 static int task_pids(struct ctx *ctx, struct service *s, const PidsRequest *req, PidsResponse *resp,
                      struct err *err)
 {
     struct container *c = service_container(s, req->id, err);
-    AUTO_FREE struct container_pid *pids = NULL;
-    size_t n = 0;
 
-    if (!c)
-        return -1;
-    container_pids(c, &pids, &n);
-    for (size_t i = 0; i < n; i++) {
-        ProcessInfo *info = pb_new(&process_info__descriptor);
-
-        info->pid = pids[i].pid;
-        pb_add(resp->processes, resp->n_processes, info);
-        if (pids[i].exec_id[0]) {
-            Runc__ProcessDetails details = RUNC__PROCESS_DETAILS__INIT;
-
-            details.exec_id = pids[i].exec_id;
-            (void)pb_set_any(&info->info, &details); /* a checked id is text */
-        }
-    }
-    return 0;
+    if (c && !container_parts(c)->init) /* it is being created */
+        add_pid(resp, &(struct process_view){ .exec_id = "", .pid = container_parts(c)->pid });
+    if (c)
+        container_each(c, add_pid, resp);
+    return c ? 0 : -1;
 }
 
 static int task_stats(struct ctx *ctx, struct service *s, const StatsRequest *req,
@@ -317,14 +318,9 @@ static int task_connect(struct ctx *ctx, struct service *s, const ConnectRequest
 {
     struct err ignored = ERR_INIT;
     struct container *c = registry_find(s->opts.registry, req->id, &ignored);
-    struct process *init = c ? container_process(c, "", &ignored) : NULL;
-    struct process_view v;
 
     resp->shim_pid = (uint32_t)getpid();
-    if (init) {
-        process_view(init, &v);
-        resp->task_pid = v.pid;
-    }
+    resp->task_pid = c ? container_parts(c)->pid : 0;
     pb_set_str(&resp->version, LCOW_VERSION);
     return 0;
 }

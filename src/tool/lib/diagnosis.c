@@ -12,7 +12,7 @@ static const struct diagnosis rules[] = {
     /* ---- a caller came too late or too early; those who remove things twice are told so */
     { ": no container |: no sandbox |: process & has ended|was deleted|: kill it first| has no "
       "exec | still has container | exists already| has an exec & already|, cannot | has no "
-      "process yet| was not started| is none: 1 to | is still being created",
+      "process yet| was not started|invalid signal | is still being created",
       "request", "somebody asked for what is not there (yet)",
       "none is needed: the sandbox is as it was", .kind = DIAGNOSIS_ASKED },
 

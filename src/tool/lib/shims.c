@@ -94,8 +94,8 @@ static int on_dir(void *arg, const struct leftover *l)
     /* Without the file it is a VM of `lcow boot`, or a shim that is just beginning. */
     if (l->err || !l->alive || run_note_read(l->dir, &note, &s.why) < 0)
         return 0;
-    s.address = TAKE_PTR(note.address);
-    s.version = TAKE_PTR(note.version);
+    s.address = str_dup(note.address);
+    s.version = str_dup(note.version);
     s.pid = note.pid;
     s.ns = str_format("%.*s", (int)(slash - l->name), l->name);
     s.id = str_dup(slash + 1);
