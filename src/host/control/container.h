@@ -24,6 +24,7 @@ struct err;
 struct event_mount;
 struct fsm;
 struct jsw;
+struct network_dns;
 typedef struct json_t json_t;
 struct pod;
 struct registry;
@@ -50,9 +51,9 @@ struct container_create {
     size_t n_rootfs;
     const char *checkpoint; /* not "": ERR_UNIMPLEMENTED */
     /* Of a sandbox's own container, which clients do not see and of which nothing is published:
-     * instead of the bundle's config.json; changed. And the DNS of its pod; NULL-terminated. */
+     * instead of the bundle's config.json; changed. And its pod's DNS, which must outlive it. */
     struct spec *spec;
-    const char *const *dns_servers, *const *dns_search;
+    const struct network_dns *dns;
 };
 /* Waits: VM, files, guest. Publishes create. *ret: the caller unrefs; also after a failure, if
  * something could not be released; else NULL. */

@@ -390,12 +390,6 @@ static int check(struct registry *r, const struct container_create *cc, struct e
     return cc->spec ? 0 : sandbox_admits(r, cc->id, err);
 }
 
-static void copy_words(struct strv *to, const char *const *from)
-{
-    for (; from && *from; from++)
-        strv_add(to, *from);
-}
-
 static struct container *add(struct registry *r, const struct container_create *cc)
 {
     struct container *c = mem_new(struct container);
@@ -410,8 +404,7 @@ static struct container *add(struct registry *r, const struct container_create *
     waitq_init(&c->changed);
     c->p.pod = pod_new(r, c->p.id, c);
     c->p.pod->hidden = c->p.hidden;
-    copy_words(&c->p.pod->dns_servers, cc->dns_servers);
-    copy_words(&c->p.pod->dns_search, cc->dns_search);
+    c->p.pod->dns = cc->dns;
     registry_add(r, c);
     return c;
 }

@@ -22,8 +22,7 @@ bool container_has_running_execs(const struct container *c)
 
 static void publish_oom(struct container *c)
 {
-    if (c->p.state == CONTAINER_RUNNING ||
-        c->p.state == CONTAINER_PAUSED) /* else it comes too late */
+    if (!container_has_ended(c)) /* else it comes too late */
         container_push(c, EVENT_OOM);
 }
 

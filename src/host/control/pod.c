@@ -36,8 +36,6 @@ void pod_unref(struct pod *pod)
     pod_release_volumes(pod);
     if (pod->vm)
         vm_unref(pod->vm);
-    strv_release(&pod->dns_servers);
-    strv_release(&pod->dns_search);
     free(pod->members);
     free(pod->netns);
     free(pod->id);

@@ -20,6 +20,7 @@ struct ctx;
 struct err;
 struct jsw;
 struct network;
+struct network_dns;
 struct registry;
 struct sizing_pod;
 struct vm;
@@ -41,7 +42,7 @@ struct pod {
     struct list volumes;    /* emptyDirs (pod_volumes.c) */
     char *netns;            /* on the host; NULL: none */
     struct network *network;
-    struct strv dns_servers, dns_search; /* of a hidden holder's sandbox */
+    const struct network_dns *dns; /* borrows: its sandbox's; NULL: as the host says */
 };
 
 /* c holds it. The caller unrefs. */

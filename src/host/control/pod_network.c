@@ -34,8 +34,6 @@ static void leave(void *arg)
 int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
 {
     const struct vm_parts *vm = vm_parts(pod->vm);
-    const struct network_dns dns = { (const char *const *)pod->dns_servers.v,
-                                     (const char *const *)pod->dns_search.v };
     AUTO(vm_span_end) struct vm_span span = vm_span(pod->vm, "attach network");
 
     if (!pod->network)
@@ -47,7 +45,7 @@ int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
                                                            .enter = enter,
                                                            .leave = leave,
                                                            .arg = pod->vm });
-    if (network_attach(ctx, pod->network, pod->netns, pod->hidden ? &dns : NULL, err) < 0)
+    if (network_attach(ctx, pod->network, pod->netns, pod->dns, err) < 0)
         return err_wrap(err, "network of pod %s", pod->id);
     return 0;
 }

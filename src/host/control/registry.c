@@ -44,20 +44,20 @@ int registry_check_id(const char *what, const char *id, size_t max, struct err *
     bool separator = true;
 
     if (len == 0)
-        return err_set(err, ERR_INVALID, "%s is empty", what);
+        return err_set(err, ERR_INVALID, "the %s is empty", what);
     if (len > max)
-        return err_set(err, ERR_INVALID, "%s has %zu characters, at most %zu", what, len, max);
+        return err_set(err, ERR_INVALID, "%s \"%.40s…\" has %zu bytes, at most %zu are allowed",
+                       what, id, len, max);
     for (const char *c = id; *c; c++) {
         bool alnum = isalnum((unsigned char)*c) && (unsigned char)*c < 0x80;
 
-        if (!alnum && (separator || !strchr("._-", *c)))
+        if (!alnum && (separator || !strchr("._-", *c) || !c[1]))
             return err_set(err, ERR_INVALID,
-                           "%s \"%.80s\": letters and digits, with single '.', '_' or '-' between",
+                           "%s \"%.128s\" is not made of letters and digits, single . _ - between "
+                           "them",
                            what, id);
         separator = !alnum;
     }
-    if (separator)
-        return err_set(err, ERR_INVALID, "%s \"%.80s\" ends with '%c'", what, id, id[len - 1]);
     return 0;
 }
 

@@ -137,6 +137,8 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
     s->spec = TAKE_PTR(spec);
     copy_words(&s->dns_servers, c->dns_servers);
     copy_words(&s->dns_search, c->dns_search);
+    s->dns = (struct network_dns){ (const char *const *)s->dns_servers.v,
+                                   (const char *const *)s->dns_search.v };
     gate_init(&s->gate, "sandbox");
     latch_init(&s->ended);
     cancel_init(&s->hurry, NULL);
@@ -158,11 +160,9 @@ static int check_start(struct sandbox *s, struct err *err)
 static int start_pod(struct ctx *ctx, struct sandbox *s, struct err *err)
 {
     AUTO(spec_free) struct spec *spec = spec_copy(s->spec);
-    const struct container_create cc = { .id = s->id,
-                                         .bundle = s->bundle,
-                                         .spec = spec,
-                                         .dns_servers = (const char *const *)s->dns_servers.v,
-                                         .dns_search = (const char *const *)s->dns_search.v };
+    const struct container_create cc = {
+        .id = s->id, .bundle = s->bundle, .spec = spec, .dns = &s->dns
+    };
     struct ctx limited = ctx_with_timeout(ctx, SANDBOX_START_LIMIT);
 
     if (container_create(&limited, s->r, &cc, &s->holder, err) < 0 ||

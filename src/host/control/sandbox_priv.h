@@ -9,6 +9,7 @@
 #include "base/str.h"
 #include "host/control/sandbox.h"
 #include "host/control/vm.h"
+#include "host/device/network.h"
 
 struct container;
 struct spec;
@@ -32,6 +33,7 @@ struct sandbox {
     char *id, *bundle, *netns;
     struct spec *spec;
     struct strv dns_servers, dns_search;
+    struct network_dns dns; /* both */
     struct gate gate;
     enum sandbox_state state;
     struct container *holder; /* of its pod; counted; until it is released */
