@@ -121,55 +121,45 @@ void container_process_changed(struct container *c, struct process *p)
 
 /* --- never started --- */
 
-struct created_end {
-    struct container *c; /* counted, as the next */
-    struct process *init;
-    uint32_t status;
-    bool ask;
-};
-
-static void end_created(struct process *init, uint32_t status)
+static void end_created(struct container *c)
 {
-    process_close_io(init);
-    process_end(init, status, true);
+    if (!c->p.init) /* deleted meanwhile */
+        return;
+    process_close_io(c->p.init);
+    process_end(c->p.init, c->end_status, true);
 }
 
 static void end_created_main(void *arg)
 {
-    struct created_end *e = arg;
-    struct ctx ctx = ctx_background(e->c->r->o.loop, "cid", e->c->p.id);
+    AUTO(container_unref) struct container *c = arg;
+    struct ctx ctx = ctx_background(c->r->o.loop, "cid", c->p.id);
     struct err err = ERR_INIT;
 
-    if (e->ask) {
+    if (c->end_ask) {
         AUTO(vm_leave)
-        const struct vm_parts *in = vm_enter(e->c->p.pod->vm, "kill a container", &err);
+        const struct vm_parts *in = vm_enter(c->p.pod->vm, "kill a container", &err);
         struct ctx limited = ctx_with_timeout(&ctx, CONTAINER_EXECS_LIMIT);
 
         /* With the first process of its pid namespace all the others end. */
         if (in)
-            (void)in->guest->ops->shutdown(&limited, in->guest, e->c->p.guest_id, true, &err);
+            (void)in->guest->ops->shutdown(&limited, in->guest, c->p.guest_id, true, &err);
     }
-    await_execs(&ctx, e->c, e->ask ? CONTAINER_EXECS_LIMIT : CONTAINER_LOST_LIMIT, e->status);
-    end_created(e->init, e->status);
-    process_unref(e->init);
-    container_unref(e->c);
-    free(e);
+    await_execs(&ctx, c, c->end_ask ? CONTAINER_EXECS_LIMIT : CONTAINER_LOST_LIMIT, c->end_status);
+    end_created(c);
 }
 
 void container_end_created(struct container *c, uint32_t status, bool ask)
 {
-    struct created_end *e;
-
     if (c->ending)
         return;
-    if (!container_has_running_execs(c)) {
-        end_created(c->p.init, status);
-        return;
-    }
-    c->ending = true;
-    e = mem_new(struct created_end);
-    *e = (struct created_end){ container_ref(c), process_ref(c->p.init), status, ask };
-    group_go(&c->r->fibers, c->r->o.loop, end_created_main, e, "end %s", c->p.id);
+    c->end_status = status;
+    c->end_ask = ask;
+    c->ending = container_has_running_execs(c);
+    if (c->ending)
+        group_go(&c->r->fibers, c->r->o.loop, end_created_main, container_ref(c), "end %s",
+                 c->p.id);
+    else
+        end_created(c);
 }
 
 void container_vm_died(struct container *c, bool killed)

@@ -61,8 +61,10 @@ struct container {
     bool no_writable_shares; /* an annotation says so */
     bool privileged;         /* document_opts.privileged */
     bool own_pids;           /* a pid namespace of its own: its end ends them all */
-    bool ending;             /* never started, and its execs end first */
-    struct process **execs;  /* oldest first */
+    /* Never started, and its execs end first: with this status, and the guest is asked to. */
+    bool ending, end_ask;
+    uint32_t end_status;
+    struct process **execs; /* oldest first */
     size_t n_execs, execs_cap;
     struct waitq changed;
     json_t *last_stats;

@@ -103,7 +103,7 @@ static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct
         return -1;
 
     AUTO(gate_leave)
-    struct gate *held = gate_enter(vm_size_gate(c->p.pod->vm), ctx, "vm.size", err);
+    struct gate *held = gate_enter(&vm_parts(c->p.pod->vm)->size_gate, ctx, "vm.size", err);
 
     if (!held)
         return -1;

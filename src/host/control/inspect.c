@@ -59,7 +59,7 @@ static void put_vm(struct jsw *w, struct vm *vm)
 
     jsw_obj(w, "vm");
     jsw_str(w, "state", vm_state_name(vm_state(vm)));
-    jsw_str(w, "stage", vm_stage_name(vm_stage(vm)));
+    jsw_str(w, "stage", vm_stage_name(vm_parts(vm)->stage));
     vm_info(vm, &info);
     jsw_str(w, "backend", info.backend);
     jsw_str(w, "vmm_version", info.version);
@@ -70,7 +70,7 @@ static void put_vm(struct jsw *w, struct vm *vm)
     jsw_i64(w, "pid", info.pid);
     jsw_u64(w, "memory_mib", p->size.memory_mib);
     jsw_u64(w, "cpus", p->size.cpus);
-    jsw_u64(w, "started_ns", vm_started_at(vm));
+    jsw_u64(w, "started_ns", vm_parts(vm)->started_wall_ns);
     jsw_u64(w, "oldest_call_ns", p->guest->ops->oldest_call(p->guest));
     put_boot(w, p->vmm->timeline);
     jsw_arr(w, "disks");

@@ -280,7 +280,7 @@ static void drain(struct ctx *ctx, struct process *p, uint64_t limit)
 /* As long as its VM lives there is time. */
 static void drain_alive(struct ctx *ctx, struct process *p)
 {
-    struct cancel *life = vm_life(p->pod->vm);
+    struct cancel *life = &vm_parts(p->pod->vm)->life;
     struct ctx alive = ctx_with_cancel(ctx, life);
 
     drain(&alive, p, PROCESS_DRAIN_LIMIT);

@@ -39,9 +39,9 @@ static void stage_reached(void *arg, enum vm_stage stage)
 {
     struct vm *vm = arg;
 
-    if (stage <= vm->stage || stage >= VM_STAGE_COUNT)
+    if (stage <= vm->p.stage || stage >= VM_STAGE_COUNT)
         return; /* it only ever rises */
-    vm->stage = stage;
+    vm->p.stage = stage;
     timeline_mark(vm->p.vmm->timeline, TRACK_HOST, vm_stage_name(stage), loop_now(vm->o.loop));
     if (vm->on_stage)
         vm->on_stage(vm->on_stage_arg, stage);
@@ -56,9 +56,9 @@ struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest)
     vm->p.guest = guest;
     vm->refs = 1;
     gate_init(&vm->gate, "vm");
-    gate_init(&vm->size_gate, "vm.size");
+    gate_init(&vm->p.size_gate, "vm.size");
     waitq_init(&vm->changed);
-    cancel_init(&vm->life, NULL);
+    cancel_init(&vm->p.life, NULL);
     latch_init(&vm->clock_set);
     latch_init(&vm->ready);
     latch_init(&vm->scratch_made);
@@ -86,7 +86,7 @@ void vm_unref(struct vm *vm)
     vm->p.vmm->on_stage = NULL;
     vm->p.guest->ops->free(vm->p.guest);
     vm->p.vmm->ops->free(vm->p.vmm);
-    cancel_release(&vm->life);
+    cancel_release(&vm->p.life);
     free(vm->p.cgroup_path);
     free(vm->p.scratch_path);
     free(vm->p.kernel);
@@ -113,7 +113,7 @@ struct ctx vm_own_ctx(const struct vm *vm)
 
 /* --- use --- */
 
-const struct vm_parts *vm_parts(const struct vm *vm)
+struct vm_parts *vm_parts(struct vm *vm)
 {
     return &vm->p;
 }
@@ -135,7 +135,7 @@ const struct vm_parts *vm_enter(struct vm *vm, const char *what, struct err *err
         err_set(err, ERR_UNAVAILABLE, "%s: there is no VM", what);
     else if (vm->state < VM_RUNNING)
         err_set(err, ERR_STATE, "vm is %s, cannot %s", vm_state_name(vm->state), what);
-    else if (vm->state > VM_STOPPING || vm->life.fired)
+    else if (vm->state > VM_STOPPING || vm->p.life.fired)
         err_set(err, ERR_UNAVAILABLE, "%s: the VM is going away", what);
     else {
         vm_hold(vm);
@@ -154,16 +154,6 @@ void vm_container_started(struct vm *vm, bool ok)
     latch_set(&vm->first_start);
     if (ok)
         vm_clock_check(vm);
-}
-
-struct cancel *vm_life(struct vm *vm)
-{
-    return &vm->life;
-}
-
-struct gate *vm_size_gate(struct vm *vm)
-{
-    return &vm->size_gate;
 }
 
 struct vm_span vm_span(struct vm *vm, const char *name)
@@ -244,16 +234,6 @@ enum vm_state vm_state(const struct vm *vm)
 const char *vm_state_name(enum vm_state s)
 {
     return fsm_state_name(&vm_fsm, s);
-}
-
-enum vm_stage vm_stage(const struct vm *vm)
-{
-    return vm->stage;
-}
-
-uint64_t vm_started_at(const struct vm *vm)
-{
-    return vm->started_wall_ns;
 }
 
 void vm_info(struct vm *vm, struct vmm_info *ret)

@@ -15,17 +15,16 @@
  * no gate: everyone who waits for the VM or its guest wakes with ERR_UNAVAILABLE. A VM that dies
  * never yields exit 0. */
 #pragma once
+#include "base/ctx.h"
+#include "base/gate.h"
 #include "base/mem.h"
 #include "host/config/sizing.h"
 #include "host/vmm/vmm.h"
 
-struct cancel;
 struct cgroup;
 struct config;
-struct ctx;
 struct err;
 struct fsm;
-struct gate;
 struct group;
 struct guest;
 struct ledger;
@@ -74,8 +73,12 @@ struct vm_parts {
     char *kernel;        /* its release; "" if the image does not say */
     struct sizing size;  /* as it was asked for last */
     struct sizing least; /* by annotation; 0: nothing */
+    struct gate size_gate;
+    struct cancel life; /* fired when it is killed or has ended */
+    enum vm_stage stage;
+    uint64_t started_wall_ns; /* 0 if it never ran */
 };
-const struct vm_parts *vm_parts(const struct vm *vm);
+struct vm_parts *vm_parts(struct vm *vm);
 
 /* --- life --- */
 
@@ -166,13 +169,10 @@ int vm_await_clock(struct ctx *ctx, struct vm *vm, struct err *err);
 void vm_container_started(struct vm *vm, bool ok);
 /* Removes and frees *c, if there is one: busy while its last process is being reaped. Waits. */
 int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err);
-/* Fired when it is killed or has ended. Borrowed. */
-struct cancel *vm_life(struct vm *vm);
 /* Of a pod's VM. What it is to have; exactly: not only if that was not asked for last, but also if
- * that failed. Inside vm_size_gate. */
+ * that failed. Inside vm_parts.size_gate. */
 int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
               struct err *err);
-struct gate *vm_size_gate(struct vm *vm);
 /* On its timeline. */
 struct vm_span {
     struct vm *vm;
@@ -184,8 +184,6 @@ void vm_span_end_auto(struct vm_span *span);             /* for AUTO(vm_span_end
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);
 const char *vm_state_name(enum vm_state s);
-enum vm_stage vm_stage(const struct vm *vm);
-uint64_t vm_started_at(const struct vm *vm); /* wall ns; 0 if it never ran */
 void vm_info(struct vm *vm, struct vmm_info *ret);
 /* The console's last lines: the end of an error report. */
 void vm_console_tail(struct vm *vm, size_t max, struct sbuf *out);

@@ -47,7 +47,7 @@ static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 
     if (vm->p.vmm->ops->start(ctx, vm->p.vmm, err) < 0)
         return err_wrap(err, "start the VMM");
-    vm->started_wall_ns = loop_wall(vm->o.loop);
+    vm->p.started_wall_ns = loop_wall(vm->o.loop);
     vm_reap(vm);
     vm->p.vmm->on_stage(vm, VM_STAGE_SPAWNED);
     return 0;
@@ -70,7 +70,7 @@ static void await_reason(struct vm *vm, const struct err *err)
     struct err ignored = ERR_INIT;
     bool killed;
 
-    if (err->code == ERR_UNAVAILABLE && !vm->life.fired && vm->reaping)
+    if (err->code == ERR_UNAVAILABLE && !vm->p.life.fired && vm->reaping)
         (void)vm_wait_ended(&limited, vm, &killed, &ignored);
 }
 
@@ -81,10 +81,10 @@ static int start_failed(struct vm *vm, struct err *err)
         err_set(err, ERR_UNAVAILABLE, "the VMM ended: %s", vm->vmm_exit.why);
     else if (vm->end > VM_END_FAILED)
         err_set(err, ERR_UNAVAILABLE, "the VM was terminated");
-    if (vm->stage == VM_STAGE_NONE)
+    if (vm->p.stage == VM_STAGE_NONE)
         err_wrap(err, "boot stopped before the VMM ran");
     else
-        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->stage));
+        err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->p.stage));
     vm_note_failure(vm, err);
     return -1;
 }
@@ -115,7 +115,7 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
                 connect_agent(&inner, vm, err) < 0
             ? -1
             : 0;
-    if (r == 0 && vm->life.fired)
+    if (r == 0 && vm->p.life.fired)
         r = err_set(err, ERR_UNAVAILABLE, "the VM ended just then");
     if (r < 0)
         r = start_failed(vm, err);
@@ -142,7 +142,7 @@ static void scratch_main(void *arg)
                                        .size_mib = c->scratch_mib,
                                        .free_mib = c->scratch_free_mib,
                                        .ledger = vm->p.ledger };
-    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life);
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->p.life);
     struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
     AUTO(vm_span_end) struct vm_span span = vm_span(vm, "make scratch");
 
@@ -188,7 +188,7 @@ static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
     const struct config *c = vm->o.config;
     AUTO_FREE char *path = str_format("%s/starts", c->run_root);
     unsigned n = c->parallel_starts ? c->parallel_starts : 2 * (unsigned)get_nprocs();
-    struct ctx life = ctx_with_cancel(ctx, &vm->life),
+    struct ctx life = ctx_with_cancel(ctx, &vm->p.life),
                limited = ctx_with_timeout(&life, VM_TURN_LIMIT);
     uint64_t began = loop_now(ctx->loop);
     int r = turn_take(&limited, path, n, &vm->turn, err);
@@ -209,7 +209,7 @@ static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
 static void turn_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx own = vm_own_ctx(vm), life = ctx_with_cancel(&own, &vm->life),
+    struct ctx own = vm_own_ctx(vm), life = ctx_with_cancel(&own, &vm->p.life),
                ctx = ctx_with_timeout(&life, VM_TURN_HOLD);
     struct err ignored = ERR_INIT;
 

@@ -66,8 +66,8 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
 
     fixture_start(&r, ctx);
     ASSERT_EQ(vm_state(r.vm), VM_RUNNING);
-    ASSERT_EQ(vm_stage(r.vm), VM_STAGE_NEGOTIATED);
-    ASSERT(vm_started_at(r.vm) > 0);
+    ASSERT_EQ(vm_parts(r.vm)->stage, VM_STAGE_NEGOTIATED);
+    ASSERT(vm_parts(r.vm)->started_wall_ns > 0);
     ASSERT_OK(fixture_try_start(&r, ctx, &err), err); /* again: success at once */
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
     out = vm_process_take_stream(p, 1);

@@ -88,7 +88,7 @@ static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
         struct ctx limited = ctx_with_timeout(ctx, until - loop_now(vm->o.loop));
         struct err ignored = ERR_INIT;
 
-        if (vm->life.fired)
+        if (vm->p.life.fired)
             return err_set(err, ERR_UNAVAILABLE, "the VM has ended");
         (void)waitq_wait(&limited, &vm->changed, "the next look at the guest's clock", &ignored);
         if (ctx_check(ctx, err) < 0)
@@ -100,7 +100,7 @@ static int pass(struct ctx *ctx, struct vm *vm, uint64_t until, struct err *err)
 int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct vm_clock *ret,
                      struct err *err)
 {
-    struct ctx own = ctx_with_cancel(ctx, &vm->life);
+    struct ctx own = ctx_with_cancel(ctx, &vm->p.life);
     struct vm_clock_look first = { 0 }, last = { 0 };
     struct vm_clock c = { 0 };
 
@@ -120,7 +120,7 @@ int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct v
 static void check_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life),
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->p.life),
                limited = ctx_with_timeout(&ctx, CHECK_DELAY + 4 * CHECK_NS);
     struct err err = ERR_INIT;
     char text[VM_CLOCK_TEXT];
@@ -176,7 +176,7 @@ static void set_main(void *arg)
         uint64_t began = loop_now(vm->o.loop);
 
         if (vm->p.guest->ops->set_clock(&limited, vm->p.guest, loop_wall(vm->o.loop), &err) < 0) {
-            if (!vm->life.fired)
+            if (!vm->p.life.fired)
                 log_warn(&own, "the clone's clock may be behind", F_ERR(&err));
             break;
         }
@@ -217,12 +217,12 @@ static int pass_on(struct ctx *ctx, struct vm *vm, struct err *err)
 static void follow_main(void *arg)
 {
     struct vm *vm = arg;
-    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->life);
+    struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->p.life);
     struct err err = ERR_INIT;
     AUTO_FD int fd = clock_step_open(&err);
 
     while (fd >= 0 && clock_step_wait(&ctx, fd, &err) == 0) {
-        if (pass_on(&ctx, vm, &err) < 0 && !vm->life.fired)
+        if (pass_on(&ctx, vm, &err) < 0 && !vm->p.life.fired)
             log_warn(&ctx, "the guest's clock could not be set", F_ERR(&err));
         err_clear(&err);
     }

@@ -28,7 +28,7 @@ void vm_end_now(struct vm *vm, enum vm_end end, const char *why)
         return;
     if (vm->state < VM_STOPPING)
         fsm_step(&vm_fsm, &vm->state, VM_EV_STOP);
-    cancel_fire(&vm->life, ERR_UNAVAILABLE, "the VM is being terminated");
+    cancel_fire(&vm->p.life, ERR_UNAVAILABLE, "the VM is being terminated");
     if (vm->op)
         cancel_fire(vm->op, ERR_UNAVAILABLE, "the VM is being terminated");
     vm->p.vmm->ops->terminate(vm->p.vmm);
@@ -70,12 +70,12 @@ static int release(struct ctx *ctx, struct vm *vm, struct err *err)
 /* Until the VMM has ended. As long as nobody wants that there is no limit; then there is. */
 static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    struct ctx watching = ctx_with_cancel(ctx, &vm->life);
+    struct ctx watching = ctx_with_cancel(ctx, &vm->p.life);
     struct vmm *vmm = vm->p.vmm;
 
     if (vmm->ops->wait(&watching, vmm, &vm->vmm_exit, err) == 0)
         return 0;
-    if (!vm->life.fired && err->code != ERR_STATE) {
+    if (!vm->p.life.fired && err->code != ERR_STATE) {
         err_wrap(err, "watch the VMM");
         vm_note_failure(vm, err);
         vm_end_now(vm, VM_END_FAILED, "its VMM cannot be watched");
@@ -110,10 +110,10 @@ static void fill_exit(struct vm *vm)
     const struct vmm_exit *x = &vm->vmm_exit;
     struct vm_exit *e = &vm->exit;
 
-    *e = (struct vm_exit){ .started_wall_ns = vm->started_wall_ns,
+    *e = (struct vm_exit){ .started_wall_ns = vm->p.started_wall_ns,
                            .exited_wall_ns = x->at_wall_ns,
                            .oom = x->oom,
-                           .stage = vm->stage };
+                           .stage = vm->p.stage };
     if (e->exited_wall_ns == 0)
         e->exited_wall_ns = loop_wall(vm->o.loop);
     /* Our own killing after a failure is not what a client asked for. */
@@ -158,7 +158,7 @@ static void ended(struct ctx *ctx, struct vm *vm)
     fsm_step(&vm_fsm, &vm->state, VM_EV_ENDED);
     if (vm->vmm_exit.panicked)
         log_fibers(vm, ctx);
-    cancel_fire(&vm->life, ERR_UNAVAILABLE, "the VM has ended");
+    cancel_fire(&vm->p.life, ERR_UNAVAILABLE, "the VM has ended");
     waitq_wake_all(&vm->changed);
     if (vm->o.on_ended)
         vm->o.on_ended(vm->o.arg, was_killed(vm));
@@ -280,7 +280,7 @@ static void stop_main(void *arg)
 
     if (!asked)
         log_warn(&own, "the guest did not take the shutdown, quitting the VMM", F_ERR(&err));
-    if (!vm->life.fired && !(asked && ended_within(&grace, vm))) {
+    if (!vm->p.life.fired && !(asked && ended_within(&grace, vm))) {
         struct ctx quit = ctx_with_timeout(&own, VM_QUIT_LIMIT);
 
         err_clear(&err);
@@ -300,7 +300,7 @@ int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err)
         vm->grace_ns = grace_ns;
         vm_hold(vm);
         fiber_go(vm->o.loop, stop_main, vm, "vm.stop %s", vm->id);
-    } else if (vm && (vm->state != VM_STOPPING || vm->life.fired)) { /* no stop is under way */
+    } else if (vm && (vm->state != VM_STOPPING || vm->p.life.fired)) { /* no stop is under way */
         vm_kill(vm);
     }
     return vm_wait(ctx, vm, NULL, err);
@@ -346,7 +346,7 @@ void vm_give_up(struct vm *vm)
 
     struct ctx ctx = vm_own_ctx(vm);
 
-    if (!vm->life.fired)
+    if (!vm->p.life.fired)
         log_error(&ctx, "the guest does not take a SIGKILL; its VM is ended now");
     vm_end_now(vm, VM_END_FAILED, "the guest does not take a SIGKILL");
 }

@@ -53,7 +53,7 @@ TEST_VIRTUAL(ws04_state_answers_while_a_boot_hangs)
     uint64_t before = loop_now(ctx->loop);
 
     ASSERT_EQ(vm_state(r.vm), VM_BOOTING);
-    ASSERT_EQ(vm_stage(r.vm), VM_STAGE_INIT);
+    ASSERT_EQ(vm_parts(r.vm)->stage, VM_STAGE_INIT);
     vm_info(r.vm, &info);
     ASSERT_EQ(info.pid, 4242);
     ASSERT_EQ(loop_now(ctx->loop), before);

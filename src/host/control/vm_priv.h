@@ -75,8 +75,7 @@ struct vm {
 
     /* The end. */
     enum vm_end end;
-    char failure[256];  /* why, of VM_END_FAILED */
-    struct cancel life; /* fired when it is killed or has ended */
+    char failure[256]; /* why, of VM_END_FAILED */
     struct vmm_exit vmm_exit;
     uint64_t grace_ns;
     bool reaping;           /* the one fiber that sees it to its end is at work */
@@ -89,8 +88,6 @@ struct vm {
     bool clock_checked;     /* or under way */
     struct vm_clock clock;
 
-    enum vm_stage stage;
-    uint64_t started_wall_ns;
     void (*on_stage)(void *arg, enum vm_stage stage);
     void *on_stage_arg;
     void (*on_exit)(void *arg, const struct vm_exit *e);
@@ -105,8 +102,7 @@ struct vm {
     struct latch scratch_made; /* or scratch_err is set */
     struct err scratch_err;
     bool memory_unsure, cpus_unsure; /* a change failed half-way: the VM may have another size */
-    struct gate size_gate;
-    struct turn *turn; /* to start; until a container has */
+    struct turn *turn;               /* to start; until a container has */
     struct latch first_start;
 };
 
