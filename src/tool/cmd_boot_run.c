@@ -1,5 +1,6 @@
 /* cmd_boot_run.c - one session: make the VM, wait for its agent, run CMD, take all back. */
 #include "base/clock.h"
+#include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "host/bridge/guest.h"
@@ -268,7 +269,7 @@ static void end(struct boot_session *s)
 static int code_of(const struct boot_session *s, const struct err *err)
 {
     if (s->stop.fired && s->signo)
-        return 128 + s->signo;
+        return (int)EXIT_BY_SIGNAL((unsigned)s->signo);
     if (s->phase != BOOT_RUNNING || s->process)
         return TOOL_BOOT_FAILED;
     /* CMD was not started. The protocol has no codes for why; the agent's words must do. */

@@ -174,7 +174,7 @@ int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err);
 int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
               struct err *err);
 /* On its timeline. */
-struct vm_span {
+struct __attribute__((unused)) vm_span { /* a variable of it is there for its end */
     struct vm *vm;
     int id;
 };

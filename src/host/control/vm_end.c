@@ -2,6 +2,7 @@
  * nobody; the reaper, one fiber of its own, then cleans up in this order: VMM ended, guest closed,
  * log drained, everybody out, backend released, Gone. What else belongs to a pod's VM (scratch
  * disk, cgroup, ledger) goes with vm_close. */
+#include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "base/str.h"
@@ -120,7 +121,7 @@ static void fill_exit(struct vm *vm)
     e->requested = !vm->failure[0] && (x->requested || x->powered_off);
     if (e->requested)
         return;
-    e->code = WIFSIGNALED(x->status) && !x->requested ? 137 : 255;
+    e->code = WIFSIGNALED(x->status) && !x->requested ? EXIT_KILLED : EXIT_LOST;
     if (x->why[0] && !x->requested)
         snprintf(e->why, sizeof(e->why), "%s", x->why);
     else

@@ -1,12 +1,11 @@
 /* vm_exec.c - processes in the VM itself, and the other calls that need a running guest. */
+#include "base/exit_code.h"
 #include "base/log.h"
 #include "base/str.h"
 #include "base/stream.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm_priv.h"
 #include <stdlib.h>
-
-#define EXIT_CODE_MAX 255u
 
 /* Shared by the client and the watching fiber. One wait without end is sent for each process:
  * the guest forgets a process with the first wait it answers, so a client's own wait, given up
@@ -42,7 +41,7 @@ static void watch_main(void *arg)
     if (vm->p.guest->ops->wait_process(&ctx, vm->p.guest, NULL, p->pid, GUEST_WAIT_FOREVER, &code,
                                        &p->lost) < 0)
         p->failed = true;
-    p->code = code > EXIT_CODE_MAX ? EXIT_CODE_MAX : code;
+    p->code = code > EXIT_LOST ? EXIT_LOST : code;
     p->done = true;
     waitq_wake_all(&p->q);
     process_unref(p);

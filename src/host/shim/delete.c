@@ -11,6 +11,7 @@
 #include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/ctx.h"
+#include "base/exit_code.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
@@ -41,7 +42,6 @@
 #define OWNER_PATIENCE (2 * NS_PER_S)
 #define OWNER_PAUSE (20 * NS_PER_MS)
 #define STACKED_MOUNTS_MAX 64
-#define KILLED 137
 
 static char *run_root_of(const struct group_note *n)
 {
@@ -326,7 +326,7 @@ int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, str
 
     /* containerd tells this as the exit, if the shim has gone before the task was deleted. */
     d.resp.pid = n.pid;
-    d.resp.exit_status = n.exited_wall_ns ? n.exit_status : KILLED;
+    d.resp.exit_status = n.exited_wall_ns ? n.exit_status : EXIT_KILLED;
     d.resp.exited_at = &d.exited_at;
     if (end_container(&limit, &d, err) < 0)
         first = *err;
