@@ -5,7 +5,7 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "fuzz/on_fiber.h"
-#include "host/service/stats.h"
+#include "host/service/service_priv.h"
 #include "proto/pb.h"
 #include <stdlib.h>
 

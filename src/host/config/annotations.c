@@ -4,7 +4,6 @@
 #include "host/config/config_priv.h"
 #include "oci/document.h"
 #include "oci/volume.h"
-#include <stdlib.h>
 #include <string.h>
 
 #define VM "io.microsoft.virtualmachine."

@@ -247,9 +247,14 @@ static void output_fiber(void *arg)
     struct ctx ctx = ctx_with_id(&io->life, "stream", io_names[r->which]);
     struct err err = ERR_INIT;
     uint64_t lost = 0;
+    bool counted = r->up.stream;
     char side = 'r';
-    /* What is spliced can be stopped at any byte; what goes through a buffer cannot. */
-    int n = stream_copy(r->guest->fd >= 0 ? &io->flow : &io->life, r->guest, r->up.stream, NULL,
+    int n = 0;
+
+    if (!counted) /* nobody wants it */
+        discard(r, &lost);
+    else /* What is spliced can be stopped at any byte; what goes through a buffer cannot. */
+        n = stream_copy(r->guest->fd >= 0 ? &io->flow : &io->life, r->guest, r->up.stream, NULL,
                         &side, &err);
 
     if (n < 0 && io->over.fired && !io->cut.fired)
@@ -264,19 +269,8 @@ static void output_fiber(void *arg)
     }
     r->running = false;
     relay_release(r); /* the guest tells of its process' end only when this stream is closed */
-    io_output_ended(io);
-    io_unref(io);
-}
-
-static void nowhere_fiber(void *arg)
-{
-    struct relay *r = arg;
-    struct io *io = r->io;
-    uint64_t bytes = 0;
-
-    discard(r, &bytes);
-    r->running = false;
-    relay_release(r);
+    if (counted)
+        io_output_ended(io);
     io_unref(io);
 }
 
@@ -306,7 +300,6 @@ static void input_fiber(void *arg)
 static void relay_start(struct relay *r, struct stream *guest)
 {
     struct io *io = r->io;
-    void (*fn)(void *) = r->which == 0 ? input_fiber : !r->up.stream ? nowhere_fiber : output_fiber;
 
     if (io->closed)
         stream_free(TAKE_PTR(guest));
@@ -317,11 +310,12 @@ static void relay_start(struct relay *r, struct stream *guest)
         (void)stream_shutdown(guest, SHUT_WR);
         return;
     }
-    if (fn == output_fiber)
+    if (r->which > 0 && r->up.stream)
         io->outputs++;
     r->running = true;
     io_ref(io);
-    fiber_go(io->loop, fn, r, "io %s %s", io_names[r->which], io->id);
+    fiber_go(io->loop, r->which == 0 ? input_fiber : output_fiber, r, "io %s %s",
+             io_names[r->which], io->id);
 }
 
 void io_attach(struct io *io, struct stream *in, struct stream *out, struct stream *err)

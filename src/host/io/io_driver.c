@@ -5,7 +5,6 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/log.h"
-#include "base/loop.h"
 #include "base/stream.h"
 #include "host/io/io_priv.h"
 #include "host/ledger/ledger.h"

@@ -3,7 +3,6 @@
 #include "host/rpc/rpc_client.h"
 #include "base/ctx.h"
 #include "base/log.h"
-#include "base/loop.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/rpc/rpc_wire.h"

@@ -15,7 +15,6 @@
 #pragma once
 #include "base/clock.h"
 #include "proto/pb.h"
-#include <sys/types.h>
 
 struct ctx;
 struct err;

@@ -10,7 +10,6 @@
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include "proto/pb.h"
-#include <stdlib.h>
 #include <unistd.h>
 
 #define ARGS_MAX 4096

@@ -4,13 +4,11 @@
 #include "api/cri.pb-c.h"
 #include "api/sandbox.pb-c.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/control/inspect.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
-#include "host/service/stats.h"
 #include "oci/pods.h"
 #include "proto/pb.h"
 #include <stdlib.h>

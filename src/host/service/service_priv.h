@@ -1,6 +1,7 @@
 /* service_priv.h - what the files of the services share. */
 #pragma once
 #include "base/ctx.h"
+#include "base/json.h"
 #include "base/list.h"
 #include "host/control/registry.h"
 #include "host/service/service.h"
@@ -47,3 +48,9 @@ struct pod_config {
 int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, struct err *err);
 void pod_config_release(struct pod_config *s);
 AUTO_VALUE(struct pod_config, pod_config_release);
+
+/* stats.c: the guest's numbers (LCOWMetrics: cgroup v1 names as JSON) as containerd's messages. The
+ * guest is hostile: what is no number is refused, what is missing is zero; messages that ctr and
+ * CRI look into without asking are always there. Caller owns *ret. */
+typedef struct Any Any;
+int stats_from_guest(const json_t *metrics, bool v2, Any **ret, struct err *err);

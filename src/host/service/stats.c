@@ -1,10 +1,8 @@
-#include "host/service/stats.h"
 #include "api/cgroups_v1.pb-c.h"
 #include "api/cgroups_v2.pb-c.h"
 #include "base/err.h"
-#include "base/json.h"
+#include "host/service/service_priv.h"
 #include "proto/pb.h"
-#include <stdlib.h>
 #include <string.h>
 
 #define REPEATED_MAX 4096

@@ -5,7 +5,7 @@
 #include "base/str.h"
 #include "harness/tap.h"
 #include "host/service/service.h"
-#include "host/service/stats.h"
+#include "host/service/service_priv.h"
 #include "proto/pb.h"
 #include <string.h>
 

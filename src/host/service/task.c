@@ -3,14 +3,11 @@
 #include "api/runc.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/clock.h"
-#include "base/json.h"
 #include "base/str.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
-#include "host/service/stats.h"
-#include <stdlib.h>
 #include <unistd.h>
 
 #define CPU_GROUP "io.microsoft.virtualmachine.cpugroup.id"

@@ -17,15 +17,13 @@
 #define BODY_NAME "runtime options"
 #define PLATFORM "linux/amd64"
 
-static char *dup_or_null(const char *s)
+/* What is not said changes nothing. */
+static void take_text(char **field, const char *text)
 {
-    return s && s[0] ? str_dup(s) : NULL;
-}
-
-static void replace(char **field, char *value)
-{
+    if (!text[0])
+        return;
     free(*field);
-    *field = value;
+    *field = str_dup(text);
 }
 
 static int take_runtime_options(const Runtimeoptions__Options *o, struct bootstrap *b,
@@ -33,13 +31,13 @@ static int take_runtime_options(const Runtimeoptions__Options *o, struct bootstr
 {
     const char *body = (const char *)o->config_body.data;
 
-    if (o->config_path[0])
-        replace(&b->config_path, str_dup(o->config_path));
+    take_text(&b->config_path, o->config_path);
     if (o->config_body.len == 0)
         return 0;
     if (memchr(body, '\0', o->config_body.len))
         return err_set(err, ERR_INVALID, BODY_NAME ": config_body is no text");
-    replace(&b->config_body, str_ndup(body, o->config_body.len));
+    free(b->config_body);
+    b->config_body = str_ndup(body, o->config_body.len);
     return 0;
 }
 
@@ -91,7 +89,7 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
         take_number("vm_processor_count", o->vm_processor_count, 1, CONFIG_CPUS_MAX, &b->cpus,
                     err) < 0)
         return -1;
-    replace(&b->image_dir, dup_or_null(o->boot_files_root_path));
+    take_text(&b->image_dir, o->boot_files_root_path);
     for (size_t i = 0; i < o->n_default_container_annotations; i++)
         strv_addf(&b->annotations, "%s=%s", o->default_container_annotations[i]->key,
                   o->default_container_annotations[i]->value);
@@ -118,8 +116,7 @@ static int take_options(const Any *any, struct bootstrap *b, struct err *err)
         return take_runtime_options(m, b, err);
     if (type == OPTIONS_RUNHCS)
         return take_runhcs_options(m, b, err);
-    if (((Runc__Options *)m)->shim_cgroup[0])
-        replace(&b->shim_cgroup, str_dup(((Runc__Options *)m)->shim_cgroup));
+    take_text(&b->shim_cgroup, ((Runc__Options *)m)->shim_cgroup);
     return 0;
 }
 
@@ -132,7 +129,7 @@ int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err
     if (b->cpus)
         c->cpus = b->cpus;
     if (b->image_dir)
-        replace(&c->image_dir, str_dup(b->image_dir));
+        take_text(&c->image_dir, b->image_dir);
     for (size_t i = 0; i < b->annotations.n; i++)
         strv_add(&c->default_annotations, b->annotations.v[i]);
     if (b->has_log_level && b->log_level < c->log_level)
@@ -161,9 +158,9 @@ static bool take_params(struct pb_slice data, const char *ns, const char *id, st
         !str_eq(p->instance_id, id) || !str_eq(p->namespace_, ns))
         return false;
     b->params = true;
-    b->ttrpc_address = dup_or_null(p->containerd_ttrpc_address);
-    b->grpc_address = dup_or_null(p->containerd_grpc_address);
-    b->socket_dir = dup_or_null(p->socket_dir);
+    take_text(&b->ttrpc_address, p->containerd_ttrpc_address);
+    take_text(&b->grpc_address, p->containerd_grpc_address);
+    take_text(&b->socket_dir, p->socket_dir);
     b->log_level = level_of((int)p->log_level);
     b->has_log_level = true;
     for (size_t i = 0; i < p->n_extensions && *ret == 0; i++) {
@@ -212,21 +209,17 @@ void bootstrap_release(struct bootstrap *b)
     *b = (struct bootstrap){ 0 };
 }
 
-enum bootstrap_answer bootstrap_choose(const struct bootstrap *b, const char *max_shim_version,
-                                       const char *cwd)
+void bootstrap_answer(const struct bootstrap *b, const char *max_shim_version, const char *cwd,
+                      const char *address, struct sbuf *out)
 {
-    if (b->params)
-        return BOOTSTRAP_RESULT;
-    if (max_shim_version && cwd && strstr(cwd, "/io.containerd.sandbox.controller.v1.shim/"))
-        return BOOTSTRAP_JSON;
-    return BOOTSTRAP_BARE; /* 1.6, 1.7, and plain tasks of 2.0 to 2.2 */
-}
+    if (b->params) {
+        Bootstrap__BootstrapResult r = BOOTSTRAP__BOOTSTRAP_RESULT__INIT;
 
-void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbuf *out)
-{
-    if (how == BOOTSTRAP_BARE) {
-        sbuf_adds(out, address);
-    } else if (how == BOOTSTRAP_JSON) {
+        r.version = 3;
+        r.address = address;
+        r.protocol = "ttrpc";
+        (void)pb_pack(&r, out); /* an address that we made is text */
+    } else if (max_shim_version && strstr(cwd, "/io.containerd.sandbox.controller.v1.shim/")) {
         AUTO(json_decref)
         json_t *all =
             json_pack("{si, ss, ss}", "version", 3, "address", address, "protocol", "ttrpc");
@@ -234,12 +227,7 @@ void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbu
 
         sbuf_adds(out, text);
     } else {
-        Bootstrap__BootstrapResult r = BOOTSTRAP__BOOTSTRAP_RESULT__INIT;
-
-        r.version = 3;
-        r.address = address;
-        r.protocol = "ttrpc";
-        (void)pb_pack(&r, out); /* an address that we made is text */
+        sbuf_adds(out, address);
     }
 }
 

@@ -34,15 +34,11 @@ AUTO_VALUE(struct bootstrap, bootstrap_release);
 /* Writes them over what the file said. */
 int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err);
 
-enum bootstrap_answer {
-    BOOTSTRAP_BARE,  /* the address alone: API version 2 */
-    BOOTSTRAP_JSON,  /* version 3 */
-    BOOTSTRAP_RESULT /* BootstrapResult, version 3 */
-};
-/* max_shim_version: $MAX_SHIM_VERSION or NULL. */
-enum bootstrap_answer bootstrap_choose(const struct bootstrap *b, const char *max_shim_version,
-                                       const char *cwd);
-void bootstrap_answer(enum bootstrap_answer how, const char *address, struct sbuf *out);
+/* What containerd expects on stdout: a BootstrapResult (2.3 and later); JSON for a sandbox (2.0 to
+ * 2.2, API version 3); the address alone (1.6, 1.7, and plain tasks of 2.0 to 2.2, version 2).
+ * max_shim_version: $MAX_SHIM_VERSION or NULL. */
+void bootstrap_answer(const struct bootstrap *b, const char *max_shim_version, const char *cwd,
+                      const char *address, struct sbuf *out);
 
 /* "unix://<dir>/<sha256 of address/ns/group>"; dir NULL: the default. Caller frees. ERR_INVALID if
  * the path is too long for a socket. */

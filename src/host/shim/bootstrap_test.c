@@ -52,7 +52,7 @@ TEST(B2_result_is_written)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    bootstrap_answer(BOOTSTRAP_RESULT, ADDRESS, &out);
+    bootstrap_answer(&(struct bootstrap){ .params = true }, "2", "", ADDRESS, &out);
     vector_same("B2", out.data, out.len);
 }
 
@@ -318,17 +318,16 @@ TEST(each_containerd_gets_the_answer_it_understands)
     const char *sandbox = "/run/containerd/io.containerd.sandbox.controller.v1.shim/k8s.io/p";
     struct bootstrap none = { 0 }, params = { .params = true };
 
-    ASSERT_EQ(bootstrap_choose(&none, NULL, task), BOOTSTRAP_BARE);    /* 1.6 */
-    ASSERT_EQ(bootstrap_choose(&none, "2", task), BOOTSTRAP_BARE);     /* 1.7, 2.0 to 2.2 */
-    ASSERT_EQ(bootstrap_choose(&none, "2", sandbox), BOOTSTRAP_JSON);  /* 2.0 to 2.2 */
-    ASSERT_EQ(bootstrap_choose(&params, "2", task), BOOTSTRAP_RESULT); /* 2.3 */
+    AUTO(sbuf_release) struct sbuf old = { 0 }, bare = { 0 }, json = { 0 }, result = { 0 };
 
-    AUTO(sbuf_release) struct sbuf bare = { 0 }, json = { 0 };
-
-    bootstrap_answer(BOOTSTRAP_BARE, "unix:///s/x", &bare);
-    bootstrap_answer(BOOTSTRAP_JSON, "unix:///s/x", &json);
+    bootstrap_answer(&none, NULL, task, "unix:///s/x", &old); /* 1.6 */
+    ASSERT_STR(old.data, "unix:///s/x");
+    bootstrap_answer(&none, "2", task, "unix:///s/x", &bare); /* 1.7, 2.0 to 2.2 */
     ASSERT_STR(bare.data, "unix:///s/x");
+    bootstrap_answer(&none, "2", sandbox, "unix:///s/x", &json); /* 2.0 to 2.2 */
     ASSERT_STR(json.data, "{\"version\":3,\"address\":\"unix:///s/x\",\"protocol\":\"ttrpc\"}");
+    bootstrap_answer(&params, "2", task, "unix:///s/x", &result); /* 2.3 */
+    ASSERT(result.data[0] == 8 && result.data[1] == 3);           /* the version, as protobuf */
 }
 
 static void address_is(const char *containerd, const char *want)

@@ -19,7 +19,6 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
-#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -328,8 +327,7 @@ int start_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, stru
 
     if (start_group(ctx, &l, err) < 0)
         return -1;
-    bootstrap_answer(
-        bootstrap_choose(&b, getenv("MAX_SHIM_VERSION"), getcwd(cwd, sizeof(cwd)) ? cwd : ""),
-        address, out);
+    bootstrap_answer(&b, getenv("MAX_SHIM_VERSION"), getcwd(cwd, sizeof(cwd)) ? cwd : "", address,
+                     out);
     return 0;
 }
