@@ -262,15 +262,6 @@ static void call_main(void *arg)
     rpc_server_unref(s);
 }
 
-static uint64_t deadline(struct loop *loop, int64_t timeout_nano)
-{
-    uint64_t now = loop_now(loop), ns = timeout_nano > 0 ? (uint64_t)timeout_nano : 0;
-
-    if (timeout_nano == 0)
-        return 0;
-    return ns > UINT64_MAX - now ? UINT64_MAX : now + ns;
-}
-
 /* Starts the fiber. Takes body, whose length is accounted for already. */
 static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                        const struct rpc_method *method, const struct ttrpc_header *h, uint8_t *body,
@@ -278,6 +269,7 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
 {
     struct rpc_server *s = c->server;
     struct rpc_call *call = mem_new(struct rpc_call);
+    int64_t timeout = method->limit_ns ? (int64_t)method->limit_ns : r->timeout_nano;
 
     *call = (struct rpc_call){ .conn = c,
                                .id = h->stream,
@@ -288,11 +280,11 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                                .body = body,
                                .payload = r->payload,
                                .mem = h->len };
-    call->ctx.deadline = deadline(s->loop, r->timeout_nano);
-    if (method->limit_ns) {
-        call->ctx.cancel = NULL;
-        call->ctx.deadline = call->since_ns + method->limit_ns;
-    }
+    if (method->limit_ns)
+        call->ctx.cancel = NULL; /* it goes on without its client */
+    if (timeout)
+        call->ctx.deadline =
+            ctx_with_timeout(&c->ctx, timeout > 0 ? (uint64_t)timeout : 0).deadline;
     call->named = call->ctx;
     list_append(&c->calls, &call->node);
     c->refs++;

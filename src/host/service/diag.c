@@ -83,16 +83,10 @@ struct tasks {
     bool execs;
 };
 
-/* The names that the original's clients know. */
-static const char *status_name(enum process_status status)
-{
-    static const char *const names[] = { "UNKNOWN", "CREATED", "RUNNING", "STOPPED", "PAUSED" };
-
-    return names[status];
-}
-
 static void add_process(void *arg, const struct process_view *v)
 {
+    /* The names that the original's clients know, by enum process_status. */
+    static const char *const names[] = { "UNKNOWN", "CREATED", "RUNNING", "STOPPED", "PAUSED" };
     struct tasks *t = arg;
 
     if (v->exec_id[0]) {
@@ -103,7 +97,7 @@ static void add_process(void *arg, const struct process_view *v)
             return;
         exec = pb_new(&diag__exec__descriptor);
         pb_set_str(&exec->id, v->exec_id);
-        pb_set_str(&exec->state, status_name(v->status));
+        pb_set_str(&exec->state, names[v->status]);
         pb_add(task->execs, task->n_execs, exec);
     } else {
         Diag__Task *task = pb_new(&diag__task__descriptor);

@@ -354,22 +354,19 @@ static int metrics(struct ctx *ctx, struct service *s, const SandboxMetricsReque
     return stats_from_guest(numbers, s->opts.stats_v2, &resp->metrics->data, err);
 }
 
-#define SANDBOX(method, fn, Req, Resp, ...)                                                        \
-    RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
-
 static const struct rpc_method methods[] = {
-    SANDBOX("CreateSandbox", create, CreateSandboxRequest, CreateSandboxResponse),
-    SANDBOX("StartSandbox", start, StartSandboxRequest, StartSandboxResponse,
-            .limit_ns = START_LIMIT),
-    SANDBOX("Platform", platform, PlatformRequest, PlatformResponse),
-    SANDBOX("StopSandbox", stop, StopSandboxRequest, StopSandboxResponse,
-            .limit_ns = STOP_TIMEOUT_MAX_S * NS_PER_S + STOP_LIMIT),
-    SANDBOX("WaitSandbox", wait, WaitSandboxRequest, WaitSandboxResponse, .patient = true),
-    SANDBOX("SandboxStatus", status, SandboxStatusRequest, SandboxStatusResponse),
-    SANDBOX("PingSandbox", ping, PingRequest, PingResponse),
-    SANDBOX("ShutdownSandbox", shut_down, ShutdownSandboxRequest, ShutdownSandboxResponse,
-            .limit_ns = STOP_LIMIT),
-    SANDBOX("SandboxMetrics", metrics, SandboxMetricsRequest, SandboxMetricsResponse),
+    SERVICE_METHOD("CreateSandbox", create, CreateSandboxRequest, CreateSandboxResponse),
+    SERVICE_METHOD("StartSandbox", start, StartSandboxRequest, StartSandboxResponse,
+                   .limit_ns = START_LIMIT),
+    SERVICE_METHOD("Platform", platform, PlatformRequest, PlatformResponse),
+    SERVICE_METHOD("StopSandbox", stop, StopSandboxRequest, StopSandboxResponse,
+                   .limit_ns = STOP_TIMEOUT_MAX_S * NS_PER_S + STOP_LIMIT),
+    SERVICE_METHOD("WaitSandbox", wait, WaitSandboxRequest, WaitSandboxResponse, .patient = true),
+    SERVICE_METHOD("SandboxStatus", status, SandboxStatusRequest, SandboxStatusResponse),
+    SERVICE_METHOD("PingSandbox", ping, PingRequest, PingResponse),
+    SERVICE_METHOD("ShutdownSandbox", shut_down, ShutdownSandboxRequest, ShutdownSandboxResponse,
+                   .limit_ns = STOP_LIMIT),
+    SERVICE_METHOD("SandboxMetrics", metrics, SandboxMetricsRequest, SandboxMetricsResponse),
 };
 static const struct rpc_service sandbox_service = { &sandbox__descriptor, methods,
                                                     ARRAY_LEN(methods), .id_key = "sandbox-id" };

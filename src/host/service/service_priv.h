@@ -30,6 +30,8 @@ void service_changed(struct service *s);
 void service_expect(struct service *s);
 void service_came(struct service *s);
 
+#define SERVICE_METHOD(method, fn, Req, Resp, ...)                                                 \
+    RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
 void service_add_task(struct service *s, struct rpc_server *server);
 void service_add_sandbox(struct service *s, struct rpc_server *server);
 void service_add_diag(struct service *s, struct rpc_server *server);

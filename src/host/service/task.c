@@ -332,29 +332,27 @@ static int task_shutdown(struct ctx *ctx, struct service *s, const ShutdownReque
     return 0;
 }
 
-#define TASK(method, fn, Req, Resp, ...)                                                           \
-    RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
 #define MINOR .may_be_gone = true, .minor = true
 
 static const struct rpc_method methods[] = {
-    TASK("State", task_state, StateRequest, StateResponse, MINOR),
-    TASK("Create", task_create, CreateTaskRequest, CreateTaskResponse),
-    TASK("Start", task_start, StartRequest, StartResponse, .limit_ns = START_LIMIT),
-    TASK("Delete", task_delete, DeleteRequest, DeleteResponse, .limit_ns = DELETE_LIMIT,
-         .may_be_gone = true),
-    TASK("Pids", task_pids, PidsRequest, PidsResponse, MINOR),
-    TASK("Pause", task_pause, PauseRequest, Empty, .limit_ns = FREEZE_LIMIT),
-    TASK("Resume", task_resume, ResumeRequest, Empty, .limit_ns = FREEZE_LIMIT),
-    TASK("Checkpoint", task_checkpoint, CheckpointTaskRequest, Empty),
-    TASK("Kill", task_kill, KillRequest, Empty, .may_be_gone = true),
-    TASK("Exec", task_exec, ExecProcessRequest, Empty),
-    TASK("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
-    TASK("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
-    TASK("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
-    TASK("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
-    TASK("Stats", task_stats, StatsRequest, StatsResponse, MINOR),
-    TASK("Connect", task_connect, ConnectRequest, ConnectResponse),
-    TASK("Shutdown", task_shutdown, ShutdownRequest, Empty),
+    SERVICE_METHOD("State", task_state, StateRequest, StateResponse, MINOR),
+    SERVICE_METHOD("Create", task_create, CreateTaskRequest, CreateTaskResponse),
+    SERVICE_METHOD("Start", task_start, StartRequest, StartResponse, .limit_ns = START_LIMIT),
+    SERVICE_METHOD("Delete", task_delete, DeleteRequest, DeleteResponse, .limit_ns = DELETE_LIMIT,
+                   .may_be_gone = true),
+    SERVICE_METHOD("Pids", task_pids, PidsRequest, PidsResponse, MINOR),
+    SERVICE_METHOD("Pause", task_pause, PauseRequest, Empty, .limit_ns = FREEZE_LIMIT),
+    SERVICE_METHOD("Resume", task_resume, ResumeRequest, Empty, .limit_ns = FREEZE_LIMIT),
+    SERVICE_METHOD("Checkpoint", task_checkpoint, CheckpointTaskRequest, Empty),
+    SERVICE_METHOD("Kill", task_kill, KillRequest, Empty, .may_be_gone = true),
+    SERVICE_METHOD("Exec", task_exec, ExecProcessRequest, Empty),
+    SERVICE_METHOD("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
+    SERVICE_METHOD("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
+    SERVICE_METHOD("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
+    SERVICE_METHOD("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
+    SERVICE_METHOD("Stats", task_stats, StatsRequest, StatsResponse, MINOR),
+    SERVICE_METHOD("Connect", task_connect, ConnectRequest, ConnectResponse),
+    SERVICE_METHOD("Shutdown", task_shutdown, ShutdownRequest, Empty),
 };
 static const struct rpc_service task_service = { &task__descriptor, methods, ARRAY_LEN(methods),
                                                  .id_key = "cid" };
