@@ -181,11 +181,9 @@ static int crashed(struct ctx *ctx, struct io_driver *d, struct err *err)
 
     if (child_wait(&limited, d->child, &status, err) < 0)
         return err_wrap(err, "the end of log driver %s", d->name);
-    if (WIFSIGNALED(status))
-        return err_set(err, ERR_STATE, "log driver %s was killed by signal %d before it was ready",
-                       d->name, WTERMSIG(status));
-    return err_set(err, ERR_STATE, "log driver %s ended with status %d before it was ready",
-                   d->name, WEXITSTATUS(status));
+    return err_set(err, ERR_STATE, "log driver %s %s %d before it was ready", d->name,
+                   WIFSIGNALED(status) ? "was killed by signal" : "ended with status",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 static int await_ready(struct ctx *ctx, struct io_driver *d, const struct io_form *form, int fd,

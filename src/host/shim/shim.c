@@ -195,17 +195,11 @@ int shim_main(const struct shim_backend *backend, char **argv)
     fiber_go(loop, run_action, &r, "%s", args.info ? "info" : args.action);
     (void)loop_run(loop);
     loop_free(loop);
-    if (r.result < 0) {
-        sbuf_release(&r.out);
-        return fail(&r.err);
-    }
 
-    int written = r.out.len > 0 ? fd_write_full(STDOUT_FILENO, r.out.data, r.out.len) : 0;
+    int written = r.result == 0 ? fd_write_full(STDOUT_FILENO, r.out.data, r.out.len) : 0;
 
+    if (written < 0)
+        r.result = err_sys(&r.err, -written, "write to stdout");
     sbuf_release(&r.out);
-    if (written < 0) {
-        (void)err_sys(&err, -written, "write to stdout");
-        return fail(&err);
-    }
-    return 0;
+    return r.result < 0 ? fail(&r.err) : 0;
 }

@@ -92,11 +92,9 @@ static char *own_program(void)
     char path[PATH_MAX];
     ssize_t n = readlink("/proc/self/exe", path, sizeof(path) - 1);
 
-    if (n <= 0)
-        return str_dup("/proc/self/exe");
-    path[n] = '\0';
+    path[n > 0 ? n : 0] = '\0';
     /* Replaced by an upgrade while we run: still there by its descriptor. */
-    return str_dup(str_ends(path, " (deleted)") ? "/proc/self/exe" : path);
+    return str_dup(n <= 0 || str_ends(path, " (deleted)") ? "/proc/self/exe" : path);
 }
 
 static void daemon_env(const struct bootstrap *b, struct strv *ret)
@@ -120,34 +118,26 @@ static void daemon_env(const struct bootstrap *b, struct strv *ret)
 static int await_ready(struct ctx *ctx, struct child *daemon, struct stream *ready, struct err *err)
 {
     struct ctx limit = ctx_with_timeout(ctx, READY_LIMIT), end = ctx_with_timeout(ctx, END_LIMIT);
-    struct sbuf said = { 0 };
-    AUTO_FREE char *text = NULL;
+    AUTO(sbuf_release) struct sbuf said = { 0 };
     struct err ignored = ERR_INIT;
     int status = 0;
     size_t n = 1;
 
     while (n > 0 && said.len < MESSAGE_MAX) {
-        if (stream_read(&limit, ready, sbuf_room(&said, 256), 256, &n, err) < 0) {
-            sbuf_release(&said);
+        if (stream_read(&limit, ready, sbuf_room(&said, 256), 256, &n, err) < 0)
             return err_wrap(err, "the daemon does not get ready");
-        }
         said.len += n;
         sbuf_adds(&said, "");
-        if (str_eq(said.data, SHIM_READY)) {
-            sbuf_release(&said);
+        if (str_eq(said.data, SHIM_READY))
             return 0;
-        }
     }
-    text = sbuf_take(&said);
-    if (text[0])
-        return err_set(err, ERR_UNKNOWN, "%s", text);
+    if (said.len > 0)
+        return err_set(err, ERR_UNKNOWN, "%s", said.data);
     if (child_wait(&end, daemon, &status, &ignored) < 0)
         return err_set(err, ERR_UNKNOWN, "the daemon closed its end before it was ready");
-    if (WIFSIGNALED(status))
-        return err_set(err, ERR_UNKNOWN, "the daemon was ended by signal %d before it was ready",
-                       WTERMSIG(status));
-    return err_set(err, ERR_UNKNOWN, "the daemon exited with status %d before it was ready",
-                   WEXITSTATUS(status));
+    return err_set(err, ERR_UNKNOWN, "the daemon %s %d before it was ready",
+                   WIFSIGNALED(status) ? "was ended by signal" : "exited with status",
+                   WIFSIGNALED(status) ? WTERMSIG(status) : WEXITSTATUS(status));
 }
 
 struct launch {
