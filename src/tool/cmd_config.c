@@ -5,7 +5,7 @@
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
-    config_print(&t->config, &t->out);
+    config_print(&t->config, NULL, true, &t->out);
     return TOOL_OK;
 }
 
@@ -22,7 +22,7 @@ static int show(struct ctx *ctx, struct tool *t, struct err *err)
         config_print_json(&t->config, &report, &t->out);
         sbuf_addc(&t->out, '\n');
     } else {
-        config_print_short(&t->config, t->opts.origin ? &report : NULL, &t->out);
+        config_print(&t->config, t->opts.origin ? &report : NULL, false, &t->out);
     }
     return TOOL_OK;
 }

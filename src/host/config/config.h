@@ -95,12 +95,11 @@ int config_parse(struct config *c, const char *name, const char *text, size_t le
 /* What one key cannot know of another. */
 void config_check(const struct config *c, struct config_report *report);
 
-/* All keys with their values, each below what it means and its default: a file that config_parse
- * reads back to the same values. */
-void config_print(const struct config *c, struct sbuf *out);
-/* Without the meaning; with a report, each line ends with where its value came from. */
-void config_print_short(const struct config *c, const struct config_report *report,
-                        struct sbuf *out);
+/* All keys with their values: a file that config_parse reads back to the same values. meaning: each
+ * below what it means and its default. With a report, each line ends with where its value came
+ * from. */
+void config_print(const struct config *c, const struct config_report *report, bool meaning,
+                  struct sbuf *out);
 /* [{"section", "key", "value", "origin"}], all text. */
 void config_print_json(const struct config *c, const struct config_report *report,
                        struct sbuf *out);

@@ -283,32 +283,18 @@ uint32_t config_pci_ports(const struct config *c)
 
 /* ------------------------------------------------------------------ printing */
 
-static void section_line(size_t i, struct sbuf *out)
+static void put_meaning(const struct config_key *k, struct sbuf *out)
 {
-    if (i == 0 || !str_eq(config_keys[i].section, config_keys[i - 1].section))
-        sbuf_addf(out, "%s[%s]\n", i ? "\n" : "", config_keys[i].section);
-}
+    for (const char *line = k->doc; *line;) {
+        size_t n = strcspn(line, "\n");
 
-void config_print(const struct config *c, struct sbuf *out)
-{
-    for (size_t i = 0; i < config_n_keys; i++) {
-        const struct config_key *k = &config_keys[i];
-
-        section_line(i, out);
-        for (const char *line = k->doc; *line;) {
-            size_t n = strcspn(line, "\n");
-
-            sbuf_addf(out, "# %.*s\n", (int)n, line);
-            line += n + (line[n] == '\n');
-        }
-        if (k->type == KEY_U32)
-            sbuf_addf(out, "# %u to %u, by default %s.\n", k->min, k->max, k->def);
-        else if (k->def)
-            sbuf_addf(out, "# By default %s.\n", k->def);
-        sbuf_addf(out, "%s = ", k->name);
-        put_value(c, k, out);
-        sbuf_addc(out, '\n');
+        sbuf_addf(out, "# %.*s\n", (int)n, line);
+        line += n + (line[n] == '\n');
     }
+    if (k->type == KEY_U32)
+        sbuf_addf(out, "# %u to %u, by default %s.\n", k->min, k->max, k->def);
+    else if (k->def)
+        sbuf_addf(out, "# By default %s.\n", k->def);
 }
 
 static const char *origin_of(const struct config_report *r, size_t i)
@@ -316,22 +302,25 @@ static const char *origin_of(const struct config_report *r, size_t i)
     return r->origin[i] ? r->origin[i] : "default";
 }
 
-void config_print_short(const struct config *c, const struct config_report *report,
-                        struct sbuf *out)
+void config_print(const struct config *c, const struct config_report *report, bool meaning,
+                  struct sbuf *out)
 {
     for (size_t i = 0; i < config_n_keys; i++) {
-        size_t begin;
+        const struct config_key *k = &config_keys[i];
 
-        section_line(i, out);
-        begin = out->len;
-        sbuf_addf(out, "%s = ", config_keys[i].name);
-        put_value(c, &config_keys[i], out);
-        if (report) {
-            size_t used = out->len - begin;
+        if (i == 0 || !str_eq(k->section, config_keys[i - 1].section))
+            sbuf_addf(out, "%s[%s]\n", i ? "\n" : "", k->section);
+        if (meaning)
+            put_meaning(k, out);
 
+        size_t begin = out->len, used;
+
+        sbuf_addf(out, "%s = ", k->name);
+        put_value(c, k, out);
+        used = out->len - begin;
+        if (report)
             sbuf_addf(out, "%*s; %s", used < ORIGIN_COLUMN - 1 ? (int)(ORIGIN_COLUMN - used) : 1,
                       "", origin_of(report, i));
-        }
         sbuf_addc(out, '\n');
     }
 }

@@ -165,10 +165,10 @@ TEST(what_is_printed_reads_back)
     config_init(&a);
     ASSERT_OK(parse(&a, "[vm]\ncpus = 3\nallow_emulation = on\n[host]\nrun_root = /r\n", &err),
               err);
-    config_print(&a, &out);
+    config_print(&a, NULL, true, &out);
     config_init(&b);
     ASSERT_OK(config_parse(&b, "printed", out.data, out.len, NULL, &err), err);
-    config_print(&b, &again);
+    config_print(&b, NULL, true, &again);
     ASSERT_STR(out.data, again.data);
     ASSERT_HAS(out.data, "\ncpus = 3\n");
     for (const char *line = out.data; *line; line += strcspn(line, "\n") + 1)
@@ -241,14 +241,14 @@ TEST(a_report_knows_where_values_come_from)
 
     report_of(&c, "cpus = 2\n\ncpus = 3\n", &r);
     ASSERT_EQ(r.errors.n, 0);
-    config_print_short(&c, &r, &text);
+    config_print(&c, &r, false, &text);
     ASSERT_HAS(text.data, ":3\n");
     ASSERT_HAS(text.data, "\nmemory_mib = 256                        ; default\n");
     ASSERT_OK(config_parse(&c, "printed", text.data, text.len, NULL, &err), err);
     config_print_json(&c, &r, &json);
     ASSERT_HAS(json.data,
                "{\"section\":\"vm\",\"key\":\"cpus\",\"value\":\"3\",\"origin\":\"/tmp/");
-    config_print_short(&c, NULL, &plain);
+    config_print(&c, NULL, false, &plain);
     ASSERT_HAS(plain.data, "\ncpus = 3\n");
 }
 
@@ -281,7 +281,7 @@ TEST(the_page_has_every_key)
 
     config_init(&c);
     config_print_markdown(&page);
-    config_print_short(&c, NULL, &plain);
+    config_print(&c, NULL, false, &plain);
     for (const char *line = plain.data; *line; line += strcspn(line, "\n") + 1) {
         AUTO_FREE char *title = str_format("\n### %.*s\n", (int)strcspn(line, " \n"), line);
 
