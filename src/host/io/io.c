@@ -67,17 +67,12 @@ struct leftover {
     int watch;
 };
 
-static void path_of(int fd, char path[40])
-{
-    snprintf(path, 40, "/proc/self/fd/%d", fd);
-}
-
 /* Tells of these from now on; what was told before is not known any more. */
 static int linger_watch(struct leftover *l, uint32_t mask, struct err *err)
 {
     char path[40];
 
-    path_of(l->write_end < 0 ? l->read_end : l->write_end, path);
+    snprintf(path, sizeof(path), "/proc/self/fd/%d", l->write_end < 0 ? l->read_end : l->write_end);
     if (l->watch < 0)
         l->watch = inotify_init1(IN_CLOEXEC | IN_NONBLOCK);
     if (l->watch < 0 || inotify_add_watch(l->watch, path, mask) < 0)
@@ -98,13 +93,10 @@ static void swallow_events(struct leftover *l)
  * they are swallowed, or are not asked for. */
 static int look(struct leftover *l, struct err *err)
 {
-    char path[40];
-
     if (l->write_end < 0) {
-        path_of(l->read_end, path);
-        l->write_end = open(path, O_WRONLY | O_NONBLOCK | O_CLOEXEC);
+        l->write_end = io_reopen(l->read_end, O_WRONLY | O_NONBLOCK);
         if (l->write_end < 0)
-            return err_sys(err, errno, "hold a FIFO");
+            return err_sys(err, -l->write_end, "hold a FIFO");
         fd_close(TAKE_FD(l->read_end));
     }
     if (linger_watch(l, IN_OPEN | IN_CLOSE_NOWRITE, err) < 0)
@@ -114,10 +106,9 @@ static int look(struct leftover *l, struct err *err)
         return 0;
     if (linger_watch(l, IN_CLOSE_NOWRITE, err) < 0)
         return -1;
-    path_of(l->write_end, path);
-    l->read_end = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
+    l->read_end = io_reopen(l->write_end, O_RDONLY | O_NONBLOCK);
     if (l->read_end < 0)
-        return err_sys(err, errno, "hold a FIFO");
+        return err_sys(err, -l->read_end, "hold a FIFO");
     fd_close(TAKE_FD(l->write_end));
     return 0;
 }

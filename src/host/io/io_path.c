@@ -191,8 +191,7 @@ static int bad_path(struct err *err, int errnum, const char *path)
     return -1;
 }
 
-/* Opens what an O_PATH descriptor stands for. */
-static int reopen(int fd, int flags)
+int io_reopen(int fd, int flags)
 {
     char path[40];
 
@@ -205,12 +204,12 @@ static int reopen(int fd, int flags)
  * end comes first, since without one the writing end cannot be opened. */
 static int open_fifo(int which, int seen, const char *path, struct io_opened *o, struct err *err)
 {
-    AUTO_FD int reader = reopen(seen, O_RDONLY | O_NONBLOCK);
+    AUTO_FD int reader = io_reopen(seen, O_RDONLY | O_NONBLOCK);
 
     if (reader < 0)
         return bad_path(err, -TAKE_FD(reader), path);
 
-    int writer = reopen(seen, O_WRONLY | O_NONBLOCK);
+    int writer = io_reopen(seen, O_WRONLY | O_NONBLOCK);
 
     if (writer < 0)
         return bad_path(err, -writer, path);
@@ -221,7 +220,7 @@ static int open_fifo(int which, int seen, const char *path, struct io_opened *o,
 
 static int open_file(int which, int seen, const char *path, struct io_opened *o, struct err *err)
 {
-    int fd = reopen(seen, which == 0 ? O_RDONLY : O_WRONLY | O_APPEND);
+    int fd = io_reopen(seen, which == 0 ? O_RDONLY : O_WRONLY | O_APPEND);
 
     if (fd < 0)
         return bad_path(err, -fd, path);

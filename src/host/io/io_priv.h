@@ -42,6 +42,8 @@ struct io_opened {
 int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_opened ret[3],
                   struct err *err);
 
+/* Opens once more what a descriptor stands for (O_PATH is enough). -errno. */
+int io_reopen(int fd, int flags);
 /* For files, which may block: takes the file; *ret is our end of a pipe to it (input: from it). */
 int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *err);
 
