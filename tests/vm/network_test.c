@@ -1,6 +1,7 @@
 /* Networks of pods from end to end: namespaces as CNI leaves them, the controller, QEMU's hot-plug,
  * and the agent that configures them. */
 #include "base/child.h"
+#include "fixture/ledger_fixture.h"
 #include "fixture/net_fixture.h"
 #include "host/device/network.h"
 #include "host/device/plan9.h"
@@ -70,7 +71,7 @@ static void box_finish(struct box *b)
     /* Those that serve; there may be none. */
     free(vm_fixture_sh(&b->fixture, "killall net_probe; while pidof net_probe; do sleep 0.05; done",
                        &code));
-    ASSERT_EQ(ledger_open_count(b->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(b->ledger), 0);
     ASSERT_OK(plan9_unmap(&b->limited, b->plan9, b->share, &err), err);
     ASSERT_OK(ledger_finish(b->ledger, &err), err);
     ledger_close(b->ledger);
@@ -366,7 +367,7 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
     ASSERT_OK(vm_wait_ended(&b.limited, b.fixture.vm, &killed, &err), err);
     pod_detach(&p);
     pod_finish(&p);
-    ASSERT_EQ(ledger_open_count(b.ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(b.ledger), 0);
     ASSERT_OK(ledger_finish(b.ledger, &err), err);
     ledger_close(b.ledger);
     plan9_free(b.plan9);

@@ -6,6 +6,7 @@
 #include "base/stream.h"
 #include "fixture/fake_vmm.h"
 #include "fixture/fsm_verify.h"
+#include "fixture/ledger_fixture.h"
 #include "fixture/stream_pair.h"
 #include "harness/place.h"
 #include "harness/tap.h"
@@ -112,7 +113,7 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
     int r;
 
     /* On record before it is made. */
-    fixture->wrong |= ledger_open_count(fixture->ledger) == 0 || p->mtu != 1400;
+    fixture->wrong |= ledger_fixture_open(fixture->ledger) == 0 || p->mtu != 1400;
     if (effect(ctx, PLUG, &r, err))
         fixture->plugged |= bit_of(p->tap);
     if (r == 0)
@@ -283,7 +284,7 @@ static void finish(struct fixture *r, bool clean_guest)
         ASSERT_EQ(r->in_vm, 0);
     if (clean_guest)
         ASSERT_EQ(r->in_guest, 0);
-    ASSERT_EQ(ledger_open_count(r->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(r->ledger), 0);
     network_free(r->n);
     ASSERT_OK(ledger_finish(r->ledger, &err), err);
     ledger_close(r->ledger);
@@ -327,7 +328,7 @@ TEST_VIRTUAL(all_interfaces_come_and_go)
     ASSERT_EQ(st.tx_bytes, 7);
     ASSERT_FAIL(network_stats(ctx, r.n, 2, &st, &err), err, ERR_NOT_FOUND);
     ASSERT_EQ(r.in_guest, 3);
-    ASSERT_EQ(ledger_open_count(r.ledger), 4);
+    ASSERT_EQ(ledger_fixture_open(r.ledger), 4);
     ASSERT_OK(network_detach(ctx, r.n, &err), err);
     ASSERT_EQ(network_state(r.n), NETWORK_DETACHED);
     ASSERT_EQ(network_count(r.n), 0);
@@ -390,7 +391,7 @@ TEST_VIRTUAL(a_detach_that_fails_goes_on_and_is_repeated)
             ASSERT_EQ(network_state(r.n), NETWORK_INVALID);
             ASSERT_FAIL(attach(ctx, &r, &err), err, ERR_STATE);
             ASSERT(!(r.plugged & 1)); /* the other one was not kept waiting */
-            ASSERT(ledger_open_count(r.ledger) > 0);
+            ASSERT(ledger_fixture_open(r.ledger) > 0);
             ASSERT_OK(network_detach(ctx, r.n, &err), err);
             ASSERT_EQ(network_state(r.n), NETWORK_DETACHED);
             finish(&r, true);

@@ -3,6 +3,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/str.h"
+#include "fixture/ledger_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/files/scratch.h"
@@ -38,7 +39,7 @@ static void finish(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_EQ(ledger_open_count(f->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(f->ledger), 0);
     ASSERT_OK(ledger_finish(f->ledger, &err), err);
     ledger_close(f->ledger);
     free(f->dir);
@@ -101,7 +102,7 @@ TEST_FIBER(a_disk_is_an_empty_ext4_that_costs_next_to_nothing)
     ASSERT_EQ(pread(scratch_fd(s), magic, 2, 1024 + 56), 2);
     ASSERT_EQ(magic[0] | magic[1] << 8, 0xef53);
     ASSERT_EQ(pwrite(scratch_fd(s), "x", 1, 1 << 20), 1);
-    ASSERT_EQ(ledger_open_count(f.ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(f.ledger), 1);
     drop(ctx, s);
     ASSERT_EQ(access(want, F_OK), -1);
     AUTO_FREE char *ns = str_format("%s/sandboxes/default", f.dir);
@@ -174,7 +175,7 @@ TEST_FIBER(a_sandbox_that_lives_is_neither_made_again_nor_swept)
     const struct scratch_opts o = opts(&f, "box");
 
     ASSERT_FAIL(scratch_make(ctx, &o, &again, &err), err, ERR_EXISTS);
-    ASSERT_EQ(ledger_open_count(f.ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(f.ledger), 1);
     ASSERT_OK(scratch_sweep(f.dir, false, NULL, NULL, &err), err);
     AUTO_FREE char *path = str_format("%s/sandboxes/default/box/scratch.img", f.dir);
     ASSERT_EQ(access(path, F_OK), 0);

@@ -1,5 +1,6 @@
 /* Log drivers: the real thing with a peer as the program. */
 #include "fixture/io_fixture.h"
+#include "fixture/ledger_fixture.h"
 
 #include <signal.h>
 
@@ -44,7 +45,7 @@ static void driven_release_auto(struct driven *d)
 
     io_free(TAKE_PTR(d->fixture.io));
     ASSERT_OK(group_wait(d->fixture.ctx, &d->drivers, "log drivers", &err), err);
-    ASSERT_EQ(ledger_open_count(d->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(d->ledger), 0);
     ledger_close(d->ledger);
     free(d->uri);
     fixture_release_auto(&d->fixture);
@@ -90,7 +91,7 @@ TEST_FIBER(a_log_driver_gets_its_arguments_two_variables_and_three_pipes)
 
     ASSERT_OK(driven_open(&d, &err), err);
     ASSERT(!io_wants(d.fixture.io, 0) && io_wants(d.fixture.io, 1) && io_wants(d.fixture.io, 2));
-    ASSERT_EQ(ledger_open_count(d.ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(d.ledger), 1);
 
     AUTO_FREE char *text = given(&d), *want = NULL;
 
@@ -258,11 +259,11 @@ TEST_FIBER(a_log_driver_that_ignores_sigterm_is_killed)
     uint64_t before = loop_now(ctx->loop);
 
     io_close(d.fixture.io);
-    ASSERT_EQ(ledger_open_count(d.ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(d.ledger), 1);
     ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
     ASSERT(loop_now(ctx->loop) - before >= d.times.finish + d.times.term);
     ASSERT_EQ(proc_start_time(pid), 0);
-    ASSERT_EQ(ledger_open_count(d.ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(d.ledger), 0);
 }
 
 TEST_FIBER(a_log_driver_that_nobody_counts_dies_with_io)
@@ -276,7 +277,7 @@ TEST_FIBER(a_log_driver_that_nobody_counts_dies_with_io)
     pid_t pid = driver_pid(&d);
 
     io_free(TAKE_PTR(d.fixture.io));
-    ASSERT_EQ(ledger_open_count(d.ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(d.ledger), 0);
     await_gone(&d, pid);
 }
 

@@ -6,6 +6,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
+#include "fixture/ledger_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/jail/anchor.h"
@@ -43,7 +44,7 @@ static void fixture_init(struct fixture *r, struct ctx *ctx)
 static void fixture_release_auto(struct fixture *r)
 {
     anchor_free(r->anchor);
-    ASSERT_EQ(ledger_open_count(r->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(r->ledger), 0);
     ledger_close(r->ledger);
     place_release_auto(&r->place);
 }
@@ -118,7 +119,7 @@ TEST_FIBER(an_anchor_is_a_process_with_its_container_s_name)
     ASSERT_STR(cmdline, "lcow-anchor container-1");
     ASSERT_STR(environ_text, "");
     ASSERT_HAS(status, "State:\tS (sleeping)");
-    ASSERT_EQ(ledger_open_count(r.ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(r.ledger), 1);
     ASSERT_EQ(netns_of_anchor(&r), netns_of("/proc/self/ns/net"));
     ASSERT_EQ(getsid(anchor_pid(r.anchor)), anchor_pid(r.anchor));
 }
@@ -209,7 +210,7 @@ TEST_FIBER(freeing_ends_it)
 
     anchor_free(TAKE_PTR(r.anchor));
     ASSERT_EQ(proc_start_time(pid), 0);
-    ASSERT_EQ(ledger_open_count(r.ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(r.ledger), 0);
 }
 
 struct teller {

@@ -7,6 +7,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
+#include "fixture/ledger_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/jail/cgroup_priv.h"
@@ -278,7 +279,7 @@ static unsigned count_hierarchies(void)
 
 static void real_release_auto(struct real *r)
 {
-    ASSERT_EQ(ledger_open_count(r->ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(r->ledger), 0);
     ASSERT_EQ(count_dirs(r->top), 0);
     ledger_close(r->ledger);
     place_release_auto(&r->place);
@@ -296,7 +297,7 @@ TEST(it_is_made_in_every_hierarchy_and_removed_with_what_is_above)
 
     ASSERT_OK(cgroup_make(path, r.ledger, &c, &err), err);
     ASSERT_EQ(count_dirs(path), count_hierarchies());
-    ASSERT_EQ(ledger_open_count(r.ledger), 3 * count_hierarchies());
+    ASSERT_EQ(ledger_fixture_open(r.ledger), 3 * count_hierarchies());
     ASSERT_OK(cgroup_remove(c, &err), err);
     ASSERT_OK(cgroup_remove(c, &err), err);
 }
@@ -427,7 +428,7 @@ TEST(what_others_use_above_stays_theirs)
     ASSERT_OK(cgroup_make(second, NULL, &b, &err), err);
     ASSERT_OK(cgroup_remove(a, &err), err);
     ASSERT_EQ(count_dirs(second), count_hierarchies());
-    ASSERT_EQ(ledger_open_count(r.ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(r.ledger), 0);
     ASSERT_OK(cgroup_remove(b, &err), err);
     ASSERT_EQ(count_dirs(r.top), count_hierarchies());
     /* For the test's own tidiness. */

@@ -418,11 +418,6 @@ const char *ledger_dir(const struct ledger *l)
     return l->dir;
 }
 
-size_t ledger_open_count(const struct ledger *l)
-{
-    return l->n_open;
-}
-
 /* body: what follows the checksum, without line break. Caller frees. */
 static char *make_line(const char *body)
 {

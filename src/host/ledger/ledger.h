@@ -55,7 +55,6 @@ int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err);
  * Caller frees. */
 char *ledger_link_name(const char *netns_path, uint64_t inode, const char *ifname);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
-size_t ledger_open_count(const struct ledger *l);
 /* All released: removes file and directory, and the namespace's directory above if it is empty
  * then. ERR_STATE if records are open. */
 int ledger_finish(struct ledger *l, struct err *err);

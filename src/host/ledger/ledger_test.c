@@ -1,6 +1,7 @@
 #include "base/child.h"
 #include "base/fd.h"
 #include "base/list.h"
+#include "fixture/ledger_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/ledger/ledger_priv.h"
@@ -121,7 +122,7 @@ TEST(open_records_come_back_newest_first)
     uint64_t b = note(l, LEDGER_FILE, "/b with blank");
     note(l, LEDGER_NETNS, "/c");
     ASSERT_OK(ledger_forget(l, b, &err), err);
-    ASSERT_EQ(ledger_open_count(l), 2);
+    ASSERT_EQ(ledger_fixture_open(l), 2);
     read_back(dir, &text, &len);
     ASSERT_OK(parse(text, len, see_record, &s, &err), err);
     ASSERT_EQ(s.n, 2);
@@ -196,7 +197,7 @@ TEST(records_that_could_not_be_taken_back_safely_are_refused)
     ASSERT_FAIL(ledger_note(l, LEDGER_FILE, longest, &id, &err), err, ERR_INVALID);
     longest[LEDGER_WHAT_MAX] = '\0';
     ASSERT_OK(ledger_note(l, LEDGER_FILE, longest, &id, &err), err);
-    ASSERT_EQ(ledger_open_count(l), 1);
+    ASSERT_EQ(ledger_fixture_open(l), 1);
 }
 
 /* --- owners --- */
@@ -286,7 +287,7 @@ TEST(a_full_disk_is_said_and_leaves_whole_lines)
             last = id;
     }
     enum err_code code = err.code;
-    size_t open_count = made == 0 ? ledger_open_count(l) : 0;
+    size_t open_count = made == 0 ? ledger_fixture_open(l) : 0;
     AUTO_FREE char *path = str_format("%s/ledger", dir);
     if (file_read_all(path, 64u << 20, &text, &len) == 0)
         parsed = parse(text, len, see_record, &s, &err);

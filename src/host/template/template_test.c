@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
+#include "fixture/ledger_fixture.h"
 #include "harness/place.h"
 #include "harness/tap.h"
 #include "host/ledger/ledger.h"
@@ -55,12 +56,12 @@ static void make(char key[TEMPLATE_KEY_SIZE])
     template_key_of(info.identity, info.key);
     ASSERT_OK(ledger_create(run, &ledger, &err), err);
     ASSERT_OK(template_draft_begin(dir, info.key, RAM_BYTES, ledger, &d, &err), err);
-    ASSERT_EQ(ledger_open_count(ledger), 1);
+    ASSERT_EQ(ledger_fixture_open(ledger), 1);
     ASSERT_EQ(fd_write_full(d.ram_fd, "memory", 6), 0);
     ASSERT_EQ(fd_write_full(d.state_fd, "devices", 7), 0);
     ASSERT_OK(template_draft_seal(&d, &info, &err), err);
     ASSERT_OK(template_draft_publish(&d, dir, info.key, &err), err);
-    ASSERT_EQ(ledger_open_count(ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(ledger), 0);
     ASSERT_OK(ledger_finish(ledger, &err), err);
     memcpy(key, info.key, TEMPLATE_KEY_SIZE);
 }
@@ -262,7 +263,7 @@ TEST(a_disk_that_is_full_says_so_before_anything_is_begun)
     ASSERT(template_draft_begin(dir, "0123456789abcdef0123456789abcdef", UINT64_C(1) << 60, ledger,
                                 &d, &err) < 0);
     ASSERT_HAS(err.msg, "ram");
-    ASSERT_EQ(ledger_open_count(ledger), 0);
+    ASSERT_EQ(ledger_fixture_open(ledger), 0);
     ASSERT_OK(ledger_finish(ledger, &err), err);
     close_store();
 }
