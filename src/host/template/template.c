@@ -269,13 +269,12 @@ static int open_dir(const char *dir, const char *key, int *ret, struct err *err)
 
 static int open_at(int fd, const char *key, struct template *ret, struct err *err)
 {
-    struct template t = { .ram_fd = -1, .state_fd = -1 };
+    AUTO(template_close) struct template t = { .ram_fd = -1, .state_fd = -1 };
 
-    if (open_parts(fd, key, &t, err) < 0) {
-        template_close(&t);
+    if (open_parts(fd, key, &t, err) < 0)
         return err_wrap(err, "template %s", key);
-    }
     *ret = t;
+    t = (struct template){ .ram_fd = -1, .state_fd = -1 };
     return 0;
 }
 
@@ -308,19 +307,16 @@ static int check_sum(int fd, const char *want, const char *name, struct err *err
 
 int template_verify(const char *dir, const char *key, struct template_info *ret, struct err *err)
 {
-    struct template t;
+    AUTO(template_close) struct template t = { .ram_fd = -1, .state_fd = -1 };
 
     if (template_open(dir, key, &t, err) < 0)
         return -1;
-    int r = check_sum(t.ram_fd, t.info.ram.sha256, "ram", err);
-    if (r == 0)
-        r = check_sum(t.state_fd, t.info.state.sha256, "state", err);
-    if (r == 0) {
-        *ret = t.info;
-        t.info.identity = NULL;
-    }
-    template_close(&t);
-    return r < 0 ? err_wrap(err, "template %s", key) : 0;
+    if (check_sum(t.ram_fd, t.info.ram.sha256, "ram", err) < 0 ||
+        check_sum(t.state_fd, t.info.state.sha256, "state", err) < 0)
+        return err_wrap(err, "template %s", key);
+    *ret = t.info;
+    t.info.identity = NULL;
+    return 0;
 }
 
 /* --- the store as a whole --- */

@@ -55,6 +55,7 @@ struct template
     int ram_fd, state_fd; /* for reading */
 };
 void template_close(struct template *t); /* repeatable; needs ram_fd and state_fd set */
+AUTO_VALUE(struct template, template_close);
 
 /* The cheap look, at each use: owners, kinds, the header's checksum, that both files are those that
  * were written (size, inode, time), and that it is not marked bad. ERR_NOT_FOUND: there is none. */

@@ -126,46 +126,25 @@ char *template_cpu_identity(const char *cpuinfo)
 
 /* --- why a template in the store is not the one that is wanted --- */
 
-/* The lines of an identity that say one thing, by how they begin. */
+/* The lines of an identity that say one thing, by how they begin. The processor's are those with a
+ * tab; no other has one. */
 static const struct {
     const char *begin, *what;
 } subjects[] = {
-    { "kernel ", "kernel" },
-    { "initrd ", "initrd" },
-    { "qemu ", "QEMU" },
-    { "host ", "kernel of the host" }, /* with KVM only */
+    { "kernel ", "kernel" }, { "initrd ", "initrd" },
+    { "qemu ", "QEMU" },     { "host ", "kernel of the host" }, /* with KVM only */
+    { "\t", "processor" },
 };
 
-/* NULL: no line begins so. */
-static const char *find_line(const char *text, const char *begin)
-{
-    while (text && *text && !str_starts(text, begin)) {
-        text = strchr(text, '\n');
-        text += text != NULL;
-    }
-    return text && *text ? text : NULL;
-}
-
-/* Whether both have the same line that begins so; or neither. */
-static bool same_line(const char *a, const char *b, const char *begin)
-{
-    const char *x = find_line(a, begin), *y = find_line(b, begin);
-
-    if (!x || !y)
-        return x == y;
-    size_t n = strcspn(x, "\n");
-    return n == strcspn(y, "\n") && memcmp(x, y, n) == 0;
-}
-
-/* The processor's lines are those with a tab; no other has one. */
-static char *processor(const char *identity)
+/* Caller frees. */
+static char *lines_of(const char *identity, const char *begin)
 {
     struct sbuf b = { 0 };
 
     for (const char *line = identity; *line;) {
         size_t n = strcspn(line, "\n");
 
-        if (memchr(line, '\t', n))
+        if (*begin == '\t' ? memchr(line, '\t', n) != NULL : str_starts(line, begin))
             sbuf_addf(&b, "%.*s\n", (int)n, line);
         line += n + (line[n] == '\n');
     }
@@ -174,14 +153,15 @@ static char *processor(const char *identity)
 
 char *template_difference(const char *identity, const char *other)
 {
-    AUTO_FREE char *mine = processor(identity), *theirs = processor(other);
     struct sbuf b = { 0 };
 
-    for (size_t i = 0; i < ARRAY_LEN(subjects); i++)
-        if (!same_line(identity, other, subjects[i].begin))
+    for (size_t i = 0; i < ARRAY_LEN(subjects); i++) {
+        AUTO_FREE char *mine = lines_of(identity, subjects[i].begin),
+                       *theirs = lines_of(other, subjects[i].begin);
+
+        if (!str_eq(mine, theirs))
             sbuf_addf(&b, "%sanother %s", b.len ? ", " : "", subjects[i].what);
-    if (!str_eq(mine, theirs))
-        sbuf_addf(&b, "%sanother processor", b.len ? ", " : "");
+    }
     return b.len ? sbuf_take(&b) : NULL;
 }
 
@@ -196,7 +176,7 @@ char *template_outdated(const char *dir, const char *identity, char ret_key[TEMP
     if (template_list(dir, &keys, &n, &ignored) < 0)
         return NULL;
     for (size_t i = 0; i < n; i++) {
-        struct template t;
+        AUTO(template_close) struct template t = { .ram_fd = -1, .state_fd = -1 };
 
         if (template_open(dir, keys[i], &t, &ignored) < 0)
             continue;
@@ -207,7 +187,6 @@ char *template_outdated(const char *dir, const char *identity, char ret_key[TEMP
             free(found);
             found = TAKE_PTR(why);
         }
-        template_close(&t);
     }
     return found;
 }

@@ -12,9 +12,7 @@ static enum console_news read_line(const char *line)
     if (strstr(line, "lcow: stage init"))
         return CONSOLE_INIT;
     /* "[    0.000000] Linux version 6.1…" */
-    if (strstr(line, "Linux version "))
-        return CONSOLE_KERNEL;
-    return CONSOLE_NOTHING;
+    return strstr(line, "Linux version ") ? CONSOLE_KERNEL : CONSOLE_NOTHING;
 }
 
 /* A VM whose kernel says one of these is not one to make copies of. */

@@ -125,9 +125,8 @@ static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct timeline *t = q->vmm.timeline;
     struct ctx limited = ctx_with_timeout(ctx, QEMU_GREETING_NS);
-    struct qmp_version version;
     int span = timeline_begin(t, TRACK_VMM, "QMP greeting", loop_now(q->loop));
-    int r = qmp_client_connect(&limited, q->proc->qmp, &version, err);
+    int r = qmp_client_connect(&limited, q->proc->qmp, q->version, err);
 
     timeline_end(t, span, loop_now(q->loop));
     if (r < 0) {
@@ -135,8 +134,6 @@ static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
         return -1;
     }
     q->greeted_at = loop_now(q->loop);
-    snprintf(q->version, sizeof(q->version), "%u.%u.%u", version.major, version.minor,
-             version.micro);
     return qemu_check_version(q->program, q->version, err);
 }
 

@@ -18,7 +18,6 @@
 #include "host/vmm/qemu/console.h"
 #include "host/vmm/qemu/qlink.h"
 #include "host/vmm/qemu/qmp_client.h"
-#include "host/vmm/qemu/tsc.h"
 #include "host/vmm/vmm.h"
 #include "proto/link.h"
 

@@ -495,13 +495,6 @@ static int build(struct ctx *ctx, struct qemu *q, const struct vmm_template_opts
     return template_draft_publish(draft, q->doc.template_dir, info->key, err);
 }
 
-/* Not if it was interrupted: then it says nothing about the next one. */
-static void note_failure(struct qemu *q, const struct err *err)
-{
-    if (err->code != ERR_CANCELLED && q->tpl_key[0])
-        template_note_failure(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), err->msg);
-}
-
 /* Whatever the outcome, nothing of it stays. */
 static int take_back(struct qemu *q, struct err *err)
 {
@@ -566,8 +559,9 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
         *ret_made = r == 0;
         if (r == 0)
             prune(ctx, q);
-        else
-            note_failure(q, err);
+        else if (err->code != ERR_CANCELLED && q->tpl_key[0])
+            /* One that was interrupted says nothing about the next one. */
+            template_note_failure(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), err->msg);
     }
     template_draft_abort(&draft);
     if (take_back(q, &lost) < 0)

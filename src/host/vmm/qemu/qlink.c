@@ -194,24 +194,15 @@ static int accept_one(struct qlink *l, struct err *err)
         uint64_t pause = bucket_take(&l->dials, 1, loop_now(l->ctx.loop));
         return pause > 0 ? fiber_sleep(&l->ctx, pause, err) : 0;
     }
-    switch (errno) {
-    case EAGAIN:
-    case EINTR:
-    case ECONNABORTED:
-    case EPROTO:
+    if (errno == EAGAIN || errno == EINTR || errno == ECONNABORTED || errno == EPROTO)
         return 0;
-    case EMFILE:
-    case ENFILE:
-    case ENOBUFS:
-    case ENOMEM:
-        /* The connection stays in the queue: without a pause this would spin. */
-        err_sys(err, errno, "accept on the link");
-        if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
-            log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
-        return fiber_sleep(&l->ctx, 100 * NS_PER_MS, err);
-    default:
-        return err_sys(err, errno, "accept on the link");
-    }
+    err_sys(err, errno, "accept on the link");
+    if (err->sys != EMFILE && err->sys != ENFILE && err->sys != ENOBUFS && err->sys != ENOMEM)
+        return -1;
+    /* The connection stays in the queue: without a pause this would spin. */
+    if (log_rate_ok(&l->rate, loop_now(l->ctx.loop)))
+        log_warn(&l->ctx, "link: cannot accept, trying again", F_ERR(err));
+    return fiber_sleep(&l->ctx, 100 * NS_PER_MS, err);
 }
 
 static void accept_loop(void *arg)

@@ -11,7 +11,9 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define READ_BYTES 4096
 #define UNSENT_MAX (1u << 20) /* QEMU does not read: later commands fail at once */
@@ -40,7 +42,7 @@ struct qmp_client {
     uint64_t fd_call; /* the command with an fd that is not answered yet; 0: none */
     struct waitq fd_q;
     bool greeted;
-    struct qmp_version version;
+    char version[64];
     struct waitq greeting;
     bool broken;
     struct err why; /* if broken */
@@ -87,7 +89,7 @@ static void take_message(struct qmp_client *c, struct qmp_message *m)
 {
     switch (m->kind) {
     case QMP_GREETING:
-        c->version = (struct qmp_version){ m->major, m->minor, m->micro };
+        snprintf(c->version, sizeof(c->version), "%u.%u.%u", m->major, m->minor, m->micro);
         c->greeted = true;
         waitq_wake_all(&c->greeting);
         break;
@@ -212,8 +214,7 @@ static int check_usable(const struct qmp_client *c, const char *name, struct err
     return err_wrap(err, "%s", name);
 }
 
-int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version *ret,
-                       struct err *err)
+int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, char ret[64], struct err *err)
 {
     while (!c->greeted) {
         if (check_usable(c, "greeting", err) < 0)
@@ -221,7 +222,7 @@ int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version
         if (waitq_wait(ctx, &c->greeting, "qmp: greeting", err) < 0)
             return err_wrap(err, "qemu did not greet on its monitor");
     }
-    *ret = c->version;
+    memcpy(ret, c->version, sizeof(c->version));
     return qmp_client_call(ctx, c, "qmp_capabilities", NULL, NULL, err);
 }
 

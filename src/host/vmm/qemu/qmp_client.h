@@ -22,14 +22,9 @@ struct qmp_client_opts {
     void *arg;
 };
 
-struct qmp_version {
-    unsigned major, minor, micro;
-};
-
 struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts);
-/* Waits for the greeting, then leaves the negotiation mode. */
-int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, struct qmp_version *ret,
-                       struct err *err);
+/* Waits for the greeting, then leaves the negotiation mode. ret: QEMU's version, "10.0.1". */
+int qmp_client_connect(struct ctx *ctx, struct qmp_client *c, char ret[64], struct err *err);
 /* Waits for the answer. args: an object, taken in any case; NULL: the command has none. An error
  * that QEMU answers is reported in its words. ret (may be NULL) is released by the caller. */
 int qmp_client_call(struct ctx *ctx, struct qmp_client *c, const char *name, json_t *args,

@@ -95,16 +95,16 @@ static void call_fiber(void *arg)
     struct one_call *o = arg;
     struct ctx ctx = ctx_with_timeout(o->f->ctx, o->timeout ? o->timeout : 30 * NS_PER_S);
     struct qmp_message reply = { 0 };
-    struct qmp_version v;
+    char v[64];
     bool connect = str_eq(o->name, "connect"), plain = str_starts(o->name, "query");
 
     if (connect)
-        o->result = qmp_client_connect(&ctx, o->f->c, &v, &o->err);
+        o->result = qmp_client_connect(&ctx, o->f->c, v, &o->err);
     else
         o->result = qmp_client_call(&ctx, o->f->c, o->name,
                                     plain ? NULL : json_pack("{ss}", "id", "d0"), &reply, &o->err);
     if (o->result == 0 && connect)
-        strcpy(o->value, v.major == 10 && v.minor == 0 && v.micro == 2 ? "10.0.2" : "other");
+        strcpy(o->value, v);
     else if (o->result == 0 && json_is_string(reply.data))
         strncpy(o->value, json_string_value(reply.data), sizeof(o->value) - 1);
     qmp_message_release(&reply);

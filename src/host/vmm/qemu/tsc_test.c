@@ -3,7 +3,7 @@
 #include "base/str.h"
 #include "harness/place.h"
 #include "harness/tap.h"
-#include "host/vmm/qemu/tsc.h"
+#include "host/vmm/qemu/accel.h"
 
 #include <stdlib.h>
 #include <string.h>
