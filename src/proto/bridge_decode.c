@@ -34,12 +34,14 @@ static struct bridge_mem *add(struct bridge_mem *m, size_t size)
     return added;
 }
 
-void *bridge_mem_alloc(struct bridge_mem *m, size_t size)
+/* Zeroed; lives as long as m. */
+static void *mem_of(struct bridge_mem *m, size_t size)
 {
     return add(m, size)->data;
 }
 
-void bridge_mem_keep(struct bridge_mem *m, json_t *root)
+/* Takes root. */
+static void keep(struct bridge_mem *m, json_t *root)
 {
     add(m, 0)->root = root;
 }
@@ -85,10 +87,10 @@ int bridge_text_parse(struct bridge_mem *m, const char *text, size_t len, const 
 
     if (js_parse(text, len, len, &root, err) < 0)
         return -1;
-    bridge_mem_keep(m, root);
+    keep(m, root);
     if (json_is_null(root)) {
         root = json_object();
-        bridge_mem_keep(m, root);
+        keep(m, root);
     }
     if (!json_is_object(root))
         return err_set(err, ERR_INVALID, "not a JSON object");
@@ -119,7 +121,7 @@ static int decode_list(struct bridge_mem *m, const json_t *obj, const char *key,
     if (!arr)
         return 0;
     n = json_array_size(arr);
-    list = bridge_mem_alloc(m, (n + 1) * sizeof(*list));
+    list = mem_of(m, (n + 1) * sizeof(*list));
     for (size_t i = 0; i < n; i++) {
         list[i] = string_or_null(json_array_get(arr, i));
         if (!list[i])
@@ -141,7 +143,7 @@ static int decode_map(struct bridge_mem *m, const json_t *obj, const char *key,
         return -1;
     if (!map)
         return 0;
-    list = bridge_mem_alloc(m, (json_object_size(map) + 1) * sizeof(*list));
+    list = mem_of(m, (json_object_size(map) + 1) * sizeof(*list));
     json_object_foreach((json_t *)map, name, value)
     {
         char *pair;
@@ -151,7 +153,7 @@ static int decode_map(struct bridge_mem *m, const json_t *obj, const char *key,
         if (!text)
             return err_set(err, ERR_INVALID, "%s: the value of \"%s\" is not a string", key, name);
         size = strlen(name) + strlen(text) + sizeof("=");
-        list[n++] = pair = bridge_mem_alloc(m, size);
+        list[n++] = pair = mem_of(m, size);
         snprintf(pair, size, "%s=%s", name, text);
     }
     *ret = list;
@@ -168,7 +170,7 @@ static int decode_object(struct bridge_mem *m, const json_t *obj, const struct b
     if (!sub) { /* so that a text that is required in it is missed */
         json_t *none = json_object();
 
-        bridge_mem_keep(m, none);
+        keep(m, none);
         sub = none;
     }
     if (bridge_fields_decode(m, sub, f->sub, base, err) < 0)
@@ -188,7 +190,7 @@ static int decode_array(struct bridge_mem *m, const json_t *obj, const struct br
     n = arr ? json_array_size(arr) : 0;
     if (!n)
         return 0;
-    items = bridge_mem_alloc(m, n * f->sub->size);
+    items = mem_of(m, n * f->sub->size);
     for (size_t i = 0; i < n; i++) {
         const json_t *v = json_array_get(arr, i);
 

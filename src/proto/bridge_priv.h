@@ -71,11 +71,6 @@ const struct bridge_message *bridge_message_find(uint32_t type);
 struct bridge_mem *bridge_mem_new(void);
 void bridge_mem_free(struct bridge_mem *m);
 AUTO_DEFINE(struct bridge_mem *, bridge_mem_free);
-/* Zeroed; lives as long as m. */
-void *bridge_mem_alloc(struct bridge_mem *m, size_t size);
-/* Takes root. */
-void bridge_mem_keep(struct bridge_mem *m, json_t *root);
-
 /* bridge.c: appends header and w's text, which is taken. A host's payload ends with a line feed, as
  * Go's stream encoder does it, a guest's does not. */
 #define BRIDGE_LINE_FEED true

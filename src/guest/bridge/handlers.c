@@ -32,7 +32,7 @@ static void add_thread(struct sbuf *out, const char *tid)
     sbuf_addc(out, '\n');
 }
 
-char *stacks_dump(struct loop *loop)
+static char *stacks_dump(struct loop *loop)
 {
     struct sbuf out = { 0 };
     AUTO(closedir) DIR *dir = opendir("/proc/self/task");

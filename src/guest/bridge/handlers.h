@@ -6,6 +6,7 @@
 #include "guest/runtime/container.h"
 
 struct dialer;
+struct loop;
 struct nets;
 struct vm_processes;
 struct storage;
@@ -36,7 +37,5 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
 
 /* What the agent is doing, for DumpStacks and SIGUSR1: every fiber with what it waits
  * for, every thread with where it is in the kernel. */
-/* Caller frees. Never waits. */
-char *stacks_dump(struct loop *loop);
-/* The same into the log, one line each. */
+/* Into the log, one line each. */
 void stacks_log(struct loop *loop);

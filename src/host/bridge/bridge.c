@@ -11,7 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-void bridge_unref(struct bridge *b)
+static void unref(struct bridge *b)
 {
     if (--b->refs > 0)
         return;
@@ -35,7 +35,7 @@ static void fiber_main(void *arg)
     start.fn(b);
     if (--b->running == 0)
         waitq_wake_all(&b->idle_q);
-    bridge_unref(b);
+    unref(b);
 }
 
 void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name)
@@ -48,7 +48,7 @@ void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name)
     fiber_go(b->loop, fiber_main, start, "bridge.%s", name);
 }
 
-void bridge_tell_stage(struct bridge *b, int stage)
+static void tell_stage(struct bridge *b, int stage)
 {
     if (b->vmm->on_stage)
         b->vmm->on_stage(b->vmm->on_stage_arg, stage);
@@ -123,7 +123,7 @@ void bridge_ops_free(struct guest *g)
 
     bridge_close(b, "it is no longer needed");
     cancel_fire(&b->log_life, ERR_UNAVAILABLE, "the guest is gone");
-    bridge_unref(b);
+    unref(b);
 }
 
 /* --- the ports the guest dials while it boots --- */
@@ -139,7 +139,7 @@ static void entropy_main(struct bridge *b)
         log_debug(&ctx, "the guest took no entropy", F_ERR(&err));
         return;
     }
-    bridge_tell_stage(b, VM_STAGE_INIT);
+    tell_stage(b, VM_STAGE_INIT);
     loop_rand(b->loop, seed, sizeof(seed));
 
     struct ctx limited = ctx_with_timeout(&ctx, BRIDGE_ENTROPY_LIMIT);
@@ -160,7 +160,7 @@ static void log_main(struct bridge *b)
         log_debug(&ctx, "the guest opened no log", F_ERR(&err));
     } else {
         b->log_open = true;
-        bridge_tell_stage(b, VM_STAGE_INIT);
+        tell_stage(b, VM_STAGE_INIT);
         if (guestlog_read(&reading, &b->log, s, &err) < 0)
             log_debug(&ctx, "the guest's log broke off", F_ERR(&err));
     }
@@ -223,7 +223,7 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
         stream_free(stream);
         r = err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
     } else {
-        bridge_tell_stage(b, VM_STAGE_AGENT);
+        tell_stage(b, VM_STAGE_AGENT);
         bridge_wire_start(b, stream);
         r = bridge_negotiate_version(&inner, b, err);
         if (r == 0 && b->closed) /* while the answer was on its way to us */
@@ -235,7 +235,7 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
         return -1;
     }
     b->connected = true;
-    bridge_tell_stage(b, VM_STAGE_NEGOTIATED);
+    tell_stage(b, VM_STAGE_NEGOTIATED);
     guestlog_flush(&b->log, loop_now(b->loop));
     return 0;
 }

@@ -92,13 +92,11 @@ static inline struct bridge *bridge_of(const struct guest *g)
     return CONTAINER_OF((struct guest *)g, struct bridge, guest);
 }
 
-void bridge_unref(struct bridge *b);
 /* A fiber that keeps b alive and is counted in running. */
 void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name);
 void bridge_close(struct bridge *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 /* The guest broke the rules: says so in the log, and closes. */
 void bridge_condemn(struct bridge *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
-void bridge_tell_stage(struct bridge *b, int stage);
 
 /* The caller's ctx, also ended by close. */
 struct ctx bridge_enter(struct ctx *ctx, struct bridge *b, struct bridge_user *u);
