@@ -96,8 +96,8 @@ static void close_all(struct reg *s)
     }
     if (err.code != ERR_NONE)
         world_broken(&s->w, "the registry cannot be closed: %s", err.msg);
-    if (registry_containers(s->registry) > 0)
-        world_broken(&s->w, "%zu containers are left", registry_containers(s->registry));
+    if (s->registry->n_containers > 0)
+        world_broken(&s->w, "%zu containers are left", s->registry->n_containers);
 }
 
 static void cancel_some(struct reg *s)

@@ -56,7 +56,7 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
         pods_check(spec, c->kind, err) < 0)
         return -1;
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
-    if (pods_fit(spec, c->kind, id, err) < 0)
+    if (pods_fit(spec, c->kind, c->kind == SPEC_WORKLOAD ? id : c->p.pod->guest_id, err) < 0)
         return -1;
     c->p.pod->takes_workloads = c->kind == SPEC_SANDBOX;
     if (c->kind != SPEC_WORKLOAD)

@@ -363,7 +363,7 @@ TEST_VIRTUAL(a_create_without_a_limit_does_not_wait_for_ever_for_a_path)
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, &root, "a", &err), err, ERR_DEADLINE);
     ASSERT(loop_now(r.loop) <= CONTAINER_CREATE_LIMIT + CONTAINER_UNDO_LIMIT);
-    ASSERT_EQ(registry_containers(r.registry), 0);
+    ASSERT_EQ(r.registry->n_containers, 0);
     fixture_close(&r, &root);
 }
 
@@ -488,7 +488,7 @@ TEST_VIRTUAL(the_vm_may_die_at_any_step)
             ASSERT(strstr(told, "exit a ") != NULL);
         if (strstr(told, "exec-started a/x"))
             ASSERT(strstr(told, "exit a/x ") != NULL);
-        ASSERT_EQ(registry_containers(r.registry), 0);
+        ASSERT_EQ(r.registry->n_containers, 0);
         fixture_close(&r, &root);
     }
 }

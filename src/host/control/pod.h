@@ -25,7 +25,7 @@ struct registry;
 struct sizing_pod;
 struct vm;
 
-/* Its containers read it; pod*.c changes it. */
+/* Its containers read it. Besides pod*.c only its holder changes it, while that is created. */
 struct pod {
     unsigned refs;
     struct registry *r;         /* borrows */

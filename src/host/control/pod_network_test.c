@@ -62,7 +62,7 @@ TEST_VIRTUAL(a_container_that_has_ended_goes_with_its_pod_one_that_runs_does_not
     ASSERT_OK(fixture_try_kill(&r, &root, "b", "", 9, true, &err), err);
     ASSERT_EQ(fixture_wait(&r, &root, "b", ""), 137);
     fixture_delete(&r, &root, "p", "");
-    ASSERT_EQ(registry_containers(r.registry), 0);
+    ASSERT_EQ(r.registry->n_containers, 0);
     ASSERT_HAS(fixture_told(&r, &root), "delete a 137;delete b 137;delete p 137");
     fixture_close(&r, ctx);
 }

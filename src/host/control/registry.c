@@ -125,15 +125,6 @@ void registry_release_all(struct container **all)
     free(all);
 }
 
-size_t registry_containers(const struct registry *r)
-{
-    size_t n = 0;
-
-    for (size_t i = 0; i < r->n_containers; i++)
-        n += !container_parts(r->containers[i])->hidden;
-    return n;
-}
-
 bool registry_idle(const struct registry *r)
 {
     return r->n_containers == 0 && !sandbox_alive(r);

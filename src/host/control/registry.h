@@ -85,8 +85,7 @@ void registry_drop(struct registry *r, struct container *c);
 struct container **registry_all(const struct registry *r);
 void registry_release_all(struct container **all);
 AUTO_DEFINE(struct container **, registry_release_all);
-size_t registry_containers(const struct registry *r); /* that clients see */
-bool registry_idle(const struct registry *r);         /* nothing left to serve */
+bool registry_idle(const struct registry *r); /* nothing left to serve */
 /* The bundles of everything there is. */
 void registry_bundles(const struct registry *r, struct strv *ret);
 

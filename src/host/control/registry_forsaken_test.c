@@ -64,7 +64,7 @@ TEST_VIRTUAL(a_container_that_is_given_up_is_killed_and_deleted_and_nothing_is_t
     open_two(&r, ctx);
     give_up(&r, "a", "");
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT_EQ(registry_containers(r.registry), 1);
+    ASSERT_EQ(r.registry->n_containers, 1);
     ASSERT(fixture_find(&r, "b"));
     ASSERT(!registry_given_up(r.registry));
     ASSERT(!is_noted(&r, "a"));
@@ -86,7 +86,7 @@ TEST_VIRTUAL(a_note_for_an_earlier_container_of_that_name_is_not_meant_for_the_n
     give_up(&r, "a", "1 2 another-boot");
     give_up(&r, "unknown", "");
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT_EQ(registry_containers(r.registry), 2);
+    ASSERT_EQ(r.registry->n_containers, 2);
     ASSERT(!is_noted(&r, "a") && !is_noted(&r, "unknown"));
     fixture_close(&r, ctx);
 }
@@ -104,7 +104,7 @@ TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
     r.host.last_anchor->ended = true; /* by `delete` */
     waitq_wake_all(&r.host.last_anchor->q);
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT_EQ(registry_containers(r.registry), 1);
+    ASSERT_EQ(r.registry->n_containers, 1);
     ASSERT_STR(fixture_told(&r, ctx), "");
     fixture_close(&r, ctx);
 }
@@ -129,11 +129,11 @@ TEST_VIRTUAL(a_pods_first_container_that_is_given_up_waits_for_the_others)
     fixture_start(&r, ctx, "c", "");
     give_up(&r, "p", "");
     sleep_ns(ctx, 30 * NS_PER_S);
-    ASSERT_EQ(registry_containers(r.registry), 2);
+    ASSERT_EQ(r.registry->n_containers, 2);
     ASSERT_OK(container_kill(&root, fixture_find(&r, "c"), "", 9, true, &err), err);
     ASSERT_EQ(fixture_wait(&r, &root, "c", ""), 137);
     sleep_ns(ctx, 30 * NS_PER_S);
-    ASSERT_EQ(registry_containers(r.registry), 2); /* ended, but containerd still asks for it */
+    ASSERT_EQ(r.registry->n_containers, 2); /* ended, but containerd still asks for it */
     fixture_delete(&r, &root, "c", "");
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT(registry_given_up(r.registry) && registry_idle(r.registry));
@@ -151,7 +151,7 @@ TEST_VIRTUAL(a_container_whose_anchor_was_killed_during_its_creation_is_not_crea
     fixture_write_spec(&r, "a", "");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
     ASSERT_HAS(err.msg, "was killed");
-    ASSERT_EQ(registry_containers(r.registry), 1);
+    ASSERT_EQ(r.registry->n_containers, 1);
     fixture_close(&r, ctx);
 }
 
