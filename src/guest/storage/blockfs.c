@@ -178,17 +178,14 @@ static int write_block(const struct fs *fs, uint32_t block, const void *data, ui
 
 /* --- where things are --- */
 
-static bool is_power(uint32_t n, uint32_t of)
-{
-    while (n > 1 && n % of == 0)
-        n /= of;
-    return n == 1;
-}
-
-/* Groups that begin with a copy of superblock and descriptors. */
+/* Groups that begin with a copy of superblock and descriptors: powers of 3, 5 and 7. */
 static bool has_super(uint32_t group)
 {
-    return group <= 1 || is_power(group, 3) || is_power(group, 5) || is_power(group, 7);
+    for (uint32_t base = 3; base <= 7; base += 2)
+        for (uint64_t power = base; power <= group; power *= base)
+            if (power == group)
+                return true;
+    return group <= 1;
 }
 
 static uint32_t group_start(uint32_t group)

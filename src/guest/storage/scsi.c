@@ -5,11 +5,12 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <limits.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
 
-#define HOSTS_MAX 64
+#define HOSTS_MAX 16
 #define ATTRIBUTE_MAX 4096 /* sysfs calls every attribute a page */
 
 /* Version 5 GUIDs of "0" … "3" in d422512d-2bf2-4752-809d-7b82b5fcb1b4. */
@@ -47,7 +48,7 @@ static int vmbus_host(const char *sys, unsigned controller, unsigned *ret)
 /* A virtio-scsi host and where it sits: "0000:00:03.0" or "0000:00:05.0/0000:01:1d.0". */
 struct host {
     unsigned number;
-    char *address;
+    char address[64];
 };
 
 static bool is_pci_address(const char *s, size_t len)
@@ -55,20 +56,14 @@ static bool is_pci_address(const char *s, size_t len)
     return len == 12 && s[4] == ':' && s[7] == ':' && s[10] == '.';
 }
 
-static char *pci_address(const char *real)
+static void set_address(struct host *h, char *real)
 {
-    struct sbuf out = { 0 };
+    size_t used = 0;
 
-    for (const char *at = real; *at;) {
-        size_t len = strcspn(at, "/");
-        if (is_pci_address(at, len)) {
-            sbuf_adds(&out, out.len ? "/" : "");
-            sbuf_add(&out, at, len);
-        }
-        at += len;
-        at += *at == '/';
-    }
-    return sbuf_take(&out);
+    h->address[0] = '\0';
+    for (char *at; (at = strsep(&real, "/"));)
+        if (is_pci_address(at, strlen(at)) && used + 14 <= sizeof(h->address))
+            used += (size_t)sprintf(h->address + used, "%s%s", used ? "/" : "", at);
 }
 
 static int by_address(const void *a, const void *b)
@@ -92,10 +87,9 @@ static size_t list_hosts(const char *sys, struct host *hosts)
     for (struct dirent *e; dir && n < HOSTS_MAX && (e = readdir(dir));) {
         if (!host_number(e->d_name, &hosts[n].number) || !is_virtio(sys, e->d_name))
             continue;
-        AUTO_FREE char *link = str_format("%s/%s", path, e->d_name);
-        AUTO_FREE char *real = realpath(link, NULL);
+        AUTO_FREE char *link = str_format("%s/%s", path, e->d_name), *real = realpath(link, NULL);
         if (real)
-            hosts[n++].address = pci_address(real);
+            set_address(&hosts[n++], real);
     }
     return n;
 }
@@ -133,11 +127,7 @@ int scsi_host(const char *sys, unsigned controller, unsigned *ret_host)
         return 0;
     size_t n = list_hosts(sys, hosts);
     qsort(hosts, n, sizeof(hosts[0]), by_address);
-    int r = pick(hosts, n, controller, ret_host);
-
-    for (size_t i = 0; i < n; i++)
-        free(hosts[i].address);
-    return r;
+    return pick(hosts, n, controller, ret_host);
 }
 
 int scsi_block(const char *sys, unsigned host, unsigned lun, uint64_t partition, char **ret_name)
