@@ -6,8 +6,8 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
@@ -181,8 +181,8 @@ static int refuse_pid(void *arg, pid_t pid, struct err *err)
 
 TEST_FIBER(who_cannot_be_written_down_does_not_run)
 {
-    PLACE(p);
-    const char *mark = place_path(&p, "mark");
+    TEMPDIR(p);
+    const char *mark = tempdir_path(&p, "mark");
     const char *argv[] = { "touch", mark, NULL };
     struct err err = ERR_INIT;
     pid_t pid = 0;

@@ -3,8 +3,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <netinet/in.h>
@@ -153,7 +153,7 @@ static void close_ours(void *arg)
 
 TEST(at_the_end_ours_are_closed_and_clients_files_left)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     ASSERT_ABORTS(close_ours, p.dir, "ours are closed");
 }

@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "fixture/fd_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -12,9 +12,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static void fill(struct place *p, const char *top)
+static void fill(struct tempdir *p, const char *top)
 {
-    AUTO_FREE char *dir = str_dup(place_path(p, top)), *path = NULL;
+    AUTO_FREE char *dir = str_dup(tempdir_path(p, top)), *path = NULL;
 
     for (int i = 0; i < 3; i++) {
         AUTO_FREE char *sub = str_format("%s/d%d/e", dir, i);
@@ -32,31 +32,31 @@ static void fill(struct place *p, const char *top)
 
 TEST(remove_takes_a_whole_tree)
 {
-    PLACE(p);
+    TEMPDIR(p);
     size_t before;
 
     fill(&p, "t");
     before = count_fds();
-    ASSERT_EQ(dir_remove(place_path(&p, "t")), 0);
-    ASSERT(!exists(place_path(&p, "t")));
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "t")), 0);
+    ASSERT(!exists(tempdir_path(&p, "t")));
     ASSERT_EQ(count_fds(), before);
 }
 
 TEST(remove_of_what_is_missing_is_fine)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(dir_remove(place_path(&p, "none")), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "none/deeper")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "none")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "none/deeper")), 0);
 }
 
 TEST(remove_takes_a_plain_file)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "", 0, 0600), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "f")), 0);
-    ASSERT(!exists(place_path(&p, "f")));
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "", 0, 0600), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "f")), 0);
+    ASSERT(!exists(tempdir_path(&p, "f")));
 }
 
 TEST(remove_refuses_paths_that_name_no_entry)
@@ -71,37 +71,37 @@ TEST(remove_refuses_paths_that_name_no_entry)
 
 TEST(remove_never_follows_a_symlink)
 {
-    PLACE(p);
-    AUTO_FREE char *outside = str_dup(place_path(&p, "outside"));
+    TEMPDIR(p);
+    AUTO_FREE char *outside = str_dup(tempdir_path(&p, "outside"));
 
     fill(&p, "outside");
-    ASSERT_EQ(dir_make(place_path(&p, "t/sub"), 0700), 0);
-    ASSERT_EQ(symlink(outside, place_path(&p, "t/link")), 0);
-    ASSERT_EQ(symlink(outside, place_path(&p, "t/sub/link")), 0);
-    ASSERT_EQ(symlink("/nonexistent", place_path(&p, "t/dangling")), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "t")), 0);
-    ASSERT(!exists(place_path(&p, "t")));
-    ASSERT(exists(place_path(&p, "outside/d0/e/f0")));
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t/sub"), 0700), 0);
+    ASSERT_EQ(symlink(outside, tempdir_path(&p, "t/link")), 0);
+    ASSERT_EQ(symlink(outside, tempdir_path(&p, "t/sub/link")), 0);
+    ASSERT_EQ(symlink("/nonexistent", tempdir_path(&p, "t/dangling")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "t")), 0);
+    ASSERT(!exists(tempdir_path(&p, "t")));
+    ASSERT(exists(tempdir_path(&p, "outside/d0/e/f0")));
 }
 
 TEST(remove_of_a_symlink_removes_the_link_only)
 {
-    PLACE(p);
-    AUTO_FREE char *outside = str_dup(place_path(&p, "outside"));
+    TEMPDIR(p);
+    AUTO_FREE char *outside = str_dup(tempdir_path(&p, "outside"));
 
     fill(&p, "outside");
-    ASSERT_EQ(symlink(outside, place_path(&p, "a")), 0);
-    ASSERT_EQ(symlink(outside, place_path(&p, "b")), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "a")), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "b/")), 0);
-    ASSERT(!exists(place_path(&p, "a")) && !exists(place_path(&p, "b")));
-    ASSERT(exists(place_path(&p, "outside/d2/e/f4")));
+    ASSERT_EQ(symlink(outside, tempdir_path(&p, "a")), 0);
+    ASSERT_EQ(symlink(outside, tempdir_path(&p, "b")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "a")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "b/")), 0);
+    ASSERT(!exists(tempdir_path(&p, "a")) && !exists(tempdir_path(&p, "b")));
+    ASSERT(exists(tempdir_path(&p, "outside/d2/e/f4")));
 }
 
 TEST(remove_takes_a_directory_with_very_many_entries)
 {
     PLACE_IN_MEMORY(p);
-    AUTO_FREE char *dir = str_dup(place_path(&p, "t"));
+    AUTO_FREE char *dir = str_dup(tempdir_path(&p, "t"));
 
     for (int i = 0; i < 3000; i++) {
         AUTO_FREE char *path = str_format("%s/%s%d", dir, i % 10 ? "a-rather-long-name-" : "d", i);
@@ -134,7 +134,7 @@ static void make_deep(const char *dir, int depth)
 /* On the small stack of a fiber. */
 TEST_FIBER(remove_goes_deeper_than_a_path_can_name)
 {
-    PLACE(p);
+    TEMPDIR(p);
     size_t before = count_fds();
 
     make_deep(p.dir, 1000);
@@ -151,15 +151,15 @@ TEST(remove_refuses_a_tree_that_is_too_deep)
     make_deep(p.dir, 4200);
     ASSERT_EQ(dir_remove(p.dir), -ELOOP);
     /* In two pieces it goes. */
-    inner = str_dup(place_path(&p, "dddddddd"));
+    inner = str_dup(tempdir_path(&p, "dddddddd"));
     for (int i = 0; i < 200; i++) {
         char *longer = str_format("%s/dddddddd", inner);
 
         free(inner);
         inner = longer;
     }
-    ASSERT_EQ(rename(inner, place_path(&p, "moved")), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "moved")), 0);
+    ASSERT_EQ(rename(inner, tempdir_path(&p, "moved")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "moved")), 0);
     ASSERT_EQ(dir_remove(p.dir), 0);
 }
 
@@ -167,11 +167,11 @@ TEST(remove_tells_a_directory_it_may_not_read)
 {
     if (geteuid() == 0)
         tap_skip("root may read everything");
-    PLACE(p);
-    ASSERT_EQ(dir_make(place_path(&p, "t/closed/x"), 0700), 0);
-    ASSERT_EQ(chmod(place_path(&p, "t/closed"), 0), 0);
-    ASSERT_EQ(dir_remove(place_path(&p, "t")), -EACCES);
-    ASSERT_EQ(chmod(place_path(&p, "t/closed"), 0700), 0);
+    TEMPDIR(p);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t/closed/x"), 0700), 0);
+    ASSERT_EQ(chmod(tempdir_path(&p, "t/closed"), 0), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&p, "t")), -EACCES);
+    ASSERT_EQ(chmod(tempdir_path(&p, "t/closed"), 0700), 0);
 }
 
 /* In a mount namespace of its own; the exit code is the line that failed, 0 or 77 for "not
@@ -182,7 +182,7 @@ TEST(remove_tells_a_directory_it_may_not_read)
             _exit(1 + __LINE__ % 64);                                                              \
     } while (0)
 
-static void in_own_mounts(struct place *p, void (*fn)(struct place *p))
+static void in_own_mounts(struct tempdir *p, void (*fn)(struct tempdir *p))
 {
     pid_t pid = fork();
     int status = 0;
@@ -196,84 +196,84 @@ static void in_own_mounts(struct place *p, void (*fn)(struct place *p))
     }
     ASSERT_EQ(waitpid(pid, &status, 0), pid);
     if (WIFEXITED(status) && WEXITSTATUS(status) == 77) {
-        place_release_auto(p);
+        tempdir_release_auto(p);
         tap_skip("needs the right to mount");
     }
     ASSERT(WIFEXITED(status));
     ASSERT_EQ(WEXITSTATUS(status), 0);
 }
 
-static void bind_mount(struct place *p, const char *from, const char *to)
+static void bind_mount(struct tempdir *p, const char *from, const char *to)
 {
-    AUTO_FREE char *source = str_dup(place_path(p, from));
+    AUTO_FREE char *source = str_dup(tempdir_path(p, from));
 
-    if (mount(source, place_path(p, to), NULL, MS_BIND, NULL) < 0)
+    if (mount(source, tempdir_path(p, to), NULL, MS_BIND, NULL) < 0)
         _exit(77);
 }
 
-static void remove_over_bind_mount(struct place *p)
+static void remove_over_bind_mount(struct tempdir *p)
 {
     bind_mount(p, "outside", "t/sub/mnt");
-    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
-    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+    CHILD_ASSERT(dir_remove(tempdir_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(tempdir_path(p, "outside/d0/e/f0")));
 }
 
 TEST(remove_stops_at_a_bind_mount_of_the_same_file_system)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     fill(&p, "outside");
-    ASSERT_EQ(dir_make(place_path(&p, "t/sub/mnt"), 0700), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t/sub/mnt"), 0700), 0);
     in_own_mounts(&p, remove_over_bind_mount);
-    ASSERT(exists(place_path(&p, "outside/d0/e/f0")));
+    ASSERT(exists(tempdir_path(&p, "outside/d0/e/f0")));
 }
 
-static void remove_mounted_top(struct place *p)
+static void remove_mounted_top(struct tempdir *p)
 {
     bind_mount(p, "outside", "t");
-    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
-    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+    CHILD_ASSERT(dir_remove(tempdir_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(tempdir_path(p, "outside/d0/e/f0")));
 }
 
 TEST(remove_refuses_a_path_that_is_a_mount_itself)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     fill(&p, "outside");
-    ASSERT_EQ(dir_make(place_path(&p, "t"), 0700), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t"), 0700), 0);
     in_own_mounts(&p, remove_mounted_top);
 }
 
-static void remove_over_tmpfs(struct place *p)
+static void remove_over_tmpfs(struct tempdir *p)
 {
-    if (mount("tmpfs", place_path(p, "t/mnt"), "tmpfs", 0, NULL) < 0)
+    if (mount("tmpfs", tempdir_path(p, "t/mnt"), "tmpfs", 0, NULL) < 0)
         _exit(77);
-    CHILD_ASSERT(file_write(place_path(p, "t/mnt/keep"), "", 0, 0600) == 0);
-    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
-    CHILD_ASSERT(exists(place_path(p, "t/mnt/keep")));
+    CHILD_ASSERT(file_write(tempdir_path(p, "t/mnt/keep"), "", 0, 0600) == 0);
+    CHILD_ASSERT(dir_remove(tempdir_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(tempdir_path(p, "t/mnt/keep")));
 }
 
 TEST(remove_stops_at_another_file_system)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(dir_make(place_path(&p, "t/mnt"), 0700), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t/mnt"), 0700), 0);
     in_own_mounts(&p, remove_over_tmpfs);
 }
 
-static void remove_over_file_mount(struct place *p)
+static void remove_over_file_mount(struct tempdir *p)
 {
     bind_mount(p, "outside/d0/e/f0", "t/file");
-    CHILD_ASSERT(dir_remove(place_path(p, "t")) == -EBUSY);
-    CHILD_ASSERT(exists(place_path(p, "outside/d0/e/f0")));
+    CHILD_ASSERT(dir_remove(tempdir_path(p, "t")) == -EBUSY);
+    CHILD_ASSERT(exists(tempdir_path(p, "outside/d0/e/f0")));
 }
 
 TEST(remove_stops_at_a_file_that_is_mounted)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     fill(&p, "outside");
-    ASSERT_EQ(dir_make(place_path(&p, "t"), 0700), 0);
-    ASSERT_EQ(file_write(place_path(&p, "t/file"), "", 0, 0600), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "t"), 0700), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "t/file"), "", 0, 0600), 0);
     in_own_mounts(&p, remove_over_file_mount);
 }

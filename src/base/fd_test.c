@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "fixture/fd_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
@@ -141,19 +141,19 @@ TEST(a_closed_peer_is_an_error)
 
 TEST(read_all_reads_and_terminates)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL;
     size_t len = 0;
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "ab\0c", 4, 0600), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, "f"), 100, &text, &len), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "ab\0c", 4, 0600), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "f"), 100, &text, &len), 0);
     ASSERT_EQ(len, 4);
     ASSERT(memcmp(text, "ab\0c", 5) == 0);
 }
 
 TEST(read_all_takes_exactly_the_maximum)
 {
-    PLACE(p);
+    TEMPDIR(p);
     char data[10000];
 
     memset(data, 'x', sizeof(data));
@@ -161,10 +161,10 @@ TEST(read_all_takes_exactly_the_maximum)
         AUTO_FREE char *text = NULL, *other = NULL;
         size_t len = 0;
 
-        ASSERT_EQ(file_write(place_path(&p, "f"), data, size, 0600), 0);
-        ASSERT_EQ(file_read_all(place_path(&p, "f"), size, &text, &len), 0);
+        ASSERT_EQ(file_write(tempdir_path(&p, "f"), data, size, 0600), 0);
+        ASSERT_EQ(file_read_all(tempdir_path(&p, "f"), size, &text, &len), 0);
         ASSERT_EQ(len, size);
-        ASSERT_EQ(file_read_all(place_path(&p, "f"), size - 1, &other, &len), -EFBIG);
+        ASSERT_EQ(file_read_all(tempdir_path(&p, "f"), size - 1, &other, &len), -EFBIG);
         ASSERT(!other);
     }
 }
@@ -202,60 +202,60 @@ TEST(read_all_tells_why_not)
 
 TEST(write_truncates_what_was_there)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL;
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "long text", 9, 0600), 0);
-    ASSERT_EQ(file_write(place_path(&p, "f"), "x", 1, 0600), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, "f"), 10, &text, NULL), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "long text", 9, 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "x", 1, 0600), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "f"), 10, &text, NULL), 0);
     ASSERT_STR(text, "x");
-    ASSERT_EQ(file_write(place_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
+    ASSERT_EQ(file_write(tempdir_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
     ASSERT_EQ(file_write("/dev/full", "x", 1, 0600), -ENOSPC);
 }
 
 TEST(replace_sets_content_and_mode_and_leaves_nothing_beside)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL;
     struct stat st;
 
-    ASSERT_EQ(file_replace(place_path(&p, "f"), "one", 3, 0644), 0);
-    ASSERT_EQ(file_replace(place_path(&p, "f"), "two!", 4, 0640), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, "f"), 10, &text, NULL), 0);
+    ASSERT_EQ(file_replace(tempdir_path(&p, "f"), "one", 3, 0644), 0);
+    ASSERT_EQ(file_replace(tempdir_path(&p, "f"), "two!", 4, 0640), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "f"), 10, &text, NULL), 0);
     ASSERT_STR(text, "two!");
-    ASSERT_EQ(stat(place_path(&p, "f"), &st), 0);
+    ASSERT_EQ(stat(tempdir_path(&p, "f"), &st), 0);
     ASSERT_EQ(st.st_mode & 07777, 0640);
     ASSERT_EQ(count_entries(p.dir), 1);
 }
 
 TEST(replace_replaces_a_symlink_not_its_target)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL;
     char target[128];
 
     snprintf(target, sizeof(target), "%s/target", p.dir);
     ASSERT_EQ(file_write(target, "old", 3, 0600), 0);
-    ASSERT_EQ(symlink(target, place_path(&p, "link")), 0);
-    ASSERT_EQ(file_replace(place_path(&p, "link"), "new", 3, 0600), 0);
+    ASSERT_EQ(symlink(target, tempdir_path(&p, "link")), 0);
+    ASSERT_EQ(file_replace(tempdir_path(&p, "link"), "new", 3, 0600), 0);
     ASSERT_EQ(file_read_all(target, 10, &text, NULL), 0);
     ASSERT_STR(text, "old");
 }
 
 TEST(replace_that_fails_leaves_old_content_and_no_temporary)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(mkdir(place_path(&p, "d"), 0700), 0);
-    ASSERT_EQ(file_replace(place_path(&p, "d"), "x", 1, 0600), -EISDIR);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "d"), 0700), 0);
+    ASSERT_EQ(file_replace(tempdir_path(&p, "d"), "x", 1, 0600), -EISDIR);
     ASSERT_EQ(count_entries(p.dir), 1);
-    ASSERT_EQ(file_replace(place_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
+    ASSERT_EQ(file_replace(tempdir_path(&p, "no/f"), "x", 1, 0600), -ENOENT);
     ASSERT_EQ(count_entries(p.dir), 1);
 }
 
 TEST(replace_works_without_a_slash_in_the_path)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FD int old = open(".", O_DIRECTORY | O_CLOEXEC);
     int r;
 
@@ -263,17 +263,17 @@ TEST(replace_works_without_a_slash_in_the_path)
     r = file_replace("f", "x", 1, 0600);
     ASSERT_EQ(fchdir(old), 0);
     ASSERT_EQ(r, 0);
-    ASSERT(exists(place_path(&p, "f")));
+    ASSERT(exists(tempdir_path(&p, "f")));
 }
 
 TEST(dir_make_makes_all_parents_and_can_be_repeated)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct stat st;
 
-    ASSERT_EQ(dir_make(place_path(&p, "a//b/c/"), 0700), 0);
-    ASSERT_EQ(dir_make(place_path(&p, "a/b/c"), 0700), 0);
-    ASSERT_EQ(stat(place_path(&p, "a/b/c"), &st), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "a//b/c/"), 0700), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "a/b/c"), 0700), 0);
+    ASSERT_EQ(stat(tempdir_path(&p, "a/b/c"), &st), 0);
     ASSERT(S_ISDIR(st.st_mode));
     ASSERT_EQ(dir_make("/", 0700), 0);
     ASSERT_EQ(dir_make("", 0700), -ENOENT);
@@ -281,11 +281,11 @@ TEST(dir_make_makes_all_parents_and_can_be_repeated)
 
 TEST(dir_make_refuses_a_file_in_the_way)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "", 0, 0600), 0);
-    ASSERT_EQ(dir_make(place_path(&p, "f"), 0700), -ENOTDIR);
-    ASSERT_EQ(dir_make(place_path(&p, "f/x"), 0700), -ENOTDIR);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "", 0, 0600), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "f"), 0700), -ENOTDIR);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "f/x"), 0700), -ENOTDIR);
 }
 
 TEST(readiness_is_told_without_waiting)
@@ -303,9 +303,9 @@ TEST(readiness_is_told_without_waiting)
 
 TEST(files_and_directories_with_an_error_name_the_path)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL, *sub = str_format("%s/a/b", p.dir);
-    const char *file = place_path(&p, "file");
+    const char *file = tempdir_path(&p, "file");
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(file_load(file, 10, &text, &err), err, ERR_NOT_FOUND);

@@ -345,14 +345,14 @@ int latch_wait(struct ctx *ctx, struct latch *l, const char *why, struct err *er
     return 0;
 }
 
-void group_init(struct group *g)
+void fibers_init(struct fibers *g)
 {
     g->running = 0;
     waitq_init(&g->q);
 }
 
 struct group_start {
-    struct group *group;
+    struct fibers *group;
     void (*fn)(void *arg);
     void *arg;
 };
@@ -367,8 +367,8 @@ static void group_main(void *arg)
         waitq_wake_all(&start.group->q);
 }
 
-void group_go(struct group *g, struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt,
-              ...)
+void fibers_go(struct fibers *g, struct loop *loop, void (*fn)(void *arg), void *arg,
+               const char *fmt, ...)
 {
     struct group_start *start = mem_new(struct group_start);
     va_list ap;
@@ -380,7 +380,7 @@ void group_go(struct group *g, struct loop *loop, void (*fn)(void *arg), void *a
     va_end(ap);
 }
 
-int group_wait(struct ctx *ctx, struct group *g, const char *why, struct err *err)
+int fibers_wait(struct ctx *ctx, struct fibers *g, const char *why, struct err *err)
 {
     while (g->running > 0)
         if (waitq_wait(ctx, &g->q, why, err) < 0)

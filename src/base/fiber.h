@@ -51,12 +51,12 @@ void latch_set(struct latch *l); /* repeatable */
 int latch_wait(struct ctx *ctx, struct latch *l, const char *why, struct err *err);
 
 /* Counts fibers, so that an owner can wait for those it started. */
-struct group {
+struct fibers {
     size_t running;
     struct waitq q;
 };
-void group_init(struct group *g);
+void fibers_init(struct fibers *g);
 /* As fiber_go; g must outlive the fiber. */
-void group_go(struct group *g, struct loop *loop, void (*fn)(void *arg), void *arg, const char *fmt,
-              ...) __attribute__((format(printf, 5, 6)));
-int group_wait(struct ctx *ctx, struct group *g, const char *why, struct err *err);
+void fibers_go(struct fibers *g, struct loop *loop, void (*fn)(void *arg), void *arg,
+               const char *fmt, ...) __attribute__((format(printf, 5, 6)));
+int fibers_wait(struct ctx *ctx, struct fibers *g, const char *why, struct err *err);

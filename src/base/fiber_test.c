@@ -200,14 +200,14 @@ static void sleeper(void *arg)
 TEST_VIRTUAL(a_group_waits_for_all_its_fibers)
 {
     struct shared s;
-    struct group g;
+    struct fibers g;
     struct err err = ERR_INIT;
 
     shared_init(&s, ctx);
-    group_init(&g);
+    fibers_init(&g);
     for (int i = 0; i < 5; i++)
-        group_go(&g, ctx->loop, sleeper, &s, "sleeper-%d", i);
-    ASSERT_OK(group_wait(ctx, &g, "sleepers", &err), err);
+        fibers_go(&g, ctx->loop, sleeper, &s, "sleeper-%d", i);
+    ASSERT_OK(fibers_wait(ctx, &g, "sleepers", &err), err);
     ASSERT_EQ(g.running, 0);
     ASSERT_EQ(s.woken, 5);
 }

@@ -326,7 +326,7 @@ void log_each_line(const struct ctx *ctx, enum log_level level, const char *msg,
             log_write(ctx, level, msg, (const struct log_field[]){ F_STR("state", line), {} });
 }
 
-void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields)
+void log_journal(const struct ctx *ctx, const char *msg, const struct log_field *fields)
 {
     int saved = errno;
 

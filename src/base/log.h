@@ -62,7 +62,7 @@ uint64_t log_dropped(void);
 typedef void log_tee_fn(void *arg, enum log_level level, const char *line, size_t len);
 void log_tee(enum log_level level, log_tee_fn *fn, void *arg);
 /* For that reader alone, at LOG_INFO: what others learn by other ways (an event, say). */
-void log_note(const struct ctx *ctx, const char *msg, const struct log_field *fields);
+void log_journal(const struct ctx *ctx, const char *msg, const struct log_field *fields);
 /* For another thread than the loop's, and for signal handlers: one line to the sink and, as JSON,
  * to fd (-1: nowhere). Takes neither memory nor locks. */
 void log_aside(int fd, enum log_level level, const char *msg, const struct log_field *fields);

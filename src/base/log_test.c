@@ -485,14 +485,14 @@ TEST(a_tee_sees_json_below_the_sink_s_level_and_notes_that_are_its_own)
     ASSERT_STR(logged(), "");
     log_error(NULL, "both");
     ASSERT_HAS(line(), "level=error msg=both\n");
-    log_note(NULL, "event", (const struct log_field[]){ F_STR("event", "exit"), {} });
+    log_journal(NULL, "event", (const struct log_field[]){ F_STR("event", "exit"), {} });
     ASSERT_HAS(t.line, "\"event\":\"exit\"");
     ASSERT_STR(logged(), "");
     ASSERT_EQ(t.n, 3);
     ASSERT_EQ(t.worst, LOG_ERROR);
     log_tee(LOG_OFF, NULL, NULL);
     log_error(NULL, "sink only");
-    log_note(NULL, "nobody", NULL);
+    log_journal(NULL, "nobody", NULL);
     ASSERT_EQ(t.n, 3);
     ASSERT(!log_on(LOG_INFO));
 }

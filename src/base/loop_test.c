@@ -58,14 +58,14 @@ TEST_FIBER(two_fibers_may_wait_on_one_fd)
     ASSERT_EQ(pipe2(p, O_CLOEXEC), 0);
 
     struct two t = { .ctx = ctx, .fd = p[0] };
-    struct group g;
+    struct fibers g;
 
-    group_init(&g);
-    group_go(&g, ctx->loop, wait_fd, &t, "a");
-    group_go(&g, ctx->loop, wait_fd, &t, "b");
+    fibers_init(&g);
+    fibers_go(&g, ctx->loop, wait_fd, &t, "a");
+    fibers_go(&g, ctx->loop, wait_fd, &t, "b");
     fiber_yield(ctx->loop);
     ASSERT_EQ(write(p[1], "x", 1), 1);
-    ASSERT_OK(group_wait(ctx, &g, "both", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "both", &err), err);
     ASSERT_EQ(t.done, 2);
     close(p[0]);
     close(p[1]);

@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "base/sha256.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <stdlib.h>
@@ -65,8 +65,8 @@ TEST(padding_is_right_around_the_block_size)
 
 TEST(files_are_read_whole)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "file");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "file");
     char hex[SHA256_HEX_SIZE];
 
     ASSERT_EQ(file_write(path, "abc", 3, 0600), 0);
@@ -88,8 +88,8 @@ static void put(const char *path, const void *data, size_t len, off_t at, off_t 
 TEST(a_sparse_files_sum_knows_what_where_and_how_long_but_no_holes)
 {
     AUTO_FREE char *zeros = mem_zalloc(1 << 20);
-    PLACE(p);
-    const char *path = place_path(&p, "file");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "file");
     char sum[6][SHA256_HEX_SIZE];
 
     put(path, "x", 1, 300000, 1 << 20);

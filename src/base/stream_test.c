@@ -177,17 +177,17 @@ TEST_FIBER(shutting_down_our_side_lets_our_reader_go)
     for (size_t i = 0; i < ARRAY_LEN(both_ways); i++) {
         struct stream *a, *b;
         struct err err = ERR_INIT;
-        struct group g;
+        struct fibers g;
 
         both_ways[i](ctx->loop, &a, &b);
 
         struct reader r = { .ctx = ctx, .s = a };
 
-        group_init(&g);
-        group_go(&g, ctx->loop, read_to_end, &r, "reader");
+        fibers_init(&g);
+        fibers_go(&g, ctx->loop, read_to_end, &r, "reader");
         fiber_yield(ctx->loop);
         stream_shutdown(a, SHUT_RDWR);
-        ASSERT_OK(group_wait(ctx, &g, "reader", &err), err);
+        ASSERT_OK(fibers_wait(ctx, &g, "reader", &err), err);
         ASSERT(r.ended);
         stream_free(a);
         stream_free(b);
@@ -236,14 +236,14 @@ static void relay(void *arg)
 static void run_bulk(struct ctx *ctx, struct bulk *b)
 {
     struct err err = ERR_INIT;
-    struct group g;
+    struct fibers g;
     char buf[5000];
     size_t n;
 
     b->ctx = ctx;
-    group_init(&g);
-    group_go(&g, ctx->loop, produce, b, "producer");
-    group_go(&g, ctx->loop, relay, b, "relay");
+    fibers_init(&g);
+    fibers_go(&g, ctx->loop, produce, b, "producer");
+    fibers_go(&g, ctx->loop, relay, b, "relay");
     for (;;) {
         ASSERT_OK(stream_read(ctx, b->out, buf, sizeof(buf), &n, &err), err);
         if (n == 0)
@@ -252,7 +252,7 @@ static void run_bulk(struct ctx *ctx, struct bulk *b)
         for (size_t i = 0; i < n; i++)
             b->sum_out = b->sum_out * 33 + (uint8_t)buf[i];
     }
-    ASSERT_OK(group_wait(ctx, &g, "bulk", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "bulk", &err), err);
     ASSERT_EQ(b->received, BULK_BYTES);
     ASSERT_EQ(b->copied, BULK_BYTES);
     ASSERT_EQ(b->sum_in, b->sum_out);
@@ -403,17 +403,17 @@ TEST_FIBER(who_reads_or_writes_without_end_lets_others_run_and_sees_a_cancel)
     for (size_t i = 0; i < ARRAY_LEN(endless); i++) {
         struct err err = ERR_INIT;
         struct cancel cancel;
-        struct group group;
+        struct fibers group;
         struct stuck s = { .stream = stream_from_fd(ctx->loop, open(from[i], O_RDWR | O_CLOEXEC)),
                            .err = ERR_INIT };
 
         cancel_init(&cancel, NULL);
         s.ctx = ctx_with_cancel(ctx, &cancel);
-        group_init(&group);
-        group_go(&group, ctx->loop, endless[i], &s, "endless");
+        fibers_init(&group);
+        fibers_go(&group, ctx->loop, endless[i], &s, "endless");
         ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
         cancel_fire(&cancel, ERR_CANCELLED, "enough");
-        ASSERT_OK(group_wait(ctx, &group, "endless", &err), err);
+        ASSERT_OK(fibers_wait(ctx, &group, "endless", &err), err);
         ASSERT_EQ(s.err.code, ERR_CANCELLED);
         stream_free(s.stream);
         cancel_release(&cancel);

@@ -24,13 +24,13 @@ bool device_is_optional(const json_t *device)
     return json_is_true(json_object_get(device, OPTIONAL));
 }
 
-void device_set_link(json_t *device, const char *link, bool read_only)
+void device_set_symlink(json_t *device, const char *link, bool read_only)
 {
     json_object_set_new(device, LINK, json_string(link));
     json_object_set_new(device, READ_ONLY, json_boolean(read_only));
 }
 
-const char *device_link(const json_t *device, bool *ret_read_only)
+const char *device_symlink(const json_t *device, bool *ret_read_only)
 {
     *ret_read_only = json_is_true(json_object_get(device, READ_ONLY));
     return json_string_value(json_object_get(device, LINK));

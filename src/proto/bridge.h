@@ -387,14 +387,14 @@ AUTO_VALUE(struct bridge_properties, bridge_properties_release);
 /* --- the container notification, guest to host ---------------------------------------------------
  */
 
-#define BRIDGE_NOTE_GRACEFUL_EXIT "GracefulExit"     /* the last signal sent to init was TERM */
-#define BRIDGE_NOTE_FORCED_EXIT "ForcedExit"         /* it was KILL */
-#define BRIDGE_NOTE_UNEXPECTED_EXIT "UnexpectedExit" /* neither; also a normal exit */
+#define BRIDGE_NOTIFY_GRACEFUL_EXIT "GracefulExit"     /* the last signal sent to init was TERM */
+#define BRIDGE_NOTIFY_FORCED_EXIT "ForcedExit"         /* it was KILL */
+#define BRIDGE_NOTIFY_UNEXPECTED_EXIT "UnexpectedExit" /* neither; also a normal exit */
 
 struct bridge_notification {
     const char *container_id;
     const char *activity_id; /* of Create; encoded as BRIDGE_NULL_ID unless it is a GUID */
-    const char *type;        /* BRIDGE_NOTE_… */
+    const char *type;        /* BRIDGE_NOTIFY_… */
 };
 /* ERR_EXHAUSTED beyond BRIDGE_MAX_RESPONSE: nothing in it can be cut. */
 int bridge_notification_encode(const struct bridge_notification *n, struct sbuf *out,

@@ -489,7 +489,7 @@ TEST(vector_ntf)
     AUTO(sbuf_release) struct sbuf out = { 0 };
     struct bridge_notification want = { .container_id = ID_5A,
                                         .activity_id = BRIDGE_NULL_ID,
-                                        .type = BRIDGE_NOTE_FORCED_EXIT };
+                                        .type = BRIDGE_NOTIFY_FORCED_EXIT };
     struct err err = ERR_INIT;
 
     load_frame("NTF", BRIDGE_SIDE_HOST, BRIDGE_CONTAINER_NOTIFICATION, 0, &v);

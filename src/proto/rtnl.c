@@ -153,14 +153,14 @@ static int split(const uint8_t *body, size_t len, void *fixed, size_t size, stru
 
 /* --- links --- */
 
-void rtnl_get_links(struct nl_msg *m)
+void rtnl_get_ifaces(struct nl_msg *m)
 {
     const struct ifinfomsg all = { .ifi_family = AF_UNSPEC };
 
     nl_begin(m, RTM_GETLINK, NLM_F_DUMP, &all, sizeof(all));
 }
 
-static void read_kind(const struct nl_attr *info, struct rtnl_link *ret)
+static void read_kind(const struct nl_attr *info, struct rtnl_iface *ret)
 {
     struct nl_iter it = { info->data, info->len };
     struct nl_attr a;
@@ -177,13 +177,13 @@ static void read_counters(const struct nl_attr *a, struct rtnl_counters *ret)
         memcpy(ret, a->data, sizeof(*ret));
 }
 
-int rtnl_read_link(const uint8_t *body, size_t len, struct rtnl_link *ret)
+int rtnl_read_iface(const uint8_t *body, size_t len, struct rtnl_iface *ret)
 {
     struct ifinfomsg info;
     struct nl_iter it;
     struct nl_attr a;
 
-    *ret = (struct rtnl_link){ 0 };
+    *ret = (struct rtnl_iface){ 0 };
     if (split(body, len, &info, sizeof(info), &it) < 0 || info.ifi_index <= 0)
         return -EBADMSG;
     ret->index = info.ifi_index;
@@ -208,7 +208,7 @@ int rtnl_read_link(const uint8_t *body, size_t len, struct rtnl_link *ret)
     return ret->name[0] ? 0 : -EBADMSG;
 }
 
-void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c)
+void rtnl_set_iface(struct nl_msg *m, const struct rtnl_iface_change *c)
 {
     const struct ifinfomsg info = { .ifi_family = AF_UNSPEC,
                                     .ifi_index = c->index,

@@ -24,7 +24,7 @@ struct rtnl_counters {
     uint64_t rx_errors, tx_errors, rx_dropped, tx_dropped;
 };
 
-struct rtnl_link {
+struct rtnl_iface {
     int index;
     uint16_t type;                                     /* ARPHRD_… */
     uint32_t flags;                                    /* IFF_… */
@@ -36,18 +36,18 @@ struct rtnl_link {
     char qdisc[32]; /* the one for sending */
     struct rtnl_counters counters;
 };
-void rtnl_get_links(struct nl_msg *m);
-int rtnl_read_link(const uint8_t *body, size_t len, struct rtnl_link *ret);
+void rtnl_get_ifaces(struct nl_msg *m);
+int rtnl_read_iface(const uint8_t *body, size_t len, struct rtnl_iface *ret);
 
 /* Changes what is named; the rest stays. */
-struct rtnl_link_change {
+struct rtnl_iface_change {
     int index;
     bool up, down;
     uint32_t mtu;     /* 0: leave */
     const char *name; /* NULL: leave */
     int netns;        /* fd to move it to; -1: leave */
 };
-void rtnl_set_link(struct nl_msg *m, const struct rtnl_link_change *c);
+void rtnl_set_iface(struct nl_msg *m, const struct rtnl_iface_change *c);
 
 struct rtnl_address {
     int index;

@@ -18,7 +18,7 @@
 /* --- what the kernel says --- */
 
 struct all {
-    struct rtnl_link links[8];
+    struct rtnl_iface links[8];
     struct rtnl_address addresses[16];
     struct rtnl_route routes[64];
     struct rtnl_neighbour neighbours[16];
@@ -31,7 +31,7 @@ static int on_message(void *arg, uint16_t type, const uint8_t *body, size_t len)
 
     ASSERT(a->n < 64);
     if (type == RTM_NEWLINK)
-        return a->n < 8 ? rtnl_read_link(body, len, &a->links[a->n++]) : -ENOSPC;
+        return a->n < 8 ? rtnl_read_iface(body, len, &a->links[a->n++]) : -ENOSPC;
     if (type == RTM_NEWADDR)
         return a->n < 16 ? rtnl_read_address(body, len, &a->addresses[a->n++]) : -ENOSPC;
     if (type == RTM_NEWROUTE)
@@ -68,7 +68,7 @@ static bool is(const struct rtnl_ip *ip, const char *text)
 TEST(links_are_read)
 {
     AUTO_FREE struct all *a = load("link");
-    const struct rtnl_link *eth0 = NULL, *lo = NULL;
+    const struct rtnl_iface *eth0 = NULL, *lo = NULL;
 
     ASSERT_EQ(a->n, 3);
     for (size_t i = 0; i < a->n; i++) {

@@ -71,7 +71,7 @@ struct boot_session {
     struct cancel stop;  /* everything shall end */
     struct cancel quiet; /* CMD has ended: helpers shall end */
     struct cancel drain; /* so shall its output */
-    struct group helpers;
+    struct fibers helpers;
 };
 
 /* One VM from nothing to nothing. Waits. The exit code is in *ret. */

@@ -155,14 +155,14 @@ static void start_relays(struct boot_session *s, struct io *io)
                              vm_process_take_stream(s->process, 0), "stdin" };
     io->out = (struct relay){ s, &io->output_ctx, our_stream(loop, 1, O_WRONLY),
                               vm_process_take_stream(s->process, 1), "stdout" };
-    group_go(&s->helpers, loop, relay_in, &io->in, "stdin");
-    group_go(&s->helpers, loop, relay_out, &io->out, "stdout");
+    fibers_go(&s->helpers, loop, relay_in, &io->in, "stdin");
+    fibers_go(&s->helpers, loop, relay_out, &io->out, "stdout");
     if (!s->terminal) {
         io->errs = (struct relay){ s, &io->output_ctx, our_stream(loop, 2, O_WRONLY),
                                    vm_process_take_stream(s->process, 2), "stderr" };
-        group_go(&s->helpers, loop, relay_out, &io->errs, "stderr");
+        fibers_go(&s->helpers, loop, relay_out, &io->errs, "stderr");
     }
-    group_go(&s->helpers, loop, forward_news, io, "signals");
+    fibers_go(&s->helpers, loop, forward_news, io, "signals");
 }
 
 static void release_relay(struct relay *r)
@@ -205,7 +205,7 @@ static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, 
     for (;;) {
         struct ctx limited = ctx_with_timeout(ctx, QUIET_LIMIT);
 
-        if (group_wait(&limited, &s->helpers, "relays to end", err) == 0)
+        if (fibers_wait(&limited, &s->helpers, "relays to end", err) == 0)
             return 0;
         bool quiet = is_quiet(&io->out) && is_quiet(&io->errs);
         if (err->code != ERR_DEADLINE || (quiet && was_quiet))
@@ -224,13 +224,13 @@ static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, b
     int r;
 
     cancel_fire(&s->quiet, ERR_CANCELLED, "the command has ended");
-    r = lost ? group_wait(&limited, &s->helpers, "relays to end", err)
+    r = lost ? fibers_wait(&limited, &s->helpers, "relays to end", err)
              : await_output(ctx, s, io, err);
     if (r < 0) {
         cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has ended");
         limited = ctx_with_timeout(&root, HELPERS_LIMIT);
         err_clear(err);
-        r = group_wait(&limited, &s->helpers, "relays to end", err);
+        r = fibers_wait(&limited, &s->helpers, "relays to end", err);
     }
     if (r < 0)
         return err_wrap(err, "the relays of the command do not end");

@@ -296,7 +296,7 @@ void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_resul
     s->vm = vm_new(loop, vmm, s->guest);
     vm_on_stage(s->vm, on_stage, s);
     waitq_init(&s->news);
-    group_init(&s->helpers);
+    fibers_init(&s->helpers);
     cancel_init(&s->stop, NULL);
 
     if (start(&inner, s, &ret->err) < 0) {

@@ -4,7 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
 #include "tool/tool.h"
@@ -59,7 +59,7 @@ static void on_item(void *arg, const struct ledger_record *rec, const char *resu
 }
 
 /* 1: its shim is dead now. 0: it is left alone. */
-static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n, struct err *err)
+static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_file *n, struct err *err)
 {
     AUTO_FD int pidfd = -1;
     pid_t pid = 0;
@@ -89,16 +89,16 @@ static int end_given_up(struct ctx *ctx, struct gc *g, const struct run_note *n,
 /* The same. */
 static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, struct err *err)
 {
-    AUTO(run_note_release) struct run_note note = { 0 };
+    AUTO(run_file_release) struct run_file run = { 0 };
     bool given_up = false;
 
     /* Without a note it is no shim's. */
-    if (run_note_read(l->dir, &note, err) == 0 &&
-        run_given_up(ctx, l->dir, &note, &given_up, err) < 0)
+    if (run_file_read(l->dir, &run, err) == 0 &&
+        run_given_up(ctx, l->dir, &run, &given_up, err) < 0)
         return -1;
     err_clear(err);
     if (given_up)
-        return end_given_up(ctx, g, &note, err);
+        return end_given_up(ctx, g, &run, err);
     g->n_alive++;
     tool_printf(STDERR_FILENO, "lcow: %s is in use, left alone\n", l->name);
     return 0;

@@ -24,7 +24,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 struct bench {
     struct loop *loop;
     struct guest *guest;
-    struct group calls;
+    struct fibers calls;
     unsigned ended;
 };
 
@@ -115,22 +115,22 @@ static void fuzz(void *arg)
 
     log_init(2, LOG_OFF, LOG_JSON);
     b.guest = bridge_new(in->loop, vmm, NULL);
-    group_init(&b.calls);
+    fibers_init(&b.calls);
     if (vmm->ops->create(&ctx, vmm, &doc, &err) < 0 ||
         b.guest->ops->prepare(&ctx, b.guest, &err) < 0 || fake_vmm_dial(vmm, PORT_BRIDGE, &s) < 0)
         abort();
-    group_go(&b.calls, in->loop, connect_main, &b, "connect");
+    fibers_go(&b.calls, in->loop, connect_main, &b, "connect");
     negotiate(&ctx, s);
-    if (group_wait(&ctx, &b.calls, "connect", &err) < 0 || !b.guest->ops->connected(b.guest))
+    if (fibers_wait(&ctx, &b.calls, "connect", &err) < 0 || !b.guest->ops->connected(b.guest))
         abort();
-    group_go(&b.calls, in->loop, stacks_main, &b, "stacks");
-    group_go(&b.calls, in->loop, properties_main, &b, "properties");
-    group_go(&b.calls, in->loop, wait_main, &b, "wait");
+    fibers_go(&b.calls, in->loop, stacks_main, &b, "stacks");
+    fibers_go(&b.calls, in->loop, properties_main, &b, "properties");
+    fibers_go(&b.calls, in->loop, wait_main, &b, "wait");
     if (fiber_sleep(&ctx, NS_PER_MS, &err) < 0)
         abort();
     if (in->size > 0)
         (void)stream_write_full(&ctx, s, in->data, in->size, &err); /* it may be closed by then */
-    if (group_wait(&ctx, &b.calls, "calls", &err) < 0 || b.ended != CALLS + 1)
+    if (fibers_wait(&ctx, &b.calls, "calls", &err) < 0 || b.ended != CALLS + 1)
         abort();
     b.guest->ops->close(b.guest, "done");
     if (b.guest->ops->drain_log(&ctx, b.guest, &err) < 0)

@@ -25,7 +25,7 @@ static void same_route(const struct rtnl_route *r)
 
 static int message(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
-    struct rtnl_link l;
+    struct rtnl_iface l;
     struct rtnl_address a;
     struct rtnl_route r;
     struct rtnl_neighbour n;
@@ -33,7 +33,7 @@ static int message(void *arg, uint16_t type, const uint8_t *body, size_t len)
 
     (void)arg;
     (void)type; /* each as every kind */
-    if (rtnl_read_link(body, len, &l) == 0 &&
+    if (rtnl_read_iface(body, len, &l) == 0 &&
         (strlen(l.name) >= sizeof(l.name) || strlen(l.kind) >= sizeof(l.kind) || l.index <= 0))
         abort();
     if (rtnl_read_address(body, len, &a) == 0)

@@ -53,7 +53,7 @@ struct dev {
     uint64_t fillers[FILLERS_MAX];
     unsigned n_fillers;
     struct mount mounts[MOUNTS];
-    struct group clients;
+    struct fibers clients;
 };
 
 static void say(struct dev *d, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
@@ -494,11 +494,11 @@ static void main_fiber(void *arg)
     d->vpci = vpci_new(d->vmm, &d->guest);
     fill(&root, d);
     for (uint64_t n = 1 + rng_below(&d->rng, CLIENTS_MAX); n > 0; n--)
-        group_go(&d->clients, d->loop, client_main, d, "client %u", (unsigned)n);
+        fibers_go(&d->clients, d->loop, client_main, d, "client %u", (unsigned)n);
     (void)fiber_sleep(&root, 1000 * NS_PER_S, &err);
     d->calm = true;
     set_vmm_faults(d);
-    (void)group_wait(&root, &d->clients, "clients", &err);
+    (void)fibers_wait(&root, &d->clients, "clients", &err);
     empty(&root, d);
     check_end(d);
     scsi_free(d->scsi);
@@ -532,7 +532,7 @@ void dev_run(uint64_t seed, const char *dir, struct cli_result *ret)
         (void)fstat(d->files[i], &st);
         d->inodes[i] = st.st_ino;
     }
-    group_init(&d->clients);
+    fibers_init(&d->clients);
     fiber_go(d->loop, main_fiber, d, "main");
     if (loop_run(d->loop) > 0) {
         AUTO(sbuf_release) struct sbuf dump = { 0 };

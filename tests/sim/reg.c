@@ -86,7 +86,7 @@ static void close_all(struct reg *s)
     struct ctx root = ctx_root(s->w.loop), ctx = ctx_with_timeout(&root, END_LIMIT);
     struct err err = ERR_INIT;
 
-    if (group_wait(&ctx, &s->clients, "clients", &err) < 0)
+    if (fibers_wait(&ctx, &s->clients, "clients", &err) < 0)
         world_broken(&s->w, "clients do not come back: %s", err.msg);
     world_calm(&s->w);
     for (int i = 0; i < 3; i++) { /* what was refused before may go now */
@@ -127,7 +127,7 @@ static void main_fiber(void *arg)
         struct reg_client *c = mem_new(struct reg_client);
 
         *c = (struct reg_client){ s, i };
-        group_go(&s->clients, s->w.loop, reg_client_main, c, "client %u", i);
+        fibers_go(&s->clients, s->w.loop, reg_client_main, c, "client %u", i);
     }
     cancel_some(s);
     close_all(s);
@@ -154,7 +154,7 @@ void reg_run(uint64_t seed, const char *dir, struct cli_result *ret)
         s.w.guest_opts.container_ns = 3600 * NS_PER_S;
     s.events = events_new();
     s.laws = reg_laws_new();
-    group_init(&s.clients);
+    fibers_init(&s.clients);
     for (unsigned i = 0; i < REG_CLIENTS_MAX; i++)
         cancel_init(&s.cancels[i], NULL);
     s.registry = world_registry(&s.w, s.events);

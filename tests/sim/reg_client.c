@@ -135,7 +135,7 @@ static int kill_pod(struct step *t, struct container *c)
     r = container_kill(t->ctx, c, "", 9, true, t->err);
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         if (victims[i] && r == 0) {
-            group_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
+            fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
         } else if (victims[i]) {
             process_unref(victims[i]->init);
             free(victims[i]);

@@ -16,7 +16,7 @@ struct reg {
     struct world w;
     struct events *events;
     struct registry *registry;
-    struct group clients;
+    struct fibers clients;
     unsigned n_clients;
     struct cancel cancels[REG_CLIENTS_MAX];
     struct reg_law *laws; /* what was told, by container and exec */

@@ -332,7 +332,7 @@ static void closer_main(void *arg)
         r = vm_wait(&limited, s->vm, NULL, &err);
         sim_call_end(&c, r, &err);
         limited = ctx_with_timeout(&root, SIM_CLIENT_LIMIT);
-        over = r == 0 && group_wait(&limited, &s->clients, "clients", &err) == 0 &&
+        over = r == 0 && fibers_wait(&limited, &s->clients, "clients", &err) == 0 &&
                vm_state(s->vm) == VM_GONE;
     }
     if (!over) {
@@ -388,7 +388,7 @@ static void build(struct sim *s)
     s->vm->on_exit = on_exit_told;
     s->vm->on_exit_arg = s;
     vm_on_stage(s->vm, on_stage_told, s);
-    group_init(&s->clients);
+    fibers_init(&s->clients);
     for (unsigned i = 0; i < s->plan.n_clients; i++)
         cancel_init(&s->cancels[i], NULL);
 }
@@ -425,11 +425,11 @@ void sim_run(uint64_t seed, const char *dir, struct cli_result *ret)
     build(s);
     for (unsigned i = 0; i < s->plan.n_clients; i++) {
         fibers[i] = (struct sim_fiber){ s, i };
-        group_go(&s->clients, s->loop, sim_client_main, &fibers[i], "client %u", i);
+        fibers_go(&s->clients, s->loop, sim_client_main, &fibers[i], "client %u", i);
         if (s->plan.clients[i].cancel_ns)
-            group_go(&s->clients, s->loop, sim_canceller_main, &fibers[i], "canceller %u", i);
+            fibers_go(&s->clients, s->loop, sim_canceller_main, &fibers[i], "canceller %u", i);
     }
-    group_go(&s->clients, s->loop, prober_main, s, "prober");
+    fibers_go(&s->clients, s->loop, prober_main, s, "prober");
     fiber_go(s->loop, closer_main, s, "closer");
     check_end(s, loop_run(s->loop));
     loop_free(s->loop);

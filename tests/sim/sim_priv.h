@@ -19,7 +19,7 @@ struct sim {
     struct vmm *vmm;
     struct guest *guest;
     struct vm *vm; /* NULL once freed */
-    struct group clients;
+    struct fibers clients;
     struct cancel cancels[SIM_CLIENTS_MAX];
     char log[600];
     struct cli_result *result;

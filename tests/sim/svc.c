@@ -307,7 +307,7 @@ static void go_helpers(struct svc *s)
 
     for (size_t i = 0; i < ARRAY_LEN(all); i++)
         if (all[i].wanted)
-            group_go(&s->clients, s->w.loop, all[i].fn, s, "%s", all[i].name);
+            fibers_go(&s->clients, s->w.loop, all[i].fn, s, "%s", all[i].name);
 }
 
 /* --- the schedule --- */
@@ -403,33 +403,33 @@ static void main_fiber(void *arg)
 {
     struct svc *s = arg;
     struct ctx root = ctx_root(s->w.loop), limited = ctx_with_timeout(&root, CLIENTS_LIMIT);
-    struct group callers;
+    struct fibers callers;
     struct err err = ERR_INIT;
 
-    group_init(&callers);
+    fibers_init(&callers);
     if (s->pods)
         svc_sandbox_open(s);
     if (s->fault == SVC_ALONE)
-        group_go(&callers, s->w.loop, svc_alone_main, s, "alone");
+        fibers_go(&callers, s->w.loop, svc_alone_main, s, "alone");
     for (unsigned i = 1 + world_below(&s->w, SVC_CLIENTS_MAX); i > 0 && s->fault != SVC_ALONE;
          i--) {
         struct svc_client *c = mem_new(struct svc_client);
 
         *c = (struct svc_client){ s, i };
-        group_go(&callers, s->w.loop, svc_client_main, c, "client %u", i);
+        fibers_go(&callers, s->w.loop, svc_client_main, c, "client %u", i);
     }
     go_helpers(s);
-    if (group_wait(&limited, &callers, "clients", &err) < 0)
+    if (fibers_wait(&limited, &callers, "clients", &err) < 0)
         world_broken(&s->w, "clients do not come back: %s", err.msg);
     s->closing = true;
     cancel_fire(&s->helpers_end, ERR_CANCELLED, "the end");
-    (void)group_wait(&root, &s->clients, "helpers", &err);
+    (void)fibers_wait(&root, &s->clients, "helpers", &err);
     world_calm(&s->w);
     close_all(s);
     while (!s->left)
         (void)waitq_wait(&root, &s->back, "the shim to end", &err);
     svc_peer_hang_up(s);
-    (void)group_wait(&root, &s->helpers, "readers", &err); /* the server has hung up */
+    (void)fibers_wait(&root, &s->helpers, "readers", &err); /* the server has hung up */
     release_conns(s);
     if (!s->w.result->broken[0])
         svc_laws_end(s);
@@ -454,8 +454,8 @@ void svc_run(uint64_t seed, const char *dir, struct cli_result *ret)
     plan(s);
     latch_init(&s->leave);
     waitq_init(&s->back);
-    group_init(&s->clients);
-    group_init(&s->helpers);
+    fibers_init(&s->clients);
+    fibers_init(&s->helpers);
     cancel_init(&s->helpers_end, NULL);
     svc_peer_init(s);
     s->laws = svc_laws_new();

@@ -256,8 +256,8 @@ int svc_peer_connect(struct ctx *ctx, void *arg, struct rpc_client **ret, struct
     waitq_init(&c->q);
     stream_pair(s->w.loop, 4096, &theirs, &c->stream);
     list_append(&s->peer.conns, &c->node);
-    group_go(&s->helpers, s->w.loop, reader_main, c, "containerd's reader");
-    group_go(&s->helpers, s->w.loop, handler_main, c, "containerd's events");
+    fibers_go(&s->helpers, s->w.loop, reader_main, c, "containerd's reader");
+    fibers_go(&s->helpers, s->w.loop, handler_main, c, "containerd's events");
     *ret = rpc_client_new(s->w.loop, theirs);
     return 0;
 }

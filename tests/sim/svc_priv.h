@@ -73,7 +73,7 @@ struct svc_conn {
     bool ended;   /* nothing comes any more */
     bool slow;    /* reads its answers when it likes */
     bool vandal;
-    struct group readers;
+    struct fibers readers;
 };
 
 struct svc_call {
@@ -198,7 +198,7 @@ struct svc {
     struct svc_peer peer;
     struct svc_laws *laws;
     struct svc_conn *conns[SVC_CONNS];
-    struct group clients, helpers;
+    struct fibers clients, helpers;
     struct cancel helpers_end;
     struct waitq back; /* containerd is back, or the shim has left */
     bool down;         /* containerd is not there */

@@ -144,7 +144,7 @@ struct svc_conn *svc_conn_new(struct svc *s)
                 c->slow || world_chance(&s->w, 100) ? 1 + world_below(&s->w, 200) : 65536,
                 &c->stream, &theirs);
     rpc_server_serve(s->server, theirs);
-    group_go(&s->helpers, s->w.loop, reader_main, c, "client's reader");
+    fibers_go(&s->helpers, s->w.loop, reader_main, c, "client's reader");
     return c;
 }
 

@@ -47,12 +47,12 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
     struct disks_fixture r;
 
     disks_start(ctx, &r);
-    AUTO_FREE char *small = str_format("%s/small", r.vm.place.dir);
+    AUTO_FREE char *small = str_format("%s/small", r.vm.temp.dir);
     ASSERT_EQ(mkdir(small, 0700), 0);
     ASSERT_EQ(mount("small", small, "tmpfs", 0, "size=4m"), 0);
     AUTO_FD int log = begin_log();
     AUTO_FD int fd =
-        open(place_path(&r.vm.place, "small/x.img"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+        open(tempdir_path(&r.vm.temp, "small/x.img"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT(fd >= 0 && ftruncate(fd, 64 << 20) == 0);
     uint64_t id =
         disks_reserve(&r, "small/x.img", false, (struct guest_disk){ .block_device = true });
@@ -86,7 +86,7 @@ TEST_FIBER(an_image_that_is_cut_under_a_running_vm_does_not_stop_it)
     AUTO_FREE char *other_path = disks_map(&r, other);
     uint64_t id = disks_reserve(&r, "c.img", true, (struct guest_disk){ 0 });
     AUTO_FREE char *path = disks_map(&r, id);
-    ASSERT_EQ(truncate(place_path(&r.vm.place, "c.img"), 64 << 10), 0);
+    ASSERT_EQ(truncate(tempdir_path(&r.vm.temp, "c.img"), 64 << 10), 0);
     disks_guest(&r, path, "cat $d/data > /dev/null 2>&1; echo the VM goes on", "the VM goes on\n");
     disks_guest(&r, other_path, "wc -c < $d/data", "2000000\n"); /* first read now */
     disks_unmap(&r, id);

@@ -32,7 +32,7 @@ static inline void disks_finish(struct disks_fixture *r)
 /* A line of shell on the host, in the test's directory. */
 static inline void disks_host(struct disks_fixture *r, const char *line)
 {
-    AUTO_FREE char *whole = str_format("cd %s && { %s; }", r->vm.place.dir, line);
+    AUTO_FREE char *whole = str_format("cd %s && { %s; }", r->vm.temp.dir, line);
     const char *const argv[] = { "/bin/sh", "-ec", whole, NULL };
     struct ctx limited = ctx_with_timeout(&r->vm.root, FIXTURE_CALL_NS);
     AUTO(child_free) struct child *c = NULL;
@@ -49,7 +49,7 @@ static inline uint64_t disks_reserve(struct disks_fixture *r, const char *file, 
                                      struct guest_disk mount)
 {
     struct ctx limited = ctx_with_timeout(&r->vm.root, FIXTURE_CALL_NS);
-    const char *path = place_path(&r->vm.place, file);
+    const char *path = tempdir_path(&r->vm.temp, file);
     AUTO_FD int fd = open(path, (read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC);
     const struct scsi_disk disk = { .host_path = path, .fd = fd, .read_only = read_only };
     struct err err = ERR_INIT;

@@ -17,7 +17,7 @@ static void make_images(struct disks_fixture *r)
 
     disks_host(r, "mkdir d && echo " MARK " > d/hello && truncate -s 256K base && "
                   "mke2fs -q -t ext4 -O ^has_journal,^metadata_csum -N 16 -d d base");
-    ASSERT_EQ(file_read_all(place_path(&r->vm.place, "base"), 1 << 20, &image, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&r->vm.temp, "base"), 1 << 20, &image, &len), 0);
     char *mark = memmem(image, len, MARK, strlen(MARK));
     ASSERT(mark);
     for (unsigned i = 0; i <= SCSI_DISKS_MAX; i++) {
@@ -25,7 +25,7 @@ static void make_images(struct disks_fixture *r)
 
         snprintf(mark + 5, 5, "%04u", i);
         mark[9] = '-'; /* where snprintf's zero went */
-        ASSERT_EQ(file_write(place_path(&r->vm.place, name), image, len, 0600), 0);
+        ASSERT_EQ(file_write(tempdir_path(&r->vm.temp, name), image, len, 0600), 0);
     }
 }
 
@@ -68,7 +68,7 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     expect_all(&r, paths, SCSI_DISKS_MAX);
     uint64_t used = loop_now(ctx->loop);
 
-    AUTO_FD int fd = open(place_path(&r.vm.place, "256.img"), O_RDWR | O_CLOEXEC);
+    AUTO_FD int fd = open(tempdir_path(&r.vm.temp, "256.img"), O_RDWR | O_CLOEXEC);
     const struct scsi_disk d = { .host_path = "/one/too/many", .fd = fd };
     struct ctx limited = ctx_with_timeout(&r.vm.root, FIXTURE_CALL_NS);
     ASSERT_FAIL(scsi_reserve(&limited, r.scsi, &d, &(struct guest_disk){ 0 }, &more, &err), err,
@@ -146,7 +146,7 @@ static void partitions(struct disks_fixture *r)
                   "mke2fs -q -t ext4 -d p$i $i.part; done; truncate -s 3M p.img; "
                   "dd if=1.part of=p.img bs=1M seek=1 conv=notrunc 2>/dev/null; "
                   "dd if=2.part of=p.img bs=1M seek=2 conv=notrunc 2>/dev/null");
-    AUTO_FD int fd = open(place_path(&r->vm.place, "p.img"), O_RDWR | O_CLOEXEC);
+    AUTO_FD int fd = open(tempdir_path(&r->vm.temp, "p.img"), O_RDWR | O_CLOEXEC);
     ASSERT_EQ(pwrite(fd, table, sizeof(table), 446), sizeof(table));
     ASSERT_EQ(pwrite(fd, "\x55\xaa", 2, 510), 2);
     uint64_t one = disks_reserve(r, "p.img", true, (struct guest_disk){ .partition = 1 });
@@ -239,7 +239,7 @@ static uint8_t *level(const uint8_t *salt, size_t salt_len, const uint8_t *block
 static void add_verity(struct disks_fixture *r, const char *name, const uint8_t *salt,
                        size_t salt_len, char root[SHA256_HEX_SIZE])
 {
-    const char *path = place_path(&r->vm.place, name);
+    const char *path = tempdir_path(&r->vm.temp, name);
     uint8_t super[BLOCK] = "verity", *levels[8] = { 0 };
     AUTO_FREE char *data = NULL;
     size_t len, sizes[8], n_levels = 0, n;

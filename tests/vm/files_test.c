@@ -43,10 +43,10 @@ static int open_image(struct vm_fixture *r, const char *name, const char *conten
 {
     AUTO_FREE char *line = str_format("cd %s && mkdir -p d && rm -rf d/* && echo %s > d/hello && "
                                       "truncate -s 16M %s && mke2fs -q -t ext4 -d d %s",
-                                      r->place.dir, content, name, name);
+                                      r->temp.dir, content, name, name);
 
     host_sh(r, line);
-    int fd = open(place_path(&r->place, name), flags | O_CLOEXEC);
+    int fd = open(tempdir_path(&r->temp, name), flags | O_CLOEXEC);
     ASSERT(fd >= 0);
     return fd;
 }
@@ -93,7 +93,7 @@ static int reopen_for_writing(struct vm_fixture *r, const char *name)
     struct vmm_info info;
     struct stat want, st;
 
-    ASSERT_EQ(stat(place_path(&r->place, name), &want), 0);
+    ASSERT_EQ(stat(tempdir_path(&r->temp, name), &want), 0);
     r->vmm->ops->info(r->vmm, &info);
     for (int n = 0; n < 64; n++) {
         AUTO_FREE char *link = str_format("/proc/%d/fd/%d", info.pid, n);
@@ -158,13 +158,13 @@ TEST_FIBER(block_devices_are_disks_too)
     vm_fixture_start(ctx, &r);
     fd_close(open_image(&r, "c.img", "device", O_RDONLY));
     AUTO_FREE char *up =
-        str_format("cd %s && losetup -f --show c.img > loop 2>/dev/null || :", r.place.dir);
-    AUTO_FREE char *down = str_format("losetup -d $(cat %s/loop)", r.place.dir);
+        str_format("cd %s && losetup -f --show c.img > loop 2>/dev/null || :", r.temp.dir);
+    AUTO_FREE char *down = str_format("losetup -d $(cat %s/loop)", r.temp.dir);
     AUTO_FREE char *name = NULL;
     size_t len;
 
     host_sh(&r, up);
-    ASSERT_EQ(file_read_all(place_path(&r.place, "loop"), sizeof(path) - 1, &name, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&r.temp, "loop"), sizeof(path) - 1, &name, &len), 0);
     if (len == 0) {
         vm_fixture_finish(&r);
         tap_skip("no loop devices here");
@@ -203,7 +203,7 @@ TEST_FIBER(a_refused_disk_leaves_nothing_in_qemu)
     ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 0, 3 }, ro, false, &err),
                 err, ERR_INVALID);
     /* A directory is no image: QEMU refuses in the second step. */
-    AUTO_FD int dir = open(r.place.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    AUTO_FD int dir = open(r.temp.dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     ASSERT_FAIL(r.vmm->ops->scsi_add(&limited, r.vmm, (struct scsi_slot){ 0, 3 }, dir, true, &err),
                 err, ERR_UNKNOWN);
     ASSERT_HAS(err.msg, "disk 0:3: blockdev-add");
@@ -214,7 +214,7 @@ TEST_FIBER(a_refused_disk_leaves_nothing_in_qemu)
         "first\n");
     /* Sixty disks on one controller, each its own file, and all gone again. */
     for (unsigned lun = 4; lun < 64; lun++) {
-        AUTO_FREE char *name = str_format("%s/disk%u", r.place.dir, lun);
+        AUTO_FREE char *name = str_format("%s/disk%u", r.temp.dir, lun);
         AUTO_FD int fd = open(name, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         ASSERT(fd >= 0 && ftruncate(fd, 1 << 20) == 0 && pwrite(fd, name, strlen(name), 0) > 0);
         attach(&r, lun, fd, false);
@@ -240,16 +240,16 @@ TEST_FIBER(shares_come_and_go)
     AUTO_FREE char *make =
         str_format("cd %s && mkdir -p s/sub w && echo one > s/sub/f && echo two > s/g && "
                    "echo secret > outside && ln -s %s/outside s/link && chown 1234:5678 s/g",
-                   r.place.dir, r.place.dir);
+                   r.temp.dir, r.temp.dir);
     host_sh(&r, make);
     struct ctx limited = ctx_with_timeout(&r.root, FIXTURE_CALL_NS);
-    ASSERT_OK(tree_open(&limited, place_path(&r.place, "s"),
+    ASSERT_OK(tree_open(&limited, tempdir_path(&r.temp, "s"),
                         &(struct tree_opts){ .read_only = true }, &dir, &err),
               err);
-    ASSERT_OK(tree_open(&limited, place_path(&r.place, "s/g"),
+    ASSERT_OK(tree_open(&limited, tempdir_path(&r.temp, "s/g"),
                         &(struct tree_opts){ .read_only = true }, &file, &err),
               err);
-    ASSERT_OK(tree_open(&limited, place_path(&r.place, "w"), &(struct tree_opts){ 0 }, &rw, &err),
+    ASSERT_OK(tree_open(&limited, tempdir_path(&r.temp, "w"), &(struct tree_opts){ 0 }, &rw, &err),
               err);
     share(&r, "0", dir.fd, true);
     share(&r, "1", file.fd, true);
@@ -268,7 +268,7 @@ TEST_FIBER(shares_come_and_go)
     vm_fixture_expect(&r, "echo hi > /run/9p/2/x && chown 7:8 /run/9p/2/x && cat /run/9p/2/x",
                       "hi\n");
     struct stat st;
-    ASSERT_EQ(stat(place_path(&r.place, "w/x"), &st), 0);
+    ASSERT_EQ(stat(tempdir_path(&r.temp, "w/x"), &st), 0);
     ASSERT_EQ(st.st_uid, 7);
     ASSERT_EQ(st.st_gid, 8);
     unshare_name(&r, "0");
@@ -293,12 +293,12 @@ TEST_FIBER(a_merged_root_file_system_is_seen_as_it_is)
     AUTO_FREE char *make = str_format(
         "cd %s && mkdir -p l/d l/keep u/d w && echo low > l/gone && echo low > l/d/hid && "
         "echo low > l/keep/f && echo up > u/d/new && mknod u/gone c 0 0",
-        r.place.dir);
+        r.temp.dir);
     host_sh(&r, make);
-    ASSERT_EQ(setxattr(place_path(&r.place, "u/d"), "trusted.overlay.opaque", "y", 1, 0), 0);
-    AUTO_FREE char *lower = str_format("lowerdir=%s/l", r.place.dir);
-    AUTO_FREE char *upper = str_format("upperdir=%s/u", r.place.dir);
-    AUTO_FREE char *work = str_format("workdir=%s/w", r.place.dir);
+    ASSERT_EQ(setxattr(tempdir_path(&r.temp, "u/d"), "trusted.overlay.opaque", "y", 1, 0), 0);
+    AUTO_FREE char *lower = str_format("lowerdir=%s/l", r.temp.dir);
+    AUTO_FREE char *upper = str_format("upperdir=%s/u", r.temp.dir);
+    AUTO_FREE char *work = str_format("workdir=%s/w", r.temp.dir);
     const char *const options[] = { "index=off", work, upper, lower, NULL };
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct ctx limited = ctx_with_timeout(&r.root, FIXTURE_CALL_NS);
@@ -333,9 +333,8 @@ TEST_FIBER(a_vm_that_is_gone_has_neither_disks_nor_shares)
     vm_fixture_start(ctx, &r);
     AUTO_FD int ro = open_image(&r, "a.img", "x", O_RDONLY);
     struct ctx limited = ctx_with_timeout(&r.root, FIXTURE_CALL_NS);
-    ASSERT_OK(
-        tree_open(&limited, r.place.dir, &(struct tree_opts){ .read_only = true }, &dir, &err),
-        err);
+    ASSERT_OK(tree_open(&limited, r.temp.dir, &(struct tree_opts){ .read_only = true }, &dir, &err),
+              err);
     attach(&r, 1, ro, true);
     share(&r, "0", dir.fd, true);
     r.vmm->ops->terminate(r.vmm);

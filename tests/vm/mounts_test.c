@@ -29,7 +29,7 @@ struct fixture {
 
 static struct scratch *make_scratch(struct fixture *f, const char *id)
 {
-    AUTO_FREE char *state = str_format("%s/state", f->fixture.place.dir);
+    AUTO_FREE char *state = str_format("%s/state", f->fixture.temp.dir);
     const struct scratch_opts o = {
         .dir = state, .ns = "test", .id = id, .size_mib = 1024, .ledger = f->ledger
     };
@@ -57,7 +57,7 @@ static void start(struct ctx *ctx, struct fixture *f)
     f->limited = ctx_with_timeout(&f->fixture.root, FIXTURE_CALL_NS);
     f->scsi = scsi_new(f->fixture.vmm, f->fixture.guest, 1);
     f->plan9 = plan9_new(f->fixture.vmm, f->fixture.guest);
-    ASSERT_OK(ledger_create(place_path(&f->fixture.place, "own"), &f->ledger, &err), err);
+    ASSERT_OK(ledger_create(tempdir_path(&f->fixture.temp, "own"), &f->ledger, &err), err);
     f->scratch = make_scratch(f, "box");
     const struct scsi_disk disk = { .host_path = "(scratch)", .fd = scratch_fd(f->scratch) };
     ASSERT_OK(scsi_reserve(&f->limited, f->scsi, &disk,
@@ -109,19 +109,19 @@ static void unshare_id(struct fixture *f, uint64_t id)
 
 static void put(struct fixture *f, const char *name, const char *text)
 {
-    ASSERT_EQ(file_write(place_path(&f->fixture.place, name), text, strlen(text), 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&f->fixture.temp, name), text, strlen(text), 0644), 0);
 }
 
 static void make_dir(struct fixture *f, const char *name)
 {
-    ASSERT_EQ(mkdir(place_path(&f->fixture.place, name), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&f->fixture.temp, name), 0755), 0);
 }
 
 static int open_rootfs(struct fixture *f)
 {
-    AUTO_FREE char *lower = str_format("lowerdir=%s/low", f->fixture.place.dir);
-    AUTO_FREE char *upper = str_format("upperdir=%s/up", f->fixture.place.dir);
-    AUTO_FREE char *work = str_format("workdir=%s/work", f->fixture.place.dir);
+    AUTO_FREE char *lower = str_format("lowerdir=%s/low", f->fixture.temp.dir);
+    AUTO_FREE char *upper = str_format("upperdir=%s/up", f->fixture.temp.dir);
+    AUTO_FREE char *work = str_format("workdir=%s/work", f->fixture.temp.dir);
     const char *const options[] = { "index=off", work, upper, lower, NULL };
     const struct rootfs_mount m = { "overlay", "overlay", options };
     struct err err = ERR_INIT;
@@ -132,7 +132,7 @@ static int open_rootfs(struct fixture *f)
     make_dir(f, "work");
     put(f, "low/keep", "from below");
     put(f, "low/gone", "deleted");
-    ASSERT_EQ(mknod(place_path(&f->fixture.place, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
+    ASSERT_EQ(mknod(tempdir_path(&f->fixture.temp, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
     ASSERT_OK(rootfs_open(&f->limited, &m, 1, NULL, false, &fs, &err), err);
     return fs.tree;
 }
@@ -163,7 +163,7 @@ TEST_FIBER(a_root_file_system_is_merged_and_written_on_the_scratch_disk)
     ASSERT_OK(f.fixture.guest->ops->uncombine_layers(&f.limited, f.fixture.guest, &l, &err), err);
     unshare_id(&f, id);
     struct stat st;
-    ASSERT_EQ(stat(place_path(&f.fixture.place, "low/keep"), &st), 0);
+    ASSERT_EQ(stat(tempdir_path(&f.fixture.temp, "low/keep"), &st), 0);
     ASSERT_EQ(st.st_size, 10);
     finish(&f);
 }
@@ -179,10 +179,10 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
     make_dir(&f, "data");
     put(&f, "data/in", "in");
     put(&f, "hosts", "127.0.0.1");
-    ASSERT_OK(tree_open(&f.limited, place_path(&f.fixture.place, "data"), &(struct tree_opts){ 0 },
+    ASSERT_OK(tree_open(&f.limited, tempdir_path(&f.fixture.temp, "data"), &(struct tree_opts){ 0 },
                         &data, &err),
               err);
-    ASSERT_OK(tree_open(&f.limited, place_path(&f.fixture.place, "hosts"),
+    ASSERT_OK(tree_open(&f.limited, tempdir_path(&f.fixture.temp, "hosts"),
                         &(struct tree_opts){ .read_only = true }, &hosts, &err),
               err);
     uint64_t one = share(&f, "/data", data.fd, false, false, &a);
@@ -199,7 +199,7 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
     AUTO_FREE char *said = vm_fixture_sh(&f.fixture, line, &code);
     ASSERT_HAS(said, "in127.0.0.1hosts\n");
     ASSERT_HAS(said, "Read-only");
-    ASSERT_EQ(access(place_path(&f.fixture.place, "data/out"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&f.fixture.temp, "data/out"), F_OK), 0);
     unshare_id(&f, one);
     AUTO_FREE char *still = str_format("cat %s/out", a);
     vm_fixture_expect(&f.fixture, still, "out\n");

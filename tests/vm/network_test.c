@@ -52,7 +52,7 @@ static void box_start(struct ctx *ctx, struct box *b)
     vm_fixture_start(ctx, &b->fixture);
     b->limited = ctx_with_timeout(&b->fixture.root, 3 * FIXTURE_CALL_NS);
     b->plan9 = plan9_new(b->fixture.vmm, b->fixture.guest);
-    ASSERT_OK(ledger_create(place_path(&b->fixture.place, "own"), &b->ledger, &err), err);
+    ASSERT_OK(ledger_create(tempdir_path(&b->fixture.temp, "own"), &b->ledger, &err), err);
     ASSERT_OK(tree_open(&b->limited, probe(), &(struct tree_opts){ .read_only = true }, &t, &err),
               err);
     const struct plan9_share s = { .host_path = "probe", .tree_fd = t.fd, .read_only = true };

@@ -8,8 +8,8 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
 #include "host/control/vm.h"
@@ -26,7 +26,7 @@
 
 struct vm_fixture {
     struct ctx root;
-    struct place place;
+    struct tempdir temp;
     char *run_dir, *kernel, *initrd;
     struct timeline timeline;
     struct vmm *vmm;     /* borrowed from vm */
@@ -50,8 +50,8 @@ static inline void vm_fixture_start(struct ctx *ctx, struct vm_fixture *r)
     r->initrd = str_format("%s/initrd.cpio", image);
     if (access(r->kernel, R_OK) < 0 || access(r->initrd, R_OK) < 0)
         tap_skip("no guest image in %s: make image", image);
-    place_init(&r->place, "/tmp");
-    r->run_dir = str_format("%s/run/test/vm", r->place.dir);
+    tempdir_init(&r->temp, "/tmp");
+    r->run_dir = str_format("%s/run/test/vm", r->temp.dir);
     struct ctx limited = ctx_with_timeout(&r->root, FIXTURE_BOOT_NS);
     const struct vm_doc doc = { .id = "files@vm",
                                 .run_dir = r->run_dir,
@@ -121,5 +121,5 @@ static inline void vm_fixture_finish(struct vm_fixture *r)
     free(r->run_dir);
     free(r->kernel);
     free(r->initrd);
-    place_release_auto(&r->place);
+    tempdir_release_auto(&r->temp);
 }

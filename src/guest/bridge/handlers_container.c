@@ -28,9 +28,9 @@ static int fail_container(struct err *err)
 void handlers_notify(void *arg, const char *id, const char *activity_id, enum container_end end)
 {
     static const char *const types[] = {
-        [CONTAINER_END_UNEXPECTED] = BRIDGE_NOTE_UNEXPECTED_EXIT,
-        [CONTAINER_END_GRACEFUL] = BRIDGE_NOTE_GRACEFUL_EXIT,
-        [CONTAINER_END_FORCED] = BRIDGE_NOTE_FORCED_EXIT,
+        [CONTAINER_END_UNEXPECTED] = BRIDGE_NOTIFY_UNEXPECTED_EXIT,
+        [CONTAINER_END_GRACEFUL] = BRIDGE_NOTIFY_GRACEFUL_EXIT,
+        [CONTAINER_END_FORCED] = BRIDGE_NOTIFY_FORCED_EXIT,
     };
     const struct handlers *h = arg;
     const struct bridge_notification note = {

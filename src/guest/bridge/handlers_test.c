@@ -25,7 +25,7 @@ struct world {
     struct server *server;
     struct loop *loop;
     struct cancel stop;
-    struct group run;
+    struct fibers run;
     struct stream *s;
     uint64_t next_id;
 };
@@ -53,7 +53,7 @@ static void world_init(struct world *w, struct ctx *ctx)
     power_offs = 0;
     *w = (struct world){ .host = dial_pair_new(), .loop = ctx->loop, .next_id = 1 };
     cancel_init(&w->stop, NULL);
-    group_init(&w->run);
+    fibers_init(&w->run);
     w->h.processes = vm_processes_new(ctx->loop, dial_pair_dialer(w->host));
     w->h.power_off = count_power_off;
     w->server = server_new(&(struct server_opts){ .dialer = dial_pair_dialer(w->host),
@@ -61,7 +61,7 @@ static void world_init(struct world *w, struct ctx *ctx)
                                                   .table = handlers_table,
                                                   .n_entries = handlers_table_len,
                                                   .arg = &w->h });
-    group_go(&w->run, ctx->loop, run_fiber, w, "server");
+    fibers_go(&w->run, ctx->loop, run_fiber, w, "server");
     w->s = peer_accept(ctx, w->host);
     peer_negotiate(ctx, w->s);
 }
@@ -71,7 +71,7 @@ static void world_release(struct world *w, struct ctx *ctx)
     struct err err = ERR_INIT;
 
     cancel_fire(&w->stop, ERR_CANCELLED, "test is over");
-    ASSERT_OK(group_wait(ctx, &w->run, "server to stop", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &w->run, "server to stop", &err), err);
     stream_free(w->s);
     server_free(w->server);
     vm_processes_free(w->h.processes);
@@ -290,12 +290,12 @@ TEST_FIBER(a_container_whose_create_fails_meanwhile_is_none_for_its_delete)
     struct create creating = { .h = &h, .ctx = ctx };
     struct server_call call = { .req.container_id = "c7" };
     struct ctx bounded = ctx_with_timeout(ctx, 30 * NS_PER_S);
-    struct group clients;
+    struct fibers clients;
     struct err err = ERR_INIT;
 
     log_init(2, LOG_OFF, LOG_LOGFMT);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, create_main, &creating, "create");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, create_main, &creating, "create");
     fiber_yield(ctx->loop);
     ASSERT(!containers_get(containers, "c7", &err) &&
            err.code == ERR_ABORTED); /* it waits for its thread */
@@ -303,7 +303,7 @@ TEST_FIBER(a_container_whose_create_fails_meanwhile_is_none_for_its_delete)
     ASSERT_EQ(handlers_delete(&bounded, &h, &call, &err), -1);
     ASSERT_EQ(bridge_hr(&err), BRIDGE_HR_NO_CONTAINER);
     ASSERT(!containers_get(containers, "c7", &err) && err.code == ERR_NOT_FOUND);
-    ASSERT_OK(group_wait(ctx, &clients, "the create", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "the create", &err), err);
     ASSERT_EQ(creating.ret, -1);
     ASSERT_HAS(creating.err.msg, "File name too long");
 }

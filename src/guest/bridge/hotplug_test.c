@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/bridge/hotplug.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -37,7 +37,7 @@ static char first(const char *root, const char *name)
 
 TEST(a_vcpu_that_is_offline_is_brought_online)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *root = p.dir;
 
     put(root, "cpu0", NULL);

@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/bridge/hotplug.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <stdlib.h>
 #include <string.h>
 
@@ -25,7 +25,7 @@ static char *get(const char *root, const char *name)
 
 TEST(what_is_low_is_raised_and_nothing_is_lowered)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *root = p.dir;
     AUTO_FREE char *kernel = str_format("%s/kernel", root), *ipv4 = str_format("%s/net/ipv4", root),
                    *fs = str_format("%s/fs", root);

@@ -25,7 +25,7 @@ struct logport {
     bool mid_line;       /* the last connection broke inside a line */
     uint64_t told;       /* dropped lines the host knows of */
     struct cancel stop;
-    struct group relay;
+    struct fibers relay;
 };
 
 void logport_level(struct logport *p, enum log_level level)
@@ -45,7 +45,7 @@ int logport_new(struct loop *loop, enum log_level level, struct logport **ret, s
     p->write_fd = fds[1];
     p->told = log_dropped();
     cancel_init(&p->stop, NULL);
-    group_init(&p->relay);
+    fibers_init(&p->relay);
     log_init(p->write_fd, level, LOG_JSON);
     *ret = p;
     return 0;
@@ -60,7 +60,7 @@ void logport_free(struct logport *p)
 
     cancel_fire(&p->stop, ERR_CANCELLED, "log is closing");
     if (p->relay.running > 0)
-        (void)group_wait(&ctx, &p->relay, "log relay to end", &ignored);
+        (void)fibers_wait(&ctx, &p->relay, "log relay to end", &ignored);
     log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
     stream_free(p->host);
     cancel_release(&p->stop);
@@ -136,7 +136,7 @@ int logport_connect(struct ctx *ctx, struct logport *p, struct dialer *d, uint32
         return -1;
     }
     p->host = stream_from_fd(p->loop, fd);
-    group_go(&p->relay, p->loop, relay, p, "log relay");
+    fibers_go(&p->relay, p->loop, relay, p, "log relay");
     return 0;
 }
 
@@ -153,7 +153,7 @@ static void retry(void *arg)
 void logport_retry(struct logport *p)
 {
     if (p->dialer && !p->running)
-        group_go(&p->relay, p->loop, retry, p, "log redial");
+        fibers_go(&p->relay, p->loop, retry, p, "log redial");
 }
 
 void logport_forget(struct logport *p)

@@ -38,7 +38,7 @@ struct server {
     struct loop *loop;  /* while running */
     struct cancel stop; /* ends all calls */
     struct conn *conn;  /* NULL: none */
-    struct group calls;
+    struct fibers calls;
     struct waitq room; /* for the reader */
     size_t bytes;      /* of requests being worked on */
     struct list notifications;
@@ -69,7 +69,7 @@ struct server *server_new(const struct server_opts *opts)
         s->opts.max_in_flight = SERVER_IN_FLIGHT;
     if (s->opts.trim_ns == 0)
         s->opts.trim_ns = TRIM_NS;
-    group_init(&s->calls);
+    fibers_init(&s->calls);
     waitq_init(&s->room);
     list_init(&s->notifications);
     s->refusals.burst = REFUSALS_PER_S;
@@ -172,7 +172,7 @@ int server_notify(struct server *s, const struct bridge_notification *n, struct 
     s->stats.notifications++;
     if (s->conn && !s->flushing) {
         s->flushing = true;
-        group_go(&s->calls, s->loop, flush_fiber, s, "bridge notifications");
+        fibers_go(&s->calls, s->loop, flush_fiber, s, "bridge notifications");
     }
     return 0;
 }
@@ -252,7 +252,7 @@ static void trim_later(struct server *s)
     if (s->trimming)
         return;
     s->trimming = true;
-    group_go(&s->calls, s->loop, trim_fiber, s, "trim when idle");
+    fibers_go(&s->calls, s->loop, trim_fiber, s, "trim when idle");
 }
 
 static void work_free(struct work *w)
@@ -400,8 +400,8 @@ static void dispatch(struct server *s, struct conn *c, struct work *w)
     else if (!room)
         work_fiber(w); /* in the reader: it only answers */
     else
-        group_go(&s->calls, s->loop, work_fiber, w, "%s #%" PRIu64,
-                 bridge_message_name(w->header.type), w->header.id);
+        fibers_go(&s->calls, s->loop, work_fiber, w, "%s #%" PRIu64,
+                  bridge_message_name(w->header.type), w->header.id);
 }
 
 static void serve_conn(struct ctx *ctx, struct server *s, int fd, struct err *err)
@@ -469,7 +469,7 @@ int server_run(struct ctx *ctx, struct server *s, struct err *err)
         (void)fiber_sleep(ctx, REDIAL_NS, &ignored); /* ctx is looked at above */
     }
     cancel_fire(&s->stop, err->code, "agent is stopping");
-    (void)group_wait(&root, &s->calls, "requests to end", &ignored);
+    (void)fibers_wait(&root, &s->calls, "requests to end", &ignored);
     cancel_release(&s->stop);
     return -1;
 }

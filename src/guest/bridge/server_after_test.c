@@ -17,7 +17,7 @@ struct world {
     struct server *server;
     struct loop *loop;
     struct cancel stop;
-    struct group run;
+    struct fibers run;
     struct waitq held;
     bool go, started;
     int sent, lost;
@@ -33,7 +33,7 @@ static void after(void *arg, bool sent)
     waitq_wake_all(&w->held);
     ASSERT_OK(server_notify(w->server,
                             &(struct bridge_notification){ .container_id = "x",
-                                                           .type = BRIDGE_NOTE_UNEXPECTED_EXIT },
+                                                           .type = BRIDGE_NOTIFY_UNEXPECTED_EXIT },
                             &err),
               err);
 }
@@ -68,14 +68,14 @@ static void begin(struct world *w, struct ctx *ctx)
     log_init(2, LOG_OFF, LOG_LOGFMT);
     *w = (struct world){ .host = dial_pair_new(), .loop = ctx->loop };
     cancel_init(&w->stop, NULL);
-    group_init(&w->run);
+    fibers_init(&w->run);
     waitq_init(&w->held);
     w->server = server_new(&(struct server_opts){ .dialer = dial_pair_dialer(w->host),
                                                   .port = PORT_BRIDGE,
                                                   .table = table,
                                                   .n_entries = ARRAY_LEN(table),
                                                   .arg = w });
-    group_go(&w->run, ctx->loop, run_fiber, w, "server");
+    fibers_go(&w->run, ctx->loop, run_fiber, w, "server");
 }
 
 static void finish(struct world *w, struct ctx *ctx)
@@ -83,7 +83,7 @@ static void finish(struct world *w, struct ctx *ctx)
     struct err err = ERR_INIT;
 
     cancel_fire(&w->stop, ERR_CANCELLED, "test is over");
-    ASSERT_OK(group_wait(ctx, &w->run, "server", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &w->run, "server", &err), err);
     cancel_release(&w->stop);
     server_free(w->server);
     dial_pair_free(w->host);

@@ -121,7 +121,7 @@ static void notify(struct fixture *w, const char *id)
 
     ASSERT_OK(server_notify(w->server,
                             &(struct bridge_notification){ .container_id = id,
-                                                           .type = BRIDGE_NOTE_FORCED_EXIT },
+                                                           .type = BRIDGE_NOTIFY_FORCED_EXIT },
                             &err),
               err);
 }
@@ -166,7 +166,7 @@ TEST_FIBER(notifications_are_bounded)
     struct fixture w;
     struct err err = ERR_INIT;
     const struct bridge_notification note = { .container_id = "x",
-                                              .type = BRIDGE_NOTE_UNEXPECTED_EXIT };
+                                              .type = BRIDGE_NOTIFY_UNEXPECTED_EXIT };
 
     fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);

@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/init/modules.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -71,7 +71,7 @@ TEST(damaged_lines_are_refused)
 /* --- with files --- */
 
 struct world {
-    struct place place;
+    struct tempdir temp;
     struct sbuf loaded;
     const char *fail;
     int failure;
@@ -92,18 +92,18 @@ static void world_init(struct world *w)
     static const char *const files[] = { "crc32c_generic", "crc16", "jbd2", "ext4" };
 
     *w = (struct world){ 0 };
-    place_init(&w->place, "/tmp");
-    AUTO_FREE char *list = str_format("%s/order", w->place.dir);
+    tempdir_init(&w->temp, "/tmp");
+    AUTO_FREE char *list = str_format("%s/order", w->temp.dir);
     ASSERT_EQ(file_write(list, order, strlen(order), 0644), 0);
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s.ko", w->place.dir, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s.ko", w->temp.dir, files[i]);
         ASSERT_EQ(file_write(path, "x", 1, 0644), 0);
     }
 }
 
 static void world_release(struct world *w)
 {
-    place_release_auto(&w->place);
+    tempdir_release_auto(&w->temp);
     sbuf_release(&w->loaded);
 }
 
@@ -113,7 +113,7 @@ TEST(modules_are_inserted_in_order)
     struct world w;
 
     world_init(&w);
-    ASSERT_OK(modules_load_from(w.place.dir, "ext4", insert, &w, &err), err);
+    ASSERT_OK(modules_load_from(w.temp.dir, "ext4", insert, &w, &err), err);
     ASSERT_STR(w.loaded.data, "crc32c_generic crc16 jbd2 ext4 ");
     world_release(&w);
 }
@@ -126,7 +126,7 @@ TEST(one_that_is_loaded_already_is_fine)
     world_init(&w);
     w.fail = "jbd2";
     w.failure = EEXIST;
-    ASSERT_OK(modules_load_from(w.place.dir, "ext4", insert, &w, &err), err);
+    ASSERT_OK(modules_load_from(w.temp.dir, "ext4", insert, &w, &err), err);
     ASSERT_STR(w.loaded.data, "crc32c_generic crc16 ext4 ");
     world_release(&w);
 }
@@ -139,7 +139,7 @@ TEST(a_corrupt_one_is_named_with_its_errno)
     world_init(&w);
     w.fail = "crc16";
     w.failure = ENOEXEC;
-    ASSERT(modules_load_from(w.place.dir, "ext4", insert, &w, &err) < 0);
+    ASSERT(modules_load_from(w.temp.dir, "ext4", insert, &w, &err) < 0);
     ASSERT_EQ(err.sys, ENOEXEC);
     ASSERT_HAS(err.msg, "/crc16.ko");
     ASSERT_HAS(err.msg, "ext4");
@@ -153,7 +153,7 @@ TEST(a_missing_file_is_named_with_its_errno)
     struct world w;
 
     world_init(&w);
-    ASSERT(modules_load_from(w.place.dir, "aesni_intel", insert, &w, &err) < 0);
+    ASSERT(modules_load_from(w.temp.dir, "aesni_intel", insert, &w, &err) < 0);
     ASSERT_EQ(err.sys, ENOENT);
     ASSERT_HAS(err.msg, "/cryptd.ko");
     world_release(&w);

@@ -166,7 +166,7 @@ static struct nic *find_nic(const struct netns *s, const char *id)
 
 static int plug(struct ctx *ctx, struct netns *s, struct nic **nic, struct err *err)
 {
-    struct rtnl_link device;
+    struct rtnl_iface device;
     char name[RTNL_NAME_BYTES];
     struct err ignored = ERR_INIT;
 

@@ -36,10 +36,10 @@ void nic_free(struct nic *n);
 AUTO_DEFINE(struct nic *, nic_free);
 
 /* Waits until a device with this MAC is in our own namespace. *ret: its index and name. */
-int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err);
+int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_iface *ret, struct err *err);
 /* Moves the device there and configures it. *nic is the thread's meanwhile, and NULL if this fails.
  * Waits. */
-int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_link *device, int netns,
+int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_iface *device, int netns,
              struct err *err);
 /* Takes it down. One that is gone: success. Waits. */
 int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err);

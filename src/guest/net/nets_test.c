@@ -4,8 +4,8 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "guest/net/nets_priv.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "proto/link.h"
 
 #include <sched.h>
@@ -213,14 +213,14 @@ TEST_FIBER(a_device_that_comes_late_is_waited_for)
 {
     struct bridge_network n = nic();
     struct err err = ERR_INIT;
-    struct group g;
+    struct fibers g;
 
     begin();
     AUTO(nets_free) struct nets *nets = nets_new();
-    group_init(&g);
-    group_go(&g, ctx->loop, plug_later, NULL, "plug");
+    fibers_init(&g);
+    fibers_go(&g, ctx->loop, plug_later, NULL, "plug");
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
-    ASSERT_OK(group_wait(ctx, &g, "plug", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "plug", &err), err);
 }
 
 TEST_FIBER(a_device_that_never_comes_is_said)
@@ -297,8 +297,8 @@ TEST_FIBER(a_port_is_reached_on_loopback_and_on_the_address)
     AUTO(nets_free) struct nets *nets = nets_new();
     ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
     ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
-    PLACE(p);
-    const char *ready = place_path(&p, "ready");
+    TEMPDIR(p);
+    const char *ready = tempdir_path(&p, "ready");
     AUTO_FREE char *serve = str_format(
         "nsenter --net=%s timeout 20 python3 -c 'import socket\n"
         "a = [socket.create_server(x) for x in ((\"127.0.0.1\", 70), (\"10.1.0.2\", 71))]\n"

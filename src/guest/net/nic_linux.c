@@ -179,16 +179,16 @@ void nic_free(struct nic *n)
 
 struct wanted {
     const uint8_t *mac;
-    struct rtnl_link *device;
+    struct rtnl_iface *device;
     bool found;
 };
 
 static int look(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
     struct wanted *w = arg;
-    struct rtnl_link l;
+    struct rtnl_iface l;
 
-    if (type == RTM_NEWLINK && rtnl_read_link(body, len, &l) == 0 && l.has_mac &&
+    if (type == RTM_NEWLINK && rtnl_read_iface(body, len, &l) == 0 && l.has_mac &&
         memcmp(l.mac, w->mac, sizeof(l.mac)) == 0) {
         *w->device = l;
         w->found = true;
@@ -203,7 +203,7 @@ static int find_device(struct wanted *w, struct err *err)
     int r = fd;
 
     if (r >= 0) {
-        rtnl_get_links(&m);
+        rtnl_get_ifaces(&m);
         r = nl_ask(fd, &m, look, w);
     }
     /* Disturbed by a device that comes: then we are woken again. */
@@ -219,7 +219,7 @@ static void drain(int fd)
         ;
 }
 
-int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, struct err *err)
+int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_iface *ret, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, APPEAR_NS);
     struct wanted w = { .mac = mac, .device = ret };
@@ -243,7 +243,7 @@ int nic_await(struct ctx *ctx, const uint8_t mac[6], struct rtnl_link *ret, stru
 struct job {
     const char *name; /* of the device there */
     struct nic *nic;
-    struct rtnl_link device;
+    struct rtnl_iface device;
     int netns, fd, family;
 };
 
@@ -276,20 +276,20 @@ static int enter(struct job *j, int *ret_rtnl, struct err *err)
     return *ret_rtnl < 0 ? err_sys(err, -*ret_rtnl, "open netlink") : 0;
 }
 
-static int change_device(int rtnl, const struct rtnl_link_change *c)
+static int change_device(int rtnl, const struct rtnl_iface_change *c)
 {
     struct nl_msg m;
 
-    rtnl_set_link(&m, c);
+    rtnl_set_iface(&m, c);
     return nl_ask(rtnl, &m, NULL, NULL);
 }
 
 /* Before the thread enters the namespace: the device is still in ours. */
 static int move(struct job *j, struct err *err)
 {
-    const struct rtnl_link_change c = { .index = j->device.index,
-                                        .name = j->nic->name,
-                                        .netns = j->netns };
+    const struct rtnl_iface_change c = { .index = j->device.index,
+                                         .name = j->nic->name,
+                                         .netns = j->netns };
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
     int r = rtnl < 0 ? rtnl : change_device(rtnl, &c);
 
@@ -315,7 +315,7 @@ static int raise_device(struct job *j, int rtnl, int index, struct err *err)
     if (n->encap_overhead >= mtu)
         return err_set(err, ERR_INVALID, "an overhead of %u leaves nothing of an MTU of %u",
                        n->encap_overhead, mtu);
-    const struct rtnl_link_change c = {
+    const struct rtnl_iface_change c = {
         .index = index, .up = true, .mtu = mtu - n->encap_overhead, .netns = -1
     };
     int r = change_device(rtnl, &c);
@@ -402,7 +402,7 @@ static int move_in_thread(void *arg, struct err *err)
     return add_neighbours(j->nic, rtnl, index, err);
 }
 
-int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_link *device, int netns,
+int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_iface *device, int netns,
              struct err *err)
 {
     struct job j = { .nic = TAKE_PTR(*nic), .device = *device };
@@ -420,9 +420,9 @@ static int lower_in_thread(void *arg, struct err *err)
 
     if (enter(j, &rtnl, err) < 0)
         return -1;
-    const struct rtnl_link_change c = { .index = (int)if_nametoindex(j->name),
-                                        .down = true,
-                                        .netns = -1 };
+    const struct rtnl_iface_change c = { .index = (int)if_nametoindex(j->name),
+                                         .down = true,
+                                         .netns = -1 };
     int r = c.index ? change_device(rtnl, &c) : 0;
     return r < 0 && r != -ENODEV ? err_sys(err, -r, "take %s down", j->name) : 0;
 }
@@ -438,7 +438,7 @@ int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err)
 
 static int make_in_thread(void *arg, struct err *err)
 {
-    const struct rtnl_link_change up = { .index = LOOPBACK, .up = true, .netns = -1 };
+    const struct rtnl_iface_change up = { .index = LOOPBACK, .up = true, .netns = -1 };
     struct job *j = arg;
 
     if (unshare(CLONE_NEWNET) < 0)

@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/runtime/cgroup.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <stdlib.h>
 
 #define MIB (UINT64_C(1) << 20)
@@ -37,13 +37,13 @@ static char *read_in(const char *dir, const char *name)
 }
 
 /* As the kernel makes them. */
-static void make_attributes(struct place *p)
+static void make_attributes(struct tempdir *p)
 {
     static const char *const names[] = { "cgroup.subtree_control", "gcs/cgroup.procs",
                                          "pods/memory.max", "pods/cgroup.subtree_control" };
 
-    ASSERT_EQ(dir_make(place_path(p, "gcs"), 0755), 0);
-    ASSERT_EQ(dir_make(place_path(p, "pods"), 0755), 0);
+    ASSERT_EQ(dir_make(tempdir_path(p, "gcs"), 0755), 0);
+    ASSERT_EQ(dir_make(tempdir_path(p, "pods"), 0755), 0);
     write_in(p->dir, "cgroup.controllers", "cpu memory\n");
     write_in(p->dir, "pods/cgroup.controllers", "cpu io memory pids\n");
     for (size_t i = 0; i < ARRAY_LEN(names); i++)
@@ -52,7 +52,7 @@ static void make_attributes(struct place *p)
 
 TEST(the_groups_are_made_and_limited)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *dir = p.dir;
     struct err err = ERR_INIT;
 
@@ -78,7 +78,7 @@ TEST(commands_leave_32_mib_or_a_quarter)
 
 TEST(commands_get_what_is_available_and_keep_what_they_hold)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *dir = p.dir;
     struct err err = ERR_INIT;
 

@@ -1,7 +1,7 @@
 #include "base/str.h"
 #include "guest/runtime/metrics.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <string.h>
 #include <sys/resource.h>
 
@@ -75,10 +75,10 @@ TEST(a_cgroup_is_read_by_its_directory)
 {
     AUTO_FREE char *json = NULL;
     struct err err = ERR_INIT;
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_FAIL(metrics_read(place_path(&p, "none"), &json, &err), err, ERR_NOT_FOUND);
-    ASSERT_EQ(file_write(place_path(&p, "pids.current"), "3\n", 2, 0644), 0);
+    ASSERT_FAIL(metrics_read(tempdir_path(&p, "none"), &json, &err), err, ERR_NOT_FOUND);
+    ASSERT_EQ(file_write(tempdir_path(&p, "pids.current"), "3\n", 2, 0644), 0);
     ASSERT_OK(metrics_read(p.dir, &json, &err), err);
     ASSERT_HAS(json, "\"pids\":{\"current\":3}");
 

@@ -313,7 +313,7 @@ static int find_node(json_t *item, const char *path, const struct rewrite_env *e
 {
     AUTO_FREE char *node = NULL;
     bool read_only, optional = device_is_optional(item);
-    const char *link = device_link(item, &read_only);
+    const char *link = device_symlink(item, &read_only);
     int r = link ? env->read_link(env->arg, link, &node) : 0;
 
     *ret_access = link && read_only ? "rm" : "rwm";

@@ -81,19 +81,19 @@ TEST_FIBER(all_who_wait_get_the_code)
     struct fixture w;
     struct err err = ERR_INIT;
     struct waiter waiters[3];
-    struct group g;
+    struct fibers g;
 
     fixture_init(&w, ctx);
-    group_init(&g);
+    fibers_init(&g);
     uint32_t pid = fixture_start(
         ctx, &w, (struct vm_process_spec){ .argv = SH("read x; exit 5"), .io.want = { true } });
     for (size_t i = 0; i < ARRAY_LEN(waiters); i++) {
         waiters[i] = (struct waiter){ &w, ctx->loop, pid, 0 };
-        group_go(&g, ctx->loop, wait_fiber, &waiters[i], "waiter %zu", i);
+        fibers_go(&g, ctx->loop, wait_fiber, &waiters[i], "waiter %zu", i);
     }
     fiber_yield(ctx->loop);
     fixture_say(ctx, w.in, "go\n");
-    ASSERT_OK(group_wait(ctx, &g, "waiters", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "waiters", &err), err);
     for (size_t i = 0; i < ARRAY_LEN(waiters); i++)
         ASSERT_EQ(waiters[i].code, 5);
     fixture_release(&w);

@@ -38,7 +38,7 @@ struct relay {
     struct cancel drop;  /* nobody waits for the rest */
     bool exited;
     uint64_t exited_ns;
-    struct group running;
+    struct fibers running;
 };
 
 int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends, struct err *err)
@@ -64,7 +64,7 @@ int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends
     cancel_init(&r->input, NULL);
     cancel_init(&r->cut, NULL);
     cancel_init(&r->drop, NULL);
-    group_init(&r->running);
+    fibers_init(&r->running);
     *ret = r;
     return 0;
 }
@@ -170,7 +170,7 @@ void relay_attach(struct relay *r, struct stdio_fds *host, const struct stdio_po
             continue;
         }
         h->host = stream_from_fd(r->loop, fd);
-        group_go(&r->running, r->loop, i == 0 ? run_in : run_out, h, "relay %s", names[i]);
+        fibers_go(&r->running, r->loop, i == 0 ? run_in : run_out, h, "relay %s", names[i]);
     }
 }
 
@@ -183,13 +183,13 @@ int relay_drain(struct ctx *ctx, struct relay *r, uint64_t grace_ns, struct err 
     r->exited = true;
     r->exited_ns = loop_now(r->loop);
     cancel_fire(&r->input, ERR_CANCELLED, "process has exited");
-    if (group_wait(&grace, &r->running, "output to drain", &ignored) < 0) {
+    if (fibers_wait(&grace, &r->running, "output to drain", &ignored) < 0) {
         cancel_fire(&r->cut, ERR_CANCELLED, "others hold the process's output");
-        result = group_wait(ctx, &r->running, "output to drain", err);
+        result = fibers_wait(ctx, &r->running, "output to drain", err);
     }
     if (result < 0) {
         cancel_fire(&r->drop, ERR_CANCELLED, "output is dropped");
-        (void)group_wait(&root, &r->running, "relays to end", &ignored);
+        (void)fibers_wait(&root, &r->running, "relays to end", &ignored);
     }
     return result;
 }

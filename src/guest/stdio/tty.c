@@ -19,7 +19,7 @@ struct tty {
     struct stream *master, *in, *out;
     struct cancel input;  /* the process has exited */
     struct cancel output; /* nobody waits for the rest */
-    struct group relays;
+    struct fibers relays;
     bool exited, drained;
     size_t left; /* bytes still read once the process has exited */
 };
@@ -33,7 +33,7 @@ struct tty *tty_adopt(struct loop *loop, int master)
     t->master = stream_from_fd(loop, master);
     cancel_init(&t->input, NULL);
     cancel_init(&t->output, NULL);
-    group_init(&t->relays);
+    fibers_init(&t->relays);
     return t;
 }
 
@@ -117,24 +117,24 @@ void tty_attach(struct tty *t, int in_fd, int out_fd)
 {
     if (in_fd >= 0) {
         t->in = stream_from_fd(t->loop, in_fd);
-        group_go(&t->relays, t->loop, relay_in, t, "tty input");
+        fibers_go(&t->relays, t->loop, relay_in, t, "tty input");
     }
     if (out_fd >= 0)
         t->out = stream_from_fd(t->loop, out_fd);
-    group_go(&t->relays, t->loop, relay_out, t, "tty output");
+    fibers_go(&t->relays, t->loop, relay_out, t, "tty output");
 }
 
 int tty_drain(struct ctx *ctx, struct tty *t, struct err *err)
 {
     t->exited = true;
     cancel_fire(&t->input, ERR_CANCELLED, "process has exited");
-    if (group_wait(ctx, &t->relays, "terminal output to drain", err) < 0) {
+    if (fibers_wait(ctx, &t->relays, "terminal output to drain", err) < 0) {
         struct ctx forced = ctx_root(t->loop);
         struct err ignored = ERR_INIT;
 
         /* ctx is over: the relays end at once. */
         cancel_fire(&t->output, ERR_CANCELLED, "terminal is closed");
-        (void)group_wait(&forced, &t->relays, "terminal relays to end", &ignored);
+        (void)fibers_wait(&forced, &t->relays, "terminal relays to end", &ignored);
     }
     t->drained = true;
     stream_free(TAKE_PTR(t->in));

@@ -1,6 +1,6 @@
 #include "guest/storage/blockfs.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <string.h>
 
@@ -33,10 +33,10 @@ TEST(anything_else_is_none)
 TEST(a_short_or_missing_device_is_told)
 {
     const char *found = "untouched";
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(blockfs_of(place_path(&p, "none"), &found), -ENOENT);
-    ASSERT_EQ(file_write(place_path(&p, "f"), "hsqs", 4, 0600), 0);
-    ASSERT_EQ(blockfs_of(place_path(&p, "f"), &found), 0);
+    ASSERT_EQ(blockfs_of(tempdir_path(&p, "none"), &found), -ENOENT);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "hsqs", 4, 0600), 0);
+    ASSERT_EQ(blockfs_of(tempdir_path(&p, "f"), &found), 0);
     ASSERT_STR(found, "squashfs");
 }

@@ -3,8 +3,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/storage/blockfs.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -39,13 +39,13 @@ TEST_FIBER(e2fsck_finds_no_fault_at_any_size)
         MKEXT4_MIN_BYTES, MIB + 4097,    64 * MIB,        128 * MIB,   128 * MIB + 4096,
         131 * MIB,        200 * MIB + 3, 10 * 1024 * MIB, 16385 * MIB, 300 * 1024 * MIB,
     };
-    PLACE(p);
+    TEMPDIR(p);
 
     if (access(find_e2fsck(), X_OK) < 0)
         tap_skip("no e2fsck here");
     for (size_t i = 0; i < ARRAY_LEN(sizes); i++) {
         AUTO_FREE char *name = str_format("%zu.img", i);
-        const char *found = NULL, *path = place_path(&p, name);
+        const char *found = NULL, *path = tempdir_path(&p, name);
         AUTO_FD int fd = open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600);
         struct err err = ERR_INIT;
         struct stat st;

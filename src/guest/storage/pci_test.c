@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "guest/storage/pci.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 
 #include <errno.h>
 #include <string.h>
@@ -11,32 +11,32 @@
 #define PORT "devices/pci0000:00/0000:00:10.0"
 #define NVME PORT "/0000:05:00.0"
 
-static void lead(struct place *p, const char *name, const char *target)
+static void lead(struct tempdir *p, const char *name, const char *target)
 {
-    ASSERT_EQ(symlink(target, place_path(p, name)), 0);
+    ASSERT_EQ(symlink(target, tempdir_path(p, name)), 0);
 }
 
 /* As a guest's /sys looks once nvme has found its disk. */
-static void make_sys(struct place *p, bool with_disk)
+static void make_sys(struct tempdir *p, bool with_disk)
 {
-    place_put(p, NVME "/class", "0x010802\n");
-    place_put(p, NVME "/modalias", "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc08i02\n");
-    place_put(p, NVME "/driver/name", "");
-    place_put(p, NVME "/nvme/nvme0/uevent", "MAJOR=240\nMINOR=0\nDEVNAME=nvme0\n");
-    place_put(p, PORT "/class", "0x060400\n");
-    place_put(p, PORT "/pci_bus/0000:05/rescan", "");
-    place_put(p, PORT "/0000:05:00.0:pcie001/x", "");
-    place_put(p, "devices/pci0000:00/0000:00:10.00/uevent", "DEVNAME=other\n");
-    place_put(p, "bus/pci/devices/x", "");
-    place_put(p, "dev/char/x", "");
-    place_put(p, "dev/block/x", "");
+    tempdir_put(p, NVME "/class", "0x010802\n");
+    tempdir_put(p, NVME "/modalias", "pci:v00001B36d00000010sv00001AF4sd00001100bc01sc08i02\n");
+    tempdir_put(p, NVME "/driver/name", "");
+    tempdir_put(p, NVME "/nvme/nvme0/uevent", "MAJOR=240\nMINOR=0\nDEVNAME=nvme0\n");
+    tempdir_put(p, PORT "/class", "0x060400\n");
+    tempdir_put(p, PORT "/pci_bus/0000:05/rescan", "");
+    tempdir_put(p, PORT "/0000:05:00.0:pcie001/x", "");
+    tempdir_put(p, "devices/pci0000:00/0000:00:10.00/uevent", "DEVNAME=other\n");
+    tempdir_put(p, "bus/pci/devices/x", "");
+    tempdir_put(p, "dev/char/x", "");
+    tempdir_put(p, "dev/block/x", "");
     lead(p, "bus/pci/devices/0000:00:10.0", "../../../" PORT);
     lead(p, "dev/char/240:0", "../../" NVME "/nvme/nvme0");
     lead(p, "dev/char/10:1", "../../devices/pci0000:00/0000:00:10.00");
     lead(p, "dev/char/10:2", "../../nothing");
     if (!with_disk)
         return;
-    place_put(p, NVME "/nvme/nvme0/nvme0n1/uevent", "DEVNAME=nvme0n1\nMAJOR=259\nMINOR=3\n");
+    tempdir_put(p, NVME "/nvme/nvme0/nvme0n1/uevent", "DEVNAME=nvme0n1\nMAJOR=259\nMINOR=3\n");
     lead(p, "dev/block/259:3", "../../" NVME "/nvme/nvme0/nvme0n1");
 }
 
@@ -47,12 +47,12 @@ static void collect(void *arg, const struct pci_node *n)
 
 TEST(a_device_is_found_behind_its_port)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *dir = NULL;
 
     make_sys(&p, true);
     ASSERT_EQ(pci_find(p.dir, "0000:00:10.0/00.0", &dir), 0);
-    ASSERT_STR(dir, place_path(&p, NVME));
+    ASSERT_STR(dir, tempdir_path(&p, NVME));
     ASSERT_EQ(pci_find(p.dir, "0000:00:10.0/01.0", &dir), -ENXIO);
     ASSERT_EQ(pci_find(p.dir, "0000:00:11.0/00.0", &dir), -ENXIO);
 }
@@ -75,33 +75,33 @@ TEST(a_place_that_is_none_reaches_no_file)
 
 TEST(a_bus_is_rescanned_to_know_that_all_is_there)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *text = NULL;
     size_t len;
 
     make_sys(&p, true);
     ASSERT_EQ(pci_settle(p.dir, "0000:00:10.0/00.0"), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, PORT "/pci_bus/0000:05/rescan"), 16, &text, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, PORT "/pci_bus/0000:05/rescan"), 16, &text, &len), 0);
     ASSERT_STR(text, "1");
     ASSERT_EQ(pci_settle(p.dir, "0000:00:11.0/00.0"), -ENXIO);
 }
 
 TEST(its_nodes_are_those_below_it_and_no_others)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *dir = NULL;
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
     make_sys(&p, true);
-    dir = str_dup(place_path(&p, NVME));
+    dir = str_dup(tempdir_path(&p, NVME));
     ASSERT_EQ(pci_nodes(p.dir, dir, collect, &out), 0);
     ASSERT_STR(out.data, "/dev/nvme0 c 240:0\n/dev/nvme0n1 b 259:3\n");
 }
 
 TEST(a_disk_controller_without_its_disk_is_not_ready)
 {
-    PLACE(with);
-    PLACE(without);
+    TEMPDIR(with);
+    TEMPDIR(without);
     AUTO_FREE char *dir = NULL;
 
     make_sys(&with, true);
@@ -111,7 +111,7 @@ TEST(a_disk_controller_without_its_disk_is_not_ready)
     free(dir);
     dir = str_format("%s/" NVME, without.dir);
     ASSERT(pci_lacks_disk(without.dir, dir));
-    ASSERT_EQ(dir_remove(place_path(&without, NVME "/driver")), 0);
+    ASSERT_EQ(dir_remove(tempdir_path(&without, NVME "/driver")), 0);
     ASSERT(!pci_lacks_disk(without.dir, dir)); /* nobody looks for one */
     ASSERT(!pci_has_driver(dir));
     free(dir);
@@ -128,12 +128,12 @@ TEST(its_modules_are_found_by_alias)
                                   "alias pci:v00001B36d*sv*sd*bc*sc*i* quirk\n"
                                   "alias short\n"
                                   "softdep nvme pre: x\n";
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *dir = NULL;
     AUTO(strv_release) struct strv names = { 0 };
 
     make_sys(&p, true);
-    dir = str_dup(place_path(&p, NVME));
+    dir = str_dup(tempdir_path(&p, NVME));
     ASSERT_EQ(pci_modules(dir, aliases, &names), 0);
     ASSERT_EQ(names.n, 2);
     ASSERT_STR(names.v[0], "nvme");

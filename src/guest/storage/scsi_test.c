@@ -1,23 +1,23 @@
 /* A made-up /sys: hosts below PCI devices, as the kernel lays them out. */
 #include "base/str.h"
 #include "guest/storage/scsi.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-static void make(struct place *p, const char *path)
+static void make(struct tempdir *p, const char *path)
 {
-    ASSERT_EQ(dir_make(place_path(p, path), 0755), 0);
+    ASSERT_EQ(dir_make(tempdir_path(p, path), 0755), 0);
 }
 
-static void put(struct place *p, const char *path, const char *text)
+static void put(struct tempdir *p, const char *path, const char *text)
 {
-    ASSERT_EQ(file_write(place_path(p, path), text, strlen(text), 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(p, path), text, strlen(text), 0644), 0);
 }
 
-static void add_host(struct place *p, unsigned number, const char *address, const char *driver)
+static void add_host(struct tempdir *p, unsigned number, const char *address, const char *driver)
 {
     AUTO_FREE char *dir = str_format("devices/pci0000:00/%s/virtio1/host%u/scsi_host/host%u",
                                      address, number, number);
@@ -30,13 +30,13 @@ static void add_host(struct place *p, unsigned number, const char *address, cons
     put(p, name, driver);
     put(p, scan, "");
     make(p, "class/scsi_host");
-    ASSERT_EQ(symlink(target, place_path(p, link)), 0);
+    ASSERT_EQ(symlink(target, tempdir_path(p, link)), 0);
 }
 
 TEST(controllers_are_virtio_hosts_in_the_order_of_their_addresses)
 {
     unsigned host = 99;
-    PLACE(p);
+    TEMPDIR(p);
 
     ASSERT_EQ(scsi_host(p.dir, 0, &host), -ENXIO);
     add_host(&p, 2, "0000:00:03.0", "virtio_scsi\n");
@@ -53,7 +53,7 @@ TEST(controllers_are_virtio_hosts_in_the_order_of_their_addresses)
 TEST(a_controller_that_was_added_later_is_known_by_its_place)
 {
     unsigned host = 99;
-    PLACE(p);
+    TEMPDIR(p);
 
     add_host(&p, 0, "0000:00:03.0", "virtio_scsi\n");
     add_host(&p, 1, "0000:00:05.0/0000:01:1f.0", "virtio_scsi\n");
@@ -72,7 +72,7 @@ TEST(a_controller_that_was_added_later_is_known_by_its_place)
 TEST(a_vmbus_controller_wins)
 {
     unsigned host = 99;
-    PLACE(p);
+    TEMPDIR(p);
 
     add_host(&p, 2, "0000:00:03.0", "virtio_scsi\n");
     make(&p, "bus/vmbus/devices/0110f83b-de10-5172-a266-78bca56bf50a/host7");
@@ -85,7 +85,7 @@ TEST(a_vmbus_controller_wins)
 TEST(a_disk_is_found_by_lun_and_partition)
 {
     AUTO_FREE char *whole = NULL, *part = NULL, *none = NULL;
-    PLACE(p);
+    TEMPDIR(p);
 
     ASSERT_EQ(scsi_block(p.dir, 2, 5, 0, &none), -ENXIO);
     make(&p, "bus/scsi/devices/2:0:0:5/block");
@@ -104,17 +104,17 @@ TEST(scan_and_forget_write_what_the_kernel_wants)
 {
     AUTO_FREE char *scan = NULL, *forget = NULL;
     size_t len;
-    PLACE(p);
+    TEMPDIR(p);
 
     add_host(&p, 3, "0000:00:03.0", "virtio_scsi\n");
     ASSERT_EQ(scsi_scan(p.dir, 3, 9), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, "class/scsi_host/host3/scan"), 64, &scan, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "class/scsi_host/host3/scan"), 64, &scan, &len), 0);
     ASSERT_STR(scan, "0 0 9");
     ASSERT_EQ(scsi_forget(p.dir, 3, 9), 0); /* never was there */
     make(&p, "bus/scsi/devices/3:0:0:9");
     put(&p, "bus/scsi/devices/3:0:0:9/delete", "");
     ASSERT_EQ(scsi_forget(p.dir, 3, 9), 0);
-    ASSERT_EQ(file_read_all(place_path(&p, "bus/scsi/devices/3:0:0:9/delete"), 64, &forget, &len),
+    ASSERT_EQ(file_read_all(tempdir_path(&p, "bus/scsi/devices/3:0:0:9/delete"), 64, &forget, &len),
               0);
     ASSERT_STR(forget, "1\n");
 }

@@ -30,20 +30,20 @@ TEST_VIRTUAL(the_contrary_of_what_is_being_done_waits_and_others_do_not)
     struct storage_hold *first = storage_hold(ctx, s, "/run/a", &err);
     struct caller second = { .ctx = ctx, .s = s, .path = "/run/a" }, third = second,
                   other = { .ctx = ctx, .s = s, .path = "/run/b" };
-    struct group g;
+    struct fibers g;
 
     ASSERT(first != NULL);
-    group_init(&g);
-    group_go(&g, ctx->loop, caller_main, &second, "second");
-    group_go(&g, ctx->loop, caller_main, &third, "third");
-    group_go(&g, ctx->loop, caller_main, &other, "other");
+    fibers_init(&g);
+    fibers_go(&g, ctx->loop, caller_main, &second, "second");
+    fibers_go(&g, ctx->loop, caller_main, &third, "third");
+    fibers_go(&g, ctx->loop, caller_main, &other, "other");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
     ASSERT(other.held && !second.done && !third.done);
     storage_let_go(first);
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     ASSERT(second.held && !third.done);
     storage_let_go(second.held);
-    ASSERT_OK(group_wait(ctx, &g, "all", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "all", &err), err);
     ASSERT(third.held != NULL);
     storage_let_go(third.held);
     storage_let_go(other.held);

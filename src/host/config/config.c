@@ -65,33 +65,33 @@ void config_report_release(struct config_report *r)
 
 /* ------------------------------------------------------------------ one value */
 
-static int refuse(const char *place, const char *what, struct config_report *report,
+static int refuse(const char *where, const char *what, struct config_report *report,
                   struct err *err)
 {
     if (!report)
-        return err_set(err, ERR_INVALID, "%s: %s", place, what);
-    strv_addf(&report->errors, "%s: %s", place, what);
+        return err_set(err, ERR_INVALID, "%s: %s", where, what);
+    strv_addf(&report->errors, "%s: %s", where, what);
     return 0;
 }
 
-int config_take(struct config *c, const char *place, const char *section, const char *name,
+int config_take(struct config *c, const char *where, const char *section, const char *name,
                 const char *value, struct config_report *report, struct err *err)
 {
     struct err why = ERR_INIT;
     const struct config_key *k = config_key_find(section, name, &why);
 
     if (!k)
-        return refuse(place, why.msg, report, err);
+        return refuse(where, why.msg, report, err);
     if (config_key_set(c, k, value, &why) < 0) {
         AUTO_FREE char *what = str_format("%s = %s: %s", name, value, why.msg);
 
-        return refuse(place, what, report, err);
+        return refuse(where, what, report, err);
     }
     if (report) {
         char **origin = &report->origin[k - config_keys];
 
         free(*origin);
-        *origin = str_dup(place);
+        *origin = str_dup(where);
     }
     return 0;
 }
@@ -117,7 +117,7 @@ static char *strip(char *s)
     return s;
 }
 
-static int take_line(struct config *c, const char *place, char *line, char **section,
+static int take_line(struct config *c, const char *where, char *line, char **section,
                      struct config_report *report, struct err *err)
 {
     char *at = find(line, *line == '[' ? "]" : "=:");
@@ -125,7 +125,7 @@ static int take_line(struct config *c, const char *place, char *line, char **sec
     if (!*line || *line == '#' || *line == ';')
         return 0;
     if (!*at || *at == ';')
-        return refuse(place, "neither [section] nor key = value", report, err);
+        return refuse(where, "neither [section] nor key = value", report, err);
     *at++ = '\0';
     if (*line == '[') {
         free(*section);
@@ -133,7 +133,7 @@ static int take_line(struct config *c, const char *place, char *line, char **sec
         return 0;
     }
     *find(at, "") = '\0';
-    return config_take(c, place, *section, strip(line), strip(at), report, err);
+    return config_take(c, where, *section, strip(line), strip(at), report, err);
 }
 
 int config_parse(struct config *c, const char *name, const char *text, size_t len,
@@ -149,12 +149,12 @@ int config_parse(struct config *c, const char *name, const char *text, size_t le
     for (; r == 0 && text < end; text = next) {
         const char *newline = memchr(text, '\n', (size_t)(end - text)),
                    *stop = newline ? newline : end;
-        AUTO_FREE char *place = str_format("%s:%u", name, ++number);
+        AUTO_FREE char *where = str_format("%s:%u", name, ++number);
         AUTO_FREE char *line = str_ndup(text, (size_t)(stop - text));
 
         r = strlen(line) < (size_t)(stop - text)
-                ? refuse(place, "the line is not text", report, err)
-                : take_line(c, place, strip(line), &section, report, err);
+                ? refuse(where, "the line is not text", report, err)
+                : take_line(c, where, strip(line), &section, report, err);
         next = newline ? newline + 1 : end;
     }
     return r;

@@ -38,5 +38,5 @@ const struct config_key *config_key_find(const char *section, const char *name, 
 
 /* One value met at a place ("FILE:LINE"): set, its origin noted, its error collected. -1 unless
  * all is well or a report collects what is not. */
-int config_take(struct config *c, const char *place, const char *section, const char *name,
+int config_take(struct config *c, const char *where, const char *section, const char *name,
                 const char *value, struct config_report *report, struct err *err);

@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/config/config.h"
 #include <stdlib.h>
 #include <string.h>
@@ -177,7 +177,7 @@ TEST(what_is_printed_reads_back)
 
 TEST(drop_ins_win_in_the_order_of_their_names)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO(config_release) struct config c;
     struct err err = ERR_INIT;
 
@@ -203,8 +203,8 @@ TEST(drop_ins_win_in_the_order_of_their_names)
 
 static void report_of(struct config *c, const char *text, struct config_report *report)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "l.conf");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "l.conf");
     struct err err = ERR_INIT;
 
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);

@@ -188,7 +188,7 @@ static int pair(struct toml *t)
                                        : "neither [table] nor key = value");
     t->at++;
 
-    AUTO_FREE char *place = str_format("%s:%u", t->name, t->line);
+    AUTO_FREE char *where = str_format("%s:%u", t->name, t->line);
 
     if (value(t, &text) < 0 || line_end(t) < 0)
         return -1;
@@ -196,7 +196,7 @@ static int pair(struct toml *t)
         return refuse(t, "a value of several lines");
     if (str_eq(key.data, "TypeUrl") || str_eq(key.data, "ConfigPath"))
         return 0; /* containerd's own, which it leaves in the text */
-    return config_take(t->c, place, t->section, key.data, text.data, NULL, t->err);
+    return config_take(t->c, where, t->section, key.data, text.data, NULL, t->err);
 }
 
 int config_parse_toml(struct config *c, const char *name_, const char *text, struct err *err)

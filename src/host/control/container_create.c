@@ -230,7 +230,7 @@ static void note_anchor(struct container *c)
     c->p.anchor_name = ledger_process_name((pid_t)c->p.pid);
     if (!c->p.anchor_name)
         c->p.anchor_name = str_dup("");
-    registry_update_note(c->r);
+    registry_update_run_file(c->r);
 }
 
 static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec *spec,
@@ -253,10 +253,10 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
         return err_wrap(err, "the container's process on the host");
     c->p.pid = (uint32_t)anchor_pid(c->anchor);
     if (c == c->p.pod->holder)
-        pod_note_netns(c->p.pod, spec, c->p.pid);
+        pod_set_netns(c->p.pod, spec, c->p.pid);
     note_anchor(c);
     c->anchor_watched = true;
-    group_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
+    fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
     return 0;
 }
 
@@ -288,12 +288,12 @@ static char *without_arguments(const char *uri)
 static void note_output(struct ctx *ctx, struct container *c, const char *out)
 {
     c->log_uri = without_arguments(out);
-    log_note(ctx, "output",
-             (const struct log_field[]){ F_STR("pod-id", c->p.pod->id),
-                                         F_STR("name", c->log_name),
-                                         F_STR("log-directory", c->log_dir),
-                                         F_STR("stdout", c->log_uri),
-                                         {} });
+    log_journal(ctx, "output",
+                (const struct log_field[]){ F_STR("pod-id", c->p.pod->id),
+                                            F_STR("name", c->log_name),
+                                            F_STR("log-directory", c->log_dir),
+                                            F_STR("stdout", c->log_uri),
+                                            {} });
 }
 
 /* One volume must not be the host's for one container of a pod and the VM's for another. */

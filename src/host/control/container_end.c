@@ -110,7 +110,7 @@ void container_process_changed(struct container *c, struct process *p)
     if (state == PROCESS_ST_RUNNING) {
         fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_STARTED);
         c->oom_watched = true;
-        group_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
+        fibers_go(&c->r->fibers, c->r->o.loop, oom_main, container_ref(c), "oom %s", c->p.id);
     } else if (state == PROCESS_ST_TERMINATED) {
         if (fsm_check(&container_fsm, c->p.state, CONTAINER_EV_EXITED, &(struct err)ERR_INIT) == 0)
             fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_EXITED);
@@ -156,8 +156,8 @@ void container_end_created(struct container *c, uint32_t status, bool ask)
     c->end_ask = ask;
     c->ending = container_has_running_execs(c);
     if (c->ending)
-        group_go(&c->r->fibers, c->r->o.loop, end_created_main, container_ref(c), "end %s",
-                 c->p.id);
+        fibers_go(&c->r->fibers, c->r->o.loop, end_created_main, container_ref(c), "end %s",
+                  c->p.id);
     else
         end_created(c);
 }

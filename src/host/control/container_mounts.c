@@ -198,7 +198,7 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
                                 : attach_disk(ctx, c, m, &path, err)) < 0)
         return err_wrap(err, "%s %s", m->kind == MOUNT_DEVICE ? "device" : "mount", m->source);
     if (m->kind == MOUNT_DEVICE)
-        device_set_link(m->json, path, m->read_only);
+        device_set_symlink(m->json, path, m->read_only);
     else
         document_mount_set(m->json, path);
     if (m->kind == MOUNT_SHARE)

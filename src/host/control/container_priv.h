@@ -112,7 +112,7 @@ struct root {
     /* of the fiber that combines: */
     struct ctx *ctx;
     struct container *c;
-    struct group fibers;
+    struct fibers fibers;
     int ret;
     struct err err;
 };

@@ -175,12 +175,12 @@ int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err 
         return err_wrap(err, "share the root file system");
     f->ctx = ctx;
     f->c = c;
-    group_init(&f->fibers);
+    fibers_init(&f->fibers);
     if (is_whole(f)) {
         free(c->root_path);
         c->root_path = str_dup(c->layers.v[0]);
     } else {
-        group_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->p.id);
+        fibers_go(&f->fibers, c->r->o.loop, combine_main, f, "combine %s", c->p.id);
     }
     return 0;
 }
@@ -190,7 +190,7 @@ int root_wait(struct container *c, struct root *f, struct err *err)
     struct ctx root = ctx_root(c->r->o.loop);
     struct err none = ERR_INIT;
 
-    (void)group_wait(&root, &f->fibers, "layers", &none); /* its own ctx bounds it */
+    (void)fibers_wait(&root, &f->fibers, "layers", &none); /* its own ctx bounds it */
     if (f->ret < 0)
         *err = f->err;
     return f->ret;

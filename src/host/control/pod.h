@@ -65,7 +65,7 @@ int pod_kill(struct ctx *ctx, struct pod *pod, uint32_t signo, struct err *err);
 
 /* pod_network.c: attached when the holder is started (CNI may come between Create and Start),
  * detached when it is deleted. pid: of the holder's anchor. */
-void pod_note_netns(struct pod *pod, const struct spec *spec, uint32_t pid);
+void pod_set_netns(struct pod *pod, const struct spec *spec, uint32_t pid);
 int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err);
 int pod_detach_network(struct ctx *ctx, struct pod *pod, struct err *err);
 /* Its interfaces, if it is attached, in an object that is open. */

@@ -10,7 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-void pod_note_netns(struct pod *pod, const struct spec *spec, uint32_t pid)
+void pod_set_netns(struct pod *pod, const struct spec *spec, uint32_t pid)
 {
     const char *path = "";
 

@@ -230,7 +230,7 @@ TEST_VIRTUAL(a_container_that_is_being_created_does_not_hide_the_others_numbers)
     ASSERT_OK(sandbox_start(&root, r.registry, "s", &s, &err), err);
     write_spec(&r, "w", "", POD("container", "s"));
     r.host.rootfs_ns = 2 * NS_PER_S;
-    group_go(&r.clients, ctx->loop, create_worker, &r, "create");
+    fibers_go(&r.clients, ctx->loop, create_worker, &r, "create");
     for (int i = 0; i < 2; i++) { /* before and after */
         ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
         ASSERT_OK(sandbox_stats(&root, r.registry, "s", &v, &err), err);

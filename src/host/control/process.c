@@ -371,8 +371,8 @@ static void started(struct process *p)
     container_process_changed(p->c, p);
     /* Only now: no exit can come before its start. */
     container_ref(p->c);
-    group_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
-             p->container_id);
+    fibers_go(&p->pod->r->fibers, loop_of(p), watch_main, process_ref(p), "watch %s",
+              p->container_id);
 }
 
 static int start(struct ctx *ctx, struct process *p, struct container *c, struct err *err)
@@ -455,8 +455,8 @@ static void watch_killed(struct process *p)
     if (p->killed)
         return;
     p->killed = true;
-    group_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
-             p->container_id);
+    fibers_go(&p->pod->r->fibers, loop_of(p), killed_main, process_ref(p), "killed %s",
+              p->container_id);
 }
 
 static int ask_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct err *err)

@@ -19,8 +19,8 @@ struct registry *registry_new(const struct registry_opts *o)
     r->ns = str_dup(o->ns);
     r->id = str_dup(o->id);
     waitq_init(&r->changed);
-    group_init(&r->fibers);
-    group_init(&r->drivers);
+    fibers_init(&r->fibers);
+    fibers_init(&r->drivers);
     return r;
 }
 
@@ -101,7 +101,7 @@ void registry_drop(struct registry *r, struct container *c)
     r->n_containers--;
     memmove(&r->containers[i], &r->containers[i + 1],
             (r->n_containers - i) * sizeof(struct container *));
-    registry_update_note(r);
+    registry_update_run_file(r);
     container_forget(c);
     container_unref(c);
     waitq_wake_all(&r->changed);
@@ -165,5 +165,5 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
     while (r->vm)
         if (waitq_wait(ctx, &r->changed, "the VM to be cleaned up", err) < 0)
             return -1;
-    return group_wait(ctx, &r->fibers, "fibers of the registry", err);
+    return fibers_wait(ctx, &r->fibers, "fibers of the registry", err);
 }

@@ -56,10 +56,10 @@ struct registry {
     struct vm *vm;           /* NULL before the first create, and after the last delete */
     struct waitq changed;    /* woken with its containers and its VM */
     struct sandbox *sandbox; /* of the Sandbox API; NULL if there is none (sandbox.h) */
-    struct group fibers;     /* of all controllers; registry_close awaits them */
-    struct group drivers;    /* log drivers */
+    struct fibers fibers;    /* of all controllers; registry_close awaits them */
+    struct fibers drivers;   /* log drivers */
     uint64_t lost_bytes;     /* of output, over all processes that are gone */
-    uint64_t note;           /* ledger record of the file that names our address; 0: none */
+    uint64_t record;         /* ledger record of the file that names our address; 0: none */
     bool closing;
     bool forsook; /* containerd has given up a container, and has not come with a new one */
 };
@@ -96,11 +96,11 @@ void registry_bundles(const struct registry *r, struct strv *ret);
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
                      const struct annotations *options, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
-void registry_update_note(struct registry *r);
+void registry_update_run_file(struct registry *r);
 
 /* --- containers that containerd has given up (registry_forsaken.c) --- */
 
-/* `delete` may have left notes for us (run_note.h): each container that they name is killed and
+/* `delete` may have left notes for us (run_file.h): each container that they name is killed and
  * deleted, and nothing more of it is published. */
 void registry_obey(struct registry *r);
 bool registry_is_forsaken(const struct registry *r, const char *id);

@@ -1,5 +1,5 @@
 /* registry_forsaken.c - containers that containerd has given up, by the notes that `delete` leaves
- * beside the VM's ledger (run_note.h): the shim kills and deletes them. */
+ * beside the VM's ledger (run_file.h): the shim kills and deletes them. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -8,7 +8,7 @@
 #include "host/control/container.h"
 #include "host/control/pod.h"
 #include "host/control/registry.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/control/vm.h"
 #include "host/ledger/ledger.h"
 
@@ -65,7 +65,7 @@ static void forsaken_main(void *arg)
         (void)waitq_wait(waits ? &ctx : &pause, &r->changed, "to delete a forsaken container",
                          &err);
     }
-    if (!container_parts(c)->listed && r->note)
+    if (!container_parts(c)->listed && r->record)
         run_unforsake(run_dir(r), container_id(c));
     if (r->o.on_forsaken)
         r->o.on_forsaken(r->o.arg);
@@ -96,12 +96,12 @@ static void forsake(void *arg, const char *id, const char *anchor)
     log_warn(NULL, "containerd has given this container up; ending it", F_STR("cid", id));
     /* A sandbox's own goes with the sandbox, when nothing else is in it (registry_given_up). */
     if (!container_parts(c)->hidden)
-        group_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
+        fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
 }
 
 void registry_obey(struct registry *r)
 {
-    if (r->note && !r->closing)
+    if (r->record && !r->closing)
         run_each_forsaken(run_dir(r), forsake, r);
 }
 

@@ -1,7 +1,7 @@
 /* registry_forsaken_test.c - containers that containerd has given up, as `delete` notes it. */
 #include "fixture/registry_fixture.h"
 #include "harness/tap.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 
 #define LONG                                                                                       \
     {                                                                                              \
@@ -158,7 +158,7 @@ TEST_VIRTUAL(a_container_whose_anchor_was_killed_during_its_creation_is_not_crea
 TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
 {
     struct fixture r = LONG;
-    AUTO(run_note_release) struct run_note n = { 0 }, later = { 0 };
+    AUTO(run_file_release) struct run_file n = { 0 }, later = { 0 };
     struct err err = ERR_INIT;
     bool given_up = true;
 
@@ -166,11 +166,11 @@ TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
 
     AUTO_FREE char *dir = run_dir(&r);
 
-    ASSERT_OK(run_note_read(dir, &n, &err), err);
+    ASSERT_OK(run_file_read(dir, &n, &err), err);
     ASSERT_STR(n.address, "unix:///s");
     ASSERT_EQ(n.pid, getpid());
     ASSERT_EQ(n.n, 2);
-    ASSERT(run_note_find(&n, "a") && run_note_find(&n, "b") && !run_note_find(&n, "c"));
+    ASSERT(run_file_find(&n, "a") && run_file_find(&n, "b") && !run_file_find(&n, "c"));
     ASSERT_OK(run_forsake(dir, "a", "", &err), err);
     ASSERT_OK(run_given_up(ctx, dir, &n, &given_up, &err), err);
     ASSERT(!given_up);
@@ -179,7 +179,7 @@ TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
     ASSERT(given_up);
     run_unforsake(dir, "b");
 
-    AUTO_FREE char *bundle = str_dup(run_note_find(&n, "b")->bundle);
+    AUTO_FREE char *bundle = str_dup(run_file_find(&n, "b")->bundle);
 
     ASSERT_EQ(dir_remove(bundle), 0); /* a bundle that is gone says the same */
     given_up = false;
@@ -187,7 +187,7 @@ TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
     ASSERT(given_up);
     registry_obey(r.registry);
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT_OK(run_note_read(dir, &later, &err), err);
+    ASSERT_OK(run_file_read(dir, &later, &err), err);
     ASSERT_EQ(later.n, 1);
     fixture_close(&r, ctx);
 }

@@ -1,5 +1,5 @@
 /* registry_vm.c - the registry's VM: made with its first container, closed with its last one, and
- * the note beside its ledger that says what is in it (run_note.h). */
+ * the run file beside its ledger that says what is in it (run_file.h). */
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/log.h"
@@ -7,19 +7,19 @@
 #include "host/config/annotations.h"
 #include "host/control/container.h"
 #include "host/control/registry.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/control/vm.h"
 #include "host/ledger/ledger.h"
 #include <stdlib.h>
 #include <unistd.h>
 
-/* --- the note --- */
+/* --- the run file --- */
 
-static int write_note(struct registry *r, struct ledger *ledger, struct err *err)
+static int write_run_file(struct registry *r, struct ledger *ledger, struct err *err)
 {
     AUTO_FREE char *self = ledger_process_name(getpid());
-    AUTO(run_note_release)
-    struct run_note n = { .address = r->o.address,
+    AUTO(run_file_release)
+    struct run_file n = { .address = r->o.address,
                           .version = LCOW_VERSION,
                           .pid = getpid(),
                           .process = self ? self : "",
@@ -32,28 +32,28 @@ static int write_note(struct registry *r, struct ledger *ledger, struct err *err
         if (c->anchor_name)
             n.v[n.n++] = (struct run_member){ c->id, c->bundle, c->anchor_name, c->hidden };
     }
-    return run_note_write(ledger_dir(ledger), &n, err);
+    return run_file_write(ledger_dir(ledger), &n, err);
 }
 
-void registry_update_note(struct registry *r)
+void registry_update_run_file(struct registry *r)
 {
     struct err err = ERR_INIT;
 
-    if (r->note && write_note(r, vm_parts(r->vm)->ledger, &err) < 0)
+    if (r->record && write_run_file(r, vm_parts(r->vm)->ledger, &err) < 0)
         log_warn(NULL, "the list of containers for `delete` and lcow(1) is out of date",
                  F_ERR(&err));
 }
 
-static int note_begin(void *arg, struct ledger *ledger, struct err *err)
+static int run_file_begin(void *arg, struct ledger *ledger, struct err *err)
 {
     struct registry *r = arg;
-    AUTO_FREE char *path = run_note_path(ledger_dir(ledger));
+    AUTO_FREE char *path = run_file_path(ledger_dir(ledger));
 
     if (!r->o.address)
         return 0;
-    if (ledger_note(ledger, LEDGER_FILE, path, &r->note, err) < 0)
+    if (ledger_add(ledger, LEDGER_FILE, path, &r->record, err) < 0)
         return -1;
-    return write_note(r, ledger, err);
+    return write_run_file(r, ledger, err);
 }
 
 static void drop_forsaken(void *arg, const char *id, const char *anchor)
@@ -62,15 +62,15 @@ static void drop_forsaken(void *arg, const char *id, const char *anchor)
     run_unforsake(arg, id);
 }
 
-static int note_end(void *arg, struct ledger *ledger, struct err *err)
+static int run_file_end(void *arg, struct ledger *ledger, struct err *err)
 {
     struct registry *r = arg;
-    AUTO_FREE char *path = run_note_path(ledger_dir(ledger)), *dir = str_dup(ledger_dir(ledger));
-    uint64_t id = r->note;
+    AUTO_FREE char *path = run_file_path(ledger_dir(ledger)), *dir = str_dup(ledger_dir(ledger));
+    uint64_t id = r->record;
 
     if (!id)
         return 0;
-    r->note = 0;
+    r->record = 0;
     run_each_forsaken(dir, drop_forsaken, dir);
     (void)unlink(path); /* gone already is as good */
     return ledger_forget(ledger, id, err);
@@ -108,7 +108,7 @@ static void vm_closed(void *arg)
     struct registry *r = arg;
 
     r->vm = NULL;
-    r->note = 0;
+    r->record = 0;
     waitq_wake_all(&r->changed);
 }
 
@@ -126,10 +126,10 @@ static void open_vm(struct registry *r, const struct spec *spec, const struct si
                          .encrypted_scratch = options->encrypted_scratch,
                          .home = r->o.home,
                          .drivers = &r->drivers,
-                         .on_ledger = note_begin,
+                         .on_ledger = run_file_begin,
                          .on_change = vm_changed,
                          .on_ended = vm_ended,
-                         .on_close = note_end,
+                         .on_close = run_file_end,
                          .on_closed = vm_closed,
                          .want_template = want_template,
                          .arg = r };

@@ -85,7 +85,7 @@ static void watch_main(void *arg)
 
 void sandbox_watch(struct sandbox *s)
 {
-    group_go(&s->r->fibers, s->r->o.loop, watch_main, s, "sandbox.watch %s", s->id);
+    fibers_go(&s->r->fibers, s->r->o.loop, watch_main, s, "sandbox.watch %s", s->id);
 }
 
 /* --- stop --- */
@@ -151,7 +151,7 @@ int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t g
     if (!s->ended.set && !s->stopping) {
         s->asked = s->stopping = true;
         s->grace_ns = grace_ns;
-        group_go(&r->fibers, r->o.loop, stop_main, s, "sandbox.stop %s", s->id);
+        fibers_go(&r->fibers, r->o.loop, stop_main, s, "sandbox.stop %s", s->id);
     }
     if (latch_wait(ctx, &s->ended, "the sandbox to stop", err) < 0 || release_rest(ctx, s, err) < 0)
         return err_wrap(err, "stop sandbox %s", id);

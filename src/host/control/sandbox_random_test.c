@@ -141,8 +141,8 @@ static void one_world(struct ctx *ctx, uint64_t seed)
     fixture_write_spec(&r, "c2", "");
     one_call(&r, &root, 0);
     for (unsigned i = 0; i < CLIENTS; i++)
-        group_go(&r.clients, r.loop, client_main, NULL, "client %u", i);
-    ASSERT_OK(group_wait(&root, &r.clients, "clients", &err), err);
+        fibers_go(&r.clients, r.loop, client_main, NULL, "client %u", i);
+    ASSERT_OK(fibers_wait(&root, &r.clients, "clients", &err), err);
     world.fault_percent = 0;
     fixture_close(&r, &root);
     ASSERT_EQ(r.host.net_plugged, 0);

@@ -339,13 +339,13 @@ TEST_VIRTUAL(a_second_stop_without_grace_ends_that_of_the_first)
     (void)begin(&r, &root);
     add(&r, &root, "c1", "container", "s");
     refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_SILENT, 0 };
-    group_go(&r.clients, r.loop, long_stop_main, &r, "stop");
+    fibers_go(&r.clients, r.loop, long_stop_main, &r, "stop");
     pass(&root, 10 * NS_PER_S);
     ASSERT_EQ(state_of(&r), SANDBOX_READY);
     before = loop_now(r.loop);
     ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
     ASSERT(loop_now(r.loop) - before < NS_PER_S);
-    ASSERT_OK(group_wait(&root, &r.clients, "the first", &err), err);
+    ASSERT_OK(fibers_wait(&root, &r.clients, "the first", &err), err);
     ASSERT_OK(late_ret, late_err);
     fixture_close(&r, ctx);
 }
@@ -403,12 +403,12 @@ TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
         fixture_open(&r, &root);
         (void)begin(&r, &root);
         add(&r, &root, "c1", "container", "s");
-        group_go(&r.clients, r.loop, sandbox_wait_main, &w, "wait");
+        fibers_go(&r.clients, r.loop, sandbox_wait_main, &w, "wait");
         pass(&root, NS_PER_S);
         ASSERT(!w.done);
         before = loop_now(r.loop);
         fake_vmm_die(r.vmm, how);
-        ASSERT_OK(group_wait(&root, &r.clients, "wait", &err), err);
+        ASSERT_OK(fibers_wait(&root, &r.clients, "wait", &err), err);
         ASSERT_OK(w.ret, w.err);
         ASSERT_EQ(w.exit.exit_status, statuses[how]);
         ASSERT(loop_now(r.loop) - before < 100 * NS_PER_MS);
@@ -485,13 +485,13 @@ TEST_VIRTUAL(stop_ends_a_start_that_hangs)
 
     fixture_open(&r, ctx);
     make(&r, &root);
-    group_go(&r.clients, r.loop, late_start_main, &r, "start");
+    fibers_go(&r.clients, r.loop, late_start_main, &r, "start");
     pass(&root, NS_PER_S);
     ASSERT_EQ(state_of(&r), SANDBOX_CREATED); /* a query does not wait for it */
     before = loop_now(r.loop);
     ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
     ASSERT(loop_now(r.loop) - before < NS_PER_S);
-    ASSERT_OK(group_wait(&root, &r.clients, "start", &err), err);
+    ASSERT_OK(fibers_wait(&root, &r.clients, "start", &err), err);
     ASSERT(late_ret < 0);
     ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
     fixture_close(&r, ctx);

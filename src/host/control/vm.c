@@ -63,7 +63,7 @@ struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest)
     latch_init(&vm->ready);
     latch_init(&vm->scratch_made);
     latch_init(&vm->first_start);
-    group_init(&vm->fibers);
+    fibers_init(&vm->fibers);
     vmm->on_stage = stage_reached;
     vmm->on_stage_arg = vm;
     return vm;

@@ -25,7 +25,7 @@ struct cgroup;
 struct config;
 struct err;
 struct fsm;
-struct group;
+struct fibers;
 struct guest;
 struct ledger;
 struct loop;
@@ -99,8 +99,8 @@ struct vm_opts {
     const char *cgroup_path;
     bool set_oom_score_adj, encrypted_scratch;
     int oom_score_adj;
-    struct cgroup *home;   /* registry_opts.home */
-    struct group *drivers; /* log drivers, which go before the ledger */
+    struct cgroup *home;    /* registry_opts.home */
+    struct fibers *drivers; /* log drivers, which go before the ledger */
     /* None of these may wait. */
     int (*on_ledger)(void *arg, struct ledger *ledger, struct err *err); /* has been made */
     void (*on_change)(void *arg);                                        /* prepared, up, failed */

@@ -85,7 +85,7 @@ static int start_failed(struct vm *vm, struct err *err)
         err_wrap(err, "boot stopped before the VMM ran");
     else
         err_wrap(err, "boot stopped at stage '%s'", vm_stage_name(vm->p.stage));
-    vm_note_failure(vm, err);
+    vm_set_failure(vm, err);
     return -1;
 }
 
@@ -307,7 +307,7 @@ static int boot_in_time(struct ctx *ctx, struct vm *vm, const char *run_dir, str
     scsi_keep_first(p->scsi); /* a container's images may be there before the scratch disk is */
     p->plan9 = plan9_new(p->vmm, p->guest);
     p->vpci = vpci_new(p->vmm, p->guest);
-    group_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
+    fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
     vm_follow_clock(vm);
     changed(vm);
     return attach_scratch(&limited, vm, err);
@@ -329,7 +329,7 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
         return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");
     fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
     changed(vm);
-    group_go(&vm->fibers, vm->o.loop, scratch_main, vm, "vm.scratch %s", vm->o.id);
+    fibers_go(&vm->fibers, vm->o.loop, scratch_main, vm, "vm.scratch %s", vm->o.id);
     return take_turn(ctx, vm, err) < 0 ? -1 : boot_in_time(ctx, vm, run_dir, err);
 }
 
@@ -340,7 +340,7 @@ static void boot_main(void *arg)
 
     if (boot(&ctx, vm, &vm->boot_err) == 0 && vm->state == VM_RUNNING) {
         latch_set(&vm->ready);
-        group_go(&vm->fibers, vm->o.loop, turn_main, vm, "vm.turn %s", vm->o.id);
+        fibers_go(&vm->fibers, vm->o.loop, turn_main, vm, "vm.turn %s", vm->o.id);
     } else {
         if (vm->boot_err.code == ERR_NONE)
             err_set(&vm->boot_err, ERR_UNAVAILABLE, "nobody needs the VM any more");
@@ -377,7 +377,7 @@ struct vm *vm_open(const struct vm_opts *o)
     vm->p.kernel = kernel_of(o->config->image_dir);
     if (!o->vmm->timeline)
         o->vmm->timeline = &vm->timeline;
-    group_go(&vm->fibers, o->loop, boot_main, vm, "vm.boot %s", o->id);
+    fibers_go(&vm->fibers, o->loop, boot_main, vm, "vm.boot %s", o->id);
     return vm;
 }
 

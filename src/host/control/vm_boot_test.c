@@ -203,7 +203,7 @@ TEST_VIRTUAL(two_starts_at_once_boot_one_vm)
     fixture_build(&r, ctx);
     fixture_client_go(&r, &a, ctx, fixture_start_main, "start a");
     fixture_client_go(&r, &b, ctx, fixture_start_main, "start b");
-    ASSERT_OK(group_wait(ctx, &r.clients, "starts", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &r.clients, "starts", &err), err);
     ASSERT_OK(a.r, a.err);
     ASSERT_OK(b.r, b.err);
     fixture_finish(&r, ctx);

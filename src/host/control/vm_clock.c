@@ -230,5 +230,5 @@ static void follow_main(void *arg)
 
 void vm_follow_clock(struct vm *vm)
 {
-    group_go(&vm->fibers, vm->o.loop, follow_main, vm, "vm.clock %s", vm->o.id);
+    fibers_go(&vm->fibers, vm->o.loop, follow_main, vm, "vm.clock %s", vm->o.id);
 }

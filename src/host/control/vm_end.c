@@ -38,7 +38,7 @@ void vm_end_now(struct vm *vm, enum vm_end end, const char *why)
         vm_reap(vm); /* else the start under way fails, and comes here */
 }
 
-void vm_note_failure(struct vm *vm, const struct err *err)
+void vm_set_failure(struct vm *vm, const struct err *err)
 {
     if (vm->end != VM_END_NONE)
         return;
@@ -78,7 +78,7 @@ static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
         return 0;
     if (!vm->p.life.fired && err->code != ERR_STATE) {
         err_wrap(err, "watch the VMM");
-        vm_note_failure(vm, err);
+        vm_set_failure(vm, err);
         vm_end_now(vm, VM_END_FAILED, "its VMM cannot be watched");
     }
     if (err->code != ERR_STATE) {
@@ -409,7 +409,7 @@ static void drop_ledger(struct ctx *ctx, struct vm *vm)
 
     if (!p->ledger)
         return;
-    if (group_wait(&limited, vm->o.drivers, "log drivers", &err) < 0 ||
+    if (fibers_wait(&limited, vm->o.drivers, "log drivers", &err) < 0 ||
         (vm->scratch && scratch_remove(ctx, vm->scratch, &err) < 0) ||
         drop_cgroup(ctx, vm, &err) < 0 || vm->o.on_close(vm->o.arg, p->ledger, &err) < 0 ||
         ledger_finish(p->ledger, &err) < 0)
@@ -425,7 +425,7 @@ static void close_main(void *arg)
     struct ctx ctx = vm_own_ctx(vm), limited = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
     struct err err = ERR_INIT;
     bool gone = vm_stop(&limited, vm, VM_GRACE, &err) == 0 &&
-                group_wait(&limited, &vm->fibers, "fibers of the VM", &err) == 0;
+                fibers_wait(&limited, &vm->fibers, "fibers of the VM", &err) == 0;
 
     if (gone)
         drop_ledger(&ctx, vm);

@@ -110,7 +110,7 @@ TEST_VIRTUAL(ws05_wait_ends_when_a_vm_is_killed_before_its_vmm_starts)
     fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
     ASSERT_OK(fixture_kill(&r, ctx, &err), err);
-    ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &r.clients, "the wait", &err), err);
     ASSERT_OK(c.r, c.err);
     ASSERT(c.exit.requested);
     ASSERT_EQ(c.exit.code, 0);
@@ -128,7 +128,7 @@ TEST_VIRTUAL(ws05_wait_ends_when_a_start_fails_before_the_log_is_open)
     fixture_build(&r, ctx);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_EXHAUSTED);
     fixture_client_go(&r, &c, ctx, fixture_wait_main, "wait");
-    ASSERT_OK(group_wait(ctx, &r.clients, "the wait", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &r.clients, "the wait", &err), err);
     ASSERT_OK(c.r, c.err);
     ASSERT(!c.exit.requested);
     ASSERT_EQ(c.exit.code, 255);
@@ -196,7 +196,7 @@ TEST_VIRTUAL(ws05_a_wait_is_not_kept_by_others_who_try_again)
     fiber_yield(ctx->loop); /* it is first in line, so it runs before us when a round has failed */
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_DEADLINE);
     ASSERT_EQ(loop_now(ctx->loop) - before, VM_KILL_LIMIT);
-    ASSERT_OK(group_wait(&root, &r.clients, "the terminate", &err), err);
+    ASSERT_OK(fibers_wait(&root, &r.clients, "the terminate", &err), err);
     fixture_finish(&r, ctx);
 }
 
@@ -213,7 +213,7 @@ TEST_VIRTUAL(ws06_a_hung_guest_call_blocks_no_other)
     uint64_t before;
 
     fixture_start(&r, ctx);
-    group_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
+    fibers_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
     fiber_yield(ctx->loop);
     before = loop_now(ctx->loop);
     ASSERT_OK(vm_exec(ctx, r.vm, &e, &p, &err), err);
@@ -234,13 +234,13 @@ TEST_VIRTUAL(ws06_terminate_does_not_wait_for_a_hung_guest)
     uint64_t before;
 
     fixture_start(&r, ctx);
-    group_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
+    fibers_go(&r.clients, ctx->loop, stacks_main, &s, "stacks");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     before = loop_now(ctx->loop);
     ASSERT_OK(fixture_kill(&r, ctx, &err), err);
     fake_vmm_facts(r.vmm, &facts);
     ASSERT_EQ(facts.terminated_ns, before);
-    ASSERT_OK(group_wait(ctx, &r.clients, "stacks", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &r.clients, "stacks", &err), err);
     ASSERT_FAIL(s.r, s.err, ERR_UNAVAILABLE);
     ASSERT_EQ(s.ended_ns, before);
     fixture_finish(&r, ctx);

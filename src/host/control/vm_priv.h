@@ -94,7 +94,7 @@ struct vm {
     void *on_exit_arg;
 
     /* Of a pod's VM. */
-    struct group fibers;      /* that use it */
+    struct fibers fibers;     /* that use it */
     struct err boot_err;      /* why it is of no use */
     struct latch ready;       /* booted, the scratch disk is there */
     struct timeline timeline; /* unless the VMM has one */
@@ -111,7 +111,7 @@ struct ctx vm_own_ctx(const struct vm *vm);
 /* Marks the VM dying, kills it, wakes all who wait for it. Repeatable. Never waits. */
 void vm_end_now(struct vm *vm, enum vm_end end, const char *why);
 /* It has failed by itself: the first failure is the one that is reported. */
-void vm_note_failure(struct vm *vm, const struct err *err);
+void vm_set_failure(struct vm *vm, const struct err *err);
 /* Starts the reaper unless it is at work. */
 void vm_reap(struct vm *vm);
 /* For a fiber that outlasts its caller's vm_enter. */

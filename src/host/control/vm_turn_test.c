@@ -112,7 +112,7 @@ TEST_VIRTUAL(a_vm_that_is_stopped_does_not_wait_any_longer)
 
     open_fixture(&r, ctx, 100 * NS_PER_S);
     fixture_write_spec(&r, "a", "");
-    group_go(&r.clients, ctx->loop, close_main, &r, "stop");
+    fibers_go(&r.clients, ctx->loop, close_main, &r, "stop");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err, ERR_UNAVAILABLE);
     ASSERT(loop_now(ctx->loop) - before < 2 * NS_PER_S);
     fixture_close(&r, ctx);

@@ -31,7 +31,7 @@ struct network_nic {
     const struct net_iface *iface; /* borrows from the config */
     char *id;                      /* unique among all NICs of all VMs */
     char tap[NET_NAME_BYTES];
-    uint64_t link_note, queue_note; /* 0: none */
+    uint64_t link_record, queue_record; /* 0: none */
     bool in_vm, in_guest;
 };
 
@@ -50,7 +50,7 @@ struct network {
         int listener, hook;
         unsigned connections;
         struct cancel stop;
-        struct group fibers;
+        struct fibers fibers;
         struct waitq changed; /* a connection has ended */
     } forward;
 };
@@ -81,7 +81,7 @@ struct network *network_new(const struct network_opts *o)
     n->netns_fd = -1;
     gate_init(&n->gate, "network");
     n->forward.listener = n->forward.hook = -1;
-    group_init(&n->forward.fibers);
+    fibers_init(&n->forward.fibers);
     waitq_init(&n->forward.changed);
     return n;
 }
@@ -119,8 +119,8 @@ static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *
     AUTO_FREE char *queue = ledger_link_name(n->netns, n->inode, c->iface->name);
     AUTO_FREE char *link = ledger_link_name(n->netns, n->inode, c->tap);
 
-    if (ledger_note(n->o.ledger, LEDGER_LINK, link, &c->link_note, err) < 0 ||
-        ledger_note(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_note, err) < 0)
+    if (ledger_add(n->o.ledger, LEDGER_LINK, link, &c->link_record, err) < 0 ||
+        ledger_add(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_record, err) < 0)
         return -1;
     return net_plug(ctx, &p, ret_tap, err);
 }
@@ -260,14 +260,14 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
 static int unplug(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
 {
     /* Also after a plug that failed: its thread may have been given up. */
-    if (c->link_note && net_unplug(ctx, n->netns_fd, c->iface->name, c->tap, err) < 0)
+    if (c->link_record && net_unplug(ctx, n->netns_fd, c->iface->name, c->tap, err) < 0)
         return -1;
-    if (c->queue_note && ledger_forget(n->o.ledger, c->queue_note, err) < 0)
+    if (c->queue_record && ledger_forget(n->o.ledger, c->queue_record, err) < 0)
         return -1;
-    c->queue_note = 0;
-    if (c->link_note && ledger_forget(n->o.ledger, c->link_note, err) < 0)
+    c->queue_record = 0;
+    if (c->link_record && ledger_forget(n->o.ledger, c->link_record, err) < 0)
         return -1;
-    c->link_note = 0;
+    c->link_record = 0;
     return 0;
 }
 
@@ -297,7 +297,7 @@ struct connection {
     bool ipv6;
     uint16_t port;
     struct stream *client, *guest;
-    struct group ways;
+    struct fibers ways;
 };
 struct way {
     struct connection *c;
@@ -327,10 +327,10 @@ static void join_ways(struct connection *c)
     struct way in = { c, c->client, c->guest }, out = { c, c->guest, c->client };
     struct err err = ERR_INIT;
 
-    group_init(&c->ways);
-    group_go(&c->ways, c->n->o.loop, copy_main, &in, "port %u in", c->port);
-    group_go(&c->ways, c->n->o.loop, copy_main, &out, "port %u out", c->port);
-    (void)group_wait(&root, &c->ways, "both ways of a connection", &err); /* without a limit */
+    fibers_init(&c->ways);
+    fibers_go(&c->ways, c->n->o.loop, copy_main, &in, "port %u in", c->port);
+    fibers_go(&c->ways, c->n->o.loop, copy_main, &out, "port %u out", c->port);
+    (void)fibers_wait(&root, &c->ways, "both ways of a connection", &err); /* without a limit */
 }
 
 /* The client is to see a reset, not an orderly end. */
@@ -409,7 +409,7 @@ static void listen_main(void *arg)
             continue;
         }
         n->forward.connections++;
-        group_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
+        fibers_go(&n->forward.fibers, n->o.loop, connection_main, c, "port %u", c->port);
     }
 }
 
@@ -426,7 +426,7 @@ static void start_forwarding(struct ctx *ctx, struct network *n)
     }
     cancel_init(&n->forward.stop, NULL);
     n->forward.on = true;
-    group_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
+    fibers_go(&n->forward.fibers, n->o.loop, listen_main, n, "ports %s", n->guest_ns);
 }
 
 /* Waits until its connections have ended; they are ended. Repeatable. */
@@ -437,7 +437,7 @@ static int stop_forwarding(struct ctx *ctx, struct network *n, struct err *err)
     if (!n->forward.on)
         return 0;
     cancel_fire(&n->forward.stop, ERR_CANCELLED, "the pod's network ends");
-    if (group_wait(&limited, &n->forward.fibers, "connections to the pod's ports", err) < 0)
+    if (fibers_wait(&limited, &n->forward.fibers, "connections to the pod's ports", err) < 0)
         return -1;
     fd_close(TAKE_FD(n->forward.hook));
     fd_close(TAKE_FD(n->forward.listener));

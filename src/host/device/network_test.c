@@ -8,8 +8,8 @@
 #include "fixture/fsm_verify.h"
 #include "fixture/ledger_fixture.h"
 #include "fixture/stream_pair.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/bridge/guest.h"
 #include "host/device/network.h"
 #include "host/ledger/ledger.h"
@@ -33,7 +33,7 @@ struct fixture {
     struct vmm vmm;
     struct vmm_ops ops;
     struct ledger *ledger;
-    struct place place;
+    struct tempdir temp;
     struct network *n;
     enum fault faults[STEPS];
     unsigned at[STEPS]; /* the fault strikes at this call, 0: the first */
@@ -253,8 +253,8 @@ static void begin(struct ctx *ctx, struct fixture *r)
     waitq_init(&r->dialled);
     r->client = -1;
     fixture = r;
-    place_init(&r->place, "/tmp");
-    ASSERT_OK(ledger_create(place_path(&r->place, "ns/pod"), &r->ledger, &err), err);
+    tempdir_init(&r->temp, "/tmp");
+    ASSERT_OK(ledger_create(tempdir_path(&r->temp, "ns/pod"), &r->ledger, &err), err);
     r->n = network_new(&(struct network_opts){ .loop = ctx->loop,
                                                .vmm = &r->vmm,
                                                .guest = &r->guest,
@@ -288,7 +288,7 @@ static void finish(struct fixture *r, bool clean_guest)
     network_free(r->n);
     ASSERT_OK(ledger_finish(r->ledger, &err), err);
     ledger_close(r->ledger);
-    place_release_auto(&r->place);
+    tempdir_release_auto(&r->temp);
 }
 
 /* --- the way it is meant --- */

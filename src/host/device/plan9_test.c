@@ -3,7 +3,7 @@
 #include "fixture/device_fixture.h"
 #include "fixture/files_fixture.h"
 #include "harness/fsm_table.h"
-#include "harness/place.h"
+#include "harness/tempdir.h"
 #include "host/device/plan9.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -204,10 +204,10 @@ TEST_VIRTUAL(a_guest_or_vm_that_is_gone_counts_as_done)
 TEST_VIRTUAL(a_file_system_that_does_not_answer_is_not_asked)
 {
     struct fixture f;
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FD int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
     AUTO_FREE char *options = str_format("fd=%d,rootmode=40000,user_id=0,group_id=0", fuse);
-    AUTO_FREE char *dead = str_dup(place_path(&p, "dead"));
+    AUTO_FREE char *dead = str_dup(tempdir_path(&p, "dead"));
 
     if (fuse < 0 || unshare(CLONE_NEWNS) < 0 ||
         mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0)

@@ -1,8 +1,8 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/blockimage.h"
 
 #include <fcntl.h>
@@ -13,16 +13,16 @@ TEST_FIBER(an_image_is_opened_as_asked_for)
     static const char sector[512] = "x";
     struct err err = ERR_INIT;
     char byte;
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(file_write(place_path(&p, "i"), sector, sizeof(sector), 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "i"), sector, sizeof(sector), 0600), 0);
     AUTO_FD int fd = -1;
-    ASSERT_OK(blockimage_open(ctx, place_path(&p, "i"), BLOCKIMAGE_FILE, true, &fd, &err), err);
+    ASSERT_OK(blockimage_open(ctx, tempdir_path(&p, "i"), BLOCKIMAGE_FILE, true, &fd, &err), err);
     ASSERT_EQ(pread(fd, &byte, 1, 0), 1);
     ASSERT_EQ(byte, 'x');
     ASSERT_EQ(pwrite(fd, &byte, 1, 0), -1);
     AUTO_FD int writable = -1;
-    ASSERT_OK(blockimage_open(ctx, place_path(&p, "i"), BLOCKIMAGE_FILE, false, &writable, &err),
+    ASSERT_OK(blockimage_open(ctx, tempdir_path(&p, "i"), BLOCKIMAGE_FILE, false, &writable, &err),
               err);
     ASSERT_EQ(pwrite(writable, &byte, 1, 0), 1);
 }
@@ -31,18 +31,18 @@ TEST_FIBER(what_is_something_else_is_refused_with_the_remedy)
 {
     struct err err = ERR_INIT;
     int fd = -1;
-    PLACE(p);
+    TEMPDIR(p);
 
     ASSERT_FAIL(blockimage_open(ctx, p.dir, BLOCKIMAGE_FILE, true, &fd, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "physical-disk");
     ASSERT_FAIL(blockimage_open(ctx, "/dev/null", BLOCKIMAGE_DEVICE, true, &fd, &err), err,
                 ERR_INVALID);
     ASSERT_HAS(err.msg, "virtual-disk");
-    ASSERT_EQ(file_write(place_path(&p, "short"), "x", 1, 0600), 0);
-    ASSERT_FAIL(blockimage_open(ctx, place_path(&p, "short"), BLOCKIMAGE_FILE, true, &fd, &err),
+    ASSERT_EQ(file_write(tempdir_path(&p, "short"), "x", 1, 0600), 0);
+    ASSERT_FAIL(blockimage_open(ctx, tempdir_path(&p, "short"), BLOCKIMAGE_FILE, true, &fd, &err),
                 err, ERR_INVALID);
-    ASSERT_FAIL(blockimage_open(ctx, place_path(&p, "none"), BLOCKIMAGE_FILE, true, &fd, &err), err,
-                ERR_NOT_FOUND);
+    ASSERT_FAIL(blockimage_open(ctx, tempdir_path(&p, "none"), BLOCKIMAGE_FILE, true, &fd, &err),
+                err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "none");
     ASSERT_FAIL(blockimage_open_number(ctx, 4000, 7, true, &fd, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "4000:7");

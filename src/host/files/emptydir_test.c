@@ -2,17 +2,17 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/emptydir.h"
 
 #include <sys/mount.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-static struct emptydir look(struct ctx *ctx, struct place *p, const char *name, const char *path)
+static struct emptydir look(struct ctx *ctx, struct tempdir *p, const char *name, const char *path)
 {
-    AUTO_FREE char *dir = str_dup(place_path(p, name));
+    AUTO_FREE char *dir = str_dup(tempdir_path(p, name));
     struct emptydir e = { 0 };
     struct err err = ERR_INIT;
 
@@ -22,10 +22,10 @@ static struct emptydir look(struct ctx *ctx, struct place *p, const char *name, 
 
 TEST_FIBER(an_empty_directory_with_its_owner_and_mode)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(mkdir(place_path(&p, "v"), 0700), 0);
-    ASSERT_EQ(chmod(place_path(&p, "v"), 02775), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "v"), 0700), 0);
+    ASSERT_EQ(chmod(tempdir_path(&p, "v"), 02775), 0);
     struct emptydir e = look(ctx, &p, "v", NULL);
     ASSERT(e.kind == EMPTYDIR_PLAIN && !e.has_files);
     ASSERT_EQ(e.n, 1);
@@ -37,10 +37,10 @@ TEST_FIBER(an_empty_directory_with_its_owner_and_mode)
 
 TEST_FIBER(directories_in_it_are_told_and_the_one_that_was_meant_is_found)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(dir_make(place_path(&p, "v/a/b"), 0750), 0);
-    AUTO_FREE char *asked = str_dup(place_path(&p, "v/a/b"));
+    ASSERT_EQ(dir_make(tempdir_path(&p, "v/a/b"), 0750), 0);
+    AUTO_FREE char *asked = str_dup(tempdir_path(&p, "v/a/b"));
     struct emptydir e = look(ctx, &p, "v", asked);
     ASSERT_EQ(e.n, 3);
     ASSERT_STR(e.dirs[1].path, "a");
@@ -52,15 +52,15 @@ TEST_FIBER(directories_in_it_are_told_and_the_one_that_was_meant_is_found)
 
 TEST_FIBER(files_links_and_strangers_are_told)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
-    ASSERT_EQ(dir_make(place_path(&p, "v/a"), 0750), 0);
-    ASSERT_EQ(dir_make(place_path(&p, "other"), 0750), 0);
-    AUTO_FREE char *other = str_dup(place_path(&p, "other"));
+    ASSERT_EQ(dir_make(tempdir_path(&p, "v/a"), 0750), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&p, "other"), 0750), 0);
+    AUTO_FREE char *other = str_dup(tempdir_path(&p, "other"));
     struct emptydir e = look(ctx, &p, "v", other);
     ASSERT(e.has_files && e.elsewhere); /* not a part of it */
     emptydir_release(&e);
-    ASSERT_EQ(symlink("/etc", place_path(&p, "v/a/link")), 0);
+    ASSERT_EQ(symlink("/etc", tempdir_path(&p, "v/a/link")), 0);
     e = look(ctx, &p, "v", NULL);
     ASSERT(e.has_files);
     ASSERT_EQ(e.n, 2); /* nothing behind the link */
@@ -69,7 +69,7 @@ TEST_FIBER(files_links_and_strangers_are_told)
 
 TEST_FIBER(nothing_there_is_somebody_elses)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct emptydir e = look(ctx, &p, "v", "/");
 
     ASSERT(e.kind == EMPTYDIR_NONE);
@@ -78,14 +78,14 @@ TEST_FIBER(nothing_there_is_somebody_elses)
 
 TEST_FIBER(a_tmpfs_is_memory_of_its_size)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     if (geteuid() != 0)
         tap_skip("mounts need root");
-    ASSERT_EQ(mkdir(place_path(&p, "v"), 0700), 0);
-    ASSERT_EQ(mount("t", place_path(&p, "v"), "tmpfs", 0, "size=1m,mode=0777"), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "v"), 0700), 0);
+    ASSERT_EQ(mount("t", tempdir_path(&p, "v"), "tmpfs", 0, "size=1m,mode=0777"), 0);
     struct emptydir e = look(ctx, &p, "v", NULL);
-    ASSERT_EQ(umount(place_path(&p, "v")), 0);
+    ASSERT_EQ(umount(tempdir_path(&p, "v")), 0);
     ASSERT(e.kind == EMPTYDIR_MEMORY);
     ASSERT_EQ(e.bytes, 1 << 20);
     ASSERT_EQ(e.dirs[0].mode, 0777);

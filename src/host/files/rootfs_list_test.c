@@ -1,8 +1,8 @@
 /* Lists of mounts as containerd 2.2 gives them. */
 #include "base/str.h"
 #include "fixture/rootfs_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/rootfs.h"
 
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static const char *const made[] = { "X-containerd.mkfs.fs=ext4", "X-containerd.m
 static const char *const layer_options[] = { "ro", "loop", NULL };
 
 /* As its erofs snapshotter gives it. */
-static void typed_init(struct typed *t, struct place *p, const char *lower)
+static void typed_init(struct typed *t, struct tempdir *p, const char *lower)
 {
     *t = (struct typed){ .top = str_format("%s/top", p->dir),
                          .bottom = str_format("%s/bottom", p->dir) };
@@ -51,7 +51,7 @@ TEST_FIBER(a_typed_list_is_its_images_in_the_order_of_the_overlay)
         { "lowerdir={{overlay 2 1}}", true },
         { "lowerdir={{ mount 1 }}:{{ mount 2 }}", false },
     };
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
 
@@ -79,12 +79,12 @@ TEST_FIBER(a_typed_list_is_its_images_in_the_order_of_the_overlay)
 
 TEST_FIBER(a_typed_list_with_loop_devices_and_a_directory_to_write_to)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
 
     fixture_image(&p, "top");
-    ASSERT_EQ(mkdir(place_path(&p, "up"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "up"), 0755), 0);
     AUTO_FREE char *top = str_format("%s/top", p.dir);
     AUTO_FREE char *upper = str_format("upperdir=%s/up", p.dir);
     const char *const overlay[] = { upper, "workdir=/x", "lowerdir={{ mount 1 }}", "index=off",
@@ -98,7 +98,7 @@ TEST_FIBER(a_typed_list_with_loop_devices_and_a_directory_to_write_to)
     ASSERT_STR(fs.disks[0].path, top);
     ASSERT_STR(fs.disks[0].filesystem, "ext4");
     rootfs_release(&fs);
-    ASSERT_EQ(file_write(place_path(&p, "up/x"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "up/x"), "", 0, 0644), 0);
     ASSERT_FAIL(rootfs_open(ctx, m, 3, NULL, false, &fs, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "/up");
 }
@@ -124,7 +124,7 @@ TEST_FIBER(a_typed_list_that_makes_no_sense_is_refused)
     static const char *const types[] = { "mkfs/", "/erofs", "evil/erofs", "bind", "overlay", "" };
     static const char *const odd[] = { "device=/x", "X-containerd.dmverity=x",
                                        "X-containerd.mkfs.size=1" };
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
 
@@ -188,7 +188,7 @@ static char *repeated(const char *begin, const char *word, size_t n)
 /* As much as a request holds: a million times a million would be asked of the shim. */
 TEST_FIBER(a_typed_list_cannot_be_blown_up)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
     AUTO_FREE char *many = repeated("lowerdir=", "{{source 1}}", 5000);

@@ -2,8 +2,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "fixture/rootfs_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/rootfs.h"
 
 #include <errno.h>
@@ -36,12 +36,12 @@ static int open_dirs(struct ctx *ctx, const struct rootfs_mount *m, size_t n, co
 }
 
 /* A layer directory with a file of its own name in it. */
-static void layer(struct place *p, const char *name)
+static void layer(struct tempdir *p, const char *name)
 {
     AUTO_FREE char *file = str_format("%s/in-%s", name, name);
 
-    ASSERT_EQ(mkdir(place_path(p, name), 0755), 0);
-    ASSERT_EQ(file_write(place_path(p, file), name, strlen(name), 0644), 0);
+    ASSERT_EQ(mkdir(tempdir_path(p, name), 0755), 0);
+    ASSERT_EQ(file_write(tempdir_path(p, file), name, strlen(name), 0644), 0);
 }
 
 struct overlay {
@@ -50,7 +50,7 @@ struct overlay {
     struct rootfs_mount m;
 };
 
-static void overlay_init(struct overlay *o, struct place *p, const char *lower, bool upper)
+static void overlay_init(struct overlay *o, struct tempdir *p, const char *lower, bool upper)
 {
     size_t n = 0;
 
@@ -81,20 +81,20 @@ static bool is_there(int tree, const char *name)
 TEST_FIBER(a_deleted_file_stays_deleted_and_an_opaque_directory_hides)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     int tree = -1;
 
     layer(&p, "low");
     layer(&p, "up");
-    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
-    ASSERT_EQ(mkdir(place_path(&p, "low/d"), 0755), 0);
-    ASSERT_EQ(mkdir(place_path(&p, "up/d"), 0755), 0);
-    ASSERT_EQ(file_write(place_path(&p, "low/d/hidden"), "", 0, 0644), 0);
-    ASSERT_EQ(file_write(place_path(&p, "up/d/new"), "", 0, 0644), 0);
-    ASSERT_EQ(file_write(place_path(&p, "low/gone"), "", 0, 0644), 0);
-    ASSERT_EQ(mknod(place_path(&p, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
-    ASSERT_EQ(setxattr(place_path(&p, "up/d"), "trusted.overlay.opaque", "y", 1, 0), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "work"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "low/d"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "up/d"), 0755), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "low/d/hidden"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "up/d/new"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "low/gone"), "", 0, 0644), 0);
+    ASSERT_EQ(mknod(tempdir_path(&p, "up/gone"), S_IFCHR, makedev(0, 0)), 0);
+    ASSERT_EQ(setxattr(tempdir_path(&p, "up/d"), "trusted.overlay.opaque", "y", 1, 0), 0);
     AUTO_FREE char *low = str_format("%s/low", p.dir);
     AUTO(overlay_release) struct overlay o;
     overlay_init(&o, &p, low, true);
@@ -109,19 +109,19 @@ TEST_FIBER(a_deleted_file_stays_deleted_and_an_opaque_directory_hides)
     ASSERT_EQ(errno, EROFS);
     ASSERT_EQ(openat(fd, "in-low", O_WRONLY | O_CLOEXEC), -1);
     ASSERT_EQ(errno, EROFS);
-    ASSERT_EQ(rmdir(place_path(&p, "work")), 0); /* nothing was ever made in it */
+    ASSERT_EQ(rmdir(tempdir_path(&p, "work")), 0); /* nothing was ever made in it */
 }
 
 TEST_FIBER(a_writable_one_writes_to_its_upper_directory)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     int tree = -1;
 
     layer(&p, "low");
     layer(&p, "up");
-    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "work"), 0755), 0);
     AUTO_FREE char *low = str_format("%s/low", p.dir);
     AUTO(overlay_release) struct overlay o;
     overlay_init(&o, &p, low, true);
@@ -131,10 +131,10 @@ TEST_FIBER(a_writable_one_writes_to_its_upper_directory)
     ASSERT_EQ(mkdirat(fd, "made", 0755), 0);
     ASSERT_EQ(unlinkat(fd, "in-low", 0), 0);
     fd_close(TAKE_FD(fd));
-    ASSERT_EQ(access(place_path(&p, "up/made"), F_OK), 0);
-    ASSERT_EQ(access(place_path(&p, "low/in-low"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&p, "up/made"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&p, "low/in-low"), F_OK), 0);
     struct stat st;
-    ASSERT_EQ(lstat(place_path(&p, "up/in-low"), &st), 0);
+    ASSERT_EQ(lstat(tempdir_path(&p, "up/in-low"), &st), 0);
     ASSERT(S_ISCHR(st.st_mode)); /* a whiteout */
 }
 
@@ -142,12 +142,12 @@ TEST_FIBER(what_can_be_kept_is_written_to_and_the_rest_is_read_only)
 {
     static const char *const rw[] = { "rw", NULL }, *const ro[] = { "ro", NULL };
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
 
     layer(&p, "low");
     layer(&p, "up");
-    ASSERT_EQ(mkdir(place_path(&p, "work"), 0755), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "work"), 0755), 0);
     AUTO_FREE char *low = str_format("%s/low", p.dir);
     AUTO(overlay_release) struct overlay writable, view;
     overlay_init(&writable, &p, low, true);
@@ -219,7 +219,7 @@ TEST_FIBER(two_hundred_layers_with_long_names_are_merged)
 TEST_FIBER(odd_names_and_a_single_layer_work)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     int tree = -1;
 
@@ -245,7 +245,7 @@ TEST_FIBER(odd_names_and_a_single_layer_work)
 TEST_FIBER(a_missing_layer_is_named)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     int tree = -1;
 
@@ -264,7 +264,7 @@ TEST_FIBER(binds_and_the_root_path_are_taken_as_they_are)
 {
     static const char *const rw[] = { "rbind", "rw", NULL }, *const ro[] = { "rbind", "ro", NULL };
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     int tree = -1;
 
@@ -330,7 +330,7 @@ static const char *const fixed_image[] = { "loop", "ro", NULL };
 TEST_FIBER(an_image_is_a_disk_and_written_to_unless_it_says_otherwise)
 {
     static const char *const none[] = { NULL };
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
 
     fixture_image(&p, "img");
@@ -365,17 +365,17 @@ TEST_FIBER(an_image_is_a_disk_and_written_to_unless_it_says_otherwise)
 TEST_FIBER(a_layer_that_is_no_file_is_refused_and_never_opened)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs;
 
     fixture_image(&p, "img");
-    ASSERT_EQ(mkdir(place_path(&p, "dir"), 0755), 0);
-    ASSERT_EQ(mkfifo(place_path(&p, "fifo"), 0600), 0);
-    ASSERT_EQ(symlink("img", place_path(&p, "link")), 0);
-    ASSERT_EQ(symlink("/dev/loop0", place_path(&p, "out")), 0);
-    ASSERT_EQ(mknod(place_path(&p, "block"), S_IFBLK | 0600, makedev(7, 0)), 0);
-    ASSERT_EQ(mknod(place_path(&p, "char"), S_IFCHR | 0600, makedev(1, 3)), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "dir"), 0755), 0);
+    ASSERT_EQ(mkfifo(tempdir_path(&p, "fifo"), 0600), 0);
+    ASSERT_EQ(symlink("img", tempdir_path(&p, "link")), 0);
+    ASSERT_EQ(symlink("/dev/loop0", tempdir_path(&p, "out")), 0);
+    ASSERT_EQ(mknod(tempdir_path(&p, "block"), S_IFBLK | 0600, makedev(7, 0)), 0);
+    ASSERT_EQ(mknod(tempdir_path(&p, "char"), S_IFCHR | 0600, makedev(1, 3)), 0);
     static const struct {
         const char *name, *part;
     } cases[] = {
@@ -415,7 +415,7 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     need_root();
     if (access("/dev/loop-control", F_OK) < 0)
         tap_skip("no loop devices");
-    PLACE(p);
+    TEMPDIR(p);
     struct err err = ERR_INIT;
     struct rootfs fs = { .tree = -1 };
 
@@ -446,7 +446,7 @@ TEST_FIBER(an_overlay_of_mounted_images_is_their_files)
     rootfs_release(&fs);
 
     /* What is in the upper directory would be lost; what is no whole image is no disk. */
-    ASSERT_EQ(file_write(place_path(&p, "up/x"), "", 0, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "up/x"), "", 0, 0644), 0);
     ASSERT_OK(rootfs_open(ctx, &o.m, 1, NULL, false, &fs, &err), err);
     ASSERT(fs.n_disks == 0 && is_there(fs.tree, "x") && is_there(fs.tree, "lost+found"));
     rootfs_release(&fs);

@@ -44,7 +44,7 @@ struct scratch {
     int fd, lock;
     int making; /* readable when the last thread that failed or was given up has ended; -1: none */
     struct ledger *ledger;
-    uint64_t note; /* 0: none */
+    uint64_t record; /* 0: none */
 };
 
 /* ENOSPC and EDQUOT name the directory that is full. */
@@ -279,14 +279,14 @@ static int fill(struct ctx *ctx, struct scratch *s, const struct scratch_opts *o
 
     if (scratch_room(ctx, o->dir, o->free_mib, err) < 0 ||
         format(ctx, o->size_mib, &image, err) < 0 ||
-        ledger_note(o->ledger, LEDGER_DIR, s->dir, &s->note, err) < 0)
+        ledger_add(o->ledger, LEDGER_DIR, s->dir, &s->record, err) < 0)
         return -1;
     if (run(ctx, s, TAKE_FD(image), make_in_thread, err) == 0)
         return 0;
     struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, UNDO_NS);
     struct err ignored = ERR_INIT; /* the record stays then, and gc takes it */
     if (err->code == ERR_EXISTS)   /* not ours to remove */
-        (void)ledger_forget(s->ledger, s->note, &ignored);
+        (void)ledger_forget(s->ledger, s->record, &ignored);
     else
         (void)scratch_remove(&limited, s, &ignored);
     return -1;
@@ -320,15 +320,15 @@ int scratch_fd(const struct scratch *s)
 
 int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err)
 {
-    if (!s->note)
+    if (!s->record)
         return 0;
     /* Else the thread makes again what is removed here. */
     if (s->making >= 0 &&
         loop_wait_fd(ctx, s->making, POLLIN, "the scratch disk's thread", err) < 0)
         return err_wrap(err, "scratch disk");
-    if (run(ctx, s, -1, remove_in_thread, err) < 0 || ledger_forget(s->ledger, s->note, err) < 0)
+    if (run(ctx, s, -1, remove_in_thread, err) < 0 || ledger_forget(s->ledger, s->record, err) < 0)
         return err_wrap(err, "scratch disk");
-    s->note = 0;
+    s->record = 0;
     return 0;
 }
 

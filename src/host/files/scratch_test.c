@@ -4,8 +4,8 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "fixture/ledger_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
 
@@ -20,7 +20,7 @@
 #include <unistd.h>
 
 struct fixture {
-    struct place place;
+    struct tempdir temp;
     char *dir;
     struct ledger *ledger;
 };
@@ -30,9 +30,9 @@ static void start(struct fixture *f)
     struct err err = ERR_INIT;
 
     *f = (struct fixture){ .ledger = NULL };
-    place_init(&f->place, "/tmp");
-    f->dir = str_format("%s/state", f->place.dir);
-    ASSERT_OK(ledger_create(place_path(&f->place, "run"), &f->ledger, &err), err);
+    tempdir_init(&f->temp, "/tmp");
+    f->dir = str_format("%s/state", f->temp.dir);
+    ASSERT_OK(ledger_create(tempdir_path(&f->temp, "run"), &f->ledger, &err), err);
 }
 
 static void finish(struct fixture *f)
@@ -43,7 +43,7 @@ static void finish(struct fixture *f)
     ASSERT_OK(ledger_finish(f->ledger, &err), err);
     ledger_close(f->ledger);
     free(f->dir);
-    place_release_auto(&f->place);
+    tempdir_release_auto(&f->temp);
 }
 
 static struct scratch_opts opts(const struct fixture *f, const char *id)
@@ -147,17 +147,17 @@ TEST_FIBER(many_at_once_do_not_disturb_each_other)
 {
     struct fixture f;
     struct maker makers[6];
-    struct group g;
+    struct fibers g;
     struct err err = ERR_INIT;
 
     start(&f);
-    group_init(&g);
+    fibers_init(&g);
     for (int i = 0; i < 6; i++) {
         makers[i] = (struct maker){ .ctx = ctx, .f = &f };
         snprintf(makers[i].id, sizeof(makers[i].id), "m%d", i);
-        group_go(&g, ctx->loop, make_fiber, &makers[i], "maker");
+        fibers_go(&g, ctx->loop, make_fiber, &makers[i], "maker");
     }
-    ASSERT_OK(group_wait(ctx, &g, "makers", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "makers", &err), err);
     ASSERT_EQ(entries(f.dir), 1); /* sandboxes, and nothing temporary */
     for (int i = 0; i < 6; i++)
         drop(ctx, makers[i].s);

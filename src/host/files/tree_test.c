@@ -3,8 +3,8 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/files/tree.h"
 
 #include <dirent.h>
@@ -44,25 +44,25 @@ static void expect_file(int dir, const char *name, const char *want)
 TEST_FIBER(a_directory_is_seen_and_writable_if_asked_for)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree t;
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "one", 3, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "one", 3, 0644), 0);
     AUTO_FD int fd = open_tree_of(ctx, p.dir, false, &t);
     ASSERT_STR(t.name, "");
     expect_file(fd, "f", "one");
     ASSERT_EQ(mkdirat(fd, "new", 0700), 0);
-    ASSERT_EQ(access(place_path(&p, "new"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&p, "new"), F_OK), 0);
 }
 
 TEST_FIBER(a_read_only_directory_refuses_every_way_of_writing)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree t;
 
-    ASSERT_EQ(file_write(place_path(&p, "f"), "one", 3, 0644), 0);
-    ASSERT_EQ(mkdir(place_path(&p, "d"), 0755), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "f"), "one", 3, 0644), 0);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "d"), 0755), 0);
     AUTO_FD int fd = open_tree_of(ctx, p.dir, true, &t);
     AUTO_FD int file = openat(fd, "f", O_RDONLY | O_CLOEXEC);
     AUTO_FREE char *link = str_format("/proc/self/fd/%d", file);
@@ -115,14 +115,14 @@ static unsigned count_names(int dir, const char *only)
 TEST_FIBER(ws18_a_single_file_shows_its_own_name_and_nothing_else)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree a, b, w;
 
-    ASSERT_EQ(file_write(place_path(&p, "hosts"), "one", 3, 0644), 0);
-    ASSERT_EQ(file_write(place_path(&p, "resolv.conf"), "two", 3, 0600), 0);
-    AUTO_FD int one = open_tree_of(ctx, place_path(&p, "hosts"), true, &a);
-    AUTO_FD int two = open_tree_of(ctx, place_path(&p, "resolv.conf"), true, &b);
-    AUTO_FD int rw = open_tree_of(ctx, place_path(&p, "hosts"), false, &w);
+    ASSERT_EQ(file_write(tempdir_path(&p, "hosts"), "one", 3, 0644), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "resolv.conf"), "two", 3, 0600), 0);
+    AUTO_FD int one = open_tree_of(ctx, tempdir_path(&p, "hosts"), true, &a);
+    AUTO_FD int two = open_tree_of(ctx, tempdir_path(&p, "resolv.conf"), true, &b);
+    AUTO_FD int rw = open_tree_of(ctx, tempdir_path(&p, "hosts"), false, &w);
 
     ASSERT_STR(a.name, "hosts");
     ASSERT_STR(b.name, "resolv.conf");
@@ -147,17 +147,17 @@ TEST_FIBER(ws18_a_single_file_shows_its_own_name_and_nothing_else)
 TEST_FIBER(a_link_is_followed_and_a_missing_path_is_named)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree t;
     struct err err = ERR_INIT;
     const struct tree_opts o = { .read_only = true };
 
-    ASSERT_EQ(mkdir(place_path(&p, "real"), 0755), 0);
-    ASSERT_EQ(file_write(place_path(&p, "real/f"), "one", 3, 0644), 0);
-    ASSERT_EQ(symlink("real", place_path(&p, "link")), 0);
-    AUTO_FD int fd = open_tree_of(ctx, place_path(&p, "link"), true, &t);
+    ASSERT_EQ(mkdir(tempdir_path(&p, "real"), 0755), 0);
+    ASSERT_EQ(file_write(tempdir_path(&p, "real/f"), "one", 3, 0644), 0);
+    ASSERT_EQ(symlink("real", tempdir_path(&p, "link")), 0);
+    AUTO_FD int fd = open_tree_of(ctx, tempdir_path(&p, "link"), true, &t);
     expect_file(fd, "f", "one");
-    ASSERT_FAIL(tree_open(ctx, place_path(&p, "nothing"), &o, &t, &err), err, ERR_NOT_FOUND);
+    ASSERT_FAIL(tree_open(ctx, tempdir_path(&p, "nothing"), &o, &t, &err), err, ERR_NOT_FOUND);
     ASSERT_HAS(err.msg, "/nothing");
     ASSERT_FAIL(tree_open(ctx, "relative", &o, &t, &err), err, ERR_INVALID);
 }
@@ -165,13 +165,13 @@ TEST_FIBER(a_link_is_followed_and_a_missing_path_is_named)
 TEST_FIBER(what_no_other_kernel_can_use_is_refused)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree t;
     struct err err = ERR_INIT;
     const struct tree_opts o = { .read_only = true };
 
-    ASSERT_EQ(mkfifo(place_path(&p, "fifo"), 0600), 0);
-    ASSERT_FAIL(tree_open(ctx, place_path(&p, "fifo"), &o, &t, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_EQ(mkfifo(tempdir_path(&p, "fifo"), 0600), 0);
+    ASSERT_FAIL(tree_open(ctx, tempdir_path(&p, "fifo"), &o, &t, &err), err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(err.msg, "/fifo");
     ASSERT_FAIL(tree_open(ctx, "/dev/null", &o, &t, &err), err, ERR_UNIMPLEMENTED);
 }
@@ -180,7 +180,7 @@ TEST_FIBER(what_no_other_kernel_can_use_is_refused)
 TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
 {
     need_root();
-    PLACE(p);
+    TEMPDIR(p);
     struct tree t;
     struct err err = ERR_INIT;
     AUTO_FD int fuse = open("/dev/fuse", O_RDWR | O_CLOEXEC);
@@ -188,16 +188,16 @@ TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
 
     if (fuse < 0)
         tap_skip("no /dev/fuse here: %s", strerror(errno));
-    ASSERT_EQ(mkdir(place_path(&p, "dead"), 0755), 0);
-    if (mount("dead", place_path(&p, "dead"), "fuse", 0, options) < 0)
+    ASSERT_EQ(mkdir(tempdir_path(&p, "dead"), 0755), 0);
+    if (mount("dead", tempdir_path(&p, "dead"), "fuse", 0, options) < 0)
         tap_skip("no FUSE here: %s", strerror(errno));
     struct ctx limited = ctx_with_timeout(ctx, 200 * NS_PER_MS);
-    AUTO_FREE char *path = str_dup(place_path(&p, "dead/x"));
+    AUTO_FREE char *path = str_dup(tempdir_path(&p, "dead/x"));
     uint64_t before = loop_now(ctx->loop);
     int r = tree_open(&limited, path, &(struct tree_opts){ .read_only = true }, &t, &err);
     uint64_t took = loop_now(ctx->loop) - before;
 
-    ASSERT_EQ(umount2(place_path(&p, "dead"), MNT_DETACH), 0);
+    ASSERT_EQ(umount2(tempdir_path(&p, "dead"), MNT_DETACH), 0);
     fd_close(TAKE_FD(fuse)); /* now the thread comes back and tidies up */
     struct err ignored = ERR_INIT;
     ASSERT_OK(fiber_sleep(ctx, 200 * NS_PER_MS, &ignored), ignored);

@@ -13,7 +13,7 @@
 
 struct ctx;
 struct err;
-struct group;
+struct fibers;
 struct io;
 struct ledger;
 struct loop;
@@ -34,7 +34,7 @@ struct io_spec {
     struct ledger *ledger;         /* borrows; a log driver is a process */
     /* Counts log drivers, which get their time to finish (13 s) after io_free too: wait for it
      * before the ledger is closed. NULL: io_free kills them. Borrows. */
-    struct group *drivers;
+    struct fibers *drivers;
     const struct io_times
         *times; /* for tests; NULL: those of io_driver.c. Borrows for the driver's life */
 };

@@ -28,10 +28,10 @@ struct io_driver {
     struct child *child;
     const struct io_times *times;
     struct ledger *ledger;
-    uint64_t note;           /* 0: none */
+    uint64_t record;         /* 0: none */
     bool ending;             /* its fiber owns it */
     struct io_driver **slot; /* the owner's pointer to us, as long as there is one */
-    struct group *counted;
+    struct fibers *counted;
 };
 
 /* --- its end --- */
@@ -40,9 +40,9 @@ static void forget(struct io_driver *d)
 {
     struct err err = ERR_INIT;
 
-    if (d->ledger && d->note && ledger_forget(d->ledger, d->note, &err) < 0)
+    if (d->ledger && d->record && ledger_forget(d->ledger, d->record, &err) < 0)
         log_warn(NULL, "log driver stays on record", F_ERR(&err));
-    d->note = 0;
+    d->record = 0;
 }
 
 static void driver_free(struct io_driver *d)
@@ -93,7 +93,7 @@ void io_driver_end(struct io_driver **slot)
     d->ending = true;
     d->slot = slot;
     if (d->counted)
-        group_go(d->counted, d->loop, end_fiber, d, "io log driver");
+        fibers_go(d->counted, d->loop, end_fiber, d, "io log driver");
     else
         fiber_go(d->loop, end_fiber, d, "io log driver");
 }
@@ -131,7 +131,7 @@ static int note_pid(void *arg, pid_t pid, struct err *err)
 {
     struct io_driver *d = arg;
 
-    return d->ledger ? ledger_note_process(d->ledger, pid, &d->note, err) : 0;
+    return d->ledger ? ledger_add_process(d->ledger, pid, &d->record, err) : 0;
 }
 
 static int spawn(struct ctx *ctx, struct io_driver *d, const struct io_form *form,

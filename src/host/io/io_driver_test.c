@@ -14,7 +14,7 @@ static const struct io_times patient = { .ready = 30 * NS_PER_S,
 struct driven {
     struct fixture fixture;
     struct ledger *ledger;
-    struct group drivers;
+    struct fibers drivers;
     struct io_times times;
     char *uri;
 };
@@ -29,11 +29,11 @@ static void driven_init(struct driven *d, struct ctx *ctx, const char *scheme, c
     memset(d, 0, sizeof(*d));
     d->times = patient;
     fixture_init(&d->fixture, ctx);
-    dir = str_format("%s/ns/vm", d->fixture.place.dir);
+    dir = str_format("%s/ns/vm", d->fixture.temp.dir);
     ASSERT_OK(ledger_create(dir, &d->ledger, &err), err);
-    group_init(&d->drivers);
+    fibers_init(&d->drivers);
     d->uri = str_format("%s://%s?part=%s&to=%s&odd=a%%20b+c%%26&bare&part=again", scheme,
-                        getenv("IO_PEER"), part, d->fixture.place.dir);
+                        getenv("IO_PEER"), part, d->fixture.temp.dir);
     d->fixture.spec.out = d->fixture.spec.err = d->uri;
     d->fixture.spec.ledger = d->ledger;
     d->fixture.spec.drivers = &d->drivers;
@@ -44,7 +44,7 @@ static void driven_release_auto(struct driven *d)
     struct err err = ERR_INIT;
 
     io_free(TAKE_PTR(d->fixture.io));
-    ASSERT_OK(group_wait(d->fixture.ctx, &d->drivers, "log drivers", &err), err);
+    ASSERT_OK(fibers_wait(d->fixture.ctx, &d->drivers, "log drivers", &err), err);
     ASSERT_EQ(ledger_fixture_open(d->ledger), 0);
     ledger_close(d->ledger);
     free(d->uri);
@@ -65,7 +65,7 @@ static char *given(struct driven *d)
     char *text = NULL;
     size_t len;
 
-    ASSERT_EQ(file_read_all(place_path(&d->fixture.place, "given"), 4096, &text, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&d->fixture.temp, "given"), 4096, &text, &len), 0);
     return text;
 }
 
@@ -98,7 +98,7 @@ TEST_FIBER(a_log_driver_gets_its_arguments_two_variables_and_three_pipes)
     want = str_format("arg part\narg copy\narg to\narg %s\narg odd\narg a b c&\narg bare\narg \n"
                       "env CONTAINER_ID=c1\nenv CONTAINER_NAMESPACE=test\n"
                       "fd 0\nfd 1\nfd 2\nfd 3\nfd 4\nfd 5\n",
-                      d.fixture.place.dir);
+                      d.fixture.temp.dir);
     ASSERT_EQ(strncmp(text, want, strlen(want)), 0);
 }
 
@@ -114,9 +114,9 @@ TEST_FIBER(sixty_four_mebibytes_reach_a_log_driver)
     fixture_write(&d.fixture, &errs, &d.fixture.guest[2], 1000);
     ASSERT_OK(io_drain(ctx, d.fixture.io, &err), err);
     io_free(TAKE_PTR(d.fixture.io));
-    ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
-    fixture_expect_file(&d.fixture, place_path(&d.fixture.place, "driver-out"), 64 * MIB);
-    fixture_expect_file(&d.fixture, place_path(&d.fixture.place, "driver-err"), 1000);
+    ASSERT_OK(fibers_wait(ctx, &d.drivers, "log drivers", &err), err);
+    fixture_expect_file(&d.fixture, tempdir_path(&d.fixture.temp, "driver-out"), 64 * MIB);
+    fixture_expect_file(&d.fixture, tempdir_path(&d.fixture.temp, "driver-err"), 1000);
 }
 
 static void cancel_soon(void *arg)
@@ -146,12 +146,12 @@ TEST_FIBER(ws43_a_log_driver_outlives_the_request_that_started_it)
     ASSERT_OK(io_drain(ctx, d.fixture.io, &err), err);
     ASSERT_EQ(io_lost_bytes(d.fixture.io), 0);
     io_free(TAKE_PTR(d.fixture.io));
-    ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &d.drivers, "log drivers", &err), err);
 
     AUTO_FREE char *text = NULL;
     size_t len;
 
-    ASSERT_EQ(file_read_all(place_path(&d.fixture.place, "driver-out"), 100, &text, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&d.fixture.temp, "driver-out"), 100, &text, &len), 0);
     ASSERT_STR(text, "still here");
     cancel_release(&request);
 }
@@ -241,7 +241,7 @@ TEST_FIBER(a_log_driver_that_goes_on_after_the_end_gets_sigterm)
 
     io_free(TAKE_PTR(d.fixture.io));
     ASSERT(proc_start_time(pid) != 0); /* not at once */
-    ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &d.drivers, "log drivers", &err), err);
     ASSERT(loop_now(ctx->loop) - before >= d.times.finish);
     ASSERT_EQ(proc_start_time(pid), 0);
 }
@@ -260,7 +260,7 @@ TEST_FIBER(a_log_driver_that_ignores_sigterm_is_killed)
 
     io_close(d.fixture.io);
     ASSERT_EQ(ledger_fixture_open(d.ledger), 1);
-    ASSERT_OK(group_wait(ctx, &d.drivers, "log drivers", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &d.drivers, "log drivers", &err), err);
     ASSERT(loop_now(ctx->loop) - before >= d.times.finish + d.times.term);
     ASSERT_EQ(proc_start_time(pid), 0);
     ASSERT_EQ(ledger_fixture_open(d.ledger), 0);

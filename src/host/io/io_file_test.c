@@ -26,8 +26,8 @@ static void expect_refusal(struct fixture *r, const char *name, const char *why)
 TEST_FIBER(a_file_uri_makes_directories_and_appends)
 {
     FIXTURE(r);
-    AUTO_FREE char *path = str_format("%s/a b/c/log", r.place.dir),
-                   *uri = str_format("file://%s/a%%20b/c/log", r.place.dir);
+    AUTO_FREE char *path = str_format("%s/a b/c/log", r.temp.dir),
+                   *uri = str_format("file://%s/a%%20b/c/log", r.temp.dir);
     struct err err = ERR_INIT;
     struct stat st;
     mode_t old = umask(0);
@@ -45,7 +45,7 @@ TEST_FIBER(a_file_uri_makes_directories_and_appends)
     expect_text(path, "line\nline\n");
     ASSERT_EQ(stat(path, &st), 0);
     ASSERT_EQ(st.st_mode & 07777, 0644);
-    ASSERT_EQ(stat(place_path(&r.place, "a b/c"), &st), 0);
+    ASSERT_EQ(stat(tempdir_path(&r.temp, "a b/c"), &st), 0);
     ASSERT_EQ(st.st_mode & 07777, 0755);
 }
 

@@ -27,7 +27,7 @@
 struct anchor {
     struct child *child;
     struct ledger *ledger;
-    uint64_t note; /* 0: none */
+    uint64_t record; /* 0: none */
     bool by_us;
 };
 
@@ -76,7 +76,7 @@ static int on_pid(void *arg, pid_t pid, struct err *err)
 {
     struct launch *l = arg;
 
-    if (l->opts->ledger && ledger_note_process(l->opts->ledger, pid, &l->anchor->note, err) < 0)
+    if (l->opts->ledger && ledger_add_process(l->opts->ledger, pid, &l->anchor->record, err) < 0)
         return -1;
     return l->opts->set_oom_score_adj ? jail_oom_score(l->ctx, pid, l->opts->oom_score_adj, err)
                                       : 0;
@@ -158,7 +158,7 @@ void anchor_free(struct anchor *a)
     if (!a)
         return;
     child_free(a->child);
-    if (a->note && ledger_forget(a->ledger, a->note, &err) < 0)
+    if (a->record && ledger_forget(a->ledger, a->record, &err) < 0)
         log_warn(NULL, "anchor stays on record", F_ERR(&err));
     free(a);
 }

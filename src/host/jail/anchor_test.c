@@ -7,8 +7,8 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "fixture/ledger_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/anchor.h"
 #include "host/jail/cgroup.h"
 #include "host/ledger/ledger.h"
@@ -24,7 +24,7 @@
 
 struct fixture {
     struct ctx *ctx;
-    struct place place;
+    struct tempdir temp;
     struct ledger *ledger;
     struct anchor_opts opts;
     struct anchor *anchor;
@@ -36,8 +36,8 @@ static void fixture_init(struct fixture *r, struct ctx *ctx)
 
     memset(r, 0, sizeof(*r));
     r->ctx = ctx;
-    place_init(&r->place, "/tmp");
-    ASSERT_OK(ledger_create(place_path(&r->place, "ns/vm"), &r->ledger, &err), err);
+    tempdir_init(&r->temp, "/tmp");
+    ASSERT_OK(ledger_create(tempdir_path(&r->temp, "ns/vm"), &r->ledger, &err), err);
     r->opts = (struct anchor_opts){ .id = "container-1", .ledger = r->ledger };
 }
 
@@ -46,7 +46,7 @@ static void fixture_release_auto(struct fixture *r)
     anchor_free(r->anchor);
     ASSERT_EQ(ledger_fixture_open(r->ledger), 0);
     ledger_close(r->ledger);
-    place_release_auto(&r->place);
+    tempdir_release_auto(&r->temp);
 }
 #define FIXTURE(r)                                                                                 \
     AUTO(fixture_release) struct fixture r;                                                        \
@@ -363,15 +363,15 @@ TEST_FIBER(an_oom_score_that_is_none_is_refused_and_nothing_is_left)
 TEST_FIBER(a_ledger_alone_ends_it)
 {
     FIXTURE(r);
-    AUTO_FREE char *copy = str_dup(place_path(&r.place, "ns/copy")), *text = NULL;
+    AUTO_FREE char *copy = str_dup(tempdir_path(&r.temp, "ns/copy")), *text = NULL;
     struct err err = ERR_INIT;
     bool by_us = true;
     size_t len;
 
     fixture_spawn(&r);
-    ASSERT_EQ(file_read_all(place_path(&r.place, "ns/vm/ledger"), 65536, &text, &len), 0);
+    ASSERT_EQ(file_read_all(tempdir_path(&r.temp, "ns/vm/ledger"), 65536, &text, &len), 0);
     ASSERT_EQ(dir_make(copy, 0700), 0);
-    ASSERT_EQ(file_write(place_path(&r.place, "ns/copy/ledger"), text, len, 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(&r.temp, "ns/copy/ledger"), text, len, 0600), 0);
     ASSERT_OK(ledger_reclaim(ctx, copy, false, NULL, NULL, &err), err);
     ASSERT_OK(anchor_wait(ctx, r.anchor, &by_us, &err), err);
     ASSERT(!by_us);

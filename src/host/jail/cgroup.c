@@ -23,7 +23,7 @@
 struct made {
     char *path;
     bool leaf;
-    uint64_t note; /* 0: none */
+    uint64_t record; /* 0: none */
 };
 
 struct cgroup {
@@ -317,9 +317,9 @@ static void enable_controllers(const char *dir)
 
 static int forget(struct cgroup *c, struct made *m, struct err *err)
 {
-    if (m->note && ledger_forget(c->ledger, m->note, err) < 0)
+    if (m->record && ledger_forget(c->ledger, m->record, err) < 0)
         return -1;
-    m->note = 0;
+    m->record = 0;
     return 0;
 }
 
@@ -330,7 +330,7 @@ static int make_one(struct cgroup *c, const char *path, bool leaf, struct err *e
 
     if (access(path, F_OK) == 0)
         return 0;
-    if (c->ledger && ledger_note(c->ledger, LEDGER_CGROUP, path, &m.note, err) < 0)
+    if (c->ledger && ledger_add(c->ledger, LEDGER_CGROUP, path, &m.record, err) < 0)
         return -1;
     if (mkdir(path, 0755) < 0) {
         int e = errno;

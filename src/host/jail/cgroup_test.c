@@ -8,8 +8,8 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "fixture/ledger_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/cgroup_priv.h"
 #include "host/ledger/ledger.h"
 
@@ -92,27 +92,27 @@ TEST(paths_that_lead_elsewhere_are_refused)
 /* --- hosts --- */
 
 struct made_up {
-    struct place place;
+    struct tempdir temp;
 };
 
 static void made_up_init(struct made_up *m, const char *mounts, const char *self)
 {
     AUTO(sbuf_release) struct sbuf text = { 0 };
 
-    place_init(&m->place, "/tmp");
+    tempdir_init(&m->temp, "/tmp");
     for (const char *p = mounts; *p; p++) { /* @ stands for the place */
         if (*p == '@')
-            sbuf_adds(&text, m->place.dir);
+            sbuf_adds(&text, m->temp.dir);
         else
             sbuf_addc(&text, *p);
     }
-    ASSERT_EQ(file_write(place_path(&m->place, "mountinfo"), text.data, text.len, 0600), 0);
-    ASSERT_EQ(file_write(place_path(&m->place, "cgroup"), self, strlen(self), 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(&m->temp, "mountinfo"), text.data, text.len, 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(&m->temp, "cgroup"), self, strlen(self), 0600), 0);
 }
 
 static void made_up_release_auto(struct made_up *m)
 {
-    place_release_auto(&m->place);
+    tempdir_release_auto(&m->temp);
 }
 #define MADE_UP(m, mounts, own)                                                                    \
     AUTO(made_up_release) struct made_up m;                                                        \
@@ -131,7 +131,7 @@ TEST(a_v1_host_is_seen_with_its_controllers_and_our_place_in_each)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
+    ASSERT_OK(cgroup_find(m.temp.dir, &h, &err), err);
     ASSERT(!h.v[0].v2);
     ASSERT_EQ(h.n, 3);
     ASSERT_STR(h.v[0].mount_point, "/cg/cpu,cpuacct");
@@ -151,7 +151,7 @@ TEST(a_hybrid_host_counts_as_v1)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
+    ASSERT_OK(cgroup_find(m.temp.dir, &h, &err), err);
     ASSERT_EQ(h.n, 1);
     ASSERT_STR(h.v[0].mount_point, "/cg/cpu");
 }
@@ -162,7 +162,7 @@ TEST(a_host_without_cgroups_is_told)
     AUTO(cgroup_hierarchies_release) struct cgroup_hierarchies h = { .n = 0 };
     struct err err = ERR_INIT;
 
-    ASSERT_FAIL(cgroup_find(m.place.dir, &h, &err), err, ERR_UNAVAILABLE);
+    ASSERT_FAIL(cgroup_find(m.temp.dir, &h, &err), err, ERR_UNAVAILABLE);
 }
 
 static void expect_file(const char *path, const char *want)
@@ -181,21 +181,21 @@ TEST(in_v2_controllers_are_enabled_above)
     struct err err = ERR_INIT;
 
     /* The kernel would make these. */
-    ASSERT_EQ(dir_make(place_path(&m.place, "cg/own/part/a/b"), 0755), 0);
-    file_write(place_path(&m.place, "cg/cgroup.controllers"), "cpu memory\n", 11, 0600);
-    file_write(place_path(&m.place, "cg/cgroup.subtree_control"), "", 0, 0600);
-    file_write(place_path(&m.place, "cg/own/part/cgroup.controllers"), "memory\n", 7, 0600);
-    file_write(place_path(&m.place, "cg/own/part/cgroup.subtree_control"), "", 0, 0600);
-    file_write(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "", 0, 0600);
+    ASSERT_EQ(dir_make(tempdir_path(&m.temp, "cg/own/part/a/b"), 0755), 0);
+    file_write(tempdir_path(&m.temp, "cg/cgroup.controllers"), "cpu memory\n", 11, 0600);
+    file_write(tempdir_path(&m.temp, "cg/cgroup.subtree_control"), "", 0, 0600);
+    file_write(tempdir_path(&m.temp, "cg/own/part/cgroup.controllers"), "memory\n", 7, 0600);
+    file_write(tempdir_path(&m.temp, "cg/own/part/cgroup.subtree_control"), "", 0, 0600);
+    file_write(tempdir_path(&m.temp, "cg/own/part/a/b/cgroup.procs"), "", 0, 0600);
 
-    ASSERT_OK(cgroup_make_on(m.place.dir, "a/b", NULL, &c, &err), err);
-    expect_file(place_path(&m.place, "cg/cgroup.subtree_control"), "+cpu+memory");
-    expect_file(place_path(&m.place, "cg/own/part/cgroup.subtree_control"), "+memory");
+    ASSERT_OK(cgroup_make_on(m.temp.dir, "a/b", NULL, &c, &err), err);
+    expect_file(tempdir_path(&m.temp, "cg/cgroup.subtree_control"), "+cpu+memory");
+    expect_file(tempdir_path(&m.temp, "cg/own/part/cgroup.subtree_control"), "+memory");
     ASSERT_OK(cgroup_join(c, 4711, &err), err);
     ASSERT_OK(cgroup_join_self(c, &err), err);
-    expect_file(place_path(&m.place, "cg/own/part/a/b/cgroup.procs"), "0711"); /* "0" came last */
+    expect_file(tempdir_path(&m.temp, "cg/own/part/a/b/cgroup.procs"), "0711"); /* "0" came last */
     ASSERT_OK(cgroup_remove(c, &err), err); /* it was there before us */
-    ASSERT_EQ(access(place_path(&m.place, "cg/own/part/a/b"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&m.temp, "cg/own/part/a/b"), F_OK), 0);
 }
 
 TEST(in_v2_processor_time_is_limited_and_weighed)
@@ -204,19 +204,19 @@ TEST(in_v2_processor_time_is_limited_and_weighed)
     AUTO(cgroup_free) struct cgroup *c = NULL;
     struct err err = ERR_INIT;
 
-    ASSERT_EQ(dir_make(place_path(&m.place, "cg/a"), 0755), 0);
-    file_write(place_path(&m.place, "cg/a/cgroup.procs"), "", 0, 0600);
-    ASSERT_OK(cgroup_make_on(m.place.dir, "/a", NULL, &c, &err), err);
+    ASSERT_EQ(dir_make(tempdir_path(&m.temp, "cg/a"), 0755), 0);
+    file_write(tempdir_path(&m.temp, "cg/a/cgroup.procs"), "", 0, 0600);
+    ASSERT_OK(cgroup_make_on(m.temp.dir, "/a", NULL, &c, &err), err);
     ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err); /* no such controller */
-    file_write(place_path(&m.place, "cg/a/cpu.max"), "", 0, 0600);
-    file_write(place_path(&m.place, "cg/a/cpu.weight"), "", 0, 0600);
+    file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
+    file_write(tempdir_path(&m.temp, "cg/a/cpu.weight"), "", 0, 0600);
     ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err);
-    expect_file(place_path(&m.place, "cg/a/cpu.max"), "150000 100000");
-    expect_file(place_path(&m.place, "cg/a/cpu.weight"), "39");
-    file_write(place_path(&m.place, "cg/a/cpu.max"), "", 0, 0600);
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "150000 100000");
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39");
+    file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
     ASSERT_OK(cgroup_set_cpu(c, 0, 100000, 0, &err), err);
-    expect_file(place_path(&m.place, "cg/a/cpu.max"), "max 100000");
-    expect_file(place_path(&m.place, "cg/a/cpu.weight"), "39"); /* not said: left */
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "max 100000");
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39"); /* not said: left */
     ASSERT_OK(cgroup_set_cpu(NULL, 1, 1, 1, &err), err);
 }
 
@@ -233,7 +233,7 @@ TEST(without_a_path_there_is_no_cgroup)
 /* --- the real ones --- */
 
 struct real {
-    struct place place;
+    struct tempdir temp;
     struct ledger *ledger;
     char top[64];
 };
@@ -251,8 +251,8 @@ static void real_init(struct real *r)
     if (access(h.v[0].mount_point, W_OK) < 0)
         tap_skip("%s cannot be written to", h.v[0].mount_point);
     memset(r, 0, sizeof(*r));
-    place_init(&r->place, "/tmp");
-    ASSERT_OK(ledger_create(place_path(&r->place, "ns/vm"), &r->ledger, &err), err);
+    tempdir_init(&r->temp, "/tmp");
+    ASSERT_OK(ledger_create(tempdir_path(&r->temp, "ns/vm"), &r->ledger, &err), err);
     snprintf(r->top, sizeof(r->top), "/lcow-test-%d-%u", (int)getpid(), n++);
 }
 
@@ -282,7 +282,7 @@ static void real_release_auto(struct real *r)
     ASSERT_EQ(ledger_fixture_open(r->ledger), 0);
     ASSERT_EQ(count_dirs(r->top), 0);
     ledger_close(r->ledger);
-    place_release_auto(&r->place);
+    tempdir_release_auto(&r->temp);
 }
 #define REAL(r)                                                                                    \
     AUTO(real_release) struct real r;                                                              \
@@ -443,7 +443,7 @@ TEST(what_others_use_above_stays_theirs)
 TEST_FIBER(a_ledger_alone_removes_it)
 {
     REAL(r);
-    AUTO_FREE char *dir = str_dup(place_path(&r.place, "ns/other")),
+    AUTO_FREE char *dir = str_dup(tempdir_path(&r.temp, "ns/other")),
                    *path = str_format("%s/pod/c1", r.top), *theirs = str_format("%s/c2", r.top);
     struct ledger *other = NULL;
     AUTO(cgroup_free) struct cgroup *c = NULL, *b = NULL;
@@ -462,7 +462,7 @@ TEST_FIBER(a_ledger_alone_removes_it)
 TEST_FIBER(a_ledger_leaves_to_others_what_they_use)
 {
     REAL(r);
-    AUTO_FREE char *dir = str_dup(place_path(&r.place, "ns/other")),
+    AUTO_FREE char *dir = str_dup(tempdir_path(&r.temp, "ns/other")),
                    *path = str_format("%s/c1", r.top), *theirs = str_format("%s/c2", r.top);
     struct ledger *other = NULL;
     AUTO(cgroup_free) struct cgroup *c = NULL, *b = NULL;
@@ -509,16 +509,16 @@ TEST_FIBER(v2_is_made_joined_and_removed)
     AUTO_FREE char *dir = NULL, *file = NULL, *text = NULL, *want = str_format("0::%s\n", path);
     int status;
 
-    ASSERT_OK(cgroup_find(m.place.dir, &h, &err), err);
+    ASSERT_OK(cgroup_find(m.temp.dir, &h, &err), err);
     ASSERT(h.v[0].v2);
     dir = str_format("%s%s", h.v[0].mount_point, path);
-    ASSERT_OK(cgroup_make_on(m.place.dir, path, r.ledger, &c, &err), err);
+    ASSERT_OK(cgroup_make_on(m.temp.dir, path, r.ledger, &c, &err), err);
     ASSERT_EQ(access(dir, F_OK), 0);
     child = spawn_inside(ctx, c, join_in_child);
     file = str_format("/proc/%d/cgroup", child_pid(child));
     ASSERT_EQ(file_read_all(file, 65536, &text, &len), 0);
     ASSERT_HAS(text, want);
-    ASSERT_OK(cgroup_current_on(m.place.dir, &home, &err), err);
+    ASSERT_OK(cgroup_current_on(m.temp.dir, &home, &err), err);
     ASSERT_FAIL(cgroup_remove(c, &err), err, ERR_STATE);
     ASSERT_OK(cgroup_join(home, child_pid(child), &err), err);
     ASSERT_OK(cgroup_remove(c, &err), err);

@@ -3,8 +3,8 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/jail.h"
 
 #include <errno.h>
@@ -52,10 +52,10 @@ static void probe(struct ctx *ctx)
         tap_skip("a jail needs root");
     if (!program)
         tap_skip("JAIL_PROBE does not name the probe");
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *at = str_format("%s/jail", p.dir);
     ASSERT_EQ(mkdir(at, 0700), 0);
-    AUTO_FD int kernel = open(place_path(&p, "image"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
+    AUTO_FD int kernel = open(tempdir_path(&p, "image"), O_RDWR | O_CREAT | O_CLOEXEC, 0600);
     ASSERT_EQ(fd_write_full(kernel, "vmlinux", 7), 0);
     AUTO_FD int tree = jail_tree(kernel);
     ASSERT(tree >= 0);
@@ -258,7 +258,7 @@ TEST_FIBER(a_step_that_fails_ends_the_child_and_is_named)
 
     if (geteuid() != 0)
         tap_skip("a jail needs root");
-    PLACE(p);
+    TEMPDIR(p);
     for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
         AUTO(jail_free) struct jail *jail = NULL;
         AUTO(child_free) struct child *c = NULL;

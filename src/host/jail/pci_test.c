@@ -1,32 +1,32 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/pci.h"
 
 #include <errno.h>
 #include <string.h>
 #include <unistd.h>
 
-static void lead(struct place *p, const char *name, const char *target)
+static void lead(struct tempdir *p, const char *name, const char *target)
 {
-    ASSERT_EQ(symlink(target, place_path(p, name)), 0);
+    ASSERT_EQ(symlink(target, tempdir_path(p, name)), 0);
 }
 
 /* One with two virtual functions, of which the first is ours; one that belongs to a driver. */
-static void make_host(struct place *p)
+static void make_host(struct tempdir *p)
 {
-    place_put(p, "bus/pci/devices/0000:03:00.0/vendor", "0x8086\n");
-    place_put(p, "bus/pci/devices/0000:03:00.0/device", "0x1572\n");
+    tempdir_put(p, "bus/pci/devices/0000:03:00.0/vendor", "0x8086\n");
+    tempdir_put(p, "bus/pci/devices/0000:03:00.0/device", "0x1572\n");
     lead(p, "bus/pci/devices/0000:03:00.0/driver", "../../../bus/pci/drivers/i40e");
     lead(p, "bus/pci/devices/0000:03:00.0/virtfn0", "../0000:03:02.0");
-    place_put(p, "bus/pci/devices/0000:03:02.0/vendor", "0x8086\n");
-    place_put(p, "bus/pci/devices/0000:03:02.0/device", "0x154c\n");
+    tempdir_put(p, "bus/pci/devices/0000:03:02.0/vendor", "0x8086\n");
+    tempdir_put(p, "bus/pci/devices/0000:03:02.0/device", "0x154c\n");
     lead(p, "bus/pci/devices/0000:03:02.0/driver", "../../../bus/pci/drivers/vfio-pci");
-    place_put(p, "bus/pci/devices/0000:03:02.0/vfio-dev/vfio7/dev", "511:7\n");
-    place_put(p, "bus/pci/devices/0000:04:00.0/vendor", "rubbish");
-    place_put(p, "dev/vfio/devices/vfio7", "");
+    tempdir_put(p, "bus/pci/devices/0000:03:02.0/vfio-dev/vfio7/dev", "511:7\n");
+    tempdir_put(p, "bus/pci/devices/0000:04:00.0/vendor", "rubbish");
+    tempdir_put(p, "dev/vfio/devices/vfio7", "");
 }
 
 TEST(addresses_have_one_form)
@@ -66,7 +66,7 @@ TEST(addresses_have_one_form)
 
 TEST(a_function_is_found_with_its_driver)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct pci_function f;
     struct err err = ERR_INIT;
 
@@ -83,7 +83,7 @@ TEST(a_function_is_found_with_its_driver)
 
 TEST(what_is_not_there_is_named)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct pci_function f;
     struct err err = ERR_INIT;
 
@@ -100,7 +100,7 @@ TEST(what_is_not_there_is_named)
 
 TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *dev = str_format("%s/dev", p.dir);
     struct err err = ERR_INIT;
     int fd = -1;
@@ -112,7 +112,7 @@ TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
     ASSERT_HAS(err.msg, "vfio-pci");
     ASSERT_FAIL(pci_open_iommu(dev, &fd, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "iommufd");
-    place_put(&p, "dev/iommu", "");
+    tempdir_put(&p, "dev/iommu", "");
     err_clear(&err);
     ASSERT_OK(pci_open_iommu(dev, &fd, &err), err);
     fd_close(fd);

@@ -184,22 +184,22 @@ static int wait_queue(struct ctx *ctx, struct turn *t, bool *ret_stuck, struct e
 {
     struct watch w = { .queue = t->queue };
     struct ctx root = ctx_root(ctx->loop); /* the watch ends at once */
-    struct group watching;
+    struct fibers watching;
 
     w.fd = open(t->path, O_RDONLY | O_CLOEXEC | O_NOFOLLOW); /* t's is the thread's now */
     if (w.fd < 0)
         return err_sys(err, errno, "open %s", t->path);
     cancel_init(&w.cancel, ctx->cancel);
     w.ctx = ctx_with_cancel(ctx, &w.cancel);
-    group_init(&watching);
+    fibers_init(&watching);
     if (w.queue + 1 < TURN_QUEUES)
-        group_go(&watching, ctx->loop, watch_main, &w, "turn.watch");
+        fibers_go(&watching, ctx->loop, watch_main, &w, "turn.watch");
     struct job j = { t->path, queue_byte(t), TAKE_FD(t->fd) };
     int r = OFFLOAD(&w.ctx, enter_queue, &j, 1, drop, "the queue of those who start", err);
     if (r == 0)
         t->fd = j.fd;
     cancel_fire(&w.cancel, ERR_CANCELLED, "the queue is entered");
-    (void)group_wait(&root, &watching, "the watch", &(struct err)ERR_INIT);
+    (void)fibers_wait(&root, &watching, "the watch", &(struct err)ERR_INIT);
     cancel_release(&w.cancel);
     fd_close(w.fd);
     *ret_stuck = r < 0 && w.stuck;

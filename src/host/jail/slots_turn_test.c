@@ -4,8 +4,8 @@
 #include "base/fiber.h"
 #include "base/log.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/slots.h"
 
 #include <fcntl.h>
@@ -32,22 +32,22 @@ static void client_main(void *arg)
 
 TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
     struct client c = { .ctx = ctx, .path = path, .order = &order };
-    struct group clients;
+    struct fibers clients;
 
     ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, client_main, &c, "third");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, client_main, &c, "third");
     ASSERT_OK(fiber_sleep(ctx, 30 * NS_PER_MS, &err), err);
     ASSERT_EQ(c.at, 0);
     turn_give(a);
-    ASSERT_OK(group_wait(ctx, &clients, "the third", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "the third", &err), err);
     ASSERT_OK(c.ret, c.err);
     turn_give(b);
     turn_give(c.turn);
@@ -57,20 +57,20 @@ TEST_FIBER(two_turns_are_given_the_third_waits_for_one_of_them)
 TEST_FIBER(many_take_turns_and_all_get_one)
 {
     enum { N = 12 };
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct client c[N];
     struct turn *first[2] = { NULL };
     struct err err = ERR_INIT;
     unsigned order = 0, given = 0;
-    struct group clients;
+    struct fibers clients;
 
     for (int i = 0; i < 2; i++)
         ASSERT_OK(turn_take(ctx, path, 2, &first[i], &err), err);
-    group_init(&clients);
+    fibers_init(&clients);
     for (int i = 0; i < N; i++) {
         c[i] = (struct client){ .ctx = ctx, .path = path, .order = &order };
-        group_go(&clients, ctx->loop, client_main, &c[i], "client");
+        fibers_go(&clients, ctx->loop, client_main, &c[i], "client");
     }
     turn_give(first[0]);
     turn_give(first[1]);
@@ -88,15 +88,15 @@ TEST_FIBER(many_take_turns_and_all_get_one)
             }
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     }
-    ASSERT_OK(group_wait(ctx, &clients, "all", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "all", &err), err);
     for (int i = 0; i < N; i++)
         ASSERT_OK(c[i].ret, c[i].err);
 }
 
 TEST_FIBER(whoever_gives_up_holds_up_nobody)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct ctx limited = ctx_with_timeout(ctx, 20 * NS_PER_MS);
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
@@ -113,8 +113,8 @@ TEST_FIBER(whoever_gives_up_holds_up_nobody)
 /* Whatever turns are given back, nobody has to wait for the one that is not. */
 TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct turn *hangs = NULL, *other = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
@@ -123,13 +123,13 @@ TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
     ASSERT_OK(turn_take(ctx, path, 2, &other, &err), err);
     for (int i = 0; i < 3; i++) {
         struct client c = { .ctx = ctx, .path = path, .order = &order };
-        struct group clients;
+        struct fibers clients;
 
-        group_init(&clients);
-        group_go(&clients, ctx->loop, client_main, &c, "next");
+        fibers_init(&clients);
+        fibers_go(&clients, ctx->loop, client_main, &c, "next");
         ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
         turn_give(other);
-        ASSERT_OK(group_wait(ctx, &clients, "the next", &err), err);
+        ASSERT_OK(fibers_wait(ctx, &clients, "the next", &err), err);
         ASSERT_OK(c.ret, c.err);
         other = c.turn;
     }
@@ -141,25 +141,25 @@ TEST_FIBER(a_holder_that_hangs_keeps_only_its_own_turn)
  */
 TEST_FIBER(the_first_of_the_queue_that_gives_up_lets_the_next_look)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct ctx little = ctx_with_timeout(ctx, 20 * NS_PER_MS);
     struct turn *hangs = NULL, *b = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
     struct client first = { .ctx = &little, .path = path, .order = &order };
     struct client second = { .ctx = ctx, .path = path, .order = &order };
-    struct group clients;
+    struct fibers clients;
 
     ASSERT_OK(turn_take(ctx, path, 2, &hangs, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, client_main, &first, "first");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, client_main, &first, "first");
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
-    group_go(&clients, ctx->loop, client_main, &second, "second");
+    fibers_go(&clients, ctx->loop, client_main, &second, "second");
     ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
     turn_give(b);
-    ASSERT_OK(group_wait(ctx, &clients, "both", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "both", &err), err);
     ASSERT_FAIL(first.ret, first.err, ERR_DEADLINE);
     ASSERT_OK(second.ret, second.err);
     turn_give(second.turn);
@@ -178,14 +178,14 @@ static int stand_in_queue(const char *path, unsigned queue)
 
 TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct ctx bounded = ctx_with_timeout(ctx, 40 * NS_PER_S);
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
     struct client one = { .ctx = &bounded, .path = path, .order = &order }, other = one;
-    struct group clients;
+    struct fibers clients;
 
     log_init(2, LOG_OFF, LOG_LOGFMT);
     ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
@@ -194,16 +194,16 @@ TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
     AUTO_FD int stopped = stand_in_queue(path, 0);
 
     ASSERT(stopped >= 0);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, client_main, &one, "one");
-    group_go(&clients, ctx->loop, client_main, &other, "other");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, client_main, &one, "one");
+    fibers_go(&clients, ctx->loop, client_main, &other, "other");
     turn_give(a);
     while (order == 0)
         ASSERT_OK(fiber_sleep(&bounded, 10 * NS_PER_MS, &err), err);
     ASSERT_OK(fiber_sleep(ctx, 100 * NS_PER_MS, &err), err);
     ASSERT_EQ(order, 1); /* there is one turn: the other has to wait, as it should */
     turn_give(b);
-    ASSERT_OK(group_wait(&bounded, &clients, "both", &err), err);
+    ASSERT_OK(fibers_wait(&bounded, &clients, "both", &err), err);
     ASSERT_OK(one.ret, one.err);
     ASSERT_OK(other.ret, other.err);
     turn_give(one.turn);
@@ -212,19 +212,19 @@ TEST_FIBER(whoever_is_first_and_does_nothing_is_overtaken)
 
 TEST_FIBER(whoever_is_first_and_looks_is_not_overtaken_however_long_it_takes)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     unsigned order = 0;
     struct client first = { .ctx = ctx, .path = path, .order = &order }, second = first;
-    struct group clients;
+    struct fibers clients;
 
     ASSERT_OK(turn_take(ctx, path, 2, &a, &err), err);
     ASSERT_OK(turn_take(ctx, path, 2, &b, &err), err);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, client_main, &first, "first");
-    group_go(&clients, ctx->loop, client_main, &second, "second");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, client_main, &first, "first");
+    fibers_go(&clients, ctx->loop, client_main, &second, "second");
     ASSERT_OK(fiber_sleep(ctx, (TURN_WATCH_LOOKS + 2) * TURN_WATCH_NS, &err), err);
 
     AUTO_FD int nobody = stand_in_queue(path, 1);
@@ -232,7 +232,7 @@ TEST_FIBER(whoever_is_first_and_looks_is_not_overtaken_however_long_it_takes)
     ASSERT(nobody >= 0);
     turn_give(a);
     turn_give(b);
-    ASSERT_OK(group_wait(ctx, &clients, "both", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "both", &err), err);
     ASSERT_OK(first.ret, first.err);
     ASSERT_OK(second.ret, second.err);
     ASSERT_EQ(first.at, 1);
@@ -242,8 +242,8 @@ TEST_FIBER(whoever_is_first_and_looks_is_not_overtaken_however_long_it_takes)
 
 TEST_FIBER(a_holder_that_dies_gives_its_turn_back)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "turns");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "turns");
     struct turn *a = NULL, *b = NULL;
     struct err err = ERR_INIT;
     pid_t pid;

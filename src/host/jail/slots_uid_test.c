@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/jail/slots.h"
 
 #include <stdlib.h>
@@ -10,8 +10,8 @@
 
 TEST(every_holder_has_its_own_number_and_a_released_one_comes_back)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "uids");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "uids");
     struct uid_slot a, b, c;
     struct err err = ERR_INIT;
 
@@ -31,8 +31,8 @@ TEST(every_holder_has_its_own_number_and_a_released_one_comes_back)
 
 TEST(ranges_that_overlap_do_not_share_a_number)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "uids");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "uids");
     struct uid_slot a, b;
     struct err err = ERR_INIT;
 

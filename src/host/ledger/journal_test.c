@@ -1,8 +1,8 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/ledger/journal.h"
 #include <string.h>
 #include <sys/stat.h>
@@ -43,7 +43,7 @@ static struct journal *open_one(const char *root, const char *id)
 
 TEST(what_is_added_can_be_read_and_goes_with_a_good_end)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct journal *j = open_one(p.dir, "pod.1");
     AUTO_FREE char *path = journal_path(p.dir, "k8s.io", "pod.1"), *text = NULL;
     struct stat st;
@@ -63,7 +63,7 @@ TEST(what_is_added_can_be_read_and_goes_with_a_good_end)
 
 TEST(it_does_not_grow_without_end_and_keeps_the_newest)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct journal *j = open_one(p.dir, "a");
     AUTO_FREE char *path = journal_path(p.dir, "k8s.io", "a"), *older = str_format("%s@1", path);
     char line[1001];
@@ -94,7 +94,7 @@ TEST(it_does_not_grow_without_end_and_keeps_the_newest)
 
 TEST(one_that_is_kept_is_told_as_dead_and_the_oldest_go)
 {
-    PLACE(p);
+    TEMPDIR(p);
 
     for (unsigned i = 0; i < JOURNAL_KEEP + 5; i++) {
         AUTO_FREE char *id = str_format("pod%02u", i);
@@ -110,7 +110,7 @@ TEST(one_that_is_kept_is_told_as_dead_and_the_oldest_go)
 
 TEST(a_second_writer_is_refused)
 {
-    PLACE(p);
+    TEMPDIR(p);
     struct journal *j = open_one(p.dir, "a"), *again;
     struct err err = ERR_INIT;
 

@@ -469,8 +469,8 @@ int ledger_check(enum ledger_kind kind, const char *what, struct err *err)
     return 0;
 }
 
-int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
-                struct err *err)
+int ledger_add(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
+               struct err *err)
 {
     uint64_t id = l->last_id + 1;
 

@@ -40,9 +40,9 @@ const char *ledger_dir(const struct ledger *l);
 
 /* Writes "about to create"; *ret_id is for ledger_forget. `what` is refused (ERR_INVALID) with
  * line breaks or beyond 4 KiB. A full disk: ERR_EXHAUSTED, and the caller creates nothing. */
-int ledger_note(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
-                struct err *err);
-int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
+int ledger_add(struct ledger *l, enum ledger_kind kind, const char *what, uint64_t *ret_id,
+               struct err *err);
+int ledger_add_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err);
 /* A process by a name that is never another's: "pid start-time boot-id". NULL: it is gone. Caller
  * frees. */
 char *ledger_process_name(pid_t pid);

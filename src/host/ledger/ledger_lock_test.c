@@ -3,14 +3,14 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/ledger/ledger_priv.h"
 
 #include <stdlib.h>
 #include <unistd.h>
 
-static struct place root;
+static struct tempdir root;
 
 /* A fresh directory; caller frees. */
 static char *fresh(void)
@@ -18,13 +18,13 @@ static char *fresh(void)
     static unsigned n;
 
     if (n == 0)
-        place_init(&root, "/tmp");
+        tempdir_init(&root, "/tmp");
     return str_format("%s/%u", root.dir, ++n);
 }
 
 __attribute__((destructor)) static void clean(void)
 {
-    place_release_auto(&root);
+    tempdir_release_auto(&root);
 }
 
 static void note(struct ledger *l, enum ledger_kind kind, const char *what)
@@ -32,7 +32,7 @@ static void note(struct ledger *l, enum ledger_kind kind, const char *what)
     struct err err = ERR_INIT;
     uint64_t id;
 
-    ASSERT_OK(ledger_note(l, kind, what, &id, &err), err);
+    ASSERT_OK(ledger_add(l, kind, what, &id, &err), err);
 }
 
 TEST_FIBER(whoever_looks_does_not_pass_for_the_owner)
@@ -79,7 +79,7 @@ TEST_FIBER(a_clean_up_waits_for_another_one)
     enum ledger_holder holder;
     struct second s = { .ctx = ctx, .dir = dir };
     struct err err = ERR_INIT;
-    struct group clients;
+    struct fibers clients;
     int first = -1;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
@@ -87,12 +87,12 @@ TEST_FIBER(a_clean_up_waits_for_another_one)
     ASSERT_EQ(file_write(thing, "", 0, 0600), 0);
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(ledger_lock(dir, 0, LEDGER_VISITOR, &first, &holder), 0);
-    group_init(&clients);
-    group_go(&clients, ctx->loop, second_main, &s, "second");
+    fibers_init(&clients);
+    fibers_go(&clients, ctx->loop, second_main, &s, "second");
     ASSERT_OK(fiber_sleep(ctx, 50 * NS_PER_MS, &err), err);
     ASSERT(!s.done);
     fd_close(first); /* it was killed half-way */
-    ASSERT_OK(group_wait(ctx, &clients, "the second", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &clients, "the second", &err), err);
     ASSERT_OK(s.ret, s.err);
     ASSERT_EQ(access(thing, F_OK), -1);
     ASSERT_EQ(access(dir, F_OK), -1);

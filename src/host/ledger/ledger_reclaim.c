@@ -45,13 +45,13 @@ char *ledger_process_name(pid_t pid)
     return str_format("%d %llu %s", pid, (unsigned long long)start, boot);
 }
 
-int ledger_note_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err)
+int ledger_add_process(struct ledger *l, pid_t pid, uint64_t *ret_id, struct err *err)
 {
     AUTO_FREE char *what = ledger_process_name(pid);
 
     if (!what)
         return err_set(err, ERR_NOT_FOUND, "process %d is gone", pid);
-    return ledger_note(l, LEDGER_PROCESS, what, ret_id, err);
+    return ledger_add(l, LEDGER_PROCESS, what, ret_id, err);
 }
 
 int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct err *err)

@@ -2,8 +2,8 @@
 #include "base/fd.h"
 #include "base/list.h"
 #include "fixture/ledger_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/ledger/ledger_priv.h"
 
 #include <errno.h>
@@ -26,13 +26,13 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static struct place root;
+static struct tempdir root;
 
 /* A fresh directory; what a failed test leaves in it goes at the end of the program. */
 static const char *fresh(void)
 {
     if (!root.dir[0])
-        place_init(&root, "/tmp");
+        tempdir_init(&root, "/tmp");
     static char dir[96];
     static unsigned n;
     snprintf(dir, sizeof(dir), "%s/%u", root.dir, ++n);
@@ -42,7 +42,7 @@ static const char *fresh(void)
 __attribute__((destructor)) static void clean(void)
 {
     if (root.dir[0])
-        place_release_auto(&root);
+        tempdir_release_auto(&root);
 }
 
 /* --- seeing what a ledger says --- */
@@ -96,7 +96,7 @@ static uint64_t note(struct ledger *l, enum ledger_kind kind, const char *what)
     struct err err = ERR_INIT;
     uint64_t id = 0;
 
-    ASSERT_OK(ledger_note(l, kind, what, &id, &err), err);
+    ASSERT_OK(ledger_add(l, kind, what, &id, &err), err);
     return id;
 }
 
@@ -190,13 +190,13 @@ TEST(records_that_could_not_be_taken_back_safely_are_refused)
 
     ASSERT_OK(ledger_create(fresh(), &l, &err), err);
     for (size_t i = 0; i < ARRAY_LEN(bad); i++)
-        ASSERT_FAIL(ledger_note(l, LEDGER_DIR, bad[i], &id, &err), err, ERR_INVALID);
+        ASSERT_FAIL(ledger_add(l, LEDGER_DIR, bad[i], &id, &err), err, ERR_INVALID);
     memset(longest, 'x', LEDGER_WHAT_MAX + 1);
     longest[0] = '/';
     longest[LEDGER_WHAT_MAX + 1] = '\0';
-    ASSERT_FAIL(ledger_note(l, LEDGER_FILE, longest, &id, &err), err, ERR_INVALID);
+    ASSERT_FAIL(ledger_add(l, LEDGER_FILE, longest, &id, &err), err, ERR_INVALID);
     longest[LEDGER_WHAT_MAX] = '\0';
-    ASSERT_OK(ledger_note(l, LEDGER_FILE, longest, &id, &err), err);
+    ASSERT_OK(ledger_add(l, LEDGER_FILE, longest, &id, &err), err);
     ASSERT_EQ(ledger_fixture_open(l), 1);
 }
 
@@ -282,7 +282,7 @@ TEST(a_full_disk_is_said_and_leaves_whole_lines)
     what[3000] = '\0';
     int made = ledger_create(dir, &l, &err), full = 0, parsed = -1;
     for (int i = 0; made == 0 && i < 10 && full == 0; i++) {
-        full = ledger_note(l, LEDGER_FILE, what, &id, &err);
+        full = ledger_add(l, LEDGER_FILE, what, &id, &err);
         if (full == 0)
             last = id;
     }
@@ -382,7 +382,7 @@ TEST_FIBER(a_noted_process_is_killed_and_waited_for)
     int status;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    ASSERT_OK(ledger_note_process(l, child_pid(c), &id, &err), err);
+    ASSERT_OK(ledger_add_process(l, child_pid(c), &id, &err), err);
     ledger_close(TAKE_PTR(l));
     ASSERT_OK(ledger_reclaim(ctx, dir, true, see, &dry, &err), err);
     ASSERT_STR(dry.v[0].result, "would be killed");
@@ -406,7 +406,7 @@ TEST_FIBER(a_dead_process_that_nobody_fetched_counts_as_gone)
     size_t len;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    ASSERT_OK(ledger_note_process(l, child_pid(c), &id, &err), err);
+    ASSERT_OK(ledger_add_process(l, child_pid(c), &id, &err), err);
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(kill(child_pid(c), SIGKILL), 0);
     do {
@@ -677,12 +677,11 @@ static void live_until(const char *dir, const char *left, int call, int arg1)
     struct ledger *l;
     uint64_t id;
 
-    if (ledger_create(dir, &l, &err) < 0 || ledger_note(l, LEDGER_FILE, left, &id, &err) < 0)
+    if (ledger_create(dir, &l, &err) < 0 || ledger_add(l, LEDGER_FILE, left, &id, &err) < 0)
         _exit(1);
     die_at(call, arg1);
     for (int i = 0; i < 2000; i++)
-        if (ledger_note(l, LEDGER_FILE, "/nowhere", &id, &err) < 0 ||
-            ledger_forget(l, id, &err) < 0)
+        if (ledger_add(l, LEDGER_FILE, "/nowhere", &id, &err) < 0 || ledger_forget(l, id, &err) < 0)
             _exit(1);
     _exit(0);
 }

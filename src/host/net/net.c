@@ -121,12 +121,12 @@ static int make_tap(struct net_job *j, struct err *err)
 /* The tap has no address of its own, of no family: it only passes on. */
 static int raise_tap(struct net_job *j, int tap, struct err *err)
 {
-    const struct rtnl_link_change c = { .index = tap, .up = true, .mtu = j->mtu, .netns = -1 };
+    const struct rtnl_iface_change c = { .index = tap, .up = true, .mtu = j->mtu, .netns = -1 };
     AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/disable_ipv6", j->tap);
     struct nl_msg m;
 
     (void)file_write(path, "1", 1, 0); /* a kernel without IPv6 has no such file */
-    rtnl_set_link(&m, &c);
+    rtnl_set_iface(&m, &c);
     int r = nl_ask(j->rtnl, &m, NULL, NULL);
     return r < 0 ? err_sys(err, -r, "raise tap %s", j->tap) : 0;
 }
@@ -199,8 +199,8 @@ static int unplug_in_thread(struct net_job *j, struct err *err)
     struct nl_msg m;
 
     if (tap > 0) {
-        const struct rtnl_link_change down = { .index = tap, .down = true, .netns = -1 };
-        rtnl_set_link(&m, &down);
+        const struct rtnl_iface_change down = { .index = tap, .down = true, .netns = -1 };
+        rtnl_set_iface(&m, &down);
         r = nl_ask(j->rtnl, &m, NULL, NULL);
     }
     if (r < 0 && r != -ENODEV)

@@ -37,7 +37,7 @@ static int too_many(struct reading *r, const char *what, int most, const char *o
 
 /* What every new namespace has by itself (tunl0, sit0 …) is down; ports of a bridge or bond in the
  * pod are its master's business. */
-static bool wanted(const struct rtnl_link *l)
+static bool wanted(const struct rtnl_iface *l)
 {
     return (l->flags & IFF_UP) && !(l->flags & IFF_LOOPBACK) && l->master == 0;
 }
@@ -45,11 +45,11 @@ static bool wanted(const struct rtnl_link *l)
 static int on_link(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
     struct reading *r = arg;
-    struct rtnl_link l;
+    struct rtnl_iface l;
 
     if (type != RTM_NEWLINK)
         return 0;
-    int n = rtnl_read_link(body, len, &l);
+    int n = rtnl_read_iface(body, len, &l);
     if (n == 0 && (l.flags & IFF_LOOPBACK) && (l.flags & IFF_UP))
         r->config->loopback = true;
     if (n < 0 || !wanted(&l))
@@ -164,7 +164,7 @@ static const struct {
     nl_fn *fn;
     const char *what;
 } dumps[] = {
-    { rtnl_get_links, on_link, "interfaces" },
+    { rtnl_get_ifaces, on_link, "interfaces" },
     { rtnl_get_addresses, on_address, "addresses" },
     { rtnl_get_routes, on_route, "routes" },
     { rtnl_get_neighbours, on_neighbour, "neighbours" },
@@ -256,9 +256,9 @@ void net_config_free(struct net_config *c)
 static int on_counters(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
     struct net_job *j = arg;
-    struct rtnl_link l;
+    struct rtnl_iface l;
 
-    if (type != RTM_NEWLINK || rtnl_read_link(body, len, &l) < 0 || !str_eq(l.name, j->iface))
+    if (type != RTM_NEWLINK || rtnl_read_iface(body, len, &l) < 0 || !str_eq(l.name, j->iface))
         return 0;
     j->iface_index = l.index;
     j->counters = (struct net_counters){
@@ -278,7 +278,7 @@ static int count_in_thread(struct net_job *j, struct err *err)
 {
     struct nl_msg m;
 
-    rtnl_get_links(&m);
+    rtnl_get_ifaces(&m);
     int r = nl_ask(j->rtnl, &m, on_counters, j);
     if (r < 0 && r != -EAGAIN) /* ours was told all the same */
         return err_sys(err, -r, "read the counters of %s", j->iface);

@@ -3,8 +3,8 @@
 #include "base/fiber.h"
 #include "base/netlink.h"
 #include "fixture/net_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/ledger/ledger.h"
 #include "host/net/net.h"
 
@@ -453,7 +453,7 @@ static void note(struct ledger *l, enum ledger_kind kind, const char *path, uint
     struct err err = ERR_INIT;
     uint64_t id;
 
-    ASSERT_OK(ledger_note(l, kind, what, &id, &err), err);
+    ASSERT_OK(ledger_add(l, kind, what, &id, &err), err);
 }
 
 TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
@@ -463,9 +463,9 @@ TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
     int netns;
 
     fixture_host();
-    PLACE(place);
+    TEMPDIR(temp);
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
-    AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
+    AUTO_FREE char *dir = str_dup(tempdir_path(&temp, "ns/pod"));
     struct ledger *l;
     make_veth(&p);
     AUTO_FREE char *before = fixture_look(&p);
@@ -495,9 +495,9 @@ TEST_FIBER(a_namespace_that_took_the_others_path_is_left_alone)
     int netns;
 
     fixture_host();
-    PLACE(place);
+    TEMPDIR(temp);
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
-    AUTO_FREE char *dir = str_dup(place_path(&place, "ns/pod"));
+    AUTO_FREE char *dir = str_dup(tempdir_path(&temp, "ns/pod"));
     struct ledger *l;
     make_veth(&p);
     ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);

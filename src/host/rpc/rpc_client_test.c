@@ -5,7 +5,7 @@
 #include "base/fd.h"
 #include "fixture/rpc_fixture.h"
 #include "fixture/stream_pair.h"
-#include "harness/place.h"
+#include "harness/tempdir.h"
 #include "host/rpc/rpc_client.h"
 #include "host/rpc/rpc_sock.h"
 #include <errno.h>
@@ -229,7 +229,7 @@ TEST_FIBER(a_client_reaches_a_listening_server)
 {
     struct fake f = { 0 };
     struct rpc_server *s = fake_server(ctx->loop, &f);
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *path = str_format("%s/s", p.dir), *address = str_format("unix://%s", path);
     struct shot shot = { .ctx = ctx, .result = 1 };
     struct err err = ERR_INIT;

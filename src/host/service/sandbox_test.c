@@ -269,13 +269,13 @@ TEST_VIRTUAL(waits_are_answered_when_it_ends_and_not_before)
 
     desk_open(&d, &root);
     create(&d, &root);
-    group_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[0], "wait");
+    fibers_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[0], "wait");
     (void)start(&d, &root);
-    group_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[1], "wait");
+    fibers_go(&d.fixture.clients, d.fixture.loop, wait_for_end, &w[1], "wait");
     ASSERT_OK(fiber_sleep(&root, 10 * NS_PER_S, &err), err);
     ASSERT(!w[0].done && !w[1].done);
     fake_vmm_die(d.fixture.vmm, FAKE_KILLED);
-    ASSERT_OK(group_wait(&root, &d.fixture.clients, "waits", &err), err);
+    ASSERT_OK(fibers_wait(&root, &d.fixture.clients, "waits", &err), err);
     ASSERT_EQ(w[0].status, 137);
     ASSERT_EQ(w[1].status, 137);
     desk_close(&d, &root);

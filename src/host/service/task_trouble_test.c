@@ -69,7 +69,7 @@ TEST_VIRTUAL(ws11_state_answers_at_once_while_a_create_hangs)
     desk_start(&d, ctx, "c1", "");
     silent = BRIDGE_CREATE;
     fixture_write_spec(&d.fixture, "c2", "");
-    group_go(&d.fixture.clients, d.fixture.loop, late_create, &l, "late create");
+    fibers_go(&d.fixture.clients, d.fixture.loop, late_create, &l, "late create");
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_S, &err), err);
     ASSERT(!l.done);
     ASSERT(!service_idle(d.service));
@@ -80,7 +80,7 @@ TEST_VIRTUAL(ws11_state_answers_at_once_while_a_create_hangs)
     ASSERT_EQ(CODE("Connect", connect_request, "c2", ""), ERR_NONE);
     ASSERT_EQ(CODE("Pids", pids_request, "c1", ""), ERR_NONE);
     ASSERT_EQ(loop_now(d.fixture.loop), before);
-    ASSERT_OK(group_wait(ctx, &d.fixture.clients, "late create", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &d.fixture.clients, "late create", &err), err);
     ASSERT_EQ(l.code, ERR_DEADLINE);
     silent = 0;
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);

@@ -4,7 +4,7 @@
  *     the shim is dead             all that it had is taken back, from its ledger alone
  *     it does not know the id      nothing is to be done: this is so after every normal deletion
  *     it knows the id              Kill, Wait, Delete by RPC
- *     it does not answer, or the   the container's anchor is killed, and a note (run_note.h) tells
+ *     it does not answer, or the   the container's anchor is killed, and a file (run_file.h) tells
  *     calls took too long          the shim to end the container once it can. When containerd has
  *                                  given up all that the shim has, the shim is killed, too, and
  *                                  everything is taken back */
@@ -16,7 +16,7 @@
 #include "base/fiber.h"
 #include "base/loop.h"
 #include "host/config/config.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/files/scratch.h"
 #include "host/ledger/ledger.h"
 #include "host/rpc/rpc_client.h"
@@ -43,7 +43,7 @@
 #define OWNER_PAUSE (20 * NS_PER_MS)
 #define STACKED_MOUNTS_MAX 64
 
-static char *run_root_of(const struct group_note *n)
+static char *run_root_of(const struct group_file *n)
 {
     AUTO(config_release) struct config config = { 0 };
     struct err err = ERR_INIT;
@@ -61,9 +61,9 @@ static char *run_root_of(const struct group_note *n)
 
 struct deletion {
     const struct shim_args *args;
-    const struct group_note *note;
-    char *dir;                 /* of the group's VM; its ledger and notes are there */
-    struct run_note run;       /* as the shim wrote it; empty if it has no VM */
+    const struct group_file *file;
+    char *dir;                 /* of the group's VM; its ledger and run file are there */
+    struct run_file run;       /* as the shim wrote it; empty if it has no VM */
     struct rpc_client *client; /* to a shim that answered */
     DeleteResponse resp;
     Timestamp exited_at;
@@ -72,7 +72,7 @@ struct deletion {
 static void deletion_release_auto(struct deletion *d)
 {
     free(d->dir);
-    run_note_release(&d->run);
+    run_file_release(&d->run);
     rpc_client_free(d->client);
 }
 
@@ -92,7 +92,7 @@ static enum standing ask(struct ctx *ctx, struct deletion *d)
     /* A full queue is a living server's. But the kernel may take a while for the descriptors of a
      * process that was killed, and its listener goes late: then the connection ends, instead of an
      * answer. */
-    if (rpc_client_connect(&connecting, d->note->address, &d->client, &err) < 0)
+    if (rpc_client_connect(&connecting, d->file->address, &d->client, &err) < 0)
         return err.code == ERR_DEADLINE ? SHIM_SILENT : SHIM_DEAD;
     req.id = (char *)d->args->id;
     if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
@@ -108,7 +108,7 @@ static enum standing ask(struct ctx *ctx, struct deletion *d)
 /* Whether containerd has given up all that this shim has, this container included. */
 static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct err *err)
 {
-    const struct group_note *n = d->note;
+    const struct group_file *n = d->file;
     AUTO(strv_release) struct strv home = { 0 };
     const char *name = n->home ? strrchr(n->home, '/') : NULL;
 
@@ -125,7 +125,7 @@ static int is_given_up(struct ctx *ctx, struct deletion *d, bool *ret, struct er
 /* 1: the shim's process is there. */
 static int open_shim(struct deletion *d, pid_t *ret_pid, int *ret_pidfd, struct err *err)
 {
-    const char *name = d->run.process && d->run.process[0] ? d->run.process : d->note->shim;
+    const char *name = d->run.process && d->run.process[0] ? d->run.process : d->file->shim;
 
     if (name)
         return ledger_process_open(name, ret_pid, ret_pidfd, err);
@@ -134,7 +134,7 @@ static int open_shim(struct deletion *d, pid_t *ret_pid, int *ret_pidfd, struct 
     return err_set(err, ERR_STATE,
                    "the shim of %s, process %d, does not answer, and is of a version that does not "
                    "say when it started; end that process, then: lcow gc",
-                   d->note->group, (int)d->run.pid);
+                   d->file->group, (int)d->run.pid);
 }
 
 static int kill_anchor(struct ctx *ctx, const struct run_member *m, struct err *err)
@@ -146,9 +146,9 @@ static int kill_anchor(struct ctx *ctx, const struct run_member *m, struct err *
     return r > 0 ? ledger_process_kill(ctx, pid, pidfd, err) : r;
 }
 
-/* The note comes first: whoever deletes the others of the group at the same time sees it, and the
+/* The file comes first: whoever deletes the others of the group at the same time sees it, and the
  * last of them kills the shim. */
-static int leave_note(struct deletion *d, const struct run_member *m, struct err *err)
+static int leave_file(struct deletion *d, const struct run_member *m, struct err *err)
 {
     bool alive = false;
 
@@ -170,13 +170,13 @@ static int leave_note(struct deletion *d, const struct run_member *m, struct err
 /* *ret_killed: the shim is dead, and what it had is to be taken back. */
 static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct err *err)
 {
-    const struct run_member *m = run_note_find(&d->run, d->args->id);
+    const struct run_member *m = run_file_find(&d->run, d->args->id);
     AUTO_FD int shim = -1;
     bool all = false;
     pid_t pid;
     int r;
 
-    if (leave_note(d, m, err) < 0 || is_given_up(ctx, d, &all, err) < 0)
+    if (leave_file(d, m, err) < 0 || is_given_up(ctx, d, &all, err) < 0)
         return -1;
     /* The end of a sandbox's own container would end the sandbox's VM, and all others in it. */
     if (m && !m->hidden && kill_anchor(ctx, m, err) < 0)
@@ -186,7 +186,7 @@ static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct
         return r;
     if (!all)
         return pidfd_send_signal(shim, SIGHUP, NULL, 0) < 0 && errno != ESRCH
-                   ? err_sys(err, errno, "tell process %d of the note", pid)
+                   ? err_sys(err, errno, "tell process %d to read the file", pid)
                    : 0;
     *ret_killed = true;
     return ledger_process_kill(ctx, pid, shim, err);
@@ -197,7 +197,7 @@ static int forsake(struct ctx *ctx, struct deletion *d, bool *ret_killed, struct
 /* The group's daemon is gone: everything it had goes too. */
 static int take_back(struct ctx *ctx, struct deletion *d, struct err *err)
 {
-    const struct group_note *n = d->note;
+    const struct group_file *n = d->file;
     uint64_t began = loop_now(ctx->loop);
     AUTO(group_unlock) struct group_lock lock = { 0 };
     bool killed = false;
@@ -283,8 +283,8 @@ static int end_container(struct ctx *ctx, struct deletion *d, struct err *err)
     if (shim == SHIM_UNAWARE || (shim == SHIM_HAS_IT && end_by_calls(ctx, d, err) == 0))
         return 0;
     err_clear(err);
-    if (run_note_read(d->dir, &d->run, err) < 0 && shim != SHIM_DEAD && err->code != ERR_NOT_FOUND)
-        return err_wrap(err, "the shim of %s does not answer", d->note->group);
+    if (run_file_read(d->dir, &d->run, err) < 0 && shim != SHIM_DEAD && err->code != ERR_NOT_FOUND)
+        return err_wrap(err, "the shim of %s does not answer", d->file->group);
     err_clear(err); /* without it the ledger says all that is needed of a dead one */
     if (shim != SHIM_DEAD && forsake(ctx, d, &killed, err) < 0)
         return err_wrap(err, "end container %s, whose shim does not answer", d->args->id);
@@ -307,18 +307,18 @@ static int unmount_rootfs(const char *bundle, struct err *err)
 int delete_run(struct ctx *ctx, const struct shim_args *a, struct sbuf *out, struct err *err)
 {
     struct ctx limit = ctx_with_timeout(ctx, DELETE_LIMIT);
-    AUTO(group_note_release) struct group_note n = { 0 };
+    AUTO(group_file_release) struct group_file n = { 0 };
     const char *bundle = a->bundle[0] ? a->bundle : ".";
     struct err first = ERR_INIT;
 
     if (shim_args_check(a, err) < 0 ||
-        group_read_note(bundle, a->address, a->ns, a->id, &n, err) < 0)
+        group_read_file(bundle, a->address, a->ns, a->id, &n, err) < 0)
         return -1;
 
     AUTO_FREE char *run_root = run_root_of(&n);
     __attribute__((cleanup(deletion_release_auto))) struct deletion d = {
         .args = a,
-        .note = &n,
+        .file = &n,
         .dir = str_format("%s/%s/%s", run_root, a->ns, n.group),
         .resp = DELETE_RESPONSE__INIT,
         .exited_at = pb_time_of(n.exited_wall_ns ? n.exited_wall_ns : loop_wall(ctx->loop)),

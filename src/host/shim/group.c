@@ -184,9 +184,9 @@ int group_write_address(const char *bundle, const char *address, struct err *err
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-/* --- the note for `delete` --- */
+/* --- the file for `delete` --- */
 
-#define AT(f) offsetof(struct group_note, f)
+#define AT(f) offsetof(struct group_file, f)
 static const struct {
     const char *key;
     size_t offset;
@@ -196,14 +196,14 @@ static const struct {
     { "shim", AT(shim) },         { "home", AT(home) },
 };
 
-static char **text_of(const struct group_note *n, size_t i)
+static char **text_of(const struct group_file *n, size_t i)
 {
     return (char **)((char *)n + texts[i].offset);
 }
 
-int group_write_note(const char *bundle, const struct group_note *n, struct err *err)
+int group_write_file(const char *bundle, const struct group_file *n, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/" GROUP_NOTE, bundle), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/" GROUP_FILE, bundle), *text = NULL;
     AUTO(json_decref)
     json_t *all = json_pack("{sI, sI, sI}", "pid", (json_int_t)n->pid, "exit_status",
                             (json_int_t)n->exit_status, "exited_at", (json_int_t)n->exited_wall_ns);
@@ -225,9 +225,9 @@ static char *small_file(const char *bundle, const char *name)
     return text;
 }
 
-static void read_own_note(const char *bundle, struct group_note *n)
+static void read_own_file(const char *bundle, struct group_file *n)
 {
-    AUTO_FREE char *text = small_file(bundle, GROUP_NOTE);
+    AUTO_FREE char *text = small_file(bundle, GROUP_FILE);
     AUTO(json_decref) json_t *root = NULL;
     struct err ignored = ERR_INIT;
 
@@ -240,12 +240,12 @@ static void read_own_note(const char *bundle, struct group_note *n)
         *text_of(n, i) = str_dup(json_string_value(js_get(root, texts[i].key)));
 }
 
-int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
-                    struct group_note *ret, struct err *err)
+int group_read_file(const char *bundle, const char *containerd, const char *ns, const char *id,
+                    struct group_file *ret, struct err *err)
 {
-    AUTO(group_note_release) struct group_note n = { 0 };
+    AUTO(group_file_release) struct group_file n = { 0 };
 
-    read_own_note(bundle, &n);
+    read_own_file(bundle, &n);
     if (!n.group)
         n.group = small_file(bundle, "sandbox");
     if (!n.group && group_of_bundle(bundle, id, &n.group, err) < 0)
@@ -257,13 +257,13 @@ int group_read_note(const char *bundle, const char *containerd, const char *ns, 
     if (!n.address && bootstrap_address(NULL, containerd, ns, n.group, &n.address, err) < 0)
         return -1;
     *ret = n;
-    n = (struct group_note){ 0 };
+    n = (struct group_file){ 0 };
     return 0;
 }
 
-void group_note_release(struct group_note *n)
+void group_file_release(struct group_file *n)
 {
     for (size_t i = 0; i < ARRAY_LEN(texts); i++)
         free(*text_of(n, i));
-    *n = (struct group_note){ 0 };
+    *n = (struct group_file){ 0 };
 }

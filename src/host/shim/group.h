@@ -1,4 +1,4 @@
-/* group.h - which containers share a shim: the group's name, its address, its lock, and the notes
+/* group.h - which containers share a shim: the group's name, its address, its lock, and the files
  * that are left in bundles for containerd ("address") and for `delete` ("lcow.json"). The files
  * are containerd's own, on tmpfs: reading and writing them does not wait; taking the lock does. */
 #pragma once
@@ -9,7 +9,7 @@
 struct ctx;
 struct err;
 
-#define GROUP_NOTE "lcow.json"
+#define GROUP_FILE "lcow.json"
 
 /* The sandbox that the bundle's config.json names, else id. A config.json that is missing or
  * broken is Create's business. ERR_INVALID: the name is none. Caller frees. */
@@ -48,7 +48,7 @@ const char *group_path(const char *address);
 /* The address for containerd: whole or not at all, no newline. */
 int group_write_address(const char *bundle, const char *address, struct err *err);
 
-struct group_note {
+struct group_file {
     char *group, *address, *run_root, *scratch_dir; /* owned */
     char *shim;                                     /* ledger_process_name(); or NULL */
     char *home;                                     /* the bundle it was started for; or NULL */
@@ -56,10 +56,11 @@ struct group_note {
     uint32_t exit_status;                           /* of its first process */
     uint64_t exited_wall_ns;                        /* 0: it has not exited */
 };
-int group_write_note(const char *bundle, const struct group_note *n, struct err *err);
-/* What delete needs, from the bundle's notes; where there are none, from the defaults: containerd's
- * "sandbox" file, config.json, id. dead_ok: never fails but for names that are none. */
-int group_read_note(const char *bundle, const char *containerd, const char *ns, const char *id,
-                    struct group_note *ret, struct err *err);
-void group_note_release(struct group_note *n);
-AUTO_VALUE(struct group_note, group_note_release);
+int group_write_file(const char *bundle, const struct group_file *n, struct err *err);
+/* What delete needs, from the files in the bundle; where there are none, from the defaults:
+ * containerd's "sandbox" file, config.json, id. dead_ok: never fails but for names that are none.
+ */
+int group_read_file(const char *bundle, const char *containerd, const char *ns, const char *id,
+                    struct group_file *ret, struct err *err);
+void group_file_release(struct group_file *n);
+AUTO_VALUE(struct group_file, group_file_release);

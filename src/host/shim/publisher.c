@@ -21,7 +21,7 @@
 struct publisher {
     struct publisher_opts opts;
     char *ns, *address;
-    struct group fibers;
+    struct fibers fibers;
     struct cancel life;
     struct rpc_client *client;
 };
@@ -184,15 +184,15 @@ struct publisher *publisher_new(const struct publisher_opts *o)
         p->opts.arg = p;
     }
     cancel_init(&p->life, NULL);
-    group_init(&p->fibers);
-    group_go(&p->fibers, o->loop, publisher_run, p, "publisher");
+    fibers_init(&p->fibers);
+    fibers_go(&p->fibers, o->loop, publisher_run, p, "publisher");
     return p;
 }
 
 int publisher_stop(struct ctx *ctx, struct publisher *p, struct err *err)
 {
     cancel_fire(&p->life, ERR_CANCELLED, "the shim ends");
-    return group_wait(ctx, &p->fibers, "publisher", err);
+    return fibers_wait(ctx, &p->fibers, "publisher", err);
 }
 
 void publisher_free(struct publisher *p)

@@ -11,7 +11,7 @@
 #include "host/control/diag.h"
 #include "host/control/events.h"
 #include "host/control/registry.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/jail/cgroup.h"
 #include "host/ledger/journal.h"
 #include "host/ledger/ledger.h"
@@ -52,7 +52,7 @@ struct shim {
     struct service *service;
     struct rpc_server *server;
     struct publisher *publisher;
-    struct group_note note; /* its group, address and run root */
+    struct group_file file; /* its group, address and run root */
     struct stat socket;     /* as it was when we began; st_ino 0: none */
     int address_fd;         /* keeps the address connectable until the process ends */
     struct latch stop;
@@ -70,7 +70,7 @@ static bool has_socket(const struct shim *s)
 {
     struct stat now;
 
-    return s->socket.st_ino != 0 && stat(group_path(s->note.address), &now) == 0 &&
+    return s->socket.st_ino != 0 && stat(group_path(s->file.address), &now) == 0 &&
            now.st_ino == s->socket.st_ino && now.st_dev == s->socket.st_dev;
 }
 
@@ -85,7 +85,7 @@ static void stop(void *arg, const char *why)
     if (s->service)
         service_refuse(s->service);
     if (has_socket(s)) {
-        int r = group_mark_leaving(s->note.address);
+        int r = group_mark_leaving(s->file.address);
 
         if (r < 0)
             log_warn(NULL, "not marked as leaving; a container that comes now is refused",
@@ -121,7 +121,7 @@ static void on_usr1(void *arg, const struct signalfd_siginfo *info)
         fiber_go(s->loop, dump_main, s, "dump");
 }
 
-/* `delete` has left a note. */
+/* `delete` has left a file for us. */
 static void on_hup(void *arg, const struct signalfd_siginfo *info)
 {
     struct shim *s = arg;
@@ -220,13 +220,13 @@ static void begin_watching(struct shim *s)
 
 static void note_event(const struct event *e)
 {
-    log_note(NULL, "event",
-             (const struct log_field[]){ F_STR("event", event_name(e->kind)),
-                                         F_STR("cid", e->container_id),
-                                         F_STR("eid", e->exec_id),
-                                         F_U("pid", e->pid),
-                                         F_U("status", e->exit_status),
-                                         {} });
+    log_journal(NULL, "event",
+                (const struct log_field[]){ F_STR("event", event_name(e->kind)),
+                                            F_STR("cid", e->container_id),
+                                            F_STR("eid", e->exec_id),
+                                            F_U("pid", e->pid),
+                                            F_U("status", e->exit_status),
+                                            {} });
 }
 
 /* ---- the service's news */
@@ -239,26 +239,27 @@ static void on_change(void *arg)
 }
 
 /* For `delete`, should we be gone when it runs. */
-static void write_note(const char *bundle, const char *id, const struct group_note *n)
+static void write_file(const char *bundle, const char *id, const struct group_file *n)
 {
     struct err err = ERR_INIT;
 
-    if (group_write_note(bundle, n, &err) < 0)
-        log_warn(NULL, "no note for delete; a crash is reported without pid or exit status",
+    if (group_write_file(bundle, n, &err) < 0)
+        log_warn(NULL,
+                 "cannot write the file for delete; a crash is reported without pid or exit status",
                  F_STR("cid", id), F_ERR(&err));
 }
 
 static void on_created(void *arg, const char *id, const char *bundle, uint32_t pid)
 {
     struct shim *s = arg;
-    struct group_note n = s->note;
+    struct group_file n = s->file;
 
     n.pid = pid;
-    write_note(bundle, id, &n);
+    write_file(bundle, id, &n);
 }
 
-/* The exit is noted for `delete`, too. A shim that leaves its containers (it was asked to by a
- * signal) does not tell their end: containerd does, when our socket closes, with what `delete`
+/* The exit is written down for `delete`, too. A shim that leaves its containers (it was asked to by
+ * a signal) does not tell their end: containerd does, when our socket closes, with what `delete`
  * answers. Both would be two ends of one task. */
 static bool on_event(void *arg, const struct event *e)
 {
@@ -271,12 +272,12 @@ static bool on_event(void *arg, const struct event *e)
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */
     if (init_exit) {
-        struct group_note n = s->note;
+        struct group_file n = s->file;
 
         n.pid = e->pid;
         n.exit_status = e->exit_status;
         n.exited_wall_ns = e->exited_wall_ns;
-        write_note(e->bundle, e->container_id, &n);
+        write_file(e->bundle, e->container_id, &n);
     }
     return !s->leaving || !(init_exit || e->kind == EVENT_DELETE);
 }
@@ -374,7 +375,7 @@ static int find_listener(struct shim *s, int *ret_fd, struct err *err)
         if (rpc_sock_listen(s->args->socket, ret_fd, err) < 0)
             return -1;
     }
-    if (stat(group_path(s->note.address), &s->socket) < 0)
+    if (stat(group_path(s->file.address), &s->socket) < 0)
         s->socket.st_ino = 0;
     /* Once more, so that who connects is told our pid, and not that of `start`. */
     (void)listen(*ret_fd, RPC_BACKLOG);
@@ -399,7 +400,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .home = s->home,
                                                         .arg = s,
                                                         .address = s->args->socket,
-                                                        .bundle = s->note.home,
+                                                        .bundle = s->file.home,
                                                         .on_forsaken = on_change });
     s->service = service_new(&(struct service_opts){ .loop = s->loop,
                                                      .registry = s->registry,
@@ -433,12 +434,12 @@ static void remove_socket(struct ctx *ctx, struct shim *s)
 
     if (s->socket.st_ino == 0)
         return;
-    if (group_lock(&limit, s->note.address, &lock, &err) < 0) {
+    if (group_lock(&limit, s->file.address, &lock, &err) < 0) {
         log_warn(ctx, "socket left behind", F_ERR(&err));
         return;
     }
     if (has_socket(s))
-        (void)unlink(group_path(s->note.address));
+        (void)unlink(group_path(s->file.address));
 }
 
 /* The VM first, since its end makes events; then the events; then the connections. Whatever does
@@ -502,7 +503,7 @@ static int set_up(struct ctx *ctx, struct shim *s, int *ret_listener, bool *ret_
     if (shim_args_check(s->args, err) < 0 || load_config(ctx, s, err) < 0 ||
         catch_signals(s, err) < 0 || cgroup_host_is_v2(ret_stats_v2, err) < 0)
         return -1;
-    s->note = (struct group_note){ .group = str_dup(s->args->id),
+    s->file = (struct group_file){ .group = str_dup(s->args->id),
                                    .address = str_dup(s->args->socket),
                                    .run_root = str_dup(s->config.run_root),
                                    .scratch_dir = str_dup(s->config.scratch_dir),
@@ -534,7 +535,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
         begin_journal(s);
         begin_watching(s);
         begin(s, listener, stats_v2);
-        write_note(".", a->id, &s->note);
+        write_file(".", a->id, &s->file);
         log_info(ctx, "serving", F_STR("sandbox-id", a->id), F_STR("address", a->socket));
         say_ready(SHIM_READY);
         (void)latch_wait(ctx, &s->stop, "something to serve", &ignored);
@@ -553,7 +554,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
             return -1;
     }
     fd_close(s->address_fd);
-    group_note_release(&s->note);
+    group_file_release(&s->file);
     cgroup_free(s->home);
     config_release(&s->config);
     free(s);

@@ -17,7 +17,7 @@ struct watch {
     uint64_t alone_since, alone_calls;
     struct waitq changed;
     struct cancel life;
-    struct group fibers;
+    struct fibers fibers;
 };
 
 /* ns until nobody has been here for long enough to look for the bundles; 0: a client is here. Who
@@ -118,8 +118,8 @@ struct watch *watch_new(const struct watch_opts *o)
     w->opts = *o;
     waitq_init(&w->changed);
     cancel_init(&w->life, NULL);
-    group_init(&w->fibers);
-    group_go(&w->fibers, o->loop, watch_main, w, "watch");
+    fibers_init(&w->fibers);
+    fibers_go(&w->fibers, o->loop, watch_main, w, "watch");
     return w;
 }
 
@@ -131,7 +131,7 @@ void watch_poke(struct watch *w)
 int watch_stop(struct ctx *ctx, struct watch *w, struct err *err)
 {
     cancel_fire(&w->life, ERR_CANCELLED, "the shim ends");
-    return group_wait(ctx, &w->fibers, "watch", err);
+    return fibers_wait(ctx, &w->fibers, "watch", err);
 }
 
 void watch_free(struct watch *w)

@@ -2,7 +2,7 @@
  * container went after a Shutdown that came too early (some versions of containerd send no second
  * one); or nobody has called for a minute and there is nothing to serve, because containerd did
  * not like what `start` answered and has forgotten us; or containerd has given up all that we have:
- * `delete` has left notes that say so, or for a minute no client is connected or has called and all
+ * `delete` has left files that say so, or for a minute no client is connected or has called and all
  * bundles are gone. One fiber, asleep while there are containers and clients.
  * Life: new -> (poke) … -> stop -> free. */
 #pragma once

@@ -453,7 +453,7 @@ bool template_failure(const char *dir, const char *key, struct template_failure 
     return parse_failure(text, ret);
 }
 
-void template_note_failure(const char *dir, const char *key, uint64_t now_ns, const char *why)
+void template_remember_failure(const char *dir, const char *key, uint64_t now_ns, const char *why)
 {
     struct template_failure before;
     unsigned count = template_failure(dir, key, &before) && before.count < 100 ? before.count : 0;

@@ -87,7 +87,7 @@ struct template_failure {
     unsigned count; /* one after the other */
     char why[512];
 };
-void template_note_failure(const char *dir, const char *key, uint64_t now_ns, const char *why);
+void template_remember_failure(const char *dir, const char *key, uint64_t now_ns, const char *why);
 bool template_failure(const char *dir, const char *key, struct template_failure *ret);
 bool template_forget_failure(const char *dir, const char *key); /* whether there was one */
 /* Before that nobody but an administrator tries again: 10 min after the first, doubling to 24 h. */
@@ -114,7 +114,7 @@ struct template_draft {
     char *path;
     int ram_fd, state_fd; /* for writing */
     struct ledger *ledger;
-    uint64_t note;
+    uint64_t record;
 };
 /* Removes what builders before left half done. ram_bytes are reserved: a disk that is full says so
  * now. Its directory is in the ledger, which is borrowed. */

@@ -268,7 +268,7 @@ int template_draft_begin(const char *dir, const char *key, uint64_t ram_bytes,
     remove_old_drafts(dir);
     rand_bytes(&number, sizeof(number));
     d.path = str_format("%s/" DRAFT_PREFIX "%s-%08x", dir, key, number);
-    if (ledger_note(ledger, LEDGER_DIR, d.path, &d.note, err) < 0) {
+    if (ledger_add(ledger, LEDGER_DIR, d.path, &d.record, err) < 0) {
         free(d.path);
         return -1;
     }
@@ -293,9 +293,9 @@ void template_draft_abort(struct template_draft *d)
     fd_close(TAKE_FD(d->state_fd));
     if (!d->path)
         return;
-    if (dir_remove(d->path) == 0 && d->note)
-        (void)ledger_forget(d->ledger, d->note, &ignored); /* gc finds nothing, which is fine */
-    d->note = 0;
+    if (dir_remove(d->path) == 0 && d->record)
+        (void)ledger_forget(d->ledger, d->record, &ignored); /* gc finds nothing, which is fine */
+    d->record = 0;
     free(TAKE_PTR(d->path));
 }
 
@@ -328,8 +328,8 @@ int template_draft_publish(struct template_draft *d, const char *dir, const char
     (void)template_remove(dir, key, &ignored);
     if (rename(d->path, to) < 0)
         return err_sys(err, errno, "rename %s", d->path);
-    (void)ledger_forget(d->ledger, d->note, &ignored); /* the name is gone: harmless */
-    d->note = 0;
+    (void)ledger_forget(d->ledger, d->record, &ignored); /* the name is gone: harmless */
+    d->record = 0;
     free(TAKE_PTR(d->path));
     AUTO_FD int store = open(dir, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (store >= 0)

@@ -4,8 +4,8 @@
 #include "base/fd.h"
 #include "base/str.h"
 #include "fixture/ledger_fixture.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/ledger/ledger.h"
 #include "host/template/template.h"
 #include <fcntl.h>
@@ -17,7 +17,7 @@
 
 #define RAM_BYTES 8192
 
-static struct place root;
+static struct tempdir root;
 static char *dir;
 
 static char *below(const char *name)
@@ -27,7 +27,7 @@ static char *below(const char *name)
 
 static void open_store(void)
 {
-    place_init(&root, "/tmp");
+    tempdir_init(&root, "/tmp");
     dir = str_format("%s/templates", root.dir);
     ASSERT_EQ(dir_make(dir, 0700), 0);
 }
@@ -404,17 +404,17 @@ TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
 
     open_store();
     ASSERT(!template_failure(dir, key, &f));
-    template_note_failure(dir, key, 1000 * minute, "its clock is wrong\nsecond line");
+    template_remember_failure(dir, key, 1000 * minute, "its clock is wrong\nsecond line");
     ASSERT(template_failure(dir, key, &f));
     ASSERT_STR(f.key, key);
     ASSERT_STR(f.why, "its clock is wrong");
     ASSERT_EQ(f.count, 1);
     ASSERT_EQ(template_retry_at(&f), 1010 * minute);
-    template_note_failure(dir, key, 2000 * minute, "again");
+    template_remember_failure(dir, key, 2000 * minute, "again");
     ASSERT(template_failure(dir, key, &f));
     ASSERT_EQ(template_retry_at(&f), 2020 * minute);
     for (int i = 0; i < 20; i++)
-        template_note_failure(dir, key, 3000 * minute, "again");
+        template_remember_failure(dir, key, 3000 * minute, "again");
     ASSERT(template_failure(dir, key, &f));
     ASSERT_EQ(f.count, 22);
     ASSERT_EQ(template_retry_at(&f), (3000 + 24 * 60) * minute);
@@ -426,10 +426,10 @@ TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
     err_clear(&err);
     /* What was built at last is not held against anybody, and what is old is forgotten. */
     make(key);
-    template_note_failure(dir, key, 1000 * minute, "broken");
+    template_remember_failure(dir, key, 1000 * minute, "broken");
     make(key);
     ASSERT(!template_failure(dir, key, &f));
-    template_note_failure(dir, key, 1000 * minute, "broken");
+    template_remember_failure(dir, key, 1000 * minute, "broken");
     ASSERT_OK(template_prune(dir, key, 1000 * minute + TEMPLATE_UNUSED_NS + 1, NULL, NULL, &err),
               err);
     ASSERT(!template_failure(dir, key, &f));

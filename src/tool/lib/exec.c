@@ -43,7 +43,7 @@ struct exec {
     uint64_t moved[3];
     struct ctx in_ctx, out_ctx;
     struct cancel call_end, in_end, out_end;
-    struct group in, out;
+    struct fibers in, out;
     struct flow {
         struct exec *x;
         int i;
@@ -167,12 +167,12 @@ static void start_relays(struct ctx *ctx, struct exec *x)
     cancel_init(&x->out_end, ctx->cancel);
     x->in_ctx = ctx_with_cancel(ctx, &x->in_end);
     x->out_ctx = ctx_with_cancel(ctx, &x->out_end);
-    group_init(&x->in);
-    group_init(&x->out);
-    group_go(&x->in, ctx->loop, copy_in, x, "stdin");
+    fibers_init(&x->in);
+    fibers_init(&x->out);
+    fibers_go(&x->in, ctx->loop, copy_in, x, "stdin");
     for (int i = 1; i < 3 && x->fifo[i]; i++) {
         x->flows[i] = (struct flow){ x, i };
-        group_go(&x->out, ctx->loop, copy_output, &x->flows[i], i == 1 ? "stdout" : "stderr");
+        fibers_go(&x->out, ctx->loop, copy_output, &x->flows[i], i == 1 ? "stdout" : "stderr");
     }
 }
 
@@ -185,11 +185,11 @@ static void end_relays(struct exec *x)
 
     for (int i = 1; i < 3; i++)
         fd_close(TAKE_FD(x->held[i]));
-    (void)group_wait(&limited, &x->out, "output", &ignored);
+    (void)fibers_wait(&limited, &x->out, "output", &ignored);
     cancel_fire(&x->in_end, ERR_CANCELLED, "the command has ended");
     cancel_fire(&x->out_end, ERR_CANCELLED, "the command has ended");
-    (void)group_wait(&root, &x->in, "stdin", &ignored);
-    (void)group_wait(&root, &x->out, "output", &ignored);
+    (void)fibers_wait(&root, &x->in, "stdin", &ignored);
+    (void)fibers_wait(&root, &x->out, "output", &ignored);
 }
 
 /* ---- in a container, as containerd would: Exec, Start, Wait, Delete */
@@ -352,10 +352,10 @@ int exec_run(struct ctx *ctx, struct rpc_client *client, const struct exec_what 
     if (r == 0) {
         start_relays(ctx, x);
         if (what->stall_ns)
-            group_go(&x->in, ctx->loop, watch_stall, x, "stall");
+            fibers_go(&x->in, ctx->loop, watch_stall, x, "stall");
         if (what->terminal) {
             (void)term_raw();
-            group_go(&x->in, ctx->loop, tell_size, x, "size");
+            fibers_go(&x->in, ctx->loop, tell_size, x, "size");
         }
         r = call(&calling, x, ret_code, err);
         end_relays(x);

@@ -1,19 +1,19 @@
 #include "base/err.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "tool/lib/exec.h"
 #include <string.h>
 
-static void put_spec(struct place *p, const char *text)
+static void put_spec(struct tempdir *p, const char *text)
 {
-    ASSERT_EQ(file_write(place_path(p, "config.json"), text, strlen(text), 0600), 0);
+    ASSERT_EQ(file_write(tempdir_path(p, "config.json"), text, strlen(text), 0600), 0);
 }
 
 /* Without a limit is 2^64-1: more than jansson can hold. */
 TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *process = NULL;
     char *argv[] = { "id", "-u", NULL };
     struct err err = ERR_INIT;
@@ -28,7 +28,7 @@ TEST(an_unlimited_resource_of_the_container_is_one_of_the_command)
 
 TEST(a_word_that_is_no_text_is_refused_not_left_out)
 {
-    PLACE(p);
+    TEMPDIR(p);
     AUTO_FREE char *process = NULL;
     char *argv[] = { "rm", "\xff", "b", NULL };
     struct err err = ERR_INIT;

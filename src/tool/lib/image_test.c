@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "tool/lib/image.h"
 #include <stdlib.h>
 #include <string.h>
@@ -20,7 +20,7 @@ static void put(const char *dir, const char *name, const char *text)
 
 TEST(a_whole_image_opens_and_verifies)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *dir = p.dir;
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
@@ -39,7 +39,7 @@ TEST(a_whole_image_opens_and_verifies)
 
 TEST(missing_and_cut_files_are_named_with_the_remedy)
 {
-    PLACE(p);
+    TEMPDIR(p);
     const char *dir = p.dir;
     AUTO(image_free) struct image *img = NULL;
     struct err err = ERR_INIT;
@@ -59,7 +59,7 @@ TEST(missing_and_cut_files_are_named_with_the_remedy)
 
 TEST(damaged_manifests_are_refused)
 {
-    PLACE(p);
+    TEMPDIR(p);
     static const char *const bad[] = {
         "",
         "{",

@@ -95,11 +95,11 @@ static void learn(struct outputs *o, const json_t *doc, const char *const keys[3
                                                   .since_ns = since_ns };
 }
 
-void outputs_note(struct outputs *o, const struct line *note)
+void outputs_add(struct outputs *o, const struct line *line)
 {
     static const char *const keys[] = { "cid", "pod-id", "log-directory" };
 
-    learn(o, note->doc, keys, note->at_ns);
+    learn(o, line->doc, keys, line->at_ns);
 }
 
 void outputs_tell(struct outputs *o, const json_t *container)

@@ -16,7 +16,7 @@ struct sbuf;
 struct outputs *outputs_new(const char *ns, const char *id);
 void outputs_free(struct outputs *o);
 /* note: a line of the shim, "output". */
-void outputs_note(struct outputs *o, const struct line *note);
+void outputs_add(struct outputs *o, const struct line *line);
 /* container: of a shim's document; its note may have left the journal, which is bounded. */
 void outputs_tell(struct outputs *o, const json_t *container);
 /* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor

@@ -1,8 +1,8 @@
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "tool/lib/output.h"
 #include "tool/lib/reading.h"
 #include <fcntl.h>
@@ -21,7 +21,7 @@ static void note(struct outputs *o, const char *text, int64_t at_ns)
     struct err err = ERR_INIT;
 
     ASSERT_OK(js_parse(text, strlen(text), 4096, &doc, &err), err);
-    outputs_note(o, &(struct line){ .doc = doc, .at_ns = at_ns });
+    outputs_add(o, &(struct line){ .doc = doc, .at_ns = at_ns });
 }
 
 TEST(times_have_an_offset_or_none)
@@ -35,13 +35,13 @@ TEST(times_have_an_offset_or_none)
 
 TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
 {
-    PLACE(place);
+    TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
-    AUTO_FREE char *sub = str_format("%s/web", place.dir);
+    AUTO_FREE char *sub = str_format("%s/web", temp.dir);
     AUTO_FREE char *pod =
-        str_format("{\"cid\":\"p\",\"pod-id\":\"p\",\"log-directory\":\"%s\"}", place.dir);
+        str_format("{\"cid\":\"p\",\"pod-id\":\"p\",\"log-directory\":\"%s\"}", temp.dir);
 
     ASSERT_EQ(dir_make(sub, 0700), 0);
     put(sub, "0.log", "1970-01-01T00:00:05Z stdout F of a pod before\n");
@@ -79,14 +79,14 @@ static void tell(struct outputs *o, const char *text)
 
 TEST(what_a_restarted_container_writes_is_its_own)
 {
-    PLACE(place);
+    TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
     AUTO_FREE char *pod =
-        str_format("{\"id\":\"p\",\"pod\":\"p\",\"log_directory\":\"%s\"}", place.dir);
+        str_format("{\"id\":\"p\",\"pod\":\"p\",\"log_directory\":\"%s\"}", temp.dir);
 
-    put(place.dir, "web\x1b.log",
+    put(temp.dir, "web\x1b.log",
         "1970-01-01T00:00:11Z stdout F first\n1970-01-01T00:00:21Z stdout F second\n");
     tell(o, pod);
     /* The shim knows of the one that lives, and only its journal of the one before. */
@@ -106,15 +106,15 @@ TEST(what_a_restarted_container_writes_is_its_own)
 
 TEST(a_file_that_was_emptied_is_read_from_its_start)
 {
-    PLACE(place);
+    TEMPDIR(temp);
     struct outputs *o = outputs_new("ns", "p");
     struct lines l = { 0 };
 
-    AUTO_FREE char *path = str_format("%s/out", place.dir);
+    AUTO_FREE char *path = str_format("%s/out", temp.dir);
     AUTO_FREE char *c =
         str_format("{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"file://%s\"}", path);
 
-    put(place.dir, "out", "one of many words\n");
+    put(temp.dir, "out", "one of many words\n");
     note(o, c, 1);
     outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 1);

@@ -186,7 +186,7 @@ static void add_line(void *arg, const char *text, size_t len)
         doc_text(doc, line.source == LINE_AGENT || line.source == LINE_KERNEL ? "text" : "msg");
     line.doc = TAKE_PTR(doc);
     if (line.source == LINE_SHIM && str_eq(line.text, "output"))
-        outputs_note(x->outputs, &line);
+        outputs_add(x->outputs, &line);
     lines_add(x->out, &line);
 }
 

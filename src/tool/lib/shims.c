@@ -8,7 +8,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/loop.h"
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "host/ledger/ledger.h"
 #include "host/rpc/rpc_client.h"
 #include "proto/pb.h"
@@ -89,14 +89,14 @@ static int on_dir(void *arg, const struct leftover *l)
     struct shims *list = arg;
     const char *slash = strchr(l->name, '/');
     struct shim s = { .why = ERR_INIT };
-    AUTO(run_note_release) struct run_note note = { 0 };
+    AUTO(run_file_release) struct run_file run = { 0 };
 
     /* Without the file it is a VM of `lcow boot`, or a shim that is just beginning. */
-    if (l->err || !l->alive || run_note_read(l->dir, &note, &s.why) < 0)
+    if (l->err || !l->alive || run_file_read(l->dir, &run, &s.why) < 0)
         return 0;
-    s.address = str_dup(note.address);
-    s.version = str_dup(note.version);
-    s.pid = note.pid;
+    s.address = str_dup(run.address);
+    s.version = str_dup(run.version);
+    s.pid = run.pid;
     s.ns = str_format("%.*s", (int)(slash - l->name), l->name);
     s.id = str_dup(slash + 1);
     list->v = mem_grow(list->v, list->n, &list->cap, sizeof(*list->v));
@@ -191,14 +191,14 @@ static void shims_each(struct ctx *ctx, struct shims *s,
     AUTO_FREE struct job *jobs = mem_zalloc((s->n + 1) * sizeof(*jobs));
     struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
     struct err ignored = ERR_INIT;
-    struct group group;
+    struct fibers group;
 
-    group_init(&group);
+    fibers_init(&group);
     for (size_t i = 0; i < s->n; i++) {
         jobs[i] = (struct job){ ctx, &s->v[i], fn };
-        group_go(&group, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
+        fibers_go(&group, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
     }
-    (void)group_wait(&root, &group, "the shims", &ignored);
+    (void)fibers_wait(&root, &group, "the shims", &ignored);
 }
 
 static void ask_one(struct ctx *ctx, struct shim *s)

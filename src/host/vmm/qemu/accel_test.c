@@ -1,7 +1,7 @@
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/vmm/qemu/accel.h"
 
 #include <stdlib.h>
@@ -9,7 +9,7 @@
 #include <unistd.h>
 
 struct fixture {
-    struct place place;
+    struct tempdir temp;
     char *cpuinfo, *kvm, *boot_id, *state;
     struct accel_env env;
 };
@@ -21,7 +21,7 @@ static void put(const char *path, const char *text)
 
 static void fixture_release(struct fixture *f)
 {
-    place_release_auto(&f->place);
+    tempdir_release_auto(&f->temp);
     free(f->cpuinfo);
     free(f->kvm);
     free(f->boot_id);
@@ -39,11 +39,11 @@ static struct fixture fixture_of(const char *flags)
     AUTO_FREE char *cpuinfo =
         str_format("processor\t: 0\nvendor_id\t: x\nflags\t\t: %s\nbugs\t: svm_none vmx\n", flags);
 
-    place_init(&f.place, "/tmp");
-    f.cpuinfo = str_format("%s/cpuinfo", f.place.dir);
-    f.kvm = str_format("%s/kvm", f.place.dir);
-    f.boot_id = str_format("%s/boot_id", f.place.dir);
-    f.state = str_format("%s/accel", f.place.dir);
+    tempdir_init(&f.temp, "/tmp");
+    f.cpuinfo = str_format("%s/cpuinfo", f.temp.dir);
+    f.kvm = str_format("%s/kvm", f.temp.dir);
+    f.boot_id = str_format("%s/boot_id", f.temp.dir);
+    f.state = str_format("%s/accel", f.temp.dir);
     put(f.cpuinfo, cpuinfo);
     put(f.kvm, "");
     put(f.boot_id, "id-one\n");

@@ -253,7 +253,7 @@ static int make_owned(struct qemu *q, struct err *err)
         return -1;
     if (uid_slot_take(q->uid_dir, q->doc.uid_base, q->doc.uid_count, &q->uid, err) < 0)
         return -1;
-    if (ledger_note(q->ledger, LEDGER_DIR, q->jail_dir, &q->jail_note, err) < 0)
+    if (ledger_add(q->ledger, LEDGER_DIR, q->jail_dir, &q->jail_record, err) < 0)
         return -1;
     int r = dir_make(q->jail_dir, 0700);
     return r < 0 ? err_sys(err, -r, "make directory %s", q->jail_dir) : 0;
@@ -330,10 +330,10 @@ static int drop_owned(struct qemu *q, struct err *err)
 {
     if (!q->ledger)
         return 0;
-    int r = q->jail_note ? dir_remove(q->jail_dir) : 0;
+    int r = q->jail_record ? dir_remove(q->jail_dir) : 0;
     if (r < 0)
         return err_sys(err, -r, "remove directory %s", q->jail_dir);
-    if (qemu_forget(q, &q->proc_note, err) < 0 || qemu_forget(q, &q->jail_note, err) < 0)
+    if (qemu_forget(q, &q->proc_record, err) < 0 || qemu_forget(q, &q->jail_record, err) < 0)
         return -1;
     if (!q->doc.ledger) { /* ours alone */
         if (ledger_finish(q->ledger, err) < 0)

@@ -213,16 +213,16 @@ TEST_FIBER(many_disks_at_once_each_get_their_own_descriptor)
 {
     struct fixture f;
     struct adder adders[16];
-    struct group g;
+    struct fibers g;
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    group_init(&g);
+    fibers_init(&g);
     for (uint8_t i = 0; i < 16; i++) {
         adders[i] = (struct adder){ &f, i };
-        group_go(&g, ctx->loop, add_fiber, &adders[i], "adder");
+        fibers_go(&g, ctx->loop, add_fiber, &adders[i], "adder");
     }
-    ASSERT_OK(group_wait(ctx, &g, "adders", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "adders", &err), err);
     for (uint8_t i = 0; i < 16; i++)
         ASSERT_OK(take(&f, i, AMPLE, &err), err);
     finish(&f);
@@ -279,7 +279,7 @@ TEST_FIBER(a_share_is_seen_in_the_jail_alone_and_goes_with_all_below_it)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/dir", f.fixture.place.dir),
+    AUTO_FREE char *dir = str_format("%s/dir", f.fixture.temp.dir),
                    *sub = str_format("%s/sub", dir);
     AUTO_FREE char *file = str_format("%s/f", sub);
     ASSERT_EQ(dir_make(sub, 0755), 0);
@@ -317,7 +317,7 @@ TEST_FIBER(a_mount_of_the_host_is_refused_and_not_touched)
     struct err err = ERR_INIT;
 
     start(ctx, &f, "plain");
-    AUTO_FREE char *dir = str_format("%s/host", f.fixture.place.dir),
+    AUTO_FREE char *dir = str_format("%s/host", f.fixture.temp.dir),
                    *file = str_format("%s/new", dir);
     ASSERT_EQ(mkdir(dir, 0755), 0);
     ASSERT_EQ(mount("host", dir, "tmpfs", 0, "size=64k"), 0);
@@ -346,7 +346,7 @@ TEST_FIBER(hundreds_of_shares_fit_and_go)
     for (unsigned i = 0; i < 400; i++) {
         AUTO_FREE char *name = str_format("%u", i);
         AUTO_FD int tree =
-            open_tree(AT_FDCWD, f.fixture.place.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+            open_tree(AT_FDCWD, f.fixture.temp.dir, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
         ASSERT_OK(f.fixture.v->ops->share_add(ctx, f.fixture.v, name, tree, true, &err), err);
     }
     for (unsigned i = 0; i < 400; i++) {

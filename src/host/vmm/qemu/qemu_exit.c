@@ -254,5 +254,5 @@ void qemu_stopped(struct qemu_proc *p)
     if (p->looking)
         return; /* it looks again */
     p->looking = true;
-    group_go(&p->readers, p->vm->loop, look, p, "qemu stopped");
+    fibers_go(&p->readers, p->vm->loop, look, p, "qemu stopped");
 }

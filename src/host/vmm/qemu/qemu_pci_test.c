@@ -19,13 +19,13 @@ static void start(struct ctx *ctx, struct fixture *f, const char *part)
 {
     f->root = ctx_root(ctx->loop);
     fixture_prepare(&f->root, &f->fixture, part, "", 61300);
-    f->dev = str_format("%s/dev", f->fixture.place.dir);
-    f->fixture.env.pci_sys = f->fixture.place.dir;
+    f->dev = str_format("%s/dev", f->fixture.temp.dir);
+    f->fixture.env.pci_sys = f->fixture.temp.dir;
     f->fixture.env.pci_dev = f->dev;
     f->fixture.doc.pci_ports = 2;
-    place_put(&f->fixture.place, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
-    place_put(&f->fixture.place, "dev/vfio/devices/vfio0", "");
-    place_put(&f->fixture.place, "dev/iommu", "");
+    tempdir_put(&f->fixture.temp, "bus/pci/devices/0000:03:00.0/vfio-dev/vfio0/dev", "511:0\n");
+    tempdir_put(&f->fixture.temp, "dev/vfio/devices/vfio0", "");
+    tempdir_put(&f->fixture.temp, "dev/iommu", "");
     fixture_start(&f->fixture);
 }
 

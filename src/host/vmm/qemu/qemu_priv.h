@@ -66,7 +66,7 @@ struct qemu_proc {
     struct qemu_words words;
     struct cancel cancel; /* ends the readers */
     struct ctx ctx;
-    struct group readers, watcher;
+    struct fibers readers, watcher;
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
@@ -125,7 +125,7 @@ struct qemu {
     struct accel_choice accel;
     int kernel_fd, initrd_fd;
     struct ledger *ledger;
-    uint64_t jail_note, proc_note; /* 0: none */
+    uint64_t jail_record, proc_record; /* 0: none */
     struct uid_slot uid;
     struct link_boot boot;
     struct qlink *link;

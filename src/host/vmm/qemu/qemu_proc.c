@@ -121,7 +121,7 @@ static void watch(void *arg)
         log_error(&life, "qemu cannot be watched", F_ERR(&err));
     /* Its last words are in the sockets already; then their ends follow. */
     struct ctx drain = ctx_with_timeout(&life, QEMU_DRAIN_NS);
-    if (group_wait(&drain, &p->readers, "qemu's last words", &err) < 0 ||
+    if (fibers_wait(&drain, &p->readers, "qemu's last words", &err) < 0 ||
         qmp_client_join(&drain, p->qmp, &err) < 0)
         log_warn(&life, "qemu is gone but its channels are not", F_ERR(&err));
     cancel_fire(&p->cancel, ERR_UNAVAILABLE, "qemu is gone");
@@ -138,8 +138,8 @@ void qemu_proc_kill(struct qemu_proc *p)
 
 int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 {
-    if (group_wait(ctx, &p->watcher, "qemu's end", err) < 0 ||
-        group_wait(ctx, &p->readers, "qemu's channels", err) < 0 ||
+    if (fibers_wait(ctx, &p->watcher, "qemu's end", err) < 0 ||
+        fibers_wait(ctx, &p->readers, "qemu's channels", err) < 0 ||
         qmp_client_join(ctx, p->qmp, err) < 0)
         return -1;
     qmp_client_free(p->qmp);
@@ -239,8 +239,8 @@ static int note_pid(void *arg, pid_t pid, struct err *err)
 {
     struct qemu *q = arg;
 
-    if (qemu_forget(q, &q->proc_note, err) < 0 ||
-        ledger_note_process(q->ledger, pid, &q->proc_note, err) < 0)
+    if (qemu_forget(q, &q->proc_record, err) < 0 ||
+        ledger_add_process(q->ledger, pid, &q->proc_record, err) < 0)
         return -1;
     return q->doc.on_pid ? q->doc.on_pid(q->doc.on_pid_arg, pid, err) : 0;
 }
@@ -292,8 +292,8 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
     cancel_init(&p->cancel, NULL);
     p->ctx = ctx_with_cancel(&q->life, &p->cancel);
     latch_init(&p->gone);
-    group_init(&p->readers);
-    group_init(&p->watcher);
+    fibers_init(&p->readers);
+    fibers_init(&p->watcher);
     oom_watch_begin(&p->oom, child_pid(child));
     p->console = stream_from_fd(q->loop, TAKE_FD(w->console[0]));
     p->errors = stream_from_fd(q->loop, TAKE_FD(w->errors[0]));
@@ -302,9 +302,9 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
                                    .stream = stream_from_fd(q->loop, TAKE_FD(w->qmp[0])),
                                    .on_event = on_event,
                                    .arg = p });
-    group_go(&p->readers, q->loop, read_console, p, "qemu console");
-    group_go(&p->readers, q->loop, read_errors, p, "qemu stderr");
-    group_go(&p->watcher, q->loop, watch, p, "qemu watch");
+    fibers_go(&p->readers, q->loop, read_console, p, "qemu console");
+    fibers_go(&p->readers, q->loop, read_errors, p, "qemu stderr");
+    fibers_go(&p->watcher, q->loop, watch, p, "qemu watch");
     return p;
 }
 

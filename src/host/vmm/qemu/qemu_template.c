@@ -561,7 +561,8 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
             prune(ctx, q);
         else if (err->code != ERR_CANCELLED && q->tpl_key[0])
             /* One that was interrupted says nothing about the next one. */
-            template_note_failure(q->doc.template_dir, q->tpl_key, loop_wall(q->loop), err->msg);
+            template_remember_failure(q->doc.template_dir, q->tpl_key, loop_wall(q->loop),
+                                      err->msg);
     }
     template_draft_abort(&draft);
     if (take_back(q, &lost) < 0)

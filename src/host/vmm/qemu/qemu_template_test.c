@@ -28,7 +28,7 @@ static void open_fixture(struct ctx *ctx, struct fixture *f)
     struct vm_doc *doc = &f->fixture.doc;
 
     fixture_prepare(ctx, &f->fixture, "", "", 61400);
-    f->templates = str_format("%s/templates", f->fixture.place.dir);
+    f->templates = str_format("%s/templates", f->fixture.temp.dir);
     doc->max_memory_mib = 512;
     doc->max_cpus = 3;
     doc->accel = VM_ACCEL_TCG;
@@ -332,7 +332,7 @@ TEST_FIBER(the_key_does_not_have_the_frequency_but_the_header_does)
     size_t len;
 
     open_fixture(ctx, &f);
-    AUTO_FREE char *tsc = str_format("%s/tsc", f.fixture.place.dir);
+    AUTO_FREE char *tsc = str_format("%s/tsc", f.fixture.temp.dir);
     ASSERT_EQ(file_read_all("/proc/sys/kernel/random/boot_id", 256, &boot_id, &len), 0);
     boot_id[strcspn(boot_id, "\n")] = '\0';
     AUTO_FREE char *first = str_format("%s tsc 2300000\n", boot_id),

@@ -25,7 +25,7 @@ struct fixture {
     struct qemu_fixture fixture;
     struct timeline timeline;
     char stages[128];
-    struct group calls;
+    struct fibers calls;
 };
 
 static void on_stage(void *arg, enum vm_stage stage)
@@ -50,7 +50,7 @@ static void start_fixture(struct ctx *ctx, struct fixture *f, const char *part, 
     f->fixture.v->on_stage = on_stage;
     f->fixture.v->on_stage_arg = f;
     f->fixture.v->timeline = &f->timeline;
-    group_init(&f->calls);
+    fibers_init(&f->calls);
 }
 
 static void create(struct fixture *f)
@@ -92,7 +92,7 @@ static void finish(struct fixture *f)
 
     ASSERT_OK(f->fixture.v->ops->release(f->fixture.ctx, f->fixture.v, &err), err);
     ASSERT_OK(f->fixture.v->ops->release(f->fixture.ctx, f->fixture.v, &err), err);
-    ASSERT_OK(group_wait(f->fixture.ctx, &f->calls, "calls", &err), err);
+    ASSERT_OK(fibers_wait(f->fixture.ctx, &f->calls, "calls", &err), err);
     ASSERT_EQ(access(f->fixture.run_dir, F_OK), -1);
     fixture_free(&f->fixture);
 }
@@ -306,7 +306,7 @@ TEST_FIBER(what_a_guest_or_qemu_can_cause_does_not_fill_the_log_nor_reach_a_term
     size_t len;
 
     start_fixture(ctx, &f, "flood", "tsc");
-    AUTO_FREE char *path = str_format("%s/log", f.fixture.place.dir);
+    AUTO_FREE char *path = str_format("%s/log", f.fixture.temp.dir);
     AUTO_FD int log = open(path, O_RDWR | O_CREAT | O_APPEND | O_CLOEXEC, 0600);
     log_init(log, LOG_WARN, LOG_LOGFMT);
     boot(&f);
@@ -388,10 +388,10 @@ TEST_FIBER(terminate_works_at_any_moment_of_create_and_start)
         struct vmm_exit e;
 
         start_fixture(ctx, &f, step % 2 ? "silent" : "boots", "tsc");
-        group_go(&f.calls, ctx->loop, start_fiber, &s, "starting");
+        fibers_go(&f.calls, ctx->loop, start_fiber, &s, "starting");
         ASSERT_OK(fiber_sleep(ctx, step * 700 * NS_PER_US, &err), err);
         f.fixture.v->ops->terminate(f.fixture.v);
-        ASSERT_OK(group_wait(ctx, &f.calls, "start", &err), err);
+        ASSERT_OK(fibers_wait(ctx, &f.calls, "start", &err), err);
         ASSERT(s.done);
         if (s.create < 0 || s.start < 0) {
             ASSERT_EQ(s.err.code, ERR_UNAVAILABLE);
@@ -455,8 +455,8 @@ TEST_FIBER(a_failed_create_leaves_nothing_and_can_be_repeated)
 
 TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 {
-    PLACE(p);
-    const char *path = place_path(&p, "memory.events");
+    TEMPDIR(p);
+    const char *path = tempdir_path(&p, "memory.events");
     struct oom_watch w = { .before = 3 }, unknown = { .path = "" };
     static const char three[] = "oom_kill_disable 0\nunder_oom 0\noom_kill 3\n",
                       four[] = "low 0\noom 9\noom_kill 4\n";
@@ -476,7 +476,7 @@ TEST(a_rise_of_the_cgroups_count_is_an_oom_kill)
 /* NULL: nothing. */
 static void assert_remembered(struct fixture *f, const char *words)
 {
-    AUTO_FREE char *path = str_format("%s/accel", f->fixture.place.dir), *text = NULL;
+    AUTO_FREE char *path = str_format("%s/accel", f->fixture.temp.dir), *text = NULL;
     size_t len;
     int r = file_read_all(path, 512, &text, &len);
 

@@ -54,7 +54,7 @@ struct qlink {
     struct qlink_opts o;
     uint8_t token[LINK_TOKEN_BYTES];
     int tap, listener;
-    struct group fibers;
+    struct fibers fibers;
     unsigned unsaid;
     struct waitq room;
     struct list listeners;
@@ -190,7 +190,7 @@ static int accept_one(struct qlink *l, struct err *err)
         struct dialled *d = mem_new(struct dialled);
         *d = (struct dialled){ l, stream_from_fd(l->ctx.loop, fd) };
         l->unsaid++;
-        group_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
+        fibers_go(&l->fibers, l->ctx.loop, hear_preface, d, "link preface");
         uint64_t pause = bucket_take(&l->dials, 1, loop_now(l->ctx.loop));
         return pause > 0 ? fiber_sleep(&l->ctx, pause, err) : 0;
     }
@@ -415,10 +415,10 @@ int qlink_new(struct ctx *ctx, const struct qlink_opts *opts, struct qlink **ret
                          .dials = { .burst = QLINK_DIALS_BURST, .per_s = QLINK_DIALS_PER_S } };
     cancel_init(&l->cancel, NULL);
     memcpy(l->token, opts->token, sizeof(l->token));
-    group_init(&l->fibers);
+    fibers_init(&l->fibers);
     waitq_init(&l->room);
     list_init(&l->listeners);
-    group_go(&l->fibers, ctx->loop, accept_loop, l, "link accept");
+    fibers_go(&l->fibers, ctx->loop, accept_loop, l, "link accept");
     *ret = l;
     return 0;
 }
@@ -447,7 +447,7 @@ void qlink_close(struct qlink *l, const char *why)
 
 int qlink_join(struct ctx *ctx, struct qlink *l, struct err *err)
 {
-    return group_wait(ctx, &l->fibers, "the link's fibers", err);
+    return fibers_wait(ctx, &l->fibers, "the link's fibers", err);
 }
 
 void qlink_free(struct qlink *l)

@@ -347,20 +347,20 @@ TEST_FIBER(close_wakes_waiters_and_ends_connections_after_what_has_arrived)
     struct fixture f;
     struct err err = ERR_INIT;
     struct waiting w = { .f = &f, .ctx = ctx };
-    struct group g;
+    struct fibers g;
     char buf[8];
     size_t n;
 
     start(ctx, &f, 0);
-    group_init(&g);
+    fibers_init(&g);
     struct vmm_listener *v = open_port(&f, 7), *orphan = open_port(&f, 9);
     w.v = open_port(&f, 8);
-    group_go(&g, ctx->loop, wait_fiber, &w, "waiting");
+    fibers_go(&g, ctx->loop, wait_fiber, &w, "waiting");
     AUTO(stream_free) struct stream *guest = dial(ctx, f.l, 7, 0), *host = accept_port(ctx, v);
     ASSERT_OK(stream_write_full(ctx, guest, "last", 4, &err), err);
     ASSERT_OK(loop_wait_fd(ctx, host->fd, POLLIN, "the packet to cross lo", &err), err);
     qlink_close(f.l, "the VM has ended");
-    ASSERT_OK(group_wait(ctx, &g, "waiter", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "waiter", &err), err);
     ASSERT_FAIL(w.result, w.err, ERR_UNAVAILABLE);
     ASSERT_HAS(w.err.msg, "the VM has ended");
     ASSERT_OK(stream_read_full(ctx, host, buf, 4, &err), err);
@@ -393,12 +393,12 @@ TEST_FIBER(a_preface_that_comes_with_the_close_is_refused)
     struct waiting w = { .f = &f, .ctx = ctx };
     struct link_preface p = { .port = 7 };
     uint8_t raw[LINK_PREFACE_BYTES];
-    struct group g;
+    struct fibers g;
 
     start(ctx, &f, 0);
-    group_init(&g);
+    fibers_init(&g);
     w.v = open_port(&f, 7);
-    group_go(&g, ctx->loop, wait_fiber, &w, "waiting");
+    fibers_go(&g, ctx->loop, wait_fiber, &w, "waiting");
     AUTO(stream_free) struct stream *guest = dial_silent(ctx, f.l);
     ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err); /* it is accepted and listened to */
     memcpy(p.token, token, sizeof(token));
@@ -406,7 +406,7 @@ TEST_FIBER(a_preface_that_comes_with_the_close_is_refused)
     ASSERT_OK(stream_write_full(ctx, guest, raw, sizeof(raw), &err), err);
     fiber_yield(ctx->loop); /* its reader is woken, but we run first */
     qlink_close(f.l, "the VM has ended");
-    ASSERT_OK(group_wait(ctx, &g, "waiter", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &g, "waiter", &err), err);
     finish(ctx, &f);
     ASSERT_FAIL(w.result, w.err, ERR_UNAVAILABLE);
     ASSERT_EQ(f.dialled, 0);

@@ -31,7 +31,7 @@ struct qmp_client {
     struct ctx ctx;
     struct cancel cancel;
     struct qmp_client_opts o;
-    struct group fibers;
+    struct fibers fibers;
     struct list calls;
     uint64_t last_id;
     struct sbuf unsent;
@@ -295,9 +295,9 @@ struct qmp_client *qmp_client_new(const struct qmp_client_opts *opts)
     list_init(&c->calls);
     waitq_init(&c->to_send);
     waitq_init(&c->greeting);
-    group_init(&c->fibers);
-    group_go(&c->fibers, c->ctx.loop, read_loop, c, "qmp read");
-    group_go(&c->fibers, c->ctx.loop, write_loop, c, "qmp write");
+    fibers_init(&c->fibers);
+    fibers_go(&c->fibers, c->ctx.loop, read_loop, c, "qmp read");
+    fibers_go(&c->fibers, c->ctx.loop, write_loop, c, "qmp write");
     return c;
 }
 
@@ -313,7 +313,7 @@ void qmp_client_close(struct qmp_client *c, const char *why)
 
 int qmp_client_join(struct ctx *ctx, struct qmp_client *c, struct err *err)
 {
-    return group_wait(ctx, &c->fibers, "qmp's fibers", err);
+    return fibers_wait(ctx, &c->fibers, "qmp's fibers", err);
 }
 
 void qmp_client_free(struct qmp_client *c)

@@ -24,7 +24,7 @@ struct fixture {
     struct stream *peer;
     struct qmp_client *c;
     char events[256];
-    struct group calls;
+    struct fibers calls;
 };
 
 static void on_event(void *arg, const struct qmp_message *event)
@@ -41,7 +41,7 @@ static void start(struct ctx *ctx, struct fixture *f)
 
     *f = (struct fixture){ .ctx = ctx, .life = ctx_root(ctx->loop) };
     stream_pair(ctx->loop, 64 * 1024, &ours, &f->peer);
-    group_init(&f->calls);
+    fibers_init(&f->calls);
     f->c = qmp_client_new(&(struct qmp_client_opts){
         .life = &f->life, .stream = ours, .on_event = on_event, .arg = f });
 }
@@ -75,7 +75,7 @@ static void finish(struct fixture *f)
 
     qmp_client_close(f->c, "the test is over");
     ASSERT_OK(qmp_client_join(f->ctx, f->c, &err), err);
-    ASSERT_OK(group_wait(f->ctx, &f->calls, "calls", &err), err);
+    ASSERT_OK(fibers_wait(f->ctx, &f->calls, "calls", &err), err);
     qmp_client_free(f->c);
     stream_free(f->peer);
 }
@@ -115,14 +115,14 @@ static void call(struct fixture *f, struct one_call *o, const char *name)
 {
     o->f = f;
     o->name = name;
-    group_go(&f->calls, f->ctx->loop, call_fiber, o, "%s", name);
+    fibers_go(&f->calls, f->ctx->loop, call_fiber, o, "%s", name);
 }
 
 static void wait_calls(struct fixture *f)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(group_wait(f->ctx, &f->calls, "calls", &err), err);
+    ASSERT_OK(fibers_wait(f->ctx, &f->calls, "calls", &err), err);
 }
 
 TEST_VIRTUAL(the_greeting_is_answered_and_tells_the_version)
@@ -278,7 +278,7 @@ TEST_VIRTUAL(a_huge_message_is_cut_off)
 
     start(ctx, &f);
     call(&f, &a, "query-a");
-    group_go(&f.calls, ctx->loop, flood, &f, "flood");
+    fibers_go(&f.calls, ctx->loop, flood, &f, "flood");
     wait_calls(&f);
     ASSERT_FAIL(a.result, a.err, ERR_UNAVAILABLE);
     finish(&f);
@@ -296,7 +296,7 @@ TEST_VIRTUAL(a_qemu_that_does_not_read_blocks_nobody_for_ever)
         o[i].timeout = NS_PER_MS;
         o[i].f = &f;
         o[i].name = big;
-        group_go(&f.calls, ctx->loop, call_fiber, &o[i], "big %zu", i);
+        fibers_go(&f.calls, ctx->loop, call_fiber, &o[i], "big %zu", i);
     }
     wait_calls(&f);
     for (size_t i = 0; i < ARRAY_LEN(o); i++)

@@ -1,8 +1,8 @@
 #include "base/clock.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "harness/place.h"
 #include "harness/tap.h"
+#include "harness/tempdir.h"
 #include "host/vmm/qemu/accel.h"
 
 #include <stdlib.h>
@@ -50,7 +50,7 @@ static bool near(uint64_t have, uint64_t want, uint64_t ppm)
 }
 
 struct fixture {
-    struct place place;
+    struct tempdir temp;
     char *clocksource, *boot_id, *state;
     struct fake_tsc tsc;
     struct tsc_env env;
@@ -63,10 +63,10 @@ static void put(const char *path, const char *text)
 
 static void open_fixture(struct fixture *f)
 {
-    place_init(&f->place, "/tmp");
-    f->clocksource = str_format("%s/clocksource", f->place.dir);
-    f->boot_id = str_format("%s/boot_id", f->place.dir);
-    f->state = str_format("%s/tsc", f->place.dir);
+    tempdir_init(&f->temp, "/tmp");
+    f->clocksource = str_format("%s/clocksource", f->temp.dir);
+    f->boot_id = str_format("%s/boot_id", f->temp.dir);
+    f->state = str_format("%s/tsc", f->temp.dir);
     f->tsc = (struct fake_tsc){ .now = 1234, .khz = 2299998, .cost = 25 };
     put(f->clocksource, "tsc\n");
     put(f->boot_id, "boot-one\n");
@@ -78,7 +78,7 @@ static void close_fixture(struct fixture *f)
     free(f->clocksource);
     free(f->boot_id);
     free(f->state);
-    ASSERT_EQ(dir_remove(f->place.dir), 0);
+    ASSERT_EQ(dir_remove(f->temp.dir), 0);
 }
 
 /* What the kernel wrote to its log when it booted plays no part: on a host that has been up for

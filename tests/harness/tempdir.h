@@ -1,7 +1,7 @@
 /* place.h - a directory of its own for a test, removed with all that is in it at the end of the
  * scope (not when an assertion fails: then it stays, to be looked at).
- *     PLACE(p);
- *     file_write(place_path(&p, "f"), …); */
+ *     TEMPDIR(p);
+ *     file_write(tempdir_path(&p, "f"), …); */
 #pragma once
 #include "base/fd.h"
 #include "base/str.h"
@@ -10,39 +10,39 @@
 #include <stdlib.h>
 #include <string.h>
 
-struct place {
+struct tempdir {
     char dir[64], path[512];
 };
 
-static inline void place_release_auto(struct place *p)
+static inline void tempdir_release_auto(struct tempdir *p)
 {
     (void)dir_remove(p->dir);
 }
 
-static inline void place_init(struct place *p, const char *top)
+static inline void tempdir_init(struct tempdir *p, const char *top)
 {
     snprintf(p->dir, sizeof(p->dir), "%s/lcow-test.XXXXXX", top);
     if (!mkdtemp(p->dir))
         tap_fail(__FILE__, __LINE__, "no directory %s: %m", p->dir);
 }
 #define PLACE_IN(p, top)                                                                           \
-    AUTO(place_release) struct place p = { "", "" };                                               \
-    place_init(&p, (top))
-#define PLACE(p) PLACE_IN(p, "/tmp")
+    AUTO(tempdir_release) struct tempdir p = { "", "" };                                           \
+    tempdir_init(&p, (top))
+#define TEMPDIR(p) PLACE_IN(p, "/tmp")
 /* For very many files: a busy disk takes its time. */
 #define PLACE_IN_MEMORY(p) PLACE_IN(p, "/dev/shm")
 
 /* A path below it; valid until the next call. */
-static inline const char *place_path(struct place *p, const char *name)
+static inline const char *tempdir_path(struct tempdir *p, const char *name)
 {
     snprintf(p->path, sizeof(p->path), "%s/%s", p->dir, name);
     return p->path;
 }
 
 /* A file below it, with the directories on the way to it. */
-static inline void place_put(struct place *p, const char *name, const char *text)
+static inline void tempdir_put(struct tempdir *p, const char *name, const char *text)
 {
-    AUTO_FREE char *path = str_dup(place_path(p, name));
+    AUTO_FREE char *path = str_dup(tempdir_path(p, name));
     AUTO_FREE char *parent = str_ndup(path, (size_t)(strrchr(path, '/') - path));
 
     ASSERT_EQ(dir_make(parent, 0755), 0);

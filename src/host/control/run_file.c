@@ -1,4 +1,4 @@
-#include "host/control/run_note.h"
+#include "host/control/run_file.h"
 #include "base/err.h"
 #include "base/fd.h"
 #include "base/json.h"
@@ -14,25 +14,25 @@
 #define FORSAKEN "forsaken."
 #define ANCHOR_MAX_BYTES 256u
 
-char *run_note_path(const char *dir)
+char *run_file_path(const char *dir)
 {
     return str_format("%s/shim", dir);
 }
 
-void run_note_release(struct run_note *n)
+void run_file_release(struct run_file *n)
 {
     free(n->v);
     json_decref(n->root);
-    *n = (struct run_note){ 0 };
+    *n = (struct run_file){ 0 };
 }
 
-int run_note_write(const char *dir, const struct run_note *n, struct err *err)
+int run_file_write(const char *dir, const struct run_file *n, struct err *err)
 {
     AUTO(json_decref)
     json_t *root =
         json_pack("{ss,si,ss,ss,ss,s[]}", "address", n->address, "pid", n->pid, "version",
                   n->version, "process", n->process, "home", n->home, "containers");
-    AUTO_FREE char *path = run_note_path(dir), *text = NULL;
+    AUTO_FREE char *path = run_file_path(dir), *text = NULL;
     int r;
 
     for (size_t i = 0; i < n->n; i++)
@@ -44,7 +44,7 @@ int run_note_write(const char *dir, const struct run_note *n, struct err *err)
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-static int read_members(const json_t *list, struct run_note *n, struct err *err)
+static int read_members(const json_t *list, struct run_file *n, struct err *err)
 {
     n->v = mem_zalloc((json_array_size(list) + 1) * sizeof(*n->v));
     for (; n->n < json_array_size(list); n->n++) {
@@ -59,11 +59,11 @@ static int read_members(const json_t *list, struct run_note *n, struct err *err)
     return 0;
 }
 
-int run_note_read(const char *dir, struct run_note *ret, struct err *err)
+int run_file_read(const char *dir, struct run_file *ret, struct err *err)
 {
-    AUTO_FREE char *path = run_note_path(dir), *text = NULL;
-    AUTO(run_note_release)
-    struct run_note n = { .address = "", .version = "", .process = "", .home = "" };
+    AUTO_FREE char *path = run_file_path(dir), *text = NULL;
+    AUTO(run_file_release)
+    struct run_file n = { .address = "", .version = "", .process = "", .home = "" };
     const json_t *list = NULL;
     size_t len;
     int r = file_read_all(path, NOTE_MAX_BYTES, &text, &len);
@@ -80,11 +80,11 @@ int run_note_read(const char *dir, struct run_note *ret, struct err *err)
         read_members(list, &n, err) < 0)
         return err_wrap(err, "%s", path);
     *ret = n;
-    n = (struct run_note){ 0 };
+    n = (struct run_file){ 0 };
     return 0;
 }
 
-const struct run_member *run_note_find(const struct run_note *n, const char *id)
+const struct run_member *run_file_find(const struct run_file *n, const char *id)
 {
     for (size_t i = 0; i < n->n; i++)
         if (str_eq(n->v[i].id, id))
@@ -179,7 +179,7 @@ int run_bundles_gone(struct ctx *ctx, const struct strv *paths, bool *ret, struc
     return 0;
 }
 
-int run_given_up(struct ctx *ctx, const char *dir, const struct run_note *n, bool *ret,
+int run_given_up(struct ctx *ctx, const char *dir, const struct run_file *n, bool *ret,
                  struct err *err)
 {
     AUTO(strv_release) struct strv kept = { 0 };
