@@ -568,8 +568,9 @@ def delete_does_not_kill_another_process_with_the_shims_number(w):
     path = os.path.join(w.bundle("c1"), "lcow.json")
     with open(path) as f:
         note = json.load(f)
-    _, start, boot = note["shim"].split()
-    note["shim"] = f"{other.pid} {start} {boot}"
+    boot = note["shim"].split()[2]
+    # Not the shim's own start: a clock tick is 10 ms, and both may have started in the same one.
+    note["shim"] = f"{other.pid} {int(stat_field(other.pid, 22)) - 1} {boot}"
     with open(path, "w") as f:
         json.dump(note, f)
     os.unlink(w.path("c1"))

@@ -146,8 +146,8 @@ int accel_forget(const struct accel_env *env)
 
 static const char *const texts[] = {
     [ACCEL_NO_CPU] =
-        "the CPU shows neither vmx nor svm (turn virtualization on in the firmware, or "
-        "nested virtualization if this is a VM)",
+        ("the CPU shows neither vmx nor svm (turn virtualization on in the firmware, or "
+         "nested virtualization if this is a VM)"),
     [ACCEL_NO_DEVICE] = "there is no /dev/kvm (modprobe kvm_intel or kvm_amd)",
     [ACCEL_UNPROVEN] = "KVM has not been tried since the host started",
     [ACCEL_WORKS] = "KVM works",
