@@ -256,13 +256,16 @@ static struct child *child_start(struct ctx *ctx, struct launch *l, struct err *
 
 int child_spawn(struct ctx *ctx, const struct child_opts *o, struct child **ret, struct err *err)
 {
-    AUTO_FD int parent = pidfd_open(getpid(), 0), null = open("/dev/null", O_RDWR | O_CLOEXEC);
     AUTO(child_free) struct child *c = NULL;
     AUTO_FREE char *path = NULL;
     int sync[2], r;
 
     if (check_opts(o, err) < 0 || (o->exec_fd <= 0 && find_program(o, &path, err) < 0))
         return -1;
+
+    AUTO_FD int parent = pidfd_open(getpid(), 0);
+    AUTO_FD int null = parent < 0 ? -1 : open("/dev/null", O_RDWR | O_CLOEXEC);
+
     if (parent < 0 || null < 0 || socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sync) < 0)
         return err_sys(err, errno, "prepare a process for %s", o->argv[0]);
 

@@ -67,7 +67,8 @@ static void scan_string(struct scan *s)
 
     for (char c; s->at < s->len && (c = s->text[s->at]) != '"';) {
         uint32_t character;
-        size_t n = c >= 0 ? 1 : str_utf8(s->text + s->at, s->len - s->at, &character);
+        size_t n =
+            (unsigned char)c < 0x80 ? 1 : str_utf8(s->text + s->at, s->len - s->at, &character);
 
         if (c == '\\')
             scan_escape(s, s->at == first);
@@ -186,7 +187,8 @@ int js_parse(const char *text, size_t len, size_t max_len, json_t **ret, struct 
         }
     }
     sbuf_release(&s.out);
-    *ret = value ? value : *ret;
+    if (value)
+        *ret = value;
     return value ? 0 : -1;
 }
 

@@ -52,7 +52,7 @@ void container_unref(struct container *c)
     free(c->log_uri);
     free(c->p.bundle);
     free(c->execs);
-    json_decref(c->last_stats);
+    free(c->last_stats);
     free(c->holdings);
     free(c->bundle_path);
     free(c->root_path);
@@ -383,16 +383,14 @@ static int ask_metrics(struct ctx *ctx, struct container *c, json_t **ret, struc
 int container_stats(struct ctx *ctx, struct container *given, json_t **ret, struct err *err)
 {
     AUTO(container_unref) struct container *c = container_ref(given);
-    json_t *metrics = NULL;
 
-    if (ask_metrics(ctx, c, &metrics, err) == 0) {
-        json_decref(c->last_stats);
-        c->last_stats = metrics;
-    } else if (c->p.state != CONTAINER_STOPPED || !c->last_stats) {
-        return err_wrap(err, "metrics of container %s", c->p.id);
-    } else {
-        err_clear(err);
+    if (ask_metrics(ctx, c, ret, err) == 0) {
+        free(c->last_stats);
+        c->last_stats = js_text(*ret, 0);
+        return 0;
     }
-    *ret = json_incref(c->last_stats);
-    return 0;
+    if (c->p.state != CONTAINER_STOPPED || !c->last_stats)
+        return err_wrap(err, "metrics of container %s", c->p.id);
+    err_clear(err);
+    return js_parse(c->last_stats, strlen(c->last_stats), SIZE_MAX, ret, err);
 }

@@ -26,19 +26,26 @@ void run_file_release(struct run_file *n)
     *n = (struct run_file){ 0 };
 }
 
+/* json_pack("s") would refuse a path that is not UTF-8, and the container would be missing. */
+static json_t *text_of(const char *s)
+{
+    return json_string_nocheck(s);
+}
+
 int run_file_write(const char *dir, const struct run_file *n, struct err *err)
 {
     AUTO(json_decref)
-    json_t *root =
-        json_pack("{ss,si,ss,ss,ss,s[]}", "address", n->address, "pid", n->pid, "version",
-                  n->version, "process", n->process, "home", n->home, "containers");
+    json_t *root = json_pack("{so,si,so,so,so,s[]}", "address", text_of(n->address), "pid", n->pid,
+                             "version", text_of(n->version), "process", text_of(n->process), "home",
+                             text_of(n->home), "containers");
     AUTO_FREE char *path = run_file_path(dir), *text = NULL;
     int r;
 
     for (size_t i = 0; i < n->n; i++)
         json_array_append_new(js_get(root, "containers"),
-                              json_pack("{ss,ss,ss,sb}", "id", n->v[i].id, "bundle", n->v[i].bundle,
-                                        "anchor", n->v[i].anchor, "hidden", n->v[i].hidden));
+                              json_pack("{so,so,so,sb}", "id", text_of(n->v[i].id), "bundle",
+                                        text_of(n->v[i].bundle), "anchor", text_of(n->v[i].anchor),
+                                        "hidden", n->v[i].hidden));
     text = js_text(root, 0);
     r = file_replace(path, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;

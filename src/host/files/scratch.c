@@ -395,7 +395,7 @@ static void sweep_template(struct sweep *w, const char *name, const char *path)
     swept(w, name, path, failed ? -errno : 0);
 }
 
-/* Calls fn for each name in dir, with prefix before it, and removes dir if it is empty then. */
+/* Calls fn for each name in dir, with prefix before it. */
 static void sweep_dir(struct sweep *w, const char *prefix, const char *dir,
                       void (*fn)(struct sweep *w, const char *name, const char *path))
 {
@@ -412,8 +412,6 @@ static void sweep_dir(struct sweep *w, const char *prefix, const char *dir,
         free(names[i]);
     }
     free(names);
-    if (!w->dry_run)
-        (void)rmdir(dir); /* others may have theirs in it */
 }
 
 static void sweep_ns(struct sweep *w, const char *name, const char *path)
@@ -421,6 +419,8 @@ static void sweep_ns(struct sweep *w, const char *name, const char *path)
     AUTO_FREE char *prefix = str_format("%s/", name);
 
     sweep_dir(w, prefix, path, sweep_one);
+    if (!w->dry_run)
+        (void)rmdir(path); /* others may have theirs in it */
 }
 
 int scratch_sweep(const char *dir, bool dry_run,
@@ -432,6 +432,8 @@ int scratch_sweep(const char *dir, bool dry_run,
                    *sandboxes = str_format("%s/sandboxes", dir);
 
     sweep_dir(&w, "template/", templates, sweep_template);
+    if (!dry_run)
+        (void)rmdir(templates);
     sweep_dir(&w, "", sandboxes, sweep_ns);
     return w.failed > 0 ? -1 : 0;
 }

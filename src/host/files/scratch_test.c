@@ -219,6 +219,10 @@ TEST_FIBER(what_the_dead_left_is_swept)
     ASSERT_EQ(access(dead, F_OK), -1);
     ASSERT_OK(scratch_sweep("/nowhere/at/all", false, NULL, NULL, &err), err);
     drop(ctx, s);
+    /* The directory itself stays: it may have been set up by an administrator. */
+    AUTO_FREE char *sandboxes = str_format("%s/sandboxes", f.dir);
+    ASSERT_OK(scratch_sweep(f.dir, false, NULL, NULL, &err), err);
+    ASSERT_EQ(access(sandboxes, F_OK), 0);
     finish(&f);
 }
 

@@ -75,7 +75,7 @@ void outputs_free(struct outputs *o)
 /* keys: of cid, pod and log directory. */
 static void learn(struct outputs *o, const json_t *doc, const char *const keys[3], int64_t since_ns)
 {
-    const char *cid = doc_text(doc, keys[0]);
+    const char *cid = doc_text(doc, keys[0]), *uri = doc_text(doc, "stdout");
 
     for (size_t i = 0; i < o->n_writers; i++) {
         struct writer *known = &o->writers[i];
@@ -86,11 +86,13 @@ static void learn(struct outputs *o, const json_t *doc, const char *const keys[3
             known->since_ns = since_ns;
         return;
     }
+    if (!uri[0] && !doc_text(doc, keys[2])[0])
+        return; /* it is being created; the journal says later where its output is */
     o->writers = mem_grow(o->writers, o->n_writers, &o->writers_cap, sizeof(*o->writers));
     o->writers[o->n_writers++] = (struct writer){ .cid = str_dup(cid),
                                                   .pod = str_dup(doc_text(doc, keys[1])),
                                                   .name = str_dup(doc_text(doc, "name")),
-                                                  .uri = str_dup(doc_text(doc, "stdout")),
+                                                  .uri = str_dup(uri),
                                                   .dir = str_dup(doc_text(doc, keys[2])),
                                                   .since_ns = since_ns };
 }

@@ -130,6 +130,25 @@ TEST(a_file_that_was_emptied_is_read_from_its_start)
     outputs_free(o);
 }
 
+TEST(output_of_a_container_that_was_being_created_is_found_later)
+{
+    TEMPDIR(temp);
+    struct outputs *o = outputs_new("ns", "a");
+    struct lines l = { 0 };
+    AUTO(json_decref)
+    json_t *creating = json_pack("{ss,ss,sn}", "id", "a", "pod", "a", "stdout");
+    AUTO_FREE char *c =
+        str_format("{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"file://%s/out\"}", temp.dir);
+
+    put(temp.dir, "out", "hello\n");
+    outputs_tell(o, creating);
+    note(o, c, 1);
+    outputs_more(o, -1, &l);
+    ASSERT_EQ(l.n, 1);
+    lines_release(&l);
+    outputs_free(o);
+}
+
 TEST(a_fifos_output_is_its_readers)
 {
     AUTO(sbuf_release) struct sbuf said = { 0 };

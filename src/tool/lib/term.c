@@ -102,9 +102,12 @@ static void on_signal(void *arg, const struct signalfd_siginfo *info)
 
 void term_cancel_by_signals(struct loop *loop, struct cancel *c)
 {
+    struct sigaction hangup;
+
     (void)loop_on_signal(loop, SIGINT, on_signal, c); /* else the signal ends us at once */
     (void)loop_on_signal(loop, SIGTERM, on_signal, c);
-    (void)loop_on_signal(loop, SIGHUP, on_signal, c);
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) /* nohup */
+        (void)loop_on_signal(loop, SIGHUP, on_signal, c);
 }
 
 /* ---- a line of progress */

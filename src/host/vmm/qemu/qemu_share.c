@@ -5,12 +5,11 @@
  * the directory to mount on is made through a detached, writable clone that nobody else sees. */
 #include "base/child.h"
 #include "base/offload.h"
+#include "host/jail/mountinfo.h"
 #include "host/vmm/qemu/qemu_priv.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <limits.h>
-#include <mntent.h>
 #include <sched.h>
 #include <stdio.h>
 #include <string.h>
@@ -20,7 +19,6 @@
 
 #define NAME_MAX_BYTES 64
 #define JOB_NS (10 * NS_PER_S)
-#define LINE_MAX_BYTES (3 * PATH_MAX) /* of the table of mounts */
 /* The guest lets go of files a moment after it has unmounted (9p clunks come late), and nothing
  * tells when QEMU has closed the last one. */
 #define BUSY_TRIES 10
@@ -105,19 +103,19 @@ static int add_in_jail(void *arg, struct err *err)
 /* All mounts below path, in the order they were made. */
 static int list_below(const struct job *j, const char *path, struct strv *out, struct err *err)
 {
-    AUTO_FD int fd = openat(j->proc, "thread-self/mounts", O_RDONLY | O_CLOEXEC);
+    AUTO_FD int fd = openat(j->proc, "thread-self/mountinfo", O_RDONLY | O_CLOEXEC);
     FILE *mounts = fd < 0 ? NULL : fdopen(fd, "r");
-    char line[LINE_MAX_BYTES];
-    struct mntent m;
-    size_t len = strlen(path);
+    AUTO_FREE char *line = NULL;
+    struct mountinfo m;
+    size_t len = strlen(path), cap = 0;
 
     if (!mounts)
         return err_sys(err, errno, "read the mounts of the jail");
     (void)TAKE_FD(fd);
-    while (getmntent_r(mounts, &m, line, sizeof(line)))
-        if (str_starts(m.mnt_dir, path) && m.mnt_dir[len] == '/')
-            strv_add(out, m.mnt_dir);
-    (void)endmntent(mounts);
+    while (getline(&line, &cap, mounts) > 0)
+        if (mountinfo_parse(line, &m) && str_starts(m.point, path) && m.point[len] == '/')
+            strv_add(out, m.point);
+    fclose(mounts);
     return 0;
 }
 
