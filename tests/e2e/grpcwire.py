@@ -108,7 +108,10 @@ class Call:
                 self._headers.update(self._decoder.decode(self._block))
                 self._block = b""
         elif kind in (SETTINGS, PING) and not flags & ACK:
-            self._socket.sendall(_frame(kind, ACK, 0, payload if kind == PING else b""))
+            try:
+                self._socket.sendall(_frame(kind, ACK, 0, payload if kind == PING else b""))
+            except OSError as e:
+                raise Error("UNAVAILABLE", str(e)) from None
         elif kind == RST_STREAM:
             raise Error("UNAVAILABLE", f"stream reset ({int.from_bytes(payload, 'big')})")
         elif kind == GOAWAY:

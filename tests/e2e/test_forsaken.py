@@ -130,6 +130,19 @@ def the_pod_itself(t):
     t.until(lambda: not os.path.exists(os.path.join(t.run_root, t.tag)), "its files are gone", 10)
 
 
+@test("delete of a pod's first container, whose shim answers: the others go on", runc=False)
+def the_pod_itself_by_calls(t):
+    pod(t, "c1")
+    shim = t.shim_pid()
+    t.equal(delete(t, "p")[1], 137)
+    t.equal(t.exec("c1", "echo", "on").out, "on\n")
+    t.equal(t.tasks()["c1"][1], "RUNNING")
+    t.must("tasks", "rm", "-f", "c1")
+    t.gone(shim, 30)
+    t.until(lambda: not os.path.exists(os.path.join(t.run_root, t.tag)), "its files are gone", 10)
+    t.ctr("tasks", "rm", "-f", "p")
+
+
 @test("delete of a container that its shim still has: killed by calls, and told as it ended",
       runc=False)
 def by_calls(t):

@@ -246,10 +246,11 @@ static struct sandbox *find_ready(const struct registry *r, const char *id, cons
 {
     struct sandbox *s = sandbox_find(r, id, err);
 
-    if (!s || s->state == SANDBOX_READY)
+    if (!s || (s->state == SANDBOX_READY && s->holder)) /* NULL: its VM is being cleaned up */
         return s;
     err_set(err, ERR_STATE, "sandbox %s is %s, cannot %s", id,
-            fsm_state_name(&sandbox_fsm, s->state), what);
+            s->state == SANDBOX_READY ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state),
+            what);
     return NULL;
 }
 

@@ -102,7 +102,7 @@ static void ask_containers(struct ctx *ctx, struct sandbox *s)
         if (runs(*c) && !container_parts(*c)->hidden)
             (void)container_kill(&grace, *c, "", SIGTERM, false, &err); /* it may end just then */
     for (struct container **c = all; *c; c++)
-        if (!container_parts(*c)->hidden && container_wait_end(&grace, *c, &err) < 0)
+        if (runs(*c) && !container_parts(*c)->hidden && container_wait_end(&grace, *c, &err) < 0)
             return;
 }
 

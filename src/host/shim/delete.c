@@ -258,8 +258,9 @@ static int end_by_calls(struct ctx *ctx, struct deletion *d, struct err *err)
     struct err ignored = ERR_INIT;
 
     kill.id = wait.id = delete.id = shutdown.id = id;
+    /* Not all: on the container that holds a pod this would mean the whole pod, of which
+     * containerd may still want the others. Execs that outlive init are killed by forsake(). */
     kill.signal = SIGKILL;
-    kill.all = true;
     if (CALL(&limit, d, "Kill", &kill, &empty__descriptor, NULL, err) < 0 &&
         err->code != ERR_NOT_FOUND)
         return -1;
