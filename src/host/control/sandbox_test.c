@@ -387,6 +387,43 @@ static void sandbox_wait_main(void *arg)
     w->done = true;
 }
 
+static void slow_driver(void *arg)
+{
+    struct err err = ERR_INIT;
+
+    (void)fiber_sleep(arg, 5 * NS_PER_S, &err);
+}
+
+static void stop_fiber(void *arg)
+{
+    struct fixture *r = arg;
+    struct ctx root = ctx_root(r->registry->o.loop);
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(sandbox_stop(&root, r->registry, "s", 0, &err), err);
+}
+
+TEST_VIRTUAL(a_sandbox_whose_vm_is_being_cleaned_up_is_not_asked)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_stats stats;
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    begin(&r, &root);
+    fibers_go(&r.registry->drivers, ctx->loop, slow_driver, &root, "driver");
+    fiber_go(ctx->loop, stop_fiber, &r, "stop");
+    pass(&root, NS_PER_S);
+    ASSERT(state_of(&r) == SANDBOX_READY && !r.registry->sandbox->holder);
+    ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_STATE);
+    ASSERT_FAIL(sandbox_stats(&root, r.registry, "s", &stats, &err), err, ERR_STATE);
+    pass(&root, 10 * NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
+    ASSERT_OK(sandbox_shutdown(&root, r.registry, "s", &err), err);
+    fixture_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
 {
     static const uint32_t statuses[] = {
