@@ -553,3 +553,18 @@ def deleted_while_created(t):
         remove(vm, place)
         create(vm, place, "true")  # the name is free
         remove(vm, place)
+
+
+@test("guest: layers are removed while their container is being created: that is waited for")
+def uncombined_while_created(t):
+    place = Place("c1")
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        for _ in range(5):  # as a host does whose client has gone
+            combine(vm, place)
+            spec = make_spec(place.root, "sleep", "1000")
+            made = vm.send("Create", place.name,
+                           **vm._create_keys(spec, place.bundle, place.scratch))
+            uncombine(vm, place)
+            t.equal(vm.answer(made)["Result"], 0)
+            vm.delete(place.name)

@@ -162,10 +162,13 @@ static int layers(struct ctx *ctx, struct handlers *h, const struct bridge_modif
         .scratch_quota = m->layers.scratch_quota,
         .layers = (const char *const *)paths.v,
     };
+    bool used = false;
+
     if (m->action == BRIDGE_ADD)
         return storage_combine(ctx, h->storage, &l, err);
-    return storage_uncombine(ctx, h->storage, &l, containers_has_bundle(h->containers, bundle),
-                             err);
+    if (containers_look_at_bundle(ctx, h->containers, bundle, &used, err) < 0)
+        return -1;
+    return storage_uncombine(ctx, h->storage, &l, used, err);
 }
 
 /* We enforce no policy, so only none at all can be promised; and like the original only once. */

@@ -121,12 +121,27 @@ struct container *containers_find(const struct containers *cs, const char *id, s
     return NULL;
 }
 
-bool containers_has_bundle(const struct containers *cs, const char *bundle)
+static struct container *find_by_bundle(const struct containers *cs, const char *bundle)
 {
-    LIST_EACH (&cs->containers, pos)
-        if (strcmp(LIST_ENTRY(pos, struct container, in_table)->bundle, bundle) == 0)
-            return true;
-    return false;
+    LIST_EACH (&cs->containers, pos) {
+        struct container *c = LIST_ENTRY(pos, struct container, in_table);
+
+        if (str_eq(c->bundle, bundle))
+            return c;
+    }
+    return NULL;
+}
+
+int containers_look_at_bundle(struct ctx *ctx, struct containers *cs, const char *bundle,
+                              bool *ret_used, struct err *err)
+{
+    struct container *c;
+
+    while ((c = find_by_bundle(cs, bundle)) && c->state == CONTAINER_CREATING)
+        if (waitq_wait(ctx, &cs->changed, "the container to be created", err) < 0)
+            return -1;
+    *ret_used = c != NULL;
+    return 0;
 }
 
 struct container *containers_get(const struct containers *cs, const char *id, struct err *err)

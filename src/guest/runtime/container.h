@@ -65,7 +65,10 @@ void containers_free(struct containers *cs);
 AUTO_DEFINE(struct containers *, containers_free);
 /* SIGTERM to all inits; waits until they have exited and their output is drained, or ctx ends. */
 int containers_stop(struct ctx *ctx, struct containers *cs, struct err *err);
-bool containers_has_bundle(const struct containers *cs, const char *bundle);
+/* *ret_used: a container lives in this bundle. One that is being created is waited for: its layers
+ * must not be removed while crun works on them. */
+int containers_look_at_bundle(struct ctx *ctx, struct containers *cs, const char *bundle,
+                              bool *ret_used, struct err *err);
 /* ERR_NOT_FOUND; ERR_ABORTED: it is still being created. Caller unrefs. */
 struct container *containers_get(const struct containers *cs, const char *id, struct err *err);
 struct container *container_ref(struct container *c);
