@@ -67,7 +67,7 @@ struct container {
     struct process **execs; /* oldest first */
     size_t n_execs, execs_cap;
     struct waitq changed;
-    char *last_stats; /* as text: the tree of a hostile guest takes 30 times as much */
+    char *last_stats;       /* as text: the tree of a hostile guest takes 30 times as much */
     uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
     uint32_t scratch_quota_mib;
 
