@@ -220,7 +220,7 @@ static int await_output(struct ctx *ctx, struct boot_session *s, struct io *io, 
 static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, bool lost,
                        struct err *err)
 {
-    struct ctx root = ctx_root(s->tool->loop), limited = ctx_with_timeout(&root, DRAIN_LIMIT);
+    struct ctx limited = ctx_limited(s->tool->loop, DRAIN_LIMIT);
     int r;
 
     cancel_fire(&s->quiet, ERR_CANCELLED, "the command has ended");
@@ -228,7 +228,7 @@ static int end_helpers(struct ctx *ctx, struct boot_session *s, struct io *io, b
              : await_output(ctx, s, io, err);
     if (r < 0) {
         cancel_fire(&s->drain, ERR_UNAVAILABLE, "the command has ended");
-        limited = ctx_with_timeout(&root, HELPERS_LIMIT);
+        limited = ctx_limited(s->tool->loop, HELPERS_LIMIT);
         err_clear(err);
         r = fibers_wait(&limited, &s->helpers, "relays to end", err);
     }

@@ -146,7 +146,7 @@ static void note_console(struct boot_session *s)
 /* How the VM itself ended says more than how that was noticed. */
 static bool note_exit(struct boot_session *s, const char *what)
 {
-    struct ctx root = ctx_root(s->tool->loop), ctx = ctx_with_timeout(&root, LOST_LIMIT);
+    struct ctx ctx = ctx_limited(s->tool->loop, LOST_LIMIT);
     struct vm_exit gone;
     struct err ignored = ERR_INIT;
 
@@ -250,7 +250,7 @@ static int use(struct ctx *ctx, struct boot_session *s, struct err *err)
 /* Nothing in the VM is worth an orderly shutdown: it has no disk, and CMD has ended. */
 static void end(struct boot_session *s)
 {
-    struct ctx root = ctx_root(s->tool->loop), ctx = ctx_with_timeout(&root, END_LIMIT);
+    struct ctx ctx = ctx_limited(s->tool->loop, END_LIMIT);
     struct err err = ERR_INIT;
 
     s->phase = BOOT_ENDING;

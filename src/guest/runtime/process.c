@@ -2,6 +2,7 @@
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
+#include "base/exit_code.h"
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
@@ -19,7 +20,6 @@
 
 /* docs/decisions/0007-containers-in-the-guest.md */
 #define GRACE_NS (10 * NS_PER_S)
-#define EXIT_UNKNOWN 255
 
 struct process {
     unsigned refs;
@@ -74,9 +74,10 @@ static uint32_t reap(struct process *p)
 
     if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 || info.si_pid == 0) {
         log_error(NULL, "cannot reap a process", F_U("pid", process_pid(p)));
-        return EXIT_UNKNOWN;
+        return EXIT_LOST;
     }
-    return info.si_code == CLD_EXITED ? (uint32_t)info.si_status : 128u + (uint32_t)info.si_status;
+    return info.si_code == CLD_EXITED ? (uint32_t)info.si_status
+                                      : EXIT_BY_SIGNAL((uint32_t)info.si_status);
 }
 
 static void report(struct process *p)
@@ -91,13 +92,12 @@ static void report(struct process *p)
 static void report_in_time(void *arg)
 {
     struct process *p = arg;
-    struct ctx root = ctx_root(p->opts.loop);
     struct ctx limited =
-        ctx_with_timeout(&root, p->opts.report_ns ? p->opts.report_ns : PROCESS_REPORT_NS);
+        ctx_limited(p->opts.loop, p->opts.report_ns ? p->opts.report_ns : PROCESS_REPORT_NS);
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->done, "output to be taken", &err) < 0)
-        log_warn(&root, "nobody takes the output of a process that has exited",
+        log_warn(&limited, "nobody takes the output of a process that has exited",
                  F_U("pid", process_pid(p)));
     report(p);
     process_unref(p);

@@ -25,7 +25,8 @@ static int open_in(int root, const char *path, int flags, uint64_t resolve)
     return fd < 0 ? -errno : (int)fd;
 }
 
-int in_root_open(const char *root, const char *path, int flags)
+/* An fd, CLOEXEC. path may begin with a slash. */
+static int open_inside(const char *root, const char *path, int flags)
 {
     AUTO_FD int dir = open(root, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
@@ -78,7 +79,7 @@ int in_root_mkdir(const char *root, const char *path, mode_t mode)
 
 int in_root_read(const char *root, const char *path, size_t max, char **ret_text, size_t *ret_len)
 {
-    AUTO_FD int fd = in_root_open(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
+    AUTO_FD int fd = open_inside(root, path, O_RDONLY | O_NONBLOCK | O_NOCTTY);
     struct stat st;
 
     if (fd < 0)

@@ -5,8 +5,6 @@
 #include <stddef.h>
 #include <sys/types.h>
 
-/* An fd, CLOEXEC. path may begin with a slash. */
-int in_root_open(const char *root, const char *path, int flags);
 /* Checks that name, one component of root, is a directory or absent. -ELOOP: it is a symlink, and
  * *ret_link says to where, caller frees. -ENOTDIR: it is something else. */
 int in_root_check_dir(const char *root, const char *name, char **ret_link);

@@ -130,7 +130,7 @@ void bridge_ops_free(struct guest *g)
 
 static void entropy_main(struct bridge *b)
 {
-    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct ctx ctx = ctx_until(b->loop, &b->life);
     AUTO(stream_free) struct stream *s = NULL;
     uint8_t seed[BRIDGE_ENTROPY_BYTES];
     struct err err = ERR_INIT;
@@ -151,8 +151,7 @@ static void entropy_main(struct bridge *b)
 
 static void log_main(struct bridge *b)
 {
-    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
-    struct ctx reading = ctx_with_cancel(&root, &b->log_life);
+    struct ctx ctx = ctx_until(b->loop, &b->life), reading = ctx_until(b->loop, &b->log_life);
     AUTO(stream_free) struct stream *s = NULL;
     struct err err = ERR_INIT;
 
@@ -248,7 +247,7 @@ int bridge_ops_wait_closed(struct ctx *ctx, struct guest *g, struct err *err)
 int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
 {
     struct bridge *b = bridge_of(g);
-    struct ctx root = ctx_root(b->loop), limited = ctx_with_timeout(&root, BRIDGE_FIBERS_LIMIT);
+    struct ctx limited = ctx_limited(b->loop, BRIDGE_FIBERS_LIMIT);
     int r = 0;
 
     if (b->log_open)

@@ -230,11 +230,11 @@ static struct bridge_request exec_request(const struct guest_exec *e, const stru
 /* It runs, but its streams did not come: nobody would ever read it. */
 static void kill_orphan(struct bridge *b, const char *container, uint32_t pid)
 {
-    struct ctx root = ctx_root(b->loop), limited = ctx_with_timeout(&root, BRIDGE_KILL_LIMIT);
+    struct ctx limited = ctx_limited(b->loop, BRIDGE_KILL_LIMIT);
     struct err err = ERR_INIT;
 
     if (b->connected && signal_process(&limited, &b->guest, container, pid, SIGKILL, &err) < 0)
-        log_warn(&root, "a process without streams runs on in the guest", F_U("pid", pid),
+        log_warn(&limited, "a process without streams runs on in the guest", F_U("pid", pid),
                  F_ERR(&err));
 }
 

@@ -34,7 +34,7 @@ void bridge_wire_close(struct bridge *b)
 
 static void writer_main(struct bridge *b)
 {
-    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct ctx ctx = ctx_until(b->loop, &b->life);
     struct err err = ERR_INIT;
 
     while (!b->closed) {
@@ -239,7 +239,7 @@ static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
 
 static void reader_main(struct bridge *b)
 {
-    struct ctx root = ctx_root(b->loop), ctx = ctx_with_cancel(&root, &b->life);
+    struct ctx ctx = ctx_until(b->loop, &b->life);
     struct err err = ERR_INIT;
 
     while (!b->closed) {

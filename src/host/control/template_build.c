@@ -60,7 +60,7 @@ static int prove(struct ctx *ctx, void *arg, const char *draft, struct err *err)
                    *dir = str_format("%s-proof", p->doc->run_dir);
     struct vmm *vmm = p->build->vmm_new(loop);
     struct vm *vm = vm_new(loop, vmm, p->build->guest_new(loop, vmm, NULL));
-    struct ctx root = ctx_root(loop), end = ctx_with_timeout(&root, END_NS);
+    struct ctx end = ctx_limited(loop, END_NS);
     struct err lost = ERR_INIT;
     struct vm_doc doc = *p->doc;
 

@@ -283,7 +283,7 @@ static int fill(struct ctx *ctx, struct scratch *s, const struct scratch_opts *o
         return -1;
     if (run(ctx, s, TAKE_FD(image), make_in_thread, err) == 0)
         return 0;
-    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, UNDO_NS);
+    struct ctx limited = ctx_limited(ctx->loop, UNDO_NS);
     struct err ignored = ERR_INIT; /* the record stays then, and gc takes it */
     if (err->code == ERR_EXISTS)   /* not ours to remove */
         (void)ledger_forget(s->ledger, s->record, &ignored);

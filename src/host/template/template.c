@@ -223,9 +223,24 @@ static int read_header(int dir, struct template_info *ret, struct err *err)
     return template_header_parse(text, (size_t)n, ret, err);
 }
 
+/* Why the template at this path is marked bad; NULL: it is not. Caller frees. */
+static char *bad_why(const char *path)
+{
+    AUTO_FREE char *file = str_format("%s/bad", path), *text = NULL;
+    size_t len;
+    int r = file_read_all(file, TEXT_MAX, &text, &len);
+
+    if (r == -ENOENT)
+        return NULL;
+    if (r < 0)
+        return str_dup("its mark cannot be read");
+    text[strcspn(text, "\n")] = '\0';
+    return str_printable(text);
+}
+
 static int check_mark(int dir, struct err *err)
 {
-    AUTO_FREE char *path = str_format("/proc/self/fd/%d", dir), *why = template_bad_why(path);
+    AUTO_FREE char *path = str_format("/proc/self/fd/%d", dir), *why = bad_why(path);
 
     return why ? err_set(err, ERR_DATA_LOSS, "it is marked bad: %s", why) : 0;
 }
@@ -344,6 +359,19 @@ int template_list(const char *dir, char (**ret_keys)[TEMPLATE_KEY_SIZE], size_t 
     return 0;
 }
 
+static char *failure_path(const char *dir, const char *key)
+{
+    return str_format("%s/" FAILED_PREFIX "%s", dir, key);
+}
+
+/* Whether there was one. */
+static bool forget_failure(const char *dir, const char *key)
+{
+    AUTO_FREE char *file = failure_path(dir, key);
+
+    return unlink(file) == 0;
+}
+
 int template_remove(const char *dir, const char *key, struct err *err)
 {
     AUTO_FREE char *path = str_format("%s/%s", dir, key);
@@ -351,7 +379,7 @@ int template_remove(const char *dir, const char *key, struct err *err)
 
     if (!is_key(key))
         return err_set(err, ERR_INVALID, "\"%s\" is not a template's key", key);
-    bool failed = template_forget_failure(dir, key);
+    bool failed = forget_failure(dir, key);
     if (lstat(path, &st) < 0)
         return failed && errno == ENOENT ? 0 : err_sys(err, errno, "template %s", key);
     int r = S_ISDIR(st.st_mode) ? dir_remove(path) : unlink(path) < 0 ? -errno : 0;
@@ -365,20 +393,6 @@ int template_remove(const char *dir, const char *key, struct err *err)
 static char *path_of(const char *dir, const char *key, const char *name)
 {
     return str_format("%s/%s/%s", dir, key, name);
-}
-
-char *template_bad_why(const char *path)
-{
-    AUTO_FREE char *file = str_format("%s/bad", path), *text = NULL;
-    size_t len;
-    int r = file_read_all(file, TEXT_MAX, &text, &len);
-
-    if (r == -ENOENT)
-        return NULL;
-    if (r < 0)
-        return str_dup("its mark cannot be read");
-    text[strcspn(text, "\n")] = '\0';
-    return str_printable(text);
 }
 
 int template_mark_bad(const char *dir, const char *key, const char *why, struct err *err)
@@ -421,11 +435,6 @@ void template_absolve(const char *dir, const char *key)
     (void)unlink(file); /* almost always there is none */
 }
 
-static char *failure_path(const char *dir, const char *key)
-{
-    return str_format("%s/" FAILED_PREFIX "%s", dir, key);
-}
-
 /* "<wall clock in ns> <how often> <why>\n" */
 static bool parse_failure(char *text, struct template_failure *ret)
 {
@@ -462,13 +471,6 @@ void template_remember_failure(const char *dir, const char *key, uint64_t now_ns
                        str_format("%llu %u %.1000s\n", (unsigned long long)now_ns, count + 1, why);
 
     (void)file_replace(file, text, strlen(text), 0600);
-}
-
-bool template_forget_failure(const char *dir, const char *key)
-{
-    AUTO_FREE char *file = failure_path(dir, key);
-
-    return unlink(file) == 0;
 }
 
 uint64_t template_retry_at(const struct template_failure *f)
@@ -535,7 +537,7 @@ static void prune_failures(const char *dir, uint64_t now_ns)
 
     for (size_t i = 0; i < n; i++)
         if (now_ns > all[i].at_ns && now_ns - all[i].at_ns > TEMPLATE_UNUSED_NS)
-            (void)template_forget_failure(dir, all[i].key);
+            (void)forget_failure(dir, all[i].key);
 }
 
 int template_prune(const char *dir, const char *keep, uint64_t now_ns,

@@ -72,8 +72,6 @@ int template_remove(const char *dir, const char *key, struct err *err);
 
 /* No VM is cloned from it any more; the next builder replaces it. */
 int template_mark_bad(const char *dir, const char *key, const char *why, struct err *err);
-/* Why the template at this path is marked bad; NULL: it is not. Caller frees. */
-char *template_bad_why(const char *path);
 /* A clone failed in a way that may be the template's fault. True: that was one too many, and it is
  * marked bad now. The count begins anew whenever a clone has proved to be good (absolve). */
 #define TEMPLATE_STRIKES 2
@@ -89,7 +87,6 @@ struct template_failure {
 };
 void template_remember_failure(const char *dir, const char *key, uint64_t now_ns, const char *why);
 bool template_failure(const char *dir, const char *key, struct template_failure *ret);
-bool template_forget_failure(const char *dir, const char *key); /* whether there was one */
 /* Before that nobody but an administrator tries again: 10 min after the first, doubling to 24 h. */
 uint64_t template_retry_at(const struct template_failure *f);
 /* All that the store knows of; caller frees. */

@@ -179,8 +179,7 @@ static void start_relays(struct ctx *ctx, struct exec *x)
 /* What the shim has written is in the FIFOs when it answers, and its ends are closed. */
 static void end_relays(struct exec *x)
 {
-    struct ctx root = ctx_root(x->loop);
-    struct ctx limited = ctx_with_timeout(&root, OUTPUT_LIMIT);
+    struct ctx root = ctx_root(x->loop), limited = ctx_with_timeout(&root, OUTPUT_LIMIT);
     struct err ignored = ERR_INIT;
 
     for (int i = 1; i < 3; i++)
@@ -259,7 +258,7 @@ static int start_and_wait(struct ctx *ctx, struct exec *x, int *ret_code, struct
 /* Whatever became of it. One that still runs is killed first; one that never began is just gone. */
 static void take_back(struct ctx *ctx, struct exec *x, bool kill, uint64_t limit)
 {
-    struct ctx root = ctx_root(ctx->loop), limited = ctx_with_timeout(&root, limit);
+    struct ctx limited = ctx_limited(ctx->loop, limit);
     KillRequest signal_ = KILL_REQUEST__INIT;
     WaitRequest wait = WAIT_REQUEST__INIT;
     DeleteRequest gone = DELETE_REQUEST__INIT;

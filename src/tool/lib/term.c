@@ -156,7 +156,7 @@ static void draw(struct spinner *s)
 static void spin(void *arg)
 {
     struct spinner *s = arg;
-    struct ctx root = ctx_root(s->loop), ctx = ctx_with_cancel(&root, &s->stop);
+    struct ctx ctx = ctx_until(s->loop, &s->stop);
     struct err err = ERR_INIT;
 
     while (fiber_sleep(&ctx, FRAME, &err) == 0) {

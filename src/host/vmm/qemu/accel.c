@@ -51,7 +51,10 @@ static bool cpu_virtualizes(const char *cpuinfo)
     return false;
 }
 
-char *accel_line(const char *boot_id, const char *word)
+/* What is remembered for as long as the host is up is one line, "<boot id> <word> …". line_begin:
+ * how it begins; caller frees; NULL if the boot id is unknown. line_rest: what stands behind that
+ * (borrows), NULL if text is of another boot, or not one whole line. Both arguments may be NULL. */
+static char *line_begin(const char *boot_id, const char *word)
 {
     AUTO_FREE char *id = file_text(STATE_MAX, "%s", boot_id);
 
@@ -61,7 +64,7 @@ char *accel_line(const char *boot_id, const char *word)
     return str_format("%s %s ", id, word);
 }
 
-const char *accel_rest(char *text, const char *begin)
+static const char *line_rest(char *text, const char *begin)
 {
     char *end = text ? strchr(text, '\n') : NULL;
 
@@ -74,8 +77,8 @@ const char *accel_rest(char *text, const char *begin)
 /* "<boot id> kvm works\n" or "<boot id> kvm broken <seconds> <reason>\n". */
 static enum accel_state parse(const struct accel_env *env, char *line, struct accel_failure *ret)
 {
-    AUTO_FREE char *begin = accel_line(env->boot_id, "kvm");
-    const char *rest = accel_rest(line, begin);
+    AUTO_FREE char *begin = line_begin(env->boot_id, "kvm");
+    const char *rest = line_rest(line, begin);
     struct accel_failure f = { 0 };
 
     if (!rest)
@@ -119,7 +122,7 @@ static int write_state(const struct accel_env *env, const char *line, bool unles
 
 static void remember(const struct accel_env *env, const char *what, bool unless_works)
 {
-    AUTO_FREE char *begin = accel_line(env->boot_id, "kvm"),
+    AUTO_FREE char *begin = line_begin(env->boot_id, "kvm"),
                    *line = begin ? str_format("%s%s\n", begin, what) : NULL;
 
     if (line)
@@ -277,9 +280,9 @@ uint32_t tsc_measure(const struct tsc_clocks *c)
 
 uint32_t tsc_khz(const struct tsc_env *env)
 {
-    AUTO_FREE char *begin = accel_line(env->boot_id, "tsc"),
+    AUTO_FREE char *begin = line_begin(env->boot_id, "tsc"),
                    *have = file_text(STATE_MAX, "%s", env->state_file), *line = NULL;
-    const char *rest = accel_rest(have, begin);
+    const char *rest = line_rest(have, begin);
     uint64_t khz = 0;
 
     if (!trusted(env->clocksource))

@@ -17,12 +17,6 @@ struct accel_env {
 /* The real ones; state_file is borrowed. */
 struct accel_env accel_env_of_host(const char *state_file);
 
-/* What is remembered for as long as the host is up is one line, "<boot id> <word> …". line: how it
- * begins; caller frees; NULL if the boot id is unknown. rest: what stands behind that (borrows),
- * NULL if text is of another boot, or not one whole line. Both arguments may be NULL. */
-char *accel_line(const char *boot_id, const char *word);
-const char *accel_rest(char *text, const char *begin);
-
 enum accel_state {
     ACCEL_NO_CPU,    /* neither vmx nor svm */
     ACCEL_NO_DEVICE, /* no /dev/kvm */

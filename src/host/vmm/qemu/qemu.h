@@ -34,8 +34,5 @@ int qemu_template_build(struct ctx *ctx, struct loop *loop, const struct vm_doc 
                         const struct vmm_template_opts *opts, struct template_info *ret,
                         bool *ret_made, struct err *err);
 
-/* The program: a path is checked, a name (NULL: QEMU_PROGRAM) is looked for in PATH. Caller frees.
- * ERR_NOT_FOUND has the remedy. */
-int qemu_find(const char *name, char **ret_path, struct err *err);
 /* Runs `path -version`, at most 10 s. ERR_STATE if it is too old or says something else. */
 int qemu_version(struct ctx *ctx, const char *path, char ret[64], struct err *err);

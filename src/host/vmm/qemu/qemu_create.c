@@ -19,7 +19,9 @@
 
 /* --- which QEMU --- */
 
-int qemu_find(const char *name, char **ret_path, struct err *err)
+/* The program: a path is checked, a name (NULL: QEMU_PROGRAM) is looked for in PATH. Caller frees.
+ * ERR_NOT_FOUND has the remedy. */
+static int find_program(const char *name, char **ret_path, struct err *err)
 {
     const char *path = getenv("PATH");
 
@@ -264,7 +266,7 @@ static int create_parts(struct ctx *ctx, struct qemu *q, const struct vm_doc *do
     AUTO_FREE char *program = NULL;
 
     if (qemu_doc_check(doc, err) < 0 || copy_doc(q, doc, err) < 0 ||
-        qemu_find(doc->vmm_path, &program, err) < 0)
+        find_program(doc->vmm_path, &program, err) < 0)
         return -1;
     q->program = keep(q, program);
     if (accel_choose(&q->accel_env, doc->accel, doc->allow_emulation, &q->accel, err) < 0)

@@ -208,8 +208,6 @@ int qemu_set_memory(struct ctx *ctx, struct vmm *v, uint32_t mib, struct err *er
 /* DEVICE_DELETED came. */
 void qemu_cpu_deleted(struct qemu *q, const char *device);
 int qemu_set_cpus(struct ctx *ctx, struct vmm *v, uint32_t cpus, struct err *err);
-/* What the guest has now. */
-uint64_t qemu_memory_bytes(const struct qemu *q);
 /* What virtio-mem has to give for so much memory in all. */
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib);
 /* The same for a start that is under way. */

@@ -42,16 +42,11 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
         return err_set(err, ERR_INTERNAL, "/proc/%d/stat cannot be read",
                        child_pid(q->proc->child));
     ret->rss_bytes = pages * (uint64_t)sysconf(_SC_PAGESIZE);
-    ret->memory_bytes = qemu_memory_bytes(q);
+    ret->memory_bytes = ((uint64_t)qemu_base_doc(q)->memory_mib << 20) + q->grown_bytes;
     return 0;
 }
 
 /* --- memory --- */
-
-uint64_t qemu_memory_bytes(const struct qemu *q)
-{
-    return ((uint64_t)qemu_base_doc(q)->memory_mib << 20) + q->grown_bytes;
-}
 
 uint64_t qemu_grow_bytes(const struct qemu *q, uint32_t mib)
 {
