@@ -254,7 +254,7 @@ static void end(struct boot_session *s)
     struct err err = ERR_INIT;
 
     s->phase = BOOT_ENDING;
-    vm_kill(s->vm);
+    vm_kill(s->vm, VM_END_KILL, "`lcow boot` is ending");
     if (vm_wait(&ctx, s->vm, NULL, &err) == 0) {
         vm_free(TAKE_PTR(s->vm));
         return;

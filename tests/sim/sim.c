@@ -328,7 +328,7 @@ static void closer_main(void *arg)
 
         err_clear(&err);
         sim_call_begin(&c);
-        vm_kill(s->vm);
+        vm_kill(s->vm, VM_END_KILL, "the VM was terminated");
         r = vm_wait(&limited, s->vm, NULL, &err);
         sim_call_end(&c, r, &err);
         limited = ctx_with_timeout(&root, SIM_CLIENT_LIMIT);

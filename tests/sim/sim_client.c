@@ -123,7 +123,7 @@ static void do_step(struct ctx *ctx, struct sim *s, unsigned client, const struc
         r = do_wait(c, s, &err);
         break;
     case ACT_TERMINATE:
-        vm_kill(s->vm);
+        vm_kill(s->vm, VM_END_KILL, "the VM was terminated");
         r = vm_wait(c, s->vm, NULL, &err);
         break;
     case ACT_SHUTDOWN:

@@ -114,7 +114,7 @@ static inline void vm_fixture_finish(struct vm_fixture *r)
     struct ctx limited = ctx_with_timeout(&r->root, FIXTURE_CALL_NS);
     struct err err = ERR_INIT;
 
-    vm_kill(r->vm);
+    vm_kill(r->vm, VM_END_KILL, "the VM was terminated");
     ASSERT_OK(vm_wait(&limited, r->vm, NULL, &err), err);
     vm_free(TAKE_PTR(r->vm));
     ASSERT_EQ(access(r->run_dir, F_OK), -1);

@@ -284,7 +284,7 @@ static int delete_container(struct ctx *ctx, struct container *c, struct contain
     bool all = all_goes(c);
 
     if (all)
-        vm_kill(c->p.pod->vm);
+        vm_kill(c->p.pod->vm, VM_END_KILL, "its last container is being deleted");
     if ((all && vm_wait(ctx, c->p.pod->vm, NULL, err) < 0) || delete_members(ctx, c, err) < 0 ||
         container_release(ctx, c, err) < 0)
         return err_wrap(err, "delete container %s", c->p.id);

@@ -15,7 +15,7 @@
 
 /* --- what all of them need --- */
 
-/* With these limits for one of them. A pod is counted by its holder, while that lives. */
+/* With these limits for one of them. A pod counts while one of its containers lives. */
 static void need(struct container *one, const struct spec_limits *changed, struct sizing_all *ret)
 {
     struct registry *r = one->r;
@@ -25,7 +25,7 @@ static void need(struct container *one, const struct spec_limits *changed, struc
     for (size_t i = 0; i < r->n_containers; i++) {
         const struct container *c = r->containers[i];
 
-        if (c == c->p.pod->holder && !container_has_ended(c))
+        if (c == c->p.pod->members[0] && (!container_has_ended(c) || pod_other(c->p.pod, c, true)))
             pod_size(c->p.pod, one, changed, &pods[n++]);
     }
     sizing_of_pods(r->o.config, &vm_parts(r->vm)->least, pods, n, ret);
@@ -134,6 +134,5 @@ int container_update(struct ctx *ctx, struct container *given, const char *resou
         c->p.state != CONTAINER_PAUSED)
         return err_set(err, ERR_STATE, "container %s is %s, cannot update", c->p.id,
                        fsm_state_name(&container_fsm, c->p.state));
-    /* The VM is looked for only now: at the gate it may have become another. */
     return apply(ctx, c, resources, err) < 0 ? err_wrap(err, "update container %s", c->p.id) : 0;
 }

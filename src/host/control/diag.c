@@ -18,8 +18,9 @@
 #include <stdlib.h>
 
 #define KILL_LIMIT (5 * NS_PER_S)   /* for the guest to end what nobody waits for any more */
-#define START_LIMIT (30 * NS_PER_S) /* whoever looks into a guest shall learn that it hangs */
+#define START_LIMIT (30 * NS_PER_S) /* a guest that hangs is reported to the client */
 #define BIND_LIMIT (10 * NS_PER_S)  /* mount(8) in the guest */
+#define OPEN_LIMIT (30 * NS_PER_S)  /* a path of the client, which may be on a dead NFS */
 #define GUEST_STACKS_LIMIT (5 * NS_PER_S)
 #define CONSOLE_MAX (64u << 10) /* more than a backend keeps */
 
@@ -61,10 +62,9 @@ static int wait_or_kill(struct ctx *ctx, struct vm_process *p, uint32_t *ret_cod
     return -1;
 }
 
-static int exec_with_io(struct ctx *ctx, struct diag_live *live, const struct diag_exec *e,
-                        uint32_t *ret_code, struct err *err)
+static int exec_with_io(struct ctx *ctx, struct vm *vm, struct diag_live *live,
+                        const struct diag_exec *e, uint32_t *ret_code, struct err *err)
 {
-    struct registry *r = live->r;
     struct io *io = live->io;
     const struct vm_exec exec = { .argv = e->argv,
                                   .env = environment,
@@ -77,7 +77,7 @@ static int exec_with_io(struct ctx *ctx, struct diag_live *live, const struct di
     struct ctx starting = ctx_with_timeout(ctx, START_LIMIT), draining;
     struct err lost = ERR_INIT;
 
-    if (vm_exec(&starting, r->vm, &exec, &p, err) < 0)
+    if (vm_exec(&starting, vm, &exec, &p, err) < 0)
         return -1;
     io_attach(io, vm_process_take_stream(p, 0), vm_process_take_stream(p, 1),
               vm_process_take_stream(p, 2));
@@ -104,6 +104,7 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
     if (e->stdio.terminal && e->stdio.err[0])
         return err_set(err, ERR_STATE, "exec in the VM: a terminal has no separate stderr");
 
+    struct vm *vm = r->vm; /* r may have another one after a wait; the one entered stays */
     AUTO(vm_leave) const struct vm_parts *in = enter(r, "exec in the VM", err);
 
     if (!in)
@@ -124,7 +125,7 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
     } else {
         if (live->stdin_closed)
             io_close_stdin(live->io);
-        result = exec_with_io(ctx, live, e, ret_code, err);
+        result = exec_with_io(ctx, vm, live, e, ret_code, err);
         io_free(TAKE_PTR(live->io));
     }
     return result;
@@ -198,24 +199,25 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
                bool read_only, char **ret_path, struct err *err)
 {
     const struct tree_opts opts = { .read_only = read_only, .recursive = true };
+    struct ctx opening = ctx_with_timeout(ctx, OPEN_LIMIT);
     struct tree tree = { .fd = -1 };
     int result = -1;
 
     if (host_path[0] != '/' || (vm_path[0] && vm_path[0] != '/'))
-        return err_set(err, ERR_INVALID, "share: \"%s\" is no absolute path",
+        return err_set(err, ERR_INVALID, "share: \"%s\" is not an absolute path",
                        host_path[0] != '/' ? host_path : vm_path);
 
-    AUTO(vm_leave) const struct vm_parts *in = enter(r, "share", err);
-
-    if (!in)
-        return -1;
-    if (tree_open(ctx, host_path, &opts, &tree, err) == 0) {
+    /* Before the VM is entered: nobody may be inside it while a client's path is opened. */
+    if (tree_open(&opening, host_path, &opts, &tree, err) == 0) {
         const struct plan9_share share = {
             .host_path = host_path, .tree_fd = tree.fd, .read_only = read_only, .unique = true
         };
+        struct vm *vm = r->vm;
+        AUTO(vm_leave) const struct vm_parts *in = enter(r, "share", err);
 
-        result = share_tree(ctx, r->vm, &share, &tree, vm_path, ret_path, err);
-        fd_close(tree.fd);
+        if (in)
+            result = share_tree(ctx, vm, &share, &tree, vm_path, ret_path, err);
+        fd_close_later(tree.fd);
     }
     return result < 0 ? err_wrap(err, "share %s with the VM", host_path) : 0;
 }

@@ -438,6 +438,14 @@ int process_resize(struct ctx *ctx, struct process *p, uint16_t rows, uint16_t c
               : -1;
 }
 
+static void kill_vm(struct process *p)
+{
+    struct ctx ctx = ctx_background(loop_of(p), "cid", p->container_id);
+
+    log_error(&ctx, "the guest did not act on SIGKILL; killing its VM");
+    vm_kill(p->pod->vm, VM_END_FAILED, "the guest did not act on SIGKILL");
+}
+
 static void killed_main(void *arg)
 {
     AUTO(process_unref) struct process *p = arg;
@@ -445,7 +453,7 @@ static void killed_main(void *arg)
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->exited, "a killed process to end", &err) < 0)
-        vm_give_up(p->pod->vm);
+        kill_vm(p);
 }
 
 /* The guest acted on a SIGKILL, or knows of no such process. If it does not report an end, the
@@ -489,7 +497,7 @@ int process_signal(struct ctx *ctx, struct process *given, uint32_t signo, struc
         watch_killed(p);
     if (r < 0 && must && err->code == ERR_DEADLINE && ctx_left(ctx) > 0) {
         err_clear(err);
-        vm_give_up(p->pod->vm);
+        kill_vm(p);
         return 0;
     }
     if (r < 0 && err->code == ERR_UNAVAILABLE)

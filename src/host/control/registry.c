@@ -154,7 +154,7 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err)
     r->closing = true;
     waitq_wake_all(&r->changed);
     /* Killing the VM ends every process, which is published; then nothing is left to wait for. */
-    vm_kill(r->vm);
+    vm_kill(r->vm, VM_END_KILL, "the shim is shutting down");
     if (vm_wait(ctx, r->vm, NULL, err) < 0)
         return err_wrap(err, "end the VM of sandbox %s", r->id);
     for (struct container *c; (c = newest(r));) /* a pod's holder is its first */

@@ -88,7 +88,7 @@ static int check_new(const struct registry *r, const struct sandbox_create *c, s
     if (registry_check_id("sandbox id", c->id, REGISTRY_ID_MAX, err) < 0)
         return -1;
     if (!c->bundle || c->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%.128s\" of sandbox %s is no absolute path",
+        return err_set(err, ERR_INVALID, "bundle \"%.128s\" of sandbox %s is not an absolute path",
                        c->bundle ? c->bundle : "", c->id);
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
@@ -201,11 +201,11 @@ int sandbox_start(struct ctx *ctx, struct registry *r, const char *id, struct sa
 
         int n = start_pod(&own, s, err);
 
-        s->starting = false;
-        if (n < 0) {
+        if (n < 0)
             start_failed(s);
+        s->starting = false; /* until now a stop leaves the sandbox's end to us */
+        if (n < 0)
             return err_wrap(err, "start sandbox %s", id);
-        }
         s->created_wall_ns = loop_wall(r->o.loop);
         fsm_step(&sandbox_fsm, &s->state, SANDBOX_EV_STARTED);
         sandbox_watch(s);
@@ -246,7 +246,7 @@ static struct sandbox *find_ready(const struct registry *r, const char *id, cons
 {
     struct sandbox *s = sandbox_find(r, id, err);
 
-    if (!s || (s->state == SANDBOX_READY && s->holder)) /* NULL: its VM is being cleaned up */
+    if (!s || (s->state == SANDBOX_READY && s->holder && !container_has_ended(s->holder)))
         return s;
     err_set(err, ERR_STATE, "sandbox %s is %s, cannot %s", id,
             s->state == SANDBOX_READY ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state),
@@ -357,9 +357,9 @@ int sandbox_admits(const struct registry *r, const char *id, struct err *err)
 
     if (s && str_eq(s->id, id))
         return err_set(err, ERR_EXISTS, "container %s exists already", id);
-    if (s && s->state != SANDBOX_READY)
-        return err_set(err, ERR_STATE, "sandbox %s is %s: no container %s in it", s->id,
-                       fsm_state_name(&sandbox_fsm, s->state), id);
+    if (s && (s->state != SANDBOX_READY || s->asked))
+        return err_set(err, ERR_STATE, "sandbox %s is %s: cannot create container %s in it", s->id,
+                       s->asked ? "being stopped" : fsm_state_name(&sandbox_fsm, s->state), id);
     return 0;
 }
 

@@ -35,7 +35,7 @@ int sandbox_release(struct ctx *ctx, struct sandbox *s, struct err *err)
 
     if (!s->holder)
         return 0;
-    vm_kill(r->vm);
+    vm_kill(r->vm, VM_END_KILL, "the sandbox has ended");
     if (vm_wait(ctx, r->vm, NULL, err) < 0)
         return -1;
     while ((c = find_running(r))) /* they end with their VM: this is a moment */
@@ -129,7 +129,7 @@ static void stop_main(void *arg)
 
     /* What a guest holds back of shares that can be written must reach the host. */
     if (!writes_host(s->r))
-        vm_kill(s->r->vm);
+        vm_kill(s->r->vm, VM_END_KILL, "the sandbox is being stopped");
     if (vm_stop(&limited, s->r->vm, VM_GRACE, &err) < 0)
         log_error(&ctx, "the sandbox's VM does not end", F_ERR(&err));
     s->stopping = false;

@@ -68,7 +68,7 @@ static int prove(struct ctx *ctx, void *arg, const char *draft, struct err *err)
     doc.run_dir = dir;
     doc.template_draft = draft;
     int r = look_at(ctx, vm, &doc, err);
-    vm_kill(vm);
+    vm_kill(vm, VM_END_KILL, "the template's VM is not needed any more");
     if (vm_wait(&end, vm, NULL, &lost) == 0)
         vm_free(vm);
     else

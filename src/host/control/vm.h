@@ -58,6 +58,15 @@ struct vm_exit {
     char why[256];
 };
 
+/* Who wants it to end, and how. It only rises. */
+enum vm_end {
+    VM_END_NONE,
+    VM_END_FAILED,  /* it is of no use: its boot failed, its guest is lost or unresponsive */
+    VM_END_ORDERLY, /* vm_stop */
+    VM_END_KILL,    /* a client, or the shim's own end */
+    VM_END_UNUSED,  /* vm_close: nothing refers to it any more */
+};
+
 /* What belongs to a VM, for others to read. */
 struct vm_parts {
     struct vmm *vmm;
@@ -88,7 +97,7 @@ struct vm *vm_new(struct loop *loop, struct vmm *vmm, struct guest *guest);
 void vm_free(struct vm *vm);
 AUTO_DEFINE(struct vm *, vm_free);
 
-/* Of a pod's VM; strings are copied. */
+/* Of a pod's VM; strings are borrowed until it is closed. */
 struct vm_opts {
     struct loop *loop;
     struct vmm *vmm;     /* taken */
@@ -136,8 +145,9 @@ int vm_need_ready(struct ctx *ctx, struct vm *vm, struct err *err);
  * if ctx ends first, the work goes on behind it. A VM that does not run is killed. */
 int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err);
 #define VM_GRACE (3 * NS_PER_S) /* of a pod's VM */
-/* Without asking the guest. Repeatable: cleaning up that failed is tried again. Never waits. */
-void vm_kill(struct vm *vm);
+/* Without asking the guest; every call that waits for it fails with why. Repeatable: cleaning up
+ * that failed is tried again. Never waits. */
+void vm_kill(struct vm *vm, enum vm_end who, const char *why);
 /* Until it is Gone, or cleaning up has failed. ret may be NULL. New: ERR_STATE. */
 int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err);
 
@@ -145,11 +155,9 @@ int vm_wait(struct ctx *ctx, struct vm *vm, struct vm_exit *ret, struct err *err
 int vm_wait_ended(struct ctx *ctx, struct vm *vm, bool *ret_killed, struct err *err);
 /* Was it the host's OOM killer? False while it is not known. */
 bool vm_ended_by_oom(const struct vm *vm);
-/* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. Whatever the
- * answer, the VM ends now. */
+/* The guest does not answer any more: how did its VM end? Waits briefly; true: killed. A VM that
+ * still runs then is killed: without its guest it is of no use. */
 bool vm_lost(struct vm *vm);
-/* The guest does not even act on a SIGKILL: its VM is killed. Never waits. vm may be NULL. */
-void vm_give_up(struct vm *vm);
 /* A call has failed: if its VM did not boot or has ended by itself, err says why. Waits briefly for
  * that to be known. vm may be NULL. Returns -1. */
 int vm_explain(struct vm *vm, struct err *err);

@@ -122,7 +122,7 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
     vm->op = NULL;
     cancel_release(&cancel);
     if (r < 0) {
-        vm_end_now(vm, VM_END_FAILED, "its start failed");
+        vm_kill(vm, VM_END_FAILED, "its start failed");
         return -1;
     }
     fsm_step(&vm_fsm, &vm->state, VM_EV_UP);
@@ -247,7 +247,7 @@ static void log_start(struct ctx *ctx, struct vm *vm)
 
     vm_info(vm, &info);
     if (info.cold_why[0])
-        log_info(ctx, "no clone but a cold start", F_STR("reason", info.cold_why));
+        log_info(ctx, "starting cold: no usable template", F_STR("reason", info.cold_why));
     if (info.want_template)
         vm->o.want_template(vm->o.arg, vm->p.size.memory_mib);
 }
@@ -326,7 +326,7 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
     if (vm->o.home && p->cgroup && cgroup_join(p->cgroup, getpid(), err) < 0)
         return err_wrap(err, "shim_cgroup = pod");
     if (vm->state != VM_NEW)
-        return err_set(err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+        return err_set(err, ERR_UNAVAILABLE, "the VM was ended before its boot");
     fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
     changed(vm);
     fibers_go(&vm->fibers, vm->o.loop, scratch_main, vm, "vm.scratch %s", vm->o.id);
@@ -337,15 +337,17 @@ static void boot_main(void *arg)
 {
     struct vm *vm = arg;
     struct ctx ctx = vm_own_ctx(vm);
+    struct err err = ERR_INIT;
 
-    if (boot(&ctx, vm, &vm->boot_err) == 0 && vm->state == VM_RUNNING) {
+    if (boot(&ctx, vm, &err) == 0 && vm->state == VM_RUNNING) {
         latch_set(&vm->ready);
         fibers_go(&vm->fibers, vm->o.loop, turn_main, vm, "vm.turn %s", vm->o.id);
     } else {
-        if (vm->boot_err.code == ERR_NONE)
-            err_set(&vm->boot_err, ERR_UNAVAILABLE, "nobody needs the VM any more");
+        if (err.code == ERR_NONE)
+            err_set(&err, ERR_UNAVAILABLE, "the VM was ended during its boot");
+        vm->boot_err = err; /* only now: the boot may go on after an error, as a cold start */
         turn_give(TAKE_PTR(vm->turn));
-        vm_end_now(vm, VM_END_FAILED, "the VM did not boot");
+        vm_kill(vm, VM_END_FAILED, "the VM did not boot");
     }
     changed(vm);
 }

@@ -22,9 +22,13 @@ static void want(struct vm *vm, enum vm_end end)
         vm->end = end;
 }
 
-void vm_end_now(struct vm *vm, enum vm_end end, const char *why)
+void vm_kill(struct vm *vm, enum vm_end who, const char *why)
 {
-    want(vm, end);
+    if (!vm)
+        return;
+    if (who == VM_END_FAILED && vm->end == VM_END_NONE)
+        snprintf(vm->failure, sizeof(vm->failure), "%s", why);
+    want(vm, who);
     if (vm->state == VM_GONE)
         return;
     if (vm->state < VM_STOPPING)
@@ -79,7 +83,7 @@ static int await_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
     if (!vm->p.life.fired && err->code != ERR_STATE) {
         err_wrap(err, "watch the VMM");
         vm_set_failure(vm, err);
-        vm_end_now(vm, VM_END_FAILED, "its VMM cannot be watched");
+        vm_kill(vm, VM_END_FAILED, "its VMM cannot be watched");
     }
     if (err->code != ERR_STATE) {
         struct ctx limited = ctx_with_timeout(ctx, VM_KILL_LIMIT);
@@ -231,12 +235,6 @@ void vm_reap(struct vm *vm)
 
 /* --- three ways --- */
 
-void vm_kill(struct vm *vm)
-{
-    if (vm)
-        vm_end_now(vm, VM_END_KILL, "the VM was terminated");
-}
-
 /* Until the end of the round that is under way, however it ends. Another client may begin the
  * next one before we run: the count tells. */
 int vm_wait(struct ctx *ctx, struct vm *given, struct vm_exit *ret, struct err *err)
@@ -287,7 +285,7 @@ static void stop_main(void *arg)
         err_clear(&err);
         if (vm->p.vmm->ops->quit(&quit, vm->p.vmm, &err) < 0 || !ended_within(&quit, vm)) {
             log_warn(&own, "the VMM did not quit, killing it", F_ERR(&err));
-            vm_end_now(vm, vm->end, "the VM did not shut down in time");
+            vm_kill(vm, vm->end, "the VM did not shut down in time");
         }
     }
     vm_drop(vm);
@@ -302,7 +300,7 @@ int vm_stop(struct ctx *ctx, struct vm *vm, uint64_t grace_ns, struct err *err)
         vm_hold(vm);
         fiber_go(vm->o.loop, stop_main, vm, "vm.stop %s", vm->id);
     } else if (vm && (vm->state != VM_STOPPING || vm->p.life.fired)) { /* no stop is under way */
-        vm_kill(vm);
+        vm_kill(vm, VM_END_KILL, "the VM is stopped while it does not run");
     }
     return vm_wait(ctx, vm, NULL, err);
 }
@@ -335,21 +333,9 @@ bool vm_lost(struct vm *given)
     if (vm_wait_ended(&limited, vm, &killed, &err) == 0)
         return killed; /* by whom does not matter */
     if (vm->end == VM_END_NONE)
-        log_error(&ctx, "the guest is lost but its VM runs; it is ended now");
-    vm_end_now(vm, VM_END_FAILED, "the guest is lost");
+        log_error(&ctx, "the connection to the guest was lost; killing its VM");
+    vm_kill(vm, VM_END_FAILED, "the guest is lost");
     return vm->end >= VM_END_KILL;
-}
-
-void vm_give_up(struct vm *vm)
-{
-    if (!vm)
-        return;
-
-    struct ctx ctx = vm_own_ctx(vm);
-
-    if (!vm->p.life.fired)
-        log_error(&ctx, "the guest does not take a SIGKILL; its VM is ended now");
-    vm_end_now(vm, VM_END_FAILED, "the guest does not take a SIGKILL");
 }
 
 int vm_explain(struct vm *given, struct err *err)
@@ -360,7 +346,8 @@ int vm_explain(struct vm *given, struct err *err)
 
     if (!vm || err->code != ERR_UNAVAILABLE)
         return -1;
-    if (vm->boot_err.code != ERR_NONE) { /* it took the guest away under the caller */
+    if (vm->boot_err.code !=
+        ERR_NONE) { /* the failed boot ended the guest that the caller was using */
         *err = vm->boot_err;
         return err_wrap(err, "boot the VM");
     }
@@ -427,9 +414,11 @@ static void close_main(void *arg)
     bool gone = vm_stop(&limited, vm, VM_GRACE, &err) == 0 &&
                 fibers_wait(&limited, &vm->fibers, "fibers of the VM", &err) == 0;
 
-    if (gone)
-        drop_ledger(&ctx, vm);
-    else /* something still works on it; its memory and its records stay */
+    if (gone) {
+        struct ctx rest = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
+
+        drop_ledger(&rest, vm);
+    } else /* something still works on it; its memory and its records stay */
         log_error(&ctx, "the VM could not be taken back; `lcow gc` takes the rest", F_ERR(&err));
     vm->o.on_closed(vm->o.arg);
     if (gone)
@@ -441,9 +430,9 @@ void vm_close(struct vm *vm)
     if (vm_is_closing(vm))
         return;
     want(vm, VM_END_UNUSED);
-    if (!vm->ready
-             .set) /* it may not wait for what hangs: the scratch disk is made beside the boot */
-        vm_end_now(vm, VM_END_UNUSED, "nobody needs the VM any more");
+    /* Without grace, which would wait for the boot, and that for a scratch disk that may hang. */
+    if (!vm->ready.set)
+        vm_kill(vm, VM_END_UNUSED, "nobody needs the VM any more");
     fiber_go(vm->o.loop, close_main, vm, "vm.close %s", vm->o.id);
 }
 

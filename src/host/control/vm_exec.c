@@ -145,8 +145,11 @@ int vm_process_resize(struct ctx *ctx, struct vm_process *p, uint16_t rows, uint
 
     if (!in)
         return -1;
-    if (in->guest->ops->resize_console(ctx, in->guest, NULL, p->pid, rows, cols, err) < 0)
-        return err_wrap(err, "resize the terminal of process %u", p->pid);
+
+    uint32_t pid = p->pid; /* p may be freed while we wait */
+
+    if (in->guest->ops->resize_console(ctx, in->guest, NULL, pid, rows, cols, err) < 0)
+        return err_wrap(err, "resize the terminal of process %u", pid);
     return 0;
 }
 

@@ -53,15 +53,6 @@ enum vm_event {
     VM_EV_COUNT
 };
 
-/* Who wants it to end, and how. It only rises. */
-enum vm_end {
-    VM_END_NONE,
-    VM_END_FAILED,  /* it cannot be of use: its boot failed, its guest is lost */
-    VM_END_ORDERLY, /* vm_stop */
-    VM_END_KILL,    /* vm_kill */
-    VM_END_UNUSED,  /* vm_close: after this there is nobody to ask */
-};
-
 struct vm {
     struct vm_parts p; /* first: vm_leave */
     struct vm_opts o;  /* loop only, unless it is a pod's */
@@ -108,8 +99,6 @@ struct vm {
 
 /* A background fiber's ctx: nobody's cancel, the VM's identifier. */
 struct ctx vm_own_ctx(const struct vm *vm);
-/* Marks the VM dying, kills it, wakes all who wait for it. Repeatable. Never waits. */
-void vm_end_now(struct vm *vm, enum vm_end end, const char *why);
 /* It has failed by itself: the first failure is the one that is reported. */
 void vm_set_failure(struct vm *vm, const struct err *err);
 /* Starts the reaper unless it is at work. */

@@ -100,7 +100,7 @@ static void close_main(void *arg)
     struct err err = ERR_INIT;
 
     ASSERT_OK(fiber_sleep(&root, NS_PER_S, &err), err);
-    vm_kill(r->registry->vm);
+    vm_kill(r->registry->vm, VM_END_KILL, "the VM was terminated");
     ASSERT_OK(vm_wait(&root, r->registry->vm, NULL, &err), err);
 }
 

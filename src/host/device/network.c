@@ -122,7 +122,13 @@ static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *
     if (ledger_add(n->o.ledger, LEDGER_LINK, link, &c->link_record, err) < 0 ||
         ledger_add(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_record, err) < 0)
         return -1;
-    return net_plug(ctx, &p, ret_tap, err);
+    if (net_plug(ctx, &p, ret_tap, err) == 0)
+        return 0;
+    /* Refused: an ingress qdisc that is there belongs to another program. */
+    struct err ignored = ERR_INIT;
+    if (err->code == ERR_STATE && ledger_forget(n->o.ledger, c->queue_record, &ignored) == 0)
+        c->queue_record = 0;
+    return -1;
 }
 
 static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, int tap,
@@ -260,7 +266,8 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
 static int unplug(struct ctx *ctx, struct network *n, struct network_nic *c, struct err *err)
 {
     /* Also after a plug that failed: its thread may have been given up. */
-    if (c->link_record && net_unplug(ctx, n->netns_fd, c->iface->name, c->tap, err) < 0)
+    const char *iface = c->queue_record ? c->iface->name : ""; /* "": its qdisc is not ours */
+    if (c->link_record && net_unplug(ctx, n->netns_fd, iface, c->tap, err) < 0)
         return -1;
     if (c->queue_record && ledger_forget(n->o.ledger, c->queue_record, err) < 0)
         return -1;

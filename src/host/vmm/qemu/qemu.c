@@ -218,6 +218,9 @@ static int start_again(struct ctx *ctx, struct qemu *q, struct err *err)
         return -1;
     err_clear(err);
     q->proving = false;
+    q->form = QEMU_COLD; /* not before: a clone's end counts against its template */
+    q->cpu_ids = 0;
+    q->grown_bytes = 0;
     return start_once(ctx, q, err);
 }
 
@@ -260,10 +263,7 @@ static int start_clone(struct ctx *ctx, struct qemu *q, struct err *err)
     if (r == 0 || q->doc.template_draft || is_hopeless(ctx, q))
         return r;
     snprintf(q->cold_why, sizeof(q->cold_why), "%.159s", err->msg);
-    log_warn(&q->life, "no clone, going on with a cold start", F_ERR(err));
-    q->form = QEMU_COLD;
-    q->cpu_ids = 0;
-    q->grown_bytes = 0;
+    log_warn(&q->life, "the clone failed; starting cold", F_ERR(err));
     return start_again(ctx, q, err);
 }
 

@@ -229,9 +229,6 @@ static int add_disk(struct ctx *ctx, struct qemu *q, const struct plug *what,
 {
     if (qemu_check_runs(q, "attach", err) < 0)
         return -1;
-    if (what->number >= QEMU_SCSI_MAX * LUNS)
-        return err_set(err, ERR_INVALID, "no such slot: a VM has %d controllers of %d",
-                       QEMU_SCSI_MAX, LUNS);
     const struct plug *old = plug_find(q, &disk_kind, what->id);
     if (old && (old->inside || old->attached))
         return err_set(err, ERR_STATE, "the slot is in use");
@@ -251,6 +248,9 @@ int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int ima
 
     slot_name(slot, '-', id);
     slot_name(slot, ':', label);
+    if (slot.controller >= QEMU_SCSI_MAX || slot.lun >= LUNS)
+        return err_set(err, ERR_INVALID, "disk %s: a VM has %d SCSI controllers of %d disks", label,
+                       QEMU_SCSI_MAX, LUNS);
     if (add_disk(ctx, qemu_of(v), &what, &(struct wanted){ image_fd, read_only }, err) < 0)
         return err_wrap(err, "disk %s", label);
     return 0;

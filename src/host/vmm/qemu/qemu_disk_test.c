@@ -239,7 +239,7 @@ TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
     ASSERT_OK(add_at(&f, third, AMPLE, &err), err);
     ASSERT_OK(add_at(&f, first, AMPLE, &err), err);
     ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 4, 0 }, NS_PER_S, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "a VM has 4 controllers of 64");
+    ASSERT_HAS(err.msg, "a VM has 4 SCSI controllers of 64");
     err_clear(&err);
     ASSERT_OK(take_at(&f, third, AMPLE, &err), err);
     ASSERT_OK(take_at(&f, first, AMPLE, &err), err);
