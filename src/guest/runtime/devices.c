@@ -1,7 +1,7 @@
 /* devices.c - nodes in the guest's own /dev. devtmpfs never blocks. */
+#include "guest/runtime/devices.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/storage/pci.h"
 #include <dirent.h>
