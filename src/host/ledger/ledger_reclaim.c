@@ -73,7 +73,7 @@ int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct
 
     if (pidfd < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
-    /* The pidfd pins the process; if the start time still fits, it is the one we noted. */
+    /* The pidfd pins the process; if the start time still fits, it is the one on record. */
     if (proc_start_time(pid) != start)
         return 0;
     *ret_pid = pid;
