@@ -246,7 +246,7 @@ static int make_volume_dir(const char *path, const struct volume_dir *d, bool fr
 
 /* Containers write there: a symlink instead of a directory could lead the next one's mount out of
  * the volume, to the VM's own files. */
-static int check_links(const char *volume, const char *below, struct err *err)
+static int check_symlinks(const char *volume, const char *below, struct err *err)
 {
     AUTO_FD int top = open(volume, O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct open_how how = { .flags = O_PATH | O_CLOEXEC,
@@ -279,7 +279,7 @@ static int make_volume(const struct volume *v, struct err *err)
         if (!v->dirs[i].path[0])
             path = str_dup(v->at);
         else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
-                 check_links(v->at, v->dirs[i].path, err) < 0)
+                 check_symlinks(v->at, v->dirs[i].path, err) < 0)
             return -1;
         if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
             return -1;
