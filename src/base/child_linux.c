@@ -64,7 +64,7 @@ static void reset_signals(void)
 }
 
 /* First out of the way, then into place: targets may be somebody else's source. */
-static int place_fds(struct launch *l, struct err *err)
+static int put_fds(struct launch *l, struct err *err)
 {
     const struct child_opts *o = l->opts;
     int high[CHILD_FDS_MAX], *const ours[] = { &l->sync, &l->parent_pidfd, &l->null_fd };
@@ -117,7 +117,7 @@ static int child_prepare(struct launch *l, struct err *err)
     if (read(l->sync, &go, 1) != 1)
         return err_set(err, ERR_CANCELLED, "the parent gave up");
     reset_signals();
-    if (place_fds(l, err) < 0)
+    if (put_fds(l, err) < 0)
         return -1;
     if (o->new_session && setsid() < 0)
         return err_sys(err, errno, "setsid");

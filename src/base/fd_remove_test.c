@@ -100,7 +100,7 @@ TEST(remove_of_a_symlink_removes_the_link_only)
 
 TEST(remove_takes_a_directory_with_very_many_entries)
 {
-    PLACE_IN_MEMORY(p);
+    TEMPDIR_IN_MEMORY(p);
     AUTO_FREE char *dir = str_dup(tempdir_path(&p, "t"));
 
     for (int i = 0; i < 3000; i++) {
@@ -145,7 +145,7 @@ TEST_FIBER(remove_goes_deeper_than_a_path_can_name)
 
 TEST(remove_refuses_a_tree_that_is_too_deep)
 {
-    PLACE_IN_MEMORY(p);
+    TEMPDIR_IN_MEMORY(p);
     AUTO_FREE char *inner = NULL;
 
     make_deep(p.dir, 4200);

@@ -351,32 +351,32 @@ void fibers_init(struct fibers *g)
     waitq_init(&g->q);
 }
 
-struct group_start {
-    struct fibers *group;
+struct fibers_start {
+    struct fibers *of;
     void (*fn)(void *arg);
     void *arg;
 };
 
-static void group_main(void *arg)
+static void fibers_main(void *arg)
 {
-    struct group_start start = *(struct group_start *)arg;
+    struct fibers_start start = *(struct fibers_start *)arg;
 
     free(arg);
     start.fn(start.arg);
-    if (--start.group->running == 0)
-        waitq_wake_all(&start.group->q);
+    if (--start.of->running == 0)
+        waitq_wake_all(&start.of->q);
 }
 
 void fibers_go(struct fibers *g, struct loop *loop, void (*fn)(void *arg), void *arg,
                const char *fmt, ...)
 {
-    struct group_start *start = mem_new(struct group_start);
+    struct fibers_start *start = mem_new(struct fibers_start);
     va_list ap;
 
-    *start = (struct group_start){ g, fn, arg };
+    *start = (struct fibers_start){ g, fn, arg };
     g->running++;
     va_start(ap, fmt);
-    fiber_new(loop, group_main, start, fmt, ap);
+    fiber_new(loop, fibers_main, start, fmt, ap);
     va_end(ap);
 }
 

@@ -1,4 +1,4 @@
-/* fiber_test.c - fibers, waits, latches, groups, cancels, on virtual and real time. */
+/* fiber_test.c - fibers, waits, latches, sets of fibers, cancels, on virtual and real time. */
 #include "base/clock.h"
 #include "base/fiber.h"
 #include "base/loop.h"
@@ -197,7 +197,7 @@ static void sleeper(void *arg)
     (void)fiber_sleep(s->ctx, NS_PER_MS * (uint64_t)(1 + s->woken++), &err);
 }
 
-TEST_VIRTUAL(a_group_waits_for_all_its_fibers)
+TEST_VIRTUAL(a_set_waits_for_all_its_fibers)
 {
     struct shared s;
     struct fibers g;

@@ -403,17 +403,17 @@ TEST_FIBER(who_reads_or_writes_without_end_lets_others_run_and_sees_a_cancel)
     for (size_t i = 0; i < ARRAY_LEN(endless); i++) {
         struct err err = ERR_INIT;
         struct cancel cancel;
-        struct fibers group;
+        struct fibers fibers;
         struct stuck s = { .stream = stream_from_fd(ctx->loop, open(from[i], O_RDWR | O_CLOEXEC)),
                            .err = ERR_INIT };
 
         cancel_init(&cancel, NULL);
         s.ctx = ctx_with_cancel(ctx, &cancel);
-        fibers_init(&group);
-        fibers_go(&group, ctx->loop, endless[i], &s, "endless");
+        fibers_init(&fibers);
+        fibers_go(&fibers, ctx->loop, endless[i], &s, "endless");
         ASSERT_OK(fiber_sleep(ctx, 5 * NS_PER_MS, &err), err);
         cancel_fire(&cancel, ERR_CANCELLED, "enough");
-        ASSERT_OK(fibers_wait(ctx, &group, "endless", &err), err);
+        ASSERT_OK(fibers_wait(ctx, &fibers, "endless", &err), err);
         ASSERT_EQ(s.err.code, ERR_CANCELLED);
         stream_free(s.stream);
         cancel_release(&cancel);

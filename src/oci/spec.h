@@ -83,6 +83,6 @@ void device_clear(json_t *device);
 /* It is left out if the VM has none of that name. */
 void device_set_optional(json_t *device);
 bool device_is_optional(const json_t *device);
-/* A disk of the VM: link is the guest's path that leads to its node. */
-void device_set_symlink(json_t *device, const char *link, bool read_only);
+/* A disk of the VM: path is a symlink in the guest that leads to its node. */
+void device_set_symlink(json_t *device, const char *path, bool read_only);
 const char *device_symlink(const json_t *device, bool *ret_read_only); /* NULL: none */

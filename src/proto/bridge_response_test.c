@@ -120,15 +120,15 @@ TEST(an_activity_id_that_is_no_guid_is_not_sent)
     struct err err = ERR_INIT;
 
     for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
-        AUTO(sbuf_release) struct sbuf out = { 0 }, note = { 0 };
+        AUTO(sbuf_release) struct sbuf out = { 0 }, sent = { 0 };
         struct bridge_notification n = { .container_id = "c", .activity_id = bad[i], .type = "T" };
 
         bridge_response_encode(
             &(struct bridge_response){ .type = BRIDGE_START, .activity_id = bad[i] }, 0,
             BRIDGE_MAX_RESPONSE, &out);
         ASSERT_STR(out.data + BRIDGE_HEADER_BYTES, "{\"Result\":0}");
-        ASSERT_OK(bridge_notification_encode(&n, &note, &err), err);
-        ASSERT_HAS(note.data + BRIDGE_HEADER_BYTES, "\"ActivityId\":\"" BRIDGE_NULL_ID "\"");
+        ASSERT_OK(bridge_notification_encode(&n, &sent, &err), err);
+        ASSERT_HAS(sent.data + BRIDGE_HEADER_BYTES, "\"ActivityId\":\"" BRIDGE_NULL_ID "\"");
     }
     ASSERT(bridge_is_guid("6E7F3F0C-4A57-4c55-9d2c-0b1f6b9f2a10"));
 }

@@ -44,9 +44,9 @@ SCHEMA(bridge_request_base, REQ, FA(STR, "ContainerId", container_id),
 SCHEMA(bridge_response_base, RESP, RA(HR, "Result", result), R(STR, "ActivityId", activity_id),
        R(STR, "ErrorMessage", error_message));
 
-#define NOTE struct bridge_notification
-SCHEMA(bridge_notification_schema, NOTE, FIELD(NOTE, STR, "ContainerId", container_id, true),
-       FIELD(NOTE, STR, "ActivityId", activity_id, true), FIELD(NOTE, STR, "Type", type, true),
+#define NTF struct bridge_notification
+SCHEMA(bridge_notification_schema, NTF, FIELD(NTF, STR, "ContainerId", container_id, true),
+       FIELD(NTF, STR, "ActivityId", activity_id, true), FIELD(NTF, STR, "Type", type, true),
        FIXED("Operation", "\"None\""), FIXED("Result", "0"));
 
 /* --- request bodies -------------------------------------------------------------------------- */

@@ -151,7 +151,7 @@ static int split(const uint8_t *body, size_t len, void *fixed, size_t size, stru
     return 0;
 }
 
-/* --- links --- */
+/* --- interfaces --- */
 
 void rtnl_get_ifaces(struct nl_msg *m)
 {
@@ -224,7 +224,7 @@ void rtnl_set_iface(struct nl_msg *m, const struct rtnl_iface_change *c)
         nl_put_u32(m, IFLA_MTU, c->mtu);
 }
 
-/* --- addresses of links --- */
+/* --- addresses of interfaces --- */
 
 void rtnl_get_addresses(struct nl_msg *m)
 {

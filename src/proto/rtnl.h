@@ -1,4 +1,4 @@
-/* rtnl.h - the rtnetlink messages of links, addresses, routes, neighbours and tc that a pod's
+/* rtnl.h - the rtnetlink messages of interfaces, addresses, routes, neighbours and tc that a pod's
  * network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG where a message
  * makes no sense; attributes that are not ours are passed over. */
 #pragma once

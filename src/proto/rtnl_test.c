@@ -18,7 +18,7 @@
 /* --- what the kernel says --- */
 
 struct all {
-    struct rtnl_iface links[8];
+    struct rtnl_iface ifaces[8];
     struct rtnl_address addresses[16];
     struct rtnl_route routes[64];
     struct rtnl_neighbour neighbours[16];
@@ -31,7 +31,7 @@ static int on_message(void *arg, uint16_t type, const uint8_t *body, size_t len)
 
     ASSERT(a->n < 64);
     if (type == RTM_NEWLINK)
-        return a->n < 8 ? rtnl_read_iface(body, len, &a->links[a->n++]) : -ENOSPC;
+        return a->n < 8 ? rtnl_read_iface(body, len, &a->ifaces[a->n++]) : -ENOSPC;
     if (type == RTM_NEWADDR)
         return a->n < 16 ? rtnl_read_address(body, len, &a->addresses[a->n++]) : -ENOSPC;
     if (type == RTM_NEWROUTE)
@@ -72,8 +72,8 @@ TEST(links_are_read)
 
     ASSERT_EQ(a->n, 3);
     for (size_t i = 0; i < a->n; i++) {
-        eth0 = strcmp(a->links[i].name, "eth0") == 0 ? &a->links[i] : eth0;
-        lo = strcmp(a->links[i].name, "lo") == 0 ? &a->links[i] : lo;
+        eth0 = strcmp(a->ifaces[i].name, "eth0") == 0 ? &a->ifaces[i] : eth0;
+        lo = strcmp(a->ifaces[i].name, "lo") == 0 ? &a->ifaces[i] : lo;
     }
     ASSERT(eth0 && lo);
     ASSERT_EQ(lo->index, 1);

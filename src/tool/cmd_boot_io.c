@@ -52,7 +52,7 @@ static struct stream *our_stream(struct loop *loop, int fd, int flags)
     return copy < 0 ? NULL : stream_from_fd(loop, copy);
 }
 
-static void note_time(struct relay *r, uint64_t since)
+static void set_time(struct relay *r, uint64_t since)
 {
     r->flow.ns = loop_now(r->s->tool->loop) - since;
 }
@@ -70,7 +70,7 @@ static void relay_in(void *arg)
             r->err = err;
     }
     (void)stream_shutdown(r->theirs, SHUT_WR); /* it may be gone already */
-    note_time(r, since);
+    set_time(r, since);
 }
 
 static void relay_out(void *arg)
@@ -86,7 +86,7 @@ static void relay_out(void *arg)
             r->err = err;
     }
     stream_free(TAKE_PTR(r->theirs));
-    note_time(r, since);
+    set_time(r, since);
 }
 
 /* Signals and window sizes, one after the other. */

@@ -123,7 +123,7 @@ static int start(struct ctx *ctx, struct boot_session *s, struct err *err)
     return r;
 }
 
-static void note_info(struct boot_session *s)
+static void set_info(struct boot_session *s)
 {
     struct vmm_info info;
 
@@ -134,7 +134,7 @@ static void note_info(struct boot_session *s)
     snprintf(s->result->vmm_version, sizeof(s->result->vmm_version), "%s", info.version);
 }
 
-static void note_console(struct boot_session *s)
+static void set_console(struct boot_session *s)
 {
     AUTO(sbuf_release) struct sbuf tail = { 0 };
 
@@ -144,7 +144,7 @@ static void note_console(struct boot_session *s)
 }
 
 /* How the VM itself ended says more than how that was noticed. */
-static bool note_exit(struct boot_session *s, const char *what)
+static bool set_exit(struct boot_session *s, const char *what)
 {
     struct ctx ctx = ctx_limited(s->tool->loop, LOST_LIMIT);
     struct vm_exit gone;
@@ -158,7 +158,7 @@ static bool note_exit(struct boot_session *s, const char *what)
 }
 
 /* A boot that failed by itself, not because the user wanted it to end. */
-static void note_boot_failure(struct boot_session *s)
+static void explain_boot_failure(struct boot_session *s)
 {
     struct boot_result *r = s->result;
     struct err damaged = ERR_INIT;
@@ -167,8 +167,8 @@ static void note_boot_failure(struct boot_session *s)
     r->next = advice[in_vmm ? VM_STAGE_NONE : r->stage];
     if (r->err.code == ERR_PERMISSION && geteuid() != 0)
         r->next = "run it as root: it makes namespaces, and a user of its own for each VM";
-    note_console(s);
-    (void)note_exit(s, ""); /* else the error is as good as we have it */
+    set_console(s);
+    (void)set_exit(s, ""); /* else the error is as good as we have it */
     /* Only now: hashing costs too much for every boot. */
     if (!in_vmm && r->stage > VM_STAGE_NONE && r->stage < VM_STAGE_NEGOTIATED &&
         image_verify(s->image, &damaged) < 0)
@@ -190,7 +190,7 @@ static void keep(struct ctx *ctx, struct boot_session *s)
     if (vm_wait(ctx, s->vm, &end, &err) == 0 && !end.requested) {
         err_set(&s->result->err, ERR_UNAVAILABLE, "the kept VM ended by itself: %s", end.why);
         s->result->code = TOOL_BOOT_FAILED;
-        note_console(s);
+        set_console(s);
     }
 }
 
@@ -303,13 +303,13 @@ void boot_session_run(struct ctx *ctx, struct boot_session *s, struct boot_resul
         ret->code = code_of(s, &ret->err);
         ret->failed_at = loop_now(loop);
         if (!s->stop.fired)
-            note_boot_failure(s);
+            explain_boot_failure(s);
     } else {
-        note_info(s);
+        set_info(s);
         if (use(&inner, s, &ret->err) < 0) {
             ret->code = code_of(s, &ret->err);
-            if (!s->stop.fired && note_exit(s, "the VM ended while it was in use: "))
-                note_console(s);
+            if (!s->stop.fired && set_exit(s, "the VM ended while it was in use: "))
+                set_console(s);
         }
     }
     if (s->stop.fired && !ret->ran)

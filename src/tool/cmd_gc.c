@@ -92,7 +92,7 @@ static int on_alive(struct ctx *ctx, struct gc *g, const struct leftover *l, str
     AUTO(run_file_release) struct run_file run = { 0 };
     bool given_up = false;
 
-    /* Without a note it is no shim's. */
+    /* Without a run file it is not a shim's. */
     if (run_file_read(l->dir, &run, err) == 0 &&
         run_given_up(ctx, l->dir, &run, &given_up, err) < 0)
         return -1;

@@ -140,7 +140,7 @@ floods("floods-log", "a guest that logs without end")
       images=(), runc=False)
 def large_notification(t):
     t.config(template="off")
-    _, create, _ = flooded(t, "floods-notes")
+    _, create, _ = flooded(t, "floods-notifications")
     t.check(create.join(90), "Create does not end")
     t.match("a notification of 1048576 bytes: at most 4096", str(create.error), create.answer)
 

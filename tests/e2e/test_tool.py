@@ -224,18 +224,18 @@ class OtherVersion(threading.Thread):
 
 
 def other_version(t):
-    note = os.path.join(t.run_root, t.tag, "c1", "shim")
-    with open(note) as f:
+    run_file = os.path.join(t.run_root, t.tag, "c1", "shim")
+    with open(run_file) as f:
         true = f.read()
     path = os.path.join(t.work, "other.sock")
     server = OtherVersion(path)
     try:
-        with open(note, "w") as f:
+        with open(run_file, "w") as f:
             f.write(json.dumps({**json.loads(true), "address": f"unix://{path}",
                                 "version": "0.0.7"}))
         done = side_by_side(t, ALWAYS + GUESTS)
     finally:
-        with open(note, "w") as f:
+        with open(run_file, "w") as f:
             f.write(true)
         server.end()
     t.equal(done["ps"].code, 1)

@@ -19,7 +19,7 @@ static int find_device(void *arg, const char *path, struct rewrite_device *ret)
     return path[strlen(path) - 1] == 'x' ? -ENOENT : 0;
 }
 
-static int read_link(void *arg, const char *path, char **ret)
+static int read_symlink(void *arg, const char *path, char **ret)
 {
     *ret = str_dup("/dev/sda");
     return 0;
@@ -47,7 +47,7 @@ static void rewrite(const char *text, size_t len, enum spec_kind kind)
         .pod_id = "p",
         .pod_root = POD_ROOT,
         .find_device = find_device,
-        .read_link = read_link,
+        .read_symlink = read_symlink,
         .each_device = each_device,
     };
     AUTO(spec_free) struct spec *spec = NULL, *again = NULL;

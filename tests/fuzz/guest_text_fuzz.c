@@ -3,9 +3,10 @@
 #include "base/err.h"
 #include "base/json.h"
 #include "fuzz/on_fiber.h"
-#include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/runtime/metrics.h"
+#include "guest/runtime/pod_files.h"
+#include "guest/runtime/rootfs.h"
 #include "guest/storage/blockfs.h"
 #include "guest/storage/path.h"
 #include <stdlib.h>
@@ -20,7 +21,7 @@ static void users(const char *text)
     uint32_t uid = 1, gid = 1;
     struct err err = ERR_INIT;
 
-    if (users_resolve(user, rest, rest, &uid, &gid, &err) == 0 &&
+    if (rootfs_find_user(user, rest, rest, &uid, &gid, &err) == 0 &&
         (uid == UINT32_MAX || gid == UINT32_MAX))
         abort(); /* -1 means "as it is" to the kernel */
 }
@@ -78,7 +79,7 @@ static void fuzz(void *arg)
         paths(text);
         break;
     case 4:
-        if (etcfiles_resolv(text, text, &made, &err) == 0 && strstr(made, "\n\n"))
+        if (pod_files_resolv(text, text, &made, &err) == 0 && strstr(made, "\n\n"))
             abort();
         break;
     default:

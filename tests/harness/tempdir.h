@@ -1,4 +1,4 @@
-/* place.h - a directory of its own for a test, removed with all that is in it at the end of the
+/* tempdir.h - a directory of its own for a test, removed with all that is in it at the end of the
  * scope (not when an assertion fails: then it stays, to be looked at).
  *     TEMPDIR(p);
  *     file_write(tempdir_path(&p, "f"), …); */
@@ -25,12 +25,12 @@ static inline void tempdir_init(struct tempdir *p, const char *top)
     if (!mkdtemp(p->dir))
         tap_fail(__FILE__, __LINE__, "no directory %s: %m", p->dir);
 }
-#define PLACE_IN(p, top)                                                                           \
+#define TEMPDIR_IN(p, top)                                                                         \
     AUTO(tempdir_release) struct tempdir p = { "", "" };                                           \
     tempdir_init(&p, (top))
-#define TEMPDIR(p) PLACE_IN(p, "/tmp")
+#define TEMPDIR(p) TEMPDIR_IN(p, "/tmp")
 /* For very many files: a busy disk takes its time. */
-#define PLACE_IN_MEMORY(p) PLACE_IN(p, "/dev/shm")
+#define TEMPDIR_IN_MEMORY(p) TEMPDIR_IN(p, "/dev/shm")
 
 /* A path below it; valid until the next call. */
 static inline const char *tempdir_path(struct tempdir *p, const char *name)

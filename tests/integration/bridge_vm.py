@@ -102,7 +102,7 @@ class BridgeVM:
         self.shares = os.path.join(t.work, "shares")
         os.makedirs(self.shares, exist_ok=True)
         self.token, self.log, self.console = os.urandom(32), [], os.path.join(t.work, "console")
-        self.notes, self._answers, self._ports = [], {}, {}
+        self.notifications, self._answers, self._ports = [], {}, {}
         self._lock, self._next_id, self._next_port = threading.Lock(), 0, FIRST_STDIO
         self._bridge, self._connections, self._threads = queue.Queue(), [], []
         for name, source in (shares or {}).items():
@@ -289,9 +289,9 @@ class BridgeVM:
                 kind, size, ident = struct.unpack("<IIQ", self._read_exactly(16))
                 body = json.loads(self._read_exactly(size - 16))
                 if kind == NOTIFICATION:
-                    self.notes.append(body)
+                    self.notifications.append(body)
                     with self._lock:
-                        self._answers.setdefault("order", []).append(("note", body["ContainerId"]))
+                        self._answers.setdefault("order", []).append(("notification", body["ContainerId"]))
                 else:
                     with self._lock:
                         self._answers.setdefault("order", []).append(("answer", ident))
@@ -300,7 +300,7 @@ class BridgeVM:
             pass
 
     def order(self):
-        """What came over the bridge so far: ("answer", id) and ("note", container)."""
+        """What came over the bridge so far: ("answer", id) and ("notification", container)."""
         with self._lock:
             return list(self._answers.get("order", []))
 

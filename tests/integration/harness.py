@@ -456,10 +456,10 @@ def cpu_seconds(pid):
 
 
 def compile_c(name, *flags):
-    """A static program from a source beside this file; kept until the source changes."""
+    """A static program from a source, by its path from here; kept until the source changes."""
     source = os.path.join(HERE, name)
     os.makedirs(CACHE, exist_ok=True)
-    binary = os.path.join(CACHE, name.removesuffix(".c") + "".join(flags))
+    binary = os.path.join(CACHE, os.path.basename(name).removesuffix(".c") + "".join(flags))
     if not os.path.exists(binary) or os.path.getmtime(binary) < os.path.getmtime(source):
         with tempfile.TemporaryDirectory(dir=CACHE) as private:
             out = os.path.join(private, "out")

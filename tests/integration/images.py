@@ -79,6 +79,6 @@ def module_path(name):
 
 def evil(t, deed):
     """An image whose /init does something bad (evil_guest.c)."""
-    with open(compile_c("evil_guest.c"), "rb") as f:
+    with open(compile_c("../fixture/evil_guest.c"), "rb") as f:
         program = f.read()
     make(t, deed, initrd=initrd_with({"init": (program, 0o755), "evil": (deed.encode(), 0o644)}))

@@ -144,7 +144,7 @@ floods("floods-line", "a log line without end: lcow's memory stays bounded, and 
 floods("floods-console", "a flood on the console: lcow's memory stays bounded, and it still ends")
 floods("floods-bridge", "a flood on the bridge: lcow's memory stays bounded, and it still ends")
 floods("floods-bytes", "a flood of notifications, each as large as it may be: lcow needs little CPU")
-floods("floods-notes", "a notification of 1 MiB ends the bridge before it is read",
+floods("floods-notifications", "a notification of 1 MiB ends the bridge before it is read",
        "a notification of 1048576 bytes: at most 4096")
 floods("floods-connections", "a flood of connections: lcow needs little CPU, and it still ends")
 

@@ -72,9 +72,9 @@ def share_container(t):
         t.equal(io.read_all("out"), b"from the image\n")
         t.equal(io.read_all("err"), b"new\n")
         t.equal(vm.answer(wait)["ExitCode"], 7)
-        t.until(lambda: vm.notes, "the notification comes", 5)
-        t.equal(vm.notes[0]["Type"], "UnexpectedExit")
-        t.check(vm.order().index(("answer", wait)) < vm.order().index(("note", c.name)),
+        t.until(lambda: vm.notifications, "the notification comes", 5)
+        t.equal(vm.notifications[0]["Type"], "UnexpectedExit")
+        t.check(vm.order().index(("answer", wait)) < vm.order().index(("notification", c.name)),
                 "the notification came before the answer")
         remove(vm, c)
         t.equal(vm.refused("DeleteContainerState", c.name).code, 0xC037010E)
@@ -169,8 +169,8 @@ def execs(t):
         t.equal(vm.refused("SignalProcess", c.name, ProcessId=c.pid,
                            Options={"Signal": 99}).code, 0x80070057)
         t.equal(end(vm, c), 137)
-        t.until(lambda: vm.notes, "the notification comes", 5)
-        t.equal([n["Type"] for n in vm.notes], ["ForcedExit"])
+        t.until(lambda: vm.notifications, "the notification comes", 5)
+        t.equal([n["Type"] for n in vm.notifications], ["ForcedExit"])
         t.until(lambda: "Z" not in vm.shell("ps -o stat"), "no zombie is left", 10)
 
 

@@ -31,13 +31,13 @@ def claim_kvm(t):
 
 def fake(t, way):
     path = os.path.join(t.work, f"qemu-{way}")
-    shutil.copy(compile_c("fake_qemu.c"), path)
+    shutil.copy(compile_c("../fixture/fake_qemu.c"), path)
     t.config(qemu=path, boot_timeout_s=LIMIT)
 
 
 def wrapped(t):
     """The real QEMU, which takes KVM for emulation."""
-    with open(compile_c("wrapped_qemu.c"), "rb") as f, open(QEMU, "rb") as g:
+    with open(compile_c("../fixture/wrapped_qemu.c"), "rb") as f, open(QEMU, "rb") as g:
         wrapper, qemu = f.read(), g.read()
     t.config(qemu=t.write("qemu-wrapped", wrapper + qemu + struct.pack("<Q", len(qemu)), 0o755))
 

@@ -11,7 +11,7 @@ LIMIT = 4  # boot_timeout_s: nothing here needs a guest
 
 def fake(t, way):
     path = os.path.join(t.work, f"qemu-{way}")
-    shutil.copy(compile_c("fake_qemu.c"), path)
+    shutil.copy(compile_c("../fixture/fake_qemu.c"), path)
     t.config(qemu=path, boot_timeout_s=LIMIT)
     return path
 

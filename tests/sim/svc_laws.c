@@ -68,8 +68,8 @@ static unsigned exec_number(const char *exec)
     return exec[0] ? 1 + (unsigned)(exec[1] - '0') % SVC_EXECS : 0;
 }
 
-static void note(struct endings *e, const char *id, const char *exec, uint32_t pid, uint32_t status,
-                 uint64_t at_ns)
+static void add_ending(struct endings *e, const char *id, const char *exec, uint32_t pid,
+                       uint32_t status, uint64_t at_ns)
 {
     struct ending *n;
 
@@ -116,7 +116,7 @@ static void ended(struct svc *s, const struct heard *h, struct life *l, struct t
     if (s->fault == SVC_DEATH && facts.gone && loop_now(s->w.loop) > facts.gone_ns + DEATH_LIMIT)
         world_broken(&s->w, "exit of %s/%s is told %llu ms after the end of its VM", h->id, h->exec,
                      (unsigned long long)((loop_now(s->w.loop) - facts.gone_ns) / NS_PER_MS));
-    note(&s->laws->by_event, h->id, h->exec, h->pid, h->status, h->at_ns);
+    add_ending(&s->laws->by_event, h->id, h->exec, h->pid, h->status, h->at_ns);
 }
 
 static void deleted(struct svc *s, const struct heard *h, struct life *l)
@@ -126,7 +126,7 @@ static void deleted(struct svc *s, const struct heard *h, struct life *l)
     if (l->init.exited && l->init.status != h->status)
         world_broken(&s->w, "%s exited with %u and was deleted with %u", h->id, l->init.status,
                      h->status);
-    note(&s->laws->by_event, h->id, h->exec, h->pid, h->status, h->at_ns);
+    add_ending(&s->laws->by_event, h->id, h->exec, h->pid, h->status, h->at_ns);
     *l = (struct life){ 0 };
 }
 
@@ -273,7 +273,7 @@ void svc_laws_done(struct svc *s, const struct svc_ask *a, uint32_t pid)
 void svc_laws_ended(struct svc *s, const char *id, const char *exec, uint32_t pid, uint32_t status,
                     uint64_t at_ns)
 {
-    note(&s->laws->by_answer, id, exec, pid, status, at_ns);
+    add_ending(&s->laws->by_answer, id, exec, pid, status, at_ns);
 }
 
 static bool is_told(const struct endings *told, const struct ending *e)

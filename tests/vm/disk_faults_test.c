@@ -1,7 +1,7 @@
 /* Disks that fail under a running VM: a full host disk, an image that is cut, a guest that does not
  * let go. The VM goes on, and somebody is told. */
 #include "base/log.h"
-#include "vm/disks_fixture.h"
+#include "fixture/disks_fixture.h"
 
 #include <sys/mman.h>
 #include <sys/mount.h>
@@ -64,7 +64,7 @@ TEST_FIBER(a_full_host_disk_is_an_io_error_in_the_guest_and_is_told)
                 "failed\n");
     expect_log(&r, log, "disk I/O error on the host", "No space left on device");
     expect_log(&r, log, "disk I/O error on the host", "disk=disk-0-0");
-    vm_fixture_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
+    real_vm_expect(&r.vm, "echo the VM goes on", "the VM goes on\n");
     disks_unmap(&r, id);
     end_log();
     fd_close(TAKE_FD(fd));
@@ -112,7 +112,7 @@ TEST_FIBER(a_disk_that_the_guest_holds_on_to_is_refused_and_given_back_later)
     ASSERT_EQ(scsi_unmap(&limited, r.scsi, id, &err), -1);
     ASSERT_HAS(err.msg, "busy");
     ASSERT_EQ(scsi_used_slots(r.scsi), 1);
-    vm_fixture_expect(&r.vm, "kill $(cat /run/holder)", "");
+    real_vm_expect(&r.vm, "kill $(cat /run/holder)", "");
     disks_unmap(&r, id);
     disks_finish(&r);
 }

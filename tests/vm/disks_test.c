@@ -1,7 +1,7 @@
 /* What a VM can do with disks: every kind of file system, partitions, formatting, verified and
  * encrypted disks; and 256 of them. */
 #include "base/sha256.h"
-#include "vm/disks_fixture.h"
+#include "fixture/disks_fixture.h"
 
 #define BLOCK 4096
 
@@ -44,8 +44,8 @@ static void expect_all(struct disks_fixture *r, char *const *paths, unsigned n)
     AUTO_FREE char *read = str_format("for d in %s; do read a < $d/hello; read b < $d/new; "
                                       "echo $a $b; done",
                                       list);
-    vm_fixture_expect(&r->vm, write, "");
-    vm_fixture_expect(&r->vm, read, wanted);
+    real_vm_expect(&r->vm, write, "");
+    real_vm_expect(&r->vm, read, wanted);
 }
 
 TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
@@ -81,8 +81,8 @@ TEST_FIBER(two_hundred_and_fifty_six_disks_are_attached_used_and_detached)
     printf("# 256 disks: attached and mounted in %.1f s, used in %.1f s, detached in %.1f s\n",
            (double)(attached - began) / 1e9, (double)(used - attached) / 1e9,
            (double)(loop_now(ctx->loop) - used) / 1e9);
-    vm_fixture_expect(&r.vm, "ls /sys/class/scsi_disk; ls /run/mounts/scsi; echo none left",
-                      "none left\n");
+    real_vm_expect(&r.vm, "ls /sys/class/scsi_disk; ls /run/mounts/scsi; echo none left",
+                   "none left\n");
     /* Each wrote to its own file. */
     disks_host(&r, "for i in 0 1 63 64 127 128 191 192 255; do grep -q \"kept $i\" $i.img; done");
     disks_finish(&r);
@@ -321,7 +321,7 @@ TEST_FIBER(verified_disks_give_what_their_root_hash_says_or_nothing)
     disks_map_fails(&r,
                     disks_reserve(&r, "squashfs.img", true, (struct guest_disk){ .verity = true }),
                     "dm-verity");
-    vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
+    real_vm_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
     disks_finish(&r);
 }
 
@@ -344,6 +344,6 @@ TEST_FIBER(an_encrypted_disk_tells_the_host_nothing_and_lasts_as_long_as_its_mou
     disks_look(&r, "e.img", false, (struct guest_disk){ .encrypted = true, .block_device = true },
                "[ -b $d ] && echo words > $d && head -n 1 $d", "words\n");
     disks_host(&r, "! grep -q words e.img");
-    vm_fixture_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
+    real_vm_expect(&r.vm, "ls /sys/block | grep -c dm- || :", "0\n");
     disks_finish(&r);
 }

@@ -1,13 +1,13 @@
 /* Disks and shares from end to end: the controllers, QEMU, and the agent that mounts them. What a
  * container's files are made of, without the container. */
 #include "fixture/device_fixture.h"
+#include "fixture/real_vm.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/files/rootfs.h"
 #include "host/files/scratch.h"
 #include "host/files/tree.h"
 #include "host/ledger/ledger.h"
-#include "vm/vm_fixture.h"
 
 #include <fcntl.h>
 #include <stdio.h>
@@ -17,7 +17,7 @@
 #define NOTHING_LEFT "grep -c ' /run/mounts/[sp][a-z0-9]*/' /proc/mounts; ls /sys/bus/scsi/devices"
 
 struct fixture {
-    struct vm_fixture fixture;
+    struct real_vm fixture;
     struct ctx limited;
     struct scsi *scsi;
     struct plan9 *plan9;
@@ -53,7 +53,7 @@ static void start(struct ctx *ctx, struct fixture *f)
     struct err err = ERR_INIT;
 
     *f = (struct fixture){ .scsi = NULL };
-    vm_fixture_start(ctx, &f->fixture);
+    real_vm_start(ctx, &f->fixture);
     f->limited = ctx_with_timeout(&f->fixture.root, FIXTURE_CALL_NS);
     f->scsi = scsi_new(f->fixture.vmm, f->fixture.guest, 1);
     f->plan9 = plan9_new(f->fixture.vmm, f->fixture.guest);
@@ -75,7 +75,7 @@ static void finish(struct fixture *f)
     ASSERT_OK(scsi_unmap(&f->limited, f->scsi, f->scratch_id, &err), err);
     ASSERT_EQ(scsi_used_slots(f->scsi), 0);
     ASSERT_EQ(plan9_used(f->plan9), 0);
-    AUTO_FREE char *left = vm_fixture_sh(&f->fixture, NOTHING_LEFT, &code);
+    AUTO_FREE char *left = real_vm_sh(&f->fixture, NOTHING_LEFT, &code);
     ASSERT(str_starts(left, "0\n") && !strstr(left, ":0:0:"));
     drop_scratch(f, f->scratch);
     ASSERT_OK(ledger_finish(f->ledger, &err), err);
@@ -83,7 +83,7 @@ static void finish(struct fixture *f)
     scsi_free(f->scsi);
     plan9_free(f->plan9);
     free(f->scratch_path);
-    vm_fixture_finish(&f->fixture);
+    real_vm_finish(&f->fixture);
 }
 
 static uint64_t share(struct fixture *f, const char *path, int tree, bool read_only, bool unique,
@@ -156,10 +156,10 @@ TEST_FIBER(a_root_file_system_is_merged_and_written_on_the_scratch_disk)
                                     .layers = layers };
 
     ASSERT_OK(f.fixture.guest->ops->combine_layers(&f.limited, f.fixture.guest, &l, &err), err);
-    vm_fixture_expect(&f.fixture,
-                      "cd /run/gcs/pods/pod/one/rootfs && ls && echo mine > keep && cat keep && "
-                      "cat /run/mounts/plan9/0/keep",
-                      "keep\nmine\nfrom below");
+    real_vm_expect(&f.fixture,
+                   "cd /run/gcs/pods/pod/one/rootfs && ls && echo mine > keep && cat keep && "
+                   "cat /run/mounts/plan9/0/keep",
+                   "keep\nmine\nfrom below");
     ASSERT_OK(f.fixture.guest->ops->uncombine_layers(&f.limited, f.fixture.guest, &l, &err), err);
     unshare_id(&f, id);
     struct stat st;
@@ -196,13 +196,13 @@ TEST_FIBER(volumes_are_directories_and_single_files_each_in_its_mode)
                                       "echo no > %s/%s; true",
                                       a, a, b, hosts.name, b, b, hosts.name);
     uint32_t code;
-    AUTO_FREE char *said = vm_fixture_sh(&f.fixture, line, &code);
+    AUTO_FREE char *said = real_vm_sh(&f.fixture, line, &code);
     ASSERT_HAS(said, "in127.0.0.1hosts\n");
     ASSERT_HAS(said, "Read-only");
     ASSERT_EQ(access(tempdir_path(&f.fixture.temp, "data/out"), F_OK), 0);
     unshare_id(&f, one);
     AUTO_FREE char *still = str_format("cat %s/out", a);
-    vm_fixture_expect(&f.fixture, still, "out\n");
+    real_vm_expect(&f.fixture, still, "out\n");
     unshare_id(&f, two);
     unshare_id(&f, file);
     finish(&f);
@@ -229,7 +229,7 @@ TEST_FIBER(thirty_disks_are_mounted_one_after_the_other_and_go)
                       err);
             ASSERT_OK(scsi_map(&limited, f.scsi, ids[i], &path, &err), err);
         }
-        vm_fixture_expect(&f.fixture, "grep -c ' /run/mounts/scsi/' /proc/mounts", "31\n");
+        real_vm_expect(&f.fixture, "grep -c ' /run/mounts/scsi/' /proc/mounts", "31\n");
         for (unsigned i = 0; i < 30; i++) {
             struct ctx limited = ctx_with_timeout(&f.fixture.root, FIXTURE_CALL_NS);
             ASSERT_OK(scsi_unmap(&limited, f.scsi, ids[i], &err), err);

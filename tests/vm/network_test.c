@@ -3,21 +3,21 @@
 #include "base/child.h"
 #include "fixture/ledger_fixture.h"
 #include "fixture/net_fixture.h"
+#include "fixture/real_vm.h"
 #include "host/device/network.h"
 #include "host/device/plan9.h"
 #include "host/files/tree.h"
 #include "host/ledger/ledger.h"
 #include "host/net/net.h"
 #include "host/vmm/qemu/qemu_priv.h"
-#include "vm/vm_fixture.h"
 
 #include <signal.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
 /* A VM, and what carries the probe into it. */
-struct box {
-    struct vm_fixture fixture;
+struct network_fixture {
+    struct real_vm fixture;
     struct ctx limited;
     struct plan9 *plan9;
     struct ledger *ledger;
@@ -28,7 +28,7 @@ struct box {
 /* A namespace on the host that is a port of the bridge, and its network in a VM. */
 struct pod {
     struct fixture_pod ns;
-    struct box *box;
+    struct network_fixture *vm;
     struct network *net;
     unsigned number; /* 10.1.0.N, fd00:1::N */
     char *before;
@@ -43,13 +43,13 @@ static const char *probe(void)
     return path;
 }
 
-static void box_start(struct ctx *ctx, struct box *b)
+static void network_fixture_start(struct ctx *ctx, struct network_fixture *b)
 {
     struct err err = ERR_INIT;
     struct tree t;
 
-    *b = (struct box){ .share = 0 };
-    vm_fixture_start(ctx, &b->fixture);
+    *b = (struct network_fixture){ .share = 0 };
+    real_vm_start(ctx, &b->fixture);
     b->limited = ctx_with_timeout(&b->fixture.root, 3 * FIXTURE_CALL_NS);
     b->plan9 = plan9_new(b->fixture.vmm, b->fixture.guest);
     ASSERT_OK(ledger_create(tempdir_path(&b->fixture.temp, "own"), &b->ledger, &err), err);
@@ -63,21 +63,21 @@ static void box_start(struct ctx *ctx, struct box *b)
     b->dir = str_format("%s/%s", path, t.name);
 }
 
-static void box_finish(struct box *b)
+static void network_fixture_finish(struct network_fixture *b)
 {
     struct err err = ERR_INIT;
     uint32_t code;
 
     /* Those that serve; there may be none. */
-    free(vm_fixture_sh(&b->fixture, "killall net_probe; while pidof net_probe; do sleep 0.05; done",
-                       &code));
+    free(real_vm_sh(&b->fixture, "killall net_probe; while pidof net_probe; do sleep 0.05; done",
+                    &code));
     ASSERT_EQ(ledger_fixture_open(b->ledger), 0);
     ASSERT_OK(plan9_unmap(&b->limited, b->plan9, b->share, &err), err);
     ASSERT_OK(ledger_finish(b->ledger, &err), err);
     ledger_close(b->ledger);
     plan9_free(b->plan9);
     free(b->dir);
-    vm_fixture_finish(&b->fixture);
+    real_vm_finish(&b->fixture);
 }
 
 static void bridge_make(void)
@@ -96,9 +96,9 @@ static void leave(void *arg)
 {
 }
 
-static void pod_make(struct ctx *ctx, struct pod *p, struct box *b, unsigned number)
+static void pod_make(struct ctx *ctx, struct pod *p, struct network_fixture *b, unsigned number)
 {
-    *p = (struct pod){ .box = b, .number = number };
+    *p = (struct pod){ .vm = b, .number = number };
     p->ns = fixture_pod(&b->limited); /* the test's own has ended by now */
     fixture_sh(
         "ip link add veth%u type veth peer name eth0 netns %d && ip link set veth%u master br0 "
@@ -126,14 +126,14 @@ static void pod_attach(struct pod *p)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(network_attach(&p->box->limited, p->net, p->ns.path, NULL, &err), err);
+    ASSERT_OK(network_attach(&p->vm->limited, p->net, p->ns.path, NULL, &err), err);
 }
 
 static void pod_detach(struct pod *p)
 {
     struct err err = ERR_INIT;
 
-    ASSERT_OK(network_detach(&p->box->limited, p->net, &err), err);
+    ASSERT_OK(network_detach(&p->vm->limited, p->net, &err), err);
     AUTO_FREE char *after = fixture_look(&p->ns);
     ASSERT_STR(after, p->before);
 }
@@ -146,8 +146,8 @@ static void pod_finish(struct pod *p)
 }
 
 /* A line of shell in the n-th pod of the VM. Caller frees. */
-__attribute__((format(printf, 4, 5))) static char *in_pod(struct box *b, unsigned n, uint32_t *ret,
-                                                          const char *fmt, ...)
+__attribute__((format(printf, 4, 5))) static char *in_pod(struct network_fixture *b, unsigned n,
+                                                          uint32_t *ret, const char *fmt, ...)
 {
     va_list ap;
 
@@ -155,7 +155,7 @@ __attribute__((format(printf, 4, 5))) static char *in_pod(struct box *b, unsigne
     AUTO_FREE char *line = str_vformat(fmt, ap);
     va_end(ap);
     AUTO_FREE char *all = str_format("export P=%s; exec $P pod %u sh -c '%s'", b->dir, n, line);
-    return vm_fixture_sh(&b->fixture, all, ret);
+    return real_vm_sh(&b->fixture, all, ret);
 }
 
 #define EXPECT_IN_POD(b, n, want, ...)                                                             \
@@ -168,7 +168,7 @@ __attribute__((format(printf, 4, 5))) static char *in_pod(struct box *b, unsigne
     } while (0)
 
 /* Echo servers in the pod, TCP and UDP, of both families; they stay. */
-static void serve(struct box *b, unsigned n)
+static void serve(struct network_fixture *b, unsigned n)
 {
     uint32_t code;
     AUTO_FREE char *out = in_pod(b, n, &code,
@@ -195,14 +195,14 @@ static const struct {
 
 TEST_FIBER(two_vms_and_the_host_talk_over_a_bridge)
 {
-    struct box a, b;
+    struct network_fixture a, b;
     struct pod one, two;
     static const char *const hosts[] = { "10.1.0.1", "fd00:1::1" };
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &a);
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &a);
+    network_fixture_start(ctx, &b);
     pod_make(ctx, &one, &a, 2);
     pod_make(ctx, &two, &b, 3);
     pod_attach(&one);
@@ -237,19 +237,19 @@ TEST_FIBER(two_vms_and_the_host_talk_over_a_bridge)
     pod_detach(&two);
     pod_finish(&one);
     pod_finish(&two);
-    box_finish(&a);
-    box_finish(&b);
+    network_fixture_finish(&a);
+    network_fixture_finish(&b);
 }
 
 TEST_FIBER(the_guest_has_what_cni_made_and_nothing_else)
 {
-    struct box b;
+    struct network_fixture b;
     struct pod p;
     uint32_t code;
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     /* As ptp and others do it. */
     fixture_sh(IN_POD
@@ -284,23 +284,23 @@ TEST_FIBER(the_guest_has_what_cni_made_and_nothing_else)
     mac[17] = '\0';
     ASSERT_HAS(links, mac);
     /* The VM's own network, which holds the link, has nothing new. */
-    AUTO_FREE char *root = vm_fixture_sh(&b.fixture, "ip -o link | wc -l", &code);
+    AUTO_FREE char *root = real_vm_sh(&b.fixture, "ip -o link | wc -l", &code);
     ASSERT_EQ(atoi(root), 2);
     pod_detach(&p);
-    AUTO_FREE char *after = vm_fixture_sh(&b.fixture, "ls /sys/class/net | wc -l", &code);
+    AUTO_FREE char *after = real_vm_sh(&b.fixture, "ls /sys/class/net | wc -l", &code);
     ASSERT_EQ(atoi(after), 2);
     pod_finish(&p);
-    box_finish(&b);
+    network_fixture_finish(&b);
 }
 
 TEST_FIBER(several_pods_in_one_vm_come_and_go_apart)
 {
-    struct box b;
+    struct network_fixture b;
     struct pod p[3];
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &b);
     for (unsigned i = 0; i < 3; i++) {
         pod_make(ctx, &p[i], &b, 2 + i);
         pod_attach(&p[i]);
@@ -318,19 +318,19 @@ TEST_FIBER(several_pods_in_one_vm_come_and_go_apart)
         pod_detach(&p[i]);
         pod_finish(&p[i]);
     }
-    box_finish(&b);
+    network_fixture_finish(&b);
 }
 
 TEST_FIBER(a_guest_that_does_not_answer_is_cut_off_and_lives)
 {
-    struct box b;
+    struct network_fixture b;
     struct pod p;
     struct err err = ERR_INIT;
     struct vmm_exit e;
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
     struct qemu *q = qemu_of(b.fixture.vmm);
@@ -343,7 +343,7 @@ TEST_FIBER(a_guest_that_does_not_answer_is_cut_off_and_lives)
     struct ctx a_while = ctx_with_timeout(&b.fixture.root, 3 * NS_PER_S);
     if (b.fixture.vmm->ops->wait(&a_while, b.fixture.vmm, &e, &err) == 0)
         tap_fail(__FILE__, __LINE__, "the VM has ended: %s", e.why);
-    box_finish(&b);
+    network_fixture_finish(&b);
     AUTO_FREE char *after = fixture_look(&p.ns);
     ASSERT_STR(after, p.before);
     pod_finish(&p);
@@ -351,7 +351,7 @@ TEST_FIBER(a_guest_that_does_not_answer_is_cut_off_and_lives)
 
 TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
 {
-    struct box b;
+    struct network_fixture b;
     struct pod p;
     struct err err = ERR_INIT;
     struct vmm_info info;
@@ -359,7 +359,7 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
     vm_info(b.fixture.vm, &info);
@@ -372,11 +372,11 @@ TEST_FIBER(a_vm_that_was_killed_leaves_the_namespace_as_it_was)
     ledger_close(b.ledger);
     plan9_free(b.plan9);
     free(b.dir);
-    vm_fixture_finish(&b.fixture);
+    real_vm_finish(&b.fixture);
 }
 
 /* Sends and wants the same back. */
-static void echo(struct box *b, const char *ns, bool ipv6, uint16_t port)
+static void echo(struct network_fixture *b, const char *ns, bool ipv6, uint16_t port)
 {
     struct err err = ERR_INIT;
     char buf[6] = "";
@@ -396,7 +396,7 @@ static void echo(struct box *b, const char *ns, bool ipv6, uint16_t port)
 
 TEST_FIBER(a_port_of_a_pod_can_be_reached_from_the_host)
 {
-    struct box b;
+    struct network_fixture b;
     struct pod p;
     struct err err = ERR_INIT;
     struct stream *none;
@@ -404,7 +404,7 @@ TEST_FIBER(a_port_of_a_pod_can_be_reached_from_the_host)
 
     (void)probe();
     bridge_make();
-    box_start(ctx, &b);
+    network_fixture_start(ctx, &b);
     pod_make(ctx, &p, &b, 2);
     pod_attach(&p);
     free(in_pod(&b, 0, &code,
@@ -421,5 +421,5 @@ TEST_FIBER(a_port_of_a_pod_can_be_reached_from_the_host)
     ASSERT_HAS(err.msg, "refused");
     pod_detach(&p);
     pod_finish(&p);
-    box_finish(&b);
+    network_fixture_finish(&b);
 }

@@ -33,14 +33,14 @@ void handlers_notify(void *arg, const char *id, const char *activity_id, enum co
         [CONTAINER_END_FORCED] = BRIDGE_NOTIFY_FORCED_EXIT,
     };
     const struct handlers *h = arg;
-    const struct bridge_notification note = {
+    const struct bridge_notification notification = {
         .container_id = id,
         .activity_id = activity_id,
         .type = types[end],
     };
     struct err err = ERR_INIT;
 
-    if (server_notify(h->server, &note, &err) < 0)
+    if (server_notify(h->server, &notification, &err) < 0)
         log_error(NULL, "exit of a container is not told", F_STR("cid", id), F_ERR(&err));
 }
 

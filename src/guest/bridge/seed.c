@@ -62,7 +62,7 @@ int seed_clock(uint64_t wall_ns, struct err *err)
     return 0;
 }
 
-/* /etc, which is read-only, has a link to it. */
+/* /etc, which is read-only, has a symlink to it. */
 #define MACHINE_ID "/run/machine-id"
 
 static void random_hex(char *out, size_t bytes)

@@ -126,7 +126,7 @@ static void notify(struct fixture *w, const char *id)
               err);
 }
 
-static void expect_note(struct fixture *w, struct ctx *ctx, const char *id)
+static void expect_notification(struct fixture *w, struct ctx *ctx, const char *id)
 {
     AUTO(json_decref) json_t *n = peer_expect_json(ctx, w->s, BRIDGE_CONTAINER_NOTIFICATION, 0);
 
@@ -140,8 +140,8 @@ TEST_FIBER(a_notification_goes_out_at_once_when_connected)
     fixture_init(&w, ctx, 0);
     notify(&w, "a");
     notify(&w, "b");
-    expect_note(&w, ctx, "a");
-    expect_note(&w, ctx, "b");
+    expect_notification(&w, ctx, "a");
+    expect_notification(&w, ctx, "b");
     ASSERT_EQ(fixture_stats(&w).notifications, 0);
     fixture_release(&w, ctx);
 }
@@ -155,8 +155,8 @@ TEST_FIBER(notifications_wait_for_a_connection_and_come_before_negotiation)
     notify(&w, "a");
     notify(&w, "b");
     w.s = peer_accept(ctx, w.host);
-    expect_note(&w, ctx, "a");
-    expect_note(&w, ctx, "b");
+    expect_notification(&w, ctx, "a");
+    expect_notification(&w, ctx, "b");
     peer_negotiate(ctx, w.s);
     fixture_release(&w, ctx);
 }
@@ -165,13 +165,13 @@ TEST_FIBER(notifications_are_bounded)
 {
     struct fixture w;
     struct err err = ERR_INIT;
-    const struct bridge_notification note = { .container_id = "x",
-                                              .type = BRIDGE_NOTIFY_UNEXPECTED_EXIT };
+    const struct bridge_notification notification = { .container_id = "x",
+                                                      .type = BRIDGE_NOTIFY_UNEXPECTED_EXIT };
 
     fixture_start(&w, ctx, 0);
     dial_pair_refuse(w.host, ECONNREFUSED, -1);
     for (int i = 0; i < SERVER_NOTIFICATIONS; i++)
-        ASSERT_OK(server_notify(w.server, &note, &err), err);
-    ASSERT_FAIL(server_notify(w.server, &note, &err), err, ERR_EXHAUSTED);
+        ASSERT_OK(server_notify(w.server, &notification, &err), err);
+    ASSERT_FAIL(server_notify(w.server, &notification, &err), err, ERR_EXHAUSTED);
     fixture_release(&w, ctx);
 }

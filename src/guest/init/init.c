@@ -62,7 +62,7 @@ static const struct entry entries[] = {
 
 static const struct {
     const char *path, *target;
-} links[] = {
+} symlinks[] = {
     { "/dev/fd", "/proc/self/fd" },
     { "/dev/stdin", "/proc/self/fd/0" },
     { "/dev/stdout", "/proc/self/fd/1" },
@@ -98,15 +98,15 @@ static int mounts_dev(struct err *err)
 {
     if (mount_entry(&dev_entry, err) < 0)
         return -1;
-    for (size_t i = 0; i < ARRAY_LEN(links); i++)
-        if (symlink(links[i].target, links[i].path) < 0 && errno != EEXIST)
-            return err_sys(err, errno, "link %s", links[i].path);
+    for (size_t i = 0; i < ARRAY_LEN(symlinks); i++)
+        if (symlink(symlinks[i].target, symlinks[i].path) < 0 && errno != EEXIST)
+            return err_sys(err, errno, "make symlink %s", symlinks[i].path);
     return 0;
 }
 
-/* Whoever is misled to write into the VM's own files, by a link in a container's root for example,
- * fails. The kernel itself still makes nodes in /dev: it does not go through this mount, and a
- * device can be opened for writing on a read-only one. */
+/* Whoever is misled to write into the VM's own files, by a symlink in a container's root for
+ * example, fails. The kernel itself still makes nodes in /dev: it does not go through this mount,
+ * and a device can be opened for writing on a read-only one. */
 static int seal(struct err *err)
 {
     if (mount(NULL, "/", NULL, MS_REMOUNT | MS_RDONLY, NULL) < 0)

@@ -7,7 +7,10 @@
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
+#include "guest/runtime/devices.h"
+#include "guest/runtime/pod_files.h"
 #include "guest/runtime/rewrite.h"
+#include "guest/runtime/rootfs.h"
 #include "guest/storage/path.h"
 #include "oci/pods.h"
 #include <string.h>
@@ -77,7 +80,7 @@ static int join_network(struct ctx *ctx, struct container *c, const struct spec 
 
 /* --- the pod --- */
 
-static struct container *find_sandbox(const struct containers *cs, const char *pod_id)
+static struct container *find_holder(const struct containers *cs, const char *pod_id)
 {
     LIST_FOR (struct container, c, &cs->containers, in_table)
         if (c->kind == SPEC_SANDBOX && c->pod && strcmp(c->pod->id, pod_id) == 0)
@@ -106,11 +109,11 @@ static int make_pod(struct container *c, const struct spec *spec, const char *po
 
 static int join_pod(struct container *c, const char *pod_id, struct err *err)
 {
-    struct container *sandbox = find_sandbox(c->table, pod_id);
+    struct container *holder = find_holder(c->table, pod_id);
 
-    if (!sandbox || sandbox->state == CONTAINER_CREATING)
+    if (!holder || holder->state == CONTAINER_CREATING)
         return err_set(err, ERR_INTERNAL, "no pod \"%.64s\" for container %s", pod_id, c->id);
-    c->pod = sandbox->pod;
+    c->pod = holder->pod;
     c->pod->refs++;
     return 0;
 }
@@ -120,7 +123,7 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
 {
     const char *hostname = spec_text(spec_json(spec), "hostname");
 
-    if (etcfiles_check_hostname(hostname, err) < 0 || join_network(ctx, c, spec, err) < 0)
+    if (pod_files_check_hostname(hostname, err) < 0 || join_network(ctx, c, spec, err) < 0)
         return -1;
     if (c->kind == SPEC_WORKLOAD)
         return join_pod(c, pod_id, err);
@@ -129,14 +132,14 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
     AUTO_FREE char *search = NULL, *servers = NULL;
     if (c->network)
         nets_dns(c->table->opts.nets, c->network, &search, &servers);
-    struct sandbox s = { c->bundle,
-                         hostname,
-                         search,
-                         servers,
-                         spec_annotation(spec, POD_RESOLV_CONF),
-                         c->kind == SPEC_SANDBOX };
-    c->sandbox_made = true; /* from here on there may be something to undo */
-    return sandbox_make(ctx, &s, err);
+    struct pod_files f = { c->bundle,
+                           hostname,
+                           search,
+                           servers,
+                           spec_annotation(spec, POD_RESOLV_CONF),
+                           c->kind == SPEC_SANDBOX };
+    c->files_made = true; /* from here on there may be something to undo */
+    return pod_files_make(ctx, &f, err);
 }
 
 /* --- the container --- */
@@ -158,7 +161,7 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
     devices_env(&env);
     int r = rewrite_spec(spec, &env, &todo, err);
     if (r == 0)
-        r = sandbox_make_todo(ctx, &c->table->volumes, &todo, err);
+        r = pod_files_make_todo(ctx, &c->table->volumes, &todo, err);
     rewrite_todo_release(&todo);
     if (r < 0)
         return -1;
@@ -204,7 +207,7 @@ static void undo(struct container *c)
         log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
     if (c->cgroup)
         (void)cgroup_remove(c->cgroup); /* crun usually has */
-    if (c->sandbox_made && sandbox_remove(&ctx, c->bundle, c->kind == SPEC_SANDBOX, &err) < 0)
+    if (c->files_made && pod_files_remove(&ctx, c->bundle, c->kind == SPEC_SANDBOX, &err) < 0)
         log_warn(&ctx, "files of a container that failed stay", F_STR("cid", c->id), F_ERR(&err));
     (void)unlink(config);
 }

@@ -42,7 +42,7 @@ struct container {
     struct waitq oom;
     struct cancel oom_stop;
 
-    bool sandbox_made; /* files and mounts of a pod's root */
+    bool files_made; /* there may be files of pod_files.h to remove */
     bool crun_made;
 };
 
@@ -72,48 +72,6 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
 /* Also there. */
 void container_on_exit(void *arg);
 void container_on_done(void *arg);
-
-/* sandbox.c: the files and directories in a pod's root, or of a standalone container. All wait. */
-struct sandbox {
-    const char *root, *hostname, *dns_search, *dns_servers;
-    const char *resolv_conf; /* the whole file; NULL: of the two above */
-    bool pod;                /* with the directories that its containers share */
-};
-int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err);
-int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
-struct rewrite_todo;
-/* What the container's mounts name in the pod. Takes what is in todo. gate: of all pods. */
-int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
-                      struct err *err);
-/* rootfs.c: looks users up in a container's root (user "": nothing to look up). cwd: of a new
- * container, made if absent, and the root is checked for links at /dev, /proc and /sys; NULL for an
- * exec. Waits. */
-int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
-                   uint32_t *ret_uid, uint32_t *ret_gid, struct err *err);
-/* devices.c */
-struct rewrite_env;
-void devices_env(struct rewrite_env *env);
-
-/* rootfs.c: the user of an OCI image, "user|uid[:group|gid]", looked up in the image's own passwd
- * and group files. Pure; never waits. */
-#define USERS_MAX_BYTES (1u << 20) /* of either file */
-
-/* passwd and group: the files' texts, "" if there is none. A name must have exactly one entry; a
- * uid or gid without one is taken as it is (a uid then with gid 0). ERR_INVALID names what is
- * missing. */
-int users_resolve(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
-                  uint32_t *ret_gid, struct err *err);
-
-/* sandbox.c: hostname, hosts and resolv.conf of a pod (gcs-protocol.md §4.10). Pure. */
-/* [a-zA-Z0-9_.-], 0 to 255 of them. */
-int etcfiles_check_hostname(const char *name, struct err *err);
-/* Caller frees. */
-char *etcfiles_hosts(const char *hostname);
-/* Comma-separated lists: trimmed, lower-cased, unique; "" is fine. More than 6 search domains, or
- * one with a blank or line feed in it: ERR_INVALID. Caller frees. */
-int etcfiles_resolv(const char *search, const char *servers, char **ret, struct err *err);
-/* A resolv.conf that somebody else has written: text of lines, at most 16 KiB. */
-int etcfiles_check_resolv(const char *text, struct err *err);
 
 /* container_run.c: OCI LinuxResources. The types and ranges of what can be changed while a
  * container runs; crun itself takes a limit that is no number for none. ERR_INVALID names the

@@ -8,7 +8,9 @@
 #include "guest/runtime/cgroup.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
+#include "guest/runtime/pod_files.h"
 #include "guest/runtime/rewrite.h"
+#include "guest/runtime/rootfs.h"
 #include "guest/stdio/dial.h"
 #include "guest/stdio/relay.h"
 #include "guest/stdio/tty.h"
@@ -142,9 +144,9 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     int r = cgroup_remove(c->cgroup);
     if (r < 0)
         return err_sys(err, -r, "remove cgroup %s", c->cgroup);
-    if (c->sandbox_made && sandbox_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
+    if (c->files_made && pod_files_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
         return -1;
-    c->sandbox_made = false;
+    c->files_made = false;
     /* The bundle is a directory of the scratch disk, bound (storage_combine), unless the disk
      * itself is mounted there. */
     if (c->scratch[0] && !path_is_below(c->scratch, c->bundle) &&

@@ -1,7 +1,7 @@
 /* devices.c - nodes in the guest's own /dev. devtmpfs never blocks. */
+#include "guest/runtime/devices.h"
 #include "base/fd.h"
 #include "base/str.h"
-#include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/storage/pci.h"
 #include <dirent.h>
@@ -32,7 +32,7 @@ static int find_device(void *arg, const char *path, struct rewrite_device *ret)
     return 0;
 }
 
-static int read_link(void *arg, const char *path, char **ret)
+static int read_symlink(void *arg, const char *path, char **ret)
 {
     char target[PATH_MAX];
     ssize_t n = readlink(path, target, sizeof(target) - 1);
@@ -106,6 +106,6 @@ void devices_env(struct rewrite_env *env)
 {
     env->each_node = each_node;
     env->find_device = find_device;
-    env->read_link = read_link;
+    env->read_symlink = read_symlink;
     env->each_device = each_device;
 }

@@ -91,7 +91,7 @@ static int block_device(const struct spec *spec, json_t *mount, const struct rew
     const char *source = spec_text(mount, "source"), *access = "rwm";
     json_t *rules = rules_of(spec, err), *o;
     size_t i;
-    int r = env->read_link(env->arg, source, &node);
+    int r = env->read_symlink(env->arg, source, &node);
 
     if (!rules)
         return -1;
@@ -313,10 +313,10 @@ static int find_node(json_t *item, const char *path, const struct rewrite_env *e
 {
     AUTO_FREE char *node = NULL;
     bool read_only, optional = device_is_optional(item);
-    const char *link = device_symlink(item, &read_only);
-    int r = link ? env->read_link(env->arg, link, &node) : 0;
+    const char *disk = device_symlink(item, &read_only);
+    int r = disk ? env->read_symlink(env->arg, disk, &node) : 0;
 
-    *ret_access = link && read_only ? "rm" : "rwm";
+    *ret_access = disk && read_only ? "rm" : "rwm";
     if (r == 0)
         r = env->find_device(env->arg, node ? node : path, d);
     device_clear(item);
@@ -324,7 +324,7 @@ static int find_node(json_t *item, const char *path, const struct rewrite_env *e
         return 1;
     if (optional)
         return 0;
-    if (link)
+    if (disk)
         return err_sys(err, -r, "disk for device %s", path);
     return err_set(err, ERR_NOT_FOUND,
                    "device %.200s: there is none in the VM; of the host's devices a container can "

@@ -22,7 +22,7 @@ struct rewrite_env {
     /* A node in the guest's /dev. 0 or -errno. */
     int (*find_device)(void *arg, const char *path, struct rewrite_device *ret);
     /* A symlink of ours to a block device (BlockDev); caller frees *ret. 0 or -errno. */
-    int (*read_link)(void *arg, const char *path, char **ret);
+    int (*read_symlink)(void *arg, const char *path, char **ret);
     /* Every node below /dev that a privileged container gets. */
     void (*each_device)(void *arg,
                         void (*fn)(void *fn_arg, const char *path, const struct rewrite_device *d),

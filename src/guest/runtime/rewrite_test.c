@@ -15,7 +15,7 @@ static int find_device(void *arg, const char *path, struct rewrite_device *ret)
     return 0;
 }
 
-static int read_link(void *arg, const char *path, char **ret)
+static int read_symlink(void *arg, const char *path, char **ret)
 {
     if (strcmp(path, "/run/dev/d3") != 0)
         return -ENOENT;
@@ -62,7 +62,7 @@ static int rewrite(struct fixture *r, enum spec_kind kind, const char *text, str
         .pod_root = "/run/gcs/pods/p1/p1",
         .privileged = r->privileged,
         .find_device = find_device,
-        .read_link = read_link,
+        .read_symlink = read_symlink,
         .each_device = each_device,
         .each_node = each_node,
     };

@@ -1,12 +1,13 @@
+#include "guest/runtime/rootfs.h"
 #include "base/err.h"
 #include "base/offload.h"
 #include "base/str.h"
-#include "guest/runtime/container_priv.h"
 #include "guest/storage/in_root.h"
 #include <errno.h>
 #include <string.h>
 
 #define FIELDS_MAX 4
+#define USERS_MAX_BYTES (1u << 20) /* of either file */
 
 /* name:x:id:gid in both files; group has no fourth of use. */
 struct entry {
@@ -81,8 +82,8 @@ static int resolve(const char *what, const char *wanted, const char *file, uint3
                    what, wanted);
 }
 
-int users_resolve(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
-                  uint32_t *ret_gid, struct err *err)
+int rootfs_find_user(const char *user, const char *passwd, const char *group, uint32_t *ret_uid,
+                     uint32_t *ret_gid, struct err *err)
 {
     const char *colon = strchr(user, ':');
     AUTO_FREE char *name = colon ? str_ndup(user, (size_t)(colon - user)) : str_dup(user);
@@ -117,9 +118,9 @@ static int read_file(const char *root, const char *path, char **ret, struct err 
     return r < 0 ? err_sys(err, -r, "read %s of the container's root", path) : 0;
 }
 
-/* crun mounts and makes nodes here before the root is the container's: a link may lead it to files
- * of the VM's. Every other target it resolves inside the root, and so may be a link (/var/run,
- * /lib). runc refuses links at /proc and /sys, too. */
+/* crun mounts and makes nodes here before the root is the container's: a symlink may lead it to
+ * files of the VM's. Every other target it resolves inside the root, and so may be a symlink
+ * (/var/run, /lib). runc refuses symlinks at /proc and /sys, too. */
 static int check_mount_points(const char *root, struct err *err)
 {
     static const char *const names[] = { "dev", "proc", "sys" };
@@ -159,7 +160,7 @@ static int run(void *arg, struct err *err)
     if (read_file(j->root, "/etc/passwd", &passwd, err) < 0 ||
         read_file(j->root, "/etc/group", &group, err) < 0)
         return -1;
-    return users_resolve(j->user, passwd, group, &j->uid, &j->gid, err);
+    return rootfs_find_user(j->user, passwd, group, &j->uid, &j->gid, err);
 }
 
 int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,

@@ -102,11 +102,11 @@ bool pci_has_driver(const char *dir)
     return access(path, F_OK) == 0;
 }
 
-/* One entry of /sys/dev/char or block: "8:0", a link to the device that has this number. */
+/* One entry of /sys/dev/char or block: "8:0", a symlink to the device that has this number. */
 static void look_node(const char *list, const char *name, char type, const char *dir,
                       void (*fn)(void *arg, const struct pci_node *n), void *arg)
 {
-    AUTO_FREE char *link = str_format("%s/%s", list, name), *real = realpath(link, NULL);
+    AUTO_FREE char *entry = str_format("%s/%s", list, name), *real = realpath(entry, NULL);
     struct pci_node n = { .type = type };
     size_t len = strlen(dir);
     char *colon = NULL;

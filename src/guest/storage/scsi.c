@@ -87,7 +87,7 @@ static size_t list_hosts(const char *sys, struct host *hosts)
     for (struct dirent *e; dir && n < HOSTS_MAX && (e = readdir(dir));) {
         if (!host_number(e->d_name, &hosts[n].number) || !is_virtio(sys, e->d_name))
             continue;
-        AUTO_FREE char *link = str_format("%s/%s", path, e->d_name), *real = realpath(link, NULL);
+        AUTO_FREE char *entry = str_format("%s/%s", path, e->d_name), *real = realpath(entry, NULL);
         if (real)
             set_address(&hosts[n++], real);
     }

@@ -284,7 +284,7 @@ static int add_symlink(const struct storage_disk *d, const char *node, struct er
     if (dir_need(parent, 0700, err) < 0)
         return -1;
     if (symlink(node, d->mount_path) < 0)
-        return err_sys(err, errno, "link %s to %s", d->mount_path, node);
+        return err_sys(err, errno, "make symlink %s to %s", d->mount_path, node);
     return 0;
 }
 

@@ -161,7 +161,7 @@ static void begin(struct bench *t, struct asking *a,
                   int (*call)(struct ctx *ctx, struct guest *g, struct err *err))
 {
     *a = (struct asking){ .bench = t, .call = call };
-    fibers_go(&t->group, t->ctx->loop, ask_main, a, "ask");
+    fibers_go(&t->fibers, t->ctx->loop, ask_main, a, "ask");
 }
 
 TEST_VIRTUAL(each_call_says_what_it_means)

@@ -20,7 +20,7 @@ static void begin(struct bench *t, struct asking *a,
                   int (*call)(struct ctx *ctx, struct guest *g, struct err *err))
 {
     *a = (struct asking){ .bench = t, .call = call };
-    fibers_go(&t->group, t->ctx->loop, ask_main, a, "ask");
+    fibers_go(&t->fibers, t->ctx->loop, ask_main, a, "ask");
 }
 
 static int do_add(struct ctx *ctx, struct guest *g, struct err *err)

@@ -11,7 +11,7 @@ TEST_VIRTUAL(negotiation_sends_what_the_original_sends)
     struct frame f;
 
     bench_open(&t, ctx);
-    fibers_go(&t.group, ctx->loop, connect_main, &c, "connect");
+    fibers_go(&t.fibers, ctx->loop, connect_main, &c, "connect");
     ASSERT_EQ(fake_vmm_dial(t.vmm, PORT_BRIDGE, &t.peer), 0);
     expect(&t, BRIDGE_NEGOTIATE_PROTOCOL, &f);
     ASSERT_STR(f.body, "{\"ContainerId\":\"\",\"ActivityId\":\"00000000-0000-0000-0000-"

@@ -183,16 +183,16 @@ static uint32_t most_bytes(uint32_t type)
 
 /* Checks all that a header alone can be refused for: a body that is not read costs nothing. False
  * if the frame is refused; the bridge is closed then. */
-static bool admit(struct bridge *b, const struct bridge_header *h, bool note, bool late)
+static bool admit(struct bridge *b, const struct bridge_header *h, bool unasked, bool late)
 {
-    uint32_t most = note ? BRIDGE_UNASKED_MAX : most_bytes(h->type);
+    uint32_t most = unasked ? BRIDGE_UNASKED_MAX : most_bytes(h->type);
 
-    if (!note && !late && !is_awaited(b, h->id))
+    if (!unasked && !late && !is_awaited(b, h->id))
         bridge_condemn(b, "the guest answered a call that nobody made (%s, id %llu)",
                        bridge_message_name(h->type), (unsigned long long)h->id);
     else if (h->size > most)
         bridge_condemn(b, "the guest sent %s of %u bytes: at most %u",
-                       note ? "a notification" : "an answer", h->size, most);
+                       unasked ? "a notification" : "an answer", h->size, most);
     return !b->closed;
 }
 
@@ -221,12 +221,12 @@ static int read_frame(struct ctx *ctx, struct bridge *b, struct err *err)
         return 0;
     }
 
-    bool note = bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION;
-    bool late = !note && take_abandoned(b, h.id);
+    bool unasked = bridge_kind(h.type) == BRIDGE_KIND_NOTIFICATION;
+    bool late = !unasked && take_abandoned(b, h.id);
 
-    if (!admit(b, &h, note, late) || (note && slow_down(ctx, b, h.size, err) < 0))
+    if (!admit(b, &h, unasked, late) || (unasked && slow_down(ctx, b, h.size, err) < 0))
         return 0; /* closed, in both cases */
-    if (late || note)
+    if (late || unasked)
         return skip(ctx, b, &h, err);
     payload = mem_alloc(payload_len(&h) + 1);
     if (stream_read_full(ctx, b->stream, payload, payload_len(&h), err) < 0)

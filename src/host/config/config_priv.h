@@ -36,7 +36,7 @@ int config_key_set(void *fields, const struct config_key *k, const char *value, 
  * key belongs. */
 const struct config_key *config_key_find(const char *section, const char *name, struct err *err);
 
-/* One value met at a place ("FILE:LINE"): set, its origin noted, its error collected. -1 unless
+/* One value met at `where` ("FILE:LINE"): set, its origin kept, its error collected. -1 unless
  * all is well or a report collects what is not. */
 int config_take(struct config *c, const char *where, const char *section, const char *name,
                 const char *value, struct config_report *report, struct err *err);

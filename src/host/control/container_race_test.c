@@ -1,4 +1,4 @@
-/* registry_race_test.c - many at the same time, and a VM that dies in between. */
+/* container_race_test.c - many at the same time, and a VM that dies in between. */
 #include "fixture/registry_steps.h"
 #include "host/control/container_priv.h"
 

@@ -1,4 +1,4 @@
-/* registry_start_test.c - the way to a container: what is done at the same time, what is refused
+/* container_start_test.c - the way to a container: what is done at the same time, what is refused
  * on the way, and who notices when the VM is lost meanwhile. */
 #include "fixture/registry_steps.h"
 #include "host/control/container_priv.h"

@@ -1,4 +1,4 @@
-/* registry_test.c - containers from create to delete: states, answers, events. */
+/* container_test.c - containers from create to delete: states, answers, events. */
 #include "fixture/registry_fixture.h"
 #include "harness/fsm_table.h"
 #include "host/control/container_priv.h"

@@ -1,4 +1,4 @@
-/* registry_weak_test.c - what the original gets wrong (reference/host.md §24), one test each. */
+/* container_weak_test.c - what the original gets wrong (reference/host.md §24), one test each. */
 #include "fixture/registry_steps.h"
 
 TEST_VIRTUAL(ws07_a_process_that_ends_at_once_starts_first)

@@ -1,4 +1,4 @@
-/* registry_network_test.c - when a pod's network comes and goes. What a network is made of is
+/* pod_network_test.c - when a pod's network comes and goes. What a network is made of is
  * network_test.c's. */
 #include "fixture/registry_steps.h"
 #include "host/control/sandbox.h"

@@ -1,4 +1,4 @@
-/* registry_turn_test.c - a VM waits for its turn to start, and what ends that wait. */
+/* vm_turn_test.c - a VM waits for its turn to start, and what ends that wait. */
 #include "fixture/registry_steps.h"
 #include "host/control/vm_priv.h"
 

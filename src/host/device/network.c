@@ -26,12 +26,13 @@
 #define ACCEPT_PAUSE NS_PER_S
 #define UNDO_LIMIT (60 * NS_PER_S)
 
-/* One interface and how far it has come. A step is noted before it is asked for. */
+/* One interface and how far it has come. Each step is set before it is asked for, so that it is
+ * undone even if the answer is lost, and cleared when it is undone. */
 struct network_nic {
     const struct net_iface *iface; /* borrows from the config */
     char *id;                      /* unique among all NICs of all VMs */
     char tap[NET_NAME_BYTES];
-    uint64_t link_record, queue_record; /* 0: none */
+    uint64_t iface_record, queue_record; /* 0: none */
     bool in_vm, in_guest;
 };
 
@@ -106,7 +107,19 @@ void network_free(struct network *n)
     free(n);
 }
 
-/* Each step of an interface is noted before it is asked for and struck out when it is undone. */
+/* --- the VM, which must not end meanwhile --- */
+
+/* NULL with err: it is not there any more. */
+static struct network *enter_vm(struct network *n, const char *op, struct err *err)
+{
+    return n->o.enter(n->o.arg, op, err) < 0 ? NULL : n;
+}
+
+static void leave_vm(struct network *entered)
+{
+    entered->o.leave(entered->o.arg);
+}
+AUTO_DEFINE(struct network *, leave_vm);
 
 /* --- one interface, forwards --- */
 
@@ -116,10 +129,10 @@ static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *
     const struct net_plug p = {
         .netns = n->netns_fd, .iface = c->iface->name, .tap = c->tap, .mtu = c->iface->mtu
     };
-    AUTO_FREE char *queue = ledger_link_name(n->netns, n->inode, c->iface->name);
-    AUTO_FREE char *link = ledger_link_name(n->netns, n->inode, c->tap);
+    AUTO_FREE char *queue = ledger_interface_name(n->netns, n->inode, c->iface->name);
+    AUTO_FREE char *iface = ledger_interface_name(n->netns, n->inode, c->tap);
 
-    if (ledger_add(n->o.ledger, LEDGER_LINK, link, &c->link_record, err) < 0 ||
+    if (ledger_add(n->o.ledger, LEDGER_INTERFACE, iface, &c->iface_record, err) < 0 ||
         ledger_add(n->o.ledger, LEDGER_INGRESS, queue, &c->queue_record, err) < 0)
         return -1;
     if (net_plug(ctx, &p, ret_tap, err) == 0)
@@ -140,12 +153,11 @@ static int add_to_vm(struct ctx *ctx, struct network *n, struct network_nic *c, 
     if (!v->ops->nic_add)
         return vmm_unsupported("nic_add", err);
     memcpy(nic.mac, c->iface->mac, sizeof(nic.mac));
-    if (n->o.enter(n->o.arg, "add a NIC", err) < 0)
+    AUTO(leave_vm) struct network *entered = enter_vm(n, "add a NIC", err);
+    if (!entered)
         return -1;
     c->in_vm = true;
-    int r = v->ops->nic_add(ctx, v, &nic, err);
-    n->o.leave(n->o.arg);
-    return r;
+    return v->ops->nic_add(ctx, v, &nic, err);
 }
 
 static char *join(const char *const *list)
@@ -205,12 +217,11 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
                              .dns_servers = servers,
                              .dns_search = search };
     memcpy(nic.mac, f->mac, sizeof(nic.mac));
-    if (n->o.enter(n->o.arg, "configure a NIC", err) < 0)
+    AUTO(leave_vm) struct network *entered = enter_vm(n, "configure a NIC", err);
+    if (!entered)
         return -1;
     c->in_guest = true;
-    int r = n->o.guest->ops->add_nic(ctx, n->o.guest, &nic, err);
-    n->o.leave(n->o.arg);
-    return r;
+    return n->o.guest->ops->add_nic(ctx, n->o.guest, &nic, err);
 }
 
 static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
@@ -236,11 +247,10 @@ static int remove_from_guest(struct ctx *ctx, struct network *n, struct network_
 
     if (!c->in_guest)
         return 0;
-    int r = n->o.enter(n->o.arg, "take a NIC from the guest", err);
-    if (r == 0) {
+    AUTO(leave_vm) struct network *entered = enter_vm(n, "take a NIC from the guest", err);
+    int r = -1;
+    if (entered)
         r = n->o.guest->ops->remove_nic(&limited, n->o.guest, n->guest_ns, c->id, err);
-        n->o.leave(n->o.arg);
-    }
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
     c->in_guest = false;
@@ -252,11 +262,9 @@ static int remove_from_vm(struct ctx *ctx, struct network *n, struct network_nic
 {
     if (!c->in_vm)
         return 0;
-    int r = n->o.enter(n->o.arg, "remove a NIC", err);
-    if (r == 0) {
-        r = n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err);
-        n->o.leave(n->o.arg);
-    }
+    AUTO(leave_vm) struct network *entered = enter_vm(n, "remove a NIC", err);
+    int r = entered ? n->o.vmm->ops->nic_remove(ctx, n->o.vmm, c->id, err) : -1;
+
     if (vmm_gone_is_done(r, ctx, err) < 0)
         return -1;
     c->in_vm = false;
@@ -267,14 +275,14 @@ static int unplug(struct ctx *ctx, struct network *n, struct network_nic *c, str
 {
     /* Also after a plug that failed: its thread may have been given up. */
     const char *iface = c->queue_record ? c->iface->name : ""; /* "": its qdisc is not ours */
-    if (c->link_record && net_unplug(ctx, n->netns_fd, iface, c->tap, err) < 0)
+    if (c->iface_record && net_unplug(ctx, n->netns_fd, iface, c->tap, err) < 0)
         return -1;
     if (c->queue_record && ledger_forget(n->o.ledger, c->queue_record, err) < 0)
         return -1;
     c->queue_record = 0;
-    if (c->link_record && ledger_forget(n->o.ledger, c->link_record, err) < 0)
+    if (c->iface_record && ledger_forget(n->o.ledger, c->iface_record, err) < 0)
         return -1;
-    c->link_record = 0;
+    c->iface_record = 0;
     return 0;
 }
 
@@ -355,12 +363,11 @@ static int connect_guest(struct connection *c, struct err *err)
     struct ctx own = ctx_until(n->o.loop, &n->forward.stop),
                ctx = ctx_with_timeout(&own, CONNECT_LIMIT);
 
-    if (n->o.enter(n->o.arg, "forward a port", err) < 0)
+    AUTO(leave_vm) struct network *entered = enter_vm(n, "forward a port", err);
+    if (!entered)
         return -1;
-    int r = n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port,
-                                          &c->guest, err);
-    n->o.leave(n->o.arg);
-    return r;
+    return n->o.guest->ops->connect_port(&ctx, n->o.guest, n->guest_ns, c->ipv6, c->port, &c->guest,
+                                         err);
 }
 
 static void connection_main(void *arg)

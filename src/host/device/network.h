@@ -4,10 +4,10 @@
  * Who dials a TCP port on an address of the namespace on the host, from within (containerd's
  * port-forward dials 127.0.0.1), reaches that port in the guest. reference/host.md §13.
  *
- * Life: new -> attach (at the start of the pod's first task: CNI may come between Create and Start)
- * -> … -> detach -> free. attach is all or nothing: what a failed one leaves is taken back by
- * detach, which is tolerant (namespace, VM or guest gone: success), goes on after an error and can
- * be repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
+ * Life: new -> attach (at the start of the pod's first container: CNI may come between Create and
+ * Start) -> … -> detach -> free. attach is all or nothing: what a failed one leaves is taken back
+ * by detach, which is tolerant (namespace, VM or guest gone: success), goes on after an error and
+ * can be repeated until it succeeds. Gate: one changing call at a time; queries never wait. */
 #pragma once
 #include "base/mem.h"
 #include <stddef.h>

@@ -462,20 +462,20 @@ static void reserve_stuck(void *arg)
 TEST_VIRTUAL(an_image_that_does_not_answer_holds_up_nobody_else)
 {
     struct fixture f;
-    struct fibers group;
+    struct fibers fibers;
     struct err err = ERR_INIT;
 
     start(ctx, &f);
     struct stuck s = { &f, ctx };
     uint64_t id = reserve(ctx, &f, f.a, 0), began = loop_now(ctx->loop);
 
-    fibers_init(&group);
+    fibers_init(&fibers);
     f.c->look = hung_look;
-    fibers_go(&group, ctx->loop, reserve_stuck, &s, "stuck");
+    fibers_go(&fibers, ctx->loop, reserve_stuck, &s, "stuck");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
     map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
     ASSERT(loop_now(ctx->loop) - began < 2 * NS_PER_S);
-    ASSERT_OK(fibers_wait(ctx, &group, "stuck", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &fibers, "stuck", &err), err);
     f.c->look = scsi_image_look;
     unmap(ctx, &f, id);
     finish(ctx, &f);

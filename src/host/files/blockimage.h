@@ -9,8 +9,8 @@ struct err;
 
 enum blockimage_kind { BLOCKIMAGE_FILE, BLOCKIMAGE_DEVICE };
 
-/* Waits until ctx ends. path: absolute; links are followed. ERR_INVALID: it is something else, or
- * empty; ERR_STATE: a device that the host itself uses (mounted, part of a RAID, swap). Caller
+/* Waits until ctx ends. path: absolute; symlinks are followed. ERR_INVALID: it is something else,
+ * or empty; ERR_STATE: a device that the host itself uses (mounted, part of a RAID, swap). Caller
  * closes *ret_fd. */
 int blockimage_open(struct ctx *ctx, const char *path, enum blockimage_kind kind, bool read_only,
                     int *ret_fd, struct err *err);

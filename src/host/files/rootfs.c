@@ -71,7 +71,7 @@ static int check_kind(const char *path, bool device, const struct stat *st, stru
  * opening a fifo or a tape would do things. */
 static int open_disk(const char *path, bool device, struct rootfs_disk *d, struct err *err)
 {
-    /* /dev/mapper/x is a link to /dev/dm-3; elsewhere links are not followed. */
+    /* /dev/mapper/x is a symlink to /dev/dm-3; elsewhere symlinks are not followed. */
     bool in_dev = str_starts(path, "/dev/") && !strstr(path, "/../");
     AUTO_FD int seen = open(path, O_PATH | O_CLOEXEC | (in_dev ? 0 : O_NOFOLLOW));
     struct stat st;

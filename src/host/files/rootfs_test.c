@@ -182,7 +182,7 @@ TEST_FIBER(what_can_be_kept_is_written_to_and_the_rest_is_read_only)
 TEST_FIBER(two_hundred_layers_with_long_names_are_merged)
 {
     need_root();
-    PLACE_IN_MEMORY(p);
+    TEMPDIR_IN_MEMORY(p);
     AUTO(sbuf_release) struct sbuf lower = { 0 };
     char deep[181];
     struct err err = ERR_INIT;

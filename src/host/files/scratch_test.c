@@ -183,7 +183,7 @@ TEST_FIBER(a_sandbox_that_lives_is_neither_made_again_nor_swept)
     finish(&f);
 }
 
-static void note_swept(void *arg, const char *name, const char *path, const char *result)
+static void add_swept(void *arg, const char *name, const char *path, const char *result)
 {
     (void)path;
     sbuf_addf(arg, "%s %s;", name, result);
@@ -209,9 +209,9 @@ TEST_FIBER(what_the_dead_left_is_swept)
     ASSERT_EQ(file_write(old, "x", 1, 0600), 0);
     ASSERT_EQ(file_write(other, "x", 1, 0600), 0);
 
-    ASSERT_OK(scratch_sweep(f.dir, true, note_swept, &said, &err), err);
+    ASSERT_OK(scratch_sweep(f.dir, true, add_swept, &said, &err), err);
     ASSERT(access(file, F_OK) == 0 && access(old, F_OK) == 0);
-    ASSERT_OK(scratch_sweep(f.dir, false, note_swept, &said, &err), err);
+    ASSERT_OK(scratch_sweep(f.dir, false, add_swept, &said, &err), err);
     ASSERT_STR(said.data, "template/ext4-v1-64mib.img would be removed;"
                           "k8s.io/dead would be removed;template/ext4-v1-64mib.img removed;"
                           "k8s.io/dead removed;");

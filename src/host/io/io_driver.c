@@ -127,7 +127,7 @@ static void pipes_release_auto(struct pipes *p)
     }
 }
 
-static int note_pid(void *arg, pid_t pid, struct err *err)
+static int record_pid(void *arg, pid_t pid, struct err *err)
 {
     struct io_driver *d = arg;
 
@@ -153,7 +153,7 @@ static int spawn(struct ctx *ctx, struct io_driver *d, const struct io_form *for
                                              .fds = fds,
                                              .n_fds = ARRAY_LEN(fds),
                                              .new_session = true,
-                                             .on_pid = note_pid,
+                                             .on_pid = record_pid,
                                              .on_pid_arg = d },
                        &d->child, err);
 }

@@ -14,7 +14,7 @@ struct ledger;
 int cgroup_host_is_v2(bool *ret, struct err *err);
 
 /* path: "/a/b", "a/b" (below our own), or systemd's "slice:prefix:name". "" gives NULL: stay where
- * we are. "." and ".." are refused. What is made is in the ledger (NULL: nothing is noted). In
+ * we are. "." and ".." are refused. What is made is in the ledger (NULL: it is not recorded). In
  * hybrid mode v2 is left alone. Caller frees; removal by cgroup_remove. */
 int cgroup_make(const char *path, struct ledger *ledger, struct cgroup **ret, struct err *err);
 /* Where this process is now, to come back to by cgroup_join(). Nothing is made or removed. */

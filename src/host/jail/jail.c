@@ -49,14 +49,14 @@ static const char *const system_dirs[] = {
 #define OOM_ADJ_MAX 1000
 
 enum step_kind {
-    STEP_DIR,    /* make a directory */
-    STEP_TOUCH,  /* make an empty file to mount on */
-    STEP_LINK,   /* make a symbolic link to `from` */
-    STEP_BIND,   /* show `from` read-only */
-    STEP_DEVICE, /* show a device node */
-    STEP_FD,     /* move the mount behind fd here, then close that at exec */
-    STEP_BLOB,   /* write data */
-    STEP_FDS,    /* show the descriptors of process 1, which is the program */
+    STEP_DIR,     /* make a directory */
+    STEP_TOUCH,   /* make an empty file to mount on */
+    STEP_SYMLINK, /* make a symbolic link to `from` */
+    STEP_BIND,    /* show `from` read-only */
+    STEP_DEVICE,  /* show a device node */
+    STEP_FD,      /* move the mount behind fd here, then close that at exec */
+    STEP_BLOB,    /* write data */
+    STEP_FDS,     /* show the descriptors of process 1, which is the program */
 };
 
 struct step {
@@ -127,9 +127,9 @@ static int add_system_dir(struct jail *j, const char *path, struct err *err)
     if (S_ISLNK(st.st_mode)) {
         ssize_t n = readlink(path, target, sizeof(target) - 1);
         if (n < 0)
-            return err_sys(err, errno, "read link %s", path);
+            return err_sys(err, errno, "read symlink %s", path);
         target[n] = '\0';
-        add_step(j, STEP_LINK, target, path);
+        add_step(j, STEP_SYMLINK, target, path);
     } else if (S_ISDIR(st.st_mode)) {
         add_step(j, STEP_DIR, NULL, path);
         add_step(j, STEP_BIND, path, path);
@@ -387,7 +387,7 @@ static int take_step(const struct jail *j, const struct step *s)
         return mkdir(s->to, 0755);
     case STEP_TOUCH:
         return make_file(j, s, 0444);
-    case STEP_LINK:
+    case STEP_SYMLINK:
         return symlink(s->from, s->to);
     case STEP_BIND:
         return show(s, MS_RDONLY | MS_NODEV);
@@ -409,7 +409,7 @@ static int take_step(const struct jail *j, const struct step *s)
 static int do_step(const struct jail *j, const struct step *s, struct err *err)
 {
     static const char *const doing[] = {
-        [STEP_DIR] = "make directory", [STEP_TOUCH] = "make",  [STEP_LINK] = "make link",
+        [STEP_DIR] = "make directory", [STEP_TOUCH] = "make",  [STEP_SYMLINK] = "make symlink",
         [STEP_BIND] = "show",          [STEP_DEVICE] = "show", [STEP_FD] = "show",
         [STEP_BLOB] = "write",         [STEP_FDS] = "show",
     };

@@ -45,8 +45,8 @@ int pci_address(const char *text, char ret[static PCI_ADDRESS_MAX])
     return 0;
 }
 
-/* The last part of what a link leads to. */
-static int link_name(const char *path, char *ret, size_t size)
+/* The last part of what a symlink leads to. */
+static int symlink_name(const char *path, char *ret, size_t size)
 {
     char target[PATH_MAX];
     ssize_t n = readlink(path, target, sizeof(target) - 1);
@@ -71,7 +71,7 @@ static int virtual_function(const char *sys, const char *address, const char *nu
         return err_set(err, ERR_INVALID, "\"%.32s\" is no number of a virtual function", number);
     AUTO_FREE char *path =
         str_format("%s/bus/pci/devices/%s/virtfn%llu", sys, address, (unsigned long long)n);
-    if (link_name(path, name, sizeof(name)) < 0 || pci_address(name, ret) < 0)
+    if (symlink_name(path, name, sizeof(name)) < 0 || pci_address(name, ret) < 0)
         return err_set(err, ERR_NOT_FOUND, "PCI device %s has no virtual function %llu", address,
                        (unsigned long long)n);
     return 0;
@@ -105,7 +105,7 @@ int pci_find(const char *sys, const char *name, struct pci_function *ret, struct
     if (number(sys, f.address, "vendor", &f.vendor) < 0 ||
         number(sys, f.address, "device", &f.device) < 0)
         return err_set(err, ERR_NOT_FOUND, "this host has no PCI device %s", f.address);
-    if (link_name(driver, f.driver, sizeof(f.driver)) < 0)
+    if (symlink_name(driver, f.driver, sizeof(f.driver)) < 0)
         f.driver[0] = '\0';
     *ret = f;
     return 0;

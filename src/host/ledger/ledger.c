@@ -32,9 +32,10 @@ struct ledger {
     off_t compact_at; /* when it is worth looking */
 };
 
+/* As the files say it, those of older versions, too. */
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
     [LEDGER_PROCESS] = "process", [LEDGER_MOUNT] = "mount",     [LEDGER_NETNS] = "netns",
-    [LEDGER_LINK] = "link",       [LEDGER_INGRESS] = "ingress", [LEDGER_FILE] = "file",
+    [LEDGER_INTERFACE] = "link",  [LEDGER_INGRESS] = "ingress", [LEDGER_FILE] = "file",
     [LEDGER_DIR] = "dir",         [LEDGER_CGROUP] = "cgroup",
 };
 

@@ -18,14 +18,14 @@ struct err;
 struct ledger;
 
 enum ledger_kind {
-    LEDGER_PROCESS, /* "pid start-time boot-id": killed, in that boot of the machine only */
-    LEDGER_MOUNT,   /* path in our mount namespace: detached */
-    LEDGER_NETNS,   /* path of a bind-mounted namespace: unmounted, removed */
-    LEDGER_LINK,    /* ledger_link_name(): an interface, deleted */
-    LEDGER_INGRESS, /* the same: its ingress qdisc, deleted */
-    LEDGER_FILE,    /* path: unlinked */
-    LEDGER_DIR,     /* path: removed with its content, no symlink followed */
-    LEDGER_CGROUP,  /* path: removed */
+    LEDGER_PROCESS,   /* "pid start-time boot-id": killed, in that boot of the machine only */
+    LEDGER_MOUNT,     /* path in our mount namespace: detached */
+    LEDGER_NETNS,     /* path of a bind-mounted namespace: unmounted, removed */
+    LEDGER_INTERFACE, /* ledger_interface_name(): deleted */
+    LEDGER_INGRESS,   /* the same: its ingress qdisc, deleted */
+    LEDGER_FILE,      /* path: unlinked */
+    LEDGER_DIR,       /* path: removed with its content, no symlink followed */
+    LEDGER_CGROUP,    /* path: removed */
     LEDGER_KIND_COUNT
 };
 const char *ledger_kind_name(enum ledger_kind k);
@@ -53,7 +53,7 @@ int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err);
 /* An interface in a network namespace: "path#inode ifname". The path may lead to another namespace
  * by now (/proc/PID/ns/net), which is then left alone; without "#inode" the path alone counts.
  * Caller frees. */
-char *ledger_link_name(const char *netns_path, uint64_t inode, const char *ifname);
+char *ledger_interface_name(const char *netns_path, uint64_t inode, const char *ifname);
 int ledger_forget(struct ledger *l, uint64_t id, struct err *err);
 /* All released: removes file and directory, and the namespace's directory above if it is empty
  * then. ERR_STATE if records are open. */

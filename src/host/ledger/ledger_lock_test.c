@@ -27,7 +27,7 @@ __attribute__((destructor)) static void clean(void)
     tempdir_release_auto(&root);
 }
 
-static void note(struct ledger *l, enum ledger_kind kind, const char *what)
+static void add_record(struct ledger *l, enum ledger_kind kind, const char *what)
 {
     struct err err = ERR_INIT;
     uint64_t id;
@@ -45,7 +45,7 @@ TEST_FIBER(whoever_looks_does_not_pass_for_the_owner)
     bool alive = true;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_FILE, thing);
+    add_record(l, LEDGER_FILE, thing);
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(ledger_lock(dir, 0, LEDGER_VISITOR, &visitor, &holder), 0);
     ASSERT_OK(ledger_owner_alive(dir, &alive, &err), err);
@@ -83,7 +83,7 @@ TEST_FIBER(a_clean_up_waits_for_another_one)
     int first = -1;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_FILE, thing);
+    add_record(l, LEDGER_FILE, thing);
     ASSERT_EQ(file_write(thing, "", 0, 0600), 0);
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(ledger_lock(dir, 0, LEDGER_VISITOR, &first, &holder), 0);
@@ -108,7 +108,7 @@ TEST_FIBER(a_clean_up_does_not_wait_for_ever)
     struct err err = ERR_INIT;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, "/a");
+    add_record(l, LEDGER_DIR, "/a");
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(ledger_lock(dir, 0, LEDGER_VISITOR, &first, &holder), 0);
     ASSERT_FAIL(ledger_reclaim(&limited, dir, false, NULL, NULL, &err), err, ERR_DEADLINE);

@@ -73,7 +73,7 @@ int ledger_process_open(const char *what, pid_t *ret_pid, int *ret_pidfd, struct
 
     if (pidfd < 0)
         return errno == ESRCH ? 0 : err_sys(err, errno, "open process %d", pid);
-    /* The pidfd pins the process; if the start time still fits, it is the one we noted. */
+    /* The pidfd pins the process; if the start time still fits, it is the one on record. */
     if (proc_start_time(pid) != start)
         return 0;
     *ret_pid = pid;
@@ -90,9 +90,9 @@ int ledger_process_kill(struct ctx *ctx, pid_t pid, int pidfd, struct err *err)
     return 0;
 }
 
-/* --- links --- */
+/* --- interfaces --- */
 
-struct link_job {
+struct interface_job {
     const char *netns, *ifname;
     enum ledger_kind kind;
     bool dry_run;
@@ -100,14 +100,14 @@ struct link_job {
     int found;
 };
 
-char *ledger_link_name(const char *netns_path, uint64_t inode, const char *ifname)
+char *ledger_interface_name(const char *netns_path, uint64_t inode, const char *ifname)
 {
     return str_format("%s#%llu %s", netns_path, (unsigned long long)inode, ifname);
 }
 
 /* In the thread that is in the namespace: 0 or -errno as the kernel answers. */
 
-static int delete_link(int rtnl, int index)
+static int delete_interface(int rtnl, int index)
 {
     const struct ifinfomsg info = { .ifi_family = AF_UNSPEC, .ifi_index = index };
     struct nl_msg m;
@@ -132,7 +132,7 @@ static int delete_ingress(int rtnl, int index)
 
 /* Is the namespace the one that was meant? The thread ends with this job; nobody else sees where it
  * goes. */
-static int enter_netns(const struct link_job *j, bool *ret_there, struct err *err)
+static int enter_netns(const struct interface_job *j, bool *ret_there, struct err *err)
 {
     AUTO_FD int fd = open(j->netns, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     struct stat st;
@@ -151,7 +151,7 @@ static int enter_netns(const struct link_job *j, bool *ret_there, struct err *er
 
 static int take_in_thread(void *p, struct err *err)
 {
-    struct link_job *j = p;
+    struct interface_job *j = p;
     bool there;
 
     if (enter_netns(j, &there, err) < 0)
@@ -163,11 +163,12 @@ static int take_in_thread(void *p, struct err *err)
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
     int r = rtnl;
     if (r >= 0)
-        r = j->kind == LEDGER_LINK ? delete_link(rtnl, index) : delete_ingress(rtnl, index);
+        r = j->kind == LEDGER_INTERFACE ? delete_interface(rtnl, index)
+                                        : delete_ingress(rtnl, index);
     if (r < 0 && r != -ENODEV)
         return err_sys(err, -r, "delete %s %s in %s",
-                       j->kind == LEDGER_LINK ? "interface" : "the ingress qdisc of", j->ifname,
-                       j->netns);
+                       j->kind == LEDGER_INTERFACE ? "interface" : "the ingress qdisc of",
+                       j->ifname, j->netns);
     j->found = r == 0;
     return 0;
 }
@@ -281,7 +282,7 @@ static int take_cgroup(struct reclaim *r, const char *path, struct err *err)
     return err_sys(err, errno, "remove cgroup %s", path);
 }
 
-static int take_link(struct reclaim *r, const char *what, struct err *err)
+static int take_interface(struct reclaim *r, const char *what, struct err *err)
 {
     const char *blank = strrchr(what, ' ');
     size_t len = blank ? strlen(blank + 1) : 0;
@@ -289,7 +290,7 @@ static int take_link(struct reclaim *r, const char *what, struct err *err)
     if (len == 0 || len >= IFNAMSIZ)
         return err_set(err, ERR_DATA_LOSS, "\"%.256s\" names no interface in a namespace", what);
     AUTO_FREE char *netns = str_ndup(what, (size_t)(blank - what));
-    struct link_job j = {
+    struct interface_job j = {
         .netns = netns, .ifname = blank + 1, .kind = r->kind, .dry_run = r->dry_run
     };
     char *hash = strrchr(netns, '#');
@@ -306,8 +307,8 @@ static const struct {
     [LEDGER_PROCESS] = { take_process, "killed", "would be killed" },
     [LEDGER_MOUNT] = { take_mount, "unmounted", "would be unmounted" },
     [LEDGER_NETNS] = { take_netns, "removed", "would be removed" },
-    [LEDGER_LINK] = { take_link, "removed", "would be removed" },
-    [LEDGER_INGRESS] = { take_link, "removed", "would be removed" },
+    [LEDGER_INTERFACE] = { take_interface, "removed", "would be removed" },
+    [LEDGER_INGRESS] = { take_interface, "removed", "would be removed" },
     [LEDGER_FILE] = { take_file, "removed", "would be removed" },
     [LEDGER_DIR] = { take_dir, "removed", "would be removed" },
     [LEDGER_CGROUP] = { take_cgroup, "removed", "would be removed" },

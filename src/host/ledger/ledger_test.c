@@ -91,7 +91,7 @@ static void read_back(const char *dir, char **text, size_t *len)
     ASSERT_EQ(file_read_all(path, 64u << 20, text, len), 0);
 }
 
-static uint64_t note(struct ledger *l, enum ledger_kind kind, const char *what)
+static uint64_t add_record(struct ledger *l, enum ledger_kind kind, const char *what)
 {
     struct err err = ERR_INIT;
     uint64_t id = 0;
@@ -118,9 +118,9 @@ TEST(open_records_come_back_newest_first)
     size_t len;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, "/a");
-    uint64_t b = note(l, LEDGER_FILE, "/b with blank");
-    note(l, LEDGER_NETNS, "/c");
+    add_record(l, LEDGER_DIR, "/a");
+    uint64_t b = add_record(l, LEDGER_FILE, "/b with blank");
+    add_record(l, LEDGER_NETNS, "/c");
     ASSERT_OK(ledger_forget(l, b, &err), err);
     ASSERT_EQ(ledger_fixture_open(l), 2);
     read_back(dir, &text, &len);
@@ -140,8 +140,8 @@ TEST(a_torn_last_line_is_dropped_at_every_byte)
     size_t len;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    uint64_t a = note(l, LEDGER_DIR, "/a");
-    note(l, LEDGER_FILE, "/b");
+    uint64_t a = add_record(l, LEDGER_DIR, "/a");
+    add_record(l, LEDGER_FILE, "/b");
     ASSERT_OK(ledger_forget(l, a, &err), err);
     read_back(dir, &text, &len);
     for (size_t cut = 0; cut <= len; cut++) {
@@ -163,8 +163,8 @@ TEST(a_changed_byte_is_noticed_and_the_rest_still_told)
     size_t len, first;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, "/a");
-    note(l, LEDGER_FILE, "/b");
+    add_record(l, LEDGER_DIR, "/a");
+    add_record(l, LEDGER_FILE, "/b");
     read_back(dir, &text, &len);
     first = (size_t)(strchr(text, '\n') - text);
     for (size_t i = 0; i < first; i++) {
@@ -226,7 +226,7 @@ TEST(a_dead_owners_open_records_are_not_overwritten)
     struct err err = ERR_INIT;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, "/a");
+    add_record(l, LEDGER_DIR, "/a");
     ledger_close(TAKE_PTR(l));
     ASSERT_FAIL(ledger_create(dir, &other, &err), err, ERR_STATE);
     ASSERT_HAS(err.msg, "lcow gc");
@@ -239,7 +239,7 @@ TEST(finish_refuses_open_records_and_else_leaves_nothing)
     struct err err = ERR_INIT;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    uint64_t id = note(l, LEDGER_DIR, "/a");
+    uint64_t id = add_record(l, LEDGER_DIR, "/a");
     ASSERT_FAIL(ledger_finish(l, &err), err, ERR_STATE);
     ASSERT_OK(ledger_forget(l, id, &err), err);
     ASSERT_FAIL(ledger_forget(l, id, &err), err, ERR_NOT_FOUND);
@@ -313,8 +313,8 @@ TEST_FIBER(reclaim_removes_in_reverse_order_and_the_directory_last)
     struct seen dry = { 0 }, s = { 0 };
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, sub);
-    note(l, LEDGER_FILE, file);
+    add_record(l, LEDGER_DIR, sub);
+    add_record(l, LEDGER_FILE, file);
     ASSERT_EQ(dir_make(sub, 0700), 0);
     ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
     ASSERT_FAIL(ledger_reclaim(ctx, dir, false, see, &s, &err), err, ERR_STATE);
@@ -349,8 +349,8 @@ TEST_FIBER(a_planted_symlink_is_removed_not_followed)
     ASSERT_EQ(dir_make(victim, 0700), 0);
     ASSERT_EQ(file_write(keep, "x", 1, 0600), 0);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, sub);
-    note(l, LEDGER_DIR, self);
+    add_record(l, LEDGER_DIR, sub);
+    add_record(l, LEDGER_DIR, self);
     ASSERT_EQ(dir_make(sub, 0700), 0);
     ASSERT_EQ(symlink(victim, inside), 0);
     ASSERT_EQ(symlink(victim, self), 0); /* where the directory itself should be */
@@ -371,7 +371,7 @@ static struct child *sleeper(struct ctx *ctx)
     return c;
 }
 
-TEST_FIBER(a_noted_process_is_killed_and_waited_for)
+TEST_FIBER(a_recorded_process_is_killed_and_waited_for)
 {
     AUTO_FREE char *dir = str_dup(fresh());
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -430,7 +430,7 @@ TEST_FIBER(a_reused_pid_is_left_alone)
     struct seen s = { 0 };
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_PROCESS, what);
+    add_record(l, LEDGER_PROCESS, what);
     ledger_close(TAKE_PTR(l));
     ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
     ASSERT_STR(s.v[0].result, "already gone");
@@ -450,7 +450,7 @@ TEST_FIBER(a_process_of_another_boot_is_a_stranger)
     struct seen s = { 0 };
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_PROCESS, what);
+    add_record(l, LEDGER_PROCESS, what);
     ledger_close(TAKE_PTR(l));
     ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
     ASSERT_STR(s.v[0].result, "already gone");
@@ -466,8 +466,8 @@ TEST_FIBER(reclaim_goes_on_after_a_failure_and_can_be_repeated)
     struct seen s = { 0 }, again = { 0 };
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_FILE, file);
-    note(l, LEDGER_CGROUP, stuck); /* a directory that is not empty cannot be rmdir'ed */
+    add_record(l, LEDGER_FILE, file);
+    add_record(l, LEDGER_CGROUP, stuck); /* a directory that is not empty cannot be rmdir'ed */
     ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
     ASSERT_EQ(dir_make(deep, 0700), 0);
     ledger_close(TAKE_PTR(l));
@@ -492,8 +492,8 @@ TEST_FIBER(damage_is_told_after_the_rest_was_taken_back)
     size_t len;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, "/nonexistent-lcow");
-    note(l, LEDGER_FILE, file);
+    add_record(l, LEDGER_DIR, "/nonexistent-lcow");
+    add_record(l, LEDGER_FILE, file);
     ledger_close(TAKE_PTR(l));
     ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
     read_back(dir, &text, &len);
@@ -517,7 +517,7 @@ TEST_FIBER(a_directory_without_ledger_goes_only_if_it_is_empty)
     ASSERT_EQ(access(dir, F_OK), -1);
 }
 
-TEST_FIBER(a_noted_mount_is_detached)
+TEST_FIBER(a_recorded_mount_is_detached)
 {
     AUTO_FREE char *dir = str_dup(fresh()), *at = str_format("%s/at", dir);
     AUTO(ledger_close) struct ledger *l = NULL;
@@ -527,8 +527,8 @@ TEST_FIBER(a_noted_mount_is_detached)
     if (geteuid() != 0)
         tap_skip("mounting needs root");
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_DIR, at);
-    note(l, LEDGER_MOUNT, at);
+    add_record(l, LEDGER_DIR, at);
+    add_record(l, LEDGER_MOUNT, at);
     ASSERT_EQ(dir_make(at, 0700), 0);
     if (mount("tmpfs", at, "tmpfs", 0, "size=64k") < 0)
         tap_skip("no tmpfs here: %s", strerror(errno));
@@ -557,7 +557,8 @@ static void come_and_go(struct ledger *l, unsigned n)
     struct err err = ERR_INIT;
 
     while (n-- > 0)
-        ASSERT_OK(ledger_forget(l, note(l, LEDGER_FILE, "/nowhere/of/a/container"), &err), err);
+        ASSERT_OK(ledger_forget(l, add_record(l, LEDGER_FILE, "/nowhere/of/a/container"), &err),
+                  err);
 }
 
 TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
@@ -573,7 +574,7 @@ TEST_FIBER(a_ledger_of_5_mib_is_taken_back)
 
     /* As an lcow wrote it that knew no compaction: every line by one that has few. */
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_FILE, left);
+    add_record(l, LEDGER_FILE, left);
     come_and_go(l, 1);
     ledger_close(l);
     read_back(dir, &text, &len);
@@ -602,11 +603,11 @@ TEST(a_long_life_leaves_a_short_ledger)
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
 
-    uint64_t first = note(l, LEDGER_FILE, "/stays");
+    uint64_t first = add_record(l, LEDGER_FILE, "/stays");
 
     come_and_go(l, 5000);
 
-    uint64_t last = note(l, LEDGER_DIR, "/stays too");
+    uint64_t last = add_record(l, LEDGER_DIR, "/stays too");
 
     come_and_go(l, 5000);
     ASSERT(size_of(dir) <= (off_t)LEDGER_COMPACT_BYTES);
@@ -632,7 +633,7 @@ TEST_FIBER(a_ledger_that_is_written_anew_stays_its_owners)
     bool alive = false;
 
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_FILE, "/stays");
+    add_record(l, LEDGER_FILE, "/stays");
     ASSERT_EQ(stat(path, &before), 0);
 
     AUTO_FD int old = open(path, O_RDWR | O_CLOEXEC);

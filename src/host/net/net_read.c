@@ -33,7 +33,7 @@ static int too_many(struct reading *r, const char *what, int most, const char *o
     return STOPPED;
 }
 
-/* --- links --- */
+/* --- interfaces --- */
 
 /* What every new namespace has by itself (tunl0, sit0 …) is down; ports of a bridge or bond in the
  * pod are its master's business. */
@@ -42,7 +42,7 @@ static bool wanted(const struct rtnl_iface *l)
     return (l->flags & IFF_UP) && !(l->flags & IFF_LOOPBACK) && l->master == 0;
 }
 
-static int on_link(void *arg, uint16_t type, const uint8_t *body, size_t len)
+static int on_iface(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
     struct reading *r = arg;
     struct rtnl_iface l;
@@ -164,7 +164,7 @@ static const struct {
     nl_fn *fn;
     const char *what;
 } dumps[] = {
-    { rtnl_get_ifaces, on_link, "interfaces" },
+    { rtnl_get_ifaces, on_iface, "interfaces" },
     { rtnl_get_addresses, on_address, "addresses" },
     { rtnl_get_routes, on_route, "routes" },
     { rtnl_get_neighbours, on_neighbour, "neighbours" },

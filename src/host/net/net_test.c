@@ -319,18 +319,18 @@ static int listen_in(int netns)
     return fd;
 }
 
-/* "d": a link went down; "q": a qdisc was deleted. */
+/* "d": an interface went down; "q": a qdisc was deleted. */
 static void hear(int fd, struct sbuf *out)
 {
     _Alignas(8) char buf[16384];
 
     for (ssize_t n; (n = recv(fd, buf, sizeof(buf), MSG_DONTWAIT)) > 0;)
         for (const struct nlmsghdr *h = (void *)buf; NLMSG_OK(h, n); h = NLMSG_NEXT(h, n)) {
-            const struct ifinfomsg *link = NLMSG_DATA(h);
+            const struct ifinfomsg *iface = NLMSG_DATA(h);
 
             if (h->nlmsg_type == RTM_DELQDISC)
                 sbuf_addc(out, 'q');
-            else if (h->nlmsg_type == RTM_NEWLINK && !(link->ifi_flags & IFF_UP))
+            else if (h->nlmsg_type == RTM_NEWLINK && !(iface->ifi_flags & IFF_UP))
                 sbuf_addc(out, 'd');
         }
 }
@@ -446,10 +446,10 @@ TEST_FIBER(counters_are_the_pods)
 
 /* --- what a dead owner leaves --- */
 
-static void note(struct ledger *l, enum ledger_kind kind, const char *path, uint64_t inode,
-                 const char *iface)
+static void add_record(struct ledger *l, enum ledger_kind kind, const char *path, uint64_t inode,
+                       const char *iface)
 {
-    AUTO_FREE char *what = ledger_link_name(path, inode, iface);
+    AUTO_FREE char *what = ledger_interface_name(path, inode, iface);
     struct err err = ERR_INIT;
     uint64_t id;
 
@@ -471,11 +471,11 @@ TEST_FIBER(what_a_dead_owner_plugged_is_taken_back_by_its_ledger)
     AUTO_FREE char *before = fixture_look(&p);
     ASSERT_OK(net_open(ctx, p.path, &netns, &inode, &err), err);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_LINK, p.path, inode, "lcow0");
-    note(l, LEDGER_INGRESS, p.path, inode, "eth0");
+    add_record(l, LEDGER_INTERFACE, p.path, inode, "lcow0");
+    add_record(l, LEDGER_INGRESS, p.path, inode, "eth0");
     /* Of another namespace that had this path once; and of one that is gone. */
-    note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
-    note(l, LEDGER_LINK, "/run/netns/gone", inode, "lcow0");
+    add_record(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
+    add_record(l, LEDGER_INTERFACE, "/run/netns/gone", inode, "lcow0");
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0"); /* still open: a QEMU that outlives us */
     ASSERT(tap >= 0);
     fd_close(netns);
@@ -505,8 +505,8 @@ TEST_FIBER(a_namespace_that_took_the_others_path_is_left_alone)
     ASSERT(tap >= 0);
     AUTO_FREE char *before = fixture_look(&p);
     ASSERT_OK(ledger_create(dir, &l, &err), err);
-    note(l, LEDGER_LINK, p.path, inode + 1, "lcow0");
-    note(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
+    add_record(l, LEDGER_INTERFACE, p.path, inode + 1, "lcow0");
+    add_record(l, LEDGER_INGRESS, p.path, inode + 1, "eth0");
     ledger_close(l);
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
     AUTO_FREE char *after = fixture_look(&p);

@@ -112,19 +112,19 @@ TEST_VIRTUAL(many_calls_in_flight_are_answered_each)
     struct rpc_server *s = fake_server(ctx->loop, &f);
     AUTO(rpc_client_free) struct rpc_client *c = client_of(ctx, s);
     struct shot shots[100];
-    struct fibers group;
+    struct fibers fibers;
     struct err err = ERR_INIT;
 
-    fibers_init(&group);
+    fibers_init(&fibers);
     for (size_t i = 0; i < ARRAY_LEN(shots); i++) {
         shots[i] = (struct shot){ ctx, c, i % 10 ? "Wait" : "Connect", ERR_INIT, 1 };
-        fibers_go(&group, ctx->loop, shot_main, &shots[i], "shot %zu", i);
+        fibers_go(&fibers, ctx->loop, shot_main, &shots[i], "shot %zu", i);
     }
     EVENTUALLY(ctx, f.waiting == 90 && f.calls == 100);
     for (size_t i = 0; i < ARRAY_LEN(shots); i++)
         ASSERT_EQ(shots[i].result, i % 10 ? 1 : 0);
     latch_set(&f.exited);
-    ASSERT_OK(fibers_wait(ctx, &group, "shots", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &fibers, "shots", &err), err);
     for (size_t i = 0; i < ARRAY_LEN(shots); i++)
         ASSERT_EQ(shots[i].result, 0);
     end_server(ctx, s);
@@ -287,21 +287,21 @@ static void seeded_main(void *arg)
     struct rpc_server *s = fake_server(loop, &f);
     struct rpc_client *clients[3];
     struct shot shots[12];
-    struct fibers group;
+    struct fibers fibers;
     struct err err = ERR_INIT;
 
-    fibers_init(&group);
+    fibers_init(&fibers);
     for (size_t i = 0; i < ARRAY_LEN(clients); i++)
         clients[i] = client_of(ctx, s);
     for (size_t i = 0; i < ARRAY_LEN(shots); i++) {
         shots[i] = (struct shot){ ctx, clients[i % 3], i % 2 ? "Wait" : "Connect", ERR_INIT, 1 };
-        fibers_go(&group, loop, shot_main, &shots[i], "shot");
+        fibers_go(&fibers, loop, shot_main, &shots[i], "shot");
     }
     EVENTUALLY(ctx, f.calls == ARRAY_LEN(shots));
     rpc_client_free(clients[0]); /* with two of its Waits */
     EVENTUALLY(ctx, f.waiting == 4);
     latch_set(&f.exited);
-    ASSERT_OK(fibers_wait(ctx, &group, "shots", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &fibers, "shots", &err), err);
     for (size_t i = 0; i < ARRAY_LEN(shots); i++)
         ASSERT_EQ(shots[i].result, i % 2 && i % 3 == 0 ? -1 : 0);
     rpc_client_free(clients[1]);

@@ -204,7 +204,7 @@ TEST_VIRTUAL(the_pid_is_told)
 struct background {
     struct desk *d;
     struct ctx *ctx;
-    struct fibers group;
+    struct fibers fibers;
 };
 
 static void background_exec(void *arg)
@@ -243,15 +243,15 @@ TEST_VIRTUAL(a_running_command_is_told_by_the_name_of_its_stdin)
 
     desk_open(&d, ctx);
     desk_create(&d, ctx, "c1");
-    fibers_init(&b.group);
-    fibers_go(&b.group, ctx->loop, background_exec, &b, "exec");
+    fibers_init(&b.fibers);
+    fibers_go(&b.fibers, ctx->loop, background_exec, &b, "exec");
     ASSERT_OK(fiber_sleep(ctx, NS_PER_S, &err), err);
     ASSERT_EQ(control(&d, ctx, "/fifo/in", 0), ERR_NONE);
     ASSERT_EQ(control(&d, ctx, "/fifo/in", 24), ERR_NONE);
     ASSERT_EQ(control(&d, ctx, "/fifo/in", 70000), ERR_INVALID);
     ASSERT_EQ(control(&d, ctx, "/fifo/other", 0), ERR_NOT_FOUND);
     ASSERT_EQ(control(&d, ctx, "", 0), ERR_INVALID);
-    ASSERT_OK(fibers_wait(ctx, &b.group, "exec", &err), err);
+    ASSERT_OK(fibers_wait(ctx, &b.fibers, "exec", &err), err);
     ASSERT_EQ(control(&d, ctx, "/fifo/in", 0), ERR_NOT_FOUND);
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);

@@ -24,7 +24,7 @@
 
 #define CONNECT_LIMIT (100 * NS_PER_MS)
 #define ANSWER_LIMIT NS_PER_S
-#define NOTE_MAX_BYTES (16u << 10)
+#define FILE_MAX_BYTES (16u << 10)
 #define SANDBOX_ID "io.kubernetes.cri.sandbox-id"
 
 /* The value of that annotation, or NULL. Caller frees. */
@@ -218,7 +218,7 @@ int group_write_file(const char *bundle, const struct group_file *n, struct err 
 
 static char *small_file(const char *bundle, const char *name)
 {
-    char *text = file_text(NOTE_MAX_BYTES, "%s/%s", bundle, name);
+    char *text = file_text(FILE_MAX_BYTES, "%s/%s", bundle, name);
 
     for (size_t len = text ? strlen(text) : 0; len > 0 && strchr(" \t\r\n", text[len - 1]);)
         text[--len] = '\0';
@@ -231,7 +231,7 @@ static void read_own_file(const char *bundle, struct group_file *n)
     AUTO(json_decref) json_t *root = NULL;
     struct err ignored = ERR_INIT;
 
-    if (!text || js_parse(text, strlen(text), NOTE_MAX_BYTES, &root, &ignored) < 0 ||
+    if (!text || js_parse(text, strlen(text), FILE_MAX_BYTES, &root, &ignored) < 0 ||
         js_u32(root, "pid", &n->pid, &ignored) < 0 ||
         js_u32(root, "exit_status", &n->exit_status, &ignored) < 0 ||
         js_u64(root, "exited_at", &n->exited_wall_ns, &ignored) < 0)

@@ -218,7 +218,7 @@ static void begin_watching(struct shim *s)
         log_warn(NULL, "no watcher: a stuck main loop will not be reported", F_ERR(&err));
 }
 
-static void note_event(const struct event *e)
+static void journal_event(const struct event *e)
 {
     log_journal(NULL, "event",
                 (const struct log_field[]){ F_STR("event", event_name(e->kind)),
@@ -266,7 +266,7 @@ static bool on_event(void *arg, const struct event *e)
     struct shim *s = arg;
     bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
 
-    note_event(e);
+    journal_event(e);
     if (registry_is_forsaken(s->registry, e->container_id))
         return false; /* containerd has its end from `delete`, and its bundle is gone */
     if (e->kind == EVENT_START)

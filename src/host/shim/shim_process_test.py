@@ -567,12 +567,12 @@ def delete_does_not_kill_another_process_with_the_shims_number(w):
     w.keep.append(other)
     path = os.path.join(w.bundle("c1"), "lcow.json")
     with open(path) as f:
-        note = json.load(f)
-    boot = note["shim"].split()[2]
+        group_file = json.load(f)
+    boot = group_file["shim"].split()[2]
     # Not the shim's own start: a clock tick is 10 ms, and both may have started in the same one.
-    note["shim"] = f"{other.pid} {int(stat_field(other.pid, 22)) - 1} {boot}"
+    group_file["shim"] = f"{other.pid} {int(stat_field(other.pid, 22)) - 1} {boot}"
     with open(path, "w") as f:
-        json.dump(note, f)
+        json.dump(group_file, f)
     os.unlink(w.path("c1"))
     with socket.socket(socket.AF_UNIX) as silent:
         silent.bind(w.path("c1"))
@@ -607,19 +607,19 @@ def ws01_delete_takes_back_what_a_killed_shim_left(w):
     assert w.delete("c1")[2] == 137, "again: nothing is left, and that is fine"
 
 
-def delete_tells_the_exit_that_was_noted(w):
+def delete_tells_the_exit_that_was_written_down(w):
     os.kill(w.pid(w.start("c1")), signal.SIGKILL)
     until(lambda: not daemons(w.top), "the shim is dead")
     path = os.path.join(w.bundle("c1"), "lcow.json")
     with open(path) as f:
-        note = json.load(f)
+        group_file = json.load(f)
     scratch = os.path.join(w.top, "scratch")
     empty, used = (os.path.join(scratch, "sandboxes", n) for n in ("ns", "other"))
     os.makedirs(empty)
     os.makedirs(os.path.join(used, "box"))
-    note.update(pid=77, exit_status=3, exited_at=1234567890 * 10**9, scratch_dir=scratch)
+    group_file.update(pid=77, exit_status=3, exited_at=1234567890 * 10**9, scratch_dir=scratch)
     with open(path, "w") as f:
-        json.dump(note, f)
+        json.dump(group_file, f)
     answer = w.delete("c1")
     assert (answer[1], answer[2], decode(answer[3])[1]) == (77, 3, 1234567890), answer
     assert not os.path.exists(empty) and os.path.exists(used), "only its own, and only if empty"

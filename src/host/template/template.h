@@ -7,7 +7,7 @@
  *     <dir>/<key>/strikes  if it is there: why clones failed, a line each
  *     <dir>/failed-<key>   if it is there: when, how often and why its build failed
  * All of root's and nobody else's, written elsewhere and put in place by rename. Whatever is
- * damaged, of another owner or a link is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
+ * damaged, of another owner or a symlink is refused with ERR_DATA_LOSS or ERR_PERMISSION, and a
  * builder replaces it. Blocks for a local file system; only template_lock may wait. */
 #pragma once
 #include "base/mem.h"

@@ -436,7 +436,7 @@ TEST(a_failed_build_is_kept_with_its_reason_and_tried_again_later_and_later)
     close_store();
 }
 
-TEST(a_damaged_note_of_a_failure_is_none)
+TEST(a_damaged_file_of_a_failure_has_no_reason)
 {
     static const char *const damaged[] = { "", "1", "1 1", "x 1 why\n", "1 0 why\n", "1 x why\n" };
     static const char key[] = "0123456789abcdef0123456789abcdef";

@@ -13,7 +13,7 @@
 #define TAIL_BYTES (1 << 20) /* of each file, at first */
 #define WHOLE_MAX 65536u     /* of a line that came in parts */
 
-/* A container; of those of one name, each wrote what came after its own note. */
+/* A container; of those of one name, each wrote what came after its own line in the journal. */
 struct writer {
     char *cid, *pod, *name;
     char *uri; /* its stdout as in the request; "": it has none */

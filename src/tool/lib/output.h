@@ -2,8 +2,8 @@
  * keeps none of it: it is in the log file that the CRI keeps, or in the file of a file:// URI. What
  * goes into a FIFO is its reader's alone.
  *
- * Where it goes is told by the journal's notes, one for each container, and by a shim that answers.
- * Reads files only. Life: outputs_new -> tell, note … -> more … -> free. */
+ * Where it goes is told by lines of the journal, one for each container, and by a shim that
+ * answers. Reads files only. Life: outputs_new -> add, tell … -> more … -> free. */
 #pragma once
 #include "base/json.h"
 
@@ -15,9 +15,9 @@ struct sbuf;
 /* Of this sandbox; borrows both. */
 struct outputs *outputs_new(const char *ns, const char *id);
 void outputs_free(struct outputs *o);
-/* note: a line of the shim, "output". */
+/* A line of the shim, "output". */
 void outputs_add(struct outputs *o, const struct line *line);
-/* container: of a shim's document; its note may have left the journal, which is bounded. */
+/* container: of a shim's document; its line may have left the journal, which is bounded. */
 void outputs_tell(struct outputs *o, const json_t *container);
 /* What was written since the last call, in the order of each file. watch_fd: an inotify descriptor
  * that shall tell of more, or -1. */

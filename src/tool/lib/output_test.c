@@ -15,7 +15,7 @@ static void put(const char *dir, const char *name, const char *text)
     ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
 }
 
-static void note(struct outputs *o, const char *text, int64_t at_ns)
+static void add(struct outputs *o, const char *text, int64_t at_ns)
 {
     AUTO(json_decref) json_t *doc = NULL;
     struct err err = ERR_INIT;
@@ -49,9 +49,9 @@ TEST(the_cris_log_is_read_in_whole_lines_and_only_this_pods)
         "1970-01-01T00:00:11Z stdout P begin, \n1970-01-01T00:00:12Z stderr F bad\x1b[31m\n"
         "1970-01-01T00:00:13Z stdout F end\nrubbish\n1970-01-01T00:00:21Z stdout F again\n"
         "1970-01-01T00:00:22Z stdout F no end yet");
-    note(o, pod, 9000000000);
-    note(o, "{\"cid\":\"a\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 10000000000);
-    note(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 20000000000);
+    add(o, pod, 9000000000);
+    add(o, "{\"cid\":\"a\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 10000000000);
+    add(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\",\"stdout\":\"/fifo\"}", 20000000000);
     outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 3);
     ASSERT_STR(l.v[0].text, "bad?[31m");
@@ -91,10 +91,10 @@ TEST(what_a_restarted_container_writes_is_its_own)
     tell(o, pod);
     /* The shim knows of the one that lives, and only its journal of the one before. */
     tell(o, "{\"id\":\"b\",\"pod\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}");
-    note(o, "{\"cid\":\"a\",\"pod-id\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}",
-         10000000000);
-    note(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}",
-         20000000000);
+    add(o, "{\"cid\":\"a\",\"pod-id\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}",
+        10000000000);
+    add(o, "{\"cid\":\"b\",\"pod-id\":\"p\",\"name\":\"web\\u001b\",\"stdout\":\"/fifo\"}",
+        20000000000);
     outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 2);
     ASSERT_STR(json_string_value(json_object_get(l.v[0].doc, "cid")), "a");
@@ -115,7 +115,7 @@ TEST(a_file_that_was_emptied_is_read_from_its_start)
         str_format("{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"file://%s\"}", path);
 
     put(temp.dir, "out", "one of many words\n");
-    note(o, c, 1);
+    add(o, c, 1);
     outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 1);
     lines_release(&l);
@@ -142,7 +142,7 @@ TEST(output_of_a_container_that_was_being_created_is_found_later)
 
     put(temp.dir, "out", "hello\n");
     outputs_tell(o, creating);
-    note(o, c, 1);
+    add(o, c, 1);
     outputs_more(o, -1, &l);
     ASSERT_EQ(l.n, 1);
     lines_release(&l);
@@ -154,9 +154,9 @@ TEST(a_fifos_output_is_its_readers)
     AUTO(sbuf_release) struct sbuf said = { 0 };
     struct outputs *o = outputs_new("ns", "p");
 
-    note(o, "{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"/run/fifo\"}", 1);
-    note(o, "{\"cid\":\"b\",\"pod-id\":\"b\",\"stdout\":\"file:///x\"}", 1);
-    note(o, "{\"cid\":\"c\",\"pod-id\":\"c\",\"stdout\":\"\"}", 1);
+    add(o, "{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"/run/fifo\"}", 1);
+    add(o, "{\"cid\":\"b\",\"pod-id\":\"b\",\"stdout\":\"file:///x\"}", 1);
+    add(o, "{\"cid\":\"c\",\"pod-id\":\"c\",\"stdout\":\"\"}", 1);
     outputs_untold(o, NULL, &said);
     ASSERT_STR(said.data, "the output of a goes to its client (a FIFO); nobody else keeps it\n");
     outputs_free(o);

@@ -191,14 +191,14 @@ static void shims_each(struct ctx *ctx, struct shims *s,
     AUTO_FREE struct job *jobs = mem_zalloc((s->n + 1) * sizeof(*jobs));
     struct ctx root = ctx_root(ctx->loop); /* each has its limit; they use what is on our stack */
     struct err ignored = ERR_INIT;
-    struct fibers group;
+    struct fibers fibers;
 
-    fibers_init(&group);
+    fibers_init(&fibers);
     for (size_t i = 0; i < s->n; i++) {
         jobs[i] = (struct job){ ctx, &s->v[i], fn };
-        fibers_go(&group, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
+        fibers_go(&fibers, ctx->loop, run_job, &jobs[i], "%s %s/%s", doing, s->v[i].ns, s->v[i].id);
     }
-    (void)fibers_wait(&root, &group, "the shims", &ignored);
+    (void)fibers_wait(&root, &fibers, "the shims", &ignored);
 }
 
 static void ask_one(struct ctx *ctx, struct shim *s)

@@ -102,14 +102,14 @@ static void put_label(const struct timeline_span *s, const char *how, double ms,
 
 /* ---- lanes: each item goes to the first row where it and its label have room */
 
-struct placed {
+struct taken {
     double from, to;
     unsigned row;
 };
 struct lane {
     double top;
     unsigned rows;
-    struct placed placed[TIMELINE_SPANS + 16];
+    struct taken taken[TIMELINE_SPANS + 16];
     size_t n;
 };
 
@@ -119,13 +119,13 @@ static unsigned find_row(struct lane *lane, double from, double to)
         bool is_free = true;
 
         for (size_t i = 0; i < lane->n && is_free; i++) {
-            const struct placed *p = &lane->placed[i];
+            const struct taken *p = &lane->taken[i];
 
             is_free = p->row != row || to + GAP <= p->from || from >= p->to + GAP;
         }
         if (!is_free)
             continue;
-        lane->placed[lane->n++] = (struct placed){ from, to, row };
+        lane->taken[lane->n++] = (struct taken){ from, to, row };
         if (row >= lane->rows)
             lane->rows = row + 1;
         return row;
@@ -134,8 +134,8 @@ static unsigned find_row(struct lane *lane, double from, double to)
 
 /* The label goes into the bar, else to its right, else to its left: one of them has room, since
  * labels are shorter than a third of the axis. */
-static void place(struct view_layout *l, struct lane *lane, enum view_kind kind, double x0,
-                  double x1, const char *css, const char *label)
+static void arrange(struct view_layout *l, struct lane *lane, enum view_kind kind, double x0,
+                    double x1, const char *css, const char *label)
 {
     double tw = text_width(label), from = x0, to = x1, tx;
     bool inside = kind == VIEW_BAR && x1 - x0 >= tw + 2 * GAP;
@@ -156,8 +156,8 @@ static void place(struct view_layout *l, struct lane *lane, enum view_kind kind,
     add_text(l, tx, y, inside ? "in" : NULL, label);
 }
 
-static void place_span(const struct view *v, struct view_layout *l, struct lane *lane,
-                       const struct timeline_span *s, uint64_t end)
+static void arrange_span(const struct view *v, struct view_layout *l, struct lane *lane,
+                         const struct timeline_span *s, uint64_t end)
 {
     bool open = s->end == 0, moment = is_moment(s);
     double x0 = to_x(v, s->start, end), x1 = to_x(v, open ? end : s->end, end);
@@ -171,8 +171,8 @@ static void place_span(const struct view *v, struct view_layout *l, struct lane 
     } else if (x1 - x0 < 2) {
         x1 = x0 + 2;
     }
-    place(l, lane, moment ? VIEW_MARK : VIEW_BAR, x0, x1,
-          timeline_track_name((enum timeline_track)s->track), label);
+    arrange(l, lane, moment ? VIEW_MARK : VIEW_BAR, x0, x1,
+            timeline_track_name((enum timeline_track)s->track), label);
 }
 
 static int by_start(const void *a, const void *b)
@@ -219,7 +219,7 @@ static void add_lane(const struct view *v, struct view_layout *l, unsigned track
     lane->rows = 1;
     for (size_t i = 0; i < n; i++)
         if (sorted[i]->track == track)
-            place_span(v, l, lane, sorted[i], end);
+            arrange_span(v, l, lane, sorted[i], end);
     l->items[background].h = lane->rows * ROW + 4;
     add_text(l, MARGIN + 6, *y + 2 + (ROW - BAR) / 2, "name", lane_names[track]);
     *y += lane->rows * ROW + 4;
@@ -239,7 +239,7 @@ static void add_stages(const struct view *v, struct view_layout *l, uint64_t end
         if (!view_is_stage(s))
             continue;
         put_label(s, "", view_ms(v, s->start), label);
-        place(l, lane, VIEW_LINE, x, x, NULL, label);
+        arrange(l, lane, VIEW_LINE, x, x, NULL, label);
     }
     if (lane->rows > 0)
         add_text(l, MARGIN + 6, *y + (ROW - BAR) / 2, "name", "stages");

@@ -320,11 +320,11 @@ static int drop_link(struct ctx *ctx, struct qemu *q, struct err *err)
     return 0;
 }
 
-int qemu_forget(struct qemu *q, uint64_t *note, struct err *err)
+int qemu_forget(struct qemu *q, uint64_t *record, struct err *err)
 {
-    if (*note && ledger_forget(q->ledger, *note, err) < 0)
+    if (*record && ledger_forget(q->ledger, *record, err) < 0)
         return -1;
-    *note = 0;
+    *record = 0;
     return 0;
 }
 

@@ -172,7 +172,7 @@ int qemu_uncreate(struct ctx *ctx, struct qemu *q, struct err *err);
 /* What it had opened. Repeatable. */
 void qemu_forget_doc(struct qemu *q);
 /* Takes a record out of the ledger; 0: there is none. */
-int qemu_forget(struct qemu *q, uint64_t *note, struct err *err);
+int qemu_forget(struct qemu *q, uint64_t *record, struct err *err);
 
 /* qemu_proc.c */
 int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, struct err *err);
@@ -237,7 +237,7 @@ int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char
                  char **ret_place, struct err *err);
 int qemu_pci_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 /* qemu_plug.c - a hot-plugged device and the parts of it that QEMU has. They are made one after the
- * other and removed in reverse order. A part is noted before QEMU is asked for it, so an answer
+ * other and removed in reverse order. A part is marked before QEMU is asked for it, so an answer
  * that was never read does not lose it. Undoing and removing are the same walk backwards, which can
  * stop anywhere and be repeated. Calls with ctx wait. */
 

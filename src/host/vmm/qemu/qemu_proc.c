@@ -235,7 +235,7 @@ static int make_jail(struct qemu *q, struct jail **ret, struct err *err)
     return r;
 }
 
-static int note_pid(void *arg, pid_t pid, struct err *err)
+static int record_pid(void *arg, pid_t pid, struct err *err)
 {
     struct qemu *q = arg;
 
@@ -277,7 +277,7 @@ static int spawn(struct ctx *ctx, struct qemu *q, const struct wiring *w, struct
                               .die_with_us = true,
                               .setup = jail_setup,
                               .setup_arg = jail,
-                              .on_pid = note_pid,
+                              .on_pid = record_pid,
                               .on_pid_arg = q },
         ret, err);
 }

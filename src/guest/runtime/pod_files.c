@@ -1,8 +1,9 @@
+#include "guest/runtime/pod_files.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/gate.h"
 #include "base/offload.h"
 #include "base/str.h"
-#include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
 #include "guest/storage/mnt.h"
 #include "guest/storage/path.h"
@@ -21,7 +22,7 @@
 #define SERVERS_MAX 64
 #define RESOLV_MAX_BYTES (16u << 10)
 
-int etcfiles_check_hostname(const char *name, struct err *err)
+int pod_files_check_hostname(const char *name, struct err *err)
 {
     size_t n = strspn(name, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_.-");
 
@@ -30,7 +31,7 @@ int etcfiles_check_hostname(const char *name, struct err *err)
     return 0;
 }
 
-char *etcfiles_hosts(const char *hostname)
+char *pod_files_hosts(const char *hostname)
 {
     struct sbuf out = { 0 };
     const char *dot = strchr(hostname, '.');
@@ -83,7 +84,7 @@ static int split(const char *list, const char *what, size_t max, struct strv *re
     return 0;
 }
 
-int etcfiles_resolv(const char *search, const char *servers, char **ret, struct err *err)
+int pod_files_resolv(const char *search, const char *servers, char **ret, struct err *err)
 {
     AUTO(strv_release) struct strv domains = { 0 }, hosts = { 0 };
     struct sbuf out = { 0 };
@@ -101,7 +102,7 @@ int etcfiles_resolv(const char *search, const char *servers, char **ret, struct 
     return 0;
 }
 
-int etcfiles_check_resolv(const char *text, struct err *err)
+int pod_files_check_resolv(const char *text, struct err *err)
 {
     size_t len = 0;
 
@@ -135,20 +136,20 @@ static int put(const char *root, const char *name, const char *text, struct err 
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
-static int make_files(const struct sandbox *s, struct err *err)
+static int make_files(const struct pod_files *f, struct err *err)
 {
     char own[HOSTNAME_BYTES] = "";
-    const char *name = s->hostname;
+    const char *name = f->hostname;
 
     if (!name[0] && gethostname(own, sizeof(own) - 1) == 0)
         name = own;
-    AUTO_FREE char *line = str_format("%s\n", name), *hosts = etcfiles_hosts(name), *resolv = NULL;
-    if (s->resolv_conf ? etcfiles_check_resolv(s->resolv_conf, err) < 0
-                       : etcfiles_resolv(s->dns_search, s->dns_servers, &resolv, err) < 0)
+    AUTO_FREE char *line = str_format("%s\n", name), *hosts = pod_files_hosts(name), *resolv = NULL;
+    if (f->resolv_conf ? pod_files_check_resolv(f->resolv_conf, err) < 0
+                       : pod_files_resolv(f->dns_search, f->dns_servers, &resolv, err) < 0)
         return -1;
-    if (put(s->root, "hostname", line, err) < 0 || put(s->root, "hosts", hosts, err) < 0)
+    if (put(f->root, "hostname", line, err) < 0 || put(f->root, "hosts", hosts, err) < 0)
         return -1;
-    return put(s->root, "resolv.conf", s->resolv_conf ? s->resolv_conf : resolv, err);
+    return put(f->root, "resolv.conf", f->resolv_conf ? f->resolv_conf : resolv, err);
 }
 
 /* --- directories that a pod's containers share --- */
@@ -163,10 +164,10 @@ static int share(const char *dir, struct err *err)
     return 0;
 }
 
-static int make_dirs(const struct sandbox *s, struct err *err)
+static int make_dirs(const struct pod_files *f, struct err *err)
 {
     for (size_t i = 0; i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", s->root, mounts[i]);
+        AUTO_FREE char *dir = str_format("%s/%s", f->root, mounts[i]);
         if (make_dir(dir, 0755, err) < 0)
             return -1;
         if (strcmp(mounts[i], "sandboxTmpfsMounts") == 0 &&
@@ -175,46 +176,46 @@ static int make_dirs(const struct sandbox *s, struct err *err)
         if (share(dir, err) < 0)
             return -1;
     }
-    AUTO_FREE char *logs = str_format("%s/logs", s->root);
+    AUTO_FREE char *logs = str_format("%s/logs", f->root);
     return make_dir(logs, 0777, err);
 }
 
 static int make_all(void *arg, struct err *err)
 {
-    const struct sandbox *s = arg;
+    const struct pod_files *f = arg;
 
-    if (make_dir(s->root, 0700, err) < 0 || make_files(s, err) < 0)
+    if (make_dir(f->root, 0700, err) < 0 || make_files(f, err) < 0)
         return -1;
-    return s->pod ? make_dirs(s, err) : 0;
+    return f->pod ? make_dirs(f, err) : 0;
 }
 
-int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err)
+int pod_files_make(struct ctx *ctx, struct pod_files *f, struct err *err)
 {
-    return OFFLOAD(ctx, make_all, s, 5, NULL, "files of the pod", err);
+    return OFFLOAD(ctx, make_all, f, 5, NULL, "files of the pod", err);
 }
 
 static int remove_all(void *arg, struct err *err)
 {
-    const struct sandbox *s = arg;
+    const struct pod_files *f = arg;
 
-    for (size_t i = 0; s->pod && i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", s->root, mounts[i]);
+    for (size_t i = 0; f->pod && i < ARRAY_LEN(mounts); i++) {
+        AUTO_FREE char *dir = str_format("%s/%s", f->root, mounts[i]);
         if (mnt_unmount_below(dir, err) < 0 || mnt_unmount(dir, err) < 0)
             return -1;
     }
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s", s->root, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s", f->root, files[i]);
         if (unlink(path) < 0 && errno != ENOENT)
             return err_sys(err, errno, "remove %s", path);
     }
     return 0;
 }
 
-int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
+int pod_files_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
 {
-    struct sandbox s = { .root = root, .pod = pod };
+    struct pod_files f = { .root = root, .pod = pod };
 
-    return OFFLOAD(ctx, remove_all, &s, 5, NULL, "pod's mounts to go", err);
+    return OFFLOAD(ctx, remove_all, &f, 5, NULL, "pod's mounts to go", err);
 }
 
 /* --- what a container's mounts name in its pod, made when it is first named --- */
@@ -243,9 +244,9 @@ static int make_volume_dir(const char *path, const struct volume_dir *d, bool fr
     return 0;
 }
 
-/* Containers write there: a link in the place of a directory could lead the next one's mount out of
+/* Containers write there: a symlink instead of a directory could lead the next one's mount out of
  * the volume, to the VM's own files. */
-static int check_links(const char *volume, const char *below, struct err *err)
+static int check_symlinks(const char *volume, const char *below, struct err *err)
 {
     AUTO_FD int top = open(volume, O_PATH | O_DIRECTORY | O_CLOEXEC);
     struct open_how how = { .flags = O_PATH | O_CLOEXEC,
@@ -278,7 +279,7 @@ static int make_volume(const struct volume *v, struct err *err)
         if (!v->dirs[i].path[0])
             path = str_dup(v->at);
         else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
-                 check_links(v->at, v->dirs[i].path, err) < 0)
+                 check_symlinks(v->at, v->dirs[i].path, err) < 0)
             return -1;
         if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
             return -1;
@@ -322,8 +323,8 @@ static void todo_drop(void *arg)
     rewrite_todo_release(arg);
 }
 
-int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
-                      struct err *err)
+int pod_files_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
+                        struct err *err)
 {
     if (todo->dirs.n == 0 && todo->hugepages.n == 0 && todo->n_volumes == 0)
         return 0;

@@ -1,5 +1,5 @@
 #include "base/str.h"
-#include "guest/runtime/container_priv.h"
+#include "guest/runtime/rootfs.h"
 #include "harness/tap.h"
 
 static const char passwd[] = "root:x:0:0:root:/root:/bin/sh\n"
@@ -17,7 +17,7 @@ static void gives(const char *user, uint32_t uid, uint32_t gid)
     uint32_t got_uid = 99999, got_gid = 99999;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(users_resolve(user, passwd, group, &got_uid, &got_gid, &err), err);
+    ASSERT_OK(rootfs_find_user(user, passwd, group, &got_uid, &got_gid, &err), err);
     ASSERT_EQ(got_uid, uid);
     ASSERT_EQ(got_gid, gid);
 }
@@ -27,7 +27,7 @@ static void refused(const char *user, const char *why)
     uint32_t uid = 5, gid = 6;
     struct err err = ERR_INIT;
 
-    ASSERT_FAIL(users_resolve(user, passwd, group, &uid, &gid, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_find_user(user, passwd, group, &uid, &gid, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, why);
     ASSERT_EQ(uid, 5);
     ASSERT_EQ(gid, 6);
@@ -83,8 +83,8 @@ TEST(an_image_without_files_takes_numbers_only)
     uint32_t uid = 0, gid = 0;
     struct err err = ERR_INIT;
 
-    ASSERT_OK(users_resolve("12:34", "", "", &uid, &gid, &err), err);
+    ASSERT_OK(rootfs_find_user("12:34", "", "", &uid, &gid, &err), err);
     ASSERT_EQ(uid, 12);
     ASSERT_EQ(gid, 34);
-    ASSERT_FAIL(users_resolve("root", "", "", &uid, &gid, &err), err, ERR_INVALID);
+    ASSERT_FAIL(rootfs_find_user("root", "", "", &uid, &gid, &err), err, ERR_INVALID);
 }
