@@ -101,8 +101,7 @@ TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
     struct err err = ERR_INIT;
 
     ASSERT_OK(run_forsake(dir, "b", "", &err), err);
-    r.host.last_anchor->ended = true; /* by `delete` */
-    waitq_wake_all(&r.host.last_anchor->q);
+    fake_anchor_kill(r.host.last_anchor); /* by `delete` */
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(r.registry->n_containers, 1);
     ASSERT_STR(fixture_told(&r, ctx), "");

@@ -509,8 +509,7 @@ TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
 
     fixture_open(&r, ctx);
     (void)begin(&r, &root);
-    r.host.last_anchor->ended = true;
-    waitq_wake_all(&r.host.last_anchor->q);
+    fake_anchor_kill(r.host.last_anchor);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
     ASSERT_EQ(x.exit_status, 137);
     fixture_close(&r, ctx);
