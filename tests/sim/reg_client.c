@@ -325,6 +325,18 @@ static enum action choose(struct reg *s, unsigned n)
     return (enum action)rng_below(&s->w.rng, ACT_COUNT);
 }
 
+/* Of a pod more often than by chance both containers run: a client begins with one of its own. */
+static char choose_id(const struct reg_client *c, unsigned n)
+{
+    struct reg *s = c->s;
+
+    if (!s->pods)
+        return (char)('a' + rng_below(&s->w.rng, 2));
+    if (n < 4 && world_chance(&s->w, 600))
+        return (char)('a' + c->number % REG_CONTAINERS);
+    return (char)('a' + rng_below(&s->w.rng, REG_CONTAINERS));
+}
+
 static void do_step(struct reg_client *c, unsigned n)
 {
     struct reg *s = c->s;
@@ -337,8 +349,7 @@ static void do_step(struct reg_client *c, unsigned n)
     enum action a = choose(s, n);
     uint64_t before = loop_now(s->w.loop);
 
-    snprintf(t.id, sizeof(t.id), "%c",
-             'a' + (int)rng_below(&s->w.rng, s->pods ? REG_CONTAINERS : 2));
+    snprintf(t.id, sizeof(t.id), "%c", choose_id(c, n));
     snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->w.rng, REG_EXECS));
     world_say(&s->w, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
 
