@@ -202,8 +202,6 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
            F_STR("why", vm->exit.why));
     if (!vm->exit.requested)
         log_last_words(vm, ctx);
-    if (vm->on_exit)
-        vm->on_exit(vm->on_exit_arg, &vm->exit);
 }
 
 static void reap_main(void *arg)

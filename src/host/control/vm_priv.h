@@ -81,8 +81,6 @@ struct vm {
 
     void (*on_stage)(void *arg, enum vm_stage stage);
     void *on_stage_arg;
-    void (*on_exit)(void *arg, const struct vm_exit *e);
-    void *on_exit_arg;
 
     /* Of a pod's VM. */
     struct fibers fibers;     /* that use it */
