@@ -41,10 +41,10 @@ enum action {
     ACT_KILL_ANCHOR,
     ACT_COUNT
 };
-static const char *const names[] = { "create", "start",  "exec",   "start exec",  "kill",
-                                     "wait",   "pause",  "resume", "delete",      "delete exec",
-                                     "stats",  "update", "look",   "close stdin", "resize",
-                                     "kill the anchor of" };
+static const char *const names[] = { "create", "start",       "exec",   "start exec",
+                                     "kill",   "wait",        "pause",  "resume",
+                                     "delete", "delete exec", "stats",  "update",
+                                     "look",   "close stdin", "resize", "kill the anchor of" };
 _Static_assert(ARRAY_LEN(names) == ACT_COUNT, "a name for each action");
 
 struct step {

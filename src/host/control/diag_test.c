@@ -1,6 +1,6 @@
 /* diag_test.c - what diag asks of a VM does not keep the VM, and outlasts it unharmed. */
-#include "host/control/diag.h"
 #include "fixture/registry_steps.h"
+#include "host/control/diag.h"
 
 #define LONG (900 * NS_PER_S)
 

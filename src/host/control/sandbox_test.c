@@ -590,8 +590,8 @@ static int end_by_shutdown(struct ctx *ctx, struct registry *r, struct err *err)
 
 TEST_VIRTUAL(a_failed_start_that_is_being_cleaned_up_can_be_ended_from_every_side)
 {
-    static int (*const ends[])(struct ctx *ctx, struct registry *r,
-                               struct err *err) = { end_by_stop, end_by_shutdown, registry_close };
+    static int (*const ends[])(struct ctx * ctx, struct registry * r,
+                               struct err * err) = { end_by_stop, end_by_shutdown, registry_close };
 
     for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
         struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,

@@ -70,7 +70,8 @@ TEST_VIRTUAL(a_boot_whose_vmm_dies_fails_for_all_with_how_it_ended)
     fixture_open(&r, &root);
     refuse(&r, (struct refusal){ BRIDGE_NEGOTIATE_PROTOCOL, -1, -1, 1, FAKE_DISCONNECT, 0 });
     struct vm *vm = vm_ref(begin_boot(&r, &c, &root));
-    struct need before[] = { { .ctx = &root, .vm = vm }, { .ctx = &root, .vm = vm, .ready = true } };
+    struct need before[] = { { .ctx = &root, .vm = vm },
+                             { .ctx = &root, .vm = vm, .ready = true } };
     struct need between = { .ctx = &root, .vm = vm };
 
     fibers_go(&r.clients, r.loop, need_main, &before[0], "running");

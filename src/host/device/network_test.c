@@ -44,7 +44,7 @@ struct fixture {
     bool foreign_qdisc;      /* on eth0, of another program: an ingress qdisc of ours is refused */
     char unplugged[2][16];   /* interfaces whose qdisc was removed, in order; "": only a tap */
     unsigned ingress_before; /* records of ingress qdiscs when the first was unplugged */
-    int client; /* who has dialled and is not accepted; -1: nobody */
+    int client;              /* who has dialled and is not accepted; -1: nobody */
     struct waitq dialled;
     struct stream *guest_end; /* of the port that was connected last */
     struct waitq never;
