@@ -1,4 +1,5 @@
-/* registry_forsaken_test.c - containers that containerd has given up, as `delete` notes it. */
+/* registry_forsaken_test.c - containers that containerd has given up, as the files of `delete` say.
+ */
 #include "fixture/registry_fixture.h"
 #include "harness/tap.h"
 #include "host/control/run_file.h"

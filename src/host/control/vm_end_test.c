@@ -162,7 +162,7 @@ TEST_VIRTUAL(ws05_wait_ends_even_if_nothing_can_be_taken_back)
     fixture_client_go(&r, &c, &root, fixture_wait_main, "wait");
     fiber_yield(ctx->loop);
     ASSERT_FAIL(fixture_kill(&r, &root, &err), err, ERR_INTERNAL);
-    ASSERT_HAS(err.msg, "take back what the VM owned");
+    ASSERT_HAS(err.msg, "clean up what the VM owned");
     ASSERT_EQ(vm_state(r.vm), VM_ENDED);
     ASSERT_FAIL(vm_wait(&root, r.vm, &x, &err), err, ERR_INTERNAL);
     ASSERT_OK(fixture_kill(&r, &root, &err), err); /* repeated: goes on where it stopped */
