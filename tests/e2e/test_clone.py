@@ -5,7 +5,7 @@ import os
 
 from e2e import test
 
-COLD = "no clone but a cold start"
+COLD = "starting cold: no usable template"
 
 
 def templates(directory):

@@ -154,7 +154,7 @@ def stopped(t):
         for words in map(" ".join, ALWAYS):
             t.check(done[words].code in ((0, 1) if words == "overhead" else (0,)),
                     f"{words}: {done[words]}")
-        t.match("(?s)vm.reap c1.*the guest does not tell", done["stacks c1"].out)
+        t.match("(?s)vm.reap c1.*the guest did not answer", done["stacks c1"].out)
         for words in map(" ".join, GUESTS):
             t.check(done[words].code not in (0, None), f"{words}: {done[words]}")
     finally:

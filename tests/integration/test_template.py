@@ -242,7 +242,7 @@ def falls_back(t):
         result = json.load(f)
     t.check(not result["clone"], "it cannot be a clone", r)
     t.match("restore template", result["cold_why"])
-    t.equal(len(re.findall("no clone, going on with a cold start", r.err)), 1, r)
+    t.equal(len(re.findall("the clone failed; starting cold", r.err)), 1, r)
     t.equal(os.listdir(directory), [], "nobody shall try that one again")
 
 
@@ -398,8 +398,8 @@ def qemu_killed(t):
             t.equal(r.out, "alive\n", r)
         else:
             t.match("qemu|VM|agent|guest", flat(r.err), r)
-        t.check(r.err.count("going on with a cold start") <= 1, "more than one attempt", r)
-        after.append("error" if r.code else "cold" if "cold start" in r.err else "done before")
+        t.check(r.err.count("the clone failed; starting cold") <= 1, "more than one attempt", r)
+        after.append("error" if r.code else "cold" if "starting cold" in r.err else "done before")
     t.note(", ".join(after))
 
 

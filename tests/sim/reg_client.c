@@ -1,6 +1,7 @@
 /* reg_client.c - what a client of the registry does, step by step, by the dice. */
 #include "base/log.h"
 #include "base/loop.h"
+#include "fixture/fake_host.h"
 #include "reg_priv.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -37,11 +38,13 @@ enum action {
     ACT_LOOK,
     ACT_CLOSE_STDIN,
     ACT_RESIZE,
+    ACT_KILL_ANCHOR,
     ACT_COUNT
 };
-static const char *const names[] = { "create", "start",  "exec",   "start exec",  "kill",
-                                     "wait",   "pause",  "resume", "delete",      "delete exec",
-                                     "stats",  "update", "look",   "close stdin", "resize" };
+static const char *const names[] = { "create", "start",       "exec",   "start exec",
+                                     "kill",   "wait",        "pause",  "resume",
+                                     "delete", "delete exec", "stats",  "update",
+                                     "look",   "close stdin", "resize", "kill the anchor of" };
 _Static_assert(ARRAY_LEN(names) == ACT_COUNT, "a name for each action");
 
 struct step {
@@ -96,6 +99,7 @@ static int exec(struct step *t)
 
 struct victim {
     struct reg *s;
+    const char *why;
     struct process *init; /* counted */
     char id[2];
 };
@@ -108,40 +112,72 @@ static void victim_main(void *arg)
     struct err err = ERR_INIT;
 
     if (process_wait(&ctx, v->init, &view, &err) < 0 && err.code == ERR_DEADLINE)
-        world_broken(&v->s->w, "Kill with all on its pod, and container %s runs on", v->id);
+        world_broken(&v->s->w, "%s, and container %s runs on", v->why, v->id);
     process_unref(v->init);
     free(v);
 }
 
-/* Kill with all on a pod's first container ends all that run in the pod. */
-static int kill_pod(struct step *t, struct container *c)
+/* All that run in the pod of its first container c; else c itself. */
+static void find_victims(struct step *t, struct container *c, const char *why,
+                         struct victim *ret[REG_CONTAINERS])
 {
-    struct victim *victims[REG_CONTAINERS] = { 0 };
     struct reg *s = t->s;
-    int r;
 
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
         const char id[] = { (char)('a' + i), '\0' };
+        bool meant = id[0] == t->id[0] || (s->pods && reg_holder(id) == t->id[0]);
         struct err none = ERR_INIT;
-        struct container *m =
-            reg_holder(id) == t->id[0] ? registry_find(s->registry, id, &none) : NULL;
+        struct container *m = meant ? registry_find(s->registry, id, &none) : NULL;
 
         if (!m || container_pod(m) != container_pod(c) || container_state(m) != CONTAINER_RUNNING)
             continue;
-        victims[i] = mem_new(struct victim);
-        *victims[i] = (struct victim){ s, process_ref(container_process(m, "", &none)) };
-        memcpy(victims[i]->id, id, sizeof(id));
+        ret[i] = mem_new(struct victim);
+        *ret[i] = (struct victim){ s, why, process_ref(container_process(m, "", &none)) };
+        memcpy(ret[i]->id, id, sizeof(id));
     }
-    r = container_kill(t->ctx, c, "", 9, true, t->err);
+}
+
+/* From now on they must end; else they need not. */
+static void await_victims(struct reg *s, struct victim *victims[REG_CONTAINERS], bool must)
+{
     for (unsigned i = 0; i < REG_CONTAINERS; i++) {
-        if (victims[i] && r == 0) {
+        if (victims[i] && must) {
             fibers_go(&s->clients, s->w.loop, victim_main, victims[i], "victim %s", victims[i]->id);
         } else if (victims[i]) {
             process_unref(victims[i]->init);
             free(victims[i]);
         }
     }
+}
+
+/* Kill with all on a pod's first container ends all that run in the pod. */
+static int kill_pod(struct step *t, struct container *c)
+{
+    struct victim *victims[REG_CONTAINERS] = { 0 };
+    int r;
+
+    find_victims(t, c, "Kill with all on its pod", victims);
+    r = container_kill(t->ctx, c, "", 9, true, t->err);
+    await_victims(t->s, victims, r == 0);
     return r;
+}
+
+/* The end of a container's process on the host is as Kill 9 with all. Nobody can be told of a
+ * guest that refuses that. */
+static int kill_anchor(struct step *t)
+{
+    struct victim *victims[REG_CONTAINERS] = { 0 };
+    struct container *c = find(t);
+
+    if (!c)
+        return -1;
+    if (!c->anchor || c->anchor->ended)
+        return err_set(t->err, ERR_STATE, "%s has no anchor now", t->id);
+    reg_laws_ends(t->s, t->id, true);
+    find_victims(t, c, "its anchor or its pod's was killed", victims);
+    fake_anchor_kill(c->anchor);
+    await_victims(t->s, victims, t->s->w.refused == 0);
+    return 0;
 }
 
 static int kill_one(struct step *t)
@@ -154,6 +190,8 @@ static int kill_one(struct step *t)
 
     if (c && signo == 10 && (container_state(c) == CONTAINER_CREATED || (s->pods && all)))
         signo = 9; /* its status would be one that the laws do not know */
+    if (c && !of_exec)
+        reg_laws_ends(s, t->id, all);
     if (c && s->pods && all && signo == 9 && reg_holder(t->id) == t->id[0])
         return kill_pod(t, c);
     return c ? container_kill(t->ctx, c, of_exec ? t->exec : "", signo, all, t->err) : -1;
@@ -266,6 +304,8 @@ static int act(struct step *t, enum action a)
     case ACT_RESIZE:
         p = c ? container_process(c, "", t->err) : NULL;
         return p ? process_resize(t->ctx, p, 24, 80, t->err) : -1;
+    case ACT_KILL_ANCHOR:
+        return kill_anchor(t);
     case ACT_COUNT:
         break;
     }
@@ -285,6 +325,18 @@ static enum action choose(struct reg *s, unsigned n)
     return (enum action)rng_below(&s->w.rng, ACT_COUNT);
 }
 
+/* Of a pod more often than by chance both containers run: a client begins with one of its own. */
+static char choose_id(const struct reg_client *c, unsigned n)
+{
+    struct reg *s = c->s;
+
+    if (!s->pods)
+        return (char)('a' + rng_below(&s->w.rng, 2));
+    if (n < 4 && world_chance(&s->w, 600))
+        return (char)('a' + c->number % REG_CONTAINERS);
+    return (char)('a' + rng_below(&s->w.rng, REG_CONTAINERS));
+}
+
 static void do_step(struct reg_client *c, unsigned n)
 {
     struct reg *s = c->s;
@@ -297,8 +349,7 @@ static void do_step(struct reg_client *c, unsigned n)
     enum action a = choose(s, n);
     uint64_t before = loop_now(s->w.loop);
 
-    snprintf(t.id, sizeof(t.id), "%c",
-             'a' + (int)rng_below(&s->w.rng, s->pods ? REG_CONTAINERS : 2));
+    snprintf(t.id, sizeof(t.id), "%c", choose_id(c, n));
     snprintf(t.exec, sizeof(t.exec), "x%d", (int)rng_below(&s->w.rng, REG_EXECS));
     world_say(&s->w, "client %u: %s %s/%s", c->number, names[a], t.id, t.exec);
 

@@ -16,6 +16,8 @@ struct life {
 
 struct reg_law {
     struct life lives[REG_CONTAINERS];
+    /* Of init, at the moment itself: */
+    bool runs[REG_CONTAINERS], wanted[REG_CONTAINERS]; /* somebody ends it */
 };
 
 struct reg_law *reg_laws_new(void)
@@ -107,6 +109,46 @@ void reg_laws_told(struct reg *s, const struct event *e)
     case EVENT_KIND_COUNT:
         break;
     }
+}
+
+/* --- what runs stays until something ends it --- */
+
+void reg_laws_ends(struct reg *s, const char *id, bool all)
+{
+    for (char c = 'a'; c < 'a' + REG_CONTAINERS; c++)
+        if (c == id[0] || (all && s->pods && reg_holder(&c) == id[0]))
+            s->laws->wanted[c - 'a'] = true;
+}
+
+static bool vm_ends(const struct reg *s)
+{
+    struct fake_facts facts;
+
+    if (!s->w.vmm)
+        return true;
+    fake_vmm_facts(s->w.vmm, &facts);
+    return facts.gone || facts.terminates > 0 || facts.quits > 0;
+}
+
+/* Members of a pod run on when only its first container was killed or has exited: a container ends
+ * by itself, by a call or the host that means it or its pod, or with the VM. */
+bool reg_laws_pushed(void *arg, const struct event *e)
+{
+    struct reg *s = arg;
+    unsigned i = (unsigned)(e->container_id[0] - 'a') % REG_CONTAINERS;
+    struct reg_law *l = s->laws;
+
+    if (e->exec_id[0])
+        return true;
+    if (e->kind == EVENT_EXIT && l->runs[i] && !l->wanted[i] && e->exit_status != WORLD_CODE &&
+        !vm_ends(s))
+        world_broken(&s->w, "%s exits with %u, and nobody has ended it or its pod", e->container_id,
+                     e->exit_status);
+    if (e->kind == EVENT_START || e->kind == EVENT_EXIT)
+        l->runs[i] = e->kind == EVENT_START;
+    if (e->kind == EVENT_DELETE)
+        l->wanted[i] = false;
+    return true;
 }
 
 void reg_laws_status(struct reg *s, const char *what, uint32_t status)

@@ -34,6 +34,10 @@ struct reg_law *reg_laws_new(void);
 void reg_laws_free(struct reg_law *l);
 /* Every event, in order. */
 void reg_laws_told(struct reg *s, const struct event *e);
+/* Every event when it is pushed (events_filter): an exit has a cause. */
+bool reg_laws_pushed(void *arg, const struct event *e);
+/* Somebody ends id, from outside the guest; all: with its pod, if it is that one's first. */
+void reg_laws_ends(struct reg *s, const char *id, bool all);
 /* Of a schedule with pods: id's first container. */
 static inline char reg_holder(const char *id)
 {

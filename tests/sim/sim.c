@@ -89,8 +89,6 @@ void sim_look(struct sim *s)
         s->result->figures[SIM_RAN] = 1;
     if (now >= VM_ENDED && facts.started && !facts.gone)
         sim_broken(s, "%s, but the VMM runs", vm_state_name(now));
-    if (s->exits != (now == VM_GONE))
-        sim_broken(s, "exit was told %u times in state %s", s->exits, vm_state_name(now));
     if (now == VM_RUNNING && wrong_agent(s))
         sim_broken(s, "Running with an agent of another kind");
     if (s->connected && !s->guest->ops->connected(s->guest))
@@ -130,7 +128,7 @@ static void check_time(struct sim_call *c, const struct fake_facts *facts, uint6
 {
     struct sim *s = c->sim;
 
-    if (s->exits && c->began_ns < s->exit_ns && now > s->exit_ns)
+    if (s->exited && c->began_ns < s->exit_ns && now > s->exit_ns)
         sim_broken(s, "client %u's %s outlived the VM", c->client, c->name);
     if (c->guest && facts->terminated_ns && c->began_ns < facts->terminated_ns &&
         now > facts->terminated_ns)
@@ -207,13 +205,12 @@ static void check_promptness(struct sim *s, const struct fake_facts *facts)
         sim_broken(s, "a shutdown took longer than its steps are allowed to");
 }
 
-static void on_exit_told(void *arg, const struct vm_exit *e)
+static void exited(struct sim *s, const struct vm_exit *e)
 {
-    struct sim *s = arg;
     struct fake_facts facts;
 
-    sim_say(s, "exit told: code %u%s %s", e->code, e->requested ? ", requested" : "", e->why);
-    s->exits++;
+    sim_say(s, "exit: code %u%s %s", e->code, e->requested ? ", requested" : "", e->why);
+    s->exited = true;
     s->exit = *e;
     s->exit_ns = loop_now(s->loop);
     fake_vmm_facts(s->vmm, &facts);
@@ -227,6 +224,23 @@ static void on_exit_told(void *arg, const struct vm_exit *e)
         sim_broken(s, "exit code 0, but nobody asked for the end");
     check_promptness(s, &facts);
     sim_look(s);
+}
+
+/* In the moment in which it is Gone. */
+static void exit_main(void *arg)
+{
+    struct sim *s = arg;
+    AUTO(vm_unref) struct vm *vm = vm_ref(s->vm);
+    struct ctx ctx = ctx_root(s->loop);
+    struct vm_exit x;
+    struct err err = ERR_INIT;
+
+    while (vm_state(vm) != VM_GONE)
+        (void)waitq_wait(&ctx, &vm->changed, "the VM's exit", &err); /* without a limit */
+    if (vm_wait(&ctx, vm, &x, &err) == 0)
+        exited(s, &x);
+    else
+        sim_broken(s, "it is Gone, and a wait fails: %s", err.msg);
 }
 
 static void on_stage_told(void *arg, enum vm_stage stage)
@@ -385,9 +399,8 @@ static void build(struct sim *s)
     s->vmm->timeline = &s->timeline;
     s->guest = bridge_new(s->loop, s->vmm, &s->timeline);
     s->vm = vm_new(s->loop, s->vmm, s->guest);
-    s->vm->on_exit = on_exit_told;
-    s->vm->on_exit_arg = s;
     vm_on_stage(s->vm, on_stage_told, s);
+    fiber_go(s->loop, exit_main, s, "exit");
     fibers_init(&s->clients);
     for (unsigned i = 0; i < s->plan.n_clients; i++)
         cancel_init(&s->cancels[i], NULL);

@@ -28,9 +28,10 @@ static int do_wait(struct ctx *ctx, struct sim *s, struct err *err)
 
     if (vm_wait(ctx, s->vm, &x, err) < 0)
         return -1;
-    if (s->exits != 1 || x.code != s->exit.code || x.requested != s->exit.requested)
-        sim_broken(s, "wait answered code %u, but told was %u (%u times)", x.code, s->exit.code,
-                   s->exits);
+    if (vm_state(s->vm) != VM_GONE)
+        sim_broken(s, "wait answered in state %s", vm_state_name(vm_state(s->vm)));
+    if (s->exited && (x.code != s->exit.code || x.requested != s->exit.requested))
+        sim_broken(s, "wait answered code %u, and another was told %u", x.code, s->exit.code);
     return 0;
 }
 

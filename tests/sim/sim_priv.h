@@ -27,7 +27,7 @@ struct sim {
     /* What was seen. */
     enum vm_state state;
     enum vm_stage stage;
-    unsigned exits;
+    bool exited;
     struct vm_exit exit;
     uint64_t exit_ns;
     bool ended_by_client;    /* somebody called terminate or shutdown */

@@ -15,8 +15,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SIGNAL_MAX 64
-
 static const char *const states[] = { "NotCreated", "Created", "Running",
                                       "Paused",     "Stopped", "Invalid" };
 static const char *const events[] = {
@@ -315,9 +313,9 @@ int container_kill(struct ctx *ctx, struct container *c, const char *exec_id, ui
 
     if (!p)
         return -1;
-    if (signo < 1 || signo > SIGNAL_MAX)
+    if (signo < 1 || signo > PROCESS_SIGNAL_MAX)
         return err_set(err, ERR_INVALID, "invalid signal %u for container %s: must be 1–%d", signo,
-                       c->p.id, SIGNAL_MAX);
+                       c->p.id, PROCESS_SIGNAL_MAX);
     if (all && !process_is_init(p))
         return err_set(err, ERR_STATE, "all processes of a container, or exec %s: not both",
                        exec_id);

@@ -115,7 +115,7 @@ struct container_parts {
     enum container_state state;
     struct process *init; /* NULL until create got that far */
     uint32_t pid;         /* its anchor's; 0: not yet */
-    char *anchor_name;    /* ledger_process_name(); NULL: no note names it */
+    char *anchor_name;    /* ledger_process_name(); NULL: the run file does not name it */
     struct spec_limits limits;
     bool listed;      /* not deleted */
     bool hidden;      /* a sandbox's own */

@@ -1,6 +1,6 @@
 /* container_create.c - from a bundle to a container that waits for its start in the guest. Each
- * step notes what it made in the container, so that container_release can undo it whenever the
- * next one fails. */
+ * step sets a field of the container for what it made, so that container_release can undo it
+ * whenever the next one fails. */
 #include "base/exit_code.h"
 #include "base/log.h"
 #include "base/loop.h"
@@ -215,14 +215,14 @@ static void anchor_main(void *arg)
          * wants the others. */
         if ((c->p.forsaken ? container_kill_alone(&ctx, c, 9, &err)
                            : container_kill(&ctx, c, "", 9, true, &err)) < 0)
-            log_warn(&ctx, "it could not be killed", F_ERR(&err));
+            log_warn(&ctx, "the container could not be killed", F_ERR(&err));
     }
     c->anchor_watched = false;
     waitq_wake_all(&c->changed);
 }
 
-/* For the note that names it to `delete`. */
-static void note_anchor(struct container *c)
+/* For the run file, which names it to `delete`. */
+static void name_anchor(struct container *c)
 {
     if (!c->r->o.address)
         return;
@@ -254,7 +254,7 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     c->p.pid = (uint32_t)anchor_pid(c->anchor);
     if (c == c->p.pod->holder)
         pod_set_netns(c->p.pod, spec, c->p.pid);
-    note_anchor(c);
+    name_anchor(c);
     c->anchor_watched = true;
     fibers_go(&c->r->fibers, c->r->o.loop, anchor_main, container_ref(c), "anchor %s", c->p.id);
     return 0;

@@ -1,5 +1,5 @@
 /* container_release.c - Delete: releases what container_create made, in reverse order. Each step
- * clears its note when it is done, so that a repetition goes on where it stopped. What was in a
+ * clears its field when it is done, so that a repetition goes on where it stopped. What was in a
  * guest or VM that is gone went with it. */
 #include "base/exit_code.h"
 #include "base/log.h"
@@ -13,7 +13,7 @@
 #include "host/jail/anchor.h"
 #include <string.h>
 
-/* 0 also if there is nobody any more who could have it. */
+/* 0 also if the guest or the VM that had it is gone. */
 static int unless_gone(const struct container *c, int r, struct err *err)
 {
     const struct guest *guest = c->p.pod->vm ? vm_parts(c->p.pod->vm)->guest : NULL;

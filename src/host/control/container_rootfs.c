@@ -24,9 +24,9 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
     return 0;
 }
 
-/* A container whose writes are lost although nobody said so is told of. */
-static void note_writes(struct ctx *ctx, struct container *c, const struct spec *spec,
-                        enum config_rootfs writes, const struct root *f)
+/* Logs that the container's writes are discarded, unless the configuration says so. */
+static void set_root_writes(struct ctx *ctx, struct container *c, const struct spec *spec,
+                            enum config_rootfs writes, const struct root *f)
 {
     bool kept = f->fs.tree >= 0 ? f->fs.tree_writable : f->fs.disks[0].writable;
 
@@ -58,7 +58,7 @@ int root_open(struct ctx *ctx, struct container *c, const struct spec *spec,
     if (open_mounts(ctx, c, path, how[writes], f, err) < 0)
         return -1;
     f->shared = writes == CONFIG_ROOTFS_SHARED || f->fs.tree_writable;
-    note_writes(ctx, c, spec, writes, f);
+    set_root_writes(ctx, c, spec, writes, f);
     return 0;
 }
 

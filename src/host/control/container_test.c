@@ -304,8 +304,7 @@ TEST_VIRTUAL(a_killed_anchor_kills_its_container)
     fixture_open(&r, ctx);
     fixture_create(&r, ctx, "a");
     fixture_start(&r, ctx, "a", "");
-    r.host.last_anchor->ended = true; /* by somebody else */
-    waitq_wake_all(&r.host.last_anchor->q);
+    fake_anchor_kill(r.host.last_anchor);
     ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 137);
     fixture_close(&r, ctx);
 }

@@ -2,9 +2,9 @@
  * and QEMU's cgroup on the host need for them.
  *
  * A VM may be shared: it is as large as all limits in it together, never as large as the last one
- * that came (weak spot 24). It grows before the guest is told, and shrinks after it. A pod's update
- * that the VM cannot follow fails; with a container's own, which holds in the guest, only growing
- * must succeed. */
+ * that came (weak spot 24). It grows before the guest has the new limits, and shrinks afterwards. A
+ * pod's update that the VM cannot follow fails; with a container's own, which holds in the guest,
+ * only growing must succeed. */
 #include "base/json.h"
 #include "base/log.h"
 #include "host/bridge/guest.h"

@@ -1,9 +1,10 @@
 /* Updates over the fake VMM and a scripted guest: the VM follows the limits in it. */
 #include "fixture/registry_fixture.h"
 
-#define POD(type)                                                                                  \
+#define POD(type) POD_OF(type, "pod")
+#define POD_OF(type, pod)                                                                          \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
-    "\",\"io.kubernetes.cri.sandbox-id\":\"pod\"}"
+    "\",\"io.kubernetes.cri.sandbox-id\":\"" pod "\"}"
 
 static int update(struct fixture *r, struct ctx *ctx, const char *id, const char *resources,
                   struct err *err)
@@ -142,5 +143,25 @@ TEST_VIRTUAL(a_vm_that_does_not_shrink_is_asked_again_with_the_next_update)
     fake_vmm_tune(r.vmm)->set_memory.how = FAKE_FAIL; /* not asked: it is as it should be */
     ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":268435456}}", &err), err);
     ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 384);
+    close_pod(&r, ctx);
+}
+
+/* Only the pod's first container has ended; what its limits say holds for the others. */
+TEST_VIRTUAL(an_update_after_the_end_of_a_pods_first_container_does_not_shrink_the_vm)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    open_with_pod(&r, ctx);
+    fixture_start(&r, ctx, "w", "");
+    fixture_write_spec(&r, "other", POD_OF("sandbox", "other")); /* it alone needs 256 MiB */
+    ASSERT_OK(fixture_try_create(&r, ctx, "other", &err), err);
+    ASSERT_OK(update(&r, ctx, "pod", "{\"memory\":{\"limit\":536870912}}", &err), err);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 768);
+    ASSERT_OK(fixture_try_kill(&r, ctx, "pod", "", 9, false, &err), err);
+    ASSERT_EQ(fixture_wait(&r, ctx, "pod", ""), 137);
+    ASSERT_EQ(container_state(fixture_find(&r, "w")), CONTAINER_RUNNING);
+    ASSERT_OK(update(&r, ctx, "w", "{\"memory\":{\"limit\":268435456}}", &err), err);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 768);
     close_pod(&r, ctx);
 }

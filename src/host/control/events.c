@@ -185,7 +185,7 @@ uint64_t events_dropped(const struct events *q)
 int events_flush(struct ctx *ctx, struct events *q, struct err *err)
 {
     while (q->n > 0)
-        if (waitq_wait(ctx, &q->changed, "events to be told", err) < 0)
+        if (waitq_wait(ctx, &q->changed, "events to be published", err) < 0)
             return -1;
     return 0;
 }

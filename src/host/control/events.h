@@ -1,7 +1,7 @@
-/* events.h - what happened, in order, for whoever tells containerd. Pushing never waits and never
- * fails: the queue is bounded by what exists (one create, start, exit, delete each), and beyond a
- * named limit the oldest *repeatable* ones (paused, resumed, oom) are dropped and counted. One
- * reader. */
+/* events.h - what happened, in order, for the fiber that publishes it to containerd. Pushing never
+ * waits and never fails: the queue is bounded by what exists (one create, start, exit, delete
+ * each), and beyond a named limit the oldest *repeatable* ones (paused, resumed, oom) are dropped
+ * and counted. One reader. */
 #pragma once
 #include <stdbool.h>
 #include <stddef.h>

@@ -124,8 +124,7 @@ TEST_VIRTUAL(a_holders_process_on_the_host_is_killed_and_its_pod_with_it)
     struct ctx root = ctx_root(ctx->loop);
 
     open_pods(&r, &root);
-    anchor_of_p->ended = true;
-    waitq_wake_all(&anchor_of_p->q);
+    fake_anchor_kill(anchor_of_p);
     ASSERT_EQ(fixture_wait(&r, &root, "p1", ""), 137);
     ASSERT_EQ(fixture_wait(&r, &root, "p", ""), 137);
     EXPECT_RUNNING("q", "q1", "x");

@@ -16,8 +16,6 @@
 #include <signal.h>
 #include <stdlib.h>
 
-#define SIGNAL_MAX 64
-
 enum process_event {
     PROCESS_EV_CREATED,
     PROCESS_EV_STARTED,
@@ -250,7 +248,7 @@ static void publish(struct process *p, enum event_kind kind)
                                      .bundle = kind == EVENT_EXIT ? p->bundle : NULL });
 }
 
-void process_end(struct process *p, uint32_t status, bool tell)
+void process_end(struct process *p, uint32_t status, bool published)
 {
     if (p->state == PROCESS_ST_TERMINATED)
         return;
@@ -259,7 +257,7 @@ void process_end(struct process *p, uint32_t status, bool tell)
     p->exited_wall_ns = loop_wall(loop_of(p));
     if (p->c)
         container_process_changed(p->c, p);
-    if (tell)
+    if (published)
         publish(p, EVENT_EXIT);
     latch_set(&p->exited);
 }
@@ -353,7 +351,7 @@ static void send_pending(struct ctx *ctx, struct process *p)
 
     if (p->rows || p->cols)
         (void)process_resize(ctx, p, p->rows, p->cols, &err); /* it may be gone */
-    for (uint32_t n = 1; n <= SIGNAL_MAX; n++) {
+    for (uint32_t n = 1; n <= PROCESS_SIGNAL_MAX; n++) {
         if (!(p->pending_signals & UINT64_C(1) << (n - 1)))
             continue;
         err_clear(&err);

@@ -33,6 +33,7 @@ extern const struct fsm process_fsm;
 
 #define PROCESS_DRAIN_LIMIT (10 * NS_PER_S) /* for output, after the guest reported the exit */
 #define PROCESS_KILL_LIMIT (20 * NS_PER_S)  /* for the guest to act on a signal */
+#define PROCESS_SIGNAL_MAX 64
 
 /* Where stdin comes from, where stdout and stderr go; "" or NULL: nowhere. */
 struct stdio_paths {
@@ -95,4 +96,4 @@ int process_signal(struct ctx *ctx, struct process *p, uint32_t signo, struct er
 int process_resize(struct ctx *ctx, struct process *p, uint16_t rows, uint16_t cols,
                    struct err *err);
 /* Its end, however it is known; the first call counts. publish: its exit. */
-void process_end(struct process *p, uint32_t status, bool publish);
+void process_end(struct process *p, uint32_t status, bool published);

@@ -42,12 +42,14 @@ struct registry_opts {
     /* shim_cgroup = pod: the shim joins its VM's cgroup, and goes back to this one before that one
      * is removed. NULL: it stays where it is. Borrows. */
     struct cgroup *home;
-    const char *address; /* where this shim listens, for lcow(1); NULL: nobody is told */
+    const char *address; /* where this shim listens, for the run file; NULL: there is no run file */
     const char *bundle;  /* that the shim was started for; may be NULL */
     /* A container that containerd had given up is gone. May be NULL; may not wait. */
     void (*on_forsaken)(void *arg);
 };
-/* Pods, containers, processes and the sandbox hold it and read it; registry*.c changes it. */
+/* All controllers hold it and read it. registry*.c changes it, with three exceptions: a new sandbox
+ * sets `sandbox`, a process adds to `lost_bytes` when its stdio is freed, and a create clears
+ * `forsook`. */
 struct registry {
     struct registry_opts o;
     char *ns, *id;
@@ -100,7 +102,7 @@ void registry_update_run_file(struct registry *r);
 
 /* --- containers that containerd has given up (registry_forsaken.c) --- */
 
-/* `delete` may have left notes for us (run_file.h): each container that they name is killed and
+/* `delete` may have left forsaken files (run_file.h): each container that they name is killed and
  * deleted, and nothing more of it is published. */
 void registry_obey(struct registry *r);
 bool registry_is_forsaken(const struct registry *r, const char *id);

@@ -1,4 +1,4 @@
-/* registry_forsaken.c - containers that containerd has given up, by the notes that `delete` leaves
+/* registry_forsaken.c - containers that containerd has given up, by the files that `delete` leaves
  * beside the VM's ledger (run_file.h): the shim kills and deletes them. */
 #include "base/clock.h"
 #include "base/ctx.h"
@@ -15,7 +15,7 @@
 #define RETRY_PAUSE (10 * NS_PER_S)
 #define RETRIES_MAX 6
 
-/* While there is a note. */
+/* While there is a run file. */
 static const char *run_dir(const struct registry *r)
 {
     return ledger_dir(vm_parts(r->vm)->ledger);
@@ -86,7 +86,7 @@ static void forsake(void *arg, const char *id, const char *anchor)
     const char *known = c ? container_parts(c)->anchor_name : NULL;
 
     if (!c || (anchor[0] && known && !str_eq(anchor, known))) {
-        run_unforsake(run_dir(r), id); /* it went before we read the note */
+        run_unforsake(run_dir(r), id); /* it was deleted before we read the file */
         return;
     }
     if (container_parts(c)->forsaken)

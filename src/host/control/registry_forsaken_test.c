@@ -1,4 +1,5 @@
-/* registry_forsaken_test.c - containers that containerd has given up, as `delete` notes it. */
+/* registry_forsaken_test.c - containers that containerd has given up, as the files of `delete` say.
+ */
 #include "fixture/registry_fixture.h"
 #include "harness/tap.h"
 #include "host/control/run_file.h"
@@ -101,8 +102,7 @@ TEST_VIRTUAL(a_killed_anchor_makes_the_shim_look_for_a_note)
     struct err err = ERR_INIT;
 
     ASSERT_OK(run_forsake(dir, "b", "", &err), err);
-    r.host.last_anchor->ended = true; /* by `delete` */
-    waitq_wake_all(&r.host.last_anchor->q);
+    fake_anchor_kill(r.host.last_anchor); /* by `delete` */
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(r.registry->n_containers, 1);
     ASSERT_STR(fixture_told(&r, ctx), "");

@@ -267,7 +267,7 @@ int sandbox_ping(struct ctx *ctx, struct registry *r, const char *id, struct err
 
 /* --- metrics --- */
 
-/* A guest that tells no numbers, or none in time, adds none. */
+/* False if the guest does not answer in time, or without these numbers. */
 static bool add_guest_numbers(struct ctx *ctx, struct container *c, struct sandbox_stats *to)
 {
     AUTO(json_decref) json_t *root = NULL;

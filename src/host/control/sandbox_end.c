@@ -135,6 +135,15 @@ static void stop_main(void *arg)
     s->stopping = false;
 }
 
+/* A start that is under way, or is being cleaned up after it failed, ends the sandbox itself. */
+static void end_unstarted(struct sandbox *s)
+{
+    if (s->state != SANDBOX_CREATED || s->starting)
+        return;
+    s->asked = true;
+    sandbox_ended(s, 0);
+}
+
 int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t grace_ns,
                  struct err *err)
 {
@@ -142,10 +151,7 @@ int sandbox_stop(struct ctx *ctx, struct registry *r, const char *id, uint64_t g
 
     if (!s)
         return -1;
-    if (s->state == SANDBOX_CREATED && !s->starting) {
-        s->asked = true;
-        sandbox_ended(s, 0);
-    }
+    end_unstarted(s);
     if (s->stopping && grace_ns == 0) /* who comes now does not wait for their time */
         cancel_fire(&s->hurry, ERR_CANCELLED, "the sandbox is to stop now");
     if (!s->ended.set && !s->stopping) {
@@ -182,10 +188,7 @@ int sandbox_close(struct ctx *ctx, struct registry *r, struct err *err)
 
     if (!s)
         return 0;
-    if (s->state == SANDBOX_CREATED && !s->starting) {
-        s->asked = true;
-        sandbox_ended(s, 0);
-    }
+    end_unstarted(s);
     if (latch_wait(ctx, &s->ended, "the sandbox to end", err) < 0 || release_rest(ctx, s, err) < 0)
         return -1;
     if (s->state == SANDBOX_STOPPED)

@@ -102,7 +102,7 @@ int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t 
     if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
         return -1;
     if (!json_is_object(root))
-        return err_set(err, ERR_INVALID, "the sandbox's spec is no object");
+        return err_set(err, ERR_INVALID, "the sandbox's spec is not a JSON object");
     keep_known(root, known);
     linux_part = object_at(root, "linux");
     annotations = object_at(root, "annotations");

@@ -424,6 +424,49 @@ TEST_VIRTUAL(a_sandbox_whose_vm_is_being_cleaned_up_is_not_asked)
     fixture_close(&r, ctx);
 }
 
+/* Its pod's first container has ended with the VM, which takes its time to be released. */
+TEST_VIRTUAL(a_sandbox_that_is_being_stopped_is_not_asked)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .vmm_opts.release = { FAKE_OK, 2 * NS_PER_S } };
+    struct ctx root = ctx_root(ctx->loop);
+    struct sandbox_stats stats;
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    (void)begin(&r, &root);
+    fiber_go(ctx->loop, stop_fiber, &r, "stop");
+    pass(&root, NS_PER_S);
+    ASSERT(state_of(&r) == SANDBOX_READY && r.registry->sandbox->holder);
+    ASSERT_FAIL(sandbox_ping(&root, r.registry, "s", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "sandbox s is being stopped");
+    ASSERT_FAIL(sandbox_stats(&root, r.registry, "s", &stats, &err), err, ERR_STATE);
+    pass(&root, 10 * NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
+    fixture_close(&r, ctx);
+}
+
+TEST_VIRTUAL(a_sandbox_that_is_being_stopped_admits_no_container)
+{
+    struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                         .guest_opts.decide_request = decide };
+    struct ctx root = ctx_root(ctx->loop);
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    (void)begin(&r, &root);
+    add(&r, &root, "c1", "container", "s");
+    write_member(&r, "c2", "container", "s");
+    refusal = (struct refusal){ BRIDGE_SIGNAL_PROCESS, -1, -1, 1, FAKE_SILENT, 0 };
+    fibers_go(&r.clients, r.loop, long_stop_main, &r, "stop");
+    pass(&root, 10 * NS_PER_S);
+    ASSERT_EQ(state_of(&r), SANDBOX_READY); /* c1 has its time */
+    ASSERT_FAIL(fixture_try_create(&r, &root, "c2", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "sandbox s is being stopped: cannot create container c2 in it");
+    ASSERT_OK(sandbox_stop(&root, r.registry, "s", 0, &err), err);
+    fixture_close(&r, ctx);
+}
+
 TEST_VIRTUAL(a_vm_that_dies_ends_the_sandbox_with_a_bad_status)
 {
     static const uint32_t statuses[] = {
@@ -466,8 +509,7 @@ TEST_VIRTUAL(killing_the_sandboxs_process_on_the_host_ends_the_pod)
 
     fixture_open(&r, ctx);
     (void)begin(&r, &root);
-    r.host.last_anchor->ended = true;
-    waitq_wake_all(&r.host.last_anchor->q);
+    fake_anchor_kill(r.host.last_anchor);
     ASSERT_OK(sandbox_wait(&root, r.registry, "s", &x, &err), err);
     ASSERT_EQ(x.exit_status, 137);
     fixture_close(&r, ctx);
@@ -532,4 +574,43 @@ TEST_VIRTUAL(stop_ends_a_start_that_hangs)
     ASSERT(late_ret < 0);
     ASSERT_EQ(state_of(&r), SANDBOX_STOPPED);
     fixture_close(&r, ctx);
+}
+
+/* --- an end while a failed start is cleaned up --- */
+
+static int end_by_stop(struct ctx *ctx, struct registry *r, struct err *err)
+{
+    return sandbox_stop(ctx, r, "s", 0, err);
+}
+
+static int end_by_shutdown(struct ctx *ctx, struct registry *r, struct err *err)
+{
+    return sandbox_shutdown(ctx, r, "s", err);
+}
+
+TEST_VIRTUAL(a_failed_start_that_is_being_cleaned_up_can_be_ended_from_every_side)
+{
+    static int (*const ends[])(struct ctx * ctx, struct registry * r,
+                               struct err * err) = { end_by_stop, end_by_shutdown, registry_close };
+
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        struct fixture r = { .guest_opts.process_ns = 900 * NS_PER_S,
+                             .vmm_opts.release = { FAKE_OK, 2 * NS_PER_S } };
+        struct ctx root = ctx_root(ctx->loop);
+        struct err err = ERR_INIT;
+
+        fixture_open(&r, &root);
+        make(&r, &root);
+        refuse(&r, (struct refusal){ BRIDGE_START, -1, -1, 1, FAKE_REFUSE, 0 });
+        fibers_go(&r.clients, r.loop, late_start_main, &r, "start");
+        pass(&root, NS_PER_S);
+        ASSERT_EQ(state_of(&r), SANDBOX_CREATED);
+        ASSERT(vm_state(r.registry->vm) > VM_RUNNING); /* the start has failed */
+        ASSERT_OK(ends[i](&root, r.registry, &err), err);
+        ASSERT_OK(fibers_wait(&root, &r.clients, "start", &err), err);
+        ASSERT(late_ret < 0);
+        ASSERT_HAS(late_err.msg, "start sandbox s");
+        ASSERT_EQ(state_of(&r), i == 0 ? SANDBOX_STOPPED : SANDBOX_SHUT);
+        fixture_close(&r, &root);
+    }
 }

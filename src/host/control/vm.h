@@ -122,7 +122,7 @@ struct vm_opts {
 /* Begins to boot it. Never waits. */
 struct vm *vm_open(const struct vm_opts *o);
 /* Nobody needs it any more: it ends in an orderly way, or at once if it still boots, then all that
- * belongs to it. on_closed tells when, and the VM frees itself. Repeatable. Never waits. */
+ * belongs to it. Then on_closed is called, and the VM frees itself. Repeatable. Never waits. */
 void vm_close(struct vm *vm);
 bool vm_is_closing(const struct vm *vm);
 struct vm *vm_ref(struct vm *vm); /* NULL: NULL */

@@ -346,6 +346,7 @@ static void boot_main(void *arg)
         if (err.code == ERR_NONE)
             err_set(&err, ERR_UNAVAILABLE, "the VM was ended during its boot");
         vm->boot_err = err; /* only now: the boot may go on after an error, as a cold start */
+        vm_set_failure(vm, &err);
         turn_give(TAKE_PTR(vm->turn));
         vm_kill(vm, VM_END_FAILED, "the VM did not boot");
     }

@@ -83,7 +83,6 @@ TEST_VIRTUAL(a_vm_boots_runs_a_process_and_ends_clean)
     ASSERT_FAIL(vm_process_signal(ctx, p, SIGTERM, &err), err, ERR_NOT_FOUND);
     ASSERT_OK(vm_stats(ctx, r.vm, &stats, &err), err);
     fixture_finish(&r, ctx);
-    ASSERT_EQ(r.exits, 1);
     ASSERT(r.exit.requested);
     ASSERT_EQ(r.exit.code, 0);
 }
@@ -107,7 +106,6 @@ TEST_VIRTUAL(a_failed_create_leaves_nothing)
     ASSERT_EQ(vm_state(r.vm), VM_GONE);
     ASSERT_FAIL(fixture_try_start(&r, ctx, &err), err, ERR_UNAVAILABLE);
     fixture_finish(&r, ctx);
-    ASSERT_EQ(r.exits, 1);
 }
 
 TEST_VIRTUAL(a_cancelled_create_leaves_nothing)
@@ -128,7 +126,6 @@ TEST_VIRTUAL(a_vm_that_was_never_started_can_be_killed)
     fixture_build(&r, ctx);
     fixture_finish(&r, ctx);
     ASSERT(r.exit.requested);
-    ASSERT_EQ(r.exits, 1);
 }
 
 TEST_VIRTUAL(a_failed_start_names_the_last_stage_and_kills_the_vm)
@@ -257,6 +254,61 @@ TEST_VIRTUAL(a_signalled_process_reports_128_plus_the_signal)
     ASSERT_OK(vm_process_signal(ctx, p, SIGTERM, &err), err);
     ASSERT_OK(vm_process_wait(ctx, p, &code, &err), err);
     ASSERT_EQ(code, 128 + SIGTERM);
+    fixture_finish(&r, ctx);
+}
+
+/* --- a resize that outlasts its process --- */
+
+static struct fake_answer refuse_resize_late(void *arg, uint32_t type)
+{
+    (void)arg;
+    return type == BRIDGE_RESIZE_CONSOLE
+               ? (struct fake_answer){ FAKE_REFUSE, 2 * NS_PER_S, BRIDGE_HR_FAIL }
+               : (struct fake_answer){ FAKE_ANSWER };
+}
+
+struct resize {
+    struct ctx *ctx;
+    struct vm_process *p;
+    int r;
+    struct err err;
+};
+
+static void resize_main(void *arg)
+{
+    struct resize *c = arg;
+
+    c->r = vm_process_resize(c->ctx, c->p, 50, 100, &c->err);
+}
+
+/* A use of freed memory shows without ASan, too: what was freed last is given out first. */
+static void overwrite_freed(void)
+{
+    for (size_t size = 16; size <= 1024; size += 16) {
+        void *block = mem_alloc(size);
+
+        mem_wipe(block, size); /* unlike memset, not removed by the optimiser */
+        free(block);
+    }
+}
+
+TEST_VIRTUAL(a_process_may_be_freed_while_its_terminal_is_resized)
+{
+    struct fixture r = { .guest_opts = { .process_ns = NS_PER_S, .decide = refuse_resize_late } };
+    struct vm_exec e = { .argv = argv_true, .terminal = true };
+    struct resize c = { .ctx = ctx };
+    struct err err = ERR_INIT;
+    uint32_t code = 1;
+
+    fixture_start(&r, ctx);
+    ASSERT_OK(vm_exec(ctx, r.vm, &e, &c.p, &err), err);
+    fibers_go(&r.clients, r.loop, resize_main, &c, "resize");
+    ASSERT_OK(vm_process_wait(ctx, c.p, &code, &err), err);
+    vm_process_free(TAKE_PTR(c.p));
+    overwrite_freed();
+    ASSERT_OK(fibers_wait(ctx, &r.clients, "the resize", &err), err);
+    ASSERT(c.r < 0);
+    ASSERT_HAS(c.err.msg, "resize the terminal of process 300: "); /* the guest's first */
     fixture_finish(&r, ctx);
 }
 

@@ -19,7 +19,7 @@ const char *vm_clock_verdict_name(enum vm_clock_verdict s)
     return s == VM_CLOCK_GOOD ? "good" : s == VM_CLOCK_OFF ? "off" : "unknown";
 }
 
-/* By how much the guest's span is longer than ours; a guest may tell anything. */
+/* By how much the guest's span is longer than ours; a guest may report anything. */
 static int64_t ppm(uint64_t guest, uint64_t host)
 {
     double rate = ((double)guest / (double)host - 1) * 1e6;

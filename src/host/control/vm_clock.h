@@ -1,7 +1,7 @@
 /* vm_clock.h - does the guest's clock run as ours does? Two readings of it, a second or more apart,
  * each between two readings of ours: that gives bounds, not an estimate. A busy machine makes them
- * wider, so the second reading is repeated later and later until they tell, or a limit is reached.
- * They are never wrong. */
+ * wider, so the second reading is repeated later and later until they decide, or a limit is
+ * reached. They are never wrong. */
 #pragma once
 #include <stdbool.h>
 #include <stdint.h>
@@ -34,12 +34,12 @@ struct vm_clock vm_clock_compare(const struct vm_clock_look *first,
 void vm_clock_text(const struct vm_clock *c, char buf[VM_CLOCK_TEXT]);
 
 /* Waits for at least a second, at most limit_ns and the calls under way. Fails if the guest does
- * not tell its clock. The caller is inside a call (vm_enter). */
+ * not report its clock. The caller is inside a call (vm_enter). */
 int vm_clock_measure(struct ctx *ctx, struct vm *vm, uint64_t limit_ns, struct vm_clock *ret,
                      struct err *err);
 
-/* Measures once in the life of the VM, in the background, beginning two seconds from now; says so
- * if the clock is off, and tells the backend. Never waits. Nothing stays of it. */
+/* Measures once in the life of the VM, in the background, beginning two seconds from now; logs it
+ * if the clock is off, and reports it to the backend. Never waits. Nothing stays of it. */
 void vm_clock_check(struct vm *vm);
 /* What that has found. */
 struct vm_clock vm_clock(const struct vm *vm);

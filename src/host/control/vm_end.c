@@ -63,8 +63,8 @@ static int release(struct ctx *ctx, struct vm *vm, struct err *err)
         if (vm->p.vmm->ops->release(&limited, vm->p.vmm, err) == 0)
             return 0;
         if (n == VM_RELEASE_TRIES)
-            return err_wrap(err, "take back what the VM owned (%u tries)", n);
-        log_warn(ctx, "release failed, trying again", F_U("try", n), F_ERR(err));
+            return err_wrap(err, "clean up what the VM owned (%u tries)", n);
+        log_warn(ctx, "cleaning up the VM failed; retrying", F_U("try", n), F_ERR(err));
 
         struct err ignored = ERR_INIT;
 
@@ -132,14 +132,14 @@ static void fill_exit(struct vm *vm)
         snprintf(e->why, sizeof(e->why), "%s", vm->failure[0] ? vm->failure : "the VMM ended");
 }
 
-/* A panic is told there and nowhere else. */
-static void log_last_words(struct vm *vm, const struct ctx *ctx)
+/* A panic of the guest's kernel is reported there and nowhere else. */
+static void log_console(struct vm *vm, const struct ctx *ctx)
 {
     AUTO(sbuf_release) struct sbuf out = { 0 };
 
-    vm->p.vmm->ops->console_tail(vm->p.vmm, VM_LAST_WORDS, &out);
+    vm->p.vmm->ops->console_tail(vm->p.vmm, VM_CONSOLE_TAIL, &out);
     if (out.len > 0)
-        log_warn(ctx, "the VM's last words", F_STR("console", out.data));
+        log_warn(ctx, "the VM's last console output", F_STR("console", out.data));
 }
 
 /* What each of us was waiting for when it happened; the guest cannot be asked any more. */
@@ -201,9 +201,7 @@ static void reaped(struct vm *vm, const struct ctx *ctx)
            F_BOOL("requested", vm->exit.requested), F_STR("stage", vm_stage_name(vm->exit.stage)),
            F_STR("why", vm->exit.why));
     if (!vm->exit.requested)
-        log_last_words(vm, ctx);
-    if (vm->on_exit)
-        vm->on_exit(vm->on_exit_arg, &vm->exit);
+        log_console(vm, ctx);
 }
 
 static void reap_main(void *arg)
@@ -215,7 +213,7 @@ static void reap_main(void *arg)
     if (clean_up(&ctx, vm, &err) == 0) {
         reaped(vm, &ctx);
     } else {
-        log_error(&ctx, "vm could not be taken back", F_ERR(&err));
+        log_error(&ctx, "the VM could not be cleaned up", F_ERR(&err));
         fsm_step(&vm_fsm, &vm->state, VM_EV_RELEASE_FAILED);
         vm->reap_err = err;
         vm->reap_failures++;
@@ -236,7 +234,7 @@ void vm_reap(struct vm *vm)
 /* --- three ways --- */
 
 /* Until the end of the round that is under way, however it ends. Another client may begin the
- * next one before we run: the count tells. */
+ * next one before we run: reap_failures shows that. */
 int vm_wait(struct ctx *ctx, struct vm *given, struct vm_exit *ret, struct err *err)
 {
     AUTO(vm_unref) struct vm *vm = vm_ref(given);
@@ -278,13 +276,14 @@ static void stop_main(void *arg)
     bool asked = vm->p.guest->ops->shutdown(&grace, vm->p.guest, NULL, false, &err) == 0;
 
     if (!asked)
-        log_warn(&own, "the guest did not take the shutdown, quitting the VMM", F_ERR(&err));
+        log_warn(&own, "the guest did not act on the shutdown request; quitting the VMM",
+                 F_ERR(&err));
     if (!vm->p.life.fired && !(asked && ended_within(&grace, vm))) {
         struct ctx quit = ctx_with_timeout(&own, VM_QUIT_LIMIT);
 
         err_clear(&err);
         if (vm->p.vmm->ops->quit(&quit, vm->p.vmm, &err) < 0 || !ended_within(&quit, vm)) {
-            log_warn(&own, "the VMM did not quit, killing it", F_ERR(&err));
+            log_warn(&own, "the VMM did not quit; killing it", F_ERR(&err));
             vm_kill(vm, vm->end, "the VM did not shut down in time");
         }
     }
@@ -346,8 +345,8 @@ int vm_explain(struct vm *given, struct err *err)
 
     if (!vm || err->code != ERR_UNAVAILABLE)
         return -1;
-    if (vm->boot_err.code !=
-        ERR_NONE) { /* the failed boot ended the guest that the caller was using */
+    /* The failed boot ended the guest that the caller was using. */
+    if (vm->boot_err.code != ERR_NONE) {
         *err = vm->boot_err;
         return err_wrap(err, "boot the VM");
     }
@@ -400,7 +399,7 @@ static void drop_ledger(struct ctx *ctx, struct vm *vm)
         (vm->scratch && scratch_remove(ctx, vm->scratch, &err) < 0) ||
         drop_cgroup(ctx, vm, &err) < 0 || vm->o.on_close(vm->o.arg, p->ledger, &err) < 0 ||
         ledger_finish(p->ledger, &err) < 0)
-        log_error(ctx, "not all is taken back; `lcow gc` takes the rest", F_ERR(&err));
+        log_error(ctx, "not everything was cleaned up; run `lcow gc`", F_ERR(&err));
     scratch_free(TAKE_PTR(vm->scratch));
     cgroup_free(TAKE_PTR(p->cgroup));
     ledger_close(TAKE_PTR(p->ledger));
@@ -418,8 +417,9 @@ static void close_main(void *arg)
         struct ctx rest = ctx_with_timeout(&ctx, VM_CLOSE_LIMIT);
 
         drop_ledger(&rest, vm);
-    } else /* something still works on it; its memory and its records stay */
-        log_error(&ctx, "the VM could not be taken back; `lcow gc` takes the rest", F_ERR(&err));
+    } else { /* something still works on it; its memory and its records stay */
+        log_error(&ctx, "the VM could not be cleaned up; run `lcow gc`", F_ERR(&err));
+    }
     vm->o.on_closed(vm->o.arg);
     if (gone)
         vm_unref(vm);

@@ -33,7 +33,7 @@ struct turn;
 #define VM_CGROUP_TRIES 8
 #define VM_CGROUP_PAUSE (20 * NS_PER_MS) /* before the second; doubles */
 #define VM_STACKS_LIMIT (5 * NS_PER_S)
-#define VM_LAST_WORDS 2048 /* bytes of its console, logged when it ends by itself */
+#define VM_CONSOLE_TAIL 2048 /* bytes of its console, logged when it ends by itself */
 #define VM_RELEASE_TRIES 6
 #define VM_RELEASE_LIMIT (5 * NS_PER_S)    /* for one try */
 #define VM_RELEASE_PAUSE (100 * NS_PER_MS) /* before the second; doubles */
@@ -81,8 +81,6 @@ struct vm {
 
     void (*on_stage)(void *arg, enum vm_stage stage);
     void *on_stage_arg;
-    void (*on_exit)(void *arg, const struct vm_exit *e);
-    void *on_exit_arg;
 
     /* Of a pod's VM. */
     struct fibers fibers;     /* that use it */

@@ -41,7 +41,10 @@ struct fixture {
     unsigned plugged, in_vm, in_guest; /* as bits of the interfaces' numbers */
     unsigned inside;                   /* enter without leave */
     bool wrong, vm_dead, refuses, forwards;
-    int client; /* who has dialled and is not accepted; -1: nobody */
+    bool foreign_qdisc;      /* on eth0, of another program: an ingress qdisc of ours is refused */
+    char unplugged[2][16];   /* interfaces whose qdisc was removed, in order; "": only a tap */
+    unsigned ingress_before; /* records of ingress qdiscs when the first was unplugged */
+    int client;              /* who has dialled and is not accepted; -1: nobody */
     struct waitq dialled;
     struct stream *guest_end; /* of the port that was connected last */
     struct waitq never;
@@ -114,6 +117,8 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
 
     /* On record before it is made. */
     fixture->wrong |= ledger_fixture_open(fixture->ledger) == 0 || p->mtu != 1400;
+    if (fixture->foreign_qdisc && strcmp(p->iface, "eth0") == 0)
+        return err_set(err, ERR_STATE, "%s has an ingress qdisc of another program", p->iface);
     if (effect(ctx, PLUG, &r, err))
         fixture->plugged |= bit_of(p->tap);
     if (r == 0)
@@ -121,10 +126,23 @@ int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err 
     return r;
 }
 
+static int count_ingress(void *arg, const struct ledger_record *r)
+{
+    *(unsigned *)arg += r->kind == LEDGER_INGRESS;
+    return 0;
+}
+
 int net_unplug(struct ctx *ctx, int netns, const char *iface, const char *tap, struct err *err)
 {
+    struct err ignored = ERR_INIT;
     int r;
 
+    if (fixture->calls[UNPLUG] == 0)
+        (void)ledger_read(ledger_dir(fixture->ledger), count_ingress, &fixture->ingress_before,
+                          &ignored);
+    if (fixture->calls[UNPLUG] < ARRAY_LEN(fixture->unplugged))
+        snprintf(fixture->unplugged[fixture->calls[UNPLUG]], sizeof(fixture->unplugged[0]), "%s",
+                 iface);
     fixture->wrong |=
         (fixture->in_vm & bit_of(tap)) && !fixture->vm_dead; /* the NIC must go first */
     if (effect(ctx, UNPLUG, &r, err))
@@ -438,6 +456,33 @@ TEST_VIRTUAL(an_undo_that_fails_is_finished_by_detach)
     ASSERT(attach(ctx, &r, &err) < 0);
     ASSERT_EQ(network_state(r.n), NETWORK_INVALID);
     ASSERT_OK(network_detach(ctx, r.n, &err), err);
+    finish(&r, true);
+}
+
+/* eth0 comes first; what is not ours is neither removed nor left to `lcow gc`. */
+TEST_VIRTUAL(an_ingress_qdisc_of_another_program_is_left_alone)
+{
+    struct err err = ERR_INIT;
+    struct fixture r;
+
+    begin(ctx, &r);
+    r.foreign_qdisc = true;
+    ASSERT_FAIL(attach(ctx, &r, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "an ingress qdisc of another program");
+    ASSERT_EQ(r.calls[UNPLUG], 1);
+    ASSERT_STR(r.unplugged[0], "");
+    ASSERT_EQ(r.ingress_before, 0);
+    ASSERT_EQ(network_state(r.n), NETWORK_DETACHED);
+    finish(&r, true);
+
+    /* Ours are removed by name, and are on record until then. */
+    begin(ctx, &r);
+    err_clear(&err);
+    ASSERT_OK(attach(ctx, &r, &err), err);
+    ASSERT_OK(network_detach(ctx, r.n, &err), err);
+    ASSERT_STR(r.unplugged[0], "net1");
+    ASSERT_STR(r.unplugged[1], "eth0");
+    ASSERT_EQ(r.ingress_before, 2);
     finish(&r, true);
 }
 

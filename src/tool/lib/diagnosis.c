@@ -110,8 +110,8 @@ static const struct diagnosis rules[] = {
       "take the pod down: its kernel or agent cannot be trusted any more; keep lcow report's "
       "archive",
       WARNED },
-    { "does not take a SIGKILL", "guest",
-      "the guest hangs: it did not take a SIGKILL, so its VM was ended",
+    { "did not act on SIGKILL", "guest",
+      "the guest hangs: it did not act on SIGKILL, so its VM was killed",
       "see lcow logs --kernel; was QEMU stopped, or the host without CPU time?" },
     { "killed by signal", "VM", "somebody killed QEMU",
       "see the host's kernel log for the OOM killer, and who sends signals there; the pod is "
@@ -337,7 +337,8 @@ static const struct diagnosis rules[] = {
     /* ---- something had gone wrong before */
     { "the sandbox has ended by itself|vm exited", "VM", "the VM ended by itself",
       "see lcow console and lcow logs --kernel for why", AFTERMATH },
-    { "guest is lost", "guest", "the guest's connection broke while its VM ran on",
+    { "guest is lost|connection to the guest was lost", "guest",
+      "the guest's connection broke while its VM ran on",
       "see lcow console and lcow logs --kernel for what the guest died of", AFTERMATH },
     { "the guest is gone", "guest", "the guest was gone when it was asked",
       "lcow logs tells what happened before", AFTERMATH },
@@ -357,7 +358,7 @@ static const struct diagnosis rules[] = {
       "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
     { "not taken back", "cleanup", "something could not be taken back yet",
       "it is tried again at Delete; lcow gc does it when the shim is gone", AFTERMATH },
-    { "taken back", "cleanup", "something could not be taken back",
+    { "taken back|could not be cleaned up", "cleanup", "something could not be taken back",
       "lcow gc does it when the shim is gone; the text names what stays", AFTERMATH },
     { "request not answered yet", "guest", "a request has waited for longer than 30 seconds",
       "lcow stacks shows who waits for what; is the host short of CPU time?", AFTERMATH, WARNED },

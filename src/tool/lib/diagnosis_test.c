@@ -80,7 +80,7 @@ static const struct seen {
       "src/host/bridge/bridge_test.c: too_many_unanswered_calls_close_the_bridge",
       "the guest broke the protocol, its bridge is closed: a frame of 4294967295 bytes" },
     { "guest", "tests/e2e/test_crash.py: qemu_hangs",
-      "the guest does not take a SIGKILL; its VM is ended now" },
+      "the guest did not act on SIGKILL; killing its VM" },
     { "guest", "tests/e2e/test_blocked.py: stopped_qemu",
       "request failed: Start: start p1/e1: ExecuteProcess: the guest is gone: the VM was "
       "terminated" },
@@ -269,7 +269,7 @@ TEST(what_a_caller_got_wrong_is_no_failure_of_the_sandbox)
     ASSERT_EQ(diagnose("request failed: Kill: process c1 has ended")->kind, DIAGNOSIS_ASKED);
     ASSERT_EQ(diagnose("request failed: Delete: no container c1")->kind, DIAGNOSIS_ASKED);
     ASSERT_EQ(diagnose("vm exited: qemu was killed by signal 9")->kind, DIAGNOSIS_CAUSE);
-    ASSERT_EQ(diagnose("the guest is lost but its VM runs; it is ended now")->kind,
+    ASSERT_EQ(diagnose("the connection to the guest was lost; killing its VM")->kind,
               DIAGNOSIS_AFTERMATH);
 }
 

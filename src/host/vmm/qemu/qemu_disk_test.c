@@ -241,6 +241,10 @@ TEST_FIBER(controllers_come_with_their_first_disk_and_in_order)
     ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 4, 0 }, NS_PER_S, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "a VM has 4 SCSI controllers of 64");
     err_clear(&err);
+    /* Not the first one of the next controller. */
+    ASSERT_FAIL(add_at(&f, (struct scsi_slot){ 0, 64 }, NS_PER_S, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "disk 0:64: a VM has 4 SCSI controllers of 64");
+    err_clear(&err);
     ASSERT_OK(take_at(&f, third, AMPLE, &err), err);
     ASSERT_OK(take_at(&f, first, AMPLE, &err), err);
     finish(&f);

@@ -211,6 +211,35 @@ TEST_FIBER(a_template_whose_clones_abort_is_marked_bad_and_built_again)
     finish(&f);
 }
 
+/* The restore is over, the clone gets its memory and its vCPUs: its end counts all the same. */
+TEST_FIBER(clones_that_abort_while_they_are_resized_count_against_their_template)
+{
+    static const char *const pairs[][2] = { { "dies-at-4", "dies-at-5" },
+                                            { "dies-at-6", "dies-at-6" } };
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    open_fixture(ctx, &f);
+    for (size_t i = 0; i < ARRAY_LEN(pairs); i++) {
+        struct template t = { .ram_fd = -1, .state_fd = -1 };
+        char key[TEMPLATE_KEY_SIZE];
+
+        f.fixture.doc.cpus = 1;
+        f.fixture.doc.memory_mib = 256;
+        ASSERT(build(&f, key));
+        f.fixture.doc.cpus = 2;
+        f.fixture.doc.memory_mib = 400;
+        start_cold(&f, pairs[i][0], "", false);
+        ASSERT_OK(template_open(f.templates, key, &t, &err), err);
+        template_close(&t);
+        start_wants(&f, pairs[i][1], "");
+        ASSERT_FAIL(template_open(f.templates, key, &t, &err), err, ERR_DATA_LOSS);
+        ASSERT_HAS(err.msg, "2 clones failed one after the other");
+        err_clear(&err);
+    }
+    finish(&f);
+}
+
 /* Somebody has compared the clock of a VM of that form. */
 static void judge(struct fixture *f, enum qemu_form form, const char *why)
 {
