@@ -127,7 +127,7 @@ int storage_unmount(struct ctx *ctx, const char *path, struct err *err)
 static int remove_tree(void *arg, struct err *err)
 {
     const char *path = ((struct path *)arg)->path;
-    int r = dir_remove(path);
+    int r = dir_remove_marked(path);
 
     if (r == -EBUSY)
         return err_set(err, ERR_STATE, "remove %s: something is mounted in it", path);
