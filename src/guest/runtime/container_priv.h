@@ -80,7 +80,7 @@ struct sandbox {
     bool pod;                /* with the directories that its containers share */
 };
 int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err);
-int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
+int sandbox_remove(struct ctx *ctx, const char *root, struct err *err);
 struct rewrite_todo;
 /* What the container's mounts name in the pod. Takes what is in todo. gate: of all pods. */
 int sandbox_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,

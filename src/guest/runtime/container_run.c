@@ -142,7 +142,7 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     int r = cgroup_remove(c->cgroup);
     if (r < 0)
         return err_sys(err, -r, "remove cgroup %s", c->cgroup);
-    if (c->sandbox_made && sandbox_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
+    if (c->sandbox_made && sandbox_remove(ctx, c->bundle, err) < 0)
         return -1;
     c->sandbox_made = false;
     /* The bundle is a directory of the scratch disk, bound (storage_combine), unless the disk

@@ -193,26 +193,27 @@ int sandbox_make(struct ctx *ctx, struct sandbox *s, struct err *err)
     return OFFLOAD(ctx, make_all, s, 5, NULL, "files of the pod", err);
 }
 
+/* A standalone container can have mounts below these directories, too: huge pages. */
 static int remove_all(void *arg, struct err *err)
 {
-    const struct sandbox *s = arg;
+    const char *root = ((struct sandbox *)arg)->root;
 
-    for (size_t i = 0; s->pod && i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", s->root, mounts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(mounts); i++) {
+        AUTO_FREE char *dir = str_format("%s/%s", root, mounts[i]);
         if (mnt_unmount_below(dir, err) < 0 || mnt_unmount(dir, err) < 0)
             return -1;
     }
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s", s->root, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s", root, files[i]);
         if (unlink(path) < 0 && errno != ENOENT)
             return err_sys(err, errno, "remove %s", path);
     }
     return 0;
 }
 
-int sandbox_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
+int sandbox_remove(struct ctx *ctx, const char *root, struct err *err)
 {
-    struct sandbox s = { .root = root, .pod = pod };
+    struct sandbox s = { .root = root };
 
     return OFFLOAD(ctx, remove_all, &s, 5, NULL, "pod's mounts to go", err);
 }
@@ -276,8 +277,7 @@ static int make_volume(const struct volume *v, struct err *err)
 
         if (!v->dirs[i].path[0])
             path = str_dup(v->at);
-        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
-                 check_links(path, err) < 0)
+        else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 || check_links(path, err) < 0)
             return -1;
         if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
             return -1;
