@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct fixture {
@@ -184,6 +185,32 @@ TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
     drain(ctx, &r, 2);
     ASSERT_EQ(r.done, 1);
     release(&r);
+}
+
+/* On virtual time there is no epoll at all. */
+TEST_VIRTUAL(without_epoll_an_exit_is_found_and_nothing_blocks)
+{
+    struct fixture r = { 0 };
+    struct err err = ERR_INIT;
+    siginfo_t info;
+    pid_t pid = fork();
+
+    ASSERT(pid >= 0);
+    if (pid == 0)
+        for (;;)
+            pause();
+    ASSERT_OK(
+        process_adopt(
+            &(struct process_opts){ .loop = ctx->loop, .pid = pid, .on_done = on_done, .arg = &r },
+            &r.process, &err),
+        err);
+    ASSERT_OK(fiber_sleep(ctx, 3 * NS_PER_S, &err), err);
+    ASSERT(!process_exited(r.process));
+    ASSERT_OK(process_signal(r.process, SIGKILL, &err), err);
+    ASSERT_EQ(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGKILL);
+    ASSERT_EQ(r.done, 1);
+    process_unref(r.process);
 }
 
 TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
