@@ -19,8 +19,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* docs/decisions/0007-containers-in-the-guest.md */
-#define GRACE_NS (10 * NS_PER_S)
 #define LOOK_NS NS_PER_S
 
 struct process {
@@ -120,12 +118,11 @@ static void report(struct process *p)
 static void report_in_time(void *arg)
 {
     struct process *p = arg;
-    struct ctx limited =
-        ctx_limited(p->opts.loop, p->opts.report_ns ? p->opts.report_ns : PROCESS_REPORT_NS);
+    struct ctx limited = ctx_limited(p->opts.loop, p->opts.grace_ns + p->opts.grace_ns / 5);
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->done, "output to be taken", &err) < 0)
-        log_warn(&limited, "nobody takes the output of a process that has exited",
+        log_warn(&limited, "reporting the exit of a process whose output was not read",
                  F_U("pid", process_pid(p)));
     report(p);
     process_unref(p);
@@ -145,7 +142,7 @@ static void watch(void *arg)
         fiber_go(p->opts.loop, report_in_time, process_ref(p), "exit of %d", p->opts.pid);
     /* Both fail only when the output is dropped on purpose. */
     if (p->opts.relay)
-        (void)relay_drain(&ctx, p->opts.relay, GRACE_NS, &err);
+        (void)relay_drain(&ctx, p->opts.relay, p->opts.grace_ns, &err);
     if (p->opts.tty)
         (void)tty_drain(&ctx, p->opts.tty, &err);
     report(p);
@@ -157,6 +154,8 @@ int process_adopt(const struct process_opts *opts, struct process **ret, struct 
     struct process *p = mem_new(struct process);
 
     p->opts = *opts;
+    if (p->opts.grace_ns == 0)
+        p->opts.grace_ns = PROCESS_GRACE_NS;
     p->refs = 2;
     p->pidfd = (int)syscall(SYS_pidfd_open, opts->pid, 0);
     list_init(&p->in_list);

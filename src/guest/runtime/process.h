@@ -23,7 +23,7 @@ struct stdio_fds;
 struct stdio_ports;
 struct tty;
 
-#define PROCESS_REPORT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+#define PROCESS_GRACE_NS (UINT64_C(10) * 1000 * 1000 * 1000)
 #define PROCESS_WAIT_FOREVER UINT32_MAX
 
 struct process_opts {
@@ -34,7 +34,9 @@ struct process_opts {
     /* Runs in the watcher once the process is reaped, before its output is drained. May wait. */
     void (*on_exit)(void *arg);
     void (*on_done)(void *arg); /* the code may be reported. May not wait */
-    uint64_t report_ns;         /* from the exit, at most; 0: PROCESS_REPORT_NS */
+    /* From the exit until others that hold its pipes are cut off; 0: PROCESS_GRACE_NS. The exit is
+     * reported a fifth of it later at most, so that a cut output still comes before it. */
+    uint64_t grace_ns;
     void *arg;
 };
 

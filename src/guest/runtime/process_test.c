@@ -26,7 +26,9 @@ struct fixture {
     struct stream *s[3];
     struct stdio_ports io;
     int done;
-    uint64_t report_ns;
+    uint64_t grace_ns;
+    struct loop *loop;
+    bool closed; /* the host has read both outputs to their ends */
 };
 
 /* The pid of `script`, run in the background by a shell that has ended. It begins only then,
@@ -79,7 +81,7 @@ static void start(struct ctx *ctx, struct fixture *r, const char *script, bool r
                                                     .relay = relay,
                                                     .on_done = on_done,
                                                     .arg = r,
-                                                    .report_ns = r->report_ns },
+                                                    .grace_ns = r->grace_ns },
                             &r->process, &err),
               err);
     ASSERT_OK(dialer_dial_stdio(ctx, dial_pair_dialer(r->host), &r->io, &fds, &err), err);
@@ -174,7 +176,7 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
 
 TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
 {
-    struct fixture r = { .io = ALL, .report_ns = 50 * NS_PER_MS };
+    struct fixture r = { .io = ALL, .grace_ns = 50 * NS_PER_MS };
 
     start(ctx, &r, "echo hello; exit 3", false);
     ASSERT_EQ(wait_code(ctx, &r), 3);
@@ -184,6 +186,27 @@ TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
     ASSERT_STR(out, "hello\n");
     drain(ctx, &r, 2);
     ASSERT_EQ(r.done, 1);
+    release(&r);
+}
+
+static void read_both(void *arg)
+{
+    struct fixture *r = arg;
+    struct ctx root = ctx_root(r->loop);
+
+    drain(&root, r, 1);
+    drain(&root, r, 2);
+    r->closed = true;
+}
+
+TEST_FIBER(output_that_others_hold_is_cut_off_before_the_exit_is_reported)
+{
+    struct fixture r = { .io = ALL, .grace_ns = NS_PER_S, .loop = ctx->loop };
+
+    start(ctx, &r, "sleep 5 & exit 3", false);
+    fiber_go(ctx->loop, read_both, &r, "host");
+    ASSERT_EQ(wait_code(ctx, &r), 3);
+    ASSERT(r.closed);
     release(&r);
 }
 
