@@ -295,7 +295,7 @@ static int start(struct ctx *ctx, struct container *c, const struct stdio_ports 
     if (process_exited(c->init)) /* while we dialled: its waiters learn of it */
         return err_set(err, ERR_UNAVAILABLE, "container %s has exited before its start", c->id);
     c->attached = true;
-    process_attach(c->init, &fds, io, c->table->opts.dialer);
+    process_attach(c->init, &fds);
     if (crun_start(ctx, c->table->crun, c->id, err) < 0)
         return err_wrap(err, "start container %s", c->id);
     /* A short one may have come and gone while crun was still talking. */
@@ -368,7 +368,7 @@ static int run_in(struct ctx *ctx, struct container *c, json_t *process,
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0 ||
         container_run(ctx, c, text, terminal, NULL, exec_done, &p, err) < 0)
         return -1;
-    process_attach(p, &fds, io, NULL);
+    process_attach(p, &fds);
     processes_add(&c->execs, p);
     *ret_pid = process_pid(p);
     return 0;

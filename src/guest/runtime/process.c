@@ -174,13 +174,12 @@ int process_adopt(const struct process_opts *opts, struct process **ret, struct 
 
 /* --- the rest of its life --- */
 
-void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
-                    struct dialer *redial)
+void process_attach(struct process *p, struct stdio_fds *fds)
 {
     if (p->opts.tty) /* which has no stderr */
         tty_attach(p->opts.tty, TAKE_FD(fds->fd[0]), TAKE_FD(fds->fd[1]));
     else
-        relay_attach(p->opts.relay, fds, ports, redial);
+        relay_attach(p->opts.relay, fds);
 }
 
 void process_drop_output(struct process *p)

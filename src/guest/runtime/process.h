@@ -14,13 +14,11 @@
 #include <sys/types.h>
 
 struct ctx;
-struct dialer;
 struct err;
 struct loop;
 struct process;
 struct relay;
 struct stdio_fds;
-struct stdio_ports;
 struct tty;
 
 #define PROCESS_GRACE_NS (UINT64_C(10) * 1000 * 1000 * 1000)
@@ -50,9 +48,8 @@ bool process_exited(const struct process *p); /* reaped; its output may still fl
 /* The exit may be reported: see above. */
 bool process_done(const struct process *p, uint32_t *ret_code);
 
-/* Takes the sockets; once. redial: a lost output is dialled again; NULL: it is given up. */
-void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
-                    struct dialer *redial);
+/* Takes the sockets; once. */
+void process_attach(struct process *p, struct stdio_fds *fds);
 /* Waits for exit and drained output. Code: exit status, or 128 + signal. ERR_DEADLINE after
  * timeout_ms, if it is not PROCESS_WAIT_FOREVER. */
 int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32_t *ret_code,

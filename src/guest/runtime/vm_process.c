@@ -214,7 +214,7 @@ int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_pro
     child_leave(TAKE_PTR(child)); /* p has a pidfd of its own */
     fd_close(TAKE_FD(slave));
     if (spec->terminal)
-        process_attach(p, &fds, &spec->io, NULL);
+        process_attach(p, &fds);
     processes_add(&v->all, p);
     *ret_pid = process_pid(p);
     return 0;
