@@ -189,9 +189,9 @@ int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct
 {
     struct handlers *h = arg;
 
-    if (h->containers && container_delete(ctx, h->containers, call->req.container_id, err) == 0)
+    if (container_delete(ctx, h->containers, call->req.container_id, err) == 0)
         return 0;
-    if (!h->containers || err->code == ERR_NOT_FOUND)
+    if (err->code == ERR_NOT_FOUND)
         return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
     return handlers_fail_as(err, err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
 }
