@@ -41,7 +41,7 @@ void handlers_notify(void *arg, const char *id, const char *activity_id, enum co
     struct err err = ERR_INIT;
 
     if (server_notify(h->server, &note, &err) < 0)
-        log_error(NULL, "exit of a container is not told", F_STR("cid", id), F_ERR(&err));
+        log_error(NULL, "cannot report the exit of a container", F_STR("cid", id), F_ERR(&err));
 }
 
 int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)

@@ -207,7 +207,7 @@ static void listen_main(void *arg)
         r = drain(h->fd, &news);
         act(news);
     }
-    log_error(&ctx, "hot-plug is not listened to any more", F_I("errno", r));
+    log_error(&ctx, "hot-plug events are no longer received", F_I("errno", r));
     fd_close(h->fd);
     free(h);
 }
