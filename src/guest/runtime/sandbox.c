@@ -255,8 +255,8 @@ static int check_links(const char *path, struct err *err)
     if (fd >= 0 || errno == ENOENT) /* one that is not there is made */
         return 0;
     if (errno == ELOOP)
-        return err_set(err, ERR_PERMISSION,
-                       "%s is or contains a symbolic link: a container has put it there", path);
+        return err_set(err, ERR_PERMISSION, "a container has put a symbolic link into the path %s",
+                       path);
     return err_sys(err, errno, "open %s", path);
 }
 
