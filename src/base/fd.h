@@ -63,4 +63,7 @@ int dir_need(const char *path, mode_t mode, struct err *err);
 /* Removes a tree without following symlinks and without crossing into another mount
  * (-EBUSY then). A missing path is fine. */
 int dir_remove(const char *path);
+/* Also what is marked immutable or append-only (chattr +i, +a): for a tree in which a container
+ * with the right to do so has written. */
+int dir_remove_marked(const char *path);
 AUTO_DEFINE(DIR *, closedir);

@@ -1,30 +1,27 @@
-/* dir_remove. Walks down and up with one open directory at a time and its path on the heap, so
- * that neither the depth of a tree nor its width costs stack or descriptors. */
+/* dir_remove. Walks down and up with one open directory at a time, so that neither the depth of a
+ * tree nor its width costs stack or descriptors. A level costs one inode number on the heap, far
+ * less than the directory itself costs its file system: there is no limit of depth. */
 #include "base/fd.h"
 #include "base/str.h"
 #include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define REMOVE_MAX_DEPTH 4096
 #define REMOVE_BUFFER 16384
 
-struct remove_level {
-    char *name; /* in the directory above; NULL for the top */
-    dev_t dev;
-    ino_t ino;
-};
-
 struct remove {
-    int fd; /* of the innermost level */
-    struct remove_level *levels;
+    int fd;        /* of the innermost level */
+    ino_t *levels; /* from the top to the innermost */
     size_t n, cap;
     dev_t dev; /* of the top: nothing on another one is touched */
     char *entries;
+    bool marked; /* remove what is marked immutable or append-only, too */
 };
 
 /* -EBUSY if fd is the root of a mount (also a bind mount of the same file system). */
@@ -55,60 +52,81 @@ static int enter(struct remove *w, const char *name)
     r = check_same_mount(fd, &st, w->n ? w->dev : st.st_dev);
     if (r < 0)
         return r;
-    if (w->n >= REMOVE_MAX_DEPTH)
-        return -ELOOP;
     if (w->n == 0)
         w->dev = st.st_dev;
     w->levels = mem_grow(w->levels, w->n, &w->cap, sizeof(*w->levels));
-    w->levels[w->n] = (struct remove_level){
-        .name = w->n ? str_dup(name) : NULL,
-        .dev = st.st_dev,
-        .ino = st.st_ino,
-    };
-    w->n++;
+    w->levels[w->n++] = st.st_ino;
     if (w->fd != AT_FDCWD)
         fd_close(w->fd);
     w->fd = TAKE_FD(fd);
     return 0;
 }
 
-/* Back to the directory above, if it is still the one we came from, and removes the empty one. */
+/* Back to the directory above, if it is still the one we came from. Its next pass removes the empty
+ * one. */
 static int leave(struct remove *w)
 {
     AUTO_FD int up = openat(w->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    const struct remove_level *above = &w->levels[w->n - 2];
-    AUTO_FREE char *name = NULL;
     struct stat st;
 
     if (up < 0 || fstat(up, &st) < 0)
         return -errno;
-    if (st.st_dev != above->dev || st.st_ino != above->ino)
+    if (st.st_dev != w->dev || st.st_ino != w->levels[w->n - 2])
         return -ESTALE; /* somebody moved the directory away under us */
-    name = TAKE_PTR(w->levels[w->n - 1].name);
     w->n--;
     fd_close(w->fd);
     w->fd = TAKE_FD(up);
-    if (unlinkat(w->fd, name, AT_REMOVEDIR) < 0 && errno != ENOENT)
-        return -errno;
     return 0;
 }
 
+/* True if the file had one of the marks of chattr +i and +a, and has none any more. */
+static bool unmark(int fd)
+{
+    const int marks = FS_IMMUTABLE_FL | FS_APPEND_FL;
+    int flags = 0;
+
+    if (ioctl(fd, FS_IOC_GETFLAGS, &flags) < 0 || !(flags & marks))
+        return false;
+    flags &= ~marks;
+    return ioctl(fd, FS_IOC_SETFLAGS, &flags) == 0;
+}
+
+/* A mark on an entry protects it, one on a directory all its entries. Only files and directories
+ * can be marked; anything else is not opened. */
+static bool unmark_entry(const struct remove *w, const struct dirent64 *e)
+{
+    bool above = unmark(w->fd);
+
+    if (e->d_type != DT_REG && e->d_type != DT_DIR)
+        return above;
+    AUTO_FD int fd = openat(w->fd, e->d_name, O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC);
+    return (fd >= 0 && unmark(fd)) || above;
+}
+
 /* 1: went into a directory; 0: the entry is gone. */
-static int remove_entry(struct remove *w, const struct dirent64 *e)
+static int try_entry(struct remove *w, const struct dirent64 *e)
 {
     if (e->d_type == DT_DIR || e->d_type == DT_UNKNOWN) {
-        int r = enter(w, e->d_name);
-
-        if (r == 0)
-            return 1;
-        if (r == -ENOENT)
+        if (unlinkat(w->fd, e->d_name, AT_REMOVEDIR) == 0 || errno == ENOENT)
             return 0;
-        if (r != -ENOTDIR && !(r == -ELOOP && e->d_type == DT_UNKNOWN))
-            return r;
+        if (errno == ENOTEMPTY || errno == EEXIST) {
+            int r = enter(w, e->d_name);
+
+            return r == 0 ? 1 : r == -ENOENT ? 0 : r;
+        }
+        if (errno != ENOTDIR)
+            return -errno;
     }
     if (unlinkat(w->fd, e->d_name, 0) < 0 && errno != ENOENT)
         return -errno;
     return 0;
+}
+
+static int remove_entry(struct remove *w, const struct dirent64 *e)
+{
+    int r = try_entry(w, e);
+
+    return r == -EPERM && w->marked && unmark_entry(w, e) ? try_entry(w, e) : r;
 }
 
 /* One pass over the innermost directory. 1: there may be more to do, here or in the directory
@@ -156,25 +174,25 @@ static int remove_content(struct remove *w)
     }
 }
 
-static int remove_tree(const char *path)
+static int remove_tree(const char *path, bool marked)
 {
-    struct remove w = { .fd = AT_FDCWD };
+    struct remove w = { .fd = AT_FDCWD, .marked = marked };
     int r = enter(&w, path);
 
     if (r == 0) {
+        if (marked)
+            (void)unmark(w.fd); /* if it cannot, its removal fails and says so */
         w.entries = mem_alloc(REMOVE_BUFFER);
         r = remove_content(&w);
     }
     if (w.fd != AT_FDCWD)
         fd_close(w.fd);
-    for (size_t i = 0; i < w.n; i++)
-        free(w.levels[i].name);
     free(w.levels);
     free(w.entries);
     return r;
 }
 
-int dir_remove(const char *path)
+static int remove_path(const char *path, bool marked)
 {
     AUTO_FREE char *copy = str_dup(path);
     size_t len = strlen(copy);
@@ -188,10 +206,20 @@ int dir_remove(const char *path)
     last = last ? last + 1 : copy;
     if (!*last || str_eq(last, ".") || str_eq(last, ".."))
         return -EINVAL;
-    r = remove_tree(copy);
+    r = remove_tree(copy, marked);
     if (r == -ENOTDIR || r == -ELOOP) /* a plain file, or a symlink (O_NOFOLLOW) */
         return unlink(copy) == 0 || errno == ENOENT ? 0 : errno == EISDIR ? r : -errno;
     if (r < 0 && r != -ENOENT)
         return r;
     return rmdir(copy) == 0 || errno == ENOENT ? 0 : -errno;
+}
+
+int dir_remove(const char *path)
+{
+    return remove_path(path, false);
+}
+
+int dir_remove_marked(const char *path)
+{
+    return remove_path(path, true);
 }

@@ -211,7 +211,7 @@ struct bridge_scsi_device {
 };
 
 struct bridge_layer {
-    const char *id, *path;
+    const char *path;
 };
 struct bridge_layers { /* CombinedLayers */
     const char *container_id, *root_path;

@@ -114,8 +114,7 @@ SCHEMA_STATIC(share, REQ, F(STR, "MountPath", modify.share.mount_path), FIXED("P
               F(STR, "ShareName", modify.share.name), F(BOOL, "ReadOnly", modify.share.read_only));
 
 #define LAYER struct bridge_layer
-SCHEMA_STATIC(layer, LAYER, FIELD(LAYER, STR, "Id", id, false),
-              FIELD(LAYER, STR, "Path", path, false));
+SCHEMA_STATIC(layer, LAYER, FIELD(LAYER, STR, "Path", path, false));
 SCHEMA_STATIC(layers, REQ, F(STR, "ContainerID", modify.layers.container_id),
               F(STR, "ContainerRootPath", modify.layers.root_path),
               ARRAY("Layers", REQ, modify.layers.layers, modify.layers.n_layers, layer),

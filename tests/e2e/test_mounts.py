@@ -242,6 +242,27 @@ def sub_paths(t):
     t.equal(sorted(os.listdir(full)), ["file", "new"])
 
 
+DEEP = ("p=d; i=1; while [ $i -lt 1000 ]; do p=$p/d; i=$((i + 1)); done; "
+        "for top in /tmp/deep /data; do mkdir -p $top; cd $top; "
+        "for n in 1 2 3 4 5; do mkdir -p $p && cd -P $p || exit 1; done 2>/dev/null; done")
+
+
+@pod_test("5,000 directories within each other, in a root and in an emptyDir: the container and "
+          "its pod are deleted", runc=False)
+def deep_tree(t):
+    folder = empty_dir(t, "data")
+    pod = t.pod("p1")
+    a = pod.run("a", *FOREVER, mounts=[mount(folder, "/data")])
+    a.sh(DEEP, seconds=120)
+    a.stop()
+    a.remove()
+    b = pod.run("b", *FOREVER, mounts=[mount(folder, "/data")])
+    t.equal(b.sh("ls /data"), "d\n")  # of the pod, not of a container
+    pod.stop()
+    pod.remove()
+    t.equal(os.listdir(f"{t.run_root}/.journal"), [], "something failed")
+
+
 @pod_test("emptyDir of the host, if an annotation or the configuration wants it", runc=False)
 def shared_empty_dir(t):
     folder = empty_dir(t, "data")

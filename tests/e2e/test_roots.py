@@ -142,7 +142,7 @@ def sub_path(t, pod, a, rootfs, folder):
     """A container puts a link where the kubelet's next mount goes."""
     os.mkdir(os.path.join(folder, "sub"))
     pod.sh(a, "rmdir /data/sub; ln -s /../../../.. /data/sub")
-    pod.refused("link", rootfs, UNKNOWN, "sub in the volume is a symbolic link",
+    pod.refused("link", rootfs, UNKNOWN, "a container has put a symbolic link into the path",
                 mount=(("bind", os.path.join(folder, "sub"), "/sub"),))
     pod.sh(a, "rm /data/sub; mkdir /data/sub; echo inside >/data/sub/f")
     code, out = pod.member("again", rootfs, ("bind", os.path.join(folder, "sub"), "/sub"),

@@ -352,6 +352,49 @@ def pod(t):
                          "grep -c sandbox /proc/mounts || true"), "0\n")
 
 
+@test("guest: huge pages of a container without a pod go with it")
+def huge_pages(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        c = Place("one")
+        create(vm, c, "grep", "-c", "/huge hugetlbfs", "/proc/mounts", mounts=[
+            {"destination": "/huge", "type": "bind", "source": "hugepages://2M/h",
+             "options": ["rbind"]}])
+        pid, io = start(vm, c)
+        t.equal(io.read_all("out"), b"1\n")
+        io.read_all("err")
+        t.equal(vm.wait(c.name, pid), 0)
+        remove(vm, c)
+        t.equal(vm.shell("grep -c hugetlbfs /proc/mounts || true; ls /run/gcs/pods"), "0\n")
+
+
+@test("guest: a link that a container makes in a directory of its pod leads no other one out of it")
+def pod_links(t):
+    with share_and_scratch(t) as vm:
+        mount_all(vm)
+        s = Place("pod")
+        create(vm, s, "sleep", "1000", annotations={
+            CRI + "container-type": "sandbox", CRI + "sandbox-id": "pod"},
+            mounts=[{"destination": "/shared", "type": "bind", "source": "sandbox://s",
+                     "options": ["rbind"]}])
+        s.pid, s.io = start(vm, s)
+        t.equal(vm.run("pod", "ln", "-s", "/run", "/shared/link")[0], 0)
+        vm.shell("mkdir /run/gcs/pods/pod/pod/hugepages/2M; "
+                 "ln -s /run /run/gcs/pods/pod/pod/hugepages/2M/link")
+        w = Place("work", "pod")
+        combine(vm, w)
+        for source in ("sandbox://s/link", "sandbox://s/link/gcs", "sandbox://s/link/made",
+                       "hugepages://2M/link/made"):
+            t.match("symbolic link", vm.create_refused(w.name, make_spec(
+                w.root, "true", annotations={CRI + "container-type": "container",
+                                             CRI + "sandbox-id": "pod"},
+                mounts=[{"destination": "/x", "type": "bind", "source": source,
+                         "options": ["rbind"]}]), w.bundle, w.scratch).text)
+        uncombine(vm, w)
+        t.equal(vm.shell("ls -d /run/made 2>/dev/null || true"), "")
+        t.equal(end(vm, s), 137)
+
+
 @test("guest: a container on disks: read-only image, partitionless scratch made in the guest")
 def disks(t):
     tree = busybox_tree(t)

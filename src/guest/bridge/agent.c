@@ -184,7 +184,7 @@ static void on_negotiated(void *arg)
 /* Onto the console: without a host there is nobody at the other end of the log. */
 static void on_unreachable(void *arg, const struct err *why)
 {
-    fprintf(stderr, "lcow: cannot reach the host, trying on: %s\n", why->msg);
+    fprintf(stderr, "lcow: cannot reach the host, retrying: %s\n", why->msg);
 }
 
 static void on_usr1(void *arg, const struct signalfd_siginfo *info)

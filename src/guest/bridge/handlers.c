@@ -90,10 +90,9 @@ int handlers_fail_process(struct err *err)
 struct container *handlers_container(const struct handlers *h, const struct server_call *call,
                                      struct err *err)
 {
-    struct container *c =
-        h->containers ? containers_get(h->containers, call->req.container_id, err) : NULL;
+    struct container *c = containers_get(h->containers, call->req.container_id, err);
 
-    if (!c && (!h->containers || err->code == ERR_NOT_FOUND))
+    if (!c && err->code == ERR_NOT_FOUND)
         handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
     else if (!c)
         handlers_fail_as(err, BRIDGE_HR_FAIL);
@@ -205,7 +204,7 @@ int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct e
     log_info(ctx, "power off", F_BOOL("forced", forced));
     if (!forced) {
         struct ctx grace = ctx_with_timeout(ctx, GRACE_NS);
-        if (h->containers && containers_stop(&grace, h->containers, &ignored) < 0)
+        if (containers_stop(&grace, h->containers, &ignored) < 0)
             log_warn(ctx, "containers outlive SIGTERM, going on", F_ERR(&ignored));
         if (vm_processes_stop(&grace, h->processes, &ignored) < 0)
             log_warn(ctx, "processes outlive SIGTERM, going on", F_ERR(&ignored));

@@ -16,8 +16,8 @@ struct handlers {
     struct vm_processes *processes;
     struct containers *containers;
     struct storage *storage;
-    struct nets *nets;     /* NULL: none here … */
-    struct dialer *dialer; /* … as is this */
+    struct nets *nets;
+    struct dialer *dialer;
     unsigned n_forwards;   /* connections to pods' ports */
     struct server *server; /* for notifications */
     bool policy_set;       /* an (empty) security policy has come */
@@ -35,7 +35,6 @@ extern const size_t handlers_table_len;
  * then the file systems are synced. Returns only if powering off failed. */
 int handlers_shutdown(struct ctx *ctx, struct handlers *h, bool forced, struct err *err);
 
-/* What the agent is doing, for DumpStacks and SIGUSR1: every fiber with what it waits
- * for, every thread with where it is in the kernel. */
-/* Into the log, one line each. */
+/* What the agent is doing, for DumpStacks and SIGUSR1: every fiber with what it waits for, every
+ * thread with where it is in the kernel. Into the log, one line each. */
 void stacks_log(struct loop *loop);

@@ -41,7 +41,7 @@ void handlers_notify(void *arg, const char *id, const char *activity_id, enum co
     struct err err = ERR_INIT;
 
     if (server_notify(h->server, &notification, &err) < 0)
-        log_error(NULL, "exit of a container is not told", F_STR("cid", id), F_ERR(&err));
+        log_error(NULL, "cannot report the exit of a container", F_STR("cid", id), F_ERR(&err));
 }
 
 int handlers_create(struct ctx *ctx, void *arg, struct server_call *call, struct err *err)
@@ -189,9 +189,9 @@ int handlers_delete(struct ctx *ctx, void *arg, struct server_call *call, struct
 {
     struct handlers *h = arg;
 
-    if (h->containers && container_delete(ctx, h->containers, call->req.container_id, err) == 0)
+    if (container_delete(ctx, h->containers, call->req.container_id, err) == 0)
         return 0;
-    if (!h->containers || err->code == ERR_NOT_FOUND)
+    if (err->code == ERR_NOT_FOUND)
         return handlers_fail_code(err, BRIDGE_HR_NO_CONTAINER);
     return handlers_fail_as(err, err->code == ERR_STATE ? BRIDGE_HR_INVALID_STATE : BRIDGE_HR_FAIL);
 }

@@ -9,6 +9,8 @@
 #include "fixture/bridge_peer.h"
 #include "fixture/dial_fixture.h"
 #include "guest/bridge/handlers_priv.h"
+#include "guest/net/nets.h"
+#include "guest/runtime/container.h"
 #include "guest/runtime/vm_process.h"
 #include "harness/tap.h"
 #include "proto/link.h"
@@ -54,7 +56,10 @@ static void world_init(struct world *w, struct ctx *ctx)
     *w = (struct world){ .host = dial_pair_new(), .loop = ctx->loop, .next_id = 1 };
     cancel_init(&w->stop, NULL);
     fibers_init(&w->run);
-    w->h.processes = vm_processes_new(ctx->loop, dial_pair_dialer(w->host));
+    w->h.dialer = dial_pair_dialer(w->host);
+    w->h.processes = vm_processes_new(ctx->loop, w->h.dialer);
+    w->h.containers = containers_new(&(struct containers_opts){ .loop = ctx->loop });
+    w->h.nets = nets_new();
     w->h.power_off = count_power_off;
     w->server = server_new(&(struct server_opts){ .dialer = dial_pair_dialer(w->host),
                                                   .port = PORT_BRIDGE,
@@ -75,6 +80,8 @@ static void world_release(struct world *w, struct ctx *ctx)
     stream_free(w->s);
     server_free(w->server);
     vm_processes_free(w->h.processes);
+    containers_free(w->h.containers);
+    nets_free(w->h.nets);
     dial_pair_free(w->host);
 }
 

@@ -28,8 +28,8 @@
 #define THREAD_BYTES (8 * STACK_BYTES) /* kernel/fork.c: an eighth of the memory for stacks */
 #define TCP_BYTES (16 * 4096)          /* net/ipv4/tcp.c: a page for so much; udp.c: two */
 
-/* Up to three numbers, as the kernel's own formulas have them (Linux 6.1): total / per * times, at
- * most max (0: no maximum). */
+/* Up to three numbers, as the kernel's own formulas have them (Linux 6.1) but for epoll: total /
+ * per * times, at most max (0: no maximum). */
 static const struct limit {
     const char *path;
     unsigned n;
@@ -42,6 +42,9 @@ static const struct limit {
     { "fs/file-max", 1, { { 10 * 1024, 1, 0 } } },
     /* fs/notify/inotify: 1 % of the memory, about 1 KiB a watch. */
     { "fs/inotify/max_user_watches", 1, { { 100 * 1024, 1, 1048576 } } },
+    /* fs/eventpoll.c: 128 bytes a watch, counted per user: root of each container and we have one
+     * number together. A container's memory ends before this does. */
+    { "fs/epoll/max_user_watches", 1, { { 128, 1, 0 } } },
     { "net/ipv4/tcp_mem",
       3,
       { { 4 * TCP_BYTES, 3, 0 }, { TCP_BYTES, 1, 0 }, { 4 * TCP_BYTES, 6, 0 } } },
@@ -204,7 +207,7 @@ static void listen_main(void *arg)
         r = drain(h->fd, &news);
         act(news);
     }
-    log_error(&ctx, "hot-plug is not listened to any more", F_I("errno", r));
+    log_error(&ctx, "hot-plug events are no longer received", F_I("errno", r));
     fd_close(h->fd);
     free(h);
 }

@@ -441,7 +441,7 @@ static void dial_and_serve(struct ctx *ctx, struct server *s, bool *told)
         if (*told || ctx_check(ctx, &(struct err)ERR_INIT) < 0)
             return;
         *told = true;
-        log_warn(ctx, "cannot dial the bridge, trying on", F_ERR(&why));
+        log_warn(ctx, "cannot dial the bridge, retrying", F_ERR(&why));
         if (s->opts.on_unreachable)
             s->opts.on_unreachable(s->opts.arg, &why);
         return;

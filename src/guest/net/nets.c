@@ -83,7 +83,7 @@ static struct netns *need(struct nets *n, const char *id, struct err *err)
     if (s)
         return s;
     if (!name_ok(id)) {
-        err_set(err, ERR_INVALID, "\"%.64s\" is no name of a network namespace", id);
+        err_set(err, ERR_INVALID, "\"%.64s\" is not the name of a network namespace", id);
         return NULL;
     }
     if (n->n == NETS_MAX) {

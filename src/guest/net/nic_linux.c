@@ -56,7 +56,7 @@ static int parse_addresses(const struct bridge_network *in, struct nic *n, struc
 
         if (rtnl_ip_parse(from->address, &a->ip) < 0 || !a->ip.family ||
             from->prefix > (a->ip.family == AF_INET ? 32 : 128))
-            return err_set(err, ERR_INVALID, "\"%.64s/%u\" is no address", from->address,
+            return err_set(err, ERR_INVALID, "invalid address \"%.64s/%u\"", from->address,
                            from->prefix);
         a->prefix = from->prefix;
         a->flags =
@@ -80,7 +80,7 @@ static int parse_route(const struct guest_route *from, struct rtnl_route *to, st
     if (rtnl_ip_parse(from->next_hop, &to->gateway) < 0 ||
         rtnl_ip_parse(from->source, &to->source) < 0 ||
         (to->source.family && to->source.family != to->destination.family))
-        return err_set(err, ERR_INVALID, "route to %.64s: \"%.64s\" or \"%.64s\" is no address",
+        return err_set(err, ERR_INVALID, "route to %.64s: invalid address \"%.64s\" or \"%.64s\"",
                        from->destination, from->next_hop, from->source);
     if (is_zero(&to->gateway))
         to->gateway = (struct rtnl_ip){ 0 };
@@ -115,7 +115,8 @@ static int parse_neighbours(const struct bridge_network *in, struct nic *n, stru
         struct rtnl_neighbour *b = &n->neighbours[i];
 
         if (rtnl_ip_parse(in->neighbours[i].address, &b->ip) < 0 || !b->ip.family)
-            return err_set(err, ERR_INVALID, "\"%.64s\" is no address", in->neighbours[i].address);
+            return err_set(err, ERR_INVALID, "invalid address \"%.64s\" of a neighbour",
+                           in->neighbours[i].address);
         if (parse_mac(in->neighbours[i].mac, b->mac, err) < 0)
             return -1;
         n->n_neighbours++;
@@ -132,7 +133,7 @@ static int check(const struct bridge_network *in, struct nic *n, struct err *err
     if (parse_mac(LINK_GUEST_MAC, ours, err) == 0 && memcmp(ours, n->mac, sizeof(ours)) == 0)
         return err_set(err, ERR_INVALID, "%s is the link to the host", in->mac);
     if (!in->id[0] || strlen(in->id) > 128 || !name_ok(in->name) || in->mtu > MTU_MAX)
-        return err_set(err, ERR_INVALID, "NIC \"%.64s\": id, name or MTU is none", in->id);
+        return err_set(err, ERR_INVALID, "NIC \"%.64s\": invalid id, name or MTU", in->id);
     if (in->n_ips > PER_NIC_MAX || in->n_routes > PER_NIC_MAX || in->n_neighbours > PER_NIC_MAX ||
         strlen(in->dns_search) > DNS_MAX || strlen(in->dns_servers) > DNS_MAX)
         return err_set(err, ERR_EXHAUSTED, "NIC %s: more than %d of a kind", in->id, PER_NIC_MAX);

@@ -78,13 +78,14 @@ int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
     static const char *const names[] = { "gcs", "commands", "pods" };
     AUTO_FREE char *pods = str_format("%s/pods", root);
 
-    if (enable_controllers(root, err) < 0)
-        return -1;
+    /* Before all that can fail: the agent goes on without limits, but pods are made below. */
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
         AUTO_FREE char *path = str_format("%s/%s", root, names[i]);
         if (mkdir(path, 0755) < 0 && errno != EEXIST)
             return err_sys(err, errno, "make cgroup %s", path);
     }
+    if (enable_controllers(root, err) < 0)
+        return -1;
     if (set(root, "gcs/cgroup.procs", "0", err) < 0 ||
         cgroup_limit_pods(root, total_bytes, err) < 0)
         return -1;

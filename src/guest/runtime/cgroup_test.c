@@ -4,6 +4,7 @@
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include <stdlib.h>
+#include <unistd.h>
 
 #define MIB (UINT64_C(1) << 20)
 
@@ -70,6 +71,16 @@ TEST(the_groups_are_made_and_limited)
     }
 }
 
+TEST(without_controllers_the_groups_are_there_all_the_same)
+{
+    TEMPDIR(p);
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(cgroup_setup(p.dir, 128 * MIB, &err), err, ERR_NOT_FOUND);
+    ASSERT_EQ(access(tempdir_path(&p, "pods"), F_OK), 0);
+    ASSERT_EQ(access(tempdir_path(&p, "commands"), F_OK), 0);
+}
+
 TEST(commands_leave_32_mib_or_a_quarter)
 {
     ASSERT_EQ(cgroup_commands_limit(1024 * MIB, 0), 992 * MIB);
@@ -102,5 +113,5 @@ TEST(a_missing_hierarchy_is_named)
     struct err err = ERR_INIT;
 
     ASSERT_FAIL(cgroup_setup("/nonexistent/cgroup", MIB, &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "/nonexistent/cgroup/cgroup.controllers");
+    ASSERT_HAS(err.msg, "/nonexistent/cgroup/gcs");
 }

@@ -207,7 +207,7 @@ static void undo(struct container *c)
         log_warn(&ctx, "crun keeps a container that failed", F_STR("cid", c->id), F_ERR(&err));
     if (c->cgroup)
         (void)cgroup_remove(c->cgroup); /* crun usually has */
-    if (c->files_made && pod_files_remove(&ctx, c->bundle, c->kind == SPEC_SANDBOX, &err) < 0)
+    if (c->files_made && pod_files_remove(&ctx, c->bundle, &err) < 0)
         log_warn(&ctx, "files of a container that failed stay", F_STR("cid", c->id), F_ERR(&err));
     (void)unlink(config);
 }

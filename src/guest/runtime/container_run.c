@@ -144,7 +144,7 @@ static int take_down(struct ctx *ctx, struct container *c, struct err *err)
     int r = cgroup_remove(c->cgroup);
     if (r < 0)
         return err_sys(err, -r, "remove cgroup %s", c->cgroup);
-    if (c->files_made && pod_files_remove(ctx, c->bundle, c->kind == SPEC_SANDBOX, err) < 0)
+    if (c->files_made && pod_files_remove(ctx, c->bundle, err) < 0)
         return -1;
     c->files_made = false;
     /* The bundle is a directory of the scratch disk, bound (storage_combine), unless the disk
@@ -297,7 +297,7 @@ static int start(struct ctx *ctx, struct container *c, const struct stdio_ports 
     if (process_exited(c->init)) /* while we dialled: its waiters learn of it */
         return err_set(err, ERR_UNAVAILABLE, "container %s has exited before its start", c->id);
     c->attached = true;
-    process_attach(c->init, &fds, io, c->table->opts.dialer);
+    process_attach(c->init, &fds);
     if (crun_start(ctx, c->table->crun, c->id, err) < 0)
         return err_wrap(err, "start container %s", c->id);
     /* A short one may have come and gone while crun was still talking. */
@@ -370,7 +370,7 @@ static int run_in(struct ctx *ctx, struct container *c, json_t *process,
     if (dialer_dial_stdio(ctx, c->table->opts.dialer, io, &fds, err) < 0 ||
         container_run(ctx, c, text, terminal, NULL, exec_done, &p, err) < 0)
         return -1;
-    process_attach(p, &fds, io, NULL);
+    process_attach(p, &fds);
     processes_add(&c->execs, p);
     *ret_pid = process_pid(p);
     return 0;

@@ -25,18 +25,18 @@ int crun_new(struct crun **ret, struct err *err);
 void crun_free(struct crun *crun);
 AUTO_DEFINE(struct crun *, crun_free);
 
-/* The error of a failed crun, from the text it logged: ERR_NOT_FOUND (no such container, or: the
- * command is not there, see crun_is_command), ERR_EXISTS, ERR_INVALID (the id), ERR_STATE (not
- * stopped), ERR_UNAVAILABLE (not running), ERR_PERMISSION (the command), else ERR_INTERNAL.
- * Commands are worded as runc words them, because clients look for that. Always -1. */
+/* The error of a failed crun, from the text it logged: ERR_NOT_FOUND (no such container or
+ * command), ERR_EXISTS, ERR_INVALID (the id), ERR_STATE (not stopped), ERR_UNAVAILABLE (not
+ * running), ERR_PERMISSION (the command), else ERR_INTERNAL. Errors about the command have runc's
+ * words, because clients look for them. Always -1. */
 int crun_error(const char *text, struct err *err);
 /* The text of the last entry of level error in a log of JSON lines. Caller frees; NULL if none. */
 char *crun_log_error(const char *log);
 
 struct crun_start {
     const char *id;
-    const char *bundle;  /* of create, which it is without */
-    const char *process; /* exec: the OCI process as JSON text */
+    const char *bundle;  /* used by create only */
+    const char *process; /* exec: the OCI process as JSON text; NULL: create */
     bool terminal;
     struct stdio_fds fds; /* the process's ends of its pipes; unused with a terminal. Borrowed */
 };

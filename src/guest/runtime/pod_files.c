@@ -194,26 +194,27 @@ int pod_files_make(struct ctx *ctx, struct pod_files *f, struct err *err)
     return OFFLOAD(ctx, make_all, f, 5, NULL, "files of the pod", err);
 }
 
+/* A standalone container can have mounts below these directories, too: huge pages. */
 static int remove_all(void *arg, struct err *err)
 {
-    const struct pod_files *f = arg;
+    const char *root = ((struct pod_files *)arg)->root;
 
-    for (size_t i = 0; f->pod && i < ARRAY_LEN(mounts); i++) {
-        AUTO_FREE char *dir = str_format("%s/%s", f->root, mounts[i]);
+    for (size_t i = 0; i < ARRAY_LEN(mounts); i++) {
+        AUTO_FREE char *dir = str_format("%s/%s", root, mounts[i]);
         if (mnt_unmount_below(dir, err) < 0 || mnt_unmount(dir, err) < 0)
             return -1;
     }
     for (size_t i = 0; i < ARRAY_LEN(files); i++) {
-        AUTO_FREE char *path = str_format("%s/%s", f->root, files[i]);
+        AUTO_FREE char *path = str_format("%s/%s", root, files[i]);
         if (unlink(path) < 0 && errno != ENOENT)
             return err_sys(err, errno, "remove %s", path);
     }
     return 0;
 }
 
-int pod_files_remove(struct ctx *ctx, const char *root, bool pod, struct err *err)
+int pod_files_remove(struct ctx *ctx, const char *root, struct err *err)
 {
-    struct pod_files f = { .root = root, .pod = pod };
+    struct pod_files f = { .root = root };
 
     return OFFLOAD(ctx, remove_all, &f, 5, NULL, "pod's mounts to go", err);
 }
@@ -244,29 +245,28 @@ static int make_volume_dir(const char *path, const struct volume_dir *d, bool fr
     return 0;
 }
 
-/* Containers write there: a symlink instead of a directory could lead the next one's mount out of
- * the volume, to the VM's own files. */
-static int check_symlinks(const char *volume, const char *below, struct err *err)
+/* Containers write there: a symlink in the place of a directory could lead the next one's mount out
+ * of the pod's directories, to the VM's own files. The whole path is looked at: none of it is a
+ * symlink of ours. */
+static int check_symlinks(const char *path, struct err *err)
 {
-    AUTO_FD int top = open(volume, O_PATH | O_DIRECTORY | O_CLOEXEC);
-    struct open_how how = { .flags = O_PATH | O_CLOEXEC,
-                            .resolve = RESOLVE_NO_SYMLINKS | RESOLVE_BENEATH };
+    struct open_how how = { .flags = O_PATH | O_CLOEXEC, .resolve = RESOLVE_NO_SYMLINKS };
+    AUTO_FD int fd = (int)syscall(SYS_openat2, AT_FDCWD, path, &how, sizeof(how));
 
-    if (top < 0)
-        return err_sys(err, errno, "open %s", volume);
-
-    AUTO_FD int fd = (int)syscall(SYS_openat2, top, below, &how, sizeof(how));
-
-    if (fd < 0 && (errno == ELOOP || errno == EXDEV))
-        return err_set(err, ERR_PERMISSION,
-                       "%s in the volume is a symbolic link: a container has put it there", below);
-    return 0; /* one that is not there is made */
+    if (fd >= 0 || errno == ENOENT) /* one that is not there is made */
+        return 0;
+    if (errno == ELOOP)
+        return err_set(err, ERR_PERMISSION, "a container has put a symbolic link into the path %s",
+                       path);
+    return err_sys(err, errno, "open %s", path);
 }
 
 static int make_volume(const struct volume *v, struct err *err)
 {
     bool fresh = access(v->at, F_OK) < 0;
 
+    if (check_symlinks(v->at, err) < 0)
+        return -1;
     if (fresh && make_dir(v->at, 0777, err) < 0)
         return -1;
     if (fresh && v->tmpfs && mount_tmpfs(v, err) < 0) {
@@ -279,7 +279,7 @@ static int make_volume(const struct volume *v, struct err *err)
         if (!v->dirs[i].path[0])
             path = str_dup(v->at);
         else if (path_below(v->at, v->dirs[i].path, &path, err) < 0 ||
-                 check_symlinks(v->at, v->dirs[i].path, err) < 0)
+                 check_symlinks(path, err) < 0)
             return -1;
         if (make_volume_dir(path, &v->dirs[i], fresh, err) < 0)
             return -1;
@@ -291,6 +291,8 @@ static int make_hugepages(const char *dir, const char *size, struct err *err)
 {
     AUTO_FREE char *data = str_format("pagesize=%s", size);
 
+    if (check_symlinks(dir, err) < 0)
+        return -1;
     if (access(dir, F_OK) == 0)
         return 0;
     if (make_dir(dir, 0777, err) < 0)
@@ -310,7 +312,8 @@ static int make_todo(void *arg, struct err *err)
         if (make_volume(&t->volumes[i], err) < 0)
             return err_wrap(err, "volume %s", t->volumes[i].at);
     for (size_t i = 0; i < t->dirs.n; i++)
-        if (access(t->dirs.v[i], F_OK) < 0 && make_dir(t->dirs.v[i], 0777, err) < 0)
+        if (check_symlinks(t->dirs.v[i], err) < 0 ||
+            (access(t->dirs.v[i], F_OK) < 0 && make_dir(t->dirs.v[i], 0777, err) < 0))
             return -1;
     for (size_t i = 0; i < t->hugepages.n; i++)
         if (make_hugepages(t->hugepages.v[i], t->sizes.v[i], err) < 0)

@@ -15,7 +15,7 @@ struct pod_files {
     bool pod;                /* with the directories that its containers share */
 };
 int pod_files_make(struct ctx *ctx, struct pod_files *f, struct err *err);
-int pod_files_remove(struct ctx *ctx, const char *root, bool pod, struct err *err);
+int pod_files_remove(struct ctx *ctx, const char *root, struct err *err);
 /* What the container's mounts name in the pod. Takes what is in todo. gate: of all pods. */
 int pod_files_make_todo(struct ctx *ctx, struct gate *gate, struct rewrite_todo *todo,
                         struct err *err);

@@ -14,12 +14,12 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdlib.h>
+#include <string.h>
 #include <sys/syscall.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
-/* docs/decisions/0007-containers-in-the-guest.md */
-#define GRACE_NS (10 * NS_PER_S)
+#define LOOK_NS NS_PER_S
 
 struct process {
     unsigned refs;
@@ -68,16 +68,42 @@ bool process_done(const struct process *p, uint32_t *ret_code)
 
 /* --- exit --- */
 
-static uint32_t reap(struct process *p)
+/* True once the process has exited. Never blocks. */
+static bool reap(struct process *p)
 {
     siginfo_t info = { 0 };
 
-    if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED) < 0 || info.si_pid == 0) {
-        log_error(NULL, "cannot reap a process", F_U("pid", process_pid(p)));
-        return EXIT_LOST;
+    if (waitid(P_PIDFD, (id_t)p->pidfd, &info, WEXITED | WNOHANG) < 0) {
+        log_error(NULL, "cannot reap a process", F_U("pid", process_pid(p)),
+                  F_STR("error", strerror(errno)));
+        p->code = EXIT_LOST;
+        return true;
     }
-    return info.si_code == CLD_EXITED ? (uint32_t)info.si_status
-                                      : EXIT_BY_SIGNAL((uint32_t)info.si_status);
+    if (info.si_pid == 0)
+        return false;
+    p->code = info.si_code == CLD_EXITED ? (uint32_t)info.si_status
+                                         : EXIT_BY_SIGNAL((uint32_t)info.si_status);
+    return true;
+}
+
+/* Looks again every second where the wait fails, because containers have used up the epoll watches,
+ * or where it comes too early, because the exited process still has a tracer. */
+static void await_exit(struct ctx *ctx, struct process *p)
+{
+    struct err err = ERR_INIT, ignored = ERR_INIT;
+    bool logged = false;
+
+    for (;;) {
+        int r = loop_wait_fd(ctx, p->pidfd, POLLIN, "process to exit", &err);
+
+        if (reap(p))
+            return;
+        if (r < 0 && !logged)
+            log_warn(ctx, "cannot wait for a process, looking every second instead",
+                     F_U("pid", process_pid(p)), F_ERR(&err));
+        logged = logged || r < 0;
+        (void)fiber_sleep(ctx, LOOK_NS, &ignored); /* cannot fail: nothing cancels ctx */
+    }
 }
 
 static void report(struct process *p)
@@ -92,12 +118,11 @@ static void report(struct process *p)
 static void report_in_time(void *arg)
 {
     struct process *p = arg;
-    struct ctx limited =
-        ctx_limited(p->opts.loop, p->opts.report_ns ? p->opts.report_ns : PROCESS_REPORT_NS);
+    struct ctx limited = ctx_limited(p->opts.loop, p->opts.grace_ns + p->opts.grace_ns / 5);
     struct err err = ERR_INIT;
 
     if (latch_wait(&limited, &p->done, "output to be taken", &err) < 0)
-        log_warn(&limited, "nobody takes the output of a process that has exited",
+        log_warn(&limited, "reporting the exit of a process whose output was not read",
                  F_U("pid", process_pid(p)));
     report(p);
     process_unref(p);
@@ -109,9 +134,7 @@ static void watch(void *arg)
     struct ctx root = ctx_root(p->opts.loop), ctx = ctx_with_cancel(&root, &p->drop);
     struct err err = ERR_INIT;
 
-    if (loop_wait_fd(&root, p->pidfd, POLLIN, "process to exit", &err) < 0)
-        log_error(&root, "cannot wait for a process", F_U("pid", process_pid(p)), F_ERR(&err));
-    p->code = reap(p);
+    await_exit(&root, p);
     p->exited = true;
     if (p->opts.on_exit)
         p->opts.on_exit(p->opts.arg);
@@ -119,7 +142,7 @@ static void watch(void *arg)
         fiber_go(p->opts.loop, report_in_time, process_ref(p), "exit of %d", p->opts.pid);
     /* Both fail only when the output is dropped on purpose. */
     if (p->opts.relay)
-        (void)relay_drain(&ctx, p->opts.relay, GRACE_NS, &err);
+        (void)relay_drain(&ctx, p->opts.relay, p->opts.grace_ns, &err);
     if (p->opts.tty)
         (void)tty_drain(&ctx, p->opts.tty, &err);
     report(p);
@@ -131,6 +154,8 @@ int process_adopt(const struct process_opts *opts, struct process **ret, struct 
     struct process *p = mem_new(struct process);
 
     p->opts = *opts;
+    if (p->opts.grace_ns == 0)
+        p->opts.grace_ns = PROCESS_GRACE_NS;
     p->refs = 2;
     p->pidfd = (int)syscall(SYS_pidfd_open, opts->pid, 0);
     list_init(&p->in_list);
@@ -149,13 +174,12 @@ int process_adopt(const struct process_opts *opts, struct process **ret, struct 
 
 /* --- the rest of its life --- */
 
-void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
-                    struct dialer *redial)
+void process_attach(struct process *p, struct stdio_fds *fds)
 {
     if (p->opts.tty) /* which has no stderr */
         tty_attach(p->opts.tty, TAKE_FD(fds->fd[0]), TAKE_FD(fds->fd[1]));
     else
-        relay_attach(p->opts.relay, fds, ports, redial);
+        relay_attach(p->opts.relay, fds);
 }
 
 void process_drop_output(struct process *p)

@@ -14,16 +14,14 @@
 #include <sys/types.h>
 
 struct ctx;
-struct dialer;
 struct err;
 struct loop;
 struct process;
 struct relay;
 struct stdio_fds;
-struct stdio_ports;
 struct tty;
 
-#define PROCESS_REPORT_NS (UINT64_C(10) * 1000 * 1000 * 1000)
+#define PROCESS_GRACE_NS (UINT64_C(10) * 1000 * 1000 * 1000)
 #define PROCESS_WAIT_FOREVER UINT32_MAX
 
 struct process_opts {
@@ -34,7 +32,9 @@ struct process_opts {
     /* Runs in the watcher once the process is reaped, before its output is drained. May wait. */
     void (*on_exit)(void *arg);
     void (*on_done)(void *arg); /* the code may be reported. May not wait */
-    uint64_t report_ns;         /* from the exit, at most; 0: PROCESS_REPORT_NS */
+    /* From the exit until others that hold its pipes are cut off; 0: PROCESS_GRACE_NS. The exit is
+     * reported a fifth of it later at most, so that a cut output still comes before it. */
+    uint64_t grace_ns;
     void *arg;
 };
 
@@ -48,9 +48,8 @@ bool process_exited(const struct process *p); /* reaped; its output may still fl
 /* The exit may be reported: see above. */
 bool process_done(const struct process *p, uint32_t *ret_code);
 
-/* Takes the sockets; once. redial: a lost output is dialled again; NULL: it is given up. */
-void process_attach(struct process *p, struct stdio_fds *fds, const struct stdio_ports *ports,
-                    struct dialer *redial);
+/* Takes the sockets; once. */
+void process_attach(struct process *p, struct stdio_fds *fds);
 /* Waits for exit and drained output. Code: exit status, or 128 + signal. ERR_DEADLINE after
  * timeout_ms, if it is not PROCESS_WAIT_FOREVER. */
 int process_wait(struct ctx *ctx, struct process *p, uint32_t timeout_ms, uint32_t *ret_code,

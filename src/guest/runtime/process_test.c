@@ -17,6 +17,7 @@
 #include <stdlib.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 struct fixture {
@@ -25,7 +26,9 @@ struct fixture {
     struct stream *s[3];
     struct stdio_ports io;
     int done;
-    uint64_t report_ns;
+    uint64_t grace_ns;
+    struct loop *loop;
+    bool closed; /* the host has read both outputs to their ends */
 };
 
 /* The pid of `script`, run in the background by a shell that has ended. It begins only then,
@@ -63,7 +66,7 @@ static void on_done(void *arg)
     ((struct fixture *)arg)->done++;
 }
 
-static void start(struct ctx *ctx, struct fixture *r, const char *script, bool redial)
+static void start(struct ctx *ctx, struct fixture *r, const char *script)
 {
     struct stdio_fds ends, fds;
     struct relay *relay;
@@ -78,7 +81,7 @@ static void start(struct ctx *ctx, struct fixture *r, const char *script, bool r
                                                     .relay = relay,
                                                     .on_done = on_done,
                                                     .arg = r,
-                                                    .report_ns = r->report_ns },
+                                                    .grace_ns = r->grace_ns },
                             &r->process, &err),
               err);
     ASSERT_OK(dialer_dial_stdio(ctx, dial_pair_dialer(r->host), &r->io, &fds, &err), err);
@@ -89,7 +92,7 @@ static void start(struct ctx *ctx, struct fixture *r, const char *script, bool r
         ASSERT_OK(dial_pair_accept(ctx, r->host, r->io.port[i], &host, &err), err);
         r->s[i] = stream_from_fd(ctx->loop, host);
     }
-    process_attach(r->process, &fds, &r->io, redial ? dial_pair_dialer(r->host) : NULL);
+    process_attach(r->process, &fds);
 }
 
 static void release(struct fixture *r)
@@ -142,7 +145,7 @@ TEST_FIBER(an_orphan_is_heard_and_its_code_is_known)
     struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
-    start(ctx, &r, "cat; echo e >&2; exit 7", false);
+    start(ctx, &r, "cat; echo e >&2; exit 7");
     ASSERT_OK(stream_write_full(ctx, r.s[0], "in\n", 3, &err), err);
     ASSERT_EQ(stream_shutdown(r.s[0], SHUT_WR), 0);
     AUTO_FREE char *out = read_all(ctx, &r, 1), *e = read_all(ctx, &r, 2);
@@ -160,7 +163,7 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
     struct err err = ERR_INIT;
     uint32_t code;
 
-    start(ctx, &r, "echo o", false);
+    start(ctx, &r, "echo o");
     while (!process_exited(r.process))
         ASSERT_OK(fiber_sleep(ctx, NS_PER_MS, &err), err);
     ASSERT_FAIL(process_wait(ctx, r.process, 300, &code, &err), err, ERR_DEADLINE);
@@ -173,9 +176,9 @@ TEST_FIBER(the_exit_waits_until_the_host_has_closed)
 
 TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
 {
-    struct fixture r = { .io = ALL, .report_ns = 50 * NS_PER_MS };
+    struct fixture r = { .io = ALL, .grace_ns = 50 * NS_PER_MS };
 
-    start(ctx, &r, "echo hello; exit 3", false);
+    start(ctx, &r, "echo hello; exit 3");
     ASSERT_EQ(wait_code(ctx, &r), 3);
     ASSERT_EQ(r.done, 1);
     /* What there is comes behind it. */
@@ -186,12 +189,59 @@ TEST_FIBER(a_reader_that_never_reads_does_not_keep_the_exit)
     release(&r);
 }
 
+static void read_both(void *arg)
+{
+    struct fixture *r = arg;
+    struct ctx root = ctx_root(r->loop);
+
+    drain(&root, r, 1);
+    drain(&root, r, 2);
+    r->closed = true;
+}
+
+TEST_FIBER(output_that_others_hold_is_cut_off_before_the_exit_is_reported)
+{
+    struct fixture r = { .io = ALL, .grace_ns = NS_PER_S, .loop = ctx->loop };
+
+    start(ctx, &r, "sleep 5 & exit 3");
+    fiber_go(ctx->loop, read_both, &r, "host");
+    ASSERT_EQ(wait_code(ctx, &r), 3);
+    ASSERT(r.closed);
+    release(&r);
+}
+
+/* On virtual time there is no epoll at all. */
+TEST_VIRTUAL(without_epoll_an_exit_is_found_and_nothing_blocks)
+{
+    struct fixture r = { 0 };
+    struct err err = ERR_INIT;
+    siginfo_t info;
+    pid_t pid = fork();
+
+    ASSERT(pid >= 0);
+    if (pid == 0)
+        for (;;)
+            pause();
+    ASSERT_OK(
+        process_adopt(
+            &(struct process_opts){ .loop = ctx->loop, .pid = pid, .on_done = on_done, .arg = &r },
+            &r.process, &err),
+        err);
+    ASSERT_OK(fiber_sleep(ctx, 3 * NS_PER_S, &err), err);
+    ASSERT(!process_exited(r.process));
+    ASSERT_OK(process_signal(r.process, SIGKILL, &err), err);
+    ASSERT_EQ(waitid(P_PID, (id_t)pid, &info, WEXITED | WNOWAIT), 0);
+    ASSERT_EQ(wait_code(ctx, &r), 128 + SIGKILL);
+    ASSERT_EQ(r.done, 1);
+    process_unref(r.process);
+}
+
 TEST_FIBER(a_signal_ends_it_with_128_and_its_number)
 {
     struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
-    start(ctx, &r, "exec sleep 100", false);
+    start(ctx, &r, "exec sleep 100");
     ASSERT_FAIL(process_signal(r.process, 99, &err), err, ERR_INVALID);
     ASSERT_FAIL(process_signal(r.process, -1, &err), err, ERR_INVALID);
     ASSERT_OK(process_signal(r.process, 0, &err), err);
@@ -205,7 +255,7 @@ TEST_FIBER(output_nobody_wants_is_dropped_and_input_nobody_gives_ends)
 {
     struct fixture r = { .io = { .want = { false } } };
 
-    start(ctx, &r, "cat && head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2", false);
+    start(ctx, &r, "cat && head -c 1000000 /dev/zero && head -c 1000000 /dev/zero >&2");
     ASSERT_EQ(wait_code(ctx, &r), 0);
     release(&r);
 }
@@ -230,30 +280,9 @@ TEST_FIBER(a_host_that_closes_early_is_a_broken_pipe)
 {
     struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
 
-    start(ctx, &r, "trap '' PIPE; while echo x; do :; done; exit 9", false);
+    start(ctx, &r, "trap '' PIPE; while echo x; do :; done; exit 9");
     stream_free(TAKE_PTR(r.s[1]));
     ASSERT_EQ(wait_code(ctx, &r), 9);
-    release(&r);
-}
-
-TEST_FIBER(a_lost_output_of_init_is_dialled_again)
-{
-    struct fixture r = { .io = { .want = { false, true, false }, .port = { 0, 21, 0 } } };
-    struct err err = ERR_INIT;
-    char buf[64];
-    size_t n;
-    int fd;
-
-    start(ctx, &r, "while :; do echo x; sleep 0.01; done", true);
-    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
-    stream_free(TAKE_PTR(r.s[1]));
-    ASSERT_OK(dial_pair_accept(ctx, r.host, 21, &fd, &err), err);
-    r.s[1] = stream_from_fd(ctx->loop, fd);
-    ASSERT_OK(stream_read(ctx, r.s[1], buf, sizeof(buf), &n, &err), err);
-    ASSERT(n > 0);
-    ASSERT_OK(process_signal(r.process, SIGKILL, &err), err);
-    drain(ctx, &r, 1);
-    ASSERT_EQ(wait_code(ctx, &r), 137);
     release(&r);
 }
 
@@ -262,7 +291,7 @@ TEST_FIBER(dropped_output_does_not_keep_the_exit)
     struct fixture r = { .io = ALL };
     struct err err = ERR_INIT;
 
-    start(ctx, &r, "echo o; exec sleep 100", false);
+    start(ctx, &r, "echo o; exec sleep 100");
     process_drop_output(r.process); /* the host reads nothing and closes nothing */
     ASSERT_OK(process_signal(r.process, SIGTERM, &err), err);
     ASSERT_EQ(wait_code(ctx, &r), 128 + SIGTERM);

@@ -198,7 +198,7 @@ int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_pro
     if (processes_make_room(&v->all, VM_PROCESS_MAX, err) < 0 ||
         dialer_dial_stdio(ctx, v->dialer, &spec->io, &fds, err) < 0)
         return -1;
-    if (spec->terminal && tty_open(v->loop, 0, 0, &tty, &slave, err) < 0)
+    if (spec->terminal && tty_open(v->loop, &tty, &slave, err) < 0)
         return -1;
     if (spawn(ctx, spec, argv, &fds, slave, &child, err) < 0)
         return -1;
@@ -214,7 +214,7 @@ int vm_process_exec(struct ctx *ctx, struct vm_processes *v, const struct vm_pro
     child_leave(TAKE_PTR(child)); /* p has a pidfd of its own */
     fd_close(TAKE_FD(slave));
     if (spec->terminal)
-        process_attach(p, &fds, &spec->io, NULL);
+        process_attach(p, &fds);
     processes_add(&v->all, p);
     *ret_pid = process_pid(p);
     return 0;

@@ -18,26 +18,19 @@
 /* Four times the usual: fewer turns between the process and us, which cost much in a VM. Memory
  * only while somebody is slow. */
 #define PIPE_BYTES (256 * 1024)
-#define REDIAL_NS (100 * NS_PER_MS)
-/* A host that does not take the connection back so long after the process's exit never will. */
-#define REDIAL_AFTER_EXIT_NS (10 * NS_PER_S)
 
 /* One of the three; input and outputs differ in which end is which. */
 struct half {
     struct relay *relay;
     struct stream *pipe, *host;
-    uint32_t port;
 };
 
 struct relay {
     struct loop *loop;
-    struct dialer *redial;
     struct half halves[3];
     struct cancel input; /* the process has exited */
     struct cancel cut;   /* so have those who held its pipes long enough */
     struct cancel drop;  /* nobody waits for the rest */
-    bool exited;
-    uint64_t exited_ns;
     struct fibers running;
 };
 
@@ -85,28 +78,6 @@ static void run_in(void *arg)
 
 /* --- output --- */
 
-/* Until the host has the port open again. */
-static bool dial_again(struct half *h)
-{
-    struct relay *r = h->relay;
-    struct ctx ctx = ctx_until(r->loop, &r->drop);
-    struct err err = ERR_INIT;
-    int fd;
-
-    stream_free(TAKE_PTR(h->host));
-    if (!r->redial)
-        return false;
-    log_warn(&ctx, "output lost its host, dialling again", F_U("port", h->port));
-    while (dialer_dial(&ctx, r->redial, h->port, &fd, &err) < 0) {
-        if (r->exited && loop_now(r->loop) - r->exited_ns > REDIAL_AFTER_EXIT_NS)
-            return false;
-        if (fiber_sleep(&ctx, REDIAL_NS, &err) < 0)
-            return false;
-    }
-    h->host = stream_from_fd(r->loop, fd);
-    return true;
-}
-
 /* What is in the pipe now: all that the process itself wrote, since it has exited. */
 static int copy_rest(struct half *h, struct err *err)
 {
@@ -131,38 +102,28 @@ static void run_out(void *arg)
 {
     struct half *h = arg;
     struct relay *r = h->relay;
-    struct ctx ctx = ctx_until(r->loop, &r->cut);
+    struct ctx ctx = ctx_until(r->loop, &r->cut), last = ctx_until(r->loop, &r->drop);
+    struct err err = ERR_INIT;
+    char side = 'r';
+    bool lost = false; /* the host: each port opens once, so it cannot be dialled again */
 
-    for (;;) {
-        struct err err = ERR_INIT;
-        char side = 'r';
-
-        if (stream_copy(&ctx, h->pipe, h->host, NULL, &side, &err) == 0)
-            break;
-        if (r->cut.fired ? copy_rest(h, &err) == 0 : side == 'r')
-            break;
-        if (!dial_again(h))
-            break;
-    }
+    if (stream_copy(&ctx, h->pipe, h->host, NULL, &side, &err) < 0)
+        lost = r->cut.fired ? copy_rest(h, &err) < 0 : side != 'r';
     (void)stream_shutdown(h->pipe, SHUT_RDWR); /* whoever still writes gets EPIPE */
-    struct ctx last = ctx_until(r->loop, &r->drop);
-    if (h->host)
+    if (!lost)
         dialer_finish(&last, h->host);
 }
 
 /* --- life --- */
 
-void relay_attach(struct relay *r, struct stdio_fds *host, const struct stdio_ports *ports,
-                  struct dialer *redial)
+void relay_attach(struct relay *r, struct stdio_fds *host)
 {
     static const char *const names[] = { "stdin", "stdout", "stderr" };
 
-    r->redial = redial;
     for (int i = 0; i < 3; i++) {
         struct half *h = &r->halves[i];
         int fd = TAKE_FD(host->fd[i]);
 
-        h->port = ports->port[i];
         if (fd < 0 && i > 0)
             fd = open("/dev/null", O_WRONLY | O_CLOEXEC);
         if (fd < 0) { /* no input: the end at once */
@@ -180,8 +141,6 @@ int relay_drain(struct ctx *ctx, struct relay *r, uint64_t grace_ns, struct err 
     struct err ignored = ERR_INIT;
     int result = 0;
 
-    r->exited = true;
-    r->exited_ns = loop_now(r->loop);
     cancel_fire(&r->input, ERR_CANCELLED, "process has exited");
     if (fibers_wait(&grace, &r->running, "output to drain", &ignored) < 0) {
         cancel_fire(&r->cut, ERR_CANCELLED, "others hold the process's output");

@@ -9,20 +9,16 @@
 #include <stdint.h>
 
 struct ctx;
-struct dialer;
 struct err;
 struct loop;
 struct relay;
 struct stdio_fds;
-struct stdio_ports;
 
 /* Caller frees *ret with relay_free() and closes *ret_ends, the process's ends of the pipes. */
 int relay_open(struct loop *loop, struct relay **ret, struct stdio_fds *ret_ends, struct err *err);
-/* Takes the host's sockets. redial (borrowed): a lost output is dialled again on its port; NULL: it
- * is given up, and the process gets EPIPE. Our copies of the process's ends must be closed by now.
- */
-void relay_attach(struct relay *r, struct stdio_fds *host, const struct stdio_ports *ports,
-                  struct dialer *redial);
+/* Takes the host's sockets. An output that the host closes is given up, and the process gets EPIPE.
+ * Our copies of the process's ends must be closed by now. */
+void relay_attach(struct relay *r, struct stdio_fds *host);
 /* The process has exited: its input ends. Waits until its output has gone out, the host has been
  * told its end (SHUT_WR) and has closed its side. All that the process itself wrote gets through,
  * however slow the host is; others that still hold its pipes are cut off after grace_ns. When ctx

@@ -37,19 +37,15 @@ struct tty *tty_adopt(struct loop *loop, int master)
     return t;
 }
 
-int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
-             struct err *err)
+int tty_open(struct loop *loop, struct tty **ret, int *ret_slave, struct err *err)
 {
     AUTO_FD int master = open("/dev/ptmx", O_RDWR | O_NOCTTY | O_CLOEXEC);
-    const struct winsize size = { .ws_row = rows, .ws_col = cols };
     int unlocked = 0;
 
     if (master < 0)
         return err_sys(err, errno, "open /dev/ptmx");
     if (ioctl(master, TIOCSPTLCK, &unlocked) < 0)
         return err_sys(err, errno, "unlock the terminal");
-    if (rows && cols && ioctl(master, TIOCSWINSZ, &size) < 0)
-        return err_sys(err, errno, "set the terminal's size");
     int slave = ioctl(master, TIOCGPTPEER, O_RDWR | O_NOCTTY | O_CLOEXEC);
     if (slave < 0)
         return err_sys(err, errno, "open the terminal's other side");

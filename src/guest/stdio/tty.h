@@ -10,10 +10,8 @@ struct err;
 struct loop;
 struct tty;
 
-/* Caller frees *ret with tty_free() and closes *ret_slave, the process's end. rows and cols may
- * be 0. */
-int tty_open(struct loop *loop, uint16_t rows, uint16_t cols, struct tty **ret, int *ret_slave,
-             struct err *err);
+/* Caller frees *ret with tty_free() and closes *ret_slave, the process's end. */
+int tty_open(struct loop *loop, struct tty **ret, int *ret_slave, struct err *err);
 /* The same with a terminal that somebody else opened (a container runtime). Takes master. */
 struct tty *tty_adopt(struct loop *loop, int master);
 /* Takes both sockets; -1 for one that was not asked for. Output that nobody wants is read and

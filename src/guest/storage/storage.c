@@ -127,7 +127,7 @@ int storage_unmount(struct ctx *ctx, const char *path, struct err *err)
 static int remove_tree(void *arg, struct err *err)
 {
     const char *path = ((struct path *)arg)->path;
-    int r = dir_remove(path);
+    int r = dir_remove_marked(path);
 
     if (r == -EBUSY)
         return err_set(err, ERR_STATE, "remove %s: something is mounted in it", path);
@@ -273,7 +273,8 @@ static int await_device(struct ctx *ctx, const char *place, char **ret_dir, stru
             return r < 0 ? -1
                          : err_set(err, ERR_UNAVAILABLE, "PCI device %s did not appear", place);
     if (r < 0)
-        return err_set(err, ERR_INVALID, "VMBusGUID \"%.64s\" is no place of a PCI device", place);
+        return err_set(err, ERR_INVALID, "VMBusGUID \"%.64s\" is not the address of a PCI device",
+                       place);
     return 0;
 }
 

@@ -79,7 +79,7 @@ static int dm_create(const char *name, const char *target, const char *params, u
     if (fd < 0)
         return err_sys(err, errno, "open %s", CONTROL);
     if (strlen(params) >= PARAMS_MAX || strlen(name) >= DM_NAME_LEN)
-        return err_set(err, ERR_INVALID, "device %s: too much is said about it", name);
+        return err_set(err, ERR_INVALID, "device %s: name or parameters are too long", name);
     (void)remove_device(fd, name); /* of a call whose answer nobody waited for; or there is none */
     fill(&m, name, 0);
     if (ioctl(fd, DM_DEV_CREATE, &m) < 0)

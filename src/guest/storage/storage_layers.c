@@ -122,7 +122,7 @@ static int drop_scratch(const char *scratch, const char *bundle, struct err *err
     (void)rmdir(bundle); /* not empty: not only ours */
     for (size_t i = 0; scratch[0] && i < ARRAY_LEN(dirs); i++) {
         AUTO_FREE char *dir = str_format("%s/%s", scratch, dirs[i]);
-        int r = dir_remove(dir);
+        int r = dir_remove_marked(dir);
         if (r < 0)
             return err_sys(err, -r, "remove %s", dir);
     }

@@ -494,7 +494,7 @@ static int layers_call(struct ctx *ctx, struct guest *g, const struct guest_laye
                        LAYERS_MAX);
     layers = mem_zalloc((n + 1) * sizeof(*layers));
     for (size_t i = 0; i < n; i++)
-        layers[i] = (struct bridge_layer){ .id = "", .path = l->layers[i] };
+        layers[i] = (struct bridge_layer){ .path = l->layers[i] };
 
     struct bridge_request r = { .modify.layers = { .container_id = l->container,
                                                    .root_path = l->root_path,

@@ -73,7 +73,6 @@ struct bridge {
     unsigned stream_users;
     struct list calls, queue;
     size_t queued_bytes;
-    struct bridge_frame *sending;
     struct waitq queue_q;
     uint64_t next_id;
     uint64_t *abandoned;

@@ -49,10 +49,8 @@ static void writer_main(struct bridge *b)
         /* From here on it is sent whole, whoever gives up: half a frame ends the bridge. */
         list_remove(&f->node);
         b->queued_bytes -= f->bytes.len;
-        b->sending = f;
         if (stream_write_full(&ctx, b->stream, f->bytes.data, f->bytes.len, &err) < 0)
             bridge_close(b, "send to the guest: %s", err.msg);
-        b->sending = NULL;
         frame_free(f);
     }
     stream_unref(b);

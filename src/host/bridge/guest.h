@@ -25,7 +25,7 @@ struct guest_exec {
     const char *const *argv;
     const char *const *env; /* "KEY=value"; the whole environment */
     const char *cwd;
-    /* For a container: an OCI process; NULL starts its init. */
+    /* For a container: an OCI process, borrowed, not changed; NULL starts its init. */
     json_t *oci_process;
     bool terminal; /* then no stderr */
     bool want_stdin, want_stdout, want_stderr;
@@ -35,7 +35,7 @@ struct guest_exec {
 struct guest_container {
     const char *id, *bundle_path;
     const char *scratch_path; /* "": none */
-    json_t *spec;
+    json_t *spec;             /* borrowed, not changed */
     bool privileged;
 };
 
@@ -114,7 +114,7 @@ struct guest_ops {
                            struct err *err);
     int (*delete_container)(struct ctx *ctx, struct guest *g, const char *container,
                             struct err *err);
-    /* resources: OCI LinuxResources. */
+    /* resources: OCI LinuxResources, borrowed, not changed. */
     int (*update_container)(struct ctx *ctx, struct guest *g, const char *container,
                             json_t *resources, struct err *err);
     /* The VM's memory has changed: what all pods together may use follows it. */

@@ -265,7 +265,6 @@ static void take_bytes(struct guestlog *l, const struct ctx *ctx, struct reading
         if (!r->skipping && r->line.len + part > GUESTLOG_LINE_MAX) {
             r->skipping = true;
             r->line.len = 0;
-            l->too_long++;
             emit(l, ctx,
                  &(struct said){ .level = LOG_WARN,
                                  .msg = "guest",

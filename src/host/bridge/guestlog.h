@@ -44,8 +44,7 @@ struct guestlog {
     uint64_t floor_ns; /* nothing in the guest is older than this, on the host's clock */
     struct log_rate rate;
     struct bucket slow, parsed, read;
-    uint64_t lost;     /* lines that were left out since the last that was not */
-    uint64_t too_long; /* lines skipped */
+    uint64_t lost; /* lines that were left out since the last that was not */
     /* Host time minus guest time, the least seen: a line is never received before it was
      * written, so the quickest one is nearest to the truth. */
     bool have_offset;
