@@ -218,7 +218,7 @@ static void tell(const struct rpc_call *call, const struct err *err)
 
     if (err->code == ERR_NONE) {
         log_debug(ctx, "request done", F_NS("duration", duration));
-    } else if (call->conn->cancel.fired) {
+    } else if (call->conn->cancel.fired && !call->method->limit_ns) {
         log_debug(ctx, "request given up", F_NS("duration", duration), F_ERR(err));
     } else if (err->code == ERR_NOT_FOUND && call->method->may_be_gone) {
         log_debug(ctx, "request for what is gone", F_NS("duration", duration), F_ERR(err));

@@ -463,6 +463,28 @@ TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
     end_server(ctx, s);
 }
 
+/* Its client has no answer: the log is the only trace. */
+TEST_VIRTUAL(a_request_that_fails_after_its_client_has_gone_is_logged)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    char text[1024] = "";
+
+    log_init(fd, LOG_INFO, LOG_LOGFMT);
+    peer_request(ctx, peer, 1, TASK_V2, "Start", "c1", 0);
+    peer_request(ctx, peer, 3, TASK_V2, "Wait", "c1", 0); /* ends with its client, untold */
+    EVENTUALLY(ctx, f.waiting == 2);
+    stream_free(peer);
+    EVENTUALLY(ctx, rpc_server_stats(s).calls == 0);
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Start cid=c1 duration=");
+    ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
+    end_server(ctx, s);
+}
+
 static unsigned lines_with(int fd, const char *words)
 {
     AUTO_FREE char *text = mem_zalloc(1 << 20);
