@@ -332,8 +332,6 @@ static int task_shutdown(struct ctx *ctx, struct service *s, const ShutdownReque
     return 0;
 }
 
-#define MINOR .may_be_gone = true, .minor = true
-
 static const struct rpc_method methods[] = {
     SERVICE_METHOD("State", task_state, StateRequest, StateResponse, MINOR),
     SERVICE_METHOD("Create", task_create, CreateTaskRequest, CreateTaskResponse),
