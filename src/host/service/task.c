@@ -14,6 +14,9 @@
 
 /* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
 #define DELETE_LIMIT (60 * NS_PER_S)
+/* A SIGKILL that the guest does not act on kills the VM after PROCESS_KILL_LIMIT: a caller that has
+ * given up by then must not keep it from that. */
+#define KILL_LIMIT (60 * NS_PER_S)
 /* A start that was given up half-way would leave a container that can neither be started again nor
  * ever ran: the end of containerd must not do that. */
 #define START_LIMIT (120 * NS_PER_S)
@@ -342,7 +345,8 @@ static const struct rpc_method methods[] = {
     SERVICE_METHOD("Pause", task_pause, PauseRequest, Empty, .limit_ns = FREEZE_LIMIT),
     SERVICE_METHOD("Resume", task_resume, ResumeRequest, Empty, .limit_ns = FREEZE_LIMIT),
     SERVICE_METHOD("Checkpoint", task_checkpoint, CheckpointTaskRequest, Empty),
-    SERVICE_METHOD("Kill", task_kill, KillRequest, Empty, .may_be_gone = true),
+    SERVICE_METHOD("Kill", task_kill, KillRequest, Empty, .limit_ns = KILL_LIMIT,
+                   .may_be_gone = true),
     SERVICE_METHOD("Exec", task_exec, ExecProcessRequest, Empty),
     SERVICE_METHOD("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
     SERVICE_METHOD("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
