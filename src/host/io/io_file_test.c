@@ -254,7 +254,7 @@ TEST_FIBER(what_was_opened_before_the_refusal_is_closed)
     fixture_fifos(&r, 3);
     r.spec.err = r.paths[2]; /* not there */
     expect_refusal(&r, "stderr", "No such file");
-    ASSERT_EQ(fixture_fds(), r.fds);
+    fixture_settle(&r);
     ASSERT_EQ(open(r.paths[1], O_WRONLY | O_NONBLOCK), -1);
 }
 
