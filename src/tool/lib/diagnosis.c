@@ -158,7 +158,7 @@ static const struct diagnosis rules[] = {
       "the VM has no slot left for one more PCI device",
       "raise device_slots in /etc/lcow/lcow.conf for VMs that start from now on" },
     { "IOMMU", "container: devices", "PCI devices cannot be given to VMs on this host",
-      "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd; lcow doctor tells more" },
+      "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd" },
     { "PCI device", "container: devices", "a PCI device could not be given to the VM",
       "the text names device and step: is it bound to vfio-pci, and used by nobody else?" },
     { "hostNetwork&is not possible", "container: spec",
@@ -427,7 +427,6 @@ static const struct diagnosis operations[] = {
     { "Pause", "container: pause", "a container could not be paused", GENERAL },
     { "Resume", "container: resume", "a container could not be resumed", GENERAL },
     { "Delete", "container: delete", "a container could not be deleted", GENERAL },
-    { "Stats", "container: statistics", "the guest gave no figures", GENERAL },
 };
 static const struct diagnosis any_request = { "", "request", "a request to the shim failed",
                                               GENERAL };
