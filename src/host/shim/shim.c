@@ -157,7 +157,7 @@ static void run_action(void *arg)
         : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
         : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
         : str_eq(a->action, "template-build")
-            ? template_run(&ctx, r->backend, &r->err)
+            ? template_run(&ctx, a, r->backend, &r->err)
             : err_set(&r->err, ERR_INVALID, "action \"%s\": start, delete or serve", a->action);
     loop_stop(r->loop);
 }
