@@ -360,9 +360,11 @@ TEST(a_socket_path_beyond_the_limit_is_refused)
 
 TEST(flags_are_read_as_go_reads_them)
 {
-    char *argv[] = { "shim",   "-namespace", "n",  "--address=/a", "-publish-binary",
-                     "",       "-id",        "c1", "-debug",       "-bundle=/b",
-                     "delete", "-x",         NULL };
+    char *argv[] = {
+        "shim", "-namespace",    "n",  "--address=/a", "-publish-binary", "/c",     "-id",
+        "c1",   "-debug-socket", "/d", "-debug",       "-bundle=/b",      "delete", "-x",
+        NULL
+    };
     char *bools[] = { "shim", "-debug=false", "--info=true", "-", NULL };
     struct shim_args a;
     struct err err = ERR_INIT;
@@ -370,7 +372,6 @@ TEST(flags_are_read_as_go_reads_them)
     ASSERT_OK(shim_args_parse(argv, &a, &err), err);
     ASSERT_STR(a.ns, "n");
     ASSERT_STR(a.address, "/a");
-    ASSERT_STR(a.publish_binary, "");
     ASSERT_STR(a.id, "c1");
     ASSERT_STR(a.bundle, "/b");
     ASSERT_STR(a.action, "delete");

@@ -13,7 +13,7 @@ struct err;
 /* The command line, by the rules of Go's flag package: -x v, -x=v, --x; booleans -x or -x=true; the
  * first word that is no flag is the action. */
 struct shim_args {
-    const char *ns, *id, *address, *publish_binary, *bundle, *socket, *debug_socket; /* or "" */
+    const char *ns, *id, *address, *bundle, *socket; /* or "" */
     bool debug, info, version;
     const char *action; /* "" if none */
 };
