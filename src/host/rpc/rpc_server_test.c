@@ -181,7 +181,7 @@ TEST_FIBER(a_frame_that_is_too_long_is_refused_and_the_next_one_answered)
     ttrpc_header_encode(&(struct ttrpc_header){ TTRPC_BODY_MAX, 1, TTRPC_REQUEST, 0 }, header);
     peer_send(ctx, peer, header, sizeof(header));
     send_zeros(ctx, peer, TTRPC_BODY_MAX);
-    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is not a ttrpc.Request");
     peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 3, 0, "");
     end_server(ctx, s);
@@ -195,14 +195,14 @@ TEST_FIBER(garbage_is_no_message)
     AUTO(sbuf_release) struct sbuf body = { 0 };
 
     peer_frame(ctx, peer, 1, TTRPC_REQUEST, 0, pb_slice_of("\x0a\x7f garbage"));
-    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is not a ttrpc.Request");
     ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V2),
                                                       .method = pb_slice_of("Kill"),
                                                       .payload = pb_slice_of("\x0a\x7f garbage") });
     peer_frame(ctx, peer, 3, TTRPC_REQUEST, 0, SLICE(body));
-    peer_expect(ctx, peer, 3, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    peer_expect(ctx, peer, 3, ERR_INVALID, "the payload is not a containerd.task.v3.KillRequest");
     peer_request(ctx, peer, 5, TASK_V2, "Kill", "\xc3\x28", 0);
-    peer_expect(ctx, peer, 5, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    peer_expect(ctx, peer, 5, ERR_INVALID, "the payload is not a containerd.task.v3.KillRequest");
     ASSERT_EQ(f.calls, 0);
     end_server(ctx, s);
 }

@@ -68,7 +68,7 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
     if (req->options && service_options_type(req->options->type_url, &type, err) < 0)
         return -1;
     if (req->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is no absolute path",
+        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is not an absolute path",
                        req->bundle, req->id);
     if (s->refusing)
         return err_set(err, ERR_UNAVAILABLE,

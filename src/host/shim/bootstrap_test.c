@@ -171,7 +171,7 @@ TEST(the_options_table_of_containerds_configuration_is_read)
     ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
     ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "no text");
+    ASSERT_HAS(err.msg, "is not text");
 }
 
 TEST(hcsshims_options_change_the_configuration)
