@@ -181,7 +181,7 @@ static void end_journal(struct shim *s)
     s->journal = NULL;
 }
 
-/* ---- when we do not get to it */
+/* ---- a crash, or a main loop that is stuck */
 
 /* In the watcher's thread. */
 static void on_stuck(void *arg, const struct stall_report *r)

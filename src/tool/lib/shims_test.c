@@ -1,5 +1,4 @@
 /* shims_test.c - what pods cost, asked of a shim that answers as ours do. */
-#include "tool/lib/shims.h"
 #include "api/cgroups_v2.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/clock.h"
@@ -11,6 +10,7 @@
 #include "host/rpc/rpc_server.h"
 #include "host/rpc/rpc_sock.h"
 #include "proto/pb.h"
+#include "tool/lib/shims.h"
 #include <unistd.h>
 
 __attribute__((constructor)) static void quiet(void)
