@@ -110,8 +110,8 @@ static const struct diagnosis rules[] = {
       "take the pod down: its kernel or agent cannot be trusted any more; keep lcow report's "
       "archive",
       WARNED },
-    { "does not take a SIGKILL", "guest",
-      "the guest hangs: it did not take a SIGKILL, so its VM was ended",
+    { "did not act on SIGKILL", "guest",
+      "the guest hangs: it did not act on SIGKILL, so its VM was killed",
       "see lcow logs --kernel; was QEMU stopped, or the host without CPU time?" },
     { "killed by signal", "VM", "somebody killed QEMU",
       "see the host's kernel log for the OOM killer, and who sends signals there; the pod is "

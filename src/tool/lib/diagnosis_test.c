@@ -80,7 +80,7 @@ static const struct seen {
       "src/host/bridge/bridge_test.c: too_many_unanswered_calls_close_the_bridge",
       "the guest broke the protocol, its bridge is closed: a frame of 4294967295 bytes" },
     { "guest", "tests/e2e/test_crash.py: qemu_hangs",
-      "the guest does not take a SIGKILL; its VM is ended now" },
+      "the guest did not act on SIGKILL; killing its VM" },
     { "guest", "tests/e2e/test_blocked.py: stopped_qemu",
       "request failed: Start: start p1/e1: ExecuteProcess: the guest is gone: the VM was "
       "terminated" },
