@@ -42,7 +42,6 @@ struct log_field {
             log_write((ctx), (level), (msg),                                                       \
                       (const struct log_field[]){ __VA_ARGS__ __VA_OPT__(, ){ .key = NULL } });    \
     } while (0)
-#define log_trace(ctx, msg, ...) LOG_AT(ctx, LOG_TRACE, msg __VA_OPT__(, ) __VA_ARGS__)
 #define log_debug(ctx, msg, ...) LOG_AT(ctx, LOG_DEBUG, msg __VA_OPT__(, ) __VA_ARGS__)
 #define log_info(ctx, msg, ...) LOG_AT(ctx, LOG_INFO, msg __VA_OPT__(, ) __VA_ARGS__)
 #define log_warn(ctx, msg, ...) LOG_AT(ctx, LOG_WARN, msg __VA_OPT__(, ) __VA_ARGS__)

@@ -84,7 +84,7 @@ TEST(json_has_time_level_message_and_fields)
 TEST(a_line_without_fields_works)
 {
     CAPTURE(LOG_TRACE, LOG_LOGFMT);
-    log_trace(NULL, "x");
+    LOG_AT(NULL, LOG_TRACE, "x");
     ASSERT_STR(line(), "level=trace msg=x\n");
     log_debug(NULL, "x");
     ASSERT_STR(line(), "level=debug msg=x\n");

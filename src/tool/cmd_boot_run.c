@@ -99,7 +99,9 @@ static void fill_doc(struct boot_session *s, const char *id, const char *run_dir
         .code_cache_mib = c->emulation_cache_mib,
         .uid_base = c->vm_uid_base,
         .uid_count = c->vm_uid_count,
-        .disk_mib = c->scratch_mib, /* or it would want a template of its own */
+        /* Without these it would want a template of its own. */
+        .disk_mib = c->scratch_mib,
+        .pci_ports = config_pci_ports(c),
         .agent_log_level = s->tool->opts.log_level,
         .template_dir = c->use_template && !s->cold ? c->template_dir : NULL,
     };

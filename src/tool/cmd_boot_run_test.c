@@ -12,12 +12,15 @@
 #include <fcntl.h>
 #include <signal.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 /* The backend gets nothing but a loop; what the fakes shall do is here. */
 static struct fake_vmm_opts vmm_opts;
+static struct vm_doc asked; /* what the last VM was to be */
+static const struct vmm_ops *fake_ops;
 static struct fake_guest_opts guest_opts;
 
 static int dial(void *arg, uint32_t port, struct stream **ret)
@@ -33,12 +36,26 @@ static void on_power(void *arg, struct vmm *v, struct cancel *power)
     fake_guest_boot(&guest_opts);
 }
 
+static int note_doc(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err)
+{
+    asked = *doc;
+    return fake_ops->create(ctx, v, doc, err);
+}
+
 static struct vmm *vmm_new(struct loop *loop)
 {
+    static struct vmm_ops ops;
+    struct vmm *v;
+
     vmm_opts.loop = guest_opts.loop = loop;
     vmm_opts.on_power = on_power;
     vmm_opts.kill_ns = NS_PER_MS;
-    return fake_vmm_new(&vmm_opts);
+    v = fake_vmm_new(&vmm_opts);
+    fake_ops = v->ops;
+    ops = *fake_ops;
+    ops.create = note_doc;
+    v->ops = &ops;
+    return v;
 }
 
 static const struct tool_backend backend = { .vmm_new = vmm_new, .guest_new = bridge_new };
@@ -113,6 +130,22 @@ TEST_FIBER(the_exit_code_is_the_commands_and_its_output_is_written)
     ASSERT_EQ(r.result.stage, VM_STAGE_NEGOTIATED);
     ASSERT(r.result.out.bytes > 0);
     ASSERT(size >= (off_t)r.result.out.bytes);
+}
+
+/* They are part of a template's key: with others it would never be cloned from that of pods. */
+TEST_FIBER(a_vm_has_the_disk_and_pci_ports_of_pods)
+{
+    struct fixture r;
+
+    begin(&r, ctx);
+    free(r.tool.config.allow_devices);
+    r.tool.config.allow_devices = str_dup("8086:1234");
+    r.tool.config.device_slots = 3;
+    boot_session_run(ctx, &r.session, &r.result);
+    ASSERT_EQ(asked.disk_mib, r.tool.config.scratch_mib);
+    end(&r);
+    ASSERT_EQ(r.result.err.code, ERR_NONE);
+    ASSERT_EQ(asked.pci_ports, 3);
 }
 
 TEST_FIBER(a_vm_that_dies_under_the_command_is_a_failure_of_ours)

@@ -41,7 +41,7 @@ static void check_dir(struct check *k, const char *key, const char *dir)
         return;
     }
     if (!S_ISDIR(st.st_mode))
-        strv_addf(&k->errors, "%s = %s: %s is no directory", key, dir, p);
+        strv_addf(&k->errors, "%s = %s: %s is not a directory", key, dir, p);
     else if (access(p, W_OK) < 0)
         strv_addf(errno == EACCES ? &k->warnings : &k->errors, "%s = %s: %s: %s", key, dir, p,
                   strerror(errno));

@@ -2,7 +2,9 @@
  * containerd; and what earlier programs have left. Probes run in children with a fresh network
  * namespace, which takes everything they make with it. */
 #include "base/clock.h"
+#include "base/ctx.h"
 #include "base/fd.h"
+#include "host/files/scratch.h"
 #include "tool/cmd_config.h"
 #include "tool/lib/capture.h"
 #include <errno.h>
@@ -149,6 +151,43 @@ static enum doctor_status check_disk(struct ctx *ctx, struct doctor *d)
                       mib, root);
 }
 
+/* Scratch disks are formatted by it, one for each VM. */
+static enum doctor_status check_mke2fs(struct ctx *ctx, struct doctor *d)
+{
+    struct capture c = { .argv = (const char *const[]){ scratch_mke2fs(), "-V", NULL },
+                         .limit_ns = PROBE_LIMIT };
+    AUTO_FREE char *text = NULL;
+    struct doctor_version v;
+    struct err err = ERR_INIT;
+    int status;
+
+    if (capture_run(ctx, &c, &text, &status, &err) < 0)
+        return doctor_say(d, DOCTOR_FAILED, "apt install e2fsprogs", "%s",
+                          err.code == ERR_NOT_FOUND ? "not installed" : err.msg);
+    if (status != 0 || !doctor_parse_version(text, &v))
+        return doctor_say(d, DOCTOR_FAILED, "apt install e2fsprogs", "does not run: %.60s", text);
+    return doctor_say(d, DOCTOR_OK, NULL, "version %u.%u", v.major, v.minor);
+}
+
+static enum doctor_status check_scratch(struct ctx *ctx, struct doctor *d)
+{
+    const struct config *c = &d->tool->config;
+    struct ctx limited = ctx_with_timeout(ctx, PROBE_LIMIT);
+    AUTO_FREE char *there = doctor_nearest(c->scratch_dir);
+    struct err err = ERR_INIT;
+
+    if (!there)
+        return doctor_say(d, DOCTOR_FAILED, "set scratch_dir in the configuration", "%s: %s",
+                          c->scratch_dir, strerror(errno));
+    if (scratch_room(&limited, there, c->scratch_free_mib, &err) < 0)
+        return doctor_say(d, DOCTOR_FAILED,
+                          err.code == ERR_EXHAUSTED ? "free space there, or set scratch_dir"
+                                                    : "set scratch_dir in the configuration",
+                          "%s", err.msg);
+    return doctor_say(d, DOCTOR_OK, NULL, "at least %u MiB (scratch_free_mib) free for %s",
+                      c->scratch_free_mib, c->scratch_dir);
+}
+
 static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
 {
     struct capture c = { .argv = (const char *const[]){ "containerd", "--version", NULL },
@@ -222,6 +261,8 @@ const struct doctor_check doctor_host_checks[] = {
     { "tc", check_tc },
     { "cgroups", check_cgroups },
     { "disk", check_disk },
+    { "mke2fs", check_mke2fs },
+    { "scratch", check_scratch },
     { "containerd", check_containerd },
     { "leftovers", check_leftovers },
     { NULL },

@@ -12,7 +12,8 @@ static int make_process(struct tool *t, const char *word, const char **ret_conta
     const char *container = t->container ? t->container : t->shim->id;
     const char *bundle = doc_text(shims_container(t->shim, container), "bundle");
 
-    if (!bundle[0])
+    /* The one that holds a sandbox has no command, and containerd does not know it. */
+    if (!bundle[0] || (t->shim->hidden && str_eq(container, t->shim->hidden)))
         return err_set(err, ERR_NOT_FOUND,
                        "%s has no container of that name: give a container's ID, or --vm", word);
     *ret_container = container;

@@ -136,8 +136,9 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .text = "Asks each shim itself, not containerd. A shim that does not answer within two seconds "
-            "is listed with the reason.",
+    .text =
+        "Asks each shim itself, not containerd. A shim that does not answer within five seconds "
+        "is listed with the reason.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
         { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },

@@ -1,6 +1,6 @@
-/* cmd_report.c - `lcow report`: one archive with all that helps to find a fault of ours. Nothing in
- * it holds a secret: environments, command lines and annotations are scrubbed where they are
- * logged, and are in none of the documents. */
+/* cmd_report.c - `lcow report`: one archive with all that helps to find a fault of ours. It is
+ * made to hold no secret: environments, command lines and annotations are in none of the documents,
+ * and are not logged, but for a value that an error names. */
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/fd.h"

@@ -12,7 +12,7 @@
 #include <time.h>
 #include <unistd.h>
 
-#define JSON_OPT OPT_JSON("print one JSON value on stdout instead")
+#define JSON_DOC "print one JSON value on stdout instead"
 
 /* --- one template --- */
 
@@ -245,7 +245,7 @@ static const struct args_cmd ls_command = {
     .name = "template ls",
     .summary = "List the templates with their state, and builds that failed.",
     .exits = EXITS,
-    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
+    .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = ls,
 };
 static const struct args_cmd show_command = {
@@ -254,7 +254,7 @@ static const struct args_cmd show_command = {
     .synopsis = "KEY [options]",
     .exits = EXITS,
     .takes_words = true,
-    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
+    .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = show,
 };
 static const struct args_cmd build_command = {
@@ -271,7 +271,7 @@ static const struct args_cmd build_command = {
         { "memory", 'm', ARGS_NUMBER, "MIB", OPT(memory_mib),
           "for VMs of this size; one template serves all up to 8 GiB, another those beyond",
           CONFIG_MEMORY_MIB_MIN, CONFIG_MEMORY_MIB_MAX, "MiB" },
-        JSON_OPT),
+        OPT_JSON(JSON_DOC)),
     .run = build,
 };
 static const struct args_cmd verify_command = {
@@ -281,7 +281,7 @@ static const struct args_cmd verify_command = {
     .text = "Without KEY all of them.",
     .exits = EXITS,
     .takes_words = true,
-    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
+    .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = verify,
 };
 static const struct args_cmd rm_command = {
@@ -291,7 +291,8 @@ static const struct args_cmd rm_command = {
     .text = "VMs that were cloned from them go on.",
     .exits = EXITS,
     .takes_words = true,
-    .opts = ARGS_OPTIONS({ "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" }, JSON_OPT),
+    .opts =
+        ARGS_OPTIONS({ "all", 0, ARGS_FLAG, NULL, OPT(all), "all of them" }, OPT_JSON(JSON_DOC)),
     .run = rm,
 };
 static const struct args_cmd prune_command = {
@@ -300,7 +301,7 @@ static const struct args_cmd prune_command = {
     .text = "Those that no VM was started from for 14 days, and the longest unused while there are "
             "more than 4; prints their keys. A builder does the same.",
     .exits = EXITS,
-    .opts = TOOL_JSON_OPTS("print one JSON value on stdout instead"),
+    .opts = TOOL_JSON_OPTS(JSON_DOC),
     .run = prune,
 };
 static const struct args_cmd *const subs[] = {

@@ -3,7 +3,9 @@
 import json
 import os
 
+import shimcall
 from e2e import test
+from shimcall import text
 
 COLD = "starting cold: no usable template"
 
@@ -38,6 +40,23 @@ def in_the_background(t):
     t.equal(t.containerd.log.count(COLD), 1, "cold starts")
     t.must("tasks", "kill", "-s", "SIGKILL", "c2")
     t.await_status("c2", "STOPPED")
+
+
+@test("a template is built as the runtime options say, not only as the file does", runc=False,
+      images=(), deadline=400)
+def by_options(t):
+    ours, files = (os.path.join(t.work, name) for name in ("ours", "files"))
+    t.config(template="auto", template_dir=files)
+    body = f'[host]\ntemplate_dir = "{ours}"\n'
+    shim = shimcall.Shim(t, "s1")
+    r = shim.binary("start", stdin=text(1, "runtimeoptions.v1.Options") + text(2, text(3, body)))
+    t.equal(r.returncode, 0, r)
+    shim.found(r.stdout)
+    shim.create()
+    t.until(lambda: templates(ours) or templates(files), "the template is built", seconds=200)
+    t.check(templates(ours) and not templates(files), "it is not where the options say")
+    t.until(lambda: not os.path.exists(os.path.join(t.run_root, "template")), "its builder is gone",
+            seconds=60)
 
 
 @test("template = off: no clone, and nothing is built", runc=False)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import signal
 
 import cni
@@ -72,6 +73,15 @@ def processes(s):
     return shimcall.fields(pids).get(1)
 
 
+def look(t):
+    """With lcow: the container that holds the sandbox is not there for clients."""
+    t.until(lambda: re.search(r"(?m)^lcow_guest_up\{.* 1$", t.lcow("metrics").out), "the guest's figures")
+    r = t.lcow("exec", "s1", "--", "true")
+    t.equal(r.code, 125, r)
+    t.match("s1 has no container of that name: give a container's ID, or --vm", " ".join(r.err.split()))
+    t.equal(t.lcow("exec", "--vm", "s1", "--", "true").code, 0)
+
+
 @test("a sandbox by hand: create, start, status, ping, metrics, stop, shutdown", images=(),
       runc=False)
 def by_hand(t):
@@ -95,6 +105,7 @@ def by_hand(t):
         json.dump(document, f)
     t.equal(c.run(), (0, b"hello\n"))
     t.equal(s.state(), "SANDBOX_READY")
+    look(t)
     s.call("StopSandbox", number(2, 2))
     t.equal(s.call("WaitSandbox").get(1, 0), 0)
     t.equal(s.state(), "SANDBOX_NOTREADY")

@@ -10,7 +10,7 @@ import images
 from harness import LCOW, Skip, flat, test
 
 CHECKS = {"qemu", "acceleration", "image", "memory", "templates", "netns", "tun", "tc", "cgroups", "disk",
-          "containerd", "leftovers"}
+          "mke2fs", "scratch", "containerd", "leftovers"}
 
 
 def doctor(t):
@@ -57,6 +57,17 @@ def image(t):
     t.config(image_dir=os.path.join(t.work, "nothing"))
     checks, r, _ = doctor(t)
     t.equal((checks["image"]["status"], r.code), ("failed", 1), checks["image"])
+
+
+@test("doctor finds that scratch disks have no room")
+def scratch(t):
+    checks, _, _ = doctor(t)
+    t.equal((checks["mke2fs"]["status"], checks["scratch"]["status"]), ("ok", "ok"), checks)
+    t.config(scratch_free_mib=16 * 1024 * 1024)
+    checks, r, _ = doctor(t)
+    t.equal((checks["scratch"]["status"], r.code), ("failed", 1), checks["scratch"])
+    t.match("MiB must be left", checks["scratch"]["detail"])
+    t.match("scratch_dir", checks["scratch"]["fix"])
 
 
 @test("doctor reports leftovers and the command that removes them")

@@ -26,7 +26,7 @@ static const struct {
     [SVC_CREATE] = { OK | BIT(ERR_EXISTS) | BIT(ERR_UNAVAILABLE) },
     [SVC_START] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_EXEC] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_EXISTS) | BIT(ERR_STATE), true, true },
-    [SVC_KILL] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE) },
+    [SVC_KILL] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_WAIT] = { OK | BIT(ERR_NOT_FOUND), false, true },
     [SVC_DELETE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_STATE] = { OK | BIT(ERR_NOT_FOUND), true, true },

@@ -114,7 +114,7 @@ static int bare(struct toml *t, struct sbuf *out)
         return refuse(t, "a value is missing");
     if (!str_eq(out->data, "true") && !str_eq(out->data, "false") &&
         strspn(out->data, "-0123456789") != out->len)
-        return refuse(t, "a value that is no string, whole number, boolean or array of strings; "
+        return refuse(t, "a value that is not a string, whole number, boolean or array of strings; "
                          "text needs quotes");
     return 0;
 }

@@ -70,10 +70,10 @@ TEST(toml_beyond_that_is_named)
     refused("vm.cpus = 1\n", "dotted key", "[vm]");
     refused("[[vm]]\n", "array of tables", "not taken");
     refused("[vm.x]\n", "tables in tables", "not taken");
-    refused("cpus = 1.5\n", "options:1: a value that is no", "quotes");
+    refused("cpus = 1.5\n", "options:1: a value that is not a", "quotes");
     refused("cpus = 2026-01-01\n", "cpus = 2026-01-01:", "from 1");
-    refused("cpus = 0x10\n", "a value that is no", "quotes");
-    refused("rootfs = shared\n", "a value that is no", "quotes");
+    refused("cpus = 0x10\n", "a value that is not a", "quotes");
+    refused("rootfs = shared\n", "a value that is not a", "quotes");
     refused("rootfs = \"\"\"shared\"\"\"\n", "several lines", "not taken");
     refused("rootfs = 'shared\n", "options:1: a string is not closed", "");
     refused("rootfs = 'shared", "options:1: a string is not closed", "");

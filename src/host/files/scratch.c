@@ -100,7 +100,7 @@ int scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err
 
 /* --- formatting, in memory --- */
 
-static const char *find_mke2fs(void)
+const char *scratch_mke2fs(void)
 {
     return access("/usr/sbin/mke2fs", X_OK) == 0 ? "/usr/sbin/mke2fs" : "mke2fs";
 }
@@ -122,10 +122,22 @@ static int judge(int status, int said, struct err *err)
 static int format(struct ctx *ctx, uint32_t size_mib, int *ret_image, struct err *err)
 {
     static const char *const env[] = { "LC_ALL=C", "MKE2FS_CONFIG=/nonexistent", NULL };
-    const char *const argv[] = { find_mke2fs(), "-q", "-F",     "-t",
-                                 "ext4",        "-b", "4096",   "-I",
-                                 "256",         "-m", "0",      "-O",
-                                 FEATURES,      "-E", EXTENDED, "/proc/self/fd/3",
+    const char *const argv[] = { scratch_mke2fs(),
+                                 "-q",
+                                 "-F",
+                                 "-t",
+                                 "ext4",
+                                 "-b",
+                                 "4096",
+                                 "-I",
+                                 "256",
+                                 "-m",
+                                 "0",
+                                 "-O",
+                                 FEATURES,
+                                 "-E",
+                                 EXTENDED,
+                                 "/proc/self/fd/3",
                                  NULL };
     struct ctx limited = ctx_with_timeout(ctx, FORMAT_NS);
     AUTO_FD int image = memfd_create("scratch", MFD_CLOEXEC),

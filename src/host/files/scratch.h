@@ -31,6 +31,8 @@ int scratch_make(struct ctx *ctx, const struct scratch_opts *opts, struct scratc
 /* Whether the file system of dir has free_mib left for what is already there: ERR_EXHAUSTED if not,
  * with the numbers. Disks are sparse, so they may grow into more than there is. */
 int scratch_room(struct ctx *ctx, const char *dir, uint32_t free_mib, struct err *err);
+/* The program that formats disks: a path, or a name to be looked up in PATH. Static. */
+const char *scratch_mke2fs(void);
 int scratch_fd(const struct scratch *s); /* borrows; for reading and writing */
 /* File, directory and record. Repeatable. The VM must be done with it. */
 int scratch_remove(struct ctx *ctx, struct scratch *s, struct err *err);

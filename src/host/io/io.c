@@ -56,10 +56,14 @@ static uint64_t unread(int fd)
 
 /* --- lingering FIFOs: what is in a FIFO when its writer has finished. The kernel drops it when the
  * last descriptor is closed; a reader that is away (containerd restarts) would never see it. So we
- * keep the FIFO open, in one of two ways: somebody reads: we hold a reading end only. The reader
- * gets the bytes, then the end. Should it leave before (killed in between), the bytes are still
- * there; nobody reads:   we hold a writing end only, so that the next reader's open succeeds. When
- * it came, we change over. inotify tells of readers that come and go. --- */
+ * keep the FIFO open, in one of two ways:
+ *
+ *   a client reads       we hold a reading end only. The client gets the bytes, then the end. If it
+ *                        is killed before, the bytes are still there.
+ *   no client reads      we hold a writing end only, so that the next client's open succeeds. Then
+ *                        we change over.
+ *
+ * inotify tells of clients that come and go. --- */
 
 struct leftover {
     struct io *io;

@@ -263,10 +263,10 @@ static int open_one(int which, enum io_kind kind, const char *path, struct io_op
         return open_fifo(which, seen, path, o, err);
     if (S_ISREG(st.st_mode) && kind != IO_FIFO)
         return open_file(which, seen, path, o, err);
-    return err_set(err, ERR_INVALID, "%.*s is no %s", IO_NAME_SHOWN, path,
-                   kind == IO_FIFO   ? "FIFO"
-                   : kind == IO_FILE ? "plain file"
-                                     : "FIFO and no plain file");
+    return err_set(err, ERR_INVALID, "%.*s is %s", IO_NAME_SHOWN, path,
+                   kind == IO_FIFO   ? "not a FIFO"
+                   : kind == IO_FILE ? "not a plain file"
+                                     : "neither a FIFO nor a plain file");
 }
 
 static int open_all(void *job, struct err *err)

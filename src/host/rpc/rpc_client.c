@@ -183,7 +183,7 @@ static int send_request(struct ctx *ctx, struct rpc_client *c, uint32_t id, cons
     struct sbuf frame = { 0 };
 
     if (pb_pack(req, &payload) < 0)
-        return err_set(err, ERR_INVALID, "a string in the request is no UTF-8 text");
+        return err_set(err, ERR_INVALID, "a string in the request is not UTF-8");
     rpc_frame_begin(&frame);
     ttrpc_put_request(&frame, &(struct ttrpc_request){
                                   .service = pb_slice_of(service),
@@ -216,13 +216,13 @@ static int decode_answer(const struct call *call, const ProtobufCMessageDescript
     if (call->failed)
         return err_set(err, call->failed, CLOSED_TEXT);
     if (ttrpc_response_decode((struct pb_slice){ call->body, call->len }, &r) < 0)
-        return err_set(err, ERR_INTERNAL, "the answer is no ttrpc.Response");
+        return err_set(err, ERR_INTERNAL, "the answer is not a ttrpc.Response");
     if (r.code != ERR_NONE)
         return err_set(err, r.code < ERR_COUNT ? (enum err_code)r.code : ERR_UNKNOWN, "%.*s",
                        (int)(r.message.len < ERR_MSG_MAX ? r.message.len : ERR_MSG_MAX),
                        r.message.len ? (const char *)r.message.data : "");
     if (ret_resp && pb_unpack(type, r.payload, PB_MEM_MAX, ret_resp, NULL) < 0)
-        return err_set(err, ERR_INTERNAL, "the answer is no %s", type->name);
+        return err_set(err, ERR_INTERNAL, "the answer is not a %s", type->name);
     return 0;
 }
 

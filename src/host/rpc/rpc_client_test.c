@@ -128,9 +128,10 @@ TEST_VIRTUAL(errors_come_with_their_code_and_words)
     body.len = 0;
     ttrpc_put_response(&body, &(struct ttrpc_response){ 4711, pb_slice_of("odd"), {} });
     answered(ctx, 1, TTRPC_RESPONSE, SLICE(body), ERR_UNKNOWN, "odd");
-    answered(ctx, 1, TTRPC_RESPONSE, pb_slice_of("\x0a\x7f!"), ERR_INTERNAL, "no ttrpc.Response");
+    answered(ctx, 1, TTRPC_RESPONSE, pb_slice_of("\x0a\x7f!"), ERR_INTERNAL,
+             "is not a ttrpc.Response");
     answered(ctx, 1, TTRPC_RESPONSE, pb_slice_of("\x12\x01\x07"), ERR_INTERNAL,
-             "no containerd.task.v3.ConnectResponse");
+             "not a containerd.task.v3.ConnectResponse");
 }
 
 TEST_VIRTUAL(an_answer_to_nobody_is_ignored)

@@ -162,7 +162,7 @@ static int decode(struct rpc_call *call, const ProtobufCMessageDescriptor *type,
         return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes takes too much memory",
                        type->short_name, call->payload.len);
     if (r < 0)
-        return err_set(err, ERR_INVALID, "the payload is no %s", type->name);
+        return err_set(err, ERR_INVALID, "the payload is not a %s", type->name);
     s->mem += bytes;
     call->mem += bytes;
     return 0;
@@ -191,7 +191,7 @@ static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
     if (m->handler(&call->named, call->entry->self, call->req, resp, err) < 0)
         return err->code ? -1 : err_set(err, ERR_INTERNAL, "%s failed without saying why", m->name);
     if (pb_pack(resp, payload) < 0)
-        return err_set(err, ERR_INTERNAL, "a string in %s is no UTF-8 text", types->output->name);
+        return err_set(err, ERR_INTERNAL, "a string in %s is not UTF-8", types->output->name);
     if (payload->len > MESSAGE_MAX)
         return err_set(err, ERR_EXHAUSTED, "a %s of %zu bytes is too long to be sent",
                        types->output->short_name, payload->len);
@@ -218,7 +218,7 @@ static void tell(const struct rpc_call *call, const struct err *err)
 
     if (err->code == ERR_NONE) {
         log_debug(ctx, "request done", F_NS("duration", duration));
-    } else if (call->conn->cancel.fired) {
+    } else if (call->conn->cancel.fired && !call->method->limit_ns) {
         log_debug(ctx, "request given up", F_NS("duration", duration), F_ERR(err));
     } else if (err->code == ERR_NOT_FOUND && call->method->may_be_gone) {
         log_debug(ctx, "request for what is gone", F_NS("duration", duration), F_ERR(err));
@@ -330,7 +330,7 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
 
     c->last_id = h->stream;
     if (ttrpc_request_decode((struct pb_slice){ body, h->len }, &r) < 0)
-        refuse(c, h->stream, ERR_INVALID, "the request is no ttrpc.Request");
+        refuse(c, h->stream, ERR_INVALID, "the request is not a ttrpc.Request");
     else if (s->stopping)
         refuse(c, h->stream, ERR_UNAVAILABLE, "the shim is shutting down");
     else if (!(entry = find_entry(s, r.service)))

@@ -181,7 +181,7 @@ TEST_FIBER(a_frame_that_is_too_long_is_refused_and_the_next_one_answered)
     ttrpc_header_encode(&(struct ttrpc_header){ TTRPC_BODY_MAX, 1, TTRPC_REQUEST, 0 }, header);
     peer_send(ctx, peer, header, sizeof(header));
     send_zeros(ctx, peer, TTRPC_BODY_MAX);
-    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is not a ttrpc.Request");
     peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 3, 0, "");
     end_server(ctx, s);
@@ -195,14 +195,14 @@ TEST_FIBER(garbage_is_no_message)
     AUTO(sbuf_release) struct sbuf body = { 0 };
 
     peer_frame(ctx, peer, 1, TTRPC_REQUEST, 0, pb_slice_of("\x0a\x7f garbage"));
-    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is no ttrpc.Request");
+    peer_expect(ctx, peer, 1, ERR_INVALID, "the request is not a ttrpc.Request");
     ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V2),
                                                       .method = pb_slice_of("Kill"),
                                                       .payload = pb_slice_of("\x0a\x7f garbage") });
     peer_frame(ctx, peer, 3, TTRPC_REQUEST, 0, SLICE(body));
-    peer_expect(ctx, peer, 3, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    peer_expect(ctx, peer, 3, ERR_INVALID, "the payload is not a containerd.task.v3.KillRequest");
     peer_request(ctx, peer, 5, TASK_V2, "Kill", "\xc3\x28", 0);
-    peer_expect(ctx, peer, 5, ERR_INVALID, "the payload is no containerd.task.v3.KillRequest");
+    peer_expect(ctx, peer, 5, ERR_INVALID, "the payload is not a containerd.task.v3.KillRequest");
     ASSERT_EQ(f.calls, 0);
     end_server(ctx, s);
 }
@@ -460,6 +460,28 @@ TEST_FIBER(the_expected_answer_that_something_is_gone_is_not_an_error)
     ASSERT(failed && !strstr(failed + 1, "level=warn"));
     ASSERT_HAS(failed, "msg=\"request failed\" operation=State cid=silent");
     ASSERT_HAS(failed, "State failed without saying why");
+    end_server(ctx, s);
+}
+
+/* Its client has no answer: the log is the only trace. */
+TEST_VIRTUAL(a_request_that_fails_after_its_client_has_gone_is_logged)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    struct stream *peer = peer_of(ctx, s);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    char text[1024] = "";
+
+    log_init(fd, LOG_INFO, LOG_LOGFMT);
+    peer_request(ctx, peer, 1, TASK_V2, "Start", "c1", 0);
+    peer_request(ctx, peer, 3, TASK_V2, "Wait", "c1", 0); /* ends with its client, untold */
+    EVENTUALLY(ctx, f.waiting == 2);
+    stream_free(peer);
+    EVENTUALLY(ctx, rpc_server_stats(s).calls == 0);
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT_HAS(text, "level=error msg=\"request failed\" operation=Start cid=c1 duration=");
+    ASSERT(strchr(text, '\n') == strrchr(text, '\n'));
     end_server(ctx, s);
 }
 

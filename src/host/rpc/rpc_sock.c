@@ -23,7 +23,7 @@ static int open_socket(const char *address, struct sockaddr_un *sa, socklen_t *r
     size_t len = strlen(path);
 
     if (path[0] != '/' && path[0] != '@')
-        return err_set(err, ERR_INVALID, "socket address \"%s\" is no absolute path", address);
+        return err_set(err, ERR_INVALID, "socket address \"%s\" is not an absolute path", address);
     if (len > RPC_PATH_MAX)
         return err_set(err, ERR_INVALID, "socket path of %zu bytes, at most %d: %s", len,
                        RPC_PATH_MAX, path);

@@ -5,6 +5,8 @@
 #include "api/sandbox.pb-c.h"
 #include "fixture/task_fixture.h"
 #include "fixture/ttrpc_read.h"
+#include <sys/mman.h>
+#include <unistd.h>
 
 static int call(struct desk *d, struct ctx *ctx, const char *method, const void *req, void **ret,
                 struct err *err)
@@ -236,6 +238,35 @@ TEST_VIRTUAL(metrics_are_those_of_the_whole_vm)
     ASSERT(m->cpu && m->memory);
     ASSERT_EQ(m->pids->current, 1); /* the guest's, of the pod alone */
     ASSERT_EQ(code_of(&d, &root, "PingSandbox", "s"), ERR_NONE);
+    desk_close(&d, &root);
+}
+
+/* An error in the log keeps a shim's journal after its end: questions are asked of what has ended,
+ * again and again. */
+TEST_VIRTUAL(questions_about_a_stopped_sandbox_are_no_errors_in_the_log)
+{
+    static const char *const questions[] = { "SandboxStatus", "PingSandbox", "SandboxMetrics",
+                                             "Platform", "WaitSandbox" };
+    struct desk d = { .fixture.guest_opts.process_ns = 900 * NS_PER_S };
+    struct ctx root = ctx_root(ctx->loop);
+    AUTO_FD int fd = memfd_create("log", MFD_CLOEXEC);
+    char text[8192] = "";
+
+    desk_open(&d, &root);
+    create(&d, &root);
+    (void)start(&d, &root);
+    ASSERT_EQ(code_of(&d, &root, "StopSandbox", "s"), ERR_NONE);
+    log_init(fd, LOG_WARN, LOG_LOGFMT);
+    for (int i = 0; i < 3; i++)
+        for (size_t k = 0; k < ARRAY_LEN(questions); k++) {
+            (void)code_of(&d, &root, questions[k], "s");
+            ASSERT_EQ(code_of(&d, &root, questions[k], "other"), ERR_NOT_FOUND);
+        }
+    log_init(2, LOG_OFF, LOG_LOGFMT);
+    ASSERT(pread(fd, text, sizeof(text) - 1, 0) > 0);
+    ASSERT(!strstr(text, "level=error"));
+    ASSERT_HAS(text, "level=warn msg=\"request failed\" operation=SandboxMetrics");
+    ASSERT(!strstr(text, "sandbox-id=other"));
     desk_close(&d, &root);
 }
 

@@ -1,6 +1,6 @@
-/* service.h - containerd's Task service, under its v2 and v3 names, and its Sandbox service: each
- * call is checked, given to one controller, answered. Holds no state of containers; knows whether
- * it was asked to leave.
+/* service.h - containerd's Task service, under its v2 and v3 names, and its Sandbox service;
+ * hcsshim's ShimDiag service; and lcow's own, for lcow(1) and `start`. Each call is checked, given
+ * to one controller, answered. Holds no state of containers; knows whether it was asked to leave.
  *
  * Life: new -> add to a server -> refuse (when leaving) -> free after the server's shutdown. Never
  * waits outside its handlers. */

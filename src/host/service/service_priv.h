@@ -32,6 +32,8 @@ void service_came(struct service *s);
 
 #define SERVICE_METHOD(method, fn, Req, Resp, ...)                                                 \
     RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)
+/* For a question: its failure changes nothing, and clients repeat it. */
+#define MINOR .may_be_gone = true, .minor = true
 void service_add_task(struct service *s, struct rpc_server *server);
 void service_add_sandbox(struct service *s, struct rpc_server *server);
 void service_add_diag(struct service *s, struct rpc_server *server);

@@ -39,17 +39,15 @@ static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *
     void **to = (void **)((char *)msg + f->offset);
 
     if (!json_is_array(array) || json_array_size(array) > REPEATED_MAX)
-        return err_set(err, ERR_INVALID, "%s is no list of up to %d", f->name, REPEATED_MAX);
+        return err_set(err, ERR_INVALID, "%s is not a list of up to %d", f->name, REPEATED_MAX);
     if (f->type == PROTOBUF_C_TYPE_UINT64) {
         uint64_t *numbers = mem_zalloc(json_array_size(array) * sizeof(*numbers));
+        AUTO(json_decref) json_t *wrap = json_object(); /* numbers are read by their key */
 
         *to = numbers;
         for (; *n < json_array_size(array); ++*n) {
-            json_t *wrap = json_pack("{sO}", "v", json_array_get(array, *n));
-            int r = js_u64(wrap, "v", &numbers[*n], err);
-
-            json_decref(wrap);
-            if (r < 0)
+            json_object_set(wrap, "v", json_array_get(array, *n));
+            if (js_u64(wrap, "v", &numbers[*n], err) < 0)
                 return err_wrap(err, "%s", f->name);
         }
         return 0;
@@ -74,7 +72,7 @@ static int fill_repeated(ProtobufCMessage *msg, const ProtobufCFieldDescriptor *
 static int fill(ProtobufCMessage *msg, const json_t *from, struct err *err)
 {
     if (!json_is_object(from))
-        return err_set(err, ERR_INVALID, "%s is no object", msg->descriptor->name);
+        return err_set(err, ERR_INVALID, "%s is not an object", msg->descriptor->name);
     for (unsigned i = 0; i < msg->descriptor->n_fields; i++) {
         const ProtobufCFieldDescriptor *f = &msg->descriptor->fields[i];
         json_t *value = js_get(from, f->name);
@@ -237,6 +235,6 @@ int stats_from_guest(const json_t *metrics, bool v2, Any **ret, struct err *err)
     if (v2)
         m2 = to_v2(m);
     if (pb_set_any(ret, v2 ? (const void *)m2 : m) < 0)
-        return err_set(err, ERR_INVALID, "the guest's metrics hold text that is none");
+        return err_set(err, ERR_INVALID, "the guest's metrics hold text that is not UTF-8");
     return 0;
 }

@@ -140,7 +140,7 @@ TEST(a_hostile_guest_gets_an_error_that_names_the_place)
     static const struct {
         const char *json, *part;
     } bad[] = {
-        { "[]", "no object" },
+        { "[]", "not an object" },
         { "{\"pids\":7}", "pids" },
         { "{\"pids\":{\"current\":-1}}", "current" },
         { "{\"pids\":{\"current\":1.5}}", "current" },

@@ -14,6 +14,9 @@
 
 /* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
 #define DELETE_LIMIT (60 * NS_PER_S)
+/* A SIGKILL that the guest does not act on kills the VM after PROCESS_KILL_LIMIT: a caller that has
+ * given up by then must not keep it from that. */
+#define KILL_LIMIT (60 * NS_PER_S)
 /* A start that was given up half-way would leave a container that can neither be started again nor
  * ever ran: the end of containerd must not do that. */
 #define START_LIMIT (120 * NS_PER_S)
@@ -65,7 +68,7 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
     if (req->options && service_options_type(req->options->type_url, &type, err) < 0)
         return -1;
     if (req->bundle[0] != '/')
-        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is no absolute path",
+        return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is not an absolute path",
                        req->bundle, req->id);
     if (s->refusing)
         return err_set(err, ERR_UNAVAILABLE,
@@ -332,8 +335,6 @@ static int task_shutdown(struct ctx *ctx, struct service *s, const ShutdownReque
     return 0;
 }
 
-#define MINOR .may_be_gone = true, .minor = true
-
 static const struct rpc_method methods[] = {
     SERVICE_METHOD("State", task_state, StateRequest, StateResponse, MINOR),
     SERVICE_METHOD("Create", task_create, CreateTaskRequest, CreateTaskResponse),
@@ -344,13 +345,15 @@ static const struct rpc_method methods[] = {
     SERVICE_METHOD("Pause", task_pause, PauseRequest, Empty, .limit_ns = FREEZE_LIMIT),
     SERVICE_METHOD("Resume", task_resume, ResumeRequest, Empty, .limit_ns = FREEZE_LIMIT),
     SERVICE_METHOD("Checkpoint", task_checkpoint, CheckpointTaskRequest, Empty),
-    SERVICE_METHOD("Kill", task_kill, KillRequest, Empty, .may_be_gone = true),
+    SERVICE_METHOD("Kill", task_kill, KillRequest, Empty, .limit_ns = KILL_LIMIT,
+                   .may_be_gone = true),
     SERVICE_METHOD("Exec", task_exec, ExecProcessRequest, Empty),
     SERVICE_METHOD("ResizePty", task_resize, ResizePtyRequest, Empty, MINOR),
     SERVICE_METHOD("CloseIO", task_close_io, CloseIORequest, Empty, MINOR),
     SERVICE_METHOD("Update", task_update, UpdateTaskRequest, Empty, .limit_ns = UPDATE_LIMIT),
     SERVICE_METHOD("Wait", task_wait, WaitRequest, WaitResponse, .patient = true, MINOR),
-    SERVICE_METHOD("Stats", task_stats, StatsRequest, StatsResponse, MINOR),
+    /* Monitoring calls it, too, and does not need the shim. */
+    SERVICE_METHOD("Stats", task_stats, StatsRequest, StatsResponse, MINOR, .uncounted = true),
     SERVICE_METHOD("Connect", task_connect, ConnectRequest, ConnectResponse),
     SERVICE_METHOD("Shutdown", task_shutdown, ShutdownRequest, Empty),
 };

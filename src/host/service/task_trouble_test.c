@@ -211,3 +211,30 @@ TEST_VIRTUAL(a_start_and_a_pause_go_on_when_their_caller_hangs_up)
     desk_delete(&d, ctx, "c1", "");
     desk_close(&d, ctx);
 }
+
+static struct fake_answer signals_unanswered(void *arg, uint32_t type)
+{
+    return (struct fake_answer){ type == BRIDGE_SIGNAL_PROCESS ? FAKE_SILENT : FAKE_ANSWER, 0, 0 };
+}
+
+/* containerd gives a Kill 10 s, the guest has 20 s: then the VM is killed. */
+TEST_VIRTUAL(a_sigkill_to_a_guest_that_hangs_ends_the_vm_although_its_caller_has_given_up)
+{
+    struct desk d = { .fixture.guest_opts.container_ns = 900 * NS_PER_S,
+                      .fixture.guest_opts.decide = signals_unanswered };
+    struct ctx root = ctx_root(ctx->loop), brief;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, &root);
+    desk_create(&d, &root, "c1");
+    desk_start(&d, &root, "c1", "");
+    brief = ctx_with_timeout(&root, 10 * NS_PER_S);
+    ASSERT_EQ(desk_kill(&d, &brief, "c1", "", 9, false, &err), ERR_DEADLINE);
+    rpc_client_free(TAKE_PTR(d.client));
+    ASSERT_OK(fiber_sleep(&root, 15 * NS_PER_S, &err), err);
+    d.client = desk_connect(&d);
+    ASSERT_EQ(desk_status(&d, &root, "c1", ""), STATUS__STOPPED);
+    ASSERT_EQ(desk_wait(&d, &root, "c1", ""), 137);
+    desk_delete(&d, &root, "c1", "");
+    desk_close(&d, &root);
+}

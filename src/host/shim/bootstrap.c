@@ -35,7 +35,7 @@ static int take_runtime_options(const Runtimeoptions__Options *o, struct bootstr
     if (o->config_body.len == 0)
         return 0;
     if (memchr(body, '\0', o->config_body.len))
-        return err_set(err, ERR_INVALID, BODY_NAME ": config_body is no text");
+        return err_set(err, ERR_INVALID, BODY_NAME ": config_body is not text");
     free(b->config_body);
     b->config_body = str_ndup(body, o->config_body.len);
     return 0;
@@ -75,9 +75,10 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
                        "sandbox_platform \"%.32s\" in the runtime options: only " PLATFORM,
                        o->sandbox_platform);
     if (o->boot_files_root_path[0] && o->boot_files_root_path[0] != '/')
-        return err_set(err, ERR_INVALID,
-                       "boot_files_root_path \"%.100s\" in the runtime options is no absolute path",
-                       o->boot_files_root_path);
+        return err_set(
+            err, ERR_INVALID,
+            "boot_files_root_path \"%.100s\" in the runtime options is not an absolute path",
+            o->boot_files_root_path);
     if (o->log_level[0] && take_level(o->log_level, b, err) < 0)
         return -1;
     if (!o->log_level[0] && o->debug) {

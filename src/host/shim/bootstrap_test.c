@@ -171,7 +171,7 @@ TEST(the_options_table_of_containerds_configuration_is_read)
     ASSERT_FAIL(apply_body(bad, strlen(bad), &d, &err), err, ERR_INVALID);
     ASSERT_HAS(err.msg, "runtime options:1: unknown key cpu; did you mean cpus?");
     ASSERT_FAIL(apply_body("a\0b", 3, &e, &err), err, ERR_INVALID);
-    ASSERT_HAS(err.msg, "no text");
+    ASSERT_HAS(err.msg, "is not text");
 }
 
 TEST(hcsshims_options_change_the_configuration)
@@ -360,9 +360,11 @@ TEST(a_socket_path_beyond_the_limit_is_refused)
 
 TEST(flags_are_read_as_go_reads_them)
 {
-    char *argv[] = { "shim",   "-namespace", "n",  "--address=/a", "-publish-binary",
-                     "",       "-id",        "c1", "-debug",       "-bundle=/b",
-                     "delete", "-x",         NULL };
+    char *argv[] = {
+        "shim", "-namespace",    "n",  "--address=/a", "-publish-binary", "/c",     "-id",
+        "c1",   "-debug-socket", "/d", "-debug",       "-bundle=/b",      "delete", "-x",
+        NULL
+    };
     char *bools[] = { "shim", "-debug=false", "--info=true", "-", NULL };
     struct shim_args a;
     struct err err = ERR_INIT;
@@ -370,7 +372,6 @@ TEST(flags_are_read_as_go_reads_them)
     ASSERT_OK(shim_args_parse(argv, &a, &err), err);
     ASSERT_STR(a.ns, "n");
     ASSERT_STR(a.address, "/a");
-    ASSERT_STR(a.publish_binary, "");
     ASSERT_STR(a.id, "c1");
     ASSERT_STR(a.bundle, "/b");
     ASSERT_STR(a.action, "delete");

@@ -4,8 +4,8 @@
  *     the shim is dead             all that it had is taken back, from its ledger alone
  *     it does not know the id      nothing is to be done: this is so after every normal deletion
  *     it knows the id              Kill, Wait, Delete by RPC
- *     it does not answer, or the   the container's anchor is killed, and a file (run_file.h) tells
- *     calls took too long          the shim to end the container once it can. When containerd has
+ *     it does not answer or        the container's anchor is killed, and a file (run_file.h) tells
+ *     refuses, or takes too long   the shim to end the container once it can. When containerd has
  *                                  given up all that the shim has, the shim is killed, too, and
  *                                  everything is taken back */
 #include "api/task.pb-c.h"
@@ -98,9 +98,8 @@ static enum standing ask(struct ctx *ctx, struct deletion *d)
     if (rpc_client_call(&answering, d->client, SERVICE_TASK_V2, "Connect", &req,
                         &connect_response__descriptor, (void **)&resp, &err) == 0)
         return resp->task_pid ? SHIM_HAS_IT : SHIM_UNAWARE;
-    return err.code == ERR_DEADLINE      ? SHIM_SILENT
-           : err.code == ERR_UNAVAILABLE ? SHIM_DEAD
-                                         : SHIM_UNAWARE;
+    /* Any other error (ERR_EXHAUSTED) says nothing of the container: it may run. */
+    return err.code == ERR_UNAVAILABLE ? SHIM_DEAD : SHIM_SILENT;
 }
 
 /* --- a shim that is stuck --- */

@@ -12,7 +12,7 @@ struct err;
 #define GROUP_FILE "lcow.json"
 
 /* The sandbox that the bundle's config.json names, else id. A config.json that is missing or
- * broken is Create's business. ERR_INVALID: the name is none. Caller frees. */
+ * broken is Create's business. ERR_INVALID: the name is invalid. Caller frees. */
 int group_of_bundle(const char *bundle, const char *id, char **ret, struct err *err);
 
 /* Exclusive, for whoever makes or removes the group's socket. Waits until ctx ends. The lock file
@@ -58,8 +58,7 @@ struct group_file {
 };
 int group_write_file(const char *bundle, const struct group_file *n, struct err *err);
 /* What delete needs, from the files in the bundle; where there are none, from the defaults:
- * containerd's "sandbox" file, config.json, id. dead_ok: never fails but for names that are none.
- */
+ * containerd's "sandbox" file, config.json, id. Fails only for a name that is invalid. */
 int group_read_file(const char *bundle, const char *containerd, const char *ns, const char *id,
                     struct group_file *ret, struct err *err);
 void group_file_release(struct group_file *n);

@@ -181,7 +181,7 @@ static void end_journal(struct shim *s)
     s->journal = NULL;
 }
 
-/* ---- when we do not get to it */
+/* ---- a crash, or a main loop that is stuck */
 
 /* In the watcher's thread. */
 static void on_stuck(void *arg, const struct stall_report *r)
@@ -323,7 +323,7 @@ static void want_template(void *arg, uint32_t memory_mib)
 {
     struct shim *s = arg;
 
-    template_spawn(s->loop, memory_mib, s->home);
+    template_spawn(s->loop, s->args, memory_mib, s->home);
 }
 
 static int join_cgroup(const char *path, struct err *err)
@@ -337,12 +337,9 @@ static int join_cgroup(const char *path, struct err *err)
 
 static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
 {
-    AUTO(sbuf_release) struct sbuf in = { 0 };
     AUTO(bootstrap_release) struct bootstrap b = { 0 };
 
-    if (config_load(&s->config, NULL, err) < 0 || shim_read_stdin(ctx, &in, err) < 0 ||
-        bootstrap_parse(in.data, in.len, s->args->ns, s->args->id, &b, err) < 0 ||
-        bootstrap_apply(&b, &s->config, err) < 0)
+    if (shim_load_config(ctx, s->args, &s->config, &b, err) < 0)
         return -1;
     if (s->args->debug && s->config.log_level > LOG_DEBUG)
         s->config.log_level = LOG_DEBUG;

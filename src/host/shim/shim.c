@@ -23,14 +23,15 @@ struct flag {
 };
 
 #define AT(f) offsetof(struct shim_args, f)
+#define IGNORED SIZE_MAX /* containerd gives it */
 static const struct flag flags[] = {
     { "namespace", AT(ns), false },
     { "id", AT(id), false },
     { "address", AT(address), false },
-    { "publish-binary", AT(publish_binary), false },
+    { "publish-binary", IGNORED, false }, /* events go to $TTRPC_ADDRESS */
     { "bundle", AT(bundle), false },
     { "socket", AT(socket), false },
-    { "debug-socket", AT(debug_socket), false },
+    { "debug-socket", IGNORED, false },
     { "debug", AT(debug), true },
     { "info", AT(info), true },
     { "v", AT(version), true },
@@ -47,7 +48,7 @@ static const struct flag *find_flag(const char *name, size_t len)
 
 int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
 {
-    struct shim_args a = { "", "", "", "", "", "", "", false, false, false, "" };
+    struct shim_args a = { "", "", "", "", "", false, false, false, "" };
     char **arg = argv[0] ? argv + 1 : argv;
 
     for (; *arg && (*arg)[0] == '-' && (*arg)[1]; arg++) {
@@ -69,7 +70,8 @@ int shim_args_parse(char **argv, struct shim_args *ret, struct err *err)
         }
         if (!value && !*++arg)
             return err_set(err, ERR_INVALID, "flag -%s needs a value", f->name);
-        *(const char **)((char *)&a + f->offset) = value ? value + 1 : *arg;
+        if (f->offset != IGNORED)
+            *(const char **)((char *)&a + f->offset) = value ? value + 1 : *arg;
     }
     if (*arg)
         a.action = *arg;
@@ -157,7 +159,7 @@ static void run_action(void *arg)
         : str_eq(a->action, "delete") ? delete_run(&ctx, a, &r->out, &r->err)
         : str_eq(a->action, "serve")  ? serve_run(&ctx, a, r->backend, &r->err)
         : str_eq(a->action, "template-build")
-            ? template_run(&ctx, r->backend, &r->err)
+            ? template_run(&ctx, a, r->backend, &r->err)
             : err_set(&r->err, ERR_INVALID, "action \"%s\": start, delete or serve", a->action);
     loop_stop(r->loop);
 }

@@ -4,14 +4,16 @@
 #include "host/shim/shim.h"
 #include "proto/pb.h"
 
+struct bootstrap;
 struct cgroup;
+struct config;
 struct ctx;
 struct err;
 
 /* The command line, by the rules of Go's flag package: -x v, -x=v, --x; booleans -x or -x=true; the
  * first word that is no flag is the action. */
 struct shim_args {
-    const char *ns, *id, *address, *publish_binary, *bundle, *socket, *debug_socket; /* or "" */
+    const char *ns, *id, *address, *bundle, *socket; /* or "" */
     bool debug, info, version;
     const char *action; /* "" if none */
 };
@@ -35,12 +37,17 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
 
 /* template.c: builds the template of the configuration for VMs of the size that asked
  * for it; and a process of its own that does. home: where that process is to be, if the shim is in
- * its pod's cgroup; borrows. */
-int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err);
-void template_spawn(struct loop *loop, uint32_t memory_mib, struct cgroup *home);
+ * its pod's cgroup. Borrows both until the loop ends. */
+int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
+                 struct err *err);
+void template_spawn(struct loop *loop, const struct shim_args *a, uint32_t memory_mib,
+                    struct cgroup *home);
 
 /* All of stdin, at most BOOTSTRAP_MAX_BYTES; empty if it is closed or /dev/null. Waits. */
 int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err);
+/* The configuration as the file and the options on stdin have it. c is initialised. Waits. */
+int shim_load_config(struct ctx *ctx, const struct shim_args *a, struct config *c,
+                     struct bootstrap *ret, struct err *err);
 
 /* `-info`: what this runtime is and can do, with the options (an Any) as containerd gave them. */
 void shim_info(struct pb_slice options, struct sbuf *out);

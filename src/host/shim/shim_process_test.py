@@ -1,7 +1,7 @@
 #!/usr/bin/python3
 """start, serve and delete as processes, called as containerd calls them. Prints TAP.
 
-    shim_process_test.py CONTAINERD-SHIM-LCOW-V2
+    shim_process_test.py CONTAINERD-SHIM-LCOW-V2 [TEST...]
 
 No VM is made: that is the business of the service's tests and of tests/e2e.
 """
@@ -24,7 +24,7 @@ import zlib
 
 PROGRAM = os.path.realpath(sys.argv[1])
 TASK = "containerd.task.v2.Task"
-INVALID, NOT_FOUND = 3, 5
+INVALID, NOT_FOUND, EXHAUSTED = 3, 5, 8
 LIMIT = 60  # seconds for anything on a busy machine
 
 
@@ -75,10 +75,12 @@ def request(stream, method, payload):
 
 
 class Connection:
-    def __init__(self, path):
-        self.s = socket.socket(socket.AF_UNIX)
+    def __init__(self, where):
+        """A path, or a socket that is connected."""
+        self.s = socket.socket(socket.AF_UNIX) if isinstance(where, str) else where
         self.s.settimeout(LIMIT)
-        self.s.connect(path)
+        if isinstance(where, str):
+            self.s.connect(where)
         self.id = -1
 
     def read(self, n):
@@ -547,6 +549,35 @@ def delete_ends_a_shim_that_does_not_answer(w):
     assert w.pid(w.start("c1")) == daemons(w.top)[0], "the id is free"
 
 
+def refuse_all(listener):
+    """As a shim whose requests in flight are too many."""
+    while True:
+        try:
+            c = Connection(listener.accept()[0])
+            size, stream, _, _ = struct.unpack(">IIBB", c.read(10))
+            c.read(size)
+            body = message(1, varint(1 << 3) + varint(EXHAUSTED) + message(2, "too many requests"))
+            c.s.sendall(struct.pack(">IIBB", len(body), stream, 2, 0) + body)
+        except EOFError:
+            pass
+        except OSError:
+            return
+
+
+def delete_ends_a_shim_that_refuses_every_request(w):
+    pid = w.pid(w.start("c1"))
+    os.unlink(w.path("c1"))
+    with socket.socket(socket.AF_UNIX) as listener, concurrent.futures.ThreadPoolExecutor(1) as pool:
+        listener.bind(w.path("c1"))
+        listener.listen(8)
+        pool.submit(refuse_all, listener)
+        try:
+            assert w.delete("c1")[2] == 137
+            until(lambda: gone(pid), "the shim is dead")
+        finally:
+            listener.shutdown(socket.SHUT_RDWR)
+
+
 def delete_of_one_container_leaves_a_stuck_shim_to_the_others(w):
     address = w.start("p", "p")
     w.start("c1", "p")
@@ -812,9 +843,11 @@ def info_and_version_are_told(w):
     assert allowed[2] == b"mkdir/*,format/*,mkfs/*,erofs,loop", allowed
 
 
+ONLY = sys.argv[2:]  # the names of tests
 TESTS = [v for v in list(globals().values())
          if callable(v) and getattr(v, "__code__", None) and
-         v.__code__.co_varnames[:1] == ("w",) and v.__code__.co_argcount == 1]
+         v.__code__.co_varnames[:1] == ("w",) and v.__code__.co_argcount == 1 and
+         (not ONLY or v.__name__ in ONLY)]
 
 
 def main():

@@ -6,6 +6,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "base/stream.h"
+#include "host/config/config.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/group.h"
@@ -48,6 +49,17 @@ int shim_read_stdin(struct ctx *ctx, struct sbuf *ret, struct err *err)
             return err_set(err, ERR_INVALID, "more than %u bytes on stdin", BOOTSTRAP_MAX_BYTES);
     }
     return 0;
+}
+
+int shim_load_config(struct ctx *ctx, const struct shim_args *a, struct config *c,
+                     struct bootstrap *ret, struct err *err)
+{
+    AUTO(sbuf_release) struct sbuf in = { 0 };
+
+    if (config_load(c, NULL, err) < 0 || shim_read_stdin(ctx, &in, err) < 0 ||
+        bootstrap_parse(in.data, in.len, a->ns, a->id, ret, err) < 0)
+        return -1;
+    return bootstrap_apply(ret, c, err);
 }
 
 /* As easily killed as containerd, and a little more; what we start inherits it. Not being allowed

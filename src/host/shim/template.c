@@ -12,6 +12,7 @@
 #include "host/config/config.h"
 #include "host/control/template_build.h"
 #include "host/jail/cgroup.h"
+#include "host/shim/bootstrap.h"
 #include "host/shim/shim_priv.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -20,6 +21,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define LOWEST_PRIORITY 19
@@ -29,23 +31,25 @@
 #define MIB_ENV "LCOW_TEMPLATE_MIB" /* of the VM that asked for it */
 
 /* The action `template-build`. Somebody else who builds already is as good. */
-int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err *err)
+int template_run(struct ctx *ctx, const struct shim_args *a, const struct shim_backend *backend,
+                 struct err *err)
 {
-    AUTO(config_release) struct config config;
+    AUTO(config_release) struct config config = { 0 };
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
     AUTO(template_info_release) struct template_info info = { 0 };
     const char *mib = getenv(MIB_ENV);
     uint64_t memory_mib = 0; /* as configured */
     bool made;
 
     if (mib && str_to_u64(mib, UINT32_MAX, &memory_mib) < 0)
-        return err_set(err, ERR_INVALID, MIB_ENV "=%s is no number", mib);
+        return err_set(err, ERR_INVALID, MIB_ENV "=%s is not a number", mib);
     config_init(&config);
-    if (config_load(&config, NULL, err) < 0)
+    if (shim_load_config(ctx, a, &config, &b, err) < 0)
         return -1;
     /* The shim that listens may end before we do. */
     (void)signal(SIGPIPE, SIG_IGN);
     log_init(STDERR_FILENO, LOG_WARN, LOG_LOGFMT);
-    const struct template_build b = { .loop = ctx->loop,
+    const struct template_build t = { .loop = ctx->loop,
                                       .config = &config,
                                       .build = backend->template_build,
                                       .vmm_new = backend->vmm_new,
@@ -53,7 +57,7 @@ int template_run(struct ctx *ctx, const struct shim_backend *backend, struct err
                                       .memory_mib = (uint32_t)memory_mib,
                                       /* The VM that asked for it runs: what it may is allowed. */
                                       .allow_emulation = true };
-    if (template_build(ctx, &b, &info, &made, err) == 0 || err->code == ERR_EXISTS)
+    if (template_build(ctx, &t, &info, &made, err) == 0 || err->code == ERR_EXISTS)
         return 0;
     return -1;
 }
@@ -116,9 +120,21 @@ static int go_home(void *arg, pid_t pid, struct err *err)
 
 struct wanted {
     struct loop *loop;
+    const struct shim_args *args;
     uint32_t memory_mib;
     struct cgroup *home;
 };
+
+/* What containerd said to `start`, once more: the options may name another image or QEMU. -1: it
+ * said nothing. An open file of its own, since the position is part of it. */
+static int open_stdin(void)
+{
+    struct stat st;
+
+    if (fstat(STDIN_FILENO, &st) < 0 || !S_ISREG(st.st_mode))
+        return -1;
+    return open("/proc/self/fd/0", O_RDONLY | O_CLOEXEC);
+}
 
 static void build_main(void *arg)
 {
@@ -131,7 +147,9 @@ static void build_main(void *arg)
     AUTO_FREE char *config_var = str_format(CONFIG_ENV "=%s", config ? config : "");
     AUTO_FREE char *path_var = str_format("PATH=%s", path ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
     AUTO_FREE char *mib_var = str_format(MIB_ENV "=%u", wanted->memory_mib);
-    const char *const argv[] = { SHIM_NAME, "template-build", NULL };
+    const char *const argv[] = { SHIM_NAME, "-namespace",     wanted->args->ns,
+                                 "-id",     wanted->args->id, "template-build",
+                                 NULL };
     const char *const env[] = { path_var, mib_var, config ? config_var : NULL, NULL };
     int fds[2];
 
@@ -139,14 +157,14 @@ static void build_main(void *arg)
         return;
     AUTO(stream_free) struct stream *from = stream_from_fd(loop, fds[0]);
     struct words words = { 0 };
-    AUTO_FD int end = fds[1];
-    const struct child_fd to = { end, 2 };
+    AUTO_FD int end = fds[1], in = open_stdin();
+    const struct child_fd to[] = { { end, STDERR_FILENO }, { in, STDIN_FILENO } };
     int r = child_spawn(&ctx,
                         &(struct child_opts){ .path = "/proc/self/exe",
                                               .argv = argv,
                                               .envp = env,
-                                              .fds = &to,
-                                              .n_fds = 1,
+                                              .fds = to,
+                                              .n_fds = in < 0 ? 1 : 2,
                                               .new_session = true,
                                               .setup = lower_priority,
                                               .on_pid = go_home,
@@ -163,10 +181,11 @@ static void build_main(void *arg)
     child_free(child);
 }
 
-void template_spawn(struct loop *loop, uint32_t memory_mib, struct cgroup *home)
+void template_spawn(struct loop *loop, const struct shim_args *a, uint32_t memory_mib,
+                    struct cgroup *home)
 {
     struct wanted *wanted = mem_new(struct wanted);
 
-    *wanted = (struct wanted){ loop, memory_mib, home };
+    *wanted = (struct wanted){ loop, a, memory_mib, home };
     fiber_go(loop, build_main, wanted, "template build");
 }

@@ -158,7 +158,7 @@ static const struct diagnosis rules[] = {
       "the VM has no slot left for one more PCI device",
       "raise device_slots in /etc/lcow/lcow.conf for VMs that start from now on" },
     { "IOMMU", "container: devices", "PCI devices cannot be given to VMs on this host",
-      "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd; lcow doctor tells more" },
+      "turn the IOMMU on (intel_iommu=on), load vfio-pci or iommufd" },
     { "PCI device", "container: devices", "a PCI device could not be given to the VM",
       "the text names device and step: is it bound to vfio-pci, and used by nobody else?" },
     { "hostNetwork&is not possible", "container: spec",
@@ -237,7 +237,8 @@ static const struct diagnosis rules[] = {
       "see lcow logs --agent for what it said" },
     { "log driver", "container: output", "the log driver of the container did not start",
       "the text names it: run it by hand; it must say on fd 5 that it is ready" },
-    { " is no &FIFO", "container: output", "the container's output cannot go where it should",
+    { "is not a FIFO|is neither a FIFO", "container: output",
+      "the container's output cannot go where it should",
       "it is containerd's client that names it: a FIFO or a plain file is needed" },
     { "stdio of ", "container: output", "the container's input or output could not be opened",
       "the text names the path; is its client (ctr, containerd) still there?" },
@@ -428,7 +429,6 @@ static const struct diagnosis operations[] = {
     { "Pause", "container: pause", "a container could not be paused", GENERAL },
     { "Resume", "container: resume", "a container could not be resumed", GENERAL },
     { "Delete", "container: delete", "a container could not be deleted", GENERAL },
-    { "Stats", "container: statistics", "the guest gave no figures", GENERAL },
 };
 static const struct diagnosis any_request = { "", "request", "a request to the shim failed",
                                               GENERAL };

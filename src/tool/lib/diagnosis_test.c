@@ -173,8 +173,8 @@ static const struct seen {
       "request failed: Create: create container c1: stdio of c1: start log driver "
       "/no/such/program: execute /no/such/program: No such file or directory" },
     { "container: output", "tests/e2e/test_shim.py: bad_stdout",
-      "request failed: Create: create container c1: stdio of c1: stdout: /dev/null is no FIFO and "
-      "no plain file" },
+      "request failed: Create: create container c1: stdio of c1: stdout: /dev/null is "
+      "neither a FIFO nor a plain file" },
     { "container: output", "tests/e2e/test_shim.py: bad_stdout",
       "request failed: Create: create container c1: stdio of c1: stdout: open /x/there: No such "
       "file or directory" },

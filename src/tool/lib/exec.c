@@ -213,11 +213,11 @@ int exec_process(const char *bundle, char *const *argv, const char *cwd, bool te
     json_object_set_new(process, "args", args);
     for (size_t i = 0; argv[i]; i++)
         if (json_array_append_new(args, json_string(argv[i])) < 0)
-            return err_set(err, ERR_INVALID, "word %zu of the command is no UTF-8", i + 1);
+            return err_set(err, ERR_INVALID, "word %zu of the command is not UTF-8", i + 1);
     json_object_set_new(process, "terminal", json_boolean(terminal));
     json_object_del(process, "consoleSize");
     if (cwd && json_object_set_new(process, "cwd", json_string(cwd)) < 0)
-        return err_set(err, ERR_INVALID, "the directory is no UTF-8");
+        return err_set(err, ERR_INVALID, "the directory is not UTF-8");
     *ret_json = js_text(process, 0);
     return 0;
 }

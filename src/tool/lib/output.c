@@ -192,7 +192,7 @@ void outputs_untold(const struct outputs *o, const char *cid, struct sbuf *out)
 {
     for (size_t i = 0; i < o->n_writers; i++) {
         const struct writer *w = &o->writers[i];
-        bool driver = str_starts(w->uri, "binary://");
+        bool driver = str_starts(w->uri, "binary://") || str_starts(w->uri, "binary-v2://");
 
         if (!w->uri[0] || (cid && !str_eq(cid, w->cid)) || is_cri(o, w) || plain_path(w))
             continue;

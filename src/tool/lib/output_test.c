@@ -149,7 +149,7 @@ TEST(output_of_a_container_that_was_being_created_is_found_later)
     outputs_free(o);
 }
 
-TEST(a_fifos_output_is_its_readers)
+TEST(the_output_of_a_fifo_or_log_driver_is_its_readers)
 {
     AUTO(sbuf_release) struct sbuf said = { 0 };
     struct outputs *o = outputs_new("ns", "p");
@@ -157,7 +157,11 @@ TEST(a_fifos_output_is_its_readers)
     add(o, "{\"cid\":\"a\",\"pod-id\":\"a\",\"stdout\":\"/run/fifo\"}", 1);
     add(o, "{\"cid\":\"b\",\"pod-id\":\"b\",\"stdout\":\"file:///x\"}", 1);
     add(o, "{\"cid\":\"c\",\"pod-id\":\"c\",\"stdout\":\"\"}", 1);
+    add(o, "{\"cid\":\"d\",\"pod-id\":\"d\",\"stdout\":\"binary:///l\"}", 1);
+    add(o, "{\"cid\":\"e\",\"pod-id\":\"e\",\"stdout\":\"binary-v2:///l\"}", 1);
     outputs_untold(o, NULL, &said);
-    ASSERT_STR(said.data, "the output of a goes to its client (a FIFO); nobody else keeps it\n");
+    ASSERT_STR(said.data, "the output of a goes to its client (a FIFO); nobody else keeps it\n"
+                          "the output of d goes to its log driver; nobody else keeps it\n"
+                          "the output of e goes to its log driver; nobody else keeps it\n");
     outputs_free(o);
 }

@@ -97,6 +97,8 @@ static int on_dir(void *arg, const struct leftover *l)
     s.address = str_dup(run.address);
     s.version = str_dup(run.version);
     s.pid = run.pid;
+    for (size_t i = 0; i < run.n && !s.hidden; i++)
+        s.hidden = run.v[i].hidden ? str_dup(run.v[i].id) : NULL;
     s.ns = str_format("%.*s", (int)(slash - l->name), l->name);
     s.id = str_dup(slash + 1);
     list->v = mem_grow(list->v, list->n, &list->cap, sizeof(*list->v));
@@ -111,6 +113,7 @@ void shims_release(struct shims *s)
         free(s->v[i].id);
         free(s->v[i].address);
         free(s->v[i].version);
+        free(s->v[i].hidden);
         json_decref(s->v[i].doc);
     }
     free(s->v);
@@ -313,10 +316,13 @@ static int guest_side(struct ctx *ctx, const struct shim *s, struct cost *c, str
         if (json_object_get(one, "exited_ns"))
             continue;
         req.id = json_string_value(json_object_get(one, "id"));
-        if (!req.id ||
-            shim_call(ctx, client, 0, &task__descriptor, "Stats", &req, (void **)&resp, err) < 0)
+        if (!req.id)
             return -1;
-        add_stats(resp->stats, c);
+        if (shim_call(ctx, client, 0, &task__descriptor, "Stats", &req, (void **)&resp, err) == 0)
+            add_stats(resp->stats, c);
+        else if (err->code != ERR_NOT_FOUND)
+            return -1;
+        err_clear(err); /* hidden, or deleted meanwhile: the others have figures */
     }
     c->guest = 1;
     return 0;

@@ -2,7 +2,7 @@
  * sockets, without containerd. Each is asked with a limit of its own: one that is stopped, dead or
  * of another version keeps nothing back.
  *
- * `<run_root>/<namespace>/<sandbox>/shim` is {"address", "pid", "version"}, written by the shim.
+ * Each shim writes `<run_root>/<namespace>/<sandbox>/shim` (host/control/run_file.h).
  * Life: list -> find … -> release. Also the directories of VMs whose owner is dead. */
 #pragma once
 #include "base/err.h"
@@ -37,6 +37,7 @@ struct cost {
 
 struct shim {
     char *ns, *id, *address, *version;
+    char *hidden; /* the container that holds a sandbox of the Sandbox API; NULL: there is none */
     pid_t pid;
     json_t *doc;      /* its Inspect document; NULL if it did not answer */
     struct err why;   /* why there is none */
