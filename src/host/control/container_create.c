@@ -10,6 +10,7 @@
 #include "host/control/bundle.h"
 #include "host/control/container_priv.h"
 #include "host/control/events.h"
+#include "host/control/forsaken.h"
 #include "host/control/sandbox.h"
 #include "host/files/scratch.h"
 #include "host/jail/anchor.h"
@@ -209,7 +210,7 @@ static void anchor_main(void *arg)
 
     if (anchor_wait(&ctx, c->anchor, &by_us, &err) == 0 && !by_us && c->p.listed) {
         c->anchor_lost = true; /* one that is being created has no process yet to kill */
-        registry_obey(c->r);   /* before anything of its end is published */
+        forsaken_obey(c->r);   /* before anything of its end is published */
         log_warn(&ctx, "the container's process on the host was killed: so is the container");
         /* As Kill with all: with a holder its pod. If containerd has given up the holder, it still
          * wants the others. */
@@ -285,7 +286,7 @@ static char *without_arguments(const char *uri)
 }
 
 /* For `lcow logs`: the shim keeps no output, this says where the CRI or a log driver does. */
-static void note_output(struct ctx *ctx, struct container *c, const char *out)
+static void journal_output(struct ctx *ctx, struct container *c, const char *out)
 {
     c->log_uri = without_arguments(out);
     log_journal(ctx, "output",
@@ -365,7 +366,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
         return err_set(err, ERR_UNAVAILABLE, "the container's process on the host was killed");
     process_created(c->p.init);
     fsm_step(&container_fsm, &c->p.state, CONTAINER_EV_CREATED);
-    note_output(ctx, c, cc->stdio.out);
+    journal_output(ctx, c, cc->stdio.out);
     return 0;
 }
 

@@ -172,6 +172,12 @@ void events_done(struct events *q)
     waitq_wake_all(&q->changed);
 }
 
+void events_give_up(struct events *q)
+{
+    q->dropped++;
+    events_done(q);
+}
+
 size_t events_pending(const struct events *q)
 {
     return q->n;

@@ -55,7 +55,8 @@ void events_push(struct events *q, const struct event *e);
 /* Waits for the oldest. *ret stays valid until events_done, which takes it off the queue. */
 int events_next(struct ctx *ctx, struct events *q, const struct event **ret, struct err *err);
 void events_done(struct events *q);
+void events_give_up(struct events *q); /* the same for one that was not delivered: it is counted */
 size_t events_pending(const struct events *q);
-uint64_t events_dropped(const struct events *q);
+uint64_t events_dropped(const struct events *q); /* and given up */
 /* Until nothing is pending. */
 int events_flush(struct ctx *ctx, struct events *q, struct err *err);

@@ -116,15 +116,15 @@ int pod_kill(struct ctx *ctx, struct pod *given, uint32_t signo, struct err *err
     AUTO_FREE struct killing *all = mem_zalloc(n * sizeof(*all));
     struct ctx bounded = ctx_root(loop); /* each call has ctx */
     struct err none = ERR_INIT;
-    struct fibers group;
+    struct fibers fibers;
     int r = 0;
 
-    fibers_init(&group);
+    fibers_init(&fibers);
     for (size_t i = 0; i < n; i++) {
         all[i] = (struct killing){ ctx, container_ref(pod->members[i]), signo, ERR_INIT };
-        fibers_go(&group, loop, kill_main, &all[i], "kill %s", container_id(all[i].c));
+        fibers_go(&fibers, loop, kill_main, &all[i], "kill %s", container_id(all[i].c));
     }
-    (void)fibers_wait(&bounded, &group, "containers of a pod to be killed", &none);
+    (void)fibers_wait(&bounded, &fibers, "containers of a pod to be killed", &none);
     for (size_t i = 0; i < n; i++) {
         if (r == 0 && all[i].err.code != ERR_NONE) {
             *err = all[i].err;

@@ -99,12 +99,3 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
                      const struct annotations *options, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
 void registry_update_run_file(struct registry *r);
-
-/* --- containers that containerd has given up (registry_forsaken.c) --- */
-
-/* `delete` may have left forsaken files (run_file.h): each container that they name is killed and
- * deleted, and nothing more of it is published. */
-void registry_obey(struct registry *r);
-bool registry_is_forsaken(const struct registry *r, const char *id);
-/* All that is left was given up by containerd: the VM may end. */
-bool registry_given_up(const struct registry *r);

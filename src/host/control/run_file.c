@@ -10,7 +10,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#define NOTE_MAX_BYTES (1u << 20)
+#define RUN_FILE_MAX_BYTES (1u << 20)
 #define FORSAKEN "forsaken."
 #define ANCHOR_MAX_BYTES 256u
 
@@ -73,13 +73,13 @@ int run_file_read(const char *dir, struct run_file *ret, struct err *err)
     struct run_file n = { .address = "", .version = "", .process = "", .home = "" };
     const json_t *list = NULL;
     size_t len;
-    int r = file_read_all(path, NOTE_MAX_BYTES, &text, &len);
+    int r = file_read_all(path, RUN_FILE_MAX_BYTES, &text, &len);
 
     if (r == -ENOENT)
         return err_set(err, ERR_NOT_FOUND, "there is no %s", path);
     if (r < 0)
         return err_sys(err, -r, "read %s", path);
-    if (js_parse(text, len, NOTE_MAX_BYTES, &n.root, err) < 0 ||
+    if (js_parse(text, len, RUN_FILE_MAX_BYTES, &n.root, err) < 0 ||
         js_str(n.root, "address", &n.address, err) < 0 || js_i32(n.root, "pid", &n.pid, err) < 0 ||
         js_str(n.root, "version", &n.version, err) < 0 ||
         js_str(n.root, "process", &n.process, err) < 0 ||

@@ -3,6 +3,7 @@
 #include "base/loop.h"
 #include "base/str.h"
 #include "host/control/container.h"
+#include "host/control/forsaken.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include <ctype.h>
@@ -55,7 +56,7 @@ bool service_idle(const struct service *s)
 
 bool service_given_up(const struct service *s)
 {
-    return !service_busy(s) && registry_given_up(s->opts.registry);
+    return !service_busy(s) && forsaken_all(s->opts.registry);
 }
 
 uint64_t service_expects(const struct service *s)

@@ -132,7 +132,7 @@ static int try_once(struct ctx *ctx, struct publisher *p, const ForwardRequest *
                            NULL, err);
 }
 
-/* Until it is delivered or given up; -1 only if we are stopped. */
+/* 1: it is delivered. 0: it is given up. -1: we are stopped. */
 static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
 {
     AUTO(pb_free) ForwardRequest *req = publisher_wire(e, p->ns);
@@ -141,7 +141,7 @@ static int publish(struct ctx *ctx, struct publisher *p, const struct event *e)
 
     while (req && p->address[0]) {
         if (try_once(ctx, p, req, &err) == 0)
-            return 0;
+            return 1;
         if (p->life.fired)
             return -1;
         /* What containerd finds invalid it will never accept. */
@@ -164,9 +164,14 @@ static void publisher_run(void *arg)
     const struct event *e;
 
     while (events_next(&ctx, p->opts.events, &e, &err) == 0) {
-        if (publish(&ctx, p, e) < 0)
+        int r = publish(&ctx, p, e);
+
+        if (r < 0)
             break;
-        events_done(p->opts.events);
+        if (r > 0)
+            events_done(p->opts.events);
+        else
+            events_give_up(p->opts.events);
     }
     rpc_client_free(p->client);
     p->client = NULL;

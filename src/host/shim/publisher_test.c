@@ -270,6 +270,7 @@ TEST_VIRTUAL(the_head_is_given_up_after_a_minute_and_the_next_is_tried)
     ASSERT_EQ(events_pending(q), 2);
     ASSERT_OK(fiber_sleep(&longer, 4 * NS_PER_S, &err), err);
     ASSERT_EQ(events_pending(q), 1);
+    ASSERT_EQ(events_dropped(q), 1);
     p.away = false;
     ASSERT_OK(events_flush(&longer, q, &err), err);
     ASSERT_EQ(p.got.n, 1);
@@ -291,6 +292,7 @@ TEST_VIRTUAL(an_event_that_containerd_refuses_is_not_sent_again)
 
     ASSERT_OK(events_flush(ctx, q, &err), err);
     ASSERT_EQ(p.calls, 1);
+    ASSERT_EQ(events_dropped(q), 1);
     p.unwilling = false;
     push(ctx, q, "good");
     ASSERT_OK(events_flush(ctx, q, &err), err);

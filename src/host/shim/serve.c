@@ -10,6 +10,7 @@
 #include "host/config/config.h"
 #include "host/control/diag.h"
 #include "host/control/events.h"
+#include "host/control/forsaken.h"
 #include "host/control/registry.h"
 #include "host/control/run_file.h"
 #include "host/jail/cgroup.h"
@@ -128,7 +129,7 @@ static void on_hup(void *arg, const struct signalfd_siginfo *info)
 
     if (!s->registry || s->leaving)
         return;
-    registry_obey(s->registry);
+    forsaken_obey(s->registry);
     watch_poke(s->watch);
 }
 
@@ -267,7 +268,7 @@ static bool on_event(void *arg, const struct event *e)
     bool init_exit = e->kind == EVENT_EXIT && !e->exec_id[0];
 
     journal_event(e);
-    if (registry_is_forsaken(s->registry, e->container_id))
+    if (forsaken_is(s->registry, e->container_id))
         return false; /* containerd has its end from `delete`, and its bundle is gone */
     if (e->kind == EVENT_START)
         loop_trim(s->loop); /* what a create needed goes back: from now on the shim only waits */

@@ -1,7 +1,8 @@
-/* registry_forsaken_test.c - containers that containerd has given up, as the files of `delete` say.
+/* forsaken_test.c - containers that containerd has given up, as the files of `delete` say.
  */
 #include "fixture/registry_fixture.h"
 #include "harness/tap.h"
+#include "host/control/forsaken.h"
 #include "host/control/run_file.h"
 
 #define LONG                                                                                       \
@@ -21,7 +22,7 @@ static void give_up(struct fixture *r, const char *id, const char *anchor)
     struct err err = ERR_INIT;
 
     ASSERT_OK(run_forsake(dir, id, anchor, &err), err);
-    registry_obey(r->registry);
+    forsaken_obey(r->registry);
 }
 
 static bool is_noted(const struct fixture *r, const char *id)
@@ -42,7 +43,7 @@ static void sleep_ns(struct ctx *ctx, uint64_t ns)
 /* As in the shim. */
 static bool tell(void *arg, const struct event *e)
 {
-    return !registry_is_forsaken(((struct fixture *)arg)->registry, e->container_id);
+    return !forsaken_is(((struct fixture *)arg)->registry, e->container_id);
 }
 
 static void open_two(struct fixture *r, struct ctx *ctx)
@@ -67,15 +68,15 @@ TEST_VIRTUAL(a_container_that_is_given_up_is_killed_and_deleted_and_nothing_is_t
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_EQ(r.registry->n_containers, 1);
     ASSERT(fixture_find(&r, "b"));
-    ASSERT(!registry_given_up(r.registry));
+    ASSERT(!forsaken_all(r.registry));
     ASSERT(!is_noted(&r, "a"));
     ASSERT_STR(fixture_told(&r, ctx), "");
     give_up(&r, "b", "");
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT(registry_given_up(r.registry));
+    ASSERT(forsaken_all(r.registry));
     ASSERT(registry_idle(r.registry));
     fixture_create(&r, &root, "c");
-    ASSERT(!registry_given_up(r.registry)); /* containerd is back */
+    ASSERT(!forsaken_all(r.registry)); /* containerd is back */
     fixture_close(&r, ctx);
 }
 
@@ -136,7 +137,7 @@ TEST_VIRTUAL(a_pods_first_container_that_is_given_up_waits_for_the_others)
     ASSERT_EQ(r.registry->n_containers, 2); /* ended, but containerd still asks for it */
     fixture_delete(&r, &root, "c", "");
     sleep_ns(ctx, 5 * NS_PER_S);
-    ASSERT(registry_given_up(r.registry) && registry_idle(r.registry));
+    ASSERT(forsaken_all(r.registry) && registry_idle(r.registry));
     fixture_close(&r, ctx);
 }
 
@@ -185,7 +186,7 @@ TEST_VIRTUAL(the_note_for_others_lists_the_containers_and_who_has_given_them_up)
     given_up = false;
     ASSERT_OK(run_given_up(ctx, dir, &n, &given_up, &err), err);
     ASSERT(given_up);
-    registry_obey(r.registry);
+    forsaken_obey(r.registry);
     sleep_ns(ctx, 5 * NS_PER_S);
     ASSERT_OK(run_file_read(dir, &later, &err), err);
     ASSERT_EQ(later.n, 1);

@@ -1,5 +1,4 @@
-/* registry_forsaken.c - containers that containerd has given up, by the files that `delete` leaves
- * beside the VM's ledger (run_file.h): the shim kills and deletes them. */
+#include "host/control/forsaken.h"
 #include "base/clock.h"
 #include "base/ctx.h"
 #include "base/err.h"
@@ -94,25 +93,25 @@ static void forsake(void *arg, const char *id, const char *anchor)
     container_forsake(c);
     r->forsook = true;
     log_warn(NULL, "containerd has given this container up; ending it", F_STR("cid", id));
-    /* A sandbox's own goes with the sandbox, when nothing else is in it (registry_given_up). */
+    /* A sandbox's own goes with the sandbox, when nothing else is in it (forsaken_all). */
     if (!container_parts(c)->hidden)
         fibers_go(&r->fibers, r->o.loop, forsaken_main, container_ref(c), "forsaken %s", id);
 }
 
-void registry_obey(struct registry *r)
+void forsaken_obey(struct registry *r)
 {
     if (r->record && !r->closing)
         run_each_forsaken(run_dir(r), forsake, r);
 }
 
-bool registry_is_forsaken(const struct registry *r, const char *id)
+bool forsaken_is(const struct registry *r, const char *id)
 {
     const struct container *c = find_any(r, id);
 
     return c && container_parts(c)->forsaken;
 }
 
-bool registry_given_up(const struct registry *r)
+bool forsaken_all(const struct registry *r)
 {
     for (size_t i = 0; i < r->n_containers; i++)
         if (!container_parts(r->containers[i])->hidden ||
