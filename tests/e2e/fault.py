@@ -211,7 +211,13 @@ class Programme:
         return found
 
     def faults(self, calls):
-        return [Fault(call, error) for call in calls for error in ERRORS[self.names[call.number]]]
+        return [Fault(call, error) for call in calls for error in ERRORS[self.names[call.number]]
+                if not self.cannot_fail(call)]
+
+    def cannot_fail(self, call):
+        """The flags of an open descriptor can always be read and set."""
+        return (self.names[call.number] == "fcntl" and
+                self.places[call.frames[0]].startswith("fd_nonblock"))
 
     def describe(self, fault):
         return (f"{fault.call.phase}: {self.names[fault.call.number]} "

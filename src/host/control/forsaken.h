@@ -1,5 +1,5 @@
-/* forsaken.h - containers that containerd has given up: `delete` could not reach the shim, and left a
- * file for each of them beside the VM's ledger (run_file.h). The shim kills and deletes them, and
+/* forsaken.h - containers that containerd has given up: `delete` could not reach the shim, and left
+ * a file for each of them beside the VM's ledger (run_file.h). The shim kills and deletes them, and
  * publishes nothing more of them. Never waits. */
 #pragma once
 #include <stdbool.h>

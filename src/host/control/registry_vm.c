@@ -10,6 +10,7 @@
 #include "host/control/run_file.h"
 #include "host/control/vm.h"
 #include "host/ledger/ledger.h"
+#include <errno.h>
 #include <stdlib.h>
 #include <unistd.h>
 
@@ -72,7 +73,8 @@ static int run_file_end(void *arg, struct ledger *ledger, struct err *err)
         return 0;
     r->record = 0;
     run_each_forsaken(dir, drop_forsaken, dir);
-    (void)unlink(path); /* gone already is as good */
+    if (unlink(path) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", path);
     return ledger_forget(ledger, id, err);
 }
 

@@ -386,8 +386,11 @@ int ledger_create(const char *dir, struct ledger **ret, struct err *err)
     /* Others remove empty directories, perhaps just before something is in it: make it again. */
     for (int tries = 0; tries < 16 && r == -ENOENT; tries++) {
         r = dir_make(dir, 0700);
-        if (r < 0 && r != -ENOENT)
+        if (r < 0 && r != -ENOENT) {
+            AUTO_FREE char *parent = str_ndup(dir, (size_t)(strrchr(dir, '/') - dir));
+            (void)rmdir(parent); /* it may have been made for this one alone */
             return err_sys(err, -r, "make directory %s", dir);
+        }
         if (r == 0)
             r = ledger_lock(dir, O_CREAT, LEDGER_OWNER, &l->fd, &holder);
     }
