@@ -237,7 +237,7 @@ static const struct diagnosis rules[] = {
       "see lcow logs --agent for what it said" },
     { "log driver", "container: output", "the log driver of the container did not start",
       "the text names it: run it by hand; it must say on fd 5 that it is ready" },
-    { "is not a FIFO|is neither a FIFO", "container: output",
+    { "not a FIFO|neither a FIFO", "container: output",
       "the container's output cannot go where it should",
       "it is containerd's client that names it: a FIFO or a plain file is needed" },
     { "stdio of ", "container: output", "the container's input or output could not be opened",
