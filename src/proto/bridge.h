@@ -366,7 +366,12 @@ AUTO_VALUE(struct bridge_response, bridge_response_release);
 
 /* The JSON text in bridge_response.properties. */
 struct bridge_process {
-    uint32_t pid;
+    uint32_t pid; /* in the VM's root pid namespace */
+    /* lcow's own; 0 and "": not told, left out. */
+    uint32_t leader;  /* the exec's process that it descends from, or is; 0: not known, or init */
+    const char *name; /* the kernel's, as a process can set it */
+    uint64_t age_ms, user_ms, kernel_ms;
+    uint64_t data_kib, private_kib, shared_kib; /* private, shared: resident */
 };
 struct bridge_properties {
     struct bridge_process *processes;

@@ -82,8 +82,6 @@ int bridge_notification_encode(const struct bridge_notification *notification, s
 
 /* What of a response is not the text, generously: base, ActivityId, key. */
 #define PROPERTIES_OVERHEAD (BRIDGE_HEADER_BYTES + 128u)
-/* The longest a process adds to the escaped text: {\"ProcessId\":4294967295}, */
-#define PROCESS_MAX_BYTES 29u
 
 char *bridge_properties_encode(const struct bridge_properties *properties)
 {
@@ -100,7 +98,8 @@ char *bridge_properties_encode(const struct bridge_properties *properties)
         len = escaped_len(w.out.data, w.out.len) + PROPERTIES_OVERHEAD;
         if (len <= BRIDGE_MAX_RESPONSE || p.n_processes == 0)
             return jsw_take(&w, &len);
-        over = (len - BRIDGE_MAX_RESPONSE) / PROCESS_MAX_BYTES + 1;
+        /* By their mean length; again if those that stay are longer. */
+        over = (len - BRIDGE_MAX_RESPONSE) / (len / p.n_processes + 1) + 1;
         p.n_processes -= over < p.n_processes ? over : p.n_processes;
     }
 }

@@ -237,7 +237,7 @@ TEST(long_properties_become_a_failure_that_says_so)
 
 TEST(a_long_process_list_loses_its_end_and_stays_json)
 {
-    AUTO_FREE struct bridge_process *processes = mem_alloc(100000 * sizeof(*processes));
+    AUTO_FREE struct bridge_process *processes = mem_zalloc(100000 * sizeof(*processes));
     struct bridge_properties p = { .processes = processes, .n_processes = 100000 };
     AUTO_FREE char *text = NULL;
     AUTO(bridge_properties_release) struct bridge_properties got = { 0 };
@@ -258,6 +258,52 @@ TEST(a_long_process_list_loses_its_end_and_stays_json)
     ASSERT(got.n_processes > 2000 && got.n_processes < 100000);
     for (size_t i = 0; i < got.n_processes; i++)
         ASSERT_EQ(got.processes[i].pid, processes[i].pid);
+}
+
+TEST(what_is_told_of_a_process_is_optional)
+{
+    static const char plain[] = "{\"ProcessList\":[{\"ProcessId\":355},{\"ProcessId\":388}]}";
+    static const char full[] =
+        "{\"ProcessList\":[{\"ProcessId\":388,\"Leader\":355,\"Name\":\"sleep\",\"AgeMs\":1,"
+        "\"UserMs\":2,\"KernelMs\":3,\"DataKiB\":4,\"PrivateKiB\":5,\"SharedKiB\":6}]}";
+    AUTO(bridge_properties_release) struct bridge_properties a = { 0 }, b = { 0 };
+    AUTO_FREE char *again_a = NULL, *again_b = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(bridge_properties_decode(plain, &a, &err), err);
+    ASSERT_EQ(a.n_processes, 2);
+    ASSERT_EQ(a.processes[1].pid, 388);
+    ASSERT_EQ(a.processes[1].leader, 0);
+    ASSERT_STR(a.processes[1].name, "");
+    ASSERT_STR(again_a = bridge_properties_encode(&a), plain);
+    ASSERT_OK(bridge_properties_decode(full, &b, &err), err);
+    ASSERT_EQ(b.processes[0].leader, 355);
+    ASSERT_STR(b.processes[0].name, "sleep");
+    ASSERT_EQ(b.processes[0].shared_kib, 6);
+    ASSERT_STR(again_b = bridge_properties_encode(&b), full);
+}
+
+TEST(a_process_list_with_names_that_grow_stays_within_the_frame)
+{
+    AUTO_FREE struct bridge_process *processes = mem_zalloc(4096 * sizeof(*processes));
+    struct bridge_properties p = { .processes = processes, .n_processes = 4096 };
+    AUTO_FREE char *text = NULL;
+    struct err err = ERR_INIT;
+    size_t size;
+
+    for (uint32_t i = 0; i < 4096; i++)
+        processes[i] =
+            (struct bridge_process){ .pid = i + 1, .name = i < 100 ? "a" : "\"\\\"\\\"\\\"\\\"<>" };
+    text = bridge_properties_encode(&p);
+    AUTO(bridge_response_release)
+    struct bridge_response r =
+        through(&(struct bridge_response){ .type = BRIDGE_GET_PROPERTIES, .properties = text },
+                BRIDGE_MAX_RESPONSE, &size);
+    ASSERT_EQ(r.result, BRIDGE_HR_OK);
+    AUTO(bridge_properties_release) struct bridge_properties got = { 0 };
+    ASSERT_OK(bridge_properties_decode(r.properties, &got, &err), err);
+    ASSERT(got.n_processes > 400);
+    ASSERT(size > BRIDGE_MAX_RESPONSE - 4096); /* their mean length is that of all */
 }
 
 TEST(a_text_is_cut_between_characters)

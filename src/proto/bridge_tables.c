@@ -209,7 +209,14 @@ SCHEMA_STATIC(query_reply, RESP, RA(STR, "Properties", properties));
 SCHEMA_STATIC(stacks_reply, RESP, RA(STR, "GuestStacks", stacks));
 
 #define PROCESS struct bridge_process
-SCHEMA_STATIC(process, PROCESS, FIELD(PROCESS, U32, "ProcessId", pid, true));
+SCHEMA_STATIC(process, PROCESS, FIELD(PROCESS, U32, "ProcessId", pid, true),
+              FIELD(PROCESS, U32, "Leader", leader, false),
+              FIELD(PROCESS, STR, "Name", name, false), FIELD(PROCESS, U64, "AgeMs", age_ms, false),
+              FIELD(PROCESS, U64, "UserMs", user_ms, false),
+              FIELD(PROCESS, U64, "KernelMs", kernel_ms, false),
+              FIELD(PROCESS, U64, "DataKiB", data_kib, false),
+              FIELD(PROCESS, U64, "PrivateKiB", private_kib, false),
+              FIELD(PROCESS, U64, "SharedKiB", shared_kib, false));
 #define PROPS struct bridge_properties
 SCHEMA(bridge_properties_schema, PROPS,
        ARRAY("ProcessList", PROPS, processes, n_processes, process),

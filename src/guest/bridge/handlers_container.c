@@ -4,6 +4,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "guest/bridge/handlers_priv.h"
+#include "guest/runtime/ps.h"
 #include "guest/storage/storage.h"
 #include <stdlib.h>
 #include <string.h>
@@ -116,16 +117,25 @@ static int wait_oom(struct ctx *ctx, struct container *c, struct server_call *ca
     return 0;
 }
 
-static void list_processes(const struct container *c, struct bridge_properties *to)
+/* Names are borrowed from *ret, which the caller frees. */
+static void list_processes(const struct container *c, struct bridge_properties *to,
+                           struct ps_entry **ret)
 {
-    AUTO_FREE uint32_t *pids = NULL;
-    size_t n = 0;
+    struct ps_entry *v = NULL;
 
-    container_pids(c, &pids, &n);
-    to->processes = mem_zalloc(n * sizeof(to->processes[0]));
-    to->n_processes = n;
-    for (size_t i = 0; i < n; i++)
-        to->processes[i].pid = pids[i];
+    container_list(c, &v, &to->n_processes);
+    to->processes = mem_zalloc((to->n_processes + 1) * sizeof(to->processes[0]));
+    for (size_t i = 0; i < to->n_processes; i++)
+        to->processes[i] = (struct bridge_process){ .pid = v[i].pid,
+                                                    .leader = v[i].leader,
+                                                    .name = v[i].name,
+                                                    .age_ms = v[i].age_ms,
+                                                    .user_ms = v[i].user_ms,
+                                                    .kernel_ms = v[i].kernel_ms,
+                                                    .data_kib = v[i].data_kib,
+                                                    .private_kib = v[i].private_kib,
+                                                    .shared_kib = v[i].shared_kib };
+    *ret = v;
 }
 
 /* A disk that hangs must not hold up the rest of the answer. */
@@ -152,6 +162,7 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
     const struct bridge_query *q = &call->req.query;
     AUTO(container_unref) struct container *c = handlers_container(h, call, err);
     AUTO_FREE char *metrics = NULL;
+    AUTO_FREE struct ps_entry *processes = NULL;
     struct bridge_properties p = { 0 };
 
     if (!c)
@@ -165,7 +176,7 @@ int handlers_properties(struct ctx *ctx, struct handlers *h, struct server_call 
         p.scratch = read_scratch(ctx, c);
     }
     if (asks(q, BRIDGE_PROPERTY_PROCESS_LIST))
-        list_processes(c, &p);
+        list_processes(c, &p, &processes);
     call->text = bridge_properties_encode(&p);
     call->resp.properties = call->text;
     free(p.processes);

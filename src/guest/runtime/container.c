@@ -6,6 +6,7 @@
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/runtime/metrics.h"
+#include "guest/runtime/ps.h"
 #include <signal.h>
 #include <stdlib.h>
 #include <string.h>
@@ -281,9 +282,25 @@ int container_shutdown(struct container *c, bool forced, struct err *err)
 
 /* --- queries --- */
 
-void container_pids(const struct container *c, uint32_t **ret, size_t *ret_n)
+static bool is_exec(const void *arg, uint32_t pid)
 {
-    cgroup_pids(c->cgroup, ret, ret_n);
+    const struct container *c = arg;
+    struct err none = ERR_INIT;
+    const struct process *p = processes_find(&c->execs, pid, &none);
+
+    return p && !process_exited(p);
+}
+
+void container_list(const struct container *c, struct ps_entry **ret, size_t *ret_n)
+{
+    AUTO_FREE uint32_t *pids = NULL;
+    size_t n = 0;
+
+    cgroup_pids(c->cgroup, &pids, &n);
+    ps_list(
+        &(struct ps_opts){
+            .loop = c->table->opts.loop, .proc = "/proc", .is_leader = is_exec, .arg = c },
+        pids, n, ret, ret_n);
 }
 
 int container_stats(const struct container *c, char **ret_json, struct err *err)

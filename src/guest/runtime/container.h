@@ -21,6 +21,7 @@ struct dialer;
 struct err;
 struct loop;
 struct nets;
+struct ps_entry;
 struct stdio_ports;
 
 enum container_state {
@@ -105,8 +106,10 @@ int container_resize(struct container *c, uint32_t pid, uint16_t rows, uint16_t 
 /* SIGTERM or SIGKILL to init. ERR_UNAVAILABLE: it does not run. Never waits. */
 int container_shutdown(struct container *c, bool forced, struct err *err);
 
-/* Caller frees. Neither waits. */
-void container_pids(const struct container *c, uint32_t **ret, size_t *ret_n);
+/* All processes in its cgroup and below, by pid; leaders are its execs, and 0 stands for init.
+ * Lets others run if there are many. Caller frees. */
+void container_list(const struct container *c, struct ps_entry **ret, size_t *ret_n);
+/* Caller frees. Never waits. */
 int container_stats(const struct container *c, char **ret_json, struct err *err);
 /* Where it writes on the scratch disk, or "". Borrows. */
 const char *container_scratch(const struct container *c);
