@@ -407,6 +407,55 @@ static int read_stats(struct ctx *ctx, struct guest *g, const char *container, j
     return 0;
 }
 
+static int by_pid(const void *a, const void *b)
+{
+    uint32_t x = *(const uint32_t *)a, y = *(const uint32_t *)b;
+
+    return x < y ? -1 : x > y;
+}
+
+static struct guest_listed listed_from(const struct bridge_process *p, uint64_t now_ns)
+{
+    uint64_t age_ns = p->age_ms < now_ns / NS_PER_MS ? p->age_ms * NS_PER_MS : 0;
+    struct guest_listed to = { .pid = p->pid,
+                               .leader = p->leader,
+                               .start_ns = age_ns ? now_ns - age_ns : 0,
+                               .user_ms = p->user_ms,
+                               .kernel_ms = p->kernel_ms,
+                               .data_kib = p->data_kib,
+                               .private_kib = p->private_kib,
+                               .shared_kib = p->shared_kib };
+
+    for (size_t i = 0; i < sizeof(to.name) - 1 && p->name[i]; i++)
+        to.name[i] = p->name[i] >= ' ' && p->name[i] <= '~' ? p->name[i] : '?';
+    return to;
+}
+
+/* The guest is hostile: what is no pid, or was there already, is left out. */
+static int list_processes(struct ctx *ctx, struct guest *g, const char *container,
+                          struct guest_listed **ret, size_t *ret_n, struct err *err)
+{
+    AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
+    uint64_t now_ns;
+    size_t n = 0;
+
+    if (ask(ctx, g, container, BRIDGE_PROPERTY_PROCESS_LIST, BRIDGE_CALL_LIMIT, &p, err) < 0)
+        return -1;
+    if (p.n_processes > 0)
+        qsort(p.processes, p.n_processes, sizeof(p.processes[0]), by_pid);
+    now_ns = loop_wall(bridge_of(g)->loop);
+    *ret = mem_zalloc((p.n_processes < GUEST_LIST_MAX ? p.n_processes + 1 : GUEST_LIST_MAX) *
+                      sizeof(**ret));
+    for (size_t i = 0; i < p.n_processes && n < GUEST_LIST_MAX; i++) {
+        const struct bridge_process *from = &p.processes[i];
+        bool seen = n > 0 && (*ret)[n - 1].pid == from->pid;
+        if (from->pid > 0 && from->pid <= GUEST_PID_MAX && !seen)
+            (*ret)[n++] = listed_from(from, now_ns);
+    }
+    *ret_n = n;
+    return 0;
+}
+
 static int read_clock(struct ctx *ctx, struct guest *g, uint64_t *ret_ns, struct err *err)
 {
     AUTO(bridge_properties_release) struct bridge_properties p = { 0 };
@@ -645,6 +694,7 @@ const struct guest_ops bridge_ops = {
     .signal_process = signal_process,
     .resize_console = resize_console,
     .read_stats = read_stats,
+    .list_processes = list_processes,
     .dump_stacks = dump_stacks,
     .shutdown = shut_down,
     .create_container = create_container,

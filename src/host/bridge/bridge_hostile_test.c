@@ -55,6 +55,113 @@ TEST_VIRTUAL(the_guests_words_are_quoted_bounded_and_harmless)
     bench_close(&t);
 }
 
+/* --- lists of processes --- */
+
+/* The call after an answer with this list; free c.list. */
+static struct calling list_after(struct bench *t, const char *list)
+{
+    AUTO_FREE char *inner = str_format("{\"ProcessList\":[%s]}", list);
+    AUTO(sbuf_release) struct sbuf body = { 0 };
+    struct calling c = { 0 };
+
+    sbuf_adds(&body, "{\"Result\":0,\"Properties\":\"");
+    for (const char *p = inner; *p; p++) {
+        if (*p == '"' || *p == '\\')
+            sbuf_addc(&body, '\\');
+        sbuf_addc(&body, *p);
+    }
+    sbuf_add(&body, "\"}", 3);
+    go(t, &c, list_main);
+    expect_reply(t, BRIDGE_GET_PROPERTIES, (const char *)body.data);
+    settle(t);
+    ASSERT(c.done);
+    return c;
+}
+
+TEST_VIRTUAL(a_process_list_is_sorted_and_what_is_no_pid_or_was_there_is_left_out)
+{
+    struct bench t = { 0 };
+
+    bench_connect(&t, ctx);
+    struct calling c = list_after(
+        &t, "{\"ProcessId\":7,\"Name\":\"a\\u001b[2J\\u00e9 and much more than sixteen\","
+            "\"AgeMs\":2000,\"Leader\":5,\"PrivateKiB\":9},{\"ProcessId\":0},{},"
+            "{\"ProcessId\":4194305},{\"ProcessId\":4294967295},{\"ProcessId\":5},"
+            "{\"ProcessId\":7},{\"ProcessId\":4194304,\"AgeMs\":18446744073709551615}");
+
+    ASSERT_OK(c.r, c.err);
+    ASSERT_EQ(c.n_list, 3);
+    ASSERT_EQ(c.list[0].pid, 5);
+    ASSERT_EQ(c.list[0].start_ns, 0);
+    ASSERT_EQ(c.list[1].pid, 7);
+    ASSERT_EQ(c.list[1].leader, 5);
+    ASSERT_EQ(c.list[1].private_kib, 9);
+    ASSERT_EQ(c.list[1].start_ns, loop_wall(ctx->loop) - 2 * NS_PER_S);
+    ASSERT_STR(c.list[1].name, "a?[2J?? and muc");
+    ASSERT_EQ(c.list[2].pid, GUEST_PID_MAX);
+    ASSERT_EQ(c.list[2].start_ns, 0);
+    free(c.list);
+
+    struct calling none = list_after(&t, "");
+
+    ASSERT_OK(none.r, none.err);
+    ASSERT_EQ(none.n_list, 0);
+    free(none.list);
+    bench_close(&t);
+}
+
+TEST_VIRTUAL(a_process_list_of_something_else_is_an_error)
+{
+    static const char *const lists[] = { "{\"ProcessId\":-1}",
+                                         "{\"ProcessId\":4294967296}",
+                                         "{\"ProcessId\":1.5}",
+                                         "{\"ProcessId\":\"1\"}",
+                                         "{\"ProcessId\":[]}",
+                                         "{\"ProcessId\":1,\"Name\":7}",
+                                         "{\"ProcessId\":1,\"UserMs\":-7}",
+                                         "1",
+                                         "[]" };
+    struct bench t = { 0 };
+
+    bench_connect(&t, ctx);
+    for (size_t i = 0; i < ARRAY_LEN(lists); i++) {
+        struct calling c = list_after(&t, lists[i]);
+        ASSERT_EQ(c.r, -1);
+        ASSERT_EQ(c.list, NULL);
+    }
+    bench_close(&t);
+}
+
+/* {} so that the frame is not too long. */
+static char *long_list(size_t n_empty, unsigned n_pids)
+{
+    struct sbuf text = { 0 };
+
+    for (size_t i = 0; i < n_empty; i++)
+        sbuf_adds(&text, i ? ",{}" : "{}");
+    for (unsigned i = 0; i < n_pids; i++)
+        sbuf_addf(&text, ",{\"ProcessId\":%u}", i + 1);
+    return sbuf_take(&text);
+}
+
+TEST_VIRTUAL(a_list_of_too_many_processes_is_cut_and_one_of_100000_is_refused)
+{
+    struct bench t = { 0 };
+    AUTO_FREE char *many = long_list(30000, 9000), *too_many = long_list(100000, 20000);
+
+    bench_connect(&t, ctx);
+
+    struct calling c = list_after(&t, many), no = list_after(&t, too_many);
+
+    ASSERT_OK(c.r, c.err);
+    ASSERT_EQ(c.n_list, GUEST_LIST_MAX);
+    ASSERT_EQ(c.list[GUEST_LIST_MAX - 1].pid, GUEST_LIST_MAX);
+    free(c.list);
+    ASSERT_EQ(no.r, -1);
+    ASSERT_HAS(no.err.msg, "too many values");
+    bench_close(&t);
+}
+
 /* --- a hostile guest --- */
 
 struct poison {

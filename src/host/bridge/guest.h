@@ -46,6 +46,17 @@ struct guest_process {
 
 #define GUEST_WAIT_FOREVER UINT32_MAX
 
+/* One process of a container, as the guest reports it; what it does not report is 0 or "". */
+#define GUEST_LIST_MAX 4096
+#define GUEST_PID_MAX 4194304 /* Linux's own limit: no host has a process beyond it either */
+struct guest_listed {
+    uint32_t pid;      /* first: in the guest's root pid namespace, 1 to GUEST_PID_MAX */
+    uint32_t leader;   /* pid of the exec that it descends from, or is; 0: init, or not known */
+    char name[16];     /* printable ASCII */
+    uint64_t start_ns; /* host's wall clock */
+    uint64_t user_ms, kernel_ms, data_kib, private_kib, shared_kib;
+};
+
 /* layers: topmost first. scratch NULL: read-only. scratch_quota: bytes; 0: none. */
 struct guest_layers {
     const char *container, *root_path, *scratch_path;
@@ -103,6 +114,10 @@ struct guest_ops {
      * has no metrics. Caller unrefs *ret_metrics. */
     int (*read_stats)(struct ctx *ctx, struct guest *g, const char *container, json_t **ret_metrics,
                       uint64_t *ret_scratch_bytes, struct err *err);
+    /* All processes of a container, by pid, each once, at most GUEST_LIST_MAX. Caller frees *ret.
+     */
+    int (*list_processes)(struct ctx *ctx, struct guest *g, const char *container,
+                          struct guest_listed **ret, size_t *ret_n, struct err *err);
     int (*dump_stacks)(struct ctx *ctx, struct guest *g, char **ret_text, struct err *err);
     /* Success means asked for. The VM itself answers by going away. */
     int (*shutdown)(struct ctx *ctx, struct guest *g, const char *container, bool forced,
