@@ -139,6 +139,62 @@ def ps(t):
     t.check(os.path.isdir(f"/proc/{pid}"), "that process is not there")
 
 
+HOSTS_LIMIT = 4194304  # no host has a pid beyond it
+
+
+def listed(t):
+    """Of each row of ctr tasks ps: pid, exec id, name, pid in the guest. ctr prints the fields that
+    it does not know by their numbers (1.6: as bytes)."""
+    rows = []
+    for line in t.must("tasks", "ps", "c1").out.splitlines()[1:]:
+        pid, info = line.split(None, 1)
+        exec_id = re.search(r'exec_id:"(\w*)"', info)
+        name, guest = re.search(r'1001:"(.*?)"', info), re.search(r"1007:(\d+)", info)
+        rows.append((int(pid), exec_id[1] if exec_id else "", name and name[1],
+                     guest and int(guest[1])))
+    return rows
+
+
+@test("ps lists init, its child, an exec and its child; only init's pid can be one of the host",
+      runc=False, versions=("2.1", "1.7"))
+def ps_all(t):
+    t.detach("c1", "sh", "-c", "sleep 1001 & wait")
+    t.must(*t.exec_args("c1", "sh", "-c", "cat /dev/zero | cat >/dev/null; true",
+                        opts=("--detach",), exec_id="e1"))
+    anchor = int(t.tasks()["c1"][0])
+    want = [("", "sh"), ("", "sleep"), ("e1", "cat"), ("e1", "cat"), ("e1", "sh")]
+    t.until(lambda: sorted((e, n) for _, e, n, _ in listed(t)) == want, "five processes", 60)
+    rows = listed(t)
+    t.equal((rows[0][0], rows[0][2]), (anchor, "sh"), rows)
+    for pid, _, _, guest in rows[1:]:
+        t.equal(pid, 1000000000 + guest, rows)
+        t.check(pid > HOSTS_LIMIT and not os.path.exists(f"/proc/{pid}"), "a pid of the host", rows)
+    t.must("tasks", "pause", "c1")
+    t.equal(len(listed(t)), 5)
+    t.must("tasks", "resume", "c1")
+    os.kill(t.qemu_pid(), signal.SIGSTOP)  # the guest is silent
+    try:
+        begin = time.monotonic()
+        t.equal([r[:2] for r in listed(t)], [r[:2] for r in rows])
+        t.check(time.monotonic() - begin < 30, "bounded")
+    finally:
+        os.kill(t.qemu_pid(), signal.SIGCONT)
+    t.must("tasks", "kill", "-s", "SIGKILL", "c1")
+    t.await_status("c1", "STOPPED")
+    t.equal([r[0] for r in listed(t)], [anchor])
+
+
+@test("ps lists 300 processes, by pid and exec alone", runc=False, versions=("2.1",))
+def ps_many(t):
+    t.detach("c1", *FOREVER)
+    t.must(*t.exec_args("c1", "sh", "-c", "for i in $(seq 300); do sleep 1000 & done; wait",
+                        opts=("--detach",), exec_id="e1"))
+    t.until(lambda: len(listed(t)) == 302, "302 processes", 120)
+    rows = listed(t)
+    t.equal({r[1:3] for r in rows[1:]}, {("e1", None)})
+    t.equal(len({r[0] for r in rows}), 302)
+
+
 @test("whoever kills that process on the host kills the container")
 def kill_pid(t):
     p = t.start_run("--rm", "c1", *FOREVER)

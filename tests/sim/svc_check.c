@@ -30,7 +30,7 @@ static const struct {
     [SVC_WAIT] = { OK | BIT(ERR_NOT_FOUND), false, true },
     [SVC_DELETE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_STATE] = { OK | BIT(ERR_NOT_FOUND), true, true },
-    [SVC_PIDS] = { OK | BIT(ERR_NOT_FOUND), true, true },
+    [SVC_PIDS] = { OK | BIT(ERR_NOT_FOUND), false, true },
     [SVC_CONNECT] = { OK, true, true },
     [SVC_PAUSE] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
     [SVC_RESUME] = { OK | BIT(ERR_NOT_FOUND) | BIT(ERR_STATE), .finishes = true },
@@ -67,6 +67,8 @@ uint64_t svc_bound(const struct svc *s, const struct svc_ask *a)
         return 0;
     if (a->act == SVC_WAIT || a->act == SVC_SB_WAIT)
         return left == UINT64_MAX ? UINT64_MAX : left;
+    if (a->act == SVC_PIDS)
+        return wills ? NS_PER_S : CONTAINER_LIST_LIMIT;
     if (a->act == SVC_SB_PING && !wills)
         return 6 * NS_PER_S; /* bounded, whatever the guest does */
     if (a->act == SVC_KILL)
@@ -212,6 +214,10 @@ static void check_pids(struct svc *s, struct svc_call *call)
 
     if (r && r->n_processes == 0)
         world_broken(&s->w, "container %s has no pids", call->ask.id);
+    for (size_t i = 1; r && i < r->n_processes; i++)
+        if (r->processes[i]->pid <= CONTAINER_PID_BASE)
+            world_broken(&s->w, "container %s lists pid %u, which may be one of the host's",
+                         call->ask.id, r->processes[i]->pid);
 }
 
 static void check_connect(struct svc *s, struct svc_call *call)

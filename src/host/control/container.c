@@ -51,6 +51,7 @@ void container_unref(struct container *c)
     free(c->p.bundle);
     free(c->execs);
     free(c->last_stats);
+    free(c->last_list);
     free(c->holdings);
     free(c->bundle_path);
     free(c->root_path);

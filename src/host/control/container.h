@@ -8,7 +8,7 @@
  * fibers that wait outlive its deletion.
  *
  * Gate: create, start, delete, freeze, update, one at a time; they wait for gate and guest
- * until ctx ends. kill and stats wait for the guest and take no gate. exec and all queries
+ * until ctx ends. kill, stats and list wait for the guest and take no gate. exec and all queries
  * never wait, and answer while the guest is stuck. */
 #pragma once
 #include "base/mem.h"
@@ -104,6 +104,24 @@ int container_update(struct ctx *ctx, struct container *c, const char *resources
 /* LCOWMetrics of the guest; the last known ones once it has stopped. Caller unrefs, changes
  * nothing. */
 int container_stats(struct ctx *ctx, struct container *c, json_t **ret, struct err *err);
+
+/* A process of the container, known from the guest; strings borrowed. */
+struct container_listed {
+    uint32_t pid; /* for clients: the anchor's for init, else CONTAINER_PID_BASE + the guest's */
+    uint32_t guest_pid;  /* 0: not known */
+    const char *exec_id; /* of the exec that it descends from, or is; "": init */
+    const char *name;    /* printable ASCII; this and all below: "" and 0 if not known */
+    uint64_t start_ns;   /* wall clock */
+    uint64_t user_ns, kernel_ns, data_bytes, private_bytes, shared_bytes;
+};
+/* Beyond the pids of any host (GUEST_PID_MAX): clients look the pids of a list up in the host's
+ * /proc and may signal them, and must find nothing there. */
+#define CONTAINER_PID_BASE 1000000000u
+#define CONTAINER_LIST_LIMIT (2 * NS_PER_S)
+/* Init, always and first, then its other processes. Asks the guest, bounded; takes no gate. If the
+ * guest does not answer, its last list, or init and the execs that run. */
+void container_list(struct ctx *ctx, struct container *c,
+                    void (*fn)(void *arg, const struct container_listed *l), void *arg);
 
 /* --- queries --- */
 

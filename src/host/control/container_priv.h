@@ -19,6 +19,7 @@
 struct anchor;
 struct cgroup;
 struct guest_disk;
+struct guest_listed;
 struct plan9_share;
 struct scsi_disk;
 
@@ -67,7 +68,10 @@ struct container {
     struct process **execs; /* oldest first */
     size_t n_execs, execs_cap;
     struct waitq changed;
-    char *last_stats;       /* as text: the tree of a hostile guest takes 30 times as much */
+    char *last_stats; /* as text: the tree of a hostile guest takes 30 times as much */
+    struct guest_listed *last_list; /* its processes, as the guest last reported them; or NULL */
+    size_t n_last_list;
+    bool list_failed;       /* since then; logged */
     uint64_t scratch_bytes; /* on the scratch disk, when last asked; 0: not known */
     uint32_t scratch_quota_mib;
 

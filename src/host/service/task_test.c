@@ -325,11 +325,18 @@ TEST_VIRTUAL(pids_are_never_empty_while_the_task_exists)
     AUTO(pb_free) PidsResponse *running = pids_of(&d, ctx, "c1");
     AUTO(pb_free) Runc__ProcessDetails *details = NULL;
 
-    ASSERT_EQ(running->n_processes, 2);
-    ASSERT_EQ(pb_any_unpack(running->processes[1]->info, &runc__process_details__descriptor,
+    ASSERT_EQ(running->n_processes, 4); /* a child of each, too */
+    ASSERT_EQ(running->processes[0]->pid, d.created_pid);
+    ASSERT_EQ(pb_any_unpack(running->processes[3]->info, &runc__process_details__descriptor,
                             (void **)&details),
               0);
     ASSERT_STR(details->exec_id, "e1");
+    ASSERT_STR(details->image_name, "child");
+    ASSERT(details->process_id > FAKE_GUEST_CHILD);
+    ASSERT_EQ(running->processes[3]->pid, CONTAINER_PID_BASE + details->process_id);
+    ASSERT_EQ(details->user_time_100_ns, 50000);
+    ASSERT_EQ(details->memory_working_set_private_bytes, 65536);
+    ASSERT(details->created_at && details->created_at->seconds > 0);
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
 
