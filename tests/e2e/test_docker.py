@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import urllib.request
 
 import archives
@@ -97,7 +98,15 @@ def looks(t, d):
     terminal.send("stty size; echo $((6*7)); exit 4\n")
     terminal.expect("24 80.*42")
     t.equal(terminal.wait(), 4)
+    d("exec", "-d", "c1", "sh", "-c", "sleep 1000; true")
     t.match("(?m)^UID .*PID", d("top", "c1"))
+    if not t.is_runc:  # the host's ps knows one process of it, and shows no others
+        for how in ((), ("-eo", "pid,comm"), ("axf",)):
+            lines = d("top", "c1", *how).splitlines()
+            t.equal((len(lines), "lcow-anchor" in lines[-1]), (2, True), lines)
+        exec_id = r'exec_id:"\w{64}".*1001:"sleep"'
+        t.until(lambda: re.search(exec_id, t.must("tasks", "ps", d.inspect("c1", "{{.Id}}")).out),
+                "ctr shows what docker top cannot", 60)
     stats = json.loads(d("stats", "--no-stream", "--format", "json", "c1"))
     t.match(r"^\d", stats["MemUsage"])
     t.check(stats["PIDs"] != "0", "processes are counted", stats)

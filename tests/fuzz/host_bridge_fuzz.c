@@ -14,7 +14,7 @@
 #include "proto/link.h"
 #include <string.h>
 
-#define CALLS 3
+#define CALLS 4
 #define NEGOTIATED                                                                                 \
     "{\"Result\":0,\"Version\":4,\"Capabilities\":{\"RuntimeOsType\":\"Linux\","                   \
     "\"GuestDefinedCapabilities\":{}}}"
@@ -53,6 +53,21 @@ static int do_properties(struct ctx *ctx, struct guest *g, struct err *err)
     return g->ops->read_stats(ctx, g, "c", &metrics, &scratch, err);
 }
 
+static int do_list(struct ctx *ctx, struct guest *g, struct err *err)
+{
+    AUTO_FREE struct guest_listed *v = NULL;
+    size_t n = 0;
+
+    if (g->ops->list_processes(ctx, g, "c", &v, &n, err) < 0)
+        return -1;
+    if (n > GUEST_LIST_MAX)
+        abort();
+    for (size_t i = 0; i < n; i++)
+        if (v[i].pid == 0 || v[i].pid > GUEST_PID_MAX || (i > 0 && v[i].pid <= v[i - 1].pid))
+            abort();
+    return 0;
+}
+
 static int do_wait(struct ctx *ctx, struct guest *g, struct err *err)
 {
     uint32_t code = 0;
@@ -73,6 +88,11 @@ static void stacks_main(void *arg)
 static void properties_main(void *arg)
 {
     call(arg, do_properties);
+}
+
+static void list_main(void *arg)
+{
+    call(arg, do_list);
 }
 
 static void wait_main(void *arg)
@@ -126,6 +146,7 @@ static void fuzz(void *arg)
     fibers_go(&b.calls, in->loop, stacks_main, &b, "stacks");
     fibers_go(&b.calls, in->loop, properties_main, &b, "properties");
     fibers_go(&b.calls, in->loop, wait_main, &b, "wait");
+    fibers_go(&b.calls, in->loop, list_main, &b, "list");
     if (fiber_sleep(&ctx, NS_PER_MS, &err) < 0)
         abort();
     if (in->size > 0)
