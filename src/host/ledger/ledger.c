@@ -34,9 +34,8 @@ struct ledger {
 
 /* As the files say it, those of older versions, too. */
 static const char *const kind_names[LEDGER_KIND_COUNT] = {
-    [LEDGER_PROCESS] = "process", [LEDGER_MOUNT] = "mount",     [LEDGER_NETNS] = "netns",
-    [LEDGER_INTERFACE] = "link",  [LEDGER_INGRESS] = "ingress", [LEDGER_FILE] = "file",
-    [LEDGER_DIR] = "dir",         [LEDGER_CGROUP] = "cgroup",
+    [LEDGER_PROCESS] = "process", [LEDGER_INTERFACE] = "link", [LEDGER_INGRESS] = "ingress",
+    [LEDGER_FILE] = "file",       [LEDGER_DIR] = "dir",        [LEDGER_CGROUP] = "cgroup",
 };
 
 const char *ledger_kind_name(enum ledger_kind k)

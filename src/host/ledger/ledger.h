@@ -19,8 +19,6 @@ struct ledger;
 
 enum ledger_kind {
     LEDGER_PROCESS,   /* "pid start-time boot-id": killed, in that boot of the machine only */
-    LEDGER_MOUNT,     /* path in our mount namespace: detached */
-    LEDGER_NETNS,     /* path of a bind-mounted namespace: unmounted, removed */
     LEDGER_INTERFACE, /* ledger_interface_name(): deleted */
     LEDGER_INGRESS,   /* the same: its ingress qdisc, deleted */
     LEDGER_FILE,      /* path: unlinked */

@@ -17,7 +17,6 @@
 #include <sched.h>
 #include <signal.h>
 #include <string.h>
-#include <sys/mount.h>
 #include <sys/pidfd.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -213,26 +212,6 @@ static int take_process(struct reclaim *r, const char *what, struct err *err)
     return alive;
 }
 
-static bool is_mounted(const char *path)
-{
-    struct statx st;
-
-    return statx(AT_FDCWD, path, AT_SYMLINK_NOFOLLOW | AT_NO_AUTOMOUNT, STATX_TYPE, &st) == 0 &&
-           (st.stx_attributes & STATX_ATTR_MOUNT_ROOT);
-}
-
-/* Several mounts may lie on top of each other at one path; a record stands for one of them. */
-static int take_mount(struct reclaim *r, const char *path, struct err *err)
-{
-    if (r->dry_run)
-        return is_mounted(path);
-    if (umount2(path, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
-        return 1;
-    if (errno == ENOENT || errno == EINVAL)
-        return 0;
-    return err_sys(err, errno, "unmount %s", path);
-}
-
 /* 1: there is something; 0: there is not. */
 static int look(const char *path, struct err *err)
 {
@@ -250,13 +229,6 @@ static int take_file(struct reclaim *r, const char *path, struct err *err)
     if (there <= 0 || r->dry_run || unlink(path) == 0 || errno == ENOENT)
         return there;
     return err_sys(err, errno, "remove %s", path);
-}
-
-static int take_netns(struct reclaim *r, const char *path, struct err *err)
-{
-    if (take_mount(r, path, err) < 0)
-        return -1;
-    return take_file(r, path, err);
 }
 
 static int take_dir(struct reclaim *r, const char *path, struct err *err)
@@ -305,8 +277,6 @@ static const struct {
     const char *done, *would;
 } takers[LEDGER_KIND_COUNT] = {
     [LEDGER_PROCESS] = { take_process, "killed", "would be killed" },
-    [LEDGER_MOUNT] = { take_mount, "unmounted", "would be unmounted" },
-    [LEDGER_NETNS] = { take_netns, "removed", "would be removed" },
     [LEDGER_INTERFACE] = { take_interface, "removed", "would be removed" },
     [LEDGER_INGRESS] = { take_interface, "removed", "would be removed" },
     [LEDGER_FILE] = { take_file, "removed", "would be removed" },

@@ -120,14 +120,14 @@ TEST(open_records_come_back_newest_first)
     ASSERT_OK(ledger_create(dir, &l, &err), err);
     add_record(l, LEDGER_DIR, "/a");
     uint64_t b = add_record(l, LEDGER_FILE, "/b with blank");
-    add_record(l, LEDGER_NETNS, "/c");
+    add_record(l, LEDGER_CGROUP, "/c");
     ASSERT_OK(ledger_forget(l, b, &err), err);
     ASSERT_EQ(ledger_fixture_open(l), 2);
     read_back(dir, &text, &len);
     ASSERT_OK(parse(text, len, see_record, &s, &err), err);
     ASSERT_EQ(s.n, 2);
     ASSERT_STR(s.v[0].what, "/c");
-    ASSERT_EQ(s.v[0].kind, LEDGER_NETNS);
+    ASSERT_EQ(s.v[0].kind, LEDGER_CGROUP);
     ASSERT_STR(s.v[1].what, "/a");
 }
 
@@ -514,29 +514,6 @@ TEST_FIBER(a_directory_without_ledger_goes_only_if_it_is_empty)
     ASSERT_FAIL(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err, err.code);
     ASSERT_EQ(unlink(file), 0);
     ASSERT_OK(ledger_reclaim(ctx, dir, false, NULL, NULL, &err), err);
-    ASSERT_EQ(access(dir, F_OK), -1);
-}
-
-TEST_FIBER(a_recorded_mount_is_detached)
-{
-    AUTO_FREE char *dir = str_dup(fresh()), *at = str_format("%s/at", dir);
-    AUTO(ledger_close) struct ledger *l = NULL;
-    struct err err = ERR_INIT;
-    struct seen dry = { 0 }, s = { 0 };
-
-    if (geteuid() != 0)
-        tap_skip("mounting needs root");
-    ASSERT_OK(ledger_create(dir, &l, &err), err);
-    add_record(l, LEDGER_DIR, at);
-    add_record(l, LEDGER_MOUNT, at);
-    ASSERT_EQ(dir_make(at, 0700), 0);
-    if (mount("tmpfs", at, "tmpfs", 0, "size=64k") < 0)
-        tap_skip("no tmpfs here: %s", strerror(errno));
-    ledger_close(TAKE_PTR(l));
-    ASSERT_OK(ledger_reclaim(ctx, dir, true, see, &dry, &err), err);
-    ASSERT_STR(dry.v[0].result, "would be unmounted");
-    ASSERT_OK(ledger_reclaim(ctx, dir, false, see, &s, &err), err);
-    ASSERT_STR(s.v[0].result, "unmounted");
     ASSERT_EQ(access(dir, F_OK), -1);
 }
 

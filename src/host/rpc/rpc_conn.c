@@ -331,14 +331,15 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     c->last_id = h->stream;
     if (ttrpc_request_decode((struct pb_slice){ body, h->len }, &r) < 0)
         refuse(c, h->stream, ERR_INVALID, "the request is not a ttrpc.Request");
-    else if (s->stopping)
-        refuse(c, h->stream, ERR_UNAVAILABLE, "the shim is shutting down");
     else if (!(entry = find_entry(s, r.service)))
         refuse(c, h->stream, ERR_UNIMPLEMENTED, "service %.*s", shown(r.service),
                (const char *)r.service.data);
     else if (!(method = find_method(entry->service, r.method)))
         refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s", shown(r.method),
                (const char *)r.method.data);
+    else if (s->stopping) /* the end of a service's objects comes before that of its server */
+        refuse(c, h->stream, method->may_be_gone ? ERR_NOT_FOUND : ERR_UNAVAILABLE,
+               "the shim is shutting down");
     else if (h->flags & TTRPC_OPEN)
         refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s is not a stream", shown(r.method),
                (const char *)r.method.data);

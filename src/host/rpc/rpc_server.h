@@ -39,7 +39,8 @@ struct rpc_method {
     /* Not 0: the call goes on without its client, and this long at most. */
     uint64_t limit_ns;
     bool patient; /* may take as long as it likes: the watchdog does not report it */
-    /* ERR_NOT_FOUND is an answer, not a failure: clients ask once more for what has ended. */
+    /* ERR_NOT_FOUND is an answer, not a failure: clients ask once more for what has ended. It is
+     * the answer of a server that shuts down, too, when nothing is left that could be asked for. */
     bool may_be_gone;
     /* A failure leaves nothing behind. It is logged as a warning, and only once in RPC_MINOR_PAUSE:
      * clients repeat State and Stats for ever, and would fill the journal. */

@@ -199,6 +199,8 @@ TEST_VIRTUAL(while_it_shuts_down_new_requests_are_refused)
     fiber_yield(ctx->loop);
     peer_request(ctx, peer, 3, TASK_V2, "Connect", "c1", 0);
     peer_expect(ctx, peer, 3, ERR_UNAVAILABLE, "the shim is shutting down");
+    peer_request(ctx, peer, 5, TASK_V2, "State", "c1", 0); /* whatever it was: it is gone */
+    peer_expect(ctx, peer, 5, ERR_NOT_FOUND, "the shim is shutting down");
     ASSERT_EQ(end.result, 1);
     latch_set(&f.exited);
     peer_expect(ctx, peer, 1, 0, "");
