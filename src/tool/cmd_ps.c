@@ -137,11 +137,9 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .text =
-        "Asks each shim itself, not containerd. A shim that does not answer within five seconds "
-        "is listed with the reason. \"no guest log\": the shim could not listen for the log of "
-        "that "
-        "VM, which runs on without it.",
+    .text = "Asks each shim itself, and each `lcow boot --keep`, not containerd. One that does not "
+            "answer within five seconds is listed with the reason. \"no guest log\": the log of "
+            "that VM could not be listened for, and the VM runs on without it.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
         { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },
