@@ -1,6 +1,7 @@
 /* lcow - the operator's tool. Here it gets its backend, nothing else. */
 #include "base/str.h"
 #include "host/bridge/bridge.h"
+#include "host/service/service.h"
 #include "host/vmm/qemu/accel.h"
 #include "host/vmm/qemu/qemu.h"
 #include "tool/tool.h"
@@ -26,13 +27,23 @@ static int forget_accel(const char *run_root)
     return accel_forget(&env);
 }
 
+static struct service *serve(struct loop *loop, struct registry *r, struct rpc_server *server)
+{
+    struct service *s = service_new(&(struct service_opts){ .loop = loop, .registry = r });
+
+    service_add_diag(s, server);
+    return s;
+}
+
 int main(int argc, char **argv)
 {
     static const struct tool_backend backend = { .vmm_new = qemu_vmm_new,
                                                  .guest_new = bridge_new,
                                                  .accel = look_at_accel,
                                                  .accel_forget = forget_accel,
-                                                 .template_build = qemu_template_build };
+                                                 .template_build = qemu_template_build,
+                                                 .serve = serve,
+                                                 .unserve = service_free };
 
     return argc > 0 ? tool_main(&backend, argv) : TOOL_USAGE;
 }

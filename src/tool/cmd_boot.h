@@ -10,7 +10,9 @@
 #include "tool/lib/image.h"
 #include "tool/tool.h"
 
+struct boot_server;
 struct guest;
+struct ledger;
 struct spinner;
 struct vm;
 struct vm_process;
@@ -57,6 +59,8 @@ struct boot_session {
     bool cold; /* never from a template */
 
     enum boot_phase phase;
+    struct ledger *ledger;      /* of a VM that is kept; NULL: the backend's own */
+    struct boot_server *server; /* while it is kept */
     struct vm *vm;
     struct guest *guest; /* belongs to vm */
     struct vm_process *process;
@@ -81,6 +85,11 @@ void boot_session_signal(struct boot_session *s, int signo);
 
 /* cmd_boot_io.c: CMD with our stdio, until it has ended and its output is written. 0, or -1. */
 int boot_run_command(struct ctx *ctx, struct boot_session *s, uint32_t *ret_code, struct err *err);
+
+/* cmd_boot_serve.c: the VM answers `lcow ps` and `lcow exec --vm` until unserve, which waits some
+ * seconds at most. What fails is a warning: the VM is kept all the same. */
+void boot_serve(struct ctx *ctx, struct boot_session *s);
+void boot_unserve(struct boot_session *s);
 
 /* cmd_boot_report.c */
 /* Why it failed, what to do, the console's last lines. */

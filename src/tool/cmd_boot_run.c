@@ -6,6 +6,7 @@
 #include "host/bridge/guest.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
+#include "host/ledger/ledger.h"
 #include "tool/cmd_boot.h"
 #include "tool/lib/term.h"
 #include <errno.h>
@@ -118,6 +119,9 @@ static int start(struct ctx *ctx, struct boot_session *s, struct err *err)
     int r;
 
     fill_doc(s, id, dir, &doc);
+    if (s->opts->keep && s->tool->backend->serve && ledger_create(dir, &s->ledger, err) < 0)
+        return -1;
+    doc.ledger = s->ledger;
     s->spinner = spinner_new(s->tool->loop);
     spinner_say(s->spinner, doing[VM_STAGE_NONE]);
     r = vm_start(&limited, s->vm, &doc, err);
@@ -187,6 +191,7 @@ static void keep(struct ctx *ctx, struct boot_session *s)
     tool_printf(STDERR_FILENO, "lcow: kept VM %s, pid %d, in %s/boot/%s; Ctrl-C ends it\n",
                 s->result->id, info.pid, s->tool->config.run_root, s->result->id);
     vm_clock_check(s->vm);
+    boot_serve(ctx, s);
     s->phase = BOOT_KEEPING;
     s->signo = 0;
     if (vm_wait(ctx, s->vm, &end, &err) == 0 && !end.requested) {
@@ -256,10 +261,14 @@ static void end(struct boot_session *s)
     struct err err = ERR_INIT;
 
     s->phase = BOOT_ENDING;
+    boot_unserve(s);
     vm_kill(s->vm, VM_END_KILL, "`lcow boot` is ending");
     if (vm_wait(&ctx, s->vm, NULL, &err) == 0) {
         vm_free(TAKE_PTR(s->vm));
-        return;
+        if (!s->ledger || ledger_finish(s->ledger, &err) == 0) {
+            ledger_close(TAKE_PTR(s->ledger));
+            return;
+        }
     }
     /* Not freed: something is still at work on it. The ledger knows what is left. */
     s->vm = NULL;

@@ -19,6 +19,7 @@ struct stanza {
     struct strv annotations; /* that our configuration takes */
     /* Of the file that it will be appended to, by stanza_read(). */
     bool has_file, has_runc, has_lcow, has_type; /* a runtime of LCOW_TYPE */
+    bool is_default;                             /* of pods that name none */
     unsigned file_version;                       /* 0: it tells none */
 };
 /* containerd's configuration as it is. Comments do not count. */

@@ -12,6 +12,7 @@
 #include <string.h>
 #include <unistd.h>
 
+#define NAME_BYTES 64 /* of a runtime */
 #define SHIM_NAME "containerd-shim-lcow-v2"
 #define CONTAINERD_CONFIG "/etc/containerd/config.toml"
 #define CONTAINERD_CONFIG_MAX (1024 * 1024)
@@ -143,8 +144,18 @@ void stanza_print(const struct stanza *s, struct sbuf *out)
     }
 }
 
+/* What follows key in a line, up to a quote or bracket; "" if it is not there. */
+static void read_name(const char *line, const char *key, char ret[NAME_BYTES])
+{
+    const char *at = strstr(line, key);
+
+    at = at ? at + strlen(key) + strspn(at + strlen(key), " =\"'") : "";
+    (void)snprintf(ret, NAME_BYTES, "%.*s", (int)strcspn(at, "\"']"), at);
+}
+
 void stanza_read(const char *toml, struct stanza *s)
 {
+    char table[NAME_BYTES] = "", ours[NAME_BYTES] = "", preset[NAME_BYTES] = "";
     bool in_table = false;
 
     s->has_file = false;
@@ -156,8 +167,15 @@ void stanza_read(const char *toml, struct stanza *s)
         copy[strcspn(copy, "#\r")] = '\0';
         in_table = in_table || *word == '[';
         s->has_file = s->has_file || *word;
-        s->has_type = s->has_type || (strstr(word, "runtime_type") && strstr(word, LCOW_TYPE));
+        if (str_starts(word, "default_runtime_name"))
+            read_name(word, "default_runtime_name", preset);
+        if (strstr(word, "runtime_type") && strstr(word, LCOW_TYPE)) {
+            s->has_type = true;
+            s->is_default = s->is_default || (table[0] && str_eq(table, preset));
+            memcpy(ours, table, sizeof(ours));
+        }
         if (*word == '[') {
+            read_name(word, ".runtimes.", table);
             s->has_runc = s->has_runc || strstr(word, ".runtimes.runc]");
             s->has_lcow = s->has_lcow || strstr(word, ".runtimes.lcow]");
         }
@@ -165,6 +183,7 @@ void stanza_read(const char *toml, struct stanza *s)
             (void)sscanf(word, "version = %u", &s->file_version); /* else it stays */
         line += n + (line[n] == '\n');
     }
+    s->is_default = s->is_default || (ours[0] && str_eq(ours, preset)); /* said behind it */
 }
 
 /* NULL: in a directory where containerd finds it by its name. Caller frees. */

@@ -172,6 +172,29 @@ static bool has_runtime(const char *toml)
     return s.has_type;
 }
 
+static bool is_default(const char *toml)
+{
+    struct stanza s = { 0 };
+
+    stanza_read(toml, &s);
+    return s.is_default;
+}
+
+#define OURS OLD_RUNTIMES "vm]\n  runtime_type = \"io.containerd.lcow.v2\"\n"
+#define RUNC OLD_RUNTIMES "runc]\n  runtime_type = \"io.containerd.runc.v2\"\n"
+
+TEST(a_default_runtime_of_ours_is_seen)
+{
+    ASSERT(is_default("[plugins.x.containerd]\n  default_runtime_name = \"vm\"\n" RUNC OURS));
+    ASSERT(is_default(OURS RUNC "[plugins.x.containerd]\n default_runtime_name='vm' # ours\n"));
+    ASSERT(is_default("default_runtime_name = 'v.m'\n[plugins.'x'.containerd.runtimes.'v.m']\n"
+                      "runtime_type = 'io.containerd.lcow.v2'\n"));
+    ASSERT(!is_default("default_runtime_name = \"runc\"\n" OURS RUNC));
+    ASSERT(!is_default("# default_runtime_name = \"vm\"\n" OURS));
+    ASSERT(!is_default(OURS));
+    ASSERT(!is_default("default_runtime_name = \"\"\nruntime_type = 'io.containerd.lcow.v2'\n"));
+}
+
 TEST(the_runtime_stanza_must_not_be_a_comment)
 {
     ASSERT(has_runtime("version = 2\n[plugins.x.runtimes.lcow]\n  runtime_type = "

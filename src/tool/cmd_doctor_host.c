@@ -216,6 +216,14 @@ static enum doctor_status check_containerd(struct ctx *ctx, struct doctor *d)
             d, DOCTOR_WARNING,
             "append what lcow config containerd prints, then restart containerd (ctr needs none)",
             "version %u.%u; /etc/containerd/config.toml has no runtime of ours", v.major, v.minor);
+    if (found.is_default)
+        return doctor_say(
+            d, DOCTOR_WARNING,
+            "name the RuntimeClass in pods (lcow config runtimeclass), or raise their "
+            "memory limits by what lcow overhead tells",
+            "version %u.%u; lcow is the default runtime: pods without a RuntimeClass "
+            "have no overhead, and small memory limits OOM-kill the whole VM",
+            v.major, v.minor);
     return doctor_say(d, DOCTOR_OK, NULL,
                       "version %u.%u, with a runtime of type io.containerd.lcow.v2", v.major,
                       v.minor);

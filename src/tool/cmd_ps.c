@@ -1,4 +1,5 @@
 /* cmd_ps.c - `lcow ps`: every pod with its VM, containers and execs. */
+#include "tool/cmd_ps.h"
 #include "base/clock.h"
 #include "base/loop.h"
 #include "tool/tool.h"
@@ -90,12 +91,12 @@ static void put_shim(struct table *t, const struct shim *s)
     sbuf_addf(t->out, "%5" PRIu64 " MiB  %2" PRIu64 "  ", doc_number(vm, "memory_mib"),
               doc_number(vm, "cpus"));
     put_age(t, doc_number(vm, "started_ns"));
-    sbuf_addc(t->out, '\n');
+    sbuf_adds(t->out, json_is_true(json_object_get(vm, "log_lost")) ? "  no guest log\n" : "\n");
     for (size_t i = 0; i < json_array_size(list); i++)
         put_container(t, s, json_array_get(list, i));
 }
 
-static void put_table(struct tool *tool, const struct shims *s)
+void ps_table(struct tool *tool, const struct shims *s)
 {
     struct table t = { .out = &tool->out,
                        .width = tool->opts.whole ? 0 : SHORT_ID,
@@ -117,7 +118,7 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
         return -1;
     t->json = t->opts.json ? json_array() : NULL;
     if (!t->json)
-        put_table(t, &t->shims);
+        ps_table(t, &t->shims);
     for (size_t i = 0; i < t->shims.n; i++) {
         const struct shim *s = &t->shims.v[i];
 
@@ -136,9 +137,9 @@ static int run(struct ctx *ctx, struct tool *t, struct err *err)
 const struct args_cmd ps_command = {
     .name = "ps",
     .summary = "List sandboxes, their VMs and containers.",
-    .text =
-        "Asks each shim itself, not containerd. A shim that does not answer within five seconds "
-        "is listed with the reason.",
+    .text = "Asks each shim itself, and each `lcow boot --keep`, not containerd. One that does not "
+            "answer within five seconds is listed with the reason. \"no guest log\": the log of "
+            "that VM could not be listened for, and the VM runs on without it.",
     .exits = "1 if a shim did not answer",
     .opts = ARGS_OPTIONS(
         { "execs", 'e', ARGS_FLAG, NULL, OPT(execs), "with the processes that were added by exec" },

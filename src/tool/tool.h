@@ -12,6 +12,9 @@
 struct ctx;
 struct guest;
 struct loop;
+struct registry;
+struct rpc_server;
+struct service;
 struct template_info;
 struct timeline;
 struct vm_doc;
@@ -41,6 +44,10 @@ struct tool_backend {
     int (*accel_forget)(const char *run_root);
     /* NULL: this backend has no templates. */
     template_builder *template_build;
+    /* Adds to server what lcow(1) asks of a shim. To be ended after the server. NULL: VMs that are
+     * kept cannot be asked. */
+    struct service *(*serve)(struct loop *loop, struct registry *r, struct rpc_server *server);
+    void (*unserve)(struct service *s);
 };
 
 /* argv is NULL-terminated and has the program's name first. Returns the exit code. */

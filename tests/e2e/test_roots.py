@@ -3,9 +3,12 @@ shim's Task service, in one pod."""
 
 import errno
 import gzip
+import hashlib
+import json
 import os
 import shutil
 import stat
+import struct
 import subprocess
 
 import archives
@@ -179,12 +182,12 @@ def by_hand(t):
     t.equal(r.stdout, b"new\n", "the device was written to")
 
 
-def typed(*layers, upper="mkfs/ext4"):
-    """As containerd 2.2's erofs snapshotter gives it, topmost first."""
+def typed(*layers, upper="mkfs/ext4", more=()):
+    """As containerd 2.2's erofs snapshotter gives it, topmost first. more: options of each layer."""
     n = len(layers)
     return mounts((upper, "/none/rwlayer.img", "X-containerd.mkfs.fs=ext4",
                    "X-containerd.mkfs.size=67108864", "rw", "loop"),
-                  *(("erofs", layer, "ro", "loop") for layer in layers),
+                  *(("erofs", layer, "ro", "loop", *more) for layer in layers),
                   ("format/mkdir/overlay", "overlay",
                    "X-containerd.mkdir.path={{ mount 0 }}/upper:0755",
                    "X-containerd.mkdir.path={{ mount 0 }}/work:0755",
@@ -230,3 +233,79 @@ def typed_mounts(t):
     code, out = pod.member("many", typed(*layers), args=(
         "sh", "-c", "ls /layers | wc -l; cat /top; echo mine >/top; cat /top")).run()
     t.equal((code, out.decode().split()), (0, [str(LAYERS - 1), str(LAYERS - 1), "mine"]))
+
+
+BLOCK = 4096
+
+
+def add_verity(path, salt=bytes(32)):
+    """Behind the image: the superblock and the tree as veritysetup writes them, and beside it the
+    metadata of the erofs snapshotter. Returns the root hash."""
+    def digest(block):
+        return hashlib.sha256(salt + block).digest()
+
+    def blocks(data):
+        return [data[i:i + BLOCK] for i in range(0, len(data), BLOCK)]
+
+    with open(path, "rb") as f:
+        level = f.read()
+    size, levels = len(level), []
+    while len(level) > BLOCK:
+        level = b"".join(map(digest, blocks(level)))
+        level += bytes(-len(level) % BLOCK)
+        levels.insert(0, level)
+    superblock = struct.pack("<8sII16s32sIIQH6x256s", b"verity", 1, 1, bytes(16), b"sha256", BLOCK,
+                             BLOCK, size // BLOCK, len(salt), salt)
+    with open(path, "ab") as f:
+        f.write(superblock.ljust(BLOCK, b"\0") + b"".join(levels))
+    root = digest(level).hex()
+    metadata(path, root, size)
+    return root
+
+
+def metadata(path, root, offset):
+    with open(path + ".dmverity", "w", encoding="ascii") as f:
+        json.dump({"roothash": root, "hashoffset": offset}, f)
+
+
+def flip(path, word):
+    with open(path, "r+b") as f:
+        at = f.read().index(word)
+        f.seek(at)
+        f.write(bytes([word[0] ^ 1]))
+
+
+@test("dm-verity of containerd's erofs snapshotter: a layer that is verified runs, a wrong root hash "
+      "refuses the container and names the layer, a bit that was flipped is an I/O error",
+      images=(), runc=False, versions=("2.1",))
+def verity(t):
+    folder = fill(os.path.join(t.work, "root"))
+    t.write("root/word", "true content " * 1000)
+    layer = erofs(t, "layer.erofs", folder)
+    size = os.path.getsize(layer)
+    root = add_verity(layer)
+    named = (f"X-containerd.dmverity={layer}.dmverity",)
+    pod = Pod(t)
+    m = pod.member("good", typed(layer, more=named)).start()
+    t.equal(pod.sh(m, "head -c 12 /word; echo mine >/mine; cat /mine"), "true contentmine\n")
+    t.match(r"(?m) dm-0$", pod.sh(m, "cat /proc/partitions"))
+    m.end()
+    code, out = pod.member("single", mounts(("erofs", layer, "ro", "X-containerd.dmverity=on")),
+                           args=("head", "-c", "12", "/word")).run()
+    t.equal((code, out), (0, b"true content"))
+    for name, digest, offset, words in (
+            ("wrong", "ab" * 32, size, f"the root hash of the disk is {root}, not abab"),
+            ("short", "ab", size, "64 hex digits"),
+            ("beyond", root, size * 1024, "invalid hashoffset")):
+        metadata(layer, digest, offset)
+        pod.refused(name, typed(layer, more=named), INVALID, "layer.erofs", words)
+    os.remove(layer + ".dmverity")
+    pod.refused("none", typed(layer, more=named), NOT_FOUND, "layer.erofs.dmverity")
+    metadata(layer, root, size)
+    flip(layer, b"true content " * 300)
+    m = pod.member("flipped", typed(layer, more=named)).start()
+    code, out = m.exec("sh", "-c", "cat /word 2>&1")
+    t.check(code != 0 and b"Input/output error" in out and b"urue" not in out, f"{code} {out[-200:]}")
+    m.end()
+    m = pod.member("unverified", typed(layer)).start()
+    t.equal(pod.sh(m, "head -c 12 /word"), "urue content", "as long as nothing is asked for")

@@ -330,6 +330,40 @@ def keep(t):
     t.equal(r.out, "hi\n", r)
 
 
+@test("a kept VM is in lcow ps, runs commands by lcow exec --vm, and leaves nothing", clone=True)
+def keep_asked(t):
+    p = t.start_boot("true", opts=("--keep", "--memory", "300"))
+    said = p.await_text(r"kept VM (\S+), pid (\d+), in (\S+);")
+    vm, pid, directory = said.group(1), said.group(2), said.group(3)
+    r = t.lcow("ps")
+    t.match(rf"(?m)^{vm} .*\(VM\) .*Running\*? +{pid} +300 MiB +1 ", r.out)
+    r = t.lcow("exec", "--vm", vm, "--", "sh", "-c", "echo in $(cat /proc/1/comm); exit 7")
+    t.equal((r.code, r.out), (7, "in init\n"), r)
+    r = t.lcow("exec", vm, "--", "true")
+    t.check(r.code == 125 and "no container of that name" in flat(r.err), "a container was found", r)
+    t.equal(json.loads(t.lcow("inspect", vm).out)["containers"], [])
+    busy = t.start("exec", "--vm", vm, "--", "sh", "-c", "echo began; sleep 1000")
+    busy.await_output("began")
+    p.signal(signal.SIGTERM)
+    t.check(p.wait(30).code in (0, 143), "another exit code")
+    t.check(busy.wait(10).code != 0, "its command ended well")
+    t.check(not os.path.exists(directory), f"{directory} is left")
+    t.equal(json.loads(t.lcow("ps", "--json").out), [])
+
+
+@test("a kept VM whose lcow is killed is no longer listed, and lcow gc removes its socket",
+      clone=True)
+def keep_killed(t):
+    p = t.start_boot("true", opts=("--keep",))
+    directory = p.await_text(r"kept VM \S+, pid \d+, in (\S+);").group(1)
+    t.until(lambda: os.path.exists(os.path.join(directory, "shim")), "the run file", 10)
+    p.signal(signal.SIGKILL)
+    p.wait(10)
+    t.equal(json.loads(t.lcow("ps", "--json").out), [])
+    t.equal(t.lcow("gc").code, 0)
+    t.check(not os.path.exists(directory), f"{directory} is left")
+
+
 @test("SIGUSR1 prints what every fiber waits for", clone=True)
 def fibers(t):
     p = t.start_boot("sleep", "1000", progress=True)

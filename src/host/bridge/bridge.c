@@ -181,21 +181,27 @@ int bridge_ops_prepare(struct ctx *ctx, struct guest *g, struct err *err)
     struct bridge *b = bridge_of(g);
     const struct vmm_ops *ops = b->vmm->ops;
 
-    (void)ctx; /* listening does not wait */
+    struct err no_log = ERR_INIT;
+
     if (b->closed)
         return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
     if (b->prepared)
         return err_set(err, ERR_STATE, "the guest's ports are open already");
     if (ops->listen(b->vmm, PORT_ENTROPY, &b->entropy_listener, err) < 0 ||
-        ops->listen(b->vmm, PORT_LOG, &b->log_listener, err) < 0 ||
         ops->listen(b->vmm, PORT_BRIDGE, &b->listener, err) < 0) {
         unlisten_all(b);
-        return err_wrap(err, "listen for entropy, log and bridge");
+        return err_wrap(err, "listen for entropy and bridge");
     }
+    /* The VM is of use without its log; containers are not refused for want of it. */
+    b->log_lost = ops->listen(b->vmm, PORT_LOG, &b->log_listener, &no_log) < 0;
+    if (b->log_lost)
+        log_warn(ctx, "cannot listen for the guest's log: the VM runs without log forwarding",
+                 F_ERR(&no_log));
     b->prepared = true;
     guestlog_init(&b->log, b->timeline, loop_now(b->loop));
     bridge_go(b, entropy_main, "entropy");
-    bridge_go(b, log_main, "log");
+    if (b->log_listener)
+        bridge_go(b, log_main, "log");
     return 0;
 }
 
@@ -273,6 +279,11 @@ int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err)
 bool bridge_ops_connected(const struct guest *g)
 {
     return bridge_of(g)->connected;
+}
+
+bool bridge_ops_log_lost(const struct guest *g)
+{
+    return bridge_of(g)->log_lost;
 }
 
 uint64_t bridge_ops_oldest_call(const struct guest *g)

@@ -689,6 +689,7 @@ const struct guest_ops bridge_ops = {
     .free = bridge_ops_free,
     .connected = bridge_ops_connected,
     .oldest_call = bridge_ops_oldest_call,
+    .log_lost = bridge_ops_log_lost,
     .exec = exec_process,
     .wait_process = wait_process,
     .signal_process = signal_process,

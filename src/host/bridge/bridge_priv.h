@@ -82,7 +82,7 @@ struct bridge {
     uint32_t next_port;
     struct bridge_caps caps; /* os is not kept */
     struct guestlog log;
-    bool log_open;
+    bool log_open, log_lost; /* lost: it is not forwarded */
     struct latch log_ended;
 };
 
@@ -124,3 +124,4 @@ int bridge_ops_drain_log(struct ctx *ctx, struct guest *g, struct err *err);
 void bridge_ops_free(struct guest *g);
 bool bridge_ops_connected(const struct guest *g);
 uint64_t bridge_ops_oldest_call(const struct guest *g);
+bool bridge_ops_log_lost(const struct guest *g);

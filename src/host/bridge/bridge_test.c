@@ -1,5 +1,6 @@
 /* bridge_test.c - the host's end of the bridge: connecting and calling. */
 #include "fixture/bridge_fixture.h"
+#include <errno.h>
 #include <signal.h>
 
 /* --- connecting --- */
@@ -85,7 +86,7 @@ TEST_VIRTUAL(connect_without_open_ports_is_a_state_error)
 
 TEST_VIRTUAL(a_port_that_cannot_be_opened_leaves_none_open)
 {
-    for (unsigned at = 1; at <= 3; at++) {
+    for (unsigned at = 1; at <= 2; at++) {
         struct fake_vmm_opts opts = { .loop = ctx->loop, .listen_fails_at = at };
         struct vmm *vmm = fake_vmm_new(&opts);
         struct guest *g = bridge_new(ctx->loop, vmm, NULL);
@@ -99,6 +100,26 @@ TEST_VIRTUAL(a_port_that_cannot_be_opened_leaves_none_open)
         ASSERT_EQ(facts.listeners, 0);
         g->ops->free(g);
         vmm->ops->free(vmm);
+    }
+}
+
+TEST_VIRTUAL(a_log_that_cannot_be_listened_for_is_marked_and_the_guest_serves)
+{
+    for (unsigned at = 0; at <= 3; at += 3) {
+        struct bench t = { .opts.listen_fails_at = at };
+        struct fake_facts facts;
+        struct stream *log = NULL;
+        struct err err = ERR_INIT;
+
+        bench_connect(&t, ctx);
+        ASSERT(t.g->ops->connected(t.g));
+        ASSERT_EQ(t.g->ops->log_lost(t.g), at == 3);
+        fake_vmm_facts(t.vmm, &facts);
+        ASSERT_EQ(facts.listeners, at == 3 ? 1u : 2u); /* entropy's; and the log's */
+        ASSERT_EQ(fake_vmm_dial(t.vmm, PORT_LOG, &log), at == 3 ? -ECONNREFUSED : 0);
+        stream_free(log);
+        ASSERT_OK(t.g->ops->drain_log(ctx, t.g, &err), err); /* it does not wait for what is not */
+        bench_close(&t);
     }
 }
 
@@ -346,11 +367,19 @@ static void kill_main(void *arg)
 {
     struct calling *c = arg;
 
+    c->r = signal_with(c->bench, c, SIGKILL);
+}
+
+static void term_main(void *arg)
+{
+    struct calling *c = arg;
+
     c->r = signal_with(c->bench, c, SIGTERM);
 }
 
 TEST_VIRTUAL(a_guest_without_a_capability_gets_the_older_way_or_the_error_names_it)
 {
+    static void (*const ends[])(void *) = { term_main, kill_main };
     const struct guest_nic nic = { .ns = "n", .id = "i", .name = "eth0" };
     struct bench t = { 0 };
     struct calling c = { 0 };
@@ -365,12 +394,14 @@ TEST_VIRTUAL(a_guest_without_a_capability_gets_the_older_way_or_the_error_names_
     ASSERT_FAIL(signal_with(&t, &c, SIGHUP), c.err, ERR_UNIMPLEMENTED);
     ASSERT_HAS(c.err.msg, "SignalProcessSupported");
     ASSERT_OK(t.g->ops->delete_container(ctx, t.g, "c1", &c.err), c.err); /* nothing is sent */
-    go(&t, &c, kill_main);
-    expect(&t, BRIDGE_SIGNAL_PROCESS, &f);
-    ASSERT(!strstr(f.body, "Options"));
-    reply(&t, &f, OK_BODY);
-    free(f.body);
-    settle(&t);
-    ASSERT_OK(c.r, c.err);
+    for (size_t i = 0; i < ARRAY_LEN(ends); i++) {
+        go(&t, &c, ends[i]);
+        expect(&t, BRIDGE_SIGNAL_PROCESS, &f);
+        ASSERT(!strstr(f.body, "Options"));
+        reply(&t, &f, OK_BODY);
+        free(f.body);
+        settle(&t);
+        ASSERT_OK(c.r, c.err);
+    }
     bench_close(&t);
 }

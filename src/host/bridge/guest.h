@@ -83,7 +83,7 @@ struct guest_nic {
 };
 
 struct guest_ops {
-    /* Opens the ports for entropy, log and bridge. */
+    /* Opens the ports for entropy, log and bridge. Without the log's it goes on: log_lost. */
     int (*prepare)(struct ctx *ctx, struct guest *g, struct err *err);
     /* Accepts the bridge, negotiates version 4. */
     int (*connect)(struct ctx *ctx, struct guest *g, struct err *err);
@@ -98,6 +98,8 @@ struct guest_ops {
     bool (*connected)(const struct guest *g);
     /* Age of the oldest outstanding call in ns, 0 if none; waits for processes do not count. */
     uint64_t (*oldest_call)(const struct guest *g);
+    /* The guest's log is not forwarded, since the host could not listen for it. */
+    bool (*log_lost)(const struct guest *g);
 
     /* Ports for stdio are opened before the request and never reused. */
     int (*exec)(struct ctx *ctx, struct guest *g, const struct guest_exec *e,

@@ -65,6 +65,8 @@ static const struct annotation {
     { VM "cpugroup.id", REFUSED, "groups of host CPUs" },
     { VM "resource-partition-id", REFUSED, "partitions of the host" },
     { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, "a verified root file system of the VM" },
+    { VM "lcow.dmverity-create-args", REFUSED, "a verified root file system of the VM" },
+    { VM "lcow.dmverity-rootfs-vhd", REFUSED, "a verified root file system of the VM" },
     { VM "fullyphysicallybacked", REFUSED_IF_TRUE, "memory that is never overcommitted" },
     { VM "computetopology.memory.allowovercommit", REFUSED_IF_FALSE,
       "memory that is never overcommitted" },

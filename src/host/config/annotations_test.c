@@ -168,6 +168,8 @@ TEST(what_is_not_given_is_refused)
         { VM "cpugroup.id", "1", "" },
         { VM "resource-partition-id", "1", "" },
         { VM "lcow.dmverity-mode", "true", "0" },
+        { VM "lcow.dmverity-create-args", "test,,,ro,0 1 verity", "" },
+        { VM "lcow.dmverity-rootfs-vhd", "rootfs.vhd", "" },
         { VM "fullyphysicallybacked", "True", "f" },
         { VM "computetopology.memory.allowovercommit", "false", "true" },
         { "io.microsoft.migration.support-enabled", "1", "0" },

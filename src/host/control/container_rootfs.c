@@ -81,7 +81,10 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct rootfs
                        struct err *err)
 {
     const struct scsi_disk disk = { .host_path = d->path, .fd = d->fd, .read_only = !d->writable };
-    const struct guest_disk mount = { .read_only = !d->writable, .filesystem = d->filesystem };
+    const struct guest_disk mount = { .read_only = !d->writable,
+                                      .filesystem = d->filesystem,
+                                      .verity = d->root_hash != NULL,
+                                      .root_hash = d->root_hash };
     AUTO_FREE char *path = NULL;
 
     if (container_attach(ctx, c, &disk, &mount, &path, err) < 0)

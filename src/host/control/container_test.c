@@ -538,6 +538,22 @@ TEST_VIRTUAL(layers_are_disks_that_containers_of_a_vm_share)
     fixture_close(&r, ctx);
 }
 
+TEST_VIRTUAL(a_vm_whose_log_cannot_be_listened_for_runs_containers_and_says_so)
+{
+    for (unsigned at = 0; at <= 3; at += 3) {
+        struct fixture r = { .vmm_opts = { .listen_fails_at = at } };
+
+        fixture_open(&r, ctx);
+        fixture_create(&r, ctx, "a");
+        fixture_start(&r, ctx, "a", "");
+        AUTO_FREE char *doc = registry_inspect(r.registry);
+        ASSERT_HAS(doc, at == 3 ? "\"log_lost\":true" : "\"log_lost\":false");
+        ASSERT_EQ(fixture_wait(&r, ctx, "a", ""), 0);
+        fixture_delete(&r, ctx, "a", "");
+        fixture_close(&r, ctx);
+    }
+}
+
 TEST_VIRTUAL(what_a_log_driver_is_told_is_in_no_document)
 {
     struct fixture r = { 0 };

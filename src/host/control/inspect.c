@@ -72,6 +72,7 @@ static void put_vm(struct jsw *w, struct vm *vm)
     jsw_u64(w, "cpus", p->size.cpus);
     jsw_u64(w, "started_ns", vm_parts(vm)->started_wall_ns);
     jsw_u64(w, "oldest_call_ns", p->guest->ops->oldest_call(p->guest));
+    jsw_bool(w, "log_lost", p->guest->ops->log_lost(p->guest));
     put_boot(w, p->vmm->timeline);
     jsw_arr(w, "disks");
     if (p->scsi)

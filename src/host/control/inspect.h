@@ -6,7 +6,7 @@
  *       "vm": null |
  *       { "state", "stage", "backend", "vmm_version", "kernel", "emulated", "clone",
  *         "clock": { "state", "low_ppm", "high_ppm" },
- *         "pid", "memory_mib", "cpus", "started_ns", "oldest_call_ns",
+ *         "pid", "memory_mib", "cpus", "started_ns", "oldest_call_ns", "log_lost",
  *         "boot": [{ "track", "name", "start_ns", "end_ns" }],
  *         "disks": [{ "slot", "path", "read_only", "state", "holders",
  *                     "mounts": [{ "partition", "path", "state", "holders" }] }],

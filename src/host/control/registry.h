@@ -19,6 +19,7 @@ struct ctx;
 struct err;
 struct events;
 struct guest;
+struct ledger;
 struct loop;
 struct pod;
 struct sandbox;
@@ -97,5 +98,9 @@ void registry_bundles(const struct registry *r, struct strv *ret);
  * spec: whose limits size it. */
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
                      const struct annotations *options, struct err *err);
+/* A VM that somebody else has started, and ends, after yield: to be asked, never for containers.
+ * ledger: its own, for the run file. A failure wants yield, too. */
+int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err);
+int registry_yield(struct registry *r, struct ledger *ledger, struct err *err);
 /* The list of containers has changed, which the file beside the ledger repeats. */
 void registry_update_run_file(struct registry *r);

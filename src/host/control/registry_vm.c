@@ -80,6 +80,18 @@ static int run_file_end(void *arg, struct ledger *ledger, struct err *err)
 
 /* --- the VM --- */
 
+int registry_adopt(struct registry *r, struct vm *vm, struct ledger *ledger, struct err *err)
+{
+    r->vm = vm;
+    return run_file_begin(r, ledger, err);
+}
+
+int registry_yield(struct registry *r, struct ledger *ledger, struct err *err)
+{
+    r->vm = NULL;
+    return run_file_end(r, ledger, err);
+}
+
 static void want_template(void *arg, uint32_t memory_mib)
 {
     struct registry *r = arg;

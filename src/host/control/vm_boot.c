@@ -105,6 +105,8 @@ int vm_start(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct er
         fsm_step(&vm_fsm, &vm->state, VM_EV_PREPARED);
     fsm_step(&vm_fsm, &vm->state, VM_EV_BOOT);
     vm->id = str_dup(doc->id);
+    if (!vm->p.size.memory_mib) /* not opened for a pod */
+        vm->p.size = (struct sizing){ .memory_mib = doc->memory_mib, .cpus = doc->cpus };
     cancel_init(&cancel, ctx->cancel);
     vm->op = &cancel;
 

@@ -36,6 +36,7 @@ void rootfs_release(struct rootfs *r)
     for (size_t i = 0; i < r->n_disks; i++) {
         fd_close_later(r->disks[i].fd);
         free(r->disks[i].path);
+        free(r->disks[i].root_hash);
     }
     free(r->disks);
     *r = (struct rootfs){ .tree = -1 };
@@ -291,7 +292,9 @@ static int open_images(struct job *j, struct err *err)
                                                 .filesystem = plan->filesystems[i],
                                                 .writable = plan->writable };
         j->out.n_disks = i + 1;
-        if (open_disk(plan->images.v[i], plan->device, &j->out.disks[i], err) < 0)
+        if (open_disk(plan->images.v[i], plan->device, &j->out.disks[i], err) < 0 ||
+            (plan->verity.v[i][0] &&
+             rootfs_verity_read(plan->verity.v[i], &j->out.disks[i], err) < 0))
             return n == 1 ? -1 : err_wrap(err, "layer %zu of %zu from the top", i + 1, n);
     }
     return 0;

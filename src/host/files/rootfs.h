@@ -16,6 +16,8 @@
  * a list (containerd 2.2, if the runtime says that it takes it: ROOTFS_ALLOW_MOUNTS): the images
  * that its overlay combines, likewise.
  *
+ * A read-only image with the option X-containerd.dmverity has a root hash (rootfs_verity.c).
+ *
  * A file is never a symbolic link, and a device is taken only if it was named below /dev: whoever
  * can exchange a snapshot's file does not get a disk of the host. */
 #pragma once
@@ -38,6 +40,7 @@ struct rootfs_disk {
     int fd; /* for reading, and for writing if writable */
     char *path;
     const char *filesystem; /* static text, as guest.h knows it */
+    char *root_hash;        /* of dm-verity; NULL: what it holds is not verified */
     bool writable;
 };
 

@@ -39,6 +39,7 @@ void rootfs_plan_release(struct rootfs_plan *plan)
     sbuf_release(&plan->other);
     strv_release(&plan->images);
     free(plan->filesystems);
+    strv_release(&plan->verity);
 }
 
 /* --- one mount --- */
@@ -184,12 +185,14 @@ static bool disk_option(const char *o, bool *writable, bool *device)
     return true;
 }
 
-static void add_image(struct rootfs_plan *plan, const char *path, const char *filesystem)
+static void add_image(struct rootfs_plan *plan, const char *path, const char *filesystem,
+                      const char *verity)
 {
     plan->filesystems =
         mem_realloc(plan->filesystems, (plan->images.n + 1) * sizeof(*plan->filesystems));
     plan->filesystems[plan->images.n] = filesystem;
     strv_add(&plan->images, path);
+    strv_add(&plan->verity, verity);
 }
 
 static bool is_written(const char *filesystem)
@@ -199,17 +202,22 @@ static bool is_written(const char *filesystem)
 
 static int read_disk(struct rootfs_plan *plan, const struct rootfs_mount *m, struct err *err)
 {
-    const char *filesystem = rootfs_filesystem(m->type);
+    const char *filesystem = rootfs_filesystem(m->type), *verity = "";
 
     if (!m->source || !*m->source)
         return err_set(err, ERR_INVALID, "mount of type %s without a source", m->type);
-    add_image(plan, m->source, filesystem);
     plan->writable = is_written(filesystem);
     plan->device = true;
-    for (const char *const *o = m->options; o && *o; o++)
-        if (!disk_option(*o, &plan->writable, &plan->device))
+    for (const char *const *o = m->options; o && *o; o++) {
+        if (str_starts(*o, ROOTFS_VERITY)) {
+            if (rootfs_verity_option(*o, &verity, err) < 0)
+                return err_wrap(err, "%s %s", m->type, m->source);
+        } else if (!disk_option(*o, &plan->writable, &plan->device)) {
             return err_set(err, ERR_INVALID, "option \"%s\" of %s %s is not supported", *o, m->type,
                            m->source);
+        }
+    }
+    add_image(plan, m->source, filesystem, verity);
     return 0;
 }
 
@@ -219,6 +227,7 @@ enum { FORMAT = 1, MKDIR = 2, MKFS = 4 };
 
 struct entry {
     const char *filesystem; /* NULL: a loop device, or the overlay */
+    const char *verity;     /* rootfs_verity_option(); NULL: not verified */
     char *image;            /* NULL: the overlay */
     bool writable, made;    /* made: for this container, by mkfs */
 };
@@ -372,7 +381,10 @@ static int read_image(struct list *l, size_t at, const char *type, unsigned does
         if ((does & MKFS && str_starts(*o, "X-containerd.mkfs.")) ||
             (does & MKDIR && str_starts(*o, "X-containerd.mkdir.")))
             continue;
-        if (!disk_option(*o, &e->writable, &device))
+        if (str_starts(*o, ROOTFS_VERITY)) {
+            if (rootfs_verity_option(*o, &e->verity, err) < 0)
+                return err_wrap(err, "%s %s", m->type, e->image);
+        } else if (!disk_option(*o, &e->writable, &device))
             return err_set(err, ERR_INVALID, "option \"%.200s\" of %s %s is not supported", *o,
                            m->type, e->image);
     }
@@ -395,7 +407,7 @@ static int add_layers(const struct list *l, char *list, struct rootfs_plan *plan
             return err_set(err, ERR_EXHAUSTED,
                            "more than %d layers that are images: use the overlayfs snapshotter",
                            ROOTFS_IMAGES_MAX);
-        add_image(plan, e->image, e->filesystem);
+        add_image(plan, e->image, e->filesystem, e->verity ? e->verity : "");
     }
     return 0;
 }

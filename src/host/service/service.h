@@ -36,6 +36,8 @@ struct service *service_new(const struct service_opts *o);
 void service_free(struct service *s);
 AUTO_DEFINE(struct service *, service_free);
 void service_add_to(struct service *s, struct rpc_server *server);
+/* ShimDiag and lcow's own alone: to look into a VM that containerd does not know. */
+void service_add_diag(struct service *s, struct rpc_server *server);
 
 /* From now on Create answers ERR_UNAVAILABLE: we are leaving. */
 void service_refuse(struct service *s);

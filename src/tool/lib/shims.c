@@ -91,7 +91,7 @@ static int on_dir(void *arg, const struct leftover *l)
     struct shim s = { .why = ERR_INIT };
     AUTO(run_file_release) struct run_file run = { 0 };
 
-    /* Without the file it is a VM of `lcow boot`, or a shim that is just beginning. */
+    /* Without the file it is a VM of `lcow boot` that is not kept, or a shim that just begins. */
     if (l->err || !l->alive || run_file_read(l->dir, &run, &s.why) < 0)
         return 0;
     s.address = str_dup(run.address);

@@ -154,7 +154,8 @@ static void say_killed(struct qemu_proc *p, struct vmm_exit *e, const char *word
 
     e->oom = sig == SIGKILL && oom_watch_hit(&p->oom);
     WHY(e, "qemu was killed by signal %d (SIG%s)%s%s%s", sig, name ? name : "?",
-        e->oom          ? " by the host's OOM killer"
+        e->oom ? " by the host's OOM killer: a memory limit of the pod must also hold the VM's "
+                 "overhead (of its RuntimeClass; see lcow overhead)"
         : sig == SIGSYS ? " by its sandbox"
                         : "",
         *words ? ": " : "", words);
