@@ -43,6 +43,9 @@ struct child_opts {
     void *on_pid_arg;
 };
 
+/* A program's path; a name without a slash is looked for in the absolute directories of PATH.
+ * Caller frees. NULL: there is none that can be executed; of a path, errno says why. */
+char *child_find(const char *name);
 /* Waits until exec has happened or failed (ERR_NOT_FOUND, ERR_PERMISSION … naming the program).
  * Caller frees with child_free(). */
 int child_spawn(struct ctx *ctx, const struct child_opts *opts, struct child **ret,

@@ -152,27 +152,31 @@ static _Noreturn void child_main(struct launch *l)
 /* --- in the parent --- */
 
 /* Caller frees. A name without '/' is looked up in PATH. */
-static int find_program(const struct child_opts *o, char **ret, struct err *err)
+char *child_find(const char *name)
 {
-    const char *name = o->path ? o->path : o->argv[0], *path = getenv("PATH");
+    const char *path = getenv("PATH");
 
-    if (!name || !*name)
-        return err_set(err, ERR_INVALID, "no program to execute");
-    if (strchr(name, '/')) {
-        *ret = str_dup(name);
-        return 0;
-    }
-    if (!path)
+    if (strchr(name, '/'))
+        return access(name, X_OK) == 0 ? str_dup(name) : NULL;
+    if (!path || !*path)
         path = default_env[0] + strlen("PATH=");
     for (const char *p = path; *p; p += strcspn(p, ":"), p += *p == ':') {
         AUTO_FREE char *candidate = str_format("%.*s/%s", (int)strcspn(p, ":"), p, name);
 
-        if (access(candidate, X_OK) == 0) {
-            *ret = TAKE_PTR(candidate);
-            return 0;
-        }
+        if (candidate[0] == '/' && access(candidate, X_OK) == 0)
+            return TAKE_PTR(candidate);
     }
-    return err_set(err, ERR_NOT_FOUND, "%s: not found in PATH (%s)", name, path);
+    return NULL;
+}
+
+static int find_program(const struct child_opts *o, char **ret, struct err *err)
+{
+    const char *name = o->path ? o->path : o->argv[0];
+
+    if (!name || !*name)
+        return err_set(err, ERR_INVALID, "no program to execute");
+    *ret = strchr(name, '/') ? str_dup(name) : child_find(name);
+    return *ret ? 0 : err_set(err, ERR_NOT_FOUND, "%s: not found in PATH", name);
 }
 
 static void child_ended(struct source *s, uint32_t events)

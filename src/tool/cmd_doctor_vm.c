@@ -1,4 +1,5 @@
 /* cmd_doctor_vm.c - what a VM itself needs: QEMU, acceleration, the guest image, memory. */
+#include "base/child.h"
 #include "base/clock.h"
 #include "base/fd.h"
 #include "host/template/template.h"
@@ -16,23 +17,6 @@
 
 /* Memory that QEMU itself needs beside the guest's. */
 #define QEMU_OWN_MIB 128
-
-static char *find_program(const char *name)
-{
-    const char *path = getenv("PATH");
-    AUTO_FREE char *dirs = str_dup(path ? path : "/usr/sbin:/usr/bin:/sbin:/bin");
-    char *state = NULL;
-
-    if (strchr(name, '/'))
-        return access(name, X_OK) == 0 ? str_dup(name) : NULL;
-    for (char *dir = strtok_r(dirs, ":", &state); dir; dir = strtok_r(NULL, ":", &state)) {
-        AUTO_FREE char *full = str_format("%s/%s", dir, name);
-
-        if (access(full, X_OK) == 0)
-            return TAKE_PTR(full);
-    }
-    return NULL;
-}
 
 /* Output of a program that must succeed; NULL after having said why not. */
 static char *output_of(struct ctx *ctx, struct doctor *d, const char *const *argv, const char *fix)
@@ -56,7 +40,7 @@ static enum doctor_status check_qemu(struct ctx *ctx, struct doctor *d)
     const char *name = d->tool->config.qemu;
     struct doctor_version v;
 
-    d->qemu = find_program(name);
+    d->qemu = child_find(name);
     if (!d->qemu)
         return doctor_say(d, DOCTOR_FAILED, QEMU_FIX, "%s is not %s", name,
                           strchr(name, '/') ? "a program" : "in PATH");

@@ -122,22 +122,11 @@ static int judge(int status, int said, struct err *err)
 static int format(struct ctx *ctx, uint32_t size_mib, int *ret_image, struct err *err)
 {
     static const char *const env[] = { "LC_ALL=C", "MKE2FS_CONFIG=/nonexistent", NULL };
-    const char *const argv[] = { scratch_mke2fs(),
-                                 "-q",
-                                 "-F",
-                                 "-t",
-                                 "ext4",
-                                 "-b",
-                                 "4096",
-                                 "-I",
-                                 "256",
-                                 "-m",
-                                 "0",
-                                 "-O",
-                                 FEATURES,
-                                 "-E",
-                                 EXTENDED,
-                                 "/proc/self/fd/3",
+    const char *mke2fs = scratch_mke2fs();
+    const char *const argv[] = { mke2fs,   "-q", "-F",     "-t",
+                                 "ext4",   "-b", "4096",   "-I",
+                                 "256",    "-m", "0",      "-O",
+                                 FEATURES, "-E", EXTENDED, "/proc/self/fd/3",
                                  NULL };
     struct ctx limited = ctx_with_timeout(ctx, FORMAT_NS);
     AUTO_FD int image = memfd_create("scratch", MFD_CLOEXEC),

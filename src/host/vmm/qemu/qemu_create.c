@@ -23,29 +23,16 @@
  * ERR_NOT_FOUND has the remedy. */
 static int find_program(const char *name, char **ret_path, struct err *err)
 {
-    const char *path = getenv("PATH");
-
     if (!name)
         name = QEMU_PROGRAM;
-    if (strchr(name, '/')) {
-        if (name[0] != '/')
-            return err_set(err, ERR_INVALID, "%s: a program's path must be absolute", name);
-        if (access(name, X_OK) < 0)
-            return err_set(err, ERR_NOT_FOUND, "%s cannot be run (%s); " QEMU_REMEDY, name,
-                           strerrordesc_np(errno));
-        *ret_path = str_dup(name);
+    if (strchr(name, '/') && name[0] != '/')
+        return err_set(err, ERR_INVALID, "%s: a program's path must be absolute", name);
+    *ret_path = child_find(name);
+    if (*ret_path)
         return 0;
-    }
-    if (!path || !*path)
-        path = "/usr/sbin:/usr/bin:/sbin:/bin";
-    for (const char *p = path; *p; p += strcspn(p, ":"), p += *p == ':') {
-        AUTO_FREE char *candidate = str_format("%.*s/%s", (int)strcspn(p, ":"), p, name);
-        if (candidate[0] == '/' && access(candidate, X_OK) == 0) {
-            *ret_path = TAKE_PTR(candidate);
-            return 0;
-        }
-    }
-    return err_set(err, ERR_NOT_FOUND, "%s is not in PATH; " QEMU_REMEDY, name);
+    return name[0] == '/' ? err_set(err, ERR_NOT_FOUND, "%s cannot be run (%s); " QEMU_REMEDY, name,
+                                    strerrordesc_np(errno))
+                          : err_set(err, ERR_NOT_FOUND, "%s is not in PATH; " QEMU_REMEDY, name);
 }
 
 bool qemu_version_is(const char *version, unsigned major, unsigned minor)
