@@ -98,8 +98,9 @@ static void check_code(struct svc *s, const struct svc_call *call)
         legal |= BIT(ERR_UNKNOWN); /* the guest's own word for it */
     if (a->timeout_ns && !rules[a->act].quick && !rules[a->act].finishes)
         legal |= BIT(ERR_DEADLINE);
-    if (s->leaving) /* its VM goes under it */
-        legal |= BIT(ERR_UNAVAILABLE) | (rules[a->act].stable ? 0 : BIT(ERR_STATE));
+    if (s->leaving) /* its VM goes under it, then its server; nothing is there then */
+        legal |=
+            BIT(ERR_UNAVAILABLE) | BIT(ERR_NOT_FOUND) | (rules[a->act].stable ? 0 : BIT(ERR_STATE));
     if (call->code < 32 && legal & BIT(call->code))
         return;
     world_broken(&s->w, "%s %s/%s is answered with code %u: %s", svc_method(a->act), a->id, a->exec,
