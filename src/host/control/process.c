@@ -407,6 +407,7 @@ int process_start(struct ctx *ctx, struct process *given, struct err *err)
     p->starting = true;
     r = start(ctx, p, c, err);
     p->starting = false;
+    json_decref(TAKE_PTR(p->oci_process)); /* started or ended: nothing asks for it again */
     if (r == 0) {
         started(p);
         send_pending(ctx, p);
