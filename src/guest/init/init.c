@@ -104,7 +104,7 @@ static int mounts_dev(struct err *err)
     return 0;
 }
 
-/* Whoever is misled to write into the VM's own files, by a symlink in a container's root for
+/* A process that is misled to write into the VM's own files, by a symlink in a container's root for
  * example, fails. The kernel itself still makes nodes in /dev: it does not go through this mount,
  * and a device can be opened for writing on a read-only one. */
 static int seal(struct err *err)

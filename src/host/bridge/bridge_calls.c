@@ -431,7 +431,7 @@ static struct guest_listed listed_from(const struct bridge_process *p, uint64_t 
     return to;
 }
 
-/* The guest is hostile: what is no pid, or was there already, is left out. */
+/* The guest is hostile: an invalid pid, or one that was there already, is left out. */
 static int list_processes(struct ctx *ctx, struct guest *g, const char *container,
                           struct guest_listed **ret, size_t *ret_n, struct err *err)
 {

@@ -108,6 +108,18 @@ TEST(the_checksum_is_the_usual_crc32)
     ASSERT_EQ(ledger_crc("", 0), 0);
 }
 
+TEST(a_run_directory_that_cannot_be_made_leaves_no_directory_of_its_namespace)
+{
+    AUTO_FREE char *parent = str_format("%s-ns", fresh()),
+                   *dir = str_format("%s/%0300d", parent, 0); /* a name that is too long */
+    AUTO(ledger_close) struct ledger *l = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT(ledger_create(dir, &l, &err) < 0);
+    ASSERT_HAS(err.msg, "make directory");
+    ASSERT_EQ(access(parent, F_OK), -1);
+}
+
 TEST(open_records_come_back_newest_first)
 {
     const char *dir = fresh();
