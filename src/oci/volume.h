@@ -8,7 +8,6 @@
 struct err;
 
 #define VOLUME_DIRS_MAX 512
-#define VOLUME_DEPTH_MAX 16
 
 struct volume_dir {
     char *path; /* below the volume; "" is the volume itself */

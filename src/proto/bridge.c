@@ -1,41 +1,34 @@
 #include "proto/bridge.h"
 #include "base/err.h"
 #include "proto/bridge_priv.h"
+#include <endian.h>
 #include <inttypes.h>
 #include <stdio.h>
+#include <string.h>
 
 /* --- frames ---------------------------------------------------------------------------------- */
 
-static void put_le(uint8_t *p, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        p[i] = (uint8_t)(value >> (8 * i));
-}
-
-static uint64_t get_le(const uint8_t *p, unsigned bytes)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = bytes; i-- > 0;)
-        value = value << 8 | p[i];
-    return value;
-}
+/* As it is sent: numbers are little-endian. */
+struct wire_header {
+    uint32_t type, size;
+    uint64_t id;
+};
+_Static_assert(sizeof(struct wire_header) == BRIDGE_HEADER_BYTES, "the header has no gaps");
 
 void bridge_header_encode(const struct bridge_header *h, uint8_t out[BRIDGE_HEADER_BYTES])
 {
-    put_le(out, h->type, 4);
-    put_le(out + 4, h->size, 4);
-    put_le(out + 8, h->id, 8);
+    const struct wire_header w = { htole32(h->type), htole32(h->size), htole64(h->id) };
+
+    memcpy(out, &w, sizeof(w));
 }
 
 int bridge_header_decode(const uint8_t in[BRIDGE_HEADER_BYTES], enum bridge_side receiver,
                          uint32_t max, struct bridge_header *ret, struct err *err)
 {
-    struct bridge_header h = {
-        .type = (uint32_t)get_le(in, 4),
-        .size = (uint32_t)get_le(in + 4, 4),
-        .id = get_le(in + 8, 8),
-    };
+    struct wire_header w;
+
+    memcpy(&w, in, sizeof(w));
+    struct bridge_header h = { le32toh(w.type), le32toh(w.size), le64toh(w.id) };
 
     if (h.size < BRIDGE_HEADER_BYTES || h.size > max)
         return err_set(err, ERR_INVALID, "bridge frame of type 0x%08x: size %u is not in %u to %u",

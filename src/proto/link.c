@@ -1,47 +1,45 @@
 #include "proto/link.h"
+#include <endian.h>
 #include <errno.h>
 #include <string.h>
 
-static const char preface_magic[4] = { 'L', 'C', 'W', '1' };
-static const char boot_magic[4] = { 'L', 'C', 'W', 'B' };
+#define PREFACE_MAGIC "LCW1"
+#define BOOT_MAGIC "LCWB"
 #define BOOT_VERSION 1
 
-static uint8_t *put(uint8_t *p, const void *data, size_t len)
-{
-    memcpy(p, data, len);
-    return p + len;
-}
-
-static uint8_t *put_le(uint8_t *p, uint64_t value, unsigned bytes)
-{
-    for (unsigned i = 0; i < bytes; i++)
-        *p++ = (uint8_t)(value >> (8 * i));
-    return p;
-}
-
-static uint64_t get_le(const uint8_t *p, unsigned bytes)
-{
-    uint64_t value = 0;
-
-    for (unsigned i = bytes; i-- > 0;)
-        value = value << 8 | p[i];
-    return value;
-}
+/* As they are sent: numbers are little-endian. */
+struct preface {
+    char magic[4];
+    uint8_t token[LINK_TOKEN_BYTES];
+    uint32_t port;
+} __attribute__((packed));
+struct boot {
+    char magic[4];
+    uint32_t version;
+    uint64_t wall_ns;
+    uint8_t token[LINK_TOKEN_BYTES], seed[LINK_SEED_BYTES];
+    uint8_t log_level, repeat;
+} __attribute__((packed));
+_Static_assert(sizeof(struct preface) == LINK_PREFACE_BYTES, "the preface is all of it");
+_Static_assert(sizeof(struct boot) <= LINK_BOOT_BYTES, "the boot block has room");
 
 void link_preface_encode(const struct link_preface *preface, uint8_t out[LINK_PREFACE_BYTES])
 {
-    uint8_t *p = put(out, preface_magic, sizeof(preface_magic));
+    struct preface p = { .magic = PREFACE_MAGIC, .port = htole32(preface->port) };
 
-    p = put(p, preface->token, LINK_TOKEN_BYTES);
-    put_le(p, preface->port, 4);
+    memcpy(p.token, preface->token, LINK_TOKEN_BYTES);
+    memcpy(out, &p, sizeof(p));
 }
 
 int link_preface_decode(const uint8_t in[LINK_PREFACE_BYTES], struct link_preface *ret)
 {
-    if (memcmp(in, preface_magic, sizeof(preface_magic)) != 0)
+    struct preface p;
+
+    memcpy(&p, in, sizeof(p));
+    if (memcmp(p.magic, PREFACE_MAGIC, sizeof(p.magic)) != 0)
         return -EBADMSG;
-    memcpy(ret->token, in + 4, LINK_TOKEN_BYTES);
-    ret->port = (uint32_t)get_le(in + 4 + LINK_TOKEN_BYTES, 4);
+    memcpy(ret->token, p.token, LINK_TOKEN_BYTES);
+    ret->port = le32toh(p.port);
     return 0;
 }
 
@@ -54,34 +52,34 @@ int link_token_equal(const uint8_t a[LINK_TOKEN_BYTES], const uint8_t b[LINK_TOK
     return different == 0;
 }
 
-#define BOOT_USED_BYTES (4 + 4 + 8 + LINK_TOKEN_BYTES + LINK_SEED_BYTES + 2)
-_Static_assert(BOOT_USED_BYTES <= LINK_BOOT_BYTES, "the boot block has room");
-_Static_assert(4 + LINK_TOKEN_BYTES + 4 == LINK_PREFACE_BYTES, "the preface has no gaps");
-
 void link_boot_encode(const struct link_boot *b, uint8_t out[LINK_BOOT_BYTES])
 {
-    uint8_t *p = put(out, boot_magic, sizeof(boot_magic));
+    struct boot w = { .magic = BOOT_MAGIC,
+                      .version = htole32(BOOT_VERSION),
+                      .wall_ns = htole64(b->wall_ns),
+                      .log_level = b->log_level,
+                      .repeat = b->repeat };
 
-    p = put_le(p, BOOT_VERSION, 4);
-    p = put_le(p, b->wall_ns, 8);
-    p = put(p, b->token, LINK_TOKEN_BYTES);
-    p = put(p, b->seed, LINK_SEED_BYTES);
-    *p++ = b->log_level;
-    *p++ = b->repeat;
-    memset(p, 0, (size_t)(out + LINK_BOOT_BYTES - p));
+    memcpy(w.token, b->token, LINK_TOKEN_BYTES);
+    memcpy(w.seed, b->seed, LINK_SEED_BYTES);
+    memset(out, 0, LINK_BOOT_BYTES);
+    memcpy(out, &w, sizeof(w));
 }
 
 int link_boot_decode(const uint8_t in[LINK_BOOT_BYTES], struct link_boot *ret)
 {
-    if (memcmp(in, boot_magic, sizeof(boot_magic)) != 0 || get_le(in + 4, 4) != BOOT_VERSION)
+    struct boot w;
+
+    memcpy(&w, in, sizeof(w));
+    if (memcmp(w.magic, BOOT_MAGIC, sizeof(w.magic)) != 0 || le32toh(w.version) != BOOT_VERSION)
         return -EBADMSG;
-    for (size_t i = BOOT_USED_BYTES; i < LINK_BOOT_BYTES; i++)
+    for (size_t i = sizeof(w); i < LINK_BOOT_BYTES; i++)
         if (in[i] != 0)
             return -EBADMSG; /* a later version that forgot to say so */
-    ret->wall_ns = get_le(in + 8, 8);
-    memcpy(ret->token, in + 16, LINK_TOKEN_BYTES);
-    memcpy(ret->seed, in + 16 + LINK_TOKEN_BYTES, LINK_SEED_BYTES);
-    ret->log_level = in[16 + LINK_TOKEN_BYTES + LINK_SEED_BYTES];
-    ret->repeat = in[16 + LINK_TOKEN_BYTES + LINK_SEED_BYTES + 1];
+    *ret = (struct link_boot){ .wall_ns = le64toh(w.wall_ns),
+                               .log_level = w.log_level,
+                               .repeat = w.repeat };
+    memcpy(ret->token, w.token, LINK_TOKEN_BYTES);
+    memcpy(ret->seed, w.seed, LINK_SEED_BYTES);
     return 0;
 }

@@ -1,34 +1,27 @@
 /* ttrpc.c - frames, Request, Response, google.rpc.Status, KeyValue. */
 #include "proto/ttrpc.h"
+#include <endian.h>
 #include <errno.h>
+#include <string.h>
 
 enum { REQ_SERVICE = 1, REQ_METHOD, REQ_PAYLOAD, REQ_TIMEOUT, REQ_METADATA };
 enum { RESP_STATUS = 1, RESP_PAYLOAD };
 enum { STATUS_CODE = 1, STATUS_MESSAGE };
 enum { PAIR_KEY = 1, PAIR_VALUE };
 
-static uint32_t get_u32(const uint8_t *p)
-{
-    return (uint32_t)p[0] << 24 | (uint32_t)p[1] << 16 | (uint32_t)p[2] << 8 | p[3];
-}
-
-static void put_u32(uint8_t *p, uint32_t v)
-{
-    for (int i = 0; i < 4; i++)
-        p[i] = (uint8_t)(v >> (24 - 8 * i));
-}
-
 void ttrpc_header_decode(const uint8_t bytes[TTRPC_HEADER_BYTES], struct ttrpc_header *ret)
 {
-    *ret = (struct ttrpc_header){
-        .len = get_u32(bytes), .stream = get_u32(bytes + 4), .type = bytes[8], .flags = bytes[9]
-    };
+    uint32_t words[2];
+
+    memcpy(words, bytes, sizeof(words));
+    *ret = (struct ttrpc_header){ be32toh(words[0]), be32toh(words[1]), bytes[8], bytes[9] };
 }
 
 void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADER_BYTES])
 {
-    put_u32(bytes, h->len);
-    put_u32(bytes + 4, h->stream);
+    const uint32_t words[2] = { htobe32(h->len), htobe32(h->stream) };
+
+    memcpy(bytes, words, sizeof(words));
     bytes[8] = h->type;
     bytes[9] = h->flags;
 }

@@ -4,10 +4,8 @@
  * which the VM's memory holds, and of QEMU itself. */
 #include "base/fd.h"
 #include "tool/cmd_config.h"
-#include <dirent.h>
 #include <stdio.h>
 #include <string.h>
-#include <sys/stat.h>
 
 #define SMAPS_MAX_BYTES (16u << 20)
 #define GUEST_MEMORY_MIN (UINT64_C(64) << 20) /* smaller mappings are QEMU's own */
@@ -40,26 +38,15 @@ uint64_t runtimeclass_own_kib(const char *smaps)
     return sum;
 }
 
-static bool is_vm(const char *pid, const struct config *c)
+/* The VMs of the shims that answer, as far as we may look. */
+static int measure(struct ctx *ctx, struct tool *t, struct runtimeclass *r, struct err *err)
 {
-    AUTO_FREE char *dir = str_format("/proc/%s", pid), *name = file_text(64, "%s/comm", dir);
-    struct stat st;
-
-    return stat(dir, &st) == 0 && st.st_uid >= c->vm_uid_base &&
-           st.st_uid - c->vm_uid_base < c->vm_uid_count && name && str_starts(name, "qemu-system");
-}
-
-/* The VMs that run here, as far as we may look. */
-static void measure(const struct config *c, struct runtimeclass *r)
-{
-    DIR *proc = opendir("/proc");
-    const struct dirent *entry;
-
-    while (proc && (entry = readdir(proc))) {
-        if (entry->d_name[0] < '1' || entry->d_name[0] > '9' || !is_vm(entry->d_name, c))
-            continue;
-
-        AUTO_FREE char *text = file_text(SMAPS_MAX_BYTES, "/proc/%s/smaps", entry->d_name);
+    if (tool_list(ctx, t, err) < 0)
+        return -1;
+    for (size_t i = 0; i < t->shims.n; i++) {
+        const json_t *vm = json_object_get(t->shims.v[i].doc, "vm");
+        AUTO_FREE char *text = file_text(SMAPS_MAX_BYTES, "/proc/%llu/smaps",
+                                         (unsigned long long)doc_number(vm, "pid"));
 
         if (!text || !*text)
             continue;
@@ -70,8 +57,7 @@ static void measure(const struct config *c, struct runtimeclass *r)
         if (mib > r->vmm_mib)
             r->vmm_mib = (uint32_t)mib;
     }
-    if (proc)
-        closedir(proc);
+    return 0;
 }
 
 void runtimeclass_print(const struct runtimeclass *r, struct sbuf *out)
@@ -98,7 +84,8 @@ static int runtimeclass(struct ctx *ctx, struct tool *t, struct err *err)
 {
     struct runtimeclass r = { .guest_mib = t->config.overhead_mib };
 
-    measure(&t->config, &r);
+    if (measure(ctx, t, &r, err) < 0)
+        return -1;
     runtimeclass_print(&r, &t->out);
     return TOOL_OK;
 }
@@ -109,8 +96,7 @@ static int overhead(struct ctx *ctx, struct tool *t, struct err *err)
     uint64_t shim = 0, anchors = 0;
     unsigned n = 0;
 
-    measure(&t->config, &r);
-    if (tool_measure(ctx, t, err) < 0)
+    if (tool_measure(ctx, t, err) < 0 || measure(ctx, t, &r, err) < 0)
         return -1;
     for (size_t i = 0; i < t->shims.n; i++) {
         const struct cost *c = &t->shims.v[i].cost;

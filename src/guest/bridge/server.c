@@ -125,10 +125,8 @@ static bool send_answer(struct server *s, const struct work *w)
     struct err err = ERR_INIT;
 
     bridge_response_encode(&w->call.resp, w->header.id, BRIDGE_MAX_RESPONSE, &frame);
-    if (s->conn && !s->conn->lost.fired && conn_write(s->conn, s->loop, &frame, &err) == 0) {
-        s->stats.answers++;
+    if (s->conn && !s->conn->lost.fired && conn_write(s->conn, s->loop, &frame, &err) == 0)
         return true;
-    }
     s->stats.dropped++;
     log_warn(NULL, "answer dropped: no bridge",
              F_STR("operation", bridge_message_name(w->header.type)), F_U("id", w->header.id));

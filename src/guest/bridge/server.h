@@ -59,7 +59,7 @@ struct server_opts {
 };
 
 struct server_stats {
-    uint64_t connections, requests, answers, dropped; /* answers without a connection */
+    uint64_t connections, requests, dropped; /* answers without a connection */
     unsigned in_flight, parked;
     size_t notifications; /* waiting for a connection */
     unsigned trims;       /* times that memory was given back */

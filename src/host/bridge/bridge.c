@@ -69,11 +69,12 @@ void bridge_leave(struct bridge_user *u)
     cancel_release(&u->cancel);
 }
 
-static void close_because(struct bridge *b, const char *fmt, va_list ap)
+void bridge_close(struct bridge *b, const char *why)
 {
     AUTO(sbuf_release) struct sbuf harmless = { 0 };
-    AUTO_FREE char *why = str_vformat(fmt, ap);
 
+    if (b->closed)
+        return;
     /* A decoder's complaint may quote the guest. */
     guestlog_escape(&harmless, why, strlen(why), sizeof(b->why) - 1);
     snprintf(b->why, sizeof(b->why), "%s", harmless.data ? harmless.data : "");
@@ -88,17 +89,6 @@ static void close_because(struct bridge *b, const char *fmt, va_list ap)
     latch_set(&b->ended);
 }
 
-void bridge_close(struct bridge *b, const char *fmt, ...)
-{
-    va_list ap;
-
-    if (b->closed)
-        return;
-    va_start(ap, fmt);
-    close_because(b, fmt, ap);
-    va_end(ap);
-}
-
 void bridge_condemn(struct bridge *b, const char *fmt, ...)
 {
     struct ctx ctx = ctx_root(b->loop);
@@ -107,14 +97,15 @@ void bridge_condemn(struct bridge *b, const char *fmt, ...)
     if (b->closed)
         return;
     va_start(ap, fmt);
-    close_because(b, fmt, ap);
+    AUTO_FREE char *why = str_vformat(fmt, ap);
     va_end(ap);
+    bridge_close(b, why);
     log_warn(&ctx, "the guest broke the protocol, its bridge is closed", F_STR("why", b->why));
 }
 
 void bridge_ops_close(struct guest *g, const char *why)
 {
-    bridge_close(bridge_of(g), "%s", why);
+    bridge_close(bridge_of(g), why);
 }
 
 void bridge_ops_free(struct guest *g)
@@ -236,7 +227,7 @@ int bridge_ops_connect(struct ctx *ctx, struct guest *g, struct err *err)
     }
     bridge_leave(&user);
     if (r < 0) {
-        bridge_close(b, "%s", err->msg);
+        bridge_close(b, err->msg);
         return -1;
     }
     b->connected = true;

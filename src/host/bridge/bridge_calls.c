@@ -7,6 +7,7 @@
 #include "host/vmm/vmm.h"
 #include <ctype.h>
 #include <signal.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 #define COUNTS true
@@ -191,6 +192,20 @@ static int stdio_listen(struct bridge *b, const bool want[3], struct stdio *io, 
     return 0;
 }
 
+static int accept_port(struct ctx *ctx, struct bridge *b, struct vmm_listener *l,
+                       struct stream **ret, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, BRIDGE_STDIO_LIMIT);
+    struct bridge_user user;
+    struct ctx inner = bridge_enter(&limited, b, &user);
+    int r = b->vmm->ops->accept(&inner, l, ret, err);
+
+    bridge_leave(&user);
+    if (r < 0 && b->closed)
+        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+    return r;
+}
+
 static int stdio_accept(struct ctx *ctx, struct bridge *b, struct stdio *io, struct err *err)
 {
     static const char *const names[] = { "stdin", "stdout", "stderr" };
@@ -199,7 +214,7 @@ static int stdio_accept(struct ctx *ctx, struct bridge *b, struct stdio *io, str
     for (size_t i = 0; i < ARRAY_LEN(io->listeners); i++) {
         if (!io->listeners[i])
             continue;
-        if (b->vmm->ops->accept(&limited, TAKE_PTR(io->listeners[i]), &io->streams[i], err) < 0)
+        if (accept_port(&limited, b, TAKE_PTR(io->listeners[i]), &io->streams[i], err) < 0)
             return err_wrap(err, "the guest did not open the process's %s", names[i]);
     }
     return 0;
@@ -243,19 +258,11 @@ static int exec_and_accept(struct ctx *ctx, struct bridge *b, const struct guest
 {
     const struct bridge_request r = exec_request(e, io);
     AUTO(bridge_response_release) struct bridge_response resp = { 0 };
-    struct bridge_user user;
-    int ret;
 
     if (call(ctx, b, &r, BRIDGE_CALL_LIMIT, COUNTS, &resp, err) < 0)
         return -1;
     *ret_pid = resp.process_id;
-
-    struct ctx inner = bridge_enter(ctx, b, &user);
-
-    ret = stdio_accept(&inner, b, io, err);
-    bridge_leave(&user);
-    if (ret < 0 && b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
+    int ret = stdio_accept(ctx, b, io, err);
     if (ret < 0)
         kill_orphan(b, e->container, *ret_pid);
     return ret;
@@ -571,13 +578,8 @@ static int uncombine_layers(struct ctx *ctx, struct guest *g, const struct guest
 
 static void mac_text(const uint8_t mac[6], char ret[MAC_TEXT])
 {
-    static const char digits[] = "0123456789ABCDEF";
-
-    for (int i = 0; i < 6; i++) {
-        ret[3 * i] = digits[mac[i] >> 4];
-        ret[3 * i + 1] = digits[mac[i] & 15];
-        ret[3 * i + 2] = i < 5 ? '-' : '\0';
-    }
+    snprintf(ret, MAC_TEXT, "%02X-%02X-%02X-%02X-%02X-%02X", mac[0], mac[1], mac[2], mac[3], mac[4],
+             mac[5]);
 }
 
 /* Lists in the wire's own form. */
@@ -642,20 +644,6 @@ static int remove_nic(struct ctx *ctx, struct guest *g, const char *ns, const ch
     struct bridge_request r = { .modify.network = { .namespace_id = ns, .id = id } };
 
     return modify_vm(ctx, g, BRIDGE_REMOVE, BRIDGE_RES_NETWORK, &r, err);
-}
-
-static int accept_port(struct ctx *ctx, struct bridge *b, struct vmm_listener *l,
-                       struct stream **ret, struct err *err)
-{
-    struct ctx limited = ctx_with_timeout(ctx, BRIDGE_STDIO_LIMIT);
-    struct bridge_user user;
-    struct ctx inner = bridge_enter(&limited, b, &user);
-    int r = b->vmm->ops->accept(&inner, l, ret, err);
-
-    bridge_leave(&user);
-    if (r < 0 && b->closed)
-        return err_set(err, ERR_UNAVAILABLE, "the guest is gone: %s", b->why);
-    return r;
 }
 
 /* Listening first: the guest dials before it answers. */

@@ -93,7 +93,7 @@ static inline struct bridge *bridge_of(const struct guest *g)
 
 /* A fiber that keeps b alive and is counted in running. */
 void bridge_go(struct bridge *b, void (*fn)(struct bridge *b), const char *name);
-void bridge_close(struct bridge *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
+void bridge_close(struct bridge *b, const char *why);
 /* The guest broke the rules: says so in the log, and closes. */
 void bridge_condemn(struct bridge *b, const char *fmt, ...) __attribute__((format(printf, 2, 3)));
 

@@ -49,8 +49,10 @@ static void writer_main(struct bridge *b)
         /* From here on it is sent whole, whoever gives up: half a frame ends the bridge. */
         list_remove(&f->node);
         b->queued_bytes -= f->bytes.len;
-        if (stream_write_full(&ctx, b->stream, f->bytes.data, f->bytes.len, &err) < 0)
-            bridge_close(b, "send to the guest: %s", err.msg);
+        if (stream_write_full(&ctx, b->stream, f->bytes.data, f->bytes.len, &err) < 0) {
+            err_wrap(&err, "send to the guest");
+            bridge_close(b, err.msg);
+        }
         frame_free(f);
     }
     stream_unref(b);
@@ -242,7 +244,7 @@ static void reader_main(struct bridge *b)
 
     while (!b->closed) {
         if (read_frame(&ctx, b, &err) < 0)
-            bridge_close(b, "%s", err.msg);
+            bridge_close(b, err.msg);
         fiber_yield(b->loop); /* a guest that floods us is not alone here */
     }
     log_debug(&ctx, "bridge closed", F_STR("why", b->why));

@@ -51,9 +51,8 @@ extern const struct fsm vm_fsm;
 
 struct vm_exit {
     bool requested; /* a stop, a kill, or an orderly power-off */
-    bool oom;
-    uint32_t code; /* 0 only if requested; else 137 for a killed VMM, 255 otherwise */
-    uint64_t started_wall_ns, exited_wall_ns;
+    uint32_t code;  /* 0 only if requested; else 137 for a killed VMM, 255 otherwise */
+    uint64_t exited_wall_ns;
     enum vm_stage stage; /* the last one reached */
     char why[256];
 };

@@ -115,12 +115,8 @@ static void fill_exit(struct vm *vm)
     const struct vmm_exit *x = &vm->vmm_exit;
     struct vm_exit *e = &vm->exit;
 
-    *e = (struct vm_exit){ .started_wall_ns = vm->p.started_wall_ns,
-                           .exited_wall_ns = x->at_wall_ns,
-                           .oom = x->oom,
+    *e = (struct vm_exit){ .exited_wall_ns = x->at_wall_ns ? x->at_wall_ns : loop_wall(vm->o.loop),
                            .stage = vm->p.stage };
-    if (e->exited_wall_ns == 0)
-        e->exited_wall_ns = loop_wall(vm->o.loop);
     /* Our own killing after a failure is not what a client asked for. */
     e->requested = !vm->failure[0] && (x->requested || x->powered_off);
     if (e->requested)

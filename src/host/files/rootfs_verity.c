@@ -14,7 +14,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #define METADATA_MAX 4096
@@ -30,23 +29,6 @@ int rootfs_verity_option(const char *option, const char **ret, struct err *err)
                        "the layer's metadata file, on, auto or off",
                        option);
     *ret = str_eq(value, "off") ? "" : value;
-    return 0;
-}
-
-static int read_text(int fd, char text[METADATA_MAX + 1], size_t *ret_len, struct err *err)
-{
-    struct stat st;
-
-    if (fstat(fd, &st) < 0)
-        return err_sys(err, errno, "look at it");
-    if (!S_ISREG(st.st_mode))
-        return err_set(err, ERR_INVALID, "not a regular file");
-    ssize_t n = fd_read_full(fd, text, METADATA_MAX + 1);
-    if (n < 0)
-        return err_sys(err, (int)-n, "read it");
-    if (n > METADATA_MAX)
-        return err_set(err, ERR_INVALID, "it has more than %d bytes", METADATA_MAX);
-    *ret_len = (size_t)n;
     return 0;
 }
 
@@ -74,9 +56,13 @@ static int read_metadata(int fd, struct rootfs_disk *d, struct err *err)
     const char *hash = "", *device = "";
     char text[METADATA_MAX + 1];
     uint64_t offset = 0;
-    size_t len = 0;
+    ssize_t n = fd_read_full(fd, text, sizeof(text));
 
-    if (read_text(fd, text, &len, err) < 0 || js_parse(text, len, METADATA_MAX, &doc, err) < 0 ||
+    if (n < 0)
+        return err_sys(err, (int)-n, "read it");
+    if (n > METADATA_MAX)
+        return err_set(err, ERR_INVALID, "it has more than %d bytes", METADATA_MAX);
+    if (js_parse(text, (size_t)n, METADATA_MAX, &doc, err) < 0 ||
         js_str(doc, "roothash", &hash, err) < 0 || js_u64(doc, "hashoffset", &offset, err) < 0 ||
         js_str(doc, "hashdevice", &device, err) < 0)
         return -1;

@@ -7,10 +7,10 @@
 #include "base/netlink.h"
 #include "base/offload.h"
 #include "host/ledger/ledger_priv.h"
+#include "proto/rtnl.h"
 
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/pkt_sched.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <poll.h>
@@ -117,14 +117,9 @@ static int delete_interface(int rtnl, int index)
 
 static int delete_ingress(int rtnl, int index)
 {
-    const struct tcmsg tc = { .tcm_family = AF_UNSPEC,
-                              .tcm_ifindex = index,
-                              .tcm_handle = TC_H_MAKE(TC_H_INGRESS, 0),
-                              .tcm_parent = TC_H_INGRESS };
     struct nl_msg m;
 
-    nl_begin(&m, RTM_DELQDISC, 0, &tc, sizeof(tc));
-    nl_put_str(&m, TCA_KIND, "ingress");
+    rtnl_delete_ingress(&m, index);
     int r = nl_ask(rtnl, &m, NULL, NULL);
     return r == -EINVAL || r == -ENOENT ? -ENODEV : r; /* none there, as kernels differ */
 }

@@ -77,7 +77,6 @@ __attribute__((format(printf, 4, 5))) static void refuse(struct rpc_conn *c, uin
     va_start(ap, fmt);
     text = str_vformat(fmt, ap);
     va_end(ap);
-    s->refused++;
     if (log_rate_ok(&s->refused_log, loop_now(s->loop)))
         log_warn(&c->ctx, "request refused", F_STR("error", text), F_U("stream", id));
     respond(c, id, &(struct ttrpc_response){ code, pb_slice_of(text), { 0 } });

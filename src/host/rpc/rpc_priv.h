@@ -26,7 +26,7 @@ struct rpc_server {
     void (*on_alone)(void *arg); /* may be NULL */
     void *on_alone_arg;
     size_t mem; /* of requests in flight */
-    uint64_t refused, used;
+    uint64_t used;
     struct log_rate refused_log;
     struct waitq changed; /* a connection, call or fiber ended, or a queue went empty */
     uint64_t slow_ns;     /* of the watchdog */

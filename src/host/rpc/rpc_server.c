@@ -60,7 +60,7 @@ void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg)
 
 struct rpc_stats rpc_server_stats(const struct rpc_server *s)
 {
-    return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->refused, s->used };
+    return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->used };
 }
 
 /* --- tables --- */

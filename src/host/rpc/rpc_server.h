@@ -95,8 +95,7 @@ AUTO_DEFINE(struct rpc_server *, rpc_server_free);
 
 struct rpc_stats {
     unsigned conns, calls;
-    size_t mem;       /* against RPC_MEM_MAX */
-    uint64_t refused; /* frames, since the start */
-    uint64_t used;    /* requests that count as use, since the start */
+    size_t mem;    /* against RPC_MEM_MAX */
+    uint64_t used; /* requests that count as use, since the start */
 };
 struct rpc_stats rpc_server_stats(const struct rpc_server *s);
