@@ -82,6 +82,11 @@ def privileged(t):
         t.check(c.sh("uname -r").strip() != own, f"it runs on the host's kernel, {own}")
         disks = set(c.sh("ls /dev").split()) & {"sda1", "vda", "nvme0", "kvm", "mem", "kmsg"}
         t.equal(disks, set(), "devices of the host or of the VM")
+        # cgroups within each other until the VM refuses: the container can still be removed
+        c.sh("mount -o remount,rw /sys/fs/cgroup && cd /sys/fs/cgroup && "
+             "i=0; while mkdir d 2>/dev/null && cd d && [ $i -lt 40 ]; do i=$((i+1)); done; "
+             "[ $i -gt 4 ] && [ $i -lt 20 ]")
+        c.remove()
 
 
 @pod_test("sysctls of the pod, and none of another")

@@ -41,7 +41,8 @@ static char *read_in(const char *dir, const char *name)
 static void make_attributes(struct tempdir *p)
 {
     static const char *const names[] = { "cgroup.subtree_control", "gcs/cgroup.procs",
-                                         "pods/memory.max", "pods/cgroup.subtree_control" };
+                                         "pods/memory.max", "pods/cgroup.max.depth",
+                                         "pods/cgroup.subtree_control" };
 
     ASSERT_EQ(dir_make(tempdir_path(p, "gcs"), 0755), 0);
     ASSERT_EQ(dir_make(tempdir_path(p, "pods"), 0755), 0);
@@ -63,9 +64,11 @@ TEST(the_groups_are_made_and_limited)
         AUTO_FREE char *max = read_in(dir, "pods/memory.max"),
                        *procs = read_in(dir, "gcs/cgroup.procs"),
                        *all = read_in(dir, "cgroup.subtree_control"),
+                       *deep = read_in(dir, "pods/cgroup.max.depth"),
                        *on = read_in(dir, "pods/cgroup.subtree_control");
         ASSERT_STR(max, "100663296");
         ASSERT_STR(procs, "0");
+        ASSERT_STR(deep, "16");
         ASSERT_STR(all, "+cpu +memory ");
         ASSERT_STR(on, "+cpu +io +memory +pids ");
     }
