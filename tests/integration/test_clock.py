@@ -4,6 +4,7 @@ run_root/tsc, so a test says there what it should be told."""
 
 import json
 import os
+import re
 import shutil
 
 from harness import Skip, flat, test
@@ -77,13 +78,21 @@ def refused(t, khz, why):
     return r
 
 
+def holds_3_percent(t, out):
+    """A clock that is told a frequency 1.03 times too high runs 2.91 % too slow. How far apart the
+    two bounds are depends on what else the machine does."""
+    low, high = map(float, re.search(r"runs ([\d.]+) … ([\d.]+) %", flat(out)).groups())
+    t.check(0.1 < low <= 2.93 and 2.89 <= high < 10, f"{low} … {high} does not hold 2.91", out)
+
+
 @test("a template whose clock is wrong by a factor or by 3 % is refused with its reason",
       deadline=600)
 def wrong_is_refused(t):
     needs_tsc(t)
     khz = told(t)
     refused(t, khz // 10, r"its proof failed: .*(too fast|clock|deadline)")
-    r = refused(t, khz * 103 // 100, r"its proof failed: its clock runs 2\.\d\d … [23]\.\d\d % too slow")
+    r = refused(t, khz * 103 // 100, r"its proof failed: its clock runs [\d.]+ … [\d.]+ % too slow")
+    holds_3_percent(t, r.out)
     t.match("2 in a row", flat(r.out))
     # VMs start all the same, and do not ask for what has just failed.
     tell(t, khz)
@@ -147,8 +156,9 @@ def wrong_is_found(t):
     t.match("the guest's clock is wrong", p.err)
     r = t.lcow("template", "ls")
     t.equal(r.code, 1, r)
-    t.match(r"bad: .*the clock of a VM that was cloned from it runs 2\.\d\d … [23]\.\d\d % too slow",
+    t.match(r"bad: .*the clock of a VM that was cloned from it runs [\d.]+ … [\d.]+ % too slow",
             flat(r.out))
+    holds_3_percent(t, r.out)
     result, _ = result_of(t, "true")
     t.check(not result["clone"], "a clone of a bad template", result)
     t.match("marked bad", result["cold_why"])
