@@ -15,6 +15,7 @@ from e2e import test
 FOREVER = ("sleep", "100000")
 GROUP, KIND = "io.kubernetes.cri.sandbox-id", "io.kubernetes.cri.container-type"
 DELETE_SECONDS = 5  # containerd kills it then
+ANSWER_SECONDS = 1.2  # so long it waits for a shim
 
 
 def stop(t, pid):
@@ -43,7 +44,7 @@ def pod(t, *members):
 
 
 def delete(t, container):
-    """As containerd runs it. (pid, exit status, time of the exit)"""
+    """As containerd runs it. (pid, exit status, time of the exit, seconds that it took)"""
     bundle = t.containerd.bundle(t.tag, container)
     began = time.monotonic()
     r = subprocess.run(
@@ -55,7 +56,7 @@ def delete(t, container):
     t.equal(r.returncode, 0, r)
     t.check(took < DELETE_SECONDS, f"containerd would have killed it: {took:.1f} s")
     answer = shimcall.fields(r.stdout)
-    return answer.get(1, 0), answer.get(2, 0), shimcall.fields(answer[3])[1]
+    return answer.get(1, 0), answer.get(2, 0), shimcall.fields(answer[3])[1], took
 
 
 def nothing_left(t, *pids):
@@ -149,16 +150,18 @@ def by_calls(t):
     pod(t, "c1", "c2")
     shim, (pid, _) = t.shim_pid(), t.tasks()["c1"]
     events = t.events()
-    t.equal(delete(t, "c1")[:2], (pid, 137))
+    *answer, _, took = delete(t, "c1")
+    t.equal(answer, [pid, 137])
     t.until(lambda: containers(t) == ["c2", "p"], "the shim has deleted it", 30)
     t.gone(pid)
-    t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end was told", 20)
+    if took < ANSWER_SECONDS:  # else a busy machine's shim was passed over, and tells nothing
+        t.until(lambda: t.topics(events, "c1") == ["exit", "delete"], "its end was told", 20)
     t.equal(t.exec("c2", "sh", "-c", "exit 3").code, 3)
     t.detach(f"--label={GROUP}=p", f"--label={KIND}=container", "c3", "sh", "-c", "exit 7")
     t.await_status("c3", "STOPPED")
     ended = time.time()
     time.sleep(1.1)
-    _, status, at = delete(t, "c3")
+    _, status, at, _ = delete(t, "c3")
     t.equal(status, 7)
     t.check(at <= ended + 0.5, f"told as ended at {at}, but it had by {ended}")
     t.equal(t.shim_pids(), [shim])

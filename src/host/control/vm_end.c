@@ -327,10 +327,11 @@ bool vm_lost(struct vm *given)
         return true;
     if (vm_wait_ended(&limited, vm, &killed, &err) == 0)
         return killed; /* by whom does not matter */
-    if (vm->end == VM_END_NONE)
-        log_error(&ctx, "the connection to the guest was lost; killing its VM");
+    if (vm->end != VM_END_NONE)
+        return true; /* it is being killed, which takes longer than that on a busy host */
+    log_error(&ctx, "the connection to the guest was lost; killing its VM");
     vm_kill(vm, VM_END_FAILED, "the guest is lost");
-    return vm->end >= VM_END_KILL;
+    return false;
 }
 
 int vm_explain(struct vm *given, struct err *err)

@@ -135,6 +135,18 @@ TEST_VIRTUAL(ws05_wait_ends_when_a_start_fails_before_the_log_is_open)
     fixture_finish(&r, ctx);
 }
 
+TEST_VIRTUAL(a_vm_that_is_killed_slowly_counts_as_killed)
+{
+    struct fixture r = { .vmm_opts = { .kill_ns = NS_PER_S } };
+
+    fixture_build(&r, ctx);
+    fixture_start(&r, ctx);
+    vm_kill(r.vm, VM_END_FAILED, "the guest did not act on SIGKILL");
+    ASSERT(vm_lost(r.vm));
+    ASSERT_EQ(vm_state(r.vm), VM_STOPPING); /* it is not over */
+    fixture_finish(&r, ctx);
+}
+
 TEST_VIRTUAL(ws05_wait_returns_only_when_the_vm_is_terminated)
 {
     struct fixture r = { .vmm_opts = { .dies_after_ns = NS_PER_S, .release_failures = 2 } };
