@@ -3,6 +3,7 @@
 import fcntl
 import os
 import re
+import signal
 import struct
 import subprocess
 import termios
@@ -14,7 +15,9 @@ from harness import BOOT_SECONDS, LCOW, Failure
 
 
 def _control():
-    """In the child: the terminal on fd 0 becomes the controlling one."""
+    """In the child: the terminal on fd 0 becomes the controlling one, and its end is a signal, also
+    if the tests were started by nohup."""
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     fcntl.ioctl(0, termios.TIOCSCTTY, 0)
 
 

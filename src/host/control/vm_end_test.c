@@ -139,7 +139,6 @@ TEST_VIRTUAL(a_vm_that_is_killed_slowly_counts_as_killed)
 {
     struct fixture r = { .vmm_opts = { .kill_ns = NS_PER_S } };
 
-    fixture_build(&r, ctx);
     fixture_start(&r, ctx);
     vm_kill(r.vm, VM_END_FAILED, "the guest did not act on SIGKILL");
     ASSERT(vm_lost(r.vm));
