@@ -79,8 +79,8 @@ def refused(t, khz, why):
 
 
 def holds_3_percent(t, out):
-    """A clock that is told a frequency 1.03 times too high runs 2.91 % too slow. How far apart the
-    two bounds are depends on what else the machine does."""
+    """With a frequency 1.03 times too high a clock runs 2.91 % too slow. How far apart the two
+    bounds are depends on what else the machine does."""
     low, high = map(float, re.search(r"runs ([\d.]+) … ([\d.]+) %", flat(out)).groups())
     t.check(0.1 < low <= 2.93 and 2.89 <= high < 10, f"{low} … {high} does not hold 2.91", out)
 

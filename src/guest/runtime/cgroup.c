@@ -18,7 +18,6 @@
 #define KEPT_BYTES (UINT64_C(32) << 20) /* of what is available, which the kernel overestimates */
 #define FILE_MAX (1u << 20)
 #define DEPTH_MAX 16 /* of cgroups below pods; trees are read and removed so far down */
-#define DEPTH_MAX_TEXT "16"
 #define FREEZE_NS (10 * NS_PER_S)
 
 static int put(const char *dir, const char *file, const char *text)
@@ -77,7 +76,7 @@ int cgroup_limit_pods(const char *root, uint64_t total_bytes, struct err *err)
 int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
 {
     static const char *const names[] = { "gcs", "commands", "pods" };
-    AUTO_FREE char *pods = str_format("%s/pods", root);
+    AUTO_FREE char *pods = str_format("%s/pods", root), *deep = str_format("%d", DEPTH_MAX);
 
     /* Before all that can fail: the agent goes on without limits, but pods are made below. */
     for (size_t i = 0; i < ARRAY_LEN(names); i++) {
@@ -88,7 +87,7 @@ int cgroup_setup(const char *root, uint64_t total_bytes, struct err *err)
     if (enable_controllers(root, err) < 0)
         return -1;
     if (set(root, "gcs/cgroup.procs", "0", err) < 0 ||
-        set(root, "pods/cgroup.max.depth", DEPTH_MAX_TEXT, err) < 0 ||
+        set(root, "pods/cgroup.max.depth", deep, err) < 0 ||
         cgroup_limit_pods(root, total_bytes, err) < 0)
         return -1;
     return enable_controllers(pods, err);

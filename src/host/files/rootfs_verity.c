@@ -14,6 +14,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #define METADATA_MAX 4096
@@ -56,8 +57,11 @@ static int read_metadata(int fd, struct rootfs_disk *d, struct err *err)
     const char *hash = "", *device = "";
     char text[METADATA_MAX + 1];
     uint64_t offset = 0;
-    ssize_t n = fd_read_full(fd, text, sizeof(text));
+    struct stat st;
 
+    if (fstat(fd, &st) < 0 || !S_ISREG(st.st_mode))
+        return err_set(err, ERR_INVALID, "not a regular file");
+    ssize_t n = fd_read_full(fd, text, sizeof(text));
     if (n < 0)
         return err_sys(err, (int)-n, "read it");
     if (n > METADATA_MAX)

@@ -82,6 +82,7 @@ TEST_FIBER(without_a_metadata_file_only_auto_goes_on)
     ASSERT_EQ(unlink(named), 0);
     ASSERT_EQ(mkfifo(named, 0600), 0);
     ASSERT_FAIL(open_layer(ctx, path, "auto", false, &fs, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "not a regular file");
 }
 
 TEST_FIBER(metadata_that_cannot_be_used_refuses_the_layer_and_says_why)
