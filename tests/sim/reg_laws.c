@@ -1,4 +1,5 @@
 /* reg_laws.c - what must hold of the events, whatever happens. */
+#include "fixture/ids_fixture.h"
 #include "reg_priv.h"
 #include <stdlib.h>
 #include <string.h>
@@ -76,6 +77,7 @@ void reg_laws_told(struct reg *s, const struct event *e)
     bool init = e->exec_id[0] == '\0';
     struct told *t = init ? &l->init : &l->execs[(unsigned)(e->exec_id[1] - '0') % REG_EXECS];
 
+    ids_expect("event of", e->container_id, 0);
     if (!l->exists && e->kind != EVENT_CREATE)
         world_broken(&s->w, "event %d of %s, which was not created", e->kind, e->container_id);
     switch (e->kind) {

@@ -2,6 +2,7 @@
  * by itself, and both the same story. */
 #include "api/events.pb-c.h"
 #include "base/loop.h"
+#include "fixture/ids_fixture.h"
 #include "fixture/ttrpc_read.h"
 #include "host/control/events.h"
 #include "proto/pb.h"
@@ -195,6 +196,7 @@ static void hear(struct heard *h, const void *msg)
 
     h->exec = "";
     h->id = ((const TaskOOM *)msg)->container_id; /* the first of each */
+    ids_expect("event of", h->id, 0);
     if (h->kind == EVENT_CREATE)
         h->pid = ((const TaskCreate *)msg)->pid;
     else if (h->kind == EVENT_START)

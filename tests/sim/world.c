@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "base/loop.h"
 #include "fixture/fake_host.h"
+#include "fixture/ids_fixture.h"
 #include "fixture/loop_fixture.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
@@ -120,6 +121,7 @@ static void on_power(void *arg, struct vmm *v, struct cancel *power)
     w->guest_opts.decide_request = decide;
     w->guest_opts.decide_arg = w;
     w->guest_opts.facts = &w->guest;
+    w->guest_opts.own_ids = true;
     fake_guest_boot(&w->guest_opts);
 }
 
@@ -278,6 +280,7 @@ void world_open(struct world *w, uint64_t seed, const char *dir, struct cli_resu
     w->vmm_opts.loop = w->loop;
     w->vmm_opts.on_power = on_power;
     w->vmm_opts.on_power_arg = w;
+    w->vmm_opts.own_ids = true;
     w->vmm_opts.trace = vmm_trace;
     w->vmm_opts.trace_arg = w;
 }
@@ -287,6 +290,7 @@ struct registry *world_registry(struct world *w, struct events *events)
     return registry_new(&(struct registry_opts){ .loop = w->loop,
                                                  .ns = "sim",
                                                  .id = "box",
+                                                 .guest_id = ids_in_guest,
                                                  .config = &w->config,
                                                  .events = events,
                                                  .address = "/sim",

@@ -45,6 +45,7 @@ void container_unref(struct container *c)
         return;
     pod_unref(c->p.pod);
     free(c->p.id);
+    free(c->p.guest_id);
     free(c->log_name);
     free(c->log_dir);
     free(c->log_uri);
@@ -133,6 +134,7 @@ void container_describe(const struct container *c, struct jsw *w)
 
     jsw_obj(w, NULL);
     jsw_str(w, "id", c->p.id);
+    jsw_str(w, "guest_id", c->p.guest_id);
     jsw_str(w, "pod", c->p.pod->id);
     jsw_str(w, "bundle", c->p.bundle);
     jsw_str(w, "name", c->log_name);

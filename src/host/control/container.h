@@ -127,9 +127,9 @@ void container_list(struct ctx *ctx, struct container *c,
 
 /* What others may read. */
 struct container_parts {
-    char *id, *bundle;
-    const char *guest_id; /* in the guest: the same, so far */
-    struct pod *pod;      /* counted */
+    char *id, *bundle; /* containerd's */
+    char *guest_id;    /* registry_guest_id */
+    struct pod *pod;   /* counted */
     enum container_state state;
     struct process *init; /* NULL until create got that far */
     uint32_t pid;         /* its anchor's; 0: not yet */

@@ -57,7 +57,7 @@ static int enter_pod(struct container *c, struct spec *spec, struct err *err)
         pods_check(spec, c->kind, err) < 0)
         return -1;
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
-    if (pods_fit(spec, c->kind, c->kind == SPEC_WORKLOAD ? id : c->p.pod->guest_id, err) < 0)
+    if (pods_fit(spec, c->kind, c->kind == SPEC_WORKLOAD ? id : c->p.pod->id, err) < 0)
         return -1;
     c->p.pod->takes_workloads = c->kind == SPEC_SANDBOX;
     if (c->kind != SPEC_WORKLOAD)
@@ -397,7 +397,8 @@ static struct container *add(struct registry *r, const struct container_create *
 
     c->refs = 1;
     c->r = r;
-    c->p.guest_id = c->p.id = str_dup(cc->id);
+    c->p.id = str_dup(cc->id);
+    c->p.guest_id = registry_guest_id(r, cc->id);
     c->p.bundle = str_dup(cc->bundle);
     c->p.hidden = cc->spec != NULL;
     c->p.listed = true;

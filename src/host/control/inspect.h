@@ -15,7 +15,7 @@
  *       "counters": { "stdio_lost_bytes", "log_lines_dropped", "events_pending",
  *                     "events_dropped" },
  *       "containers":
- *       [{ "id", "pod", "bundle", "name", "log_directory", "stdout", "pid",
+ *       [{ "id", "guest_id", "pod", "bundle", "name", "log_directory", "stdout", "pid",
  *          "interfaces": [{ "name", "mac", "mtu", "addresses": [] }],
  *          "state", "guest_pid", "exit_status", "exited_ns",
  *          "execs": [{ "id", "state", "guest_pid", "exit_status", "exited_ns" }],

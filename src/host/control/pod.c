@@ -16,7 +16,8 @@ struct pod *pod_new(struct registry *r, const char *id, struct container *c)
 
     pod->refs = 1;
     pod->r = r;
-    pod->guest_id = pod->id = str_dup(id);
+    pod->id = str_dup(id);
+    pod->guest_id = registry_guest_id(r, id);
     pod->holder = c;
     list_init(&pod->volumes);
     pod_join(pod, c);
@@ -39,6 +40,7 @@ void pod_unref(struct pod *pod)
     free(pod->members);
     free(pod->netns);
     free(pod->id);
+    free(pod->guest_id);
     free(pod);
 }
 

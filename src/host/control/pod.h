@@ -30,7 +30,7 @@ struct pod {
     unsigned refs;
     struct registry *r;         /* borrows */
     char *id;                   /* containerd's */
-    const char *guest_id;       /* in the guest: the same, so far */
+    char *guest_id;             /* registry_guest_id */
     struct vm *vm;              /* counted; NULL until the holder needs it */
     struct container *holder;   /* borrows; NULL once it is deleted */
     struct container **members; /* borrows: all of its containers, oldest first */

@@ -11,6 +11,11 @@
 #include <stdlib.h>
 #include <string.h>
 
+char *registry_guest_id(const struct registry *r, const char *id)
+{
+    return r->o.guest_id ? r->o.guest_id(r->o.arg, id) : str_dup(id);
+}
+
 struct registry *registry_new(const struct registry_opts *o)
 {
     struct registry *r = mem_new(struct registry);
@@ -18,6 +23,7 @@ struct registry *registry_new(const struct registry_opts *o)
     r->o = *o;
     r->ns = str_dup(o->ns);
     r->id = str_dup(o->id);
+    r->guest_id = registry_guest_id(r, r->id);
     waitq_init(&r->changed);
     fibers_init(&r->fibers);
     fibers_init(&r->drivers);
@@ -34,6 +40,7 @@ void registry_free(struct registry *r)
     free(r->containers);
     free(r->ns);
     free(r->id);
+    free(r->guest_id);
     free(r);
 }
 

@@ -30,7 +30,10 @@ struct vmm;
 
 struct registry_opts {
     struct loop *loop;
-    const char *ns, *id;         /* containerd namespace, sandbox id */
+    const char *ns, *id; /* containerd namespace, sandbox id */
+    /* What the guest calls the container or pod that containerd calls id; the caller frees it.
+     * NULL: the same (docs/decisions/0027). */
+    char *(*guest_id)(void *arg, const char *id);
     const struct config *config; /* borrows */
     struct events *events;       /* borrows */
     /* The seams: made when the VM is needed. */
@@ -53,7 +56,7 @@ struct registry_opts {
  * `forsook`. */
 struct registry {
     struct registry_opts o;
-    char *ns, *id;
+    char *ns, *id, *guest_id;
     struct container **containers; /* counted; oldest first, hidden ones too */
     size_t n_containers, containers_cap;
     struct vm *vm;           /* NULL before the first create, and after the last delete */
@@ -76,6 +79,9 @@ int registry_close(struct ctx *ctx, struct registry *r, struct err *err);
 /* --- ids --- */
 
 #define REGISTRY_ID_MAX 128
+/* registry_opts.guest_id: for everything that is sent to the guest or to the VMM. All else, up to
+ * events, logs, errors and the ledger, has containerd's ids. The caller frees it. */
+char *registry_guest_id(const struct registry *r, const char *id);
 int registry_check_id(const char *what, const char *id, size_t max, struct err *err);
 /* One that clients see. Borrowed; NULL with ERR_NOT_FOUND. */
 struct container *registry_find(struct registry *r, const char *id, struct err *err);

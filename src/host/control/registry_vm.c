@@ -134,6 +134,7 @@ static void open_vm(struct registry *r, const struct spec *spec, const struct si
                          .config = r->o.config,
                          .ns = r->ns,
                          .id = r->id,
+                         .guest_id = r->guest_id,
                          .size = *size,
                          .least = { options->memory_mib, options->cpus },
                          .cgroup_path = spec_cgroups_path(spec),

@@ -102,7 +102,8 @@ struct vm_opts {
     struct vmm *vmm;     /* taken */
     struct guest *guest; /* taken */
     const struct config *config;
-    const char *ns, *id; /* containerd's namespace, the sandbox */
+    const char *ns, *id;  /* containerd's namespace, the sandbox */
+    const char *guest_id; /* what the VM is named after, which keeps its name (registry_guest_id) */
     struct sizing size, least;
     const char *cgroup_path;
     bool set_oom_score_adj, encrypted_scratch;

@@ -258,7 +258,7 @@ static int boot_document(struct ctx *ctx, struct vm *vm, const char *run_dir, st
 {
     const struct config *c = vm->o.config;
     const struct sizing *size = &vm->p.size;
-    AUTO_FREE char *id = str_format("%s@vm", vm->o.id);
+    AUTO_FREE char *id = str_format("%s@vm", vm->o.guest_id);
     AUTO_FREE char *kernel = str_format("%s/vmlinux", c->image_dir);
     AUTO_FREE char *initrd = str_format("%s/initrd.cpio", c->image_dir);
     const struct vm_doc doc = {
