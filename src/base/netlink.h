@@ -22,6 +22,8 @@ void nl_begin(struct nl_msg *m, uint16_t type, uint16_t flags, const void *body,
 void nl_put(struct nl_msg *m, uint16_t type, const void *data, size_t len);
 void nl_put_u32(struct nl_msg *m, uint16_t type, uint32_t value);
 void nl_put_str(struct nl_msg *m, uint16_t type, const char *value); /* with its NUL */
+/* As it is, padded; where it begins. What begins with its own length is ended by nl_nest_end. */
+size_t nl_put_raw(struct nl_msg *m, const void *data, size_t len);
 /* Attributes put between the two are inside it. */
 size_t nl_nest(struct nl_msg *m, uint16_t type);
 void nl_nest_end(struct nl_msg *m, size_t nest);

@@ -12,18 +12,19 @@
 
 /* --- requests --- */
 
-static void put_bytes(struct nl_msg *m, const void *data, size_t len)
+size_t nl_put_raw(struct nl_msg *m, const void *data, size_t len)
 {
-    size_t padded = NLMSG_ALIGN(len);
+    size_t padded = NLMSG_ALIGN(len), at = m->len;
 
     if (m->full || padded > sizeof(m->data) - m->len) {
         m->full = true;
-        return;
+        return at;
     }
     if (len > 0)
         memcpy(m->data + m->len, data, len);
     memset(m->data + m->len + len, 0, padded - len);
     m->len += padded;
+    return at;
 }
 
 void nl_begin(struct nl_msg *m, uint16_t type, uint16_t flags, const void *body, size_t len)
@@ -32,8 +33,8 @@ void nl_begin(struct nl_msg *m, uint16_t type, uint16_t flags, const void *body,
 
     m->len = 0;
     m->full = false;
-    put_bytes(m, &head, sizeof(head));
-    put_bytes(m, body, len);
+    nl_put_raw(m, &head, sizeof(head));
+    nl_put_raw(m, body, len);
 }
 
 void nl_put(struct nl_msg *m, uint16_t type, const void *data, size_t len)
@@ -44,8 +45,8 @@ void nl_put(struct nl_msg *m, uint16_t type, const void *data, size_t len)
         m->full = true;
         return;
     }
-    put_bytes(m, &head, sizeof(head));
-    put_bytes(m, data, len);
+    nl_put_raw(m, &head, sizeof(head));
+    nl_put_raw(m, data, len);
 }
 
 void nl_put_u32(struct nl_msg *m, uint16_t type, uint32_t value)

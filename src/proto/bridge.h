@@ -241,6 +241,9 @@ struct bridge_network {
     uint32_t mtu;
     struct bridge_neighbour *neighbours;
     size_t n_neighbours;
+    const struct guest_rule *rules;
+    size_t n_rules;
+    const char *const *sysctls; /* "ipv4.conf.rp_filter=2"; ends with NULL */
 };
 
 /* The guest connects to this port in a pod's namespace (loopback first, then its addresses), dials

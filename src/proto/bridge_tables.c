@@ -130,7 +130,17 @@ SCHEMA_STATIC(route, ROUTE, FIELD(ROUTE, STR, "NextHop", next_hop, false),
               FIELD(ROUTE, U32, "Metric", metric, false),
               FIELD(ROUTE, STR, "Source", source, false), FIELD(ROUTE, U32, "Mtu", mtu, false),
               FIELD(ROUTE, BOOL, "OnLink", on_link, false),
-              FIELD(ROUTE, BOOL, "LinkScope", link_scope, false));
+              FIELD(ROUTE, BOOL, "LinkScope", link_scope, false),
+              FIELD(ROUTE, U32, "Table", table, false),
+              FIELD(ROUTE, STR, "Interface", interface, false),
+              FIELD(ROUTE, U32, "Weight", weight, false), FIELD(ROUTE, U32, "Hops", hops, false));
+#define RULE struct guest_rule
+SCHEMA_STATIC(rule, RULE, FIELD(RULE, U32, "Priority", priority, false),
+              FIELD(RULE, BOOL, "IPv6", ipv6, false), FIELD(RULE, BOOL, "Not", invert, false),
+              FIELD(RULE, STR, "From", source, false), FIELD(RULE, STR, "To", destination, false),
+              FIELD(RULE, STR, "Iif", iif, false), FIELD(RULE, STR, "Oif", oif, false),
+              FIELD(RULE, U32, "Mark", mark, false), FIELD(RULE, U32, "Mask", mask, false),
+              FIELD(RULE, U32, "Table", table, false));
 #define NEIGHBOUR struct bridge_neighbour
 SCHEMA_STATIC(neighbour, NEIGHBOUR, FIELD(NEIGHBOUR, STR, "IPAddress", address, false),
               FIELD(NEIGHBOUR, STR, "MacAddress", mac, false));
@@ -144,7 +154,8 @@ SCHEMA_STATIC(network, REQ, F(STR, "NamespaceID", NET.namespace_id), F(STR, "ID"
               F(BOOL, "PolicyBasedRouting", NET.policy_routing),
               F(BOOL, "EnableLowMetric", NET.low_metric), F(STR, "Name", NET.name),
               F(U32, "Mtu", NET.mtu),
-              ARRAY("Neighbors", REQ, NET.neighbours, NET.n_neighbours, neighbour));
+              ARRAY("Neighbors", REQ, NET.neighbours, NET.n_neighbours, neighbour),
+              ARRAY("Rules", REQ, NET.rules, NET.n_rules, rule), F(MAP, "Sysctls", NET.sysctls));
 
 SCHEMA_STATIC(vpci, REQ, F(STR, "VMBusGUID", modify.vpci.vmbus_guid));
 

@@ -2,6 +2,7 @@
 #include "base/str.h"
 #include <arpa/inet.h>
 #include <errno.h>
+#include <linux/fib_rules.h>
 #include <linux/if_addr.h>
 #include <linux/if_ether.h>
 #include <linux/if_link.h>
@@ -16,7 +17,7 @@
 
 #define FRESH (NLM_F_CREATE | NLM_F_EXCL)
 #define INGRESS_HANDLE TC_H_MAKE(TC_H_INGRESS, 0) /* ffff: */
-#define PRIORITY 1
+enum { STAY_8021Q = 1, STAY_8021AD, REDIRECT };   /* priorities: one protocol each */
 
 static void ingress(struct nl_msg *m, uint16_t type, uint16_t flags, int index)
 {
@@ -54,13 +55,14 @@ static void put_mirred(struct nl_msg *m, int to)
     nl_nest_end(m, actions);
 }
 
-/* u32 with one key whose mask is nothing: every packet. matchall is not in every kernel. */
-void rtnl_redirect(struct nl_msg *m, int index, int to)
+/* u32 with one key whose mask is nothing: every packet. matchall is not in every kernel. Without an
+ * action the packet goes its way. to 0: none. */
+static void put_filter(struct nl_msg *m, int index, uint32_t priority, uint16_t protocol, int to)
 {
     const struct tcmsg tc = { .tcm_family = AF_UNSPEC,
                               .tcm_ifindex = index,
                               .tcm_parent = INGRESS_HANDLE,
-                              .tcm_info = TC_H_MAKE(PRIORITY << 16, htons(ETH_P_ALL)) };
+                              .tcm_info = TC_H_MAKE(priority << 16, htons(protocol)) };
     union {
         struct tc_u32_sel sel;
         uint8_t bytes[sizeof(struct tc_u32_sel) + sizeof(struct tc_u32_key)];
@@ -73,8 +75,19 @@ void rtnl_redirect(struct nl_msg *m, int index, int to)
     nl_put_str(m, TCA_KIND, "u32");
     size_t options = nl_nest(m, TCA_OPTIONS);
     nl_put(m, TCA_U32_SEL, &match, sizeof(match));
-    put_mirred(m, to);
+    if (to > 0)
+        put_mirred(m, to);
     nl_nest_end(m, options);
+}
+
+void rtnl_redirect(struct nl_msg *m, int index, int to)
+{
+    put_filter(m, index, REDIRECT, ETH_P_ALL, to);
+}
+
+void rtnl_leave_vlan(struct nl_msg *m, int index, uint16_t protocol)
+{
+    put_filter(m, index, protocol == ETH_P_8021Q ? STAY_8021Q : STAY_8021AD, protocol, 0);
 }
 
 /* --- addresses as such --- */
@@ -160,14 +173,27 @@ void rtnl_get_ifaces(struct nl_msg *m)
     nl_begin(m, RTM_GETLINK, NLM_F_DUMP, &all, sizeof(all));
 }
 
+static void read_ipvlan(const struct nl_attr *data, struct rtnl_iface *ret)
+{
+    struct nl_iter it = { data->data, data->len };
+    struct nl_attr a;
+
+    while (nl_next(&it, &a))
+        if (a.type == IFLA_IPVLAN_MODE && a.len == sizeof(ret->mode))
+            memcpy(&ret->mode, a.data, sizeof(ret->mode));
+}
+
 static void read_kind(const struct nl_attr *info, struct rtnl_iface *ret)
 {
     struct nl_iter it = { info->data, info->len };
     struct nl_attr a;
 
-    while (nl_next(&it, &a))
+    while (nl_next(&it, &a)) {
         if (a.type == IFLA_INFO_KIND && !nl_text(&a, ret->kind, sizeof(ret->kind)))
             strcpy(ret->kind, "?");
+        if (a.type == IFLA_INFO_DATA && strcmp(ret->kind, "ipvlan") == 0)
+            read_ipvlan(&a, ret);
+    }
 }
 
 static void read_counters(const struct nl_attr *a, struct rtnl_counters *ret)
@@ -182,6 +208,7 @@ int rtnl_read_iface(const uint8_t *body, size_t len, struct rtnl_iface *ret)
     struct ifinfomsg info;
     struct nl_iter it;
     struct nl_attr a;
+    bool elsewhere = false;
 
     *ret = (struct rtnl_iface){ 0 };
     if (split(body, len, &info, sizeof(info), &it) < 0 || info.ifi_index <= 0)
@@ -198,6 +225,10 @@ int rtnl_read_iface(const uint8_t *body, size_t len, struct rtnl_iface *ret)
             ret->mtu = nl_u32(&a);
         if (a.type == IFLA_MASTER)
             ret->master = (int)nl_u32(&a);
+        if (a.type == IFLA_LINK)
+            ret->link = (int)nl_u32(&a);
+        if (a.type == IFLA_LINK_NETNSID)
+            elsewhere = true;
         if (a.type == IFLA_LINKINFO)
             read_kind(&a, ret);
         if (a.type == IFLA_QDISC)
@@ -205,6 +236,8 @@ int rtnl_read_iface(const uint8_t *body, size_t len, struct rtnl_iface *ret)
         if (a.type == IFLA_STATS64)
             read_counters(&a, &ret->counters);
     }
+    if (elsewhere)
+        ret->link = 0;
     return ret->name[0] ? 0 : -EBADMSG;
 }
 
@@ -346,6 +379,10 @@ static void read_route_attr(const struct nl_attr *a, struct rtnl_route *ret)
         break;
     case RTA_MULTIPATH:
         ret->multipath = true;
+        ret->hops = (struct nl_iter){ a->data, a->len };
+        break;
+    case RTA_ENCAP_TYPE:
+        ret->odd = "a tunnel's encapsulation";
         break;
     default:
         break;
@@ -368,14 +405,42 @@ int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret)
     ret->scope = info.rtm_scope;
     ret->table = info.rtm_table;
     ret->flags = info.rtm_flags;
+    ret->odd = info.rtm_src_len ? "a source prefix" : info.rtm_tos ? "a type of service" : NULL;
     while (nl_next(&it, &a))
         read_route_attr(&a, ret);
+    if (!ret->odd && ret->type == RTN_UNICAST && !ret->oif && !ret->multipath)
+        ret->odd = "a next-hop object"; /* only with net.ipv4.nexthop_compat_mode=0 */
     /* Families that are none of ours (multicast routing …) have addresses that we cannot read. */
     if (ip_len(ret->family) > 0 && ret->prefix > ip_len(ret->family) * 8)
         return -EBADMSG;
     if (ip_len(ret->family) > 0 && !ret->destination.family) /* the default route has none */
         ret->destination.family = ret->family;
     return 0;
+}
+
+bool rtnl_next_hop(struct rtnl_route *r)
+{
+    struct rtnexthop hop;
+    struct nl_attr a;
+
+    if (r->hops.len < sizeof(hop))
+        return false;
+    memcpy(&hop, r->hops.data, sizeof(hop));
+    if (hop.rtnh_len < sizeof(hop) || hop.rtnh_len > r->hops.len)
+        return false;
+    struct nl_iter it = { r->hops.data + sizeof(hop), hop.rtnh_len - sizeof(hop) };
+    size_t step = RTNH_ALIGN(hop.rtnh_len);
+
+    r->hops.data += step < r->hops.len ? step : r->hops.len;
+    r->hops.len -= step < r->hops.len ? step : r->hops.len;
+    r->gateway = (struct rtnl_ip){ 0 };
+    while (nl_next(&it, &a))
+        if (a.type == RTA_GATEWAY || a.type == RTA_VIA || a.type == RTA_ENCAP_TYPE)
+            read_route_attr(&a, r);
+    r->oif = hop.rtnh_ifindex;
+    r->flags = hop.rtnh_flags;
+    r->weight = hop.rtnh_hops + 1u;
+    return true;
 }
 
 static void put_gateway(struct nl_msg *m, const struct rtnl_route *r)
@@ -396,7 +461,6 @@ void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r)
 {
     const struct rtmsg info = { .rtm_family = r->destination.family,
                                 .rtm_dst_len = r->prefix,
-                                .rtm_table = RT_TABLE_MAIN,
                                 .rtm_protocol = RTPROT_STATIC,
                                 .rtm_scope = r->scope,
                                 .rtm_type = RTN_UNICAST,
@@ -404,11 +468,13 @@ void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r)
 
     /* Appended: one with the same destination behind another interface may be there. */
     nl_begin(m, RTM_NEWROUTE, NLM_F_CREATE | NLM_F_APPEND, &info, sizeof(info));
+    nl_put_u32(m, RTA_TABLE, r->table ? r->table : RT_TABLE_MAIN);
     if (r->prefix > 0)
         put_ip(m, RTA_DST, &r->destination);
     put_gateway(m, r);
     put_ip(m, RTA_PREFSRC, &r->source);
-    nl_put_u32(m, RTA_OIF, (uint32_t)r->oif);
+    if (r->oif)
+        nl_put_u32(m, RTA_OIF, (uint32_t)r->oif);
     if (r->metric)
         nl_put_u32(m, RTA_PRIORITY, r->metric);
     if (r->mtu) {
@@ -416,6 +482,121 @@ void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r)
 
         nl_put_u32(m, RTAX_MTU, r->mtu);
         nl_nest_end(m, nest);
+    }
+}
+
+void rtnl_put_hop(struct nl_msg *m, const struct rtnl_route *hop)
+{
+    const struct rtnexthop head = { .rtnh_flags = hop->flags & RTNH_F_ONLINK,
+                                    .rtnh_hops = (uint8_t)(hop->weight - 1),
+                                    .rtnh_ifindex = hop->oif };
+    size_t at = nl_put_raw(m, &head, sizeof(head));
+
+    put_gateway(m, hop);
+    nl_nest_end(m, at); /* its length is where an attribute has it */
+}
+
+/* --- policy rules --- */
+
+void rtnl_get_rules(struct nl_msg *m)
+{
+    const struct fib_rule_hdr all = { .family = AF_UNSPEC };
+
+    nl_begin(m, RTM_GETRULE, NLM_F_DUMP, &all, sizeof(all));
+}
+
+static void read_rule_attr(const struct nl_attr *a, struct rtnl_rule *ret)
+{
+    switch (a->type) {
+    case FRA_SRC:
+        read_ip(a, ret->family, &ret->from);
+        break;
+    case FRA_DST:
+        read_ip(a, ret->family, &ret->to);
+        break;
+    case FRA_IIFNAME:
+        ret->odd = ret->odd || !nl_text(a, ret->iif, sizeof(ret->iif));
+        break;
+    case FRA_OIFNAME:
+        ret->odd = ret->odd || !nl_text(a, ret->oif, sizeof(ret->oif));
+        break;
+    case FRA_PRIORITY:
+        ret->priority = nl_u32(a);
+        break;
+    case FRA_TABLE:
+        ret->table = nl_u32(a);
+        break;
+    case FRA_FWMARK:
+        ret->mark = nl_u32(a);
+        break;
+    case FRA_FWMASK:
+        ret->mask = nl_u32(a);
+        break;
+    case FRA_SUPPRESS_PREFIXLEN: /* the kernel names it always */
+        ret->odd = ret->odd || nl_u32(a) != UINT32_MAX;
+        break;
+    case FRA_PROTOCOL: /* who made it */
+    case FRA_PAD:
+        break;
+    default:
+        ret->odd = true;
+    }
+}
+
+static bool is_kernels(const struct rtnl_rule *r)
+{
+    return !r->odd && !r->invert && !r->from.family && !r->to.family && !r->iif[0] && !r->oif[0] &&
+           !r->mark && !r->mask &&
+           ((r->priority == 0 && r->table == RT_TABLE_LOCAL) ||
+            (r->priority == 32766 && r->table == RT_TABLE_MAIN) ||
+            (r->priority == 32767 && r->table == RT_TABLE_DEFAULT));
+}
+
+int rtnl_read_rule(const uint8_t *body, size_t len, struct rtnl_rule *ret)
+{
+    struct fib_rule_hdr info;
+    struct nl_iter it;
+    struct nl_attr a;
+
+    *ret = (struct rtnl_rule){ 0 };
+    if (split(body, len, &info, sizeof(info), &it) < 0)
+        return -EBADMSG;
+    ret->family = info.family;
+    ret->from_prefix = info.src_len;
+    ret->to_prefix = info.dst_len;
+    ret->table = info.table;
+    ret->invert = info.flags & FIB_RULE_INVERT;
+    ret->odd = info.action != FR_ACT_TO_TBL || info.tos;
+    while (nl_next(&it, &a))
+        read_rule_attr(&a, ret);
+    if (ip_len(ret->family) > 0 &&
+        (info.src_len > (ret->from.family ? ip_len(ret->family) * 8 : 0) ||
+         info.dst_len > (ret->to.family ? ip_len(ret->family) * 8 : 0)))
+        return -EBADMSG;
+    ret->kernels = is_kernels(ret);
+    return 0;
+}
+
+void rtnl_add_rule(struct nl_msg *m, const struct rtnl_rule *r)
+{
+    const struct fib_rule_hdr info = { .family = r->family,
+                                       .src_len = r->from_prefix,
+                                       .dst_len = r->to_prefix,
+                                       .action = FR_ACT_TO_TBL,
+                                       .flags = r->invert ? FIB_RULE_INVERT : 0 };
+
+    nl_begin(m, RTM_NEWRULE, FRESH, &info, sizeof(info));
+    put_ip(m, FRA_SRC, &r->from);
+    put_ip(m, FRA_DST, &r->to);
+    if (r->iif[0])
+        nl_put_str(m, FRA_IIFNAME, r->iif);
+    if (r->oif[0])
+        nl_put_str(m, FRA_OIFNAME, r->oif);
+    nl_put_u32(m, FRA_PRIORITY, r->priority);
+    nl_put_u32(m, FRA_TABLE, r->table);
+    if (r->mark || r->mask) {
+        nl_put_u32(m, FRA_FWMARK, r->mark);
+        nl_put_u32(m, FRA_FWMASK, r->mask);
     }
 }
 

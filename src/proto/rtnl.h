@@ -1,6 +1,6 @@
-/* rtnl.h - the rtnetlink messages of interfaces, addresses, routes, neighbours and tc that a pod's
- * network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG where a message
- * makes no sense; attributes that are not ours are passed over. */
+/* rtnl.h - the rtnetlink messages of interfaces, addresses, routes, rules, neighbours and tc that a
+ * pod's network needs, on both sides: bytes <-> structs, no I/O. Reading: 0, or -EBADMSG where a
+ * message makes no sense; attributes that are not ours are passed over. */
 #pragma once
 #include "base/netlink.h"
 
@@ -33,6 +33,8 @@ struct rtnl_iface {
     uint8_t mac[6];
     uint32_t mtu;
     int master;     /* 0: none */
+    int link;       /* the interface that it is on top of, in the same namespace; 0: none */
+    uint16_t mode;  /* of an ipvlan: IPVLAN_MODE_… */
     char qdisc[32]; /* the one for sending */
     struct rtnl_counters counters;
 };
@@ -61,16 +63,37 @@ void rtnl_add_address(struct nl_msg *m, const struct rtnl_address *a);
 
 struct rtnl_route {
     uint8_t family, prefix, type, protocol, scope;
-    uint32_t table, flags; /* RTM_F_…, RTNH_F_… */
+    uint32_t table, flags; /* RTM_F_…, RTNH_F_…; table 0: main */
     struct rtnl_ip destination, gateway, source;
     int oif;
     uint32_t metric, mtu;
-    bool multipath; /* its hops are not read */
+    bool multipath;      /* gateway, oif and flags are the next hop's, by rtnl_next_hop */
+    unsigned weight;     /* of a next hop, 1 to 256 */
+    struct nl_iter hops; /* borrowed from the message that was read */
+    const char *odd;     /* NULL, or what of it is not read, in words */
 };
 void rtnl_get_routes(struct nl_msg *m);
 int rtnl_read_route(const uint8_t *body, size_t len, struct rtnl_route *ret);
-/* In the main table. */
+/* Of a route with several, the next one; false after the last. */
+bool rtnl_next_hop(struct rtnl_route *r);
+/* One with several next hops has neither gateway nor oif; rtnl_put_hop follows for each of them,
+ * between nl_nest(m, RTA_MULTIPATH) and its end. */
 void rtnl_add_route(struct nl_msg *m, const struct rtnl_route *r);
+void rtnl_put_hop(struct nl_msg *m, const struct rtnl_route *hop);
+
+/* A policy rule: what matches is looked up in a table. */
+struct rtnl_rule {
+    uint8_t family, from_prefix, to_prefix;
+    struct rtnl_ip from, to;
+    char iif[RTNL_NAME_BYTES], oif[RTNL_NAME_BYTES];
+    uint32_t priority, table, mark, mask;
+    bool invert;
+    bool kernels; /* one of those that each namespace begins with */
+    bool odd;     /* it does, or looks at, something else: not read */
+};
+void rtnl_get_rules(struct nl_msg *m);
+int rtnl_read_rule(const uint8_t *body, size_t len, struct rtnl_rule *ret);
+void rtnl_add_rule(struct nl_msg *m, const struct rtnl_rule *r);
 
 struct rtnl_neighbour {
     int index;
@@ -89,3 +112,5 @@ void rtnl_set_neighbour(struct nl_msg *m, const struct rtnl_neighbour *n);
 void rtnl_add_ingress(struct nl_msg *m, int index);
 void rtnl_delete_ingress(struct nl_msg *m, int index);
 void rtnl_redirect(struct nl_msg *m, int index, int to);
+/* Before that: frames of this protocol (ETH_P_8021Q, ETH_P_8021AD) stay, for a VLAN on top. */
+void rtnl_leave_vlan(struct nl_msg *m, int index, uint16_t protocol);

@@ -21,8 +21,10 @@ struct all {
     struct rtnl_iface ifaces[8];
     struct rtnl_address addresses[16];
     struct rtnl_route routes[64];
+    struct rtnl_route hops[8]; /* of those that have several */
     struct rtnl_neighbour neighbours[16];
-    size_t n;
+    struct rtnl_rule rules[16];
+    size_t n, n_hops;
 };
 
 static int on_message(void *arg, uint16_t type, const uint8_t *body, size_t len)
@@ -34,8 +36,16 @@ static int on_message(void *arg, uint16_t type, const uint8_t *body, size_t len)
         return a->n < 8 ? rtnl_read_iface(body, len, &a->ifaces[a->n++]) : -ENOSPC;
     if (type == RTM_NEWADDR)
         return a->n < 16 ? rtnl_read_address(body, len, &a->addresses[a->n++]) : -ENOSPC;
-    if (type == RTM_NEWROUTE)
-        return rtnl_read_route(body, len, &a->routes[a->n++]);
+    if (type == RTM_NEWROUTE) {
+        struct rtnl_route *r = &a->routes[a->n++], hop;
+        int n = rtnl_read_route(body, len, r);
+
+        for (hop = *r; n == 0 && rtnl_next_hop(&hop) && a->n_hops < 8;)
+            a->hops[a->n_hops++] = hop;
+        return n;
+    }
+    if (type == RTM_NEWRULE)
+        return a->n < 16 ? rtnl_read_rule(body, len, &a->rules[a->n++]) : -ENOSPC;
     if (type == RTM_NEWNEIGH)
         return a->n < 16 ? rtnl_read_neighbour(body, len, &a->neighbours[a->n++]) : -ENOSPC;
     return -EBADMSG;
@@ -137,9 +147,48 @@ TEST(routes_are_read)
     ASSERT_EQ(r->scope, RT_SCOPE_LINK);
     ASSERT(is(&r->source, "10.1.0.2"));
     ASSERT_EQ(r->gateway.family, 0);
-    ASSERT(route_to(a, "203.0.113.0", 24)->multipath);
+    r = route_to(a, "203.0.113.0", 24);
+    ASSERT(r->multipath && !r->odd);
+    ASSERT_EQ(a->n_hops, 2);
+    ASSERT(is(&a->hops[0].gateway, "10.1.0.1") && is(&a->hops[1].gateway, "10.1.0.4"));
+    ASSERT(a->hops[0].oif > 0);
+    ASSERT_EQ(a->hops[0].weight, 1);
     ASSERT(is(&route_to(a, "::", 0)->gateway, "fd00:1::1"));
     ASSERT_EQ(route_to(a, "10.1.0.0", 24)->protocol, RTPROT_KERNEL);
+}
+
+/* As CNI's sbr leaves them, and some more; the last looks at ports. */
+TEST(rules_are_read)
+{
+    AUTO_FREE struct all *a = load("rule");
+    unsigned kernels = 0, odd = 0, found = 0;
+
+    for (size_t i = 0; i < a->n; i++) {
+        const struct rtnl_rule *r = &a->rules[i];
+
+        kernels += r->kernels && r->family <= AF_INET6; /* multicast routing has one, too */
+        odd += r->odd;
+        if (is(&r->from, "10.1.0.2")) {
+            ASSERT_EQ(r->from_prefix, 32);
+            ASSERT_EQ(r->table, 100);
+            ASSERT(r->family == AF_INET && !r->odd && !r->invert && !r->iif[0]);
+            found |= 1;
+        }
+        if (r->priority == 500) {
+            ASSERT_EQ(r->table, 70000);
+            ASSERT_EQ(r->mark, 0x10);
+            ASSERT_EQ(r->mask, 0xf0);
+            ASSERT(r->invert && is(&r->to, "192.168.0.0") && r->to_prefix == 16);
+            ASSERT_STR(r->iif, "eth0");
+            found |= 2;
+        }
+        if (is(&r->from, "fd00:1::2") && r->family == AF_INET6)
+            found |= 4;
+        ASSERT(!r->odd || r->priority == 600);
+    }
+    ASSERT_EQ(kernels, 5);
+    ASSERT_EQ(odd, 1);
+    ASSERT_EQ(found, 7);
 }
 
 TEST(neighbours_are_read)
@@ -220,7 +269,7 @@ TEST(the_redirect_says_what_tc_says)
     const struct tcmsg *tc = (const struct tcmsg *)(m.data + sizeof(struct nlmsghdr));
     ASSERT_EQ(tc->tcm_ifindex, 5);
     ASSERT_EQ(tc->tcm_parent, 0xffff0000);
-    ASSERT_EQ(tc->tcm_info, 1u << 16 | htons(3));
+    ASSERT_EQ(tc->tcm_info, 3u << 16 | htons(3));
     ASSERT(!m.full);
     at = memmem(m.data, m.len, "mirred", 7);
     ASSERT(at);
@@ -230,6 +279,67 @@ TEST(the_redirect_says_what_tc_says)
     static const uint8_t parms[] = { 0, 0, 0, 0, 0, 0, 0, 0, 4, 0, 0, 0, 0, 0,
                                      0, 0, 0, 0, 0, 0, 1, 0, 0, 0, 9, 0, 0, 0 };
     ASSERT(memmem(at, m.len - (size_t)(at - m.data), parms, sizeof(parms)));
+}
+
+TEST(frames_of_vlans_stay_before_all_others_leave)
+{
+    struct nl_msg m;
+
+    rtnl_leave_vlan(&m, 5, 0x8100);
+    const struct tcmsg *tc = (const struct tcmsg *)(m.data + sizeof(struct nlmsghdr));
+    ASSERT_EQ(tc->tcm_info, 1u << 16 | htons(0x8100));
+    ASSERT(!memmem(m.data, m.len, "mirred", 7)); /* no action */
+    rtnl_leave_vlan(&m, 5, 0x88a8);
+    ASSERT_EQ(tc->tcm_info, 2u << 16 | htons(0x88a8));
+}
+
+TEST(hops_and_rules_that_are_written_are_read_the_same)
+{
+    struct rtnl_route r = { .prefix = 8, .table = 70000 }, r2, hop[2];
+    struct rtnl_rule u = { .family = AF_INET6,
+                           .from_prefix = 64,
+                           .oif = "net1",
+                           .priority = 7,
+                           .table = 1000,
+                           .mask = 3,
+                           .invert = true },
+                     u2;
+    struct nl_msg m;
+    size_t len;
+
+    ASSERT_EQ(rtnl_ip_parse("10.0.0.0", &r.destination), 0);
+    rtnl_add_route(&m, &r);
+    size_t nest = nl_nest(&m, RTA_MULTIPATH);
+    hop[0] = hop[1] = r;
+    hop[0].weight = 256;
+    hop[0].oif = 3;
+    hop[0].flags = RTNH_F_ONLINK;
+    ASSERT_EQ(rtnl_ip_parse("10.1.0.1", &hop[0].gateway), 0);
+    hop[1].weight = 1;
+    hop[1].oif = 4;
+    ASSERT_EQ(rtnl_ip_parse("fd00::1", &hop[1].gateway), 0);
+    rtnl_put_hop(&m, &hop[0]);
+    rtnl_put_hop(&m, &hop[1]);
+    nl_nest_end(&m, nest);
+    const uint8_t *body = body_of(&m, &len);
+    ASSERT_EQ(rtnl_read_route(body, len, &r2), 0);
+    ASSERT_EQ(r2.table, 70000);
+    ASSERT(r2.multipath && !r2.odd && r2.oif == 0);
+    for (int i = 0; i < 2; i++) {
+        ASSERT(rtnl_next_hop(&r2));
+        ASSERT(memcmp(&r2.gateway, &hop[i].gateway, sizeof(r2.gateway)) == 0);
+        ASSERT_EQ(r2.oif, hop[i].oif);
+        ASSERT_EQ(r2.weight, hop[i].weight);
+        ASSERT_EQ(r2.flags, hop[i].flags);
+    }
+    ASSERT(!rtnl_next_hop(&r2));
+
+    ASSERT_EQ(rtnl_ip_parse("fd00::", &u.from), 0);
+    rtnl_add_rule(&m, &u);
+    ASSERT_EQ(type_of(&m), RTM_NEWRULE);
+    body = body_of(&m, &len);
+    ASSERT_EQ(rtnl_read_rule(body, len, &u2), 0);
+    ASSERT(memcmp(&u, &u2, sizeof(u)) == 0);
 }
 
 TEST(texts_that_are_no_addresses_are_refused)

@@ -32,4 +32,16 @@ struct guest_route {
     uint32_t metric, mtu; /* 0: as usual */
     bool on_link;         /* the next hop need not be in a known net */
     bool link_scope;      /* the destination is on the link itself */
+    uint32_t table;       /* 0: main */
+    /* One with several next hops is as many of these in a row: all of them have a weight, the first
+     * says how many there are. */
+    const char *interface; /* the next hop's, of those that the pod has by then */
+    uint32_t weight, hops; /* 1 to 256 */
+};
+/* A policy rule: what matches all that is named is looked up in the table. */
+struct guest_rule {
+    const char *source, *destination; /* "10.0.0.0/8" */
+    const char *iif, *oif;            /* names of interfaces */
+    uint32_t priority, table, mark, mask;
+    bool ipv6, invert;
 };

@@ -16,6 +16,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+struct nic_route {
+    struct rtnl_route r;
+    char dev[RTNL_NAME_BYTES]; /* of a next hop; "": the NIC's own */
+    uint32_t hops; /* of several next hops, this one the first; 0: one, or not the first */
+};
+
 /* A NIC, and all that configuring it needs: the thread sees only this. */
 struct nic {
     struct list node;
@@ -26,9 +32,11 @@ struct nic {
     uint32_t mtu;
     uint16_t encap_overhead;
     struct rtnl_address *addresses;
-    struct rtnl_route *routes;
+    struct nic_route *routes;
     struct rtnl_neighbour *neighbours;
-    size_t n_addresses, n_routes, n_neighbours;
+    struct rtnl_rule *rules;
+    size_t n_addresses, n_routes, n_neighbours, n_rules;
+    struct strv sysctls; /* "ipv4.conf.rp_filter=2" */
 };
 /* Reads the texts. ERR_INVALID names what is wrong. */
 int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err);

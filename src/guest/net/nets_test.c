@@ -125,6 +125,118 @@ TEST_FIBER(a_device_is_moved_and_configured_and_goes)
     ASSERT_HAS(gone, "cannot open");
 }
 
+static struct guest_route hops[] = {
+    { .destination = "10.1.0.0/24", .next_hop = "", .source = "", .link_scope = true },
+    { .destination = "0.0.0.0/0", .next_hop = "10.1.0.9", .source = "", .table = 100 },
+    { .destination = "198.51.100.0/24",
+      .next_hop = "10.1.0.7",
+      .source = "",
+      .metric = 5,
+      .interface = "eth0",
+      .weight = 3,
+      .hops = 2 },
+    { .destination = "198.51.100.0/24",
+      .next_hop = "203.0.113.1",
+      .source = "",
+      .metric = 5,
+      .interface = "eth0",
+      .weight = 1,
+      .on_link = true },
+    { .destination = "fd00:7::/64",
+      .next_hop = "fd00:1::7",
+      .source = "",
+      .on_link = true,
+      .interface = "eth0",
+      .weight = 1,
+      .hops = 2 },
+    { .destination = "fd00:7::/64",
+      .next_hop = "fd00:1::8",
+      .source = "",
+      .on_link = true,
+      .interface = "eth0",
+      .weight = 1 },
+};
+static struct guest_rule rules[] = {
+    { .priority = 50,
+      .source = "10.1.0.2/32",
+      .destination = "",
+      .iif = "",
+      .oif = "",
+      .table = 100 },
+    { .priority = 60,
+      .ipv6 = true,
+      .invert = true,
+      .source = "",
+      .destination = "fd00:9::/48",
+      .iif = "",
+      .oif = "eth0",
+      .mark = 1,
+      .mask = 15,
+      .table = 70000 },
+};
+static const char *const sysctls[] = { "ipv4.conf.rp_filter=2", "ipv6.conf.accept_ra=2",
+                                       "ipv4.neigh.gc_stale_time=77", NULL };
+
+TEST_FIBER(tables_next_hops_rules_and_sysctls_are_made)
+{
+    static const char *const bad[] = { "ipv4.conf.all/x=1", "core.x.y=1", "ipv4.route.x=1",
+                                       "ipv4.conf.rp_filter" };
+    struct err err = ERR_INIT;
+    struct bridge_network n = nic();
+    AUTO_FREE char *path = NULL;
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new();
+    ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
+    n.routes = hops;
+    n.n_routes = ARRAY_LEN(hops);
+    n.rules = rules;
+    n.n_rules = ARRAY_LEN(rules);
+    n.n_neighbours = 0;
+    for (size_t i = 0; i < ARRAY_LEN(bad); i++) {
+        n.sysctls = (const char *const[]){ bad[i], NULL };
+        ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    }
+    n.sysctls = sysctls;
+    n.n_routes--; /* one hop is missing */
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    n.n_routes++;
+    rules[0].source = "fd00::1/128"; /* of the other family */
+    ASSERT_FAIL(nets_add(ctx, nets, &n, &err), err, ERR_INVALID);
+    rules[0].source = "10.1.0.2/32";
+    ASSERT_OK(nets_add(ctx, nets, &n, &err), err);
+    AUTO_FREE char *out = in_ns(path, "ip route; ip -6 route; ip route show table 100; ip rule; "
+                                      "ip -6 rule; cd /proc/sys/net; grep . "
+                                      "ipv4/conf/eth0/rp_filter ipv6/conf/eth0/accept_ra "
+                                      "ipv4/neigh/eth0/gc_stale_time");
+    ASSERT_HAS(out, "198.51.100.0/24 proto static metric 5 \n"
+                    "\tnexthop via 10.1.0.7 dev eth0 weight 3 \n"
+                    "\tnexthop via 203.0.113.1 dev eth0 weight 1 onlink");
+    ASSERT_HAS(out, "\tnexthop via fd00:1::8 dev eth0 weight 1");
+    ASSERT_HAS(out, "\ndefault via 10.1.0.9 dev eth0 proto static");
+    ASSERT_HAS(out, "50:\tfrom 10.1.0.2 lookup 100");
+    ASSERT_HAS(out, "60:\tnot from all to fd00:9::/48 fwmark 0x1/0xf oif eth0 lookup 70000");
+    ASSERT_HAS(out, "rp_filter:2");
+    ASSERT_HAS(out, "accept_ra:2");
+    ASSERT_HAS(out, "gc_stale_time:77");
+    nets_release(nets, "pod1");
+}
+
+TEST_FIBER(a_sysctl_that_the_kernel_lacks_is_named)
+{
+    static const char *const unknown[] = { "ipv4.conf.no_such=1", NULL };
+    struct err err = ERR_INIT;
+    struct bridge_network n = nic();
+
+    begin();
+    device(MAC);
+    AUTO(nets_free) struct nets *nets = nets_new();
+    n.sysctls = unknown;
+    ASSERT(nets_add(ctx, nets, &n, &err) < 0);
+    ASSERT_HAS(err.msg, "set sysctl ipv4.conf.no_such=1 of eth0 in the guest");
+}
+
 static ino_t inode_of(const char *path)
 {
     struct stat st;

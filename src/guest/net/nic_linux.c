@@ -16,6 +16,7 @@
 #include <sys/socket.h>
 
 #define PER_NIC_MAX 256
+#define HOPS_MAX 32 /* of a route: the kernel's message has room for that */
 #define MTU_MAX 65535
 #define DNS_MAX 4096
 #define APPEAR_NS (30 * NS_PER_S) /* from the host's hot-plug; usually a fifth of a second */
@@ -73,8 +74,10 @@ static bool is_zero(const struct rtnl_ip *ip)
     return ip->family && memcmp(ip->bytes, zero, sizeof(zero)) == 0;
 }
 
-static int parse_route(const struct guest_route *from, struct rtnl_route *to, struct err *err)
+static int parse_route(const struct guest_route *from, struct nic_route *ret, struct err *err)
 {
+    struct rtnl_route *to = &ret->r;
+
     if (rtnl_prefix_parse(from->destination, &to->destination, &to->prefix) < 0)
         return err_set(err, ERR_INVALID, "route to \"%.64s\": no prefix", from->destination);
     if (rtnl_ip_parse(from->next_hop, &to->gateway) < 0 ||
@@ -82,14 +85,36 @@ static int parse_route(const struct guest_route *from, struct rtnl_route *to, st
         (to->source.family && to->source.family != to->destination.family))
         return err_set(err, ERR_INVALID, "route to %.64s: invalid address \"%.64s\" or \"%.64s\"",
                        from->destination, from->next_hop, from->source);
+    if (from->weight > 256 || from->hops > HOPS_MAX || (from->weight && !name_ok(from->interface)))
+        return err_set(err, ERR_INVALID, "route to %.64s: invalid next hop", from->destination);
     if (is_zero(&to->gateway))
         to->gateway = (struct rtnl_ip){ 0 };
     to->family = to->destination.family;
     to->metric = from->metric;
     to->mtu = from->mtu;
+    to->table = from->table;
     to->flags = from->on_link ? RTNH_F_ONLINK : 0;
     to->scope = from->link_scope ? RT_SCOPE_LINK : RT_SCOPE_UNIVERSE;
+    to->weight = from->weight;
+    ret->hops = from->hops;
+    if (from->weight)
+        snprintf(ret->dev, sizeof(ret->dev), "%s", from->interface);
     return 0;
+}
+
+/* Those of one route are in a row, and there are as many as the first says. */
+static int check_hops(const struct nic *n, struct err *err)
+{
+    size_t due = 0;
+
+    for (size_t i = 0; i < n->n_routes; i++) {
+        const struct nic_route *t = &n->routes[i];
+
+        if ((due > 0) != (t->r.weight > 0 && !t->hops) || (t->hops && !t->r.weight))
+            return err_set(err, ERR_INVALID, "a route's next hops are not complete");
+        due = t->hops ? t->hops - 1 : due > 0 ? due - 1 : 0;
+    }
+    return due ? err_set(err, ERR_INVALID, "a route's next hops are not complete") : 0;
 }
 
 /* As the original: a default route that leads nowhere is none. */
@@ -97,13 +122,74 @@ static int parse_routes(const struct bridge_network *in, struct nic *n, struct e
 {
     n->routes = mem_zalloc((in->n_routes + 1) * sizeof(*n->routes));
     for (size_t i = 0; i < in->n_routes; i++) {
-        struct rtnl_route *r = &n->routes[n->n_routes];
+        struct nic_route *r = &n->routes[n->n_routes];
 
-        *r = (struct rtnl_route){ 0 };
+        *r = (struct nic_route){ 0 };
         if (parse_route(&in->routes[i], r, err) < 0)
             return -1;
-        if (n->exact || r->prefix > 0 || r->gateway.family)
+        if (n->exact || r->r.prefix > 0 || r->r.gateway.family)
             n->n_routes++;
+    }
+    return check_hops(n, err);
+}
+
+static int parse_side(const char *text, const struct rtnl_rule *rule, struct rtnl_ip *ret,
+                      uint8_t *ret_prefix)
+{
+    if (!text[0])
+        return 0;
+    if (rtnl_prefix_parse(text, ret, ret_prefix) < 0 || ret->family != rule->family)
+        return -EINVAL;
+    return 0;
+}
+
+static int parse_rules(const struct bridge_network *in, struct nic *n, struct err *err)
+{
+    n->rules = mem_zalloc((in->n_rules + 1) * sizeof(*n->rules));
+    for (size_t i = 0; i < in->n_rules; i++) {
+        const struct guest_rule *from = &in->rules[i];
+        struct rtnl_rule *to = &n->rules[n->n_rules++];
+
+        *to = (struct rtnl_rule){ .family = from->ipv6 ? AF_INET6 : AF_INET,
+                                  .priority = from->priority,
+                                  .table = from->table,
+                                  .mark = from->mark,
+                                  .mask = from->mask,
+                                  .invert = from->invert };
+        if (parse_side(from->source, to, &to->from, &to->from_prefix) < 0 ||
+            parse_side(from->destination, to, &to->to, &to->to_prefix) < 0 ||
+            strlen(from->iif) >= sizeof(to->iif) || strlen(from->oif) >= sizeof(to->oif))
+            return err_set(err, ERR_INVALID, "policy rule %u: invalid address or interface",
+                           from->priority);
+        snprintf(to->iif, sizeof(to->iif), "%s", from->iif);
+        snprintf(to->oif, sizeof(to->oif), "%s", from->oif);
+    }
+    return 0;
+}
+
+/* Of "ipv4.conf.rp_filter=2" for an interface: the file, and where its value begins. Caller frees.
+ * NULL: not one of an interface's. */
+static char *sysctl_path(const char *text, const char *iface, const char **ret_value)
+{
+    char family[2], kind[6], key[64];
+    int at = 0;
+
+    if (sscanf(text, "ipv%1[46].%5[a-z].%63[a-z0-9_]=%n", family, kind, key, &at) != 3 || !at ||
+        (!str_eq(kind, "conf") && !str_eq(kind, "neigh")))
+        return NULL;
+    *ret_value = text + at;
+    return str_format("/proc/sys/net/ipv%s/%s/%s/%s", family, kind, iface, key);
+}
+
+static int parse_sysctls(const struct bridge_network *in, struct nic *n, struct err *err)
+{
+    for (const char *const *s = in->sysctls; s && *s; s++) {
+        const char *value;
+        AUTO_FREE char *path = sysctl_path(*s, "eth0", &value);
+
+        if (!path || n->sysctls.n == PER_NIC_MAX)
+            return err_set(err, ERR_INVALID, "invalid or too many sysctls: \"%.64s\"", *s);
+        strv_add(&n->sysctls, *s);
     }
     return 0;
 }
@@ -135,7 +221,8 @@ static int check(const struct bridge_network *in, struct nic *n, struct err *err
     if (!in->id[0] || strlen(in->id) > 128 || !name_ok(in->name) || in->mtu > MTU_MAX)
         return err_set(err, ERR_INVALID, "NIC \"%.64s\": invalid id, name or MTU", in->id);
     if (in->n_ips > PER_NIC_MAX || in->n_routes > PER_NIC_MAX || in->n_neighbours > PER_NIC_MAX ||
-        strlen(in->dns_search) > DNS_MAX || strlen(in->dns_servers) > DNS_MAX)
+        in->n_rules > PER_NIC_MAX || strlen(in->dns_search) > DNS_MAX ||
+        strlen(in->dns_servers) > DNS_MAX)
         return err_set(err, ERR_EXHAUSTED, "NIC %s: more than %d of a kind", in->id, PER_NIC_MAX);
     if (!in->name[0] && in->n_ips == 0)
         return err_set(err, ERR_UNIMPLEMENTED, "NIC %s has no address, and there is no DHCP here",
@@ -157,7 +244,8 @@ int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err
     n->mtu = in->mtu;
     n->encap_overhead = in->encap_overhead;
     if (parse_addresses(in, n, err) < 0 || parse_routes(in, n, err) < 0 ||
-        parse_neighbours(in, n, err) < 0)
+        parse_neighbours(in, n, err) < 0 || parse_rules(in, n, err) < 0 ||
+        parse_sysctls(in, n, err) < 0)
         return -1;
     *ret = TAKE_PTR(n);
     return 0;
@@ -173,6 +261,8 @@ void nic_free(struct nic *n)
     free(n->addresses);
     free(n->routes);
     free(n->neighbours);
+    free(n->rules);
+    strv_release(&n->sysctls);
     free(n);
 }
 
@@ -297,15 +387,35 @@ static int move(struct job *j, struct err *err)
     return r < 0 ? err_sys(err, -r, "move %s to the pod as %s", j->device.name, j->nic->name) : 0;
 }
 
-/* The host's kernel has asked already whether an address is free. */
-static void set_ipv6(const char *name)
+/* The host's kernel has asked already whether an address is free, and made one for the link. */
+static void set_ipv6(const struct nic *n)
 {
     static const char *const zero[] = { "accept_dad", "dad_transmits", "accept_ra" };
 
     for (size_t i = 0; i < ARRAY_LEN(zero); i++) {
-        AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/%s", name, zero[i]);
-        (void)file_write(path, "0", 1, 0); /* a kernel without IPv6 has no such file */
+        AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/%s", n->name, zero[i]);
+        (void)file_put(path, "0"); /* a kernel without IPv6 has no such file */
     }
+    for (size_t i = 0; i < n->n_addresses; i++) {
+        const struct rtnl_ip *ip = &n->addresses[i].ip;
+        AUTO_FREE char *path = str_format("/proc/sys/net/ipv6/conf/%s/addr_gen_mode", n->name);
+
+        if (ip->family == AF_INET6 && ip->bytes[0] == 0xfe && (ip->bytes[1] & 0xc0) == 0x80)
+            (void)file_put(path, "1"); /* none; the same */
+    }
+}
+
+static int set_sysctls(const struct nic *n, struct err *err)
+{
+    for (size_t i = 0; i < n->sysctls.n; i++) {
+        const char *value = NULL;
+        AUTO_FREE char *path = sysctl_path(n->sysctls.v[i], n->name, &value);
+        int r = file_put(path, value);
+
+        if (r < 0)
+            return err_sys(err, -r, "set sysctl %s of %s in the guest", n->sysctls.v[i], n->name);
+    }
+    return 0;
 }
 
 static int raise_device(struct job *j, int rtnl, int index, struct err *err)
@@ -341,32 +451,64 @@ static int add_addresses(const struct nic *n, int rtnl, int index, struct err *e
 }
 
 /* As the original: where the next hop is in no known net, it is taken to be on the link. */
-static int add_route(struct rtnl_route *t, int rtnl)
+static int ask_route(struct rtnl_route t, int rtnl)
 {
     struct nl_msg m;
 
-    rtnl_add_route(&m, t);
+    rtnl_add_route(&m, &t);
     int r = nl_ask(rtnl, &m, NULL, NULL);
-    if ((r != -ENETUNREACH && r != -EHOSTUNREACH) || !t->gateway.family)
+    if ((r != -ENETUNREACH && r != -EHOSTUNREACH) || !t.gateway.family)
         return r;
-    t->flags |= RTNH_F_ONLINK;
-    rtnl_add_route(&m, t);
+    t.flags |= RTNH_F_ONLINK;
+    rtnl_add_route(&m, &t);
+    return nl_ask(rtnl, &m, NULL, NULL);
+}
+
+static int ask_hops(const struct nic_route *first, int rtnl)
+{
+    struct rtnl_route t = first->r;
+    struct nl_msg m;
+
+    t.gateway = (struct rtnl_ip){ 0 };
+    rtnl_add_route(&m, &t);
+    size_t nest = nl_nest(&m, RTA_MULTIPATH);
+    for (uint32_t i = 0; i < first->hops; i++) {
+        t = first[i].r;
+        t.oif = (int)if_nametoindex(first[i].dev);
+        if (t.oif == 0)
+            return -ENODEV;
+        rtnl_put_hop(&m, &t);
+    }
+    nl_nest_end(&m, nest);
     return nl_ask(rtnl, &m, NULL, NULL);
 }
 
 static int add_routes(const struct nic *n, int rtnl, int index, struct err *err)
 {
-    for (size_t i = 0; i < n->n_routes; i++) {
-        struct rtnl_route t = n->routes[i];
+    for (size_t i = 0; i < n->n_routes; i += n->routes[i].hops ? n->routes[i].hops : 1) {
+        struct rtnl_route t = n->routes[i].r;
         char to[RTNL_IP_TEXT], via[RTNL_IP_TEXT];
 
         t.oif = index;
-        int r = add_route(&t, rtnl);
+        int r = n->routes[i].hops ? ask_hops(&n->routes[i], rtnl) : ask_route(t, rtnl);
         rtnl_ip_text(&t.destination, to);
         rtnl_ip_text(&t.gateway, via);
         if (r < 0 && r != -EEXIST)
             return err_sys(err, -r, "add route to %s/%u via %s on %s", to, t.prefix,
                            via[0] ? via : "the link", n->name);
+    }
+    return 0;
+}
+
+static int add_rules(const struct nic *n, int rtnl, struct err *err)
+{
+    for (size_t i = 0; i < n->n_rules; i++) {
+        struct nl_msg m;
+
+        rtnl_add_rule(&m, &n->rules[i]);
+        int r = nl_ask(rtnl, &m, NULL, NULL);
+        if (r < 0 && r != -EEXIST)
+            return err_sys(err, -r, "add policy rule %u", n->rules[i].priority);
     }
     return 0;
 }
@@ -396,11 +538,12 @@ static int move_in_thread(void *arg, struct err *err)
     int index = (int)if_nametoindex(j->nic->name);
     if (index == 0)
         return err_set(err, ERR_UNAVAILABLE, "%s did not arrive in the pod", j->nic->name);
-    set_ipv6(j->nic->name);
-    if (raise_device(j, rtnl, index, err) < 0 || add_addresses(j->nic, rtnl, index, err) < 0 ||
-        add_routes(j->nic, rtnl, index, err) < 0)
+    set_ipv6(j->nic);
+    if (set_sysctls(j->nic, err) < 0 || raise_device(j, rtnl, index, err) < 0 ||
+        add_addresses(j->nic, rtnl, index, err) < 0 || add_routes(j->nic, rtnl, index, err) < 0 ||
+        add_neighbours(j->nic, rtnl, index, err) < 0)
         return -1;
-    return add_neighbours(j->nic, rtnl, index, err);
+    return add_rules(j->nic, rtnl, err);
 }
 
 int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_iface *device, int netns,

@@ -613,11 +613,11 @@ static int add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, 
 
     if (need_capability(b, b->caps.namespace_add, "NamespaceAddRequestSupported", err) < 0)
         return err_wrap(err, "add interface %s", n->name);
-    if (n->n_ips > PER_NIC_MAX || n->n_routes > PER_NIC_MAX || n->n_neighbours > PER_NIC_MAX)
+    if (n->n_ips > PER_NIC_MAX || n->n_routes > PER_NIC_MAX || n->n_neighbours > PER_NIC_MAX ||
+        n->n_rules > PER_NIC_MAX)
         return err_set(err, ERR_EXHAUSTED,
-                       "interface %s: more than %d addresses, routes or "
-                       "neighbours",
-                       n->name, PER_NIC_MAX);
+                       "interface %s: more than %d addresses, routes, neighbours or rules", n->name,
+                       PER_NIC_MAX);
     lists_fill(&l, n);
     mac_text(n->mac, mac);
 
@@ -633,7 +633,10 @@ static int add_nic(struct ctx *ctx, struct guest *g, const struct guest_nic *n, 
                                                     .name = n->name,
                                                     .mtu = n->mtu,
                                                     .neighbours = l.neighbours,
-                                                    .n_neighbours = n->n_neighbours } };
+                                                    .n_neighbours = n->n_neighbours,
+                                                    .rules = n->rules,
+                                                    .n_rules = n->n_rules,
+                                                    .sysctls = n->sysctls } };
 
     return modify_vm(ctx, g, BRIDGE_ADD, BRIDGE_RES_NETWORK, &r, err);
 }

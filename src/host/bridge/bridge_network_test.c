@@ -29,7 +29,10 @@ static int do_add(struct ctx *ctx, struct guest *g, struct err *err)
     const struct guest_route routes[] = {
         { .destination = "169.254.1.1/32", .link_scope = true, .source = "10.1.0.2" },
         { .destination = "0.0.0.0/0", .next_hop = "169.254.1.1", .metric = 70000, .on_link = true },
+        { .destination = "10.0.0.0/8", .table = 100, .interface = "net1", .weight = 2, .hops = 2 },
     };
+    const struct guest_rule rule = { .source = "10.1.0.2/32", .priority = 9, .table = 100 };
+    const char *const sysctls[] = { "ipv4.conf.rp_filter=2", NULL };
     const struct guest_neighbour neighbours[] = { { "169.254.1.1", { 2, 0, 0, 0, 0, 0xab } } };
     const struct guest_nic n = { .ns = "pod1",
                                  .id = "pod1-0",
@@ -39,7 +42,10 @@ static int do_add(struct ctx *ctx, struct guest *g, struct err *err)
                                  .ips = ips,
                                  .n_ips = 2,
                                  .routes = routes,
-                                 .n_routes = 2,
+                                 .n_routes = 3,
+                                 .rules = &rule,
+                                 .n_rules = 1,
+                                 .sysctls = sysctls,
                                  .neighbours = neighbours,
                                  .n_neighbours = 1,
                                  .dns_servers = "10.0.0.10" };
@@ -74,6 +80,10 @@ TEST_VIRTUAL(all_of_an_interface_is_sent)
         "\"NextHop\":\"169.254.1.1\",\"DestinationPrefix\":\"0.0.0.0/0\",\"Metric\":70000",
         "\"OnLink\":true",
         "\"Name\":\"eth0\",\"Mtu\":1450",
+        "{\"DestinationPrefix\":\"10.0.0.0/8\",\"Table\":100,\"Interface\":\"net1\",\"Weight\":2,"
+        "\"Hops\":2}",
+        "\"Rules\":[{\"Priority\":9,\"From\":\"10.1.0.2/32\",\"Table\":100}]",
+        "\"Sysctls\":{\"ipv4.conf.rp_filter\":\"2\"}",
         "\"Neighbors\":[{\"IPAddress\":\"169.254.1.1\",\"MacAddress\":\"02-00-00-00-00-AB\"}]",
     };
     struct bench t = { 0 };

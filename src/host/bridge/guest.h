@@ -78,7 +78,9 @@ struct guest_nic {
     const struct guest_ip *ips;
     const struct guest_route *routes; /* in the order in which they are to be made */
     const struct guest_neighbour *neighbours;
-    size_t n_ips, n_routes, n_neighbours;
+    const struct guest_rule *rules;
+    size_t n_ips, n_routes, n_neighbours, n_rules;
+    const char *const *sysctls;           /* "ipv4.conf.rp_filter=2"; NULL-terminated, or NULL */
     const char *dns_servers, *dns_search; /* comma-separated */
 };
 

@@ -126,9 +126,11 @@ AUTO_DEFINE(struct network *, leave_vm);
 static int plug(struct ctx *ctx, struct network *n, struct network_nic *c, int *ret_tap,
                 struct err *err)
 {
-    const struct net_plug p = {
-        .netns = n->netns_fd, .iface = c->iface->name, .tap = c->tap, .mtu = c->iface->mtu
-    };
+    const struct net_plug p = { .netns = n->netns_fd,
+                                .iface = c->iface->name,
+                                .tap = c->tap,
+                                .mtu = c->iface->mtu,
+                                .vlans = c->iface->vlans };
     AUTO_FREE char *queue = ledger_interface_name(n->netns, n->inode, c->iface->name);
     AUTO_FREE char *iface = ledger_interface_name(n->netns, n->inode, c->tap);
 
@@ -169,21 +171,16 @@ static char *join(const char *const *list)
     return sbuf_take(&b);
 }
 
-static struct guest_route *guest_routes(const struct net_iface *f)
+/* With the last NIC those of the pod as a whole come, too. */
+static struct guest_route *guest_routes(const struct net_iface *f, const struct net_config *last,
+                                        size_t *ret_n)
 {
-    struct guest_route *routes = mem_zalloc((f->n_routes + 1) * sizeof(*routes));
+    *ret_n = f->n_routes + (last ? last->n_routes : 0);
+    struct guest_route *routes = mem_zalloc((*ret_n + 1) * sizeof(*routes));
 
-    for (size_t i = 0; i < f->n_routes; i++) {
-        const struct net_route *r = &f->routes[i];
-
-        routes[i] = (struct guest_route){ .destination = r->destination,
-                                          .next_hop = r->next_hop,
-                                          .source = r->source,
-                                          .metric = r->metric,
-                                          .mtu = r->mtu,
-                                          .on_link = r->on_link,
-                                          .link_scope = r->link_scope };
-    }
+    memcpy(routes, f->routes, f->n_routes * sizeof(*routes));
+    if (last)
+        memcpy(routes + f->n_routes, last->routes, last->n_routes * sizeof(*routes));
     return routes;
 }
 
@@ -194,7 +191,9 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
     AUTO_FREE struct guest_ip *ips = mem_zalloc((f->n_addresses + 1) * sizeof(*ips));
     AUTO_FREE struct guest_neighbour *neighbours =
         mem_zalloc((f->n_neighbours + 1) * sizeof(*neighbours));
-    AUTO_FREE struct guest_route *routes = guest_routes(f);
+    const struct net_config *last = c == &n->nics[n->n_nics - 1] ? n->config : NULL;
+    size_t n_routes;
+    AUTO_FREE struct guest_route *routes = guest_routes(f, last, &n_routes);
     AUTO_FREE char *servers = join(dns ? dns->servers : NULL);
     AUTO_FREE char *search = join(dns ? dns->search : NULL);
 
@@ -212,8 +211,11 @@ static int add_to_guest(struct ctx *ctx, struct network *n, struct network_nic *
                              .routes = routes,
                              .neighbours = neighbours,
                              .n_ips = f->n_addresses,
-                             .n_routes = f->n_routes,
+                             .n_routes = n_routes,
                              .n_neighbours = f->n_neighbours,
+                             .rules = last ? last->rules : NULL,
+                             .n_rules = last ? last->n_rules : 0,
+                             .sysctls = (const char *const *)f->sysctls.v,
                              .dns_servers = servers,
                              .dns_search = search };
     memcpy(nic.mac, f->mac, sizeof(nic.mac));
@@ -234,7 +236,7 @@ static int attach_nic(struct ctx *ctx, struct network *n, struct network_nic *c,
         return err_wrap(err, "interface %s", c->iface->name);
     log_info(ctx, "interface attached", F_STR("interface", c->iface->name), F_STR("nic", c->id),
              F_U("mtu", c->iface->mtu), F_U("addresses", c->iface->n_addresses),
-             F_U("routes", c->iface->n_routes));
+             F_U("routes", c->iface->n_routes), F_U("sysctls", c->iface->sysctls.n));
     return 0;
 }
 
@@ -515,9 +517,6 @@ static int attach_all(struct ctx *ctx, struct network *n, const struct network_d
     if (net_open(ctx, n->netns, &n->netns_fd, &n->inode, err) < 0 ||
         net_read(ctx, n->netns_fd, &n->config, err) < 0)
         return -1;
-    if (n->config->skipped_routes > 0)
-        log_warn(ctx, "routes with several next hops are not handed on",
-                 F_U("routes", n->config->skipped_routes));
     make_nics(n);
     for (size_t i = 0; i < n->n_nics; i++)
         if (attach_nic(ctx, n, &n->nics[i], dns, err) < 0)

@@ -104,8 +104,7 @@ int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *er
         f->neighbours = mem_zalloc(sizeof(*f->neighbours));
         snprintf(f->addresses->text, NET_TEXT_BYTES, "10.%d.0.2", i);
         f->addresses->prefix = 24;
-        strcpy(f->routes->destination, "0.0.0.0/0");
-        strcpy(f->routes->next_hop, "10.0.0.1");
+        *f->routes = (struct guest_route){ .destination = "0.0.0.0/0", .next_hop = "10.0.0.1" };
         strcpy(f->neighbours->text, "10.0.0.1");
     }
     return 0;

@@ -12,6 +12,7 @@
 
 #include <fcntl.h>
 #include <linux/bpf.h>
+#include <linux/if_ether.h>
 #include <linux/if_tun.h>
 #include <linux/netlink.h>
 #include <net/if.h>
@@ -149,9 +150,14 @@ static int add_queue(struct net_job *j, int index, const char *name, struct err 
 static int redirect(struct net_job *j, int from, int to, struct err *err)
 {
     struct nl_msg m;
+    int r = 0;
 
+    for (int i = 0; i < 2 && from == j->iface_index && j->vlans; i++) {
+        rtnl_leave_vlan(&m, from, i == 0 ? ETH_P_8021Q : ETH_P_8021AD);
+        r = r < 0 ? r : nl_ask(j->rtnl, &m, NULL, NULL);
+    }
     rtnl_redirect(&m, from, to);
-    int r = nl_ask(j->rtnl, &m, NULL, NULL);
+    r = r < 0 ? r : nl_ask(j->rtnl, &m, NULL, NULL);
     if (r == -ENOENT || r == -EOPNOTSUPP)
         return err_set(err, ERR_STATE,
                        "the kernel lacks tc's u32 filter or mirred action: modprobe cls_u32 "
@@ -182,7 +188,7 @@ static int plug_in_thread(struct net_job *j, struct err *err)
 
 int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err)
 {
-    struct net_job j = { .iface = p->iface, .tap = p->tap, .mtu = p->mtu };
+    struct net_job j = { .iface = p->iface, .tap = p->tap, .mtu = p->mtu, .vlans = p->vlans };
 
     if (net_run(ctx, &j, p->netns, plug_in_thread, "join the pod's interface with a tap", err) < 0)
         return -1;

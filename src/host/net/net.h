@@ -3,7 +3,8 @@
  * namespace, since it is a property of threads, and since a client's path may be dead. What the
  * kernel tells is bounded in number. */
 #pragma once
-#include "base/mem.h"
+#include "base/str.h"
+#include "proto/settings.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -15,18 +16,15 @@ struct err;
 #define NET_TEXT_BYTES 46    /* an address as text */
 #define NET_MAX_IFACES 16    /* of a pod */
 #define NET_MAX_ADDRESSES 64 /* of an interface */
-#define NET_MAX_ROUTES 128
+#define NET_MAX_ROUTES 128   /* and of next hops of those that have several */
+#define NET_MAX_HOPS 32      /* of one of them */
 #define NET_MAX_NEIGHBOURS 128
+#define NET_MAX_RULES 64   /* of a pod */
+#define NET_MAX_SYSCTLS 64 /* of an interface */
 
 struct net_address {
     char text[NET_TEXT_BYTES];
     uint8_t prefix;
-};
-struct net_route {
-    char destination[NET_TEXT_BYTES + 4];                  /* with "/24" */
-    char next_hop[NET_TEXT_BYTES], source[NET_TEXT_BYTES]; /* "" : none */
-    uint32_t metric, mtu;
-    bool on_link, link_scope;
 };
 struct net_neighbour {
     char text[NET_TEXT_BYTES];
@@ -37,17 +35,23 @@ struct net_iface {
     int index;
     uint8_t mac[6];
     uint32_t mtu;
+    bool vlans; /* others of the pod are VLANs on top of it */
     struct net_address *addresses;
-    struct net_route *routes; /* those without a next hop first */
+    struct guest_route *routes; /* those without a next hop first; texts are the config's */
     struct net_neighbour *neighbours;
     size_t n_addresses, n_routes, n_neighbours;
+    struct strv sysctls; /* "ipv4.conf.rp_filter=2": those that are not the namespace's default */
 };
 /* Every interface that is up, but loopback, in the kernel's order. */
 struct net_config {
     struct net_iface ifaces[NET_MAX_IFACES];
     size_t n;
-    bool loopback;           /* is up: somebody can dial 127.0.0.1 there */
-    unsigned skipped_routes; /* that cannot be handed on: several next hops */
+    bool loopback; /* is up: somebody can dial 127.0.0.1 there */
+    /* What needs all of them: routes with several next hops, policy rules. */
+    struct guest_route routes[NET_MAX_ROUTES];
+    struct guest_rule rules[NET_MAX_RULES];
+    size_t n_routes, n_rules;
+    struct strv texts; /* of all routes and rules */
 };
 void net_config_free(struct net_config *c);
 AUTO_DEFINE(struct net_config *, net_config_free);
@@ -55,7 +59,8 @@ AUTO_DEFINE(struct net_config *, net_config_free);
 /* Opens the namespace; caller closes. *ret_inode names it as long as it lives. ERR_INVALID: none;
  * ERR_NOT_FOUND: nothing there; ERR_STATE: it is our own, the host's. */
 int net_open(struct ctx *ctx, const char *path, int *ret_fd, uint64_t *ret_inode, struct err *err);
-/* Caller frees. ERR_STATE names an interface that a VM cannot have, ERR_EXHAUSTED a limit. */
+/* Caller frees. ERR_STATE names an interface, route or rule that a VM cannot have, ERR_EXHAUSTED a
+ * limit. */
 int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *err);
 
 /* Makes the tap `tap` in the namespace and redirects both ways. All or nothing, also when ctx ends
@@ -65,6 +70,7 @@ struct net_plug {
     int netns; /* borrowed */
     const char *iface, *tap;
     uint32_t mtu;
+    bool vlans; /* frames with a VLAN tag are left to interfaces on top of it */
 };
 int net_plug(struct ctx *ctx, const struct net_plug *p, int *ret_fd, struct err *err);
 /* Back to what it was; what is gone already counts as done. A tap that somebody still holds is

@@ -12,6 +12,7 @@
 struct net_job {
     const char *iface, *tap; /* borrowed, for OFFLOAD */
     uint32_t mtu;
+    bool vlans;
     int (*fn)(struct net_job *j, struct err *err);
     int netns, rtnl; /* the thread's own; the latter opened there */
     int iface_index;

@@ -1,21 +1,29 @@
 /* net_read.c - what CNI put into the pod's namespace. */
 #include "host/net/net_priv.h"
+
+#include "base/fd.h"
 #include "proto/rtnl.h"
 
+#include <dirent.h>
+#include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
 #include <net/if_arp.h>
+#include <stdarg.h>
 #include <stdio.h>
 #include <sys/socket.h>
 
 #define DUMP_TRIES 5 /* of a table that others are changing */
 #define MTU_MIN 68   /* RFC 791; the device refuses less */
 #define MTU_MAX 65535
+#define SYSCTL_BYTES 256
 #define STOPPED (-ECANCELED) /* the reason is in reading.err */
 
 struct reading {
     struct net_config *config;
     struct err *err;
+    struct rtnl_iface links[NET_MAX_IFACES]; /* of the config's interfaces */
+    unsigned kernels_rules[2];               /* seen; of IPv6 the second */
 };
 
 static struct net_iface *find(struct net_config *c, int index)
@@ -30,6 +38,20 @@ static int too_many(struct reading *r, const char *what, int most, const char *o
 {
     err_set(r->err, ERR_EXHAUSTED, "more than %d %s%s%s in the pod's network namespace", most, what,
             of[0] ? " of " : "", of);
+    return STOPPED;
+}
+
+/* what: with its name. */
+__attribute__((format(printf, 3, 4))) static int refuse(struct reading *r, const char *why,
+                                                        const char *what, ...)
+{
+    va_list ap;
+
+    va_start(ap, what);
+    AUTO_FREE char *text = str_vformat(what, ap);
+    va_end(ap);
+    err_set(r->err, ERR_STATE, "%s in the pod's network namespace cannot be given to a VM: %s",
+            text, why);
     return STOPPED;
 }
 
@@ -54,20 +76,38 @@ static int on_iface(void *arg, uint16_t type, const uint8_t *body, size_t len)
         r->config->loopback = true;
     if (n < 0 || !wanted(&l))
         return n;
-    if (l.type != ARPHRD_ETHER || !l.has_mac || l.mtu < MTU_MIN || l.mtu > MTU_MAX) {
-        err_set(r->err, ERR_STATE,
-                "interface %s (%s) in the pod's network namespace cannot be given to a VM: it is "
-                "no Ethernet",
-                l.name, l.kind[0] ? l.kind : "device");
-        return STOPPED;
-    }
+    if (l.type != ARPHRD_ETHER || !l.has_mac || l.mtu < MTU_MIN || l.mtu > MTU_MAX)
+        return refuse(r, "it is not an Ethernet device", "interface %s (%s)", l.name,
+                      l.kind[0] ? l.kind : "device");
+    if (l.mode != IPVLAN_MODE_L2)
+        return refuse(r, "only ipvlan's mode l2 passes whole frames; set \"mode\": \"l2\"",
+                      "interface %s (ipvlan, mode l3 or l3s)", l.name);
     if (r->config->n == NET_MAX_IFACES)
         return too_many(r, "interfaces", NET_MAX_IFACES, "");
+    r->links[r->config->n] = l;
     struct net_iface *i = &r->config->ifaces[r->config->n++];
     snprintf(i->name, sizeof(i->name), "%s", l.name);
     i->index = l.index;
     memcpy(i->mac, l.mac, sizeof(i->mac));
     i->mtu = l.mtu;
+    return 0;
+}
+
+/* All frames of an interface go to the VM, but those of VLANs on top of it; whatever else is on top
+ * of it would get none. */
+static int check_stacks(struct reading *r)
+{
+    for (size_t i = 0; i < r->config->n; i++) {
+        const struct rtnl_iface *l = &r->links[i];
+        struct net_iface *below = find(r->config, l->link);
+
+        if (!below || l->link == l->index || str_eq(l->kind, "veth"))
+            continue;
+        if (!str_eq(l->kind, "vlan"))
+            return refuse(r, "only a VLAN may be on top of another interface of the pod",
+                          "interface %s (%s on top of %s)", l->name, l->kind, below->name);
+        below->vlans = true;
+    }
     return 0;
 }
 
@@ -93,49 +133,155 @@ static int on_address(void *arg, uint16_t type, const uint8_t *body, size_t len)
     return 0;
 }
 
+static const char *keep(struct net_config *c, const char *text)
+{
+    if (!text[0])
+        return "";
+    strv_add(&c->texts, text);
+    return c->texts.v[c->texts.n - 1];
+}
+
+/* "" for none. */
+static const char *keep_ip(struct net_config *c, const struct rtnl_ip *ip)
+{
+    char text[RTNL_IP_TEXT];
+
+    rtnl_ip_text(ip, text);
+    return keep(c, text);
+}
+
+static const char *keep_prefix(struct net_config *c, const struct rtnl_ip *ip, unsigned prefix)
+{
+    char text[RTNL_IP_TEXT], both[RTNL_IP_TEXT + 4];
+
+    rtnl_ip_text(ip, text);
+    snprintf(both, sizeof(both), "%s/%u", text, prefix);
+    return text[0] ? keep(c, both) : "";
+}
+
 /* Routes that the kernel made itself are handed on as well: the guest makes none, because CNI
  * plugins (ptp) take some of them away. */
-static bool route_wanted(const struct rtnl_route *t)
+static bool route_wanted(const struct reading *r, const struct rtnl_route *t)
 {
     static const uint8_t multicast = 0xff;
 
-    if ((t->family != AF_INET && t->family != AF_INET6) || t->table != RT_TABLE_MAIN ||
-        t->type != RTN_UNICAST || (t->flags & RTM_F_CLONED))
+    if ((t->family != AF_INET && t->family != AF_INET6) || t->table == RT_TABLE_LOCAL ||
+        (t->flags & RTM_F_CLONED))
         return false;
+    if (t->protocol == RTPROT_KERNEL && (t->type != RTN_UNICAST || !find(r->config, t->oif)))
+        return false; /* of an interface that is not handed on */
     return t->family == AF_INET || t->prefix < 8 || t->destination.bytes[0] != multicast;
+}
+
+/* At the end; one without a next hop before those that have one. */
+static void put_route(struct net_config *c, const struct rtnl_route *t, struct guest_route *list,
+                      size_t *n)
+{
+    size_t at = (*n)++;
+
+    for (; !t->multipath && !t->gateway.family && at > 0 && list[at - 1].next_hop[0]; at--)
+        list[at] = list[at - 1];
+    list[at] =
+        (struct guest_route){ .destination = keep_prefix(c, &t->destination, t->prefix),
+                              .next_hop = keep_ip(c, &t->gateway),
+                              .source = keep_ip(c, &t->source),
+                              .metric = t->metric,
+                              .mtu = t->mtu,
+                              .on_link = t->flags & RTNH_F_ONLINK,
+                              .link_scope = t->family == AF_INET && t->scope == RT_SCOPE_LINK,
+                              .table = t->table == RT_TABLE_MAIN ? 0 : t->table,
+                              .interface = "" };
+}
+
+/* Of a route with several next hops, all of them. NULL, or why not. */
+static const char *put_hops(struct net_config *c, struct rtnl_route *t)
+{
+    size_t first = c->n_routes;
+
+    while (rtnl_next_hop(t)) {
+        const struct net_iface *i = find(c, t->oif);
+
+        if (t->odd || !i)
+            return t->odd ? t->odd : "one of its next hops is on an interface that the VM lacks";
+        if (c->n_routes == NET_MAX_ROUTES || c->n_routes - first == NET_MAX_HOPS)
+            return "it, or all such routes together, has too many next hops";
+        put_route(c, t, c->routes, &c->n_routes);
+        c->routes[c->n_routes - 1].interface = i->name;
+        c->routes[c->n_routes - 1].weight = t->weight;
+    }
+    if (c->n_routes == first)
+        return "it has no next hop";
+    c->routes[first].hops = (uint32_t)(c->n_routes - first);
+    return NULL;
 }
 
 static int on_route(void *arg, uint16_t type, const uint8_t *body, size_t len)
 {
     struct reading *r = arg;
     struct rtnl_route t;
-    char text[RTNL_IP_TEXT];
 
     if (type != RTM_NEWROUTE)
         return 0;
     int n = rtnl_read_route(body, len, &t);
-    if (n < 0 || !route_wanted(&t))
+    if (n < 0 || !route_wanted(r, &t))
         return n;
-    struct net_iface *i = t.multipath ? NULL : find(r->config, t.oif);
-    if (!i) {
-        r->config->skipped_routes += t.multipath;
+    struct net_iface *i = find(r->config, t.oif);
+    const char *why = t.odd                   ? t.odd
+                      : t.type != RTN_UNICAST ? "its type is not unicast"
+                      : t.multipath           ? put_hops(r->config, &t)
+                      : i                     ? NULL
+                                              : "the VM lacks its interface";
+    if (why)
+        return refuse(r, why, "route to %s (table %u)",
+                      keep_prefix(r->config, &t.destination, t.prefix), t.table);
+    if (t.multipath)
         return 0;
-    }
     if (i->n_routes == NET_MAX_ROUTES)
         return too_many(r, "routes", NET_MAX_ROUTES, i->name);
-    size_t at = i->n_routes++;
-    for (; !t.gateway.family && at > 0 && i->routes[at - 1].next_hop[0]; at--)
-        i->routes[at] = i->routes[at - 1]; /* those without a next hop come first */
-    struct net_route *to = &i->routes[at];
-    rtnl_ip_text(&t.destination, text);
-    snprintf(to->destination, sizeof(to->destination), "%s/%u", text, t.prefix);
-    rtnl_ip_text(&t.gateway, to->next_hop);
-    rtnl_ip_text(&t.source, to->source);
-    to->metric = t.metric;
-    to->mtu = t.mtu;
-    to->on_link = t.flags & RTNH_F_ONLINK;
-    to->link_scope = t.family == AF_INET && t.scope == RT_SCOPE_LINK;
+    put_route(r->config, &t, i->routes, &i->n_routes);
     return 0;
+}
+
+static int on_rule(void *arg, uint16_t type, const uint8_t *body, size_t len)
+{
+    struct reading *r = arg;
+    struct net_config *c = r->config;
+    struct rtnl_rule u;
+
+    if (type != RTM_NEWRULE)
+        return 0;
+    int n = rtnl_read_rule(body, len, &u);
+    if (n < 0 || (u.family != AF_INET && u.family != AF_INET6))
+        return n;
+    if (u.kernels) {
+        r->kernels_rules[u.family == AF_INET6]++;
+        return 0;
+    }
+    if (u.odd)
+        return refuse(r, "only source, destination, interfaces, mark and table are handed on",
+                      "policy rule %u (IPv%c)", u.priority, u.family == AF_INET ? '4' : '6');
+    if (c->n_rules == NET_MAX_RULES)
+        return too_many(r, "policy rules", NET_MAX_RULES, "");
+    c->rules[c->n_rules++] = (struct guest_rule){ .source = keep_prefix(c, &u.from, u.from_prefix),
+                                                  .destination = keep_prefix(c, &u.to, u.to_prefix),
+                                                  .iif = keep(c, u.iif),
+                                                  .oif = keep(c, u.oif),
+                                                  .priority = u.priority,
+                                                  .table = u.table,
+                                                  .mark = u.mark,
+                                                  .mask = u.mask,
+                                                  .ipv6 = u.family == AF_INET6,
+                                                  .invert = u.invert };
+    return 0;
+}
+
+/* The guest begins with them: a pod that has deleted one would route in another way there. */
+static int check_rules(struct reading *r)
+{
+    if (r->kernels_rules[0] >= 3 && r->kernels_rules[1] != 1)
+        return 0;
+    return refuse(r, "the kernel's own rules (local, main, default) are not all there",
+                  "the set of policy rules");
 }
 
 static int on_neighbour(void *arg, uint16_t type, const uint8_t *body, size_t len)
@@ -157,6 +303,56 @@ static int on_neighbour(void *arg, uint16_t type, const uint8_t *body, size_t le
     return 0;
 }
 
+/* --- sysctls of an interface --- */
+
+/* Read-only, handed on otherwise, only of use to make addresses (which are handed on), or another
+ * name for the one in ms or bytes. */
+static bool sysctl_wanted(const char *name)
+{
+    static const char *const others[] = { "mtu",          "mc_forwarding",       "stable_secret",
+                                          "retrans_time", "base_reachable_time", "unres_qlen" };
+
+    for (size_t i = 0; i < ARRAY_LEN(others); i++)
+        if (str_eq(name, others[i]))
+            return false;
+    return name[0] != '.';
+}
+
+/* Below /proc/sys/net/ipv4/conf and the like. Of neighbours the defaults are not to be seen there,
+ * but loopback has them. */
+static int read_sysctl(struct reading *r, struct net_iface *f, const char *kind, const char *name)
+{
+    AUTO_FREE char *value = file_text(SYSCTL_BYTES, "/proc/sys/net/%s/%s/%s", kind, f->name, name);
+    AUTO_FREE char *usual = file_text(SYSCTL_BYTES, "/proc/sys/net/%s/%s/%s", kind,
+                                      str_ends(kind, "neigh") ? "lo" : "default", name);
+
+    if (!value || !usual)
+        return 0; /* write-only, or the interface is gone: then its tap says so */
+    /* Switched off for all interfaces, that is the default as well, but not the guest's. */
+    if (str_eq(value, str_eq(name, "disable_ipv6") ? "0\n" : usual))
+        return 0;
+    if (f->sysctls.n == NET_MAX_SYSCTLS)
+        return too_many(r, "sysctls", NET_MAX_SYSCTLS, f->name);
+    value[strcspn(value, "\n")] = '\0';
+    strv_addf(&f->sysctls, "%.4s.%s.%s=%s", kind, kind + strlen("ipv4/"), name, value);
+    return 0;
+}
+
+static int read_sysctls(struct reading *r, struct net_iface *f)
+{
+    static const char *const kinds[] = { "ipv4/conf", "ipv4/neigh", "ipv6/conf", "ipv6/neigh" };
+    int n = 0;
+
+    for (size_t i = 0; i < ARRAY_LEN(kinds) && n == 0; i++) {
+        AUTO_FREE char *path = str_format("/proc/sys/net/%s/%s", kinds[i], f->name);
+        AUTO(closedir) DIR *d = opendir(path); /* a kernel without IPv6 has no such directory */
+
+        for (const struct dirent *e; n == 0 && d && (e = readdir(d));)
+            n = sysctl_wanted(e->d_name) ? read_sysctl(r, f, kinds[i], e->d_name) : 0;
+    }
+    return n;
+}
+
 /* --- all of it --- */
 
 static const struct {
@@ -168,6 +364,7 @@ static const struct {
     { rtnl_get_addresses, on_address, "addresses" },
     { rtnl_get_routes, on_route, "routes" },
     { rtnl_get_neighbours, on_neighbour, "neighbours" },
+    { rtnl_get_rules, on_rule, "policy rules" },
 };
 
 /* Room for the most there may be, so that what it takes is known; given back in finish. */
@@ -182,39 +379,46 @@ static void make_room(struct net_config *c)
     }
 }
 
-static void finish(struct net_config *c)
+static int finish(struct reading *r)
 {
-    for (size_t i = 0; i < c->n; i++) {
-        struct net_iface *f = &c->ifaces[i];
+    int n = 0;
+
+    for (size_t i = 0; i < r->config->n && n == 0; i++) {
+        struct net_iface *f = &r->config->ifaces[i];
 
         f->addresses = mem_realloc(f->addresses, (f->n_addresses + 1) * sizeof(*f->addresses));
         f->routes = mem_realloc(f->routes, (f->n_routes + 1) * sizeof(*f->routes));
         f->neighbours = mem_realloc(f->neighbours, (f->n_neighbours + 1) * sizeof(*f->neighbours));
+        n = read_sysctls(r, f);
     }
+    return n;
 }
 
 static int read_once(struct net_job *j, struct err *err)
 {
     struct reading r = { .err = err };
+    int n = 0;
 
     net_config_free(j->config);
     j->config = r.config = mem_new(struct net_config);
-    for (size_t i = 0; i < ARRAY_LEN(dumps); i++) {
+    for (size_t i = 0; i < ARRAY_LEN(dumps) && n == 0; i++) {
         struct nl_msg m;
 
         dumps[i].ask(&m);
-        int n = nl_ask(j->rtnl, &m, dumps[i].fn, &r);
-        if (n == STOPPED || n == -EAGAIN)
-            return n;
-        if (n < 0) {
+        n = nl_ask(j->rtnl, &m, dumps[i].fn, &r);
+        if (n == -EOPNOTSUPP && dumps[i].fn == on_rule) /* a kernel without policy rules */
+            return finish(&r);
+        if (n < 0 && n != STOPPED && n != -EAGAIN) {
             err_sys(err, -n, "read the %s of the pod's network namespace", dumps[i].what);
             return STOPPED;
         }
-        if (i == 0)
+        if (i == 0 && n == 0) {
             make_room(j->config);
+            n = check_stacks(&r);
+        }
     }
-    finish(j->config);
-    return 0;
+    n = n == 0 ? check_rules(&r) : n;
+    return n == 0 ? finish(&r) : n;
 }
 
 static int read_in_thread(struct net_job *j, struct err *err)
@@ -247,7 +451,9 @@ void net_config_free(struct net_config *c)
         free(c->ifaces[i].addresses);
         free(c->ifaces[i].routes);
         free(c->ifaces[i].neighbours);
+        strv_release(&c->ifaces[i].sysctls);
     }
+    strv_release(&c->texts);
     free(c);
 }
 

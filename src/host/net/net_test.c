@@ -61,7 +61,7 @@ static struct net_config *read_pod(struct ctx *ctx, int netns)
     return c;
 }
 
-static const struct net_route *find_route(const struct net_iface *i, const char *destination)
+static const struct guest_route *find_route(const struct net_iface *i, const char *destination)
 {
     for (size_t k = 0; k < i->n_routes; k++)
         if (strcmp(i->routes[k].destination, destination) == 0)
@@ -96,7 +96,7 @@ TEST_FIBER(all_of_an_interface_is_read)
     AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
 
     ASSERT_EQ(c->n, 1);
-    ASSERT_EQ(c->skipped_routes, 0);
+    ASSERT_EQ(c->n_routes + c->n_rules, 0);
     const struct net_iface *i = &c->ifaces[0];
     ASSERT_STR(i->name, "eth0");
     ASSERT_EQ(i->mtu, 1400);
@@ -155,6 +155,119 @@ TEST_FIBER(several_interfaces_of_several_kinds_are_read)
     ASSERT(c->loopback);
     ASSERT(strcmp(c->ifaces[0].name, "eth0") == 0 || strcmp(c->ifaces[1].name, "eth0") == 0);
     ASSERT(strcmp(c->ifaces[0].name, "net1") == 0 || strcmp(c->ifaces[1].name, "net1") == 0);
+}
+
+static bool has_sysctl(const struct net_iface *i, const char *text)
+{
+    for (size_t k = 0; k < i->sysctls.n; k++)
+        if (strcmp(i->sysctls.v[k], text) == 0)
+            return true;
+    return false;
+}
+
+/* As sbr and tuning leave it, and a route over both interfaces. */
+TEST_FIBER(tables_rules_next_hops_and_sysctls_are_read)
+{
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+    make_veth(&p);
+    fixture_sh("ip link add host1 type veth peer name net1 netns %d", POD(&p));
+    fixture_sh(IN_POD "ip link set net1 up && ip link set host1 up", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.2.0.2/24 dev net1", POD(&p));
+    fixture_sh(IN_POD "ip route add default via 10.2.0.1 table 100", POD(&p));
+    fixture_sh(IN_POD "ip rule add from 10.2.0.2/32 table 100", POD(&p));
+    fixture_sh(IN_POD "ip -6 rule add pref 9 not fwmark 3 oif net1 table 7000", POD(&p));
+    fixture_sh(IN_POD "ip route add 203.0.113.0/24 nexthop via 10.1.0.1 weight 3 "
+                      "nexthop via 10.2.0.9 dev net1 onlink",
+               POD(&p));
+    fixture_sh(IN_POD "sysctl -qw net.ipv4.conf.net1.arp_ignore=3 net.ipv6.conf.all.disable_ipv6=1 "
+                      "net.ipv4.neigh.net1.gc_stale_time=77",
+               POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+
+    ASSERT_EQ(c->n, 2);
+    const struct net_iface *net1 = &c->ifaces[strcmp(c->ifaces[0].name, "eth0") == 0],
+                           *eth0 = &c->ifaces[net1 == &c->ifaces[0]];
+    ASSERT_STR(find_route(net1, "0.0.0.0/0")->next_hop, "10.2.0.1");
+    ASSERT_EQ(find_route(net1, "0.0.0.0/0")->table, 100);
+    ASSERT_EQ(find_route(net1, "10.2.0.0/24")->table, 0);
+    ASSERT_EQ(c->n_routes, 2);
+    ASSERT_EQ(c->routes[0].hops, 2);
+    ASSERT_EQ(c->routes[0].weight, 3);
+    ASSERT_STR(c->routes[0].interface, "eth0");
+    ASSERT_STR(c->routes[0].destination, "203.0.113.0/24");
+    ASSERT_STR(c->routes[1].next_hop, "10.2.0.9");
+    ASSERT_STR(c->routes[1].interface, "net1");
+    ASSERT(c->routes[1].on_link && c->routes[1].weight == 1 && c->routes[1].hops == 0);
+    ASSERT_EQ(c->n_rules, 2);
+    ASSERT_STR(c->rules[0].source, "10.2.0.2/32");
+    ASSERT_EQ(c->rules[0].table, 100);
+    ASSERT(c->rules[1].ipv6 && c->rules[1].invert && c->rules[1].mark == 3);
+    ASSERT_STR(c->rules[1].oif, "net1");
+    ASSERT_EQ(net1->sysctls.n, 3);
+    ASSERT(has_sysctl(net1, "ipv4.conf.arp_ignore=3"));
+    ASSERT(has_sysctl(net1, "ipv4.neigh.gc_stale_time=77"));
+    ASSERT(has_sysctl(net1, "ipv6.conf.disable_ipv6=1"));
+    ASSERT(!has_sysctl(eth0, "ipv4.conf.arp_ignore=3"));
+}
+
+TEST_FIBER(what_cannot_be_handed_on_is_refused_by_name)
+{
+    static const struct {
+        const char *make, *undo, *says;
+    } cases[] = {
+        { "ip route add blackhole 10.9.0.0/16 table 7", "ip route flush table 7",
+          "route to 10.9.0.0/16 (table 7) in the pod's network namespace cannot be given to a VM: "
+          "its type is not unicast" },
+        { "ip route add 10.9.0.0/16 dev lo", "ip route del 10.9.0.0/16",
+          "route to 10.9.0.0/16 (table 254) in the pod's network namespace cannot be given to a "
+          "VM: the VM lacks its interface" },
+        { "ip route add 10.9.0.0/16 tos 4 dev eth0", "ip route del 10.9.0.0/16 tos 4",
+          "a type of service" },
+        { "ip route add 10.9.0.0/16 nexthop dev eth0 nexthop dev lo", "ip route del 10.9.0.0/16",
+          "one of its next hops is on an interface that the VM lacks" },
+        { "ip rule add pref 70 ipproto tcp table 7", "ip rule del pref 70",
+          "policy rule 70 (IPv4) in the pod's network namespace cannot be given to a VM" },
+        { "ip rule add pref 70 from 10.0.0.0/8 blackhole", "ip rule del pref 70", "rule 70" },
+        { "ip rule del pref 32766", "ip rule add pref 32766 table main",
+          "the kernel's own rules (local, main, default) are not all there" },
+        { "sh -c 'for i in $(seq 65); do echo rule add pref $i table 7; done | ip -batch -'", "",
+          "more than 64 policy rules" },
+    };
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+    make_veth(&p);
+    fixture_sh(IN_POD "ip link set lo up", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        struct net_config *c;
+        struct err err = ERR_INIT;
+
+        fixture_sh(IN_POD "%s", POD(&p), cases[i].make);
+        ASSERT_FAIL(net_read(ctx, netns, &c, &err), err,
+                    i + 1 < ARRAY_LEN(cases) ? ERR_STATE : ERR_EXHAUSTED);
+        ASSERT_HAS(err.msg, cases[i].says);
+        if (i + 1 < ARRAY_LEN(cases))
+            fixture_sh(IN_POD "%s", POD(&p), cases[i].undo);
+    }
+}
+
+TEST_FIBER(a_macvlan_on_top_of_a_pods_interface_is_refused)
+{
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+    struct net_config *c;
+    struct err err = ERR_INIT;
+
+    make_veth(&p);
+    fixture_sh(IN_POD "ip link add link eth0 name top0 type macvlan", POD(&p));
+    fixture_sh(IN_POD "ip link set top0 up", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "interface top0 (macvlan on top of eth0)");
 }
 
 TEST_FIBER(a_namespace_with_nothing_in_it_is_no_error)
