@@ -43,6 +43,74 @@ class Network:
         cell.umount(PRIVATE)
 
 
+MACVLAN, MACVLAN6, SECOND = "10.77.1.1", "fd00:77:1::1", "10.99.77.1"  # the other ends
+SCRIPT = """#!/usr/bin/env python3
+import json, os, re, subprocess, sys
+if os.environ["CNI_COMMAND"] == "VERSION":
+    print(json.dumps({"cniVersion": "0.4.0", "supportedVersions": ["0.4.0"]}))
+    sys.exit()
+conf = json.load(sys.stdin)
+if os.environ["CNI_COMMAND"] == "ADD":
+    pod = re.search("K8S_POD_NAME=([^;]*)", os.environ["CNI_ARGS"]).group(1)
+    for line in conf["commands"].get(pod, []):
+        subprocess.run(["nsenter", "--net=" + os.environ["CNI_NETNS"]] + line.split(), check=True,
+                       stdout=sys.stderr)
+    print(json.dumps(conf["prevResult"]))
+"""
+
+
+class Several(Network):
+    """Three networks for each pod: eth0 as ever, tuned; eth1 by macvlan with routes of its own (sbr);
+    eth2 on a second bridge. commands: pod's name -> what is run in its namespace at the end."""
+
+    def __init__(self, directory, commands):
+        super().__init__(directory)
+        bin_dir, self.bin_dir = self.bin_dir, os.path.join(directory, "bin")
+        os.makedirs(self.bin_dir)
+        for name in os.listdir(bin_dir):
+            os.symlink(os.path.join(bin_dir, name), os.path.join(self.bin_dir, name))
+        with open(os.path.join(self.bin_dir, "script"), "w") as f:
+            f.write(SCRIPT)
+        os.chmod(f.name, 0o755)
+        ip("link add parent0 type veth peer name host0", "link set parent0 up",
+           f"addr add {MACVLAN}/24 dev host0", f"addr add {MACVLAN6}/64 dev host0 nodad",
+           "link set host0 up")
+        tuning = {"type": "tuning", "sysctl": {"net.ipv4.conf.eth0.arp_ignore": "3",
+                                               "net.ipv6.conf.eth0.hop_limit": "77",
+                                               "net.ipv4.neigh.eth0.gc_stale_time": "78"}}
+        macvlan = {"type": "macvlan", "master": "parent0", "mode": "bridge", "mtu": 1400,
+                   "ipam": self.ipam(directory, "10.77.1.0/24", "fd00:77:1::/64")}
+        second = {"type": "bridge", "bridge": "lcow2", "isGateway": True, "mtu": 1300,
+                  "ipam": {**self.ipam(directory, "10.99.77.0/24"),
+                           "routes": [{"dst": "172.30.0.0/16"}]}}
+        self.chain("10-test", "test", None, tuning)
+        self.chain("20-macvlan", "macvlan", macvlan, {"type": "sbr"})
+        self.chain("30-second", "second", second, {"type": "script", "commands": commands})
+
+    @staticmethod
+    def ipam(directory, *subnets):
+        return {"type": "host-local", "dataDir": os.path.join(directory, "leases"),
+                "ranges": [[{"subnet": s}] for s in subnets]}
+
+    def chain(self, file, name, first, more):
+        path = os.path.join(self.conf_dir, file + ".conflist")
+        if not first:
+            with open(path) as f:
+                first = json.load(f)["plugins"][0]
+        with open(path, "w") as f:
+            json.dump({"cniVersion": "0.4.0", "name": name, "plugins": [first, more]}, f)
+
+    def remove(self):
+        for name in ("host0", "lcow2"):
+            subprocess.run(["ip", "link", "del", name], capture_output=True)
+        super().remove()
+
+
+def ip(*commands):
+    for c in commands:
+        subprocess.run(["ip"] + c.split(), check=True)
+
+
 class Namespace:
     """A network namespace on a bridge, as a CNI client makes it, without one: path, ip, ip6."""
 

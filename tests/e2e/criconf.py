@@ -52,6 +52,8 @@ enable_unprivileged_ports = false
 [plugins.'io.containerd.cri.v1.runtime'.cni]
 bin_dirs = ['{cni.bin_dir}']
 conf_dir = '{cni.conf_dir}'
+max_conf_num = 0
+setup_serially = true
 [plugins.'io.containerd.cri.v1.runtime'.containerd]
 default_runtime_name = '{default}'
 """

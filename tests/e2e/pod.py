@@ -42,7 +42,7 @@ def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, both=False,
         for sandboxer in sandboxers:
             shim = sandboxer == "shim"
             handler = "lcow-shim" if shim else "lcow"
-            own = {**how}
+            own = {"prepare": prepare, **how}
             if shim:
                 own.update(runc=False, full=own.get("full", False) or not (both or
                                                                           own.get("smoke")))
@@ -51,16 +51,16 @@ def pod_test(name, sandboxers=("podsandbox", "shim"), versions=None, both=False,
             def run(t, handler=handler):
                 body(Pods(t, "runc" if t.is_runc else handler))
             allowed = versions or tuple(packages.SUITES)
-            e2e.test(f"{'sandbox' if shim else 'pod'}: {name}", prepare=prepare, images=(),
+            e2e.test(f"{'sandbox' if shim else 'pod'}: {name}", images=(),
                      versions=tuple(v for v in allowed if not shim or v in SHIM_VERSIONS),
                      **own)(run)
         return body
     return declare
 
 
-def prepare(t):
+def prepare(t, network=None):
     """Before containerd is made."""
-    network = cni.Network(os.path.join(t.work, "net"))
+    network = network or cni.Network(os.path.join(t.work, "net"))
     t.at_end(network.remove)
     return {"more": criconf.text(t.version, network, "runc" if t.is_runc else "lcow"),
             "enable": criconf.PLUGINS}

@@ -1,10 +1,11 @@
 """Pods on the CNI bridge."""
 
+import os
 import re
 import socket
 
 import cni
-from pod import FOREVER, pod_test
+from pod import FOREVER, pod_test, prepare
 
 
 @pod_test("the interface in the pod is CNI's: addresses, MAC, MTU, default routes", smoke="one")
@@ -69,3 +70,67 @@ def comes_and_goes(t):
     a.remove()
     c.sh(f"ping -c 1 -W 10 {cni.GATEWAY}")
     c.sh(f"ping -c 1 -W 10 {t.pod('p3').ip}")
+
+
+COMMANDS = {
+    "p1": ["ip route add 198.51.100.0/24 nexthop via 10.88.77.1 nexthop via 10.99.77.1"],
+    "hole": ["ip route add blackhole 192.0.2.0/24 table 9"],
+    "stack": ["ip link add link eth2 name top0 type macvlan", "ip link set top0 up"],
+}
+CANNOT = "in the pod's network namespace cannot be given to a VM: "
+
+
+def three_networks(t):
+    return prepare(t, cni.Several(os.path.join(t.work, "net"), COMMANDS))
+
+
+def sent(c, interface):
+    return int(c.sh(f"cat /sys/class/net/{interface}/statistics/tx_packets"))
+
+
+@pod_test("three NICs: bridge, macvlan with sbr, second bridge; MTUs, tables, rules, several next "
+          "hops, sysctls; packets take the right one", prepare=three_networks, versions=("2.1",),
+          runc=False, deadline=600)
+def several_nics(t):
+    cni.ip(*(f"addr add 198.51.100.{i}/32 dev lo" for i in range(1, 17)))
+    t.at_end(lambda: cni.ip("addr flush dev lo scope global"))
+    c = t.pod("p1").run("c1", *FOREVER)
+    for name, mtu, parts in (("eth0", 1500, (r"10\.88\.77\.\d+/24", "fd00:88:77::")),
+                             ("eth1", 1400, (r"10\.77\.1\.\d+/24", "fd00:77:1::")),
+                             ("eth2", 1300, (r"10\.99\.77\.\d+/24",))):
+        text = c.sh(f"ip addr show dev {name}")
+        for part in (f"mtu {mtu} ",) + parts:
+            t.match(part, text)
+        t.equal(text.count("inet6 fe80:"), 1, text)
+    own = re.search(r"inet (\S+)/24", c.sh("ip addr show dev eth1")).group(1)
+    own6 = re.search(r"inet6 (fd\S+)/64", c.sh("ip addr show dev eth1")).group(1)
+    for address in (cni.GATEWAY, cni.GATEWAY6, cni.SECOND):
+        c.sh(f"ping -c 1 -W 10 {address}")
+
+    # sbr: what is sent from eth1's address leaves there, whatever the main table says.
+    t.match(rf"from {re.escape(own)} lookup 100", c.sh("ip rule"))
+    t.match(rf"from {re.escape(own6)} lookup 101", c.sh("ip -6 rule"))
+    t.match(rf"default via {re.escape(cni.MACVLAN)} dev eth1", c.sh("ip route show table 100"))
+    t.match(rf"default via {re.escape(cni.MACVLAN6)} dev eth1", c.sh("ip -6 route"))  # all tables
+    t.check("eth1" not in c.sh("ip route"), "the main table has routes of eth1")
+    t.match(r"172\.30\.0\.0/16 via 10\.99\.77\.1 dev eth2", c.sh("ip route"))
+    for source, to in ((own, "198.51.100.1"), (own6, cni.MACVLAN6)):
+        before = sent(c, "eth1")
+        c.sh(f"ping -c 3 -W 10 -I {source} {to}")
+        t.check(sent(c, "eth1") >= before + 3, f"packets from {source} did not leave by eth1")
+
+    # Several next hops: sixteen destinations take both.
+    before = sent(c, "eth0"), sent(c, "eth2")
+    c.sh("for i in $(seq 16); do ping -c 1 -W 10 198.51.100.$i || exit 1; done")
+    after = sent(c, "eth0"), sent(c, "eth2")
+    t.check(all(b > a for a, b in zip(before, after)), f"one way only: {before} {after}")
+
+    for file, value in (("ipv4/conf/eth0/arp_ignore", 3), ("ipv6/conf/eth0/hop_limit", 77),
+                        ("ipv4/neigh/eth0/gc_stale_time", 78), ("ipv4/conf/eth1/arp_ignore", 0)):
+        t.equal(c.sh(f"cat /proc/sys/net/{file}"), f"{value}\n", file)
+
+    for pod, message in (
+            ("hole", f"route to 192.0.2.0/24 (table 9) {CANNOT}its type is not unicast"),
+            ("stack", f"interface top0 (macvlan on top of eth2) {CANNOT}only a VLAN may be on top "
+                      "of another interface of the pod")):
+        t.fails(lambda pod=pod: t.pod(pod), re.escape(message))
