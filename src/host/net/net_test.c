@@ -338,56 +338,190 @@ static int plug(struct ctx *ctx, int netns, const char *iface, const char *tap)
     return fd;
 }
 
-/* An ARP question for 10.1.0.2 as the host's kernel sends it. */
-static bool is_question(const uint8_t *frame, size_t len)
-{
-    static const uint8_t asked[] = { 10, 1, 0, 2 };
+#define HEAD sizeof(struct virtio_net_hdr)
+static const uint8_t pod_ip[] = { 10, 1, 0, 2 };
 
-    return len >= 42 && frame[12] == 8 && frame[13] == 6 && memcmp(frame + 38, asked, 4) == 0;
+/* The next frame for which ok says yes, behind its header; nothing else comes for long. */
+static void await_frame(int tap, uint8_t frame[2048], bool (*ok)(const uint8_t *frame, size_t len))
+{
+    for (int i = 0; i < 50; i++) {
+        struct pollfd pf = { .fd = tap, .events = POLLIN };
+        ASSERT(poll(&pf, 1, 30000) == 1);
+        ssize_t n = read(tap, frame, 2048);
+        ASSERT(n > (ssize_t)HEAD);
+        memmove(frame, frame + HEAD, (size_t)n - HEAD);
+        if (ok(frame, (size_t)n - HEAD))
+            return;
+    }
+    tap_fail(__FILE__, __LINE__, "the frame did not come");
 }
 
-TEST_FIBER(traffic_goes_both_ways_through_the_tap)
+/* For 10.1.0.2, as the host's kernel sends it. */
+static bool is_question(const uint8_t *frame, size_t len)
+{
+    return len >= 42 && frame[12] == 8 && frame[13] == 6 && memcmp(frame + 38, pod_ip, 4) == 0;
+}
+
+static bool is_datagram(const uint8_t *frame, size_t len)
+{
+    return len >= 43 && frame[12] == 8 && frame[13] == 0 && frame[23] == IPPROTO_UDP &&
+           memcmp(frame + 30, pod_ip, 4) == 0 && frame[42] == 'x';
+}
+
+/* The host sends a datagram to 10.1.0.2, for which it asks first; we answer as a guest would. */
+static void exchange(int tap, const uint8_t mac[6])
+{
+    AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
+    uint8_t frame[2048], answer[HEAD + 60] = { 0 }, *a = answer + HEAD;
+
+    memcpy(&to.sin_addr, pod_ip, 4);
+    ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
+    await_frame(tap, frame, is_question);
+    memcpy(a, frame + 6, 6);
+    memcpy(a + 6, mac, 6);
+    memcpy(a + 12, "\x08\x06\0\1\x08\0\6\4\0\2", 10);
+    memcpy(a + 22, mac, 6);
+    memcpy(a + 28, pod_ip, 4);
+    memcpy(a + 32, frame + 22, 10); /* whoever asked */
+    ASSERT(write(tap, answer, sizeof(answer)) == sizeof(answer));
+    await_frame(tap, frame, is_datagram);
+    ASSERT(memcmp(frame, mac, 6) == 0);
+}
+
+static const struct net_iface *named(const struct net_config *c, const char *name)
+{
+    for (size_t i = 0; i < c->n; i++)
+        if (strcmp(c->ifaces[i].name, name) == 0)
+            return &c->ifaces[i];
+    tap_fail(__FILE__, __LINE__, "no interface %s", name);
+}
+
+/* kind: of what is made on top of the veth in the host's namespace; NULL: the veth itself. */
+static void exchange_on(struct ctx *ctx, const char *kind)
 {
     fixture_host();
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
-    uint8_t frame[2048];
-    bool seen = false;
-
-    make_veth(&p);
+    fixture_sh("ip link add host0 type veth peer name parent0 && ip link set parent0 up && "
+               "ip link set host0 up && ip addr add 10.1.0.1/24 dev host0");
+    AUTO_FREE char *add = kind ? str_format("ip link add link parent0 name eth0 type %s", kind)
+                               : str_dup("ip link set parent0 down name eth0");
+    if (system(add) != 0)
+        tap_skip("this kernel has no %s", kind);
+    fixture_sh("ip link set eth0 netns %d", POD(&p));
+    fixture_sh(IN_POD "ip addr add 10.1.0.2/24 dev eth0", POD(&p));
+    fixture_sh(IN_POD "ip link set eth0 up mtu 1400", POD(&p));
     AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
     AUTO_FD int tap = plug(ctx, netns, "eth0", "lcow0");
     AUTO_FREE char *mtu = fixture_out(IN_POD "ip -o link show lcow0", POD(&p));
     ASSERT_HAS(mtu, "mtu 1400");
+    exchange(tap, named(c, "eth0")->mac);
+}
 
-    /* In. */
-    AUTO_FD int udp = socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-    struct sockaddr_in to = { .sin_family = AF_INET, .sin_port = htons(9) };
-    inet_pton(AF_INET, "10.1.0.2", &to.sin_addr);
-    ASSERT(sendto(udp, "x", 1, 0, (struct sockaddr *)&to, sizeof(to)) == 1);
-    for (int i = 0; i < 50 && !seen; i++) {
-        struct pollfd pf = { .fd = tap, .events = POLLIN };
-        if (poll(&pf, 1, 30000) <= 0)
-            break;
-        ssize_t n = read(tap, frame, sizeof(frame));
-        const size_t head = sizeof(struct virtio_net_hdr);
-        seen = n > (ssize_t)head && is_question(frame + head, (size_t)n - head);
+TEST_FIBER(traffic_of_a_veth_goes_both_ways_through_the_tap)
+{
+    exchange_on(ctx, NULL);
+}
+
+TEST_FIBER(traffic_of_a_macvlan_goes_both_ways_through_the_tap)
+{
+    exchange_on(ctx, "macvlan mode bridge");
+}
+
+TEST_FIBER(traffic_of_an_ipvlan_goes_both_ways_through_the_tap)
+{
+    exchange_on(ctx, "ipvlan mode l2");
+}
+
+TEST_FIBER(ipvlan_above_ethernet_is_refused)
+{
+    static const char *const modes[] = { "l3", "l3s" };
+
+    for (size_t i = 0; i < ARRAY_LEN(modes); i++) {
+        fixture_host();
+        AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+        struct err err = ERR_INIT;
+        struct net_config *c;
+
+        fixture_sh("ip link add host0 type veth peer name parent0 && ip link set parent0 up");
+        AUTO_FREE char *add =
+            str_format("ip link add link parent0 name eth0 type ipvlan mode %s", modes[i]);
+        if (system(add) != 0)
+            tap_skip("this kernel has no ipvlan");
+        fixture_sh("ip link set eth0 netns %d", POD(&p));
+        fixture_sh(IN_POD "ip link set eth0 up", POD(&p));
+        AUTO_FD int netns = open_pod(ctx, &p);
+        ASSERT_FAIL(net_read(ctx, netns, &c, &err), err, ERR_STATE);
+        ASSERT_HAS(err.msg, "interface eth0 (ipvlan, mode l3 or l3s)");
     }
-    ASSERT(seen);
+}
 
-    /* Out. */
-    AUTO_FD int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, htons(0x88b5));
-    struct sockaddr_ll on = { .sll_family = AF_PACKET,
-                              .sll_protocol = htons(0x88b5),
-                              .sll_ifindex = (int)if_nametoindex("host0") };
-    ASSERT(raw >= 0 && bind(raw, (struct sockaddr *)&on, sizeof(on)) == 0);
-    memset(frame, 0, sizeof(frame));
-    memset(frame + sizeof(struct virtio_net_hdr), 0xff, 6);
-    memcpy(frame + sizeof(struct virtio_net_hdr) + 6, "\2\0\0\0\1\2\x88\xb5hello", 13);
-    ASSERT(write(tap, frame, sizeof(struct virtio_net_hdr) + 64) > 0);
-    struct pollfd pf = { .fd = raw, .events = POLLIN };
-    ASSERT(poll(&pf, 1, 30000) == 1);
-    ASSERT(recv(raw, frame, sizeof(frame), 0) >= 60);
-    ASSERT(memcmp(frame + 14, "hello", 5) == 0);
+static bool is_ours(const uint8_t *frame, size_t len)
+{
+    return len >= 14 && frame[12] == 0x88 && frame[13] == 0xb5;
+}
+
+static bool is_ours_or_tagged(const uint8_t *frame, size_t len)
+{
+    return is_ours(frame, len) || (len >= 18 && frame[12] == 0x81 && frame[13] == 0);
+}
+
+TEST_FIBER(frames_with_a_tag_are_left_to_vlans_on_top)
+{
+    for (int vlans = 0; vlans < 2; vlans++) {
+        fixture_host();
+        AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+        struct err err = ERR_INIT;
+        uint8_t frame[2048] = "\xff\xff\xff\xff\xff\xff\2\0\0\0\1\2\x81\0\0\7\x88\xb5";
+        int fd;
+
+        make_veth(&p);
+        AUTO_FD int netns = open_pod(ctx, &p);
+        const struct net_plug o = {
+            .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1400, .vlans = vlans
+        };
+        ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
+        AUTO_FD int tap = fd;
+        AUTO_FD int raw = socket(AF_PACKET, SOCK_RAW | SOCK_CLOEXEC, 0);
+        struct sockaddr_ll on = { .sll_family = AF_PACKET,
+                                  .sll_ifindex = (int)if_nametoindex("host0") };
+        ASSERT(raw >= 0 && bind(raw, (struct sockaddr *)&on, sizeof(on)) == 0);
+        ASSERT_EQ(send(raw, frame, 64, 0), 64);
+        memmove(frame + 12, frame + 16, 48); /* the same without its tag */
+        ASSERT_EQ(send(raw, frame, 60, 0), 60);
+        await_frame(tap, frame, is_ours_or_tagged);
+        ASSERT_EQ(is_ours(frame, 60), vlans);
+    }
+}
+
+/* Both ends tag: each of the two interfaces has its own tap, and gets its own frames. */
+TEST_FIBER(a_vlan_on_top_has_a_tap_of_its_own)
+{
+    fixture_host();
+    AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
+    struct err err = ERR_INIT;
+    int fd;
+
+    fixture_sh("ip link add host0 type veth peer name eth0 netns %d && ip link set host0 up",
+               POD(&p));
+    if (system("ip link add link host0 name host0.7 type vlan id 7 2>/dev/null") != 0)
+        tap_skip("this kernel has no VLANs");
+    fixture_sh("ip link set host0.7 up && ip addr add 10.1.0.1/24 dev host0.7");
+    fixture_sh(IN_POD "ip link set eth0 up", POD(&p));
+    fixture_sh(IN_POD "ip link add link eth0 name eth0.7 type vlan id 7", POD(&p));
+    fixture_sh(IN_POD "ip link set eth0.7 up", POD(&p));
+    AUTO_FD int netns = open_pod(ctx, &p);
+    AUTO(net_config_free) struct net_config *c = read_pod(ctx, netns);
+    ASSERT(named(c, "eth0")->vlans && !named(c, "eth0.7")->vlans);
+    const struct net_plug o = {
+        .netns = netns, .iface = "eth0", .tap = "lcow0", .mtu = 1500, .vlans = true
+    };
+    ASSERT_OK(net_plug(ctx, &o, &fd, &err), err);
+    AUTO_FD int below = fd;
+    AUTO_FD int top = plug(ctx, netns, "eth0.7", "lcow1");
+    ASSERT(below >= 0);
+    exchange(top, named(c, "eth0.7")->mac);
 }
 
 TEST_FIBER(after_unplug_all_is_as_before)
