@@ -41,6 +41,9 @@ struct nic {
 /* Reads the texts. ERR_INVALID names what is wrong. */
 int nic_parse(const struct bridge_network *in, struct nic **ret, struct err *err);
 void nic_free(struct nic *n);
+/* Of "ipv4.conf.rp_filter=2" for an interface: the file, and where its value begins. Caller frees.
+ * NULL: not one of an interface's. */
+char *nic_sysctl_path(const char *text, const char *iface, const char **ret_value);
 AUTO_DEFINE(struct nic *, nic_free);
 
 /* Waits until a device with this MAC is in our own namespace. *ret: its index and name. */
