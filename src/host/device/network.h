@@ -1,8 +1,9 @@
 /* network.h - the network of one pod. Every interface that CNI put into the pod's network namespace
  * becomes a NIC of the VM with the same MAC and MTU, behind a tap that tc joins to the interface;
- * the guest gives it the same name, addresses, routes and neighbours in the pod's namespace there.
- * Who dials a TCP port on an address of the namespace on the host, from within (containerd's
- * port-forward dials 127.0.0.1), reaches that port in the guest. reference/host.md §13.
+ * the guest gives it the same name, addresses, routes, neighbours and sysctls in the pod's
+ * namespace there, and the last one brings the pod's policy rules. Who dials a TCP port on an
+ * address of the namespace on the host, from within (containerd's port-forward dials 127.0.0.1),
+ * reaches that port in the guest. reference/host.md §13.
  *
  * Life: new -> attach (at the start of the pod's first container: CNI may come between Create and
  * Start) -> … -> detach -> free. attach is all or nothing: what a failed one leaves is taken back

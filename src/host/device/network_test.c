@@ -91,6 +91,8 @@ int net_read(struct ctx *ctx, int netns, struct net_config **ret, struct err *er
     *ret = mem_new(struct net_config);
     (*ret)->n = 2;
     (*ret)->loopback = fixture->forwards;
+    (*ret)->n_rules = (*ret)->n_routes = 1;
+    (*ret)->routes[0].destination = "198.51.100.0/24";
     for (int i = 0; i < 2; i++) {
         struct net_iface *f = &(*ret)->ifaces[i];
 
@@ -210,10 +212,12 @@ static int nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err
 
 static int guest_add(struct ctx *ctx, struct guest *g, const struct guest_nic *n, struct err *err)
 {
+    size_t last = strcmp(n->name, "net1") == 0; /* with what is the whole pod's */
     int r;
 
     fixture->wrong |= !(fixture->in_vm & bit_of(n->id)) || fixture->inside != 1 ||
-                      strcmp(n->ns, "pod1") != 0 || n->n_ips != 1 || n->n_routes != 1 ||
+                      strcmp(n->ns, "pod1") != 0 || n->n_ips != 1 || n->n_routes != 1 + last ||
+                      n->n_rules != last || strcmp(n->routes[0].destination, "0.0.0.0/0") != 0 ||
                       n->n_neighbours != 1 || strcmp(n->dns_servers, "8.8.8.8,9.9.9.9") != 0 ||
                       strcmp(n->dns_search, "") != 0;
     if (effect(ctx, GUEST_ADD, &r, err))
