@@ -404,8 +404,9 @@ static void exchange_on(struct ctx *ctx, const char *kind)
     AUTO(fixture_pod_end) struct fixture_pod p = fixture_pod(ctx);
     fixture_sh("ip link add host0 type veth peer name parent0 && ip link set parent0 up && "
                "ip link set host0 up && ip addr add 10.1.0.1/24 dev host0");
-    AUTO_FREE char *add = kind ? str_format("ip link add link parent0 name eth0 type %s", kind)
-                               : str_dup("ip link set parent0 down name eth0");
+    AUTO_FREE char *add =
+        kind ? str_format("ip link add link parent0 name eth0 type %s", kind)
+             : str_dup("ip link set parent0 down && ip link set parent0 name eth0");
     if (system(add) != 0)
         tap_skip("this kernel has no %s", kind);
     fixture_sh("ip link set eth0 netns %d", POD(&p));
