@@ -1,8 +1,10 @@
 /* Any bytes as the texts that the agent reads from images, from crun and from the kernel: passwd
- * and group, crun's log, cgroup files, paths, DNS lists. The first byte chooses. */
+ * and group, crun's log, cgroup files, paths, sysctls of NICs, DNS lists. The first byte chooses.
+ */
 #include "base/err.h"
 #include "base/json.h"
 #include "fuzz/on_fiber.h"
+#include "guest/net/nets_priv.h"
 #include "guest/runtime/crun.h"
 #include "guest/runtime/metrics.h"
 #include "guest/runtime/pod_files.h"
@@ -44,7 +46,12 @@ static void metrics(const char *text)
 static void paths(const char *text)
 {
     AUTO_FREE char *below = NULL, *parent = path_parent(text);
+    const char *value;
+    AUTO_FREE char *sysctl = nic_sysctl_path(text, "eth0", &value);
     struct err err = ERR_INIT;
+
+    if (sysctl && (!strstr(sysctl, "/eth0/") || strstr(sysctl, "..") || value[-1] != '='))
+        abort();
 
     if (parent && strlen(parent) > strlen(text) + 1)
         abort();
