@@ -80,8 +80,8 @@ TEST_VIRTUAL(all_of_an_interface_is_sent)
         "\"NextHop\":\"169.254.1.1\",\"DestinationPrefix\":\"0.0.0.0/0\",\"Metric\":70000",
         "\"OnLink\":true",
         "\"Name\":\"eth0\",\"Mtu\":1450",
-        "{\"DestinationPrefix\":\"10.0.0.0/8\",\"Table\":100,\"Interface\":\"net1\",\"Weight\":2,"
-        "\"Hops\":2}",
+        "{\"DestinationPrefix\":\"10.0.0.0/8\",\"Table\":100,\"Interface\":\"net1\"",
+        "\"Weight\":2,\"Hops\":2}",
         "\"Rules\":[{\"Priority\":9,\"From\":\"10.1.0.2/32\",\"Table\":100}]",
         "\"Sysctls\":{\"ipv4.conf.rp_filter\":\"2\"}",
         "\"Neighbors\":[{\"IPAddress\":\"169.254.1.1\",\"MacAddress\":\"02-00-00-00-00-AB\"}]",
