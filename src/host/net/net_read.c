@@ -5,6 +5,7 @@
 #include "proto/rtnl.h"
 
 #include <dirent.h>
+#include <fcntl.h>
 #include <linux/if_link.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -12,6 +13,7 @@
 #include <stdarg.h>
 #include <stdio.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #define DUMP_TRIES 5 /* of a table that others are changing */
 #define MTU_MIN 68   /* RFC 791; the device refuses less */
@@ -318,22 +320,30 @@ static bool sysctl_wanted(const char *name)
     return name[0] != '.';
 }
 
-/* Below /proc/sys/net/ipv4/conf and the like. Of neighbours the defaults are not to be seen there,
- * but loopback has them. */
-static int read_sysctl(struct reading *r, struct net_iface *f, const char *kind, const char *name)
+/* There are some hundred of them: by name in its directory, at once. "": it cannot be read (a
+ * secret that was never set), or is gone. */
+static void read_value(int dir, const char *name, char ret[SYSCTL_BYTES])
 {
-    AUTO_FREE char *value = file_text(SYSCTL_BYTES, "/proc/sys/net/%s/%s/%s", kind, f->name, name);
-    AUTO_FREE char *usual = file_text(SYSCTL_BYTES, "/proc/sys/net/%s/%s/%s", kind,
-                                      str_ends(kind, "neigh") ? "lo" : "default", name);
+    AUTO_FD int fd = openat(dir, name, O_RDONLY | O_CLOEXEC);
+    ssize_t n = fd < 0 ? -1 : read(fd, ret, SYSCTL_BYTES - 1);
 
-    if (!value || !usual)
-        return 0; /* write-only, or the interface is gone: then its tap says so */
-    /* Switched off for all interfaces, that is the default as well, but not the guest's. */
-    if (str_eq(value, str_eq(name, "disable_ipv6") ? "0\n" : usual))
+    ret[n > 0 ? n : 0] = '\0';
+    ret[strcspn(ret, "\n")] = '\0';
+}
+
+static int read_sysctl(struct reading *r, struct net_iface *f, int own, int usual, const char *kind,
+                       const char *name)
+{
+    char value[SYSCTL_BYTES], normal[SYSCTL_BYTES] = "0";
+
+    read_value(own, name, value);
+    if (!str_eq(name,
+                "disable_ipv6")) /* for all interfaces it is the default, but not the guest's */
+        read_value(usual, name, normal);
+    if (!value[0] || !normal[0] || str_eq(value, normal))
         return 0;
     if (f->sysctls.n == NET_MAX_SYSCTLS)
         return too_many(r, "sysctls", NET_MAX_SYSCTLS, f->name);
-    value[strcspn(value, "\n")] = '\0';
     strv_addf(&f->sysctls, "%.4s.%s.%s=%s", kind, kind + strlen("ipv4/"), name, value);
     return 0;
 }
@@ -344,11 +354,16 @@ static int read_sysctls(struct reading *r, struct net_iface *f)
     int n = 0;
 
     for (size_t i = 0; i < ARRAY_LEN(kinds) && n == 0; i++) {
-        AUTO_FREE char *path = str_format("/proc/sys/net/%s/%s", kinds[i], f->name);
-        AUTO(closedir) DIR *d = opendir(path); /* a kernel without IPv6 has no such directory */
+        /* The defaults of neighbours are not to be seen there, but loopback has them. */
+        AUTO_FREE char *own = str_format("/proc/sys/net/%s/%s", kinds[i], f->name),
+                       *usual = str_format("/proc/sys/net/%s/%s", kinds[i],
+                                           i % 2 == 0 ? "default" : "lo");
+        AUTO(closedir) DIR *d = opendir(own); /* a kernel without IPv6 has no such directory */
+        AUTO_FD int normal = open(usual, O_PATH | O_DIRECTORY | O_CLOEXEC);
 
         for (const struct dirent *e; n == 0 && d && (e = readdir(d));)
-            n = sysctl_wanted(e->d_name) ? read_sysctl(r, f, kinds[i], e->d_name) : 0;
+            if (sysctl_wanted(e->d_name))
+                n = read_sysctl(r, f, dirfd(d), normal, kinds[i], e->d_name);
     }
     return n;
 }
