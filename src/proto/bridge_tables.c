@@ -131,8 +131,7 @@ SCHEMA_STATIC(route, ROUTE, FIELD(ROUTE, STR, "NextHop", next_hop, false),
               FIELD(ROUTE, STR, "Source", source, false), FIELD(ROUTE, U32, "Mtu", mtu, false),
               FIELD(ROUTE, BOOL, "OnLink", on_link, false),
               FIELD(ROUTE, BOOL, "LinkScope", link_scope, false),
-              FIELD(ROUTE, U32, "Table", table, false),
-              FIELD(ROUTE, STR, "Interface", interface, false),
+              FIELD(ROUTE, U32, "Table", table, false), FIELD(ROUTE, STR, "Interface", dev, false),
               FIELD(ROUTE, U32, "Weight", weight, false), FIELD(ROUTE, U32, "Hops", hops, false));
 #define RULE struct guest_rule
 SCHEMA_STATIC(rule, RULE, FIELD(RULE, U32, "Priority", priority, false),

@@ -56,7 +56,7 @@ static void put_mirred(struct nl_msg *m, int to)
 }
 
 /* u32 with one key whose mask is nothing: every packet. matchall is not in every kernel. Without an
- * action the packet goes its way. to 0: none. */
+ * action the packet stays on its way up. to 0: no action. */
 static void put_filter(struct nl_msg *m, int index, uint32_t priority, uint16_t protocol, int to)
 {
     const struct tcmsg tc = { .tcm_family = AF_UNSPEC,

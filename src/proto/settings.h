@@ -35,7 +35,7 @@ struct guest_route {
     uint32_t table;       /* 0: main */
     /* One with several next hops is as many of these in a row: all of them have a weight, the first
      * says how many there are. */
-    const char *interface; /* the next hop's, of those that the pod has by then */
+    const char *dev;       /* the next hop's, of those that the pod has by then */
     uint32_t weight, hops; /* 1 to 256 */
 };
 /* A policy rule: what matches all that is named is looked up in the table. */

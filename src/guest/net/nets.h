@@ -28,8 +28,8 @@ int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err);
 
 /* Waits for the device to appear, moves it to the namespace and configures it. Without a name the
  * original's host asks: then the kernel makes the routes to the addresses' nets by itself, else
- * only those named are made. Its rules are the namespace's: they stay until that goes. ERR_EXISTS:
- * the id is in use. A failure leaves the namespace as it was, with the device down. */
+ * only those named are made. Its rules are the namespace's and end with it. ERR_EXISTS: the id is
+ * in use. A failure leaves the namespace as it was, with the device down. */
 int nets_add(struct ctx *ctx, struct nets *n, const struct bridge_network *nic, struct err *err);
 /* Takes it down, so that the device can be pulled. Unknown names: success. */
 int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id, struct err *err);

@@ -73,7 +73,7 @@ static int parse_route(const struct guest_route *from, struct nic_route *ret, st
         (to->source.family && to->source.family != to->destination.family))
         return err_set(err, ERR_INVALID, "route to %.64s: invalid address \"%.64s\" or \"%.64s\"",
                        from->destination, from->next_hop, from->source);
-    if (from->weight > 256 || from->hops > HOPS_MAX || (from->weight && !name_ok(from->interface)))
+    if (from->weight > 256 || from->hops > HOPS_MAX || (from->weight && !name_ok(from->dev)))
         return err_set(err, ERR_INVALID, "route to %.64s: invalid next hop", from->destination);
     if (is_zero(&to->gateway))
         to->gateway = (struct rtnl_ip){ 0 };
@@ -86,7 +86,7 @@ static int parse_route(const struct guest_route *from, struct nic_route *ret, st
     to->weight = from->weight;
     ret->hops = from->hops;
     if (from->weight)
-        snprintf(ret->dev, sizeof(ret->dev), "%s", from->interface);
+        snprintf(ret->dev, sizeof(ret->dev), "%s", from->dev);
     return 0;
 }
 

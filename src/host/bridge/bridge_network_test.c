@@ -29,7 +29,7 @@ static int do_add(struct ctx *ctx, struct guest *g, struct err *err)
     const struct guest_route routes[] = {
         { .destination = "169.254.1.1/32", .link_scope = true, .source = "10.1.0.2" },
         { .destination = "0.0.0.0/0", .next_hop = "169.254.1.1", .metric = 70000, .on_link = true },
-        { .destination = "10.0.0.0/8", .table = 100, .interface = "net1", .weight = 2, .hops = 2 },
+        { .destination = "10.0.0.0/8", .table = 100, .dev = "net1", .weight = 2, .hops = 2 },
     };
     const struct guest_rule rule = { .source = "10.1.0.2/32", .priority = 9, .table = 100 };
     const char *const sysctls[] = { "ipv4.conf.rp_filter=2", NULL };

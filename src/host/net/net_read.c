@@ -192,7 +192,7 @@ static void put_route(struct net_config *c, const struct rtnl_route *t, struct g
                               .on_link = t->flags & RTNH_F_ONLINK,
                               .link_scope = t->family == AF_INET && t->scope == RT_SCOPE_LINK,
                               .table = t->table == RT_TABLE_MAIN ? 0 : t->table,
-                              .interface = "" };
+                              .dev = "" };
 }
 
 /* Of a route with several next hops, all of them. NULL, or why not. */
@@ -208,7 +208,7 @@ static const char *put_hops(struct net_config *c, struct rtnl_route *t)
         if (c->n_routes == NET_MAX_ROUTES || c->n_routes - first == NET_MAX_HOPS)
             return "it, or all such routes together, has too many next hops";
         put_route(c, t, c->routes, &c->n_routes);
-        c->routes[c->n_routes - 1].interface = i->name;
+        c->routes[c->n_routes - 1].dev = i->name;
         c->routes[c->n_routes - 1].weight = t->weight;
     }
     if (c->n_routes == first)

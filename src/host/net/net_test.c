@@ -196,10 +196,10 @@ TEST_FIBER(tables_rules_next_hops_and_sysctls_are_read)
     ASSERT_EQ(c->n_routes, 2);
     ASSERT_EQ(c->routes[0].hops, 2);
     ASSERT_EQ(c->routes[0].weight, 3);
-    ASSERT_STR(c->routes[0].interface, "eth0");
+    ASSERT_STR(c->routes[0].dev, "eth0");
     ASSERT_STR(c->routes[0].destination, "203.0.113.0/24");
     ASSERT_STR(c->routes[1].next_hop, "10.2.0.9");
-    ASSERT_STR(c->routes[1].interface, "net1");
+    ASSERT_STR(c->routes[1].dev, "net1");
     ASSERT(c->routes[1].on_link && c->routes[1].weight == 1 && c->routes[1].hops == 0);
     ASSERT_EQ(c->n_rules, 2);
     ASSERT_STR(c->rules[0].source, "10.2.0.2/32");
@@ -383,7 +383,7 @@ static void exchange(int tap, const uint8_t mac[6])
     memcpy(a + 12, "\x08\x06\0\1\x08\0\6\4\0\2", 10);
     memcpy(a + 22, mac, 6);
     memcpy(a + 28, pod_ip, 4);
-    memcpy(a + 32, frame + 22, 10); /* whoever asked */
+    memcpy(a + 32, frame + 22, 10); /* the asker's MAC and address */
     ASSERT(write(tap, answer, sizeof(answer)) == sizeof(answer));
     await_frame(tap, frame, is_datagram);
     ASSERT(memcmp(frame, mac, 6) == 0);
