@@ -179,6 +179,7 @@ static const char *const sysctls[] = { "ipv4.conf.rp_filter=2", "ipv6.conf.accep
 
 TEST_FIBER(tables_next_hops_rules_and_sysctls_are_made)
 {
+    static struct guest_ip linked[] = { { "10.1.0.2", 24 }, { "fe80::99", 64 } };
     static const char *const bad[] = { "ipv4.conf.all/x=1", "core.x.y=1", "ipv4.route.x=1",
                                        "ipv4.conf.rp_filter" };
     struct err err = ERR_INIT;
@@ -191,6 +192,7 @@ TEST_FIBER(tables_next_hops_rules_and_sysctls_are_made)
     ASSERT_OK(nets_hold(ctx, nets, "pod1", &path, &err), err);
     n.routes = hops;
     n.n_routes = ARRAY_LEN(hops);
+    n.ips = linked;
     n.rules = rules;
     n.n_rules = ARRAY_LEN(rules);
     n.n_neighbours = 0;
@@ -220,6 +222,9 @@ TEST_FIBER(tables_next_hops_rules_and_sysctls_are_made)
     ASSERT_HAS(out, "rp_filter:2");
     ASSERT_HAS(out, "accept_ra:2");
     ASSERT_HAS(out, "gc_stale_time:77");
+    AUTO_FREE char *own = in_ns(path, "ip -6 -o addr show dev eth0");
+    ASSERT_HAS(own, "inet6 fe80::99/64"); /* and no other that the kernel made of the MAC */
+    ASSERT(strchr(own, '\n') == strrchr(own, '\n'));
     nets_release(nets, "pod1");
 }
 
