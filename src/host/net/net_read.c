@@ -337,8 +337,8 @@ static int read_sysctl(struct reading *r, struct net_iface *f, int own, int usua
     char value[SYSCTL_BYTES], normal[SYSCTL_BYTES] = "0";
 
     read_value(own, name, value);
-    if (!str_eq(name,
-                "disable_ipv6")) /* for all interfaces it is the default, but not the guest's */
+    /* Switched off for all interfaces, that is the default as well, but not the guest's. */
+    if (!str_eq(name, "disable_ipv6"))
         read_value(usual, name, normal);
     if (!value[0] || !normal[0] || str_eq(value, normal))
         return 0;
