@@ -7,6 +7,7 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <linux/if_addr.h>
+#include <linux/if_link.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <net/if.h>
@@ -291,6 +292,34 @@ TEST(frames_of_vlans_stay_before_all_others_leave)
     ASSERT(!memmem(m.data, m.len, "mirred", 7)); /* no action */
     rtnl_leave_vlan(&m, 5, 0x88a8);
     ASSERT_EQ(tc->tcm_info, 2u << 16 | htons(0x88a8));
+}
+
+TEST(what_an_interface_is_on_top_of_is_read)
+{
+    const struct ifinfomsg info = { .ifi_index = 5 };
+    const uint16_t mode = 2;
+
+    for (int elsewhere = 0; elsewhere < 2; elsewhere++) {
+        struct rtnl_iface l;
+        struct nl_msg m;
+        size_t len;
+
+        nl_begin(&m, RTM_NEWLINK, 0, &info, sizeof(info));
+        nl_put_str(&m, IFLA_IFNAME, "eth1");
+        if (elsewhere) /* its number is another namespace's */
+            nl_put_u32(&m, IFLA_LINK_NETNSID, 0);
+        nl_put_u32(&m, IFLA_LINK, 4);
+        size_t nest = nl_nest(&m, IFLA_LINKINFO);
+        nl_put_str(&m, IFLA_INFO_KIND, "ipvlan");
+        size_t data = nl_nest(&m, IFLA_INFO_DATA);
+        nl_put(&m, IFLA_IPVLAN_MODE, &mode, sizeof(mode));
+        nl_nest_end(&m, data);
+        nl_nest_end(&m, nest);
+        const uint8_t *body = body_of(&m, &len);
+        ASSERT_EQ(rtnl_read_iface(body, len, &l), 0);
+        ASSERT_EQ(l.link, elsewhere ? 0 : 4);
+        ASSERT_EQ(l.mode, 2);
+    }
 }
 
 TEST(hops_and_rules_that_are_written_are_read_the_same)
