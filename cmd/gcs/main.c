@@ -10,6 +10,7 @@
 #include "guest/init/init.h"
 #include "guest/init/modules.h"
 #include "guest/storage/in_root.h"
+#include "guest/storage/storage.h"
 #include <errno.h>
 #include <malloc.h>
 #include <signal.h>
@@ -21,6 +22,7 @@ static const char usage[] =
     "usage: as PID 1 of a utility VM: init [WORD …]\n"
     "       gcs serve [-loglevel LEVEL] [-stages NAME=START-END,…]   (started by PID 1)\n"
     "       gcs in-root ROOT PROGRAM NAME [ARG …]   (for lcow cp)\n"
+    "       gcs grow PATH   (for lcow volume resize)\n"
     "       gcs --version\n";
 
 struct serving {
@@ -104,6 +106,8 @@ int main(int argc, char **argv)
         return serve(argv + 2);
     if (argc >= 5 && str_eq(argv[1], "in-root"))
         return in_root_exec(argv[2], argv[3], argv + 4);
+    if (argc == 3 && str_eq(argv[1], "grow"))
+        return storage_grow_main(argv[2]);
     if (argc == 2 && str_eq(argv[1], "--version")) {
         puts("gcs " LCOW_VERSION);
         return 0;

@@ -2,6 +2,7 @@
 #include "base/err.h"
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mount.h>
 
 #define KEY "lcow.volume"
 #define MODE_MAX 07777
@@ -94,38 +95,75 @@ int volume_read(json_t *mount, struct volume *ret, bool *ret_there, struct err *
 
 /* --- the kubelet's paths --- */
 
-static bool clean(const char *path)
+bool volume_path_is_clean(const char *path)
 {
-    return path[0] == '/' && !strstr(path, "//") && !strstr(path, "/./") && !strstr(path, "/../") &&
-           !str_ends(path, "/..") && !str_ends(path, "/.");
+    return path[0] == '/' && path[1] && !strstr(path, "//") && !strstr(path, "/./") &&
+           !strstr(path, "/../") && !str_ends(path, "/..") && !str_ends(path, "/.");
 }
 
-/* …/pods/UID/volumes/kubernetes.io~empty-dir/NAME, or …/pods/UID/volume-subpaths/NAME/CONTAINER/N,
- * on which the kubelet has bound a directory of the volume NAME, of whatever kind that is. */
+/* …/pods/UID/volume-subpaths/NAME/CONTAINER/N, on which the kubelet has bound a directory of the
+ * volume NAME, of whatever kind that is. */
+static bool is_subpath(const char *path, const char *kind, const char *tail, char **ret_dir)
+{
+    static const char subpaths[] = "/volume-subpaths/";
+    const char *at = strstr(path, subpaths);
+
+    if (!at || !volume_path_is_clean(path))
+        return false;
+    const char *name = at + strlen(subpaths);
+    size_t n = strcspn(name, "/");
+    if (n == 0 || !name[n])
+        return false;
+    *ret_dir = str_format("%.*s/volumes/kubernetes.io~%s/%.*s%s", (int)(at - path), path, kind,
+                          (int)n, name, tail);
+    return true;
+}
+
+bool volume_is_csi_subpath(const char *path, char **ret_dir)
+{
+    return is_subpath(path, "csi", "/mount", ret_dir);
+}
+
+/* …/pods/UID/volumes/kubernetes.io~empty-dir/NAME, or a subPath. */
 bool volume_is_empty_dir(const char *path, char **ret_dir)
 {
     static const char kind[] = "/volumes/kubernetes.io~empty-dir/";
-    static const char subpaths[] = "/volume-subpaths/";
     const char *at = strstr(path, kind);
     size_t n;
 
-    if (!clean(path))
-        return false;
-    if (at) {
-        at += strlen(kind);
-        n = strcspn(at, "/");
-        if (n == 0)
-            return false;
-        *ret_dir = str_ndup(path, (size_t)(at - path) + n);
-        return true;
-    }
-    at = strstr(path, subpaths);
     if (!at)
+        return is_subpath(path, "empty-dir", "", ret_dir);
+    at += strlen(kind);
+    n = strcspn(at, "/");
+    if (n == 0 || !volume_path_is_clean(path))
         return false;
-    const char *name = at + strlen(subpaths);
-    n = strcspn(name, "/");
-    if (n == 0 || !name[n])
-        return false;
-    *ret_dir = str_format("%.*s%s%.*s", (int)(at - path), path, kind, (int)n, name);
+    *ret_dir = str_ndup(path, (size_t)(at - path) + n);
     return true;
+}
+
+/* --- mount options --- */
+
+int volume_option(const char *word, unsigned long *ret_flags)
+{
+    static const struct {
+        const char *word;
+        unsigned long flags;
+        bool data;
+    } words[] = {
+        { "ro", MS_RDONLY },         { "rw", 0 },
+        { "noatime", MS_NOATIME },   { "nodiratime", MS_NODIRATIME },
+        { "relatime", MS_RELATIME }, { "strictatime", MS_STRICTATIME },
+        { "lazytime", MS_LAZYTIME }, { "nodev", MS_NODEV },
+        { "nosuid", MS_NOSUID },     { "noexec", MS_NOEXEC },
+        { "sync", MS_SYNCHRONOUS },  { "dirsync", MS_DIRSYNC },
+        { "discard", 0, true },      { "nodiscard", 0, true },
+        { "defaults", 0 },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(words); i++)
+        if (str_eq(words[i].word, word)) {
+            *ret_flags = words[i].flags;
+            return words[i].data;
+        }
+    return -1;
 }

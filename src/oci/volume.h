@@ -8,13 +8,16 @@
 struct err;
 
 #define VOLUME_DIRS_MAX 512
+/* The same of a disk of the VM that is mounted there: for a part of it. */
+#define VOLUME_DISK "disk://"
+#define VOLUME_DISK_DIR "/run/mounts/scsi"
 
 struct volume_dir {
     char *path; /* below the volume; "" is the volume itself */
     uint32_t mode, uid, gid;
 };
 struct volume {
-    char *at;                /* "sandbox://…" or "sandbox-tmp://…" */
+    char *at;                /* "sandbox://…", "sandbox-tmp://…" or "disk://…" */
     bool tmpfs;              /* a file system of its own, in memory … */
     uint64_t bytes;          /* … of this size; 0: as the kernel likes */
     struct volume_dir *dirs; /* that are made where they are missing; those above come first */
@@ -34,3 +37,15 @@ void volume_clear(json_t *mount);
 /* True for the kubelet's paths of an emptyDir and of a subPath in what may be one. *ret_dir: the
  * volume's own directory; caller frees. */
 bool volume_is_empty_dir(const char *path, char **ret_dir);
+/* The same for a subPath of a CSI driver's volume: *ret_dir is the path that the driver published.
+ */
+bool volume_is_csi_subpath(const char *path, char **ret_dir);
+/* Absolute, without empty, "." and ".." components. */
+bool volume_path_is_clean(const char *path);
+
+/* One mount option of a disk. 0: it is the flags of mount(2); 1: it is for the file system, as it
+ * is; -1: it is not allowed. */
+#define VOLUME_OPTIONS                                                                             \
+    "ro, rw, noatime, nodiratime, relatime, strictatime, lazytime, nodev, nosuid, noexec, sync, "  \
+    "dirsync, discard, nodiscard and defaults are"
+int volume_option(const char *word, unsigned long *ret_flags);

@@ -104,7 +104,8 @@ SCHEMA_STATIC(disk, REQ, F(STR, "MountPath", modify.disk.mount_path), F(U8, "Lun
               F(BOOL, "Encrypted", modify.disk.encrypted), F(STRS, "Options", modify.disk.options),
               F(BOOL, "BlockDev", modify.disk.block_device), SUB(OBJ, "VerityInfo", verity, false),
               F(BOOL, "EnsureFilesystem", modify.disk.ensure_filesystem),
-              F(STR, "Filesystem", modify.disk.filesystem));
+              F(STR, "Filesystem", modify.disk.filesystem), F(U32, "FsGroup", modify.disk.fs_group),
+              F(STR, "FsGroupPolicy", modify.disk.fs_group_policy));
 
 SCHEMA_STATIC(scsi_device, REQ, F(U8, "Controller", modify.scsi_device.controller),
               F(U8, "Lun", modify.scsi_device.lun));

@@ -14,6 +14,9 @@ struct guest_disk {
     const char *root_hash;      /* of verity, hex; NULL or "": found. The original ignores both */
     const char *filesystem;     /* NULL or "": found */
     const char *const *options; /* NULL-terminated; may be NULL */
+    /* lcow's own: its files become this group's, as the kubelet makes them its fsGroup's. */
+    uint32_t fs_group;
+    const char *fs_group_policy; /* "Always", "OnRootMismatch"; NULL or "": no group is set */
 };
 struct guest_share {
     const char *name, *mount_path;

@@ -66,6 +66,9 @@ struct tool_opts {
     uint32_t seconds, lines, memory_mib, cpus, repeat, bench_bridge;
     const char *cwd, *format, *listen, *output, *containerd, *containerd_version;
     struct args_optional timeline, json_file; /* of `boot` */
+    const char *volume_path, *mount_info, *device, *fs_type, *options, *fs_group, *fs_group_policy,
+        *size;
+    bool read_only;
 };
 #define OPT(field) offsetof(struct tool_opts, field)
 #define OPT_JSON(doc)                                                                              \
@@ -115,7 +118,7 @@ extern const struct args_cmd boot_command, completion_command, config_command, c
     cp_command, doctor_command, events_command, exec_command, explain_command, gc_command,
     inspect_command, logs_command, metrics_command, overhead_command, ps_command, report_command,
     runtimeclass_command, share_command, stacks_command, tasks_command, template_command,
-    timeline_command, top_command;
+    timeline_command, top_command, volume_command;
 
 /* "lcow: error: …" on stderr, wrapped; returns code. */
 int tool_fail(int code, const char *fmt, ...) __attribute__((format(printf, 2, 3)));

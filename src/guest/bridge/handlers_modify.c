@@ -128,6 +128,8 @@ static int disk(struct ctx *ctx, struct handlers *h, const struct bridge_modify 
         .root_hash = m->disk.root_hash,
         .filesystem = m->disk.filesystem,
         .options = m->disk.options,
+        .fs_group = m->disk.fs_group,
+        .fs_group_policy = m->disk.fs_group_policy,
     };
 
     return m->action == BRIDGE_ADD ? storage_add_disk(ctx, h->storage, &d, err)

@@ -111,12 +111,14 @@ static int block_device(const struct spec *spec, json_t *mount, const struct rew
     return 0;
 }
 
-/* Where a source that is the pod's own is: NULL for any other. Caller frees. */
+/* Where a source is that is the pod's own, or on a disk of it: NULL for any other. Caller frees. */
 static int pods_path(const char *source, const char *root, char **ret, struct err *err)
 {
     static const char *const kinds[][2] = { { "sandbox://", "sandboxMounts" },
                                             { "sandbox-tmp://", "sandboxTmpfsMounts" } };
 
+    if (str_starts(source, VOLUME_DISK))
+        return path_below(VOLUME_DISK_DIR, source + strlen(VOLUME_DISK), ret, err);
     for (size_t i = 0; i < ARRAY_LEN(kinds); i++) {
         AUTO_FREE char *base = str_format("%s/%s", root, kinds[i][1]);
         if (str_starts(source, kinds[i][0]))

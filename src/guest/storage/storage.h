@@ -25,9 +25,12 @@ struct storage_disk {
     unsigned controller, lun;
     uint64_t partition;
     bool read_only, block_device, ensure_filesystem, encrypted, verity;
-    const char *root_hash;      /* of verity; "": the one found on the disk */
-    const char *filesystem;     /* "": found on the disk */
-    const char *const *options; /* only words of propagation count; may be NULL */
+    const char *root_hash;  /* of verity; "": the one found on the disk */
+    const char *filesystem; /* "": found on the disk */
+    /* Words of propagation and those of volume_option() count; may be NULL. */
+    const char *const *options;
+    uint32_t fs_group;           /* for all files on it, as the kubelet does it … */
+    const char *fs_group_policy; /* … always, or unless its root has it; "": no */
 };
 /* ERR_UNAVAILABLE: the disk did not appear in time. */
 int storage_add_disk(struct ctx *ctx, struct storage *s, const struct storage_disk *d,
@@ -70,3 +73,7 @@ int storage_remove_tree(struct ctx *ctx, const char *path, struct err *err);
 /* Unmounts it and removes the directory or file that it was mounted on; a directory that is not
  * empty stays: its content is not ours. */
 int storage_unmount(struct ctx *ctx, const char *path, struct err *err);
+
+/* storage_grow.c - `gcs grow PATH`: lets the file system that is mounted there have all of its
+ * disk, which has become larger. Blocks. Returns the exit status, after a message on stderr. */
+int storage_grow_main(const char *path);

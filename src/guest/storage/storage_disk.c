@@ -10,6 +10,7 @@
 #include "guest/storage/path.h"
 #include "guest/storage/scsi.h"
 #include "guest/storage/storage_priv.h"
+#include "oci/volume.h"
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
@@ -195,6 +196,9 @@ static int choose_type(struct ctx *ctx, const struct storage_disk *d, const char
         return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds no file system that is known",
                        d->controller, d->lun, node);
     *ret = wanted ? d->filesystem : w.type ? w.type : "ext4";
+    if (wanted && !d->ensure_filesystem && (w.type || w.empty) && !str_eq(w.type, *ret))
+        return err_set(err, ERR_INVALID, "disk %u:%u (%s) holds %s, not %.32s", d->controller,
+                       d->lun, node, w.type ? w.type : "no file system", *ret);
     if (!d->ensure_filesystem || str_eq(w.type, *ret))
         return 0;
     if (d->read_only)
@@ -213,6 +217,25 @@ static const char *mount_data(const char *type, bool read_only)
     if (strcmp(type, "xfs") == 0) /* snapshots of one base have its UUID, all of them */
         return read_only ? "norecovery,nouuid" : "nouuid";
     return "";
+}
+
+/* What the options say beside propagation. A word that neither knows is passed over, as the
+ * original does. Caller frees. */
+static char *read_options(const struct storage_disk *d, const char *type, unsigned long *flags)
+{
+    struct sbuf data = { 0 };
+
+    sbuf_adds(&data, mount_data(type, d->read_only));
+    for (const char *const *o = d->options; o && *o; o++) {
+        unsigned long more = 0;
+        int r = volume_option(*o, &more);
+
+        if (r > 0)
+            sbuf_addf(&data, "%s%s", data.len ? "," : "", *o);
+        else if (r == 0)
+            *flags |= more;
+    }
+    return sbuf_take(&data);
 }
 
 static unsigned long propagation(const char *word)
@@ -234,8 +257,9 @@ static unsigned long propagation(const char *word)
 }
 
 struct mounting {
-    const char *node, *target, *type, *data;
+    const char *node, *target, *type, *data, *fs_group_policy;
     unsigned long flags;
+    uint32_t fs_group;
 };
 
 static int mount_disk(void *arg, struct err *err)
@@ -246,6 +270,14 @@ static int mount_disk(void *arg, struct err *err)
         return -1;
     if (mnt_mount(m->node, m->target, m->type, m->flags, m->data, err) < 0) {
         (void)rmdir(m->target); /* what we made; one that was full before stays */
+        return -1;
+    }
+    if (m->fs_group_policy[0] && !(m->flags & MS_RDONLY) &&
+        fsgroup_apply(m->target, m->fs_group, str_eq(m->fs_group_policy, "OnRootMismatch"), err) <
+            0) {
+        struct err ignored = ERR_INIT;
+
+        (void)mnt_unmount(m->target, &ignored); /* a removal does so again */
         return -1;
     }
     return 0;
@@ -264,9 +296,13 @@ static int add_mount(struct ctx *ctx, struct storage *s, const struct storage_di
     const char *const modules[] = { type, strcmp(type, "ext4") == 0 ? "quota_v2" : NULL, NULL };
     if (storage_load(ctx, s, modules, err) < 0)
         return -1;
-    struct mounting m = { node, d->mount_path, type, mount_data(type, d->read_only),
-                          d->read_only ? MS_RDONLY : 0 };
-    if (OFFLOAD(ctx, mount_disk, &m, 4, NULL, "disk to be mounted", err) < 0)
+    unsigned long mount_flags = d->read_only ? MS_RDONLY : 0;
+    AUTO_FREE char *data = read_options(d, type, &mount_flags);
+    struct mounting m = {
+        node,        d->mount_path, type, data, d->fs_group_policy ? d->fs_group_policy : "",
+        mount_flags, d->fs_group
+    };
+    if (OFFLOAD(ctx, mount_disk, &m, 5, NULL, "disk to be mounted", err) < 0)
         return -1;
     for (const char *const *o = d->options; o && *o; o++) {
         unsigned long flags = propagation(*o);

@@ -28,3 +28,9 @@ int storage_load(struct ctx *ctx, struct storage *s, const char *const *names, s
 int storage_dm_add(struct ctx *ctx, struct storage *s, const struct storage_disk *d, char **node,
                    struct err *err);
 int storage_dm_remove(struct ctx *ctx, const struct storage_disk *d, struct err *err);
+
+/* fsgroup.c - gives a tree to a group, as the kubelet gives it to a pod's fsGroup: its files become
+ * the group's, who may read and write them, and new ones in its directories follow. only_mismatch:
+ * not if the root is the group's already. Nobody else may be at it. Blocks. */
+#define FSGROUP_DEPTH_MAX 256
+int fsgroup_apply(const char *root, uint32_t gid, bool only_mismatch, struct err *err);

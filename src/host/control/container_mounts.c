@@ -5,13 +5,16 @@
 #include "base/str.h"
 #include "host/bridge/guest.h"
 #include "host/config/annotations.h"
+#include "host/config/volumes.h"
 #include "host/control/container_priv.h"
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/files/blockimage.h"
 #include "oci/document.h"
 #include "oci/spec.h"
+#include "oci/volume.h"
 #include <stdlib.h>
+#include <string.h>
 
 void mounts_release(struct mounts *m)
 {
@@ -19,6 +22,7 @@ void mounts_release(struct mounts *m)
         fd_close_later(m->v[i].tree.fd);
         fd_close_later(m->v[i].disk);
         free(m->v[i].source);
+        free(m->v[i].below);
     }
     free(m->v);
     *m = (struct mounts){ 0 };
@@ -69,6 +73,25 @@ static int open_disk(struct ctx *ctx, struct container *c, const struct document
     return 0;
 }
 
+/* *ret_there: it is one of `lcow volume`, and a disk. */
+static int open_volume(struct ctx *ctx, struct container *c, const struct document_mount *d,
+                       json_t *json, struct mounts *m, bool *ret_there, struct err *err)
+{
+    struct mount_entry entry = {
+        .json = json, .kind = MOUNT_DISK, .tree = { .fd = -1 }, .disk = -1
+    };
+
+    if (pod_take_disk(ctx, c->p.pod, d->source, &entry.volume, &entry.disk, &entry.below, err) < 0)
+        return err_wrap(err, "mount %s on %s", d->source, d->destination);
+    *ret_there = entry.volume != NULL;
+    if (!entry.volume)
+        return 0;
+    entry.read_only = entry.volume->read_only;
+    entry.source = str_dup(entry.volume->path);
+    add(m, &entry);
+    return 0;
+}
+
 /* *ret_drop: the container is better off without it. */
 static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct mounts *m,
                     bool *ret_drop, struct err *err)
@@ -83,7 +106,9 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
         return -1;
     if (d.kind == DOCUMENT_MOUNT_GUEST)
         return 0;
-    if (d.kind == DOCUMENT_MOUNT_HOST && c != c->p.pod->holder &&
+    if (d.kind == DOCUMENT_MOUNT_HOST && open_volume(ctx, c, &d, json, m, &local, err) < 0)
+        return -1;
+    if (d.kind == DOCUMENT_MOUNT_HOST && !local && c != c->p.pod->holder &&
         pod_take_volume(ctx, c->p.pod, d.source, json, &local, err) < 0)
         return err_wrap(err, "mount %s on %s", d.source, d.destination);
     if (local)
@@ -185,9 +210,32 @@ static int attach_disk(struct ctx *ctx, struct container *c, const struct mount_
     const struct scsi_disk disk = { .host_path = m->source,
                                     .fd = m->disk,
                                     .read_only = m->read_only };
-    const struct guest_disk mount = { .read_only = m->read_only, .block_device = m->raw };
+    struct guest_disk mount = { .read_only = m->read_only, .block_device = m->raw };
+
+    if (m->volume) {
+        mount.filesystem = m->volume->fstype;
+        mount.options = (const char *const *)m->volume->options;
+        mount.fs_group = m->volume->group;
+        mount.fs_group_policy = m->volume->group_policy;
+    }
 
     return container_attach(ctx, c, &disk, &mount, ret_path, err);
+}
+
+/* A part of a volume: the guest makes what is missing of it, and follows no symlink. */
+static void set_below(const struct mount_entry *m, const char *path)
+{
+    const struct volumes_record *volume = m->volume;
+    bool group = volume->group_policy != NULL;
+    AUTO(volume_release) struct volume v = { 0 };
+
+    v.at = str_format(VOLUME_DISK "%s", path + strlen(VOLUME_DISK_DIR "/"));
+    for (const char *at = m->below; *at; at += *at == '/') {
+        at += strcspn(at, "/");
+        AUTO_FREE char *dir = str_ndup(m->below, (size_t)(at - m->below));
+        volume_add_dir(&v, dir, group ? 02775 : 0755, 0, volume->group);
+    }
+    volume_write(&v, m->below, m->json);
 }
 
 static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m, struct err *err)
@@ -201,8 +249,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
         device_set_symlink(m->json, path, m->read_only);
     else
         document_mount_set(m->json, path);
-    if (m->kind == MOUNT_SHARE)
+    if (m->kind == MOUNT_SHARE || m->volume)
         document_mount_nodev(m->json);
+    if (m->volume && m->below[0])
+        set_below(m, path);
     return 0;
 }
 

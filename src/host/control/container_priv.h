@@ -138,6 +138,9 @@ struct mounts {
         bool raw;         /* a disk: not mounted */
         struct tree tree; /* of a share */
         int disk;         /* else */
+        /* Of a volume (pod_take_disk): borrows from the pod; and which part of it, owned. */
+        const struct volumes_record *volume;
+        char *below;
     } * v;
     size_t n, cap;
 };

@@ -11,6 +11,7 @@
 #include "host/control/registry.h"
 #include "host/control/vm.h"
 #include "host/device/plan9.h"
+#include "host/device/scsi.h"
 #include "host/files/tree.h"
 #include "host/io/io.h"
 #include <errno.h>
@@ -219,6 +220,15 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
         fd_close_later(tree.fd);
     }
     return result < 0 ? err_wrap(err, "share %s with the VM", host_path) : 0;
+}
+
+int diag_resize_disk(struct ctx *ctx, struct registry *r, const char *host_path,
+                     uint64_t *ret_bytes, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, OPEN_LIMIT);
+    AUTO(vm_leave) const struct vm_parts *in = enter(r, "resize a disk", err);
+
+    return in ? scsi_resize(&limited, in->scsi, host_path, ret_bytes, err) : -1;
 }
 
 /* --- queries --- */

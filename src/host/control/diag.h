@@ -39,6 +39,10 @@ int diag_resize(struct ctx *ctx, struct diag_live *l, uint16_t rows, uint16_t co
 int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const char *vm_path,
                bool read_only, char **ret_path, struct err *err);
 
+/* The image or device of one of the VM's disks has grown (scsi_resize()). */
+int diag_resize_disk(struct ctx *ctx, struct registry *r, const char *host_path,
+                     uint64_t *ret_bytes, struct err *err);
+
 /* Each container's init (its exec_id is ""), followed by the container's execs. Never waits. */
 void diag_each(struct registry *r, void (*fn)(void *arg, const struct process_view *v), void *arg);
 

@@ -20,6 +20,8 @@ struct pod *pod_new(struct registry *r, const char *id, struct container *c)
     pod->guest_id = registry_guest_id(r, id);
     pod->holder = c;
     list_init(&pod->volumes);
+    list_init(&pod->disks);
+    gate_init(&pod->disks_gate, "volumes");
     pod_join(pod, c);
     return pod;
 }

@@ -5,9 +5,10 @@
  * Life: made with its holder; a workload container looks its pod up once (registry_find_pod) and
  * keeps it. Counted: freed with the last container and process of it. A VM may have several pods.
  *
- * pod_kill, pod_attach_network, pod_detach_network and pod_take_volume wait until ctx ends; the
- * holder's gate orders the two of the network. All others never wait. */
+ * pod_kill, pod_attach_network, pod_detach_network, pod_take_volume and pod_take_disk wait until
+ * ctx ends; the holder's gate orders the two of the network. All others never wait. */
 #pragma once
+#include "base/gate.h"
 #include "base/list.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -24,6 +25,7 @@ struct network_dns;
 struct registry;
 struct sizing_pod;
 struct vm;
+struct volumes_record;
 
 /* Its containers read it. Besides pod*.c only its holder changes it, while that is created. */
 struct pod {
@@ -40,7 +42,9 @@ struct pod {
     bool shares_empty_dirs; /* they are the host's, not the VM's */
     bool has_scratch;       /* the holder's files are on the VM's scratch disk */
     struct list volumes;    /* emptyDirs (pod_volumes.c) */
-    char *netns;            /* on the host; NULL: none */
+    struct list disks;      /* volumes that are disks (the same) */
+    struct gate disks_gate;
+    char *netns; /* on the host; NULL: none */
     struct network *network;
     const struct network_dns *dns; /* borrows: its sandbox's; NULL: as the host says */
 };
@@ -74,4 +78,10 @@ void pod_describe_network(const struct pod *pod, struct jsw *w);
 /* pod_volumes.c: *ret_local: this mount is an emptyDir that lives in the VM, and says so now. */
 int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t *mount,
                     bool *ret_local, struct err *err);
+/* The volume that source is, or is a part of (host/config/volumes.h): its device is opened by its
+ * first container and held until the pod ends. *ret: NULL if it is not one; else borrowed from pod.
+ * *ret_fd, *ret_below: the device, and which part; caller closes and frees. */
+int pod_take_disk(struct ctx *ctx, struct pod *pod, const char *source,
+                  const struct volumes_record **ret, int *ret_fd, char **ret_below,
+                  struct err *err);
 void pod_release_volumes(struct pod *pod);

@@ -1,15 +1,23 @@
-/* pod_volumes.c - a pod's emptyDirs, which live in its VM: a directory on the scratch disk,
+/* pod_volumes.c - a pod's volumes that are disks of its VM, by a record of `lcow volume`; and its
+ * emptyDirs, which live in its VM: a directory on the scratch disk,
  * or a tmpfs, that stands for the kubelet's directory on the host. Sockets and fifos work there,
  * and nothing that is written crosses the share. Whether a volume is one of these is decided once,
  * when its first container is made: all containers of the pod must see the same. */
 #include "base/err.h"
+#include "base/fd.h"
 #include "base/log.h"
 #include "base/sha256.h"
 #include "base/str.h"
+#include "host/config/config.h"
+#include "host/config/volumes.h"
 #include "host/control/pod.h"
+#include "host/control/registry.h"
+#include "host/files/blockimage.h"
 #include "host/files/emptydir.h"
 #include "oci/volume.h"
 #include <ctype.h>
+#include <errno.h>
+#include <fcntl.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -22,8 +30,20 @@ struct pod_volume {
     bool local;
 };
 
+struct pod_disk {
+    struct list node;
+    struct volumes_record v;
+    int fd;
+};
+
 void pod_release_volumes(struct pod *pod)
 {
+    LIST_FOR (struct pod_disk, d, &pod->disks, node) {
+        list_remove(&d->node);
+        volumes_release(&d->v);
+        fd_close_later(d->fd);
+        free(d);
+    }
     LIST_FOR (struct pod_volume, v, &pod->volumes, node) {
         list_remove(&v->node);
         free(v->dir);
@@ -127,4 +147,84 @@ int pod_take_volume(struct ctx *ctx, struct pod *pod, const char *source, json_t
     }
     emptydir_release(&found);
     return r;
+}
+
+/* --- disks --- */
+
+/* Which directory of the volume the kubelet has bound there. It made that on the host, in the
+ * directory that stands for the volume. */
+static int find_below(struct ctx *ctx, const char *dir, const char *source, char **ret,
+                      struct err *err)
+{
+    struct emptydir found = { 0 };
+
+    if (emptydir_look(ctx, dir, source, &found, err) < 0)
+        return -1;
+    if (found.kind != EMPTYDIR_NONE && !found.elsewhere)
+        *ret = str_dup(found.dirs[found.at].path);
+    emptydir_release(&found);
+    return *ret ? 0
+                : err_set(err, ERR_STATE,
+                          "volume %s: %s is not a bind mount of a directory in it; has somebody "
+                          "put files there?",
+                          dir, source);
+}
+
+static struct pod_disk *find_disk(struct pod *pod, const char *path)
+{
+    LIST_FOR (struct pod_disk, d, &pod->disks, node)
+        if (str_eq(d->v.path, path))
+            return d;
+    return NULL;
+}
+
+/* The pod's, opened if it is new; then it takes *v. */
+static struct pod_disk *need_disk(struct ctx *ctx, struct pod *pod, struct volumes_record *v,
+                                  struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&pod->disks_gate, ctx, "pod.disk", err);
+    struct pod_disk *d = held ? find_disk(pod, v->path) : NULL;
+    int fd = -1;
+
+    if (!held || d)
+        return d;
+    if (blockimage_open(ctx, v->device, BLOCKIMAGE_HELD, v->read_only, &fd, err) < 0) {
+        (void)err_wrap(err, "volume %s", v->path);
+        return NULL;
+    }
+    log_info(ctx, "volume is a disk of the VM", F_STR("host-path", v->path),
+             F_STR("device", v->device));
+    d = mem_new(struct pod_disk);
+    *d = (struct pod_disk){ .v = *v, .fd = fd };
+    *v = (struct volumes_record){ 0 };
+    list_append(&pod->disks, &d->node);
+    return d;
+}
+
+int pod_take_disk(struct ctx *ctx, struct pod *pod, const char *source,
+                  const struct volumes_record **ret, int *ret_fd, char **ret_below, struct err *err)
+{
+    AUTO(volumes_release) struct volumes_record v = { 0 };
+    AUTO_FREE char *part = NULL;
+    const char *below = NULL;
+    bool there;
+
+    *ret = NULL;
+    if (volumes_find(pod->r->o.config->run_root, source, &v, &there, &below, err) < 0)
+        return -1;
+    if (!there)
+        return 0;
+    if (!below && find_below(ctx, v.path, source, &part, err) < 0)
+        return -1;
+
+    struct pod_disk *d = need_disk(ctx, pod, &v, err);
+
+    if (!d)
+        return -1;
+    *ret_fd = fcntl(d->fd, F_DUPFD_CLOEXEC, 3);
+    if (*ret_fd < 0)
+        return err_sys(err, errno, "copy the descriptor of %s", d->v.device);
+    *ret_below = below ? str_dup(below) : TAKE_PTR(part);
+    *ret = &d->v;
+    return 0;
 }

@@ -9,9 +9,11 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/fs.h>
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/ioctl.h>
 #include <sys/stat.h>
 
 static const char *const states[] = { "Reserved", "Attached", "Ejected", "Invalid", "Detached" };
@@ -49,11 +51,12 @@ static int look(void *job, struct err *err)
 {
     struct look *l = job;
     struct stat st;
+    uint64_t bytes = 0;
 
-    if (fstat(l->fd, &st) < 0)
+    if (fstat(l->fd, &st) < 0 || (S_ISBLK(st.st_mode) && ioctl(l->fd, BLKGETSIZE64, &bytes) < 0))
         return err_sys(err, errno, "look at the image");
     l->image = S_ISBLK(st.st_mode)
-                   ? (struct scsi_image){ .dev = st.st_rdev }
+                   ? (struct scsi_image){ .dev = st.st_rdev, .bytes = bytes }
                    : (struct scsi_image){ st.st_dev, st.st_ino, (uint64_t)st.st_size };
     return 0;
 }
@@ -100,6 +103,7 @@ static struct mount *mount_new(struct disk *d, const struct guest_disk *how)
                                      (unsigned long long)how->partition);
     m->guest.root_hash = str_dup(given(how->root_hash));
     m->guest.filesystem = str_dup(given(how->filesystem));
+    m->guest.fs_group_policy = str_dup(given(how->fs_group_policy));
     m->guest.options = (const char *const *)m->options.v;
     list_append(&d->mounts, &m->node);
     return m;
@@ -152,6 +156,7 @@ static bool mounted_so(const struct mount *m, const struct guest_disk *b)
     if (a->read_only != b->read_only || a->encrypted != b->encrypted ||
         a->ensure_filesystem != b->ensure_filesystem || a->block_device != b->block_device ||
         a->verity != b->verity || !str_eq(a->filesystem, given(b->filesystem)) ||
+        a->fs_group != b->fs_group || !str_eq(a->fs_group_policy, given(b->fs_group_policy)) ||
         m->options.n != count(b->options))
         return false;
     if (!a->root_hash != !hash || (hash && strcasecmp(a->root_hash, hash) != 0))
@@ -314,6 +319,7 @@ static void mount_free(struct reserved *t)
     strv_release(&m->options);
     free((char *)m->guest.root_hash);
     free((char *)m->guest.filesystem);
+    free((char *)m->guest.fs_group_policy);
     free((char *)m->guest.mount_path);
     free(m);
     if (!list_empty(&d->mounts))
@@ -507,6 +513,37 @@ int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err)
             return -1;
     }
     reservations_drop(&c->reservations, id);
+    return 0;
+}
+
+int scsi_resize(struct ctx *ctx, struct scsi *c, const char *host_path, uint64_t *ret_bytes,
+                struct err *err)
+{
+    AUTO(gate_leave) struct gate *held = gate_enter(&c->gate, ctx, "scsi.resize", err);
+    struct scsi_image now = { 0 };
+    struct disk *d = NULL;
+
+    if (!held)
+        return -1;
+    for (unsigned i = 0; i < c->n_slots && !d; i++)
+        if (c->slots[i] && c->slots[i]->state == DISK_ATTACHED &&
+            str_eq(c->slots[i]->host_path, host_path))
+            d = c->slots[i];
+    if (!d)
+        return err_set(err, ERR_STATE, "%s is not a disk of this VM", host_path);
+    if (c->look(ctx, d->fd, &now, err) < 0)
+        return err_wrap(err, "disk %s", host_path);
+    if (now.bytes < d->image.bytes)
+        return err_set(err, ERR_INVALID,
+                       "%s has %llu bytes, and had %llu: a disk in use cannot shrink", host_path,
+                       (unsigned long long)now.bytes, (unsigned long long)d->image.bytes);
+    int r = c->vmm->ops->scsi_resize
+                ? c->vmm->ops->scsi_resize(ctx, c->vmm, d->slot, now.bytes, err)
+                : vmm_unsupported("scsi_resize", err);
+    if (r < 0)
+        return err_wrap(err, "resize disk %u:%u (%s)", d->slot.controller, d->slot.lun, host_path);
+    *ret_bytes = d->image.bytes = now.bytes;
+    log_info(ctx, "disk resized", F_DISK(d), F_U("bytes", now.bytes));
     return 0;
 }
 

@@ -49,6 +49,10 @@ int scsi_reserve(struct ctx *ctx, struct scsi *c, const struct scsi_disk *disk,
 int scsi_map(struct ctx *ctx, struct scsi *c, uint64_t id, char **ret_path, struct err *err);
 /* A VM or guest that is gone counts as done. Unknown id: ERR_NOT_FOUND. */
 int scsi_unmap(struct ctx *ctx, struct scsi *c, uint64_t id, struct err *err);
+/* The disk's image has grown: the VM has the new size, *ret_bytes; the guest is not asked.
+ * ERR_STATE: no disk of that path is attached. ERR_INVALID: it is smaller than before. */
+int scsi_resize(struct ctx *ctx, struct scsi *c, const char *host_path, uint64_t *ret_bytes,
+                struct err *err);
 /* Slots whose guest did not release the disk. */
 size_t scsi_lost_slots(const struct scsi *c);
 /* An object for each disk, into the array that is open (inspect.h). Never waits. */

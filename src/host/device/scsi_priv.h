@@ -42,7 +42,7 @@ struct mount {
 struct scsi_image {
     dev_t dev; /* with ino the identity of the file; ino 0 and rdev for a device */
     ino_t ino;
-    uint64_t bytes; /* 0 for a device */
+    uint64_t bytes;
 };
 int scsi_image_look(struct ctx *ctx, int fd, struct scsi_image *ret, struct err *err);
 

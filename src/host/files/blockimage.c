@@ -7,6 +7,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <sys/sysmacros.h>
 
@@ -42,12 +43,31 @@ static char *find_name(const struct job *j, struct err *err)
     return str_format("/dev/%.*s", (int)strcspn(name, "\n"), name);
 }
 
-/* Whoever mounted it, or made it part of something, holds it exclusively. */
-static int check_unused(const char *path, const char *again, struct err *err)
+/* The lock decides between those that hold it, and lasts as long as a copy of fd is open. */
+static int lock(const char *path, int fd, bool read_only, struct err *err)
 {
-    AUTO_FD int fd = open(again, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK);
+    if (flock(fd, (read_only ? LOCK_SH : LOCK_EX) | LOCK_NB) == 0)
+        return 0;
+    if (errno != EWOULDBLOCK)
+        return err_sys(err, errno, "lock %s", path);
+    return err_set(err, ERR_STATE,
+                   "%s is in use by another pod: a device that one of them writes to is in one VM "
+                   "at a time; see: lcow volume ls",
+                   path);
+}
 
-    if (fd < 0 && errno == EBUSY)
+/* Whoever mounted it, or made it part of something, holds it exclusively. */
+static int check_unused(const struct job *j, const char *path, const char *again, struct err *err)
+{
+    AUTO_FD int fd = open(again, O_RDONLY | O_EXCL | O_CLOEXEC | O_NONBLOCK), other = -1;
+    bool busy = fd < 0 && errno == EBUSY;
+
+    if (busy && j->kind == BLOCKIMAGE_HELD) {
+        other = open(again, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+        if (other >= 0 && lock(path, other, j->read_only, err) < 0)
+            return -1;
+    }
+    if (busy)
         return err_set(err, ERR_STATE,
                        "%s is in use on the host: unmount it there before a VM gets it", path);
     return fd < 0 ? err_sys(err, errno, "open %s", path) : 0;
@@ -55,6 +75,8 @@ static int check_unused(const char *path, const char *again, struct err *err)
 
 static int check_kind(const struct job *j, const char *path, const struct stat *st, struct err *err)
 {
+    if (j->kind == BLOCKIMAGE_HELD && !S_ISREG(st->st_mode) && !S_ISBLK(st->st_mode))
+        return err_set(err, ERR_INVALID, "%s is neither a block device nor an image file", path);
     if (j->kind == BLOCKIMAGE_FILE && !S_ISREG(st->st_mode))
         return err_set(
             err, ERR_INVALID,
@@ -89,12 +111,16 @@ static int open_in_thread(void *arg, struct err *err)
         return err_sys(err, errno, "look at %s", path);
     AUTO_FREE char *again = str_format("/proc/self/fd/%d", seen);
     if (check_kind(j, path, &st, err) < 0 ||
-        (S_ISBLK(st.st_mode) && check_unused(path, again, err) < 0))
+        (S_ISBLK(st.st_mode) && check_unused(j, path, again, err) < 0))
         return -1;
+    /* Nor can the host mount a device that a VM writes to. */
+    int held = j->kind == BLOCKIMAGE_HELD && S_ISBLK(st.st_mode) && !j->read_only ? O_EXCL : 0;
     AUTO_FD int fd =
-        open(again, (j->read_only ? O_RDONLY : O_RDWR) | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
+        open(again, (j->read_only ? O_RDONLY : O_RDWR) | held | O_CLOEXEC | O_NOCTTY | O_NONBLOCK);
     if (fd < 0)
         return err_sys(err, errno, "open %s", path);
+    if (j->kind == BLOCKIMAGE_HELD && lock(path, fd, j->read_only, err) < 0)
+        return -1;
     if (j->major && (major(st.st_rdev) != j->major || minor(st.st_rdev) != j->minor))
         return err_set(err, ERR_NOT_FOUND, "%s is not block device %u:%u any more", path, j->major,
                        j->minor);

@@ -7,11 +7,17 @@
 struct ctx;
 struct err;
 
-enum blockimage_kind { BLOCKIMAGE_FILE, BLOCKIMAGE_DEVICE };
+enum blockimage_kind {
+    BLOCKIMAGE_FILE,
+    BLOCKIMAGE_DEVICE,
+    /* Either, and while a copy of the descriptor is open nobody else has it by this word, unless
+     * both only read; nor can the host mount a device that is written to. */
+    BLOCKIMAGE_HELD
+};
 
 /* Waits until ctx ends. path: absolute; symlinks are followed. ERR_INVALID: it is something else,
- * or empty; ERR_STATE: a device that the host itself uses (mounted, part of a RAID, swap). Caller
- * closes *ret_fd. */
+ * or empty; ERR_STATE: a device that the host itself uses (mounted, part of a RAID, swap), or held.
+ * Caller closes *ret_fd. */
 int blockimage_open(struct ctx *ctx, const char *path, enum blockimage_kind kind, bool read_only,
                     int *ret_fd, struct err *err);
 /* The block device of that number, by whatever name the kernel calls it. */

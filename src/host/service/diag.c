@@ -165,6 +165,12 @@ static int expect(struct ctx *ctx, struct service *s, const Lcow__ExpectRequest 
     return 0;
 }
 
+static int resize_disk(struct ctx *ctx, struct service *s, const Lcow__ResizeDiskRequest *req,
+                       Lcow__ResizeDiskResponse *resp, struct err *err)
+{
+    return diag_resize_disk(ctx, s->opts.registry, req->path, &resp->bytes, err);
+}
+
 #define DIAG(method, fn, Message, ...)                                                             \
     RPC_METHOD(method, fn, struct service, Diag__##Message##Request, Diag__##Message##Response,    \
                __VA_ARGS__)
@@ -187,6 +193,7 @@ static const struct rpc_method own_methods[] = {
     LCOW(ExecControl, exec_control),
     LCOW(Console, console),
     LCOW(Expect, expect),
+    LCOW(ResizeDisk, resize_disk),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

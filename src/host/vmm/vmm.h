@@ -146,6 +146,9 @@ struct vmm_ops {
     int (*scsi_add)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
                     bool read_only, struct err *err);
     int (*scsi_remove)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
+    /* The image has so many bytes now: the guest sees them when it looks again. */
+    int (*scsi_resize)(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, uint64_t bytes,
+                       struct err *err);
     int (*nic_add)(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
     int (*nic_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
     /* A PCI function of the host ("0000:03:00.0"), or one that the VMM emulates, for tests

@@ -437,6 +437,7 @@ static const struct vmm_ops qemu_ops = {
     .console_tail = tail,
     .scsi_add = qemu_scsi_add,
     .scsi_remove = qemu_scsi_remove,
+    .scsi_resize = qemu_scsi_resize,
     .share_add = qemu_share_add,
     .share_remove = qemu_share_remove,
     .nic_add = qemu_nic_add,

@@ -263,6 +263,20 @@ int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, stru
     return plug_remove(ctx, qemu_of(v), &disk_kind, slot_name(slot, '-', id), err);
 }
 
+int qemu_scsi_resize(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, uint64_t bytes,
+                     struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+    char id[16];
+
+    if (qemu_check_runs(q, "resize", err) < 0)
+        return -1;
+    return qmp_client_call(ctx, q->proc->qmp, "block_resize",
+                           json_pack("{ss+,sI}", "node-name", "disk-", slot_name(slot, '-', id),
+                                     "size", (json_int_t)bytes),
+                           NULL, err);
+}
+
 #define NIC_ID_MAX 100
 #define MTU_MIN 68
 #define PCI_ID_MAX 32

@@ -228,6 +228,8 @@ int qemu_stats(struct ctx *ctx, struct vmm *v, struct vmm_stats *ret, struct err
 int qemu_scsi_add(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, int image_fd,
                   bool read_only, struct err *err);
 int qemu_scsi_remove(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, struct err *err);
+int qemu_scsi_resize(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, uint64_t bytes,
+                     struct err *err);
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
