@@ -3,6 +3,7 @@
 #include "oci/volume.h"
 #include <stdio.h>
 #include <stdlib.h>
+#include <sys/mount.h>
 
 static const char *dir_of(const char *path)
 {
@@ -25,6 +26,30 @@ TEST(the_kubelets_paths_are_known)
     ASSERT_STR(dir_of("/k/pods/u/volumes/kubernetes.io~empty-dir/cache/../../x"), "no");
     ASSERT_STR(dir_of("/k/pods/u/volume-subpaths/cache"), "no");
     ASSERT_STR(dir_of("/data"), "no");
+}
+
+TEST(a_subpath_of_a_csi_volume_is_known)
+{
+    AUTO_FREE char *dir = NULL;
+
+    ASSERT(volume_is_csi_subpath("/k/pods/u/volume-subpaths/pv1/web/0", &dir));
+    ASSERT_STR(dir, "/k/pods/u/volumes/kubernetes.io~csi/pv1/mount");
+    ASSERT(!volume_is_csi_subpath("/k/pods/u/volume-subpaths/pv1", &dir));
+    ASSERT(!volume_is_csi_subpath("/k/pods/../volume-subpaths/pv1/web/0", &dir));
+    ASSERT(!volume_is_csi_subpath("/k/pods/u/volumes/x", &dir));
+}
+
+TEST(only_known_mount_options_count)
+{
+    unsigned long flags = 1;
+
+    ASSERT_EQ(volume_option("rw", &flags), 0);
+    ASSERT_EQ(flags, 0);
+    ASSERT_EQ(volume_option("noexec", &flags), 0);
+    ASSERT_EQ(flags, MS_NOEXEC);
+    ASSERT_EQ(volume_option("discard", &flags), 1);
+    ASSERT_EQ(volume_option("errors=panic", &flags), -1);
+    ASSERT_EQ(volume_option("", &flags), -1);
 }
 
 TEST(what_the_host_writes_the_guest_reads)

@@ -214,6 +214,23 @@ TEST(volumes_of_the_pod_are_to_be_made_as_the_host_says)
     ASSERT_EQ(r.todo.volumes[0].dirs[0].gid, 7);
 }
 
+TEST(a_part_of_a_disk_is_below_its_mount)
+{
+    AUTO(fixture_release) struct fixture r = { 0 };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/v\","
+                      "\"source\":\"disk://0_1_0/a/b\",\"lcow.volume\":{\"At\":"
+                      "\"disk://0_1_0\",\"Dirs\":[{\"Path\":\"a\"},{\"Path\":\"a/b\"}]}}]}",
+                      &err),
+              err);
+    AUTO_FREE char *got = text_of(&r);
+    ASSERT_HAS(got, "{\"destination\":\"/v\",\"source\":\"/run/mounts/scsi/0_1_0/a/b\"}");
+    ASSERT_STR(r.todo.volumes[0].at, "/run/mounts/scsi/0_1_0");
+    ASSERT_STR(r.todo.dirs.v[0], "/run/mounts/scsi/0_1_0/a/b"); /* no symlink is followed there */
+}
+
 TEST(a_disk_of_the_vm_is_the_device_that_was_asked_for)
 {
     AUTO(fixture_release) struct fixture r = { 0 };

@@ -1,8 +1,8 @@
-#include "host/config/volumes.h"
 #include "base/err.h"
 #include "base/sha256.h"
 #include "harness/tap.h"
 #include "harness/tempdir.h"
+#include "host/config/volumes.h"
 #include <sys/stat.h>
 
 #define CSI "/k/pods/u/volumes/kubernetes.io~csi/pv1/mount"
@@ -46,7 +46,7 @@ TEST(what_cannot_be_is_refused_by_name)
     static const struct {
         const char *text, *says;
     } bad[] = {
-        { "{", "unexpected end" },
+        { "{", "string or '}' expected near end of file" },
         { "[]", "not a JSON object" },
         { "{}", "the volume path \"\" is not an absolute path" },
         { "{\"volume-path\":\"/v\"}", "device \"\" is not an absolute path" },
@@ -86,8 +86,8 @@ TEST(what_cannot_be_is_refused_by_name)
 
 static void put(const char *root, const char *path, const char *device)
 {
-    AUTO_FREE char *text = str_format(
-        "{\"volume-path\":\"%s\",\"device\":\"%s\",\"fstype\":\"ext4\"}", path, device);
+    AUTO_FREE char *text =
+        str_format("{\"volume-path\":\"%s\",\"device\":\"%s\",\"fstype\":\"ext4\"}", path, device);
     AUTO(volumes_release) struct volumes_record v = { 0 };
     struct err err = ERR_INIT;
 
@@ -148,9 +148,9 @@ TEST(a_record_is_roots_alone_and_not_written_over)
     TEMPDIR(p);
 
     put(p.dir, "/k/v", "/dev/a");
-    ASSERT_OK(parse("{\"volume-path\":\"/k/v\",\"device\":\"/dev/b\",\"fstype\":\"ext4\"}", &v,
-                    &err),
-              err);
+    ASSERT_OK(
+        parse("{\"volume-path\":\"/k/v\",\"device\":\"/dev/b\",\"fstype\":\"ext4\"}", &v, &err),
+        err);
     ASSERT_FAIL(volumes_put(p.dir, &v, &err), err, ERR_EXISTS);
     ASSERT_HAS(err.msg, "volume /k/v is recorded with device /dev/a in another way already");
     sha256_of("/k/v", 4, hex);

@@ -1,6 +1,7 @@
 /* A container's mounts and devices over the fake VMM and a scripted guest: what becomes a disk,
  * what a share, what stays in the VM; and that it is taken back. */
 #include "fixture/registry_fixture.h"
+#include "host/config/volumes.h"
 
 #define ANNOTATED(type, more)                                                                      \
     ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"" type                               \
@@ -135,6 +136,55 @@ TEST_VIRTUAL(an_empty_dir_in_the_vm_is_no_writable_share)
     fixture_write_spec(&r, "w", ANNOTATED("container", NO_WRITABLE) EMPTY_MOUNT);
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT(!container_parts(fixture_find(&r, "w"))->writes_host);
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    fixture_close(&r, ctx);
+}
+
+#define VOLUME "/k/pods/u/volumes/kubernetes.io~csi/pv1/mount"
+#define VOLUME_AT(path)                                                                            \
+    ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"" path                    \
+    "\",\"options\":[\"rbind\",\"ro\"]}]"
+
+static int count_disks(void *arg, struct ctx *ctx, const char *op, struct err *err)
+{
+    *(unsigned *)arg += str_eq(op, "disk");
+    return 0;
+}
+
+TEST_VIRTUAL(a_recorded_volume_is_one_disk_of_all_containers_that_name_it)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    AUTO(volumes_release) struct volumes_record v = { 0 };
+    struct err err = ERR_INIT;
+    unsigned opened = 0, shares;
+
+    fixture_open(&r, ctx);
+    ASSERT_OK(volumes_read(json_pack("{ss ss ss s[s]}", "volume-path", VOLUME, "device", "/dev/x",
+                                     "fstype", "ext4", "options", "ro"),
+                           &v, &err),
+              err);
+    ASSERT_OK(volumes_put(r.config.run_root, &v, &err), err);
+    r.host.step = count_disks;
+    r.host.step_arg = &opened;
+    fixture_write_spec(&r, "pod", POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    shares = r.guest.shares;
+    fixture_write_spec(&r, "a", POD("container") VOLUME_AT(VOLUME));
+    fixture_write_spec(&r, "b", POD("container") VOLUME_AT(VOLUME "/sub"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
+    ASSERT_OK(fixture_try_create(&r, ctx, "b", &err), err);
+    ASSERT_EQ(r.guest.disks, 2);           /* with the scratch disk */
+    ASSERT_EQ(r.guest.shares, shares + 2); /* their roots */
+    ASSERT_EQ(opened, 1);
+    fixture_delete(&r, ctx, "a", "");
+    ASSERT_EQ(r.guest.disks, 2);
+    fixture_delete(&r, ctx, "b", "");
+    ASSERT_EQ(r.guest.disks, 1);
+
+    ASSERT_OK(volumes_drop(r.config.run_root, VOLUME, &err), err);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "a", &err), err,
+                ERR_NOT_FOUND); /* a path of the host */
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
 }

@@ -123,6 +123,51 @@ TEST_VIRTUAL(a_file_in_another_way_is_refused)
     finish(ctx, &f);
 }
 
+TEST_VIRTUAL(a_group_of_files_is_part_of_the_way_a_disk_is_mounted)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t id = 0, same = 0;
+
+    start(ctx, &f);
+    const struct scsi_disk d = { .host_path = "/x", .fd = f.a };
+    struct guest_disk m = { .fs_group = 2000, .fs_group_policy = "Always" };
+
+    ASSERT_OK(scsi_reserve(ctx, f.c, &d, &m, &id, &err), err);
+    ASSERT_OK(scsi_reserve(ctx, f.c, &d, &m, &same, &err), err);
+    unmap(ctx, &f, same);
+    m.fs_group = 2001;
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &m, &same, &err), err, ERR_STATE);
+    m = (struct guest_disk){ .fs_group = 2000 };
+    ASSERT_FAIL(scsi_reserve(ctx, f.c, &d, &m, &same, &err), err, ERR_STATE);
+    unmap(ctx, &f, id);
+    finish(ctx, &f);
+}
+
+TEST_VIRTUAL(a_disk_that_is_attached_can_grow_and_not_shrink)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t id = 0, bytes = 0;
+
+    start(ctx, &f);
+    const struct scsi_disk d = { .host_path = "/x", .fd = f.a };
+
+    ASSERT_EQ(ftruncate(f.a, 4096), 0);
+    ASSERT_OK(scsi_reserve(ctx, f.c, &d, &(struct guest_disk){ 0 }, &id, &err), err);
+    ASSERT_FAIL(scsi_resize(ctx, f.c, "/x", &bytes, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "/x is not a disk of this VM");
+    map(ctx, &f, id, "/run/mounts/scsi/0_0_0");
+    ASSERT_EQ(ftruncate(f.a, 8192), 0);
+    ASSERT_OK(scsi_resize(ctx, f.c, "/x", &bytes, &err), err);
+    ASSERT_EQ(bytes, 8192);
+    ASSERT_EQ(ftruncate(f.a, 4096), 0);
+    ASSERT_FAIL(scsi_resize(ctx, f.c, "/x", &bytes, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, "/x has 4096 bytes, and had 8192: a disk in use cannot shrink");
+    unmap(ctx, &f, id);
+    finish(ctx, &f);
+}
+
 TEST_VIRTUAL(slots_are_given_lowest_first_on_four_controllers_and_run_out)
 {
     struct fixture f;

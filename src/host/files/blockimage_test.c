@@ -48,3 +48,27 @@ TEST_FIBER(what_is_something_else_is_refused_with_the_remedy)
     ASSERT_HAS(err.msg, "4000:7");
     ASSERT_EQ(fd, -1);
 }
+
+TEST_FIBER(a_held_image_is_one_writers_or_many_readers)
+{
+    static const char sector[512] = "x";
+    struct err err = ERR_INIT;
+    int none = -1;
+    TEMPDIR(p);
+
+    ASSERT_EQ(file_write(tempdir_path(&p, "i"), sector, sizeof(sector), 0600), 0);
+    const char *path = tempdir_path(&p, "i");
+    AUTO_FD int one = -1, two = -1, writer = -1;
+    ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &one, &err), err);
+    ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &two, &err), err);
+    ASSERT_FAIL(blockimage_open(ctx, path, BLOCKIMAGE_HELD, false, &none, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "is in use by another pod: a device that one of them writes to is in one "
+                        "VM at a time; see: lcow volume ls");
+    fd_close(TAKE_FD(one));
+    fd_close(TAKE_FD(two));
+    ASSERT_OK(blockimage_open(ctx, path, BLOCKIMAGE_HELD, false, &writer, &err), err);
+    ASSERT_FAIL(blockimage_open(ctx, path, BLOCKIMAGE_HELD, true, &none, &err), err, ERR_STATE);
+    ASSERT_FAIL(blockimage_open(ctx, "/dev/null", BLOCKIMAGE_HELD, true, &none, &err), err,
+                ERR_INVALID);
+    ASSERT_HAS(err.msg, "/dev/null is neither a block device nor an image file");
+}
