@@ -228,6 +228,8 @@ int diag_resize_disk(struct ctx *ctx, struct registry *r, const char *host_path,
     struct ctx limited = ctx_with_timeout(ctx, OPEN_LIMIT);
     AUTO(vm_leave) const struct vm_parts *in = enter(r, "resize a disk", err);
 
+    if (in && !in->scsi) /* a VM of `lcow boot` */
+        return err_set(err, ERR_STATE, "%s is not a disk of this VM", host_path);
     return in ? scsi_resize(&limited, in->scsi, host_path, ret_bytes, err) : -1;
 }
 

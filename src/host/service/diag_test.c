@@ -188,6 +188,27 @@ TEST_VIRTUAL(a_share_that_the_vm_cannot_mount_there_is_taken_back)
     desk_close(&d, ctx);
 }
 
+TEST_VIRTUAL(only_a_disk_of_a_running_vm_is_resized)
+{
+    struct desk d = { 0 };
+    Lcow__ResizeDiskRequest req = LCOW__RESIZE_DISK_REQUEST__INIT;
+    struct err err = ERR_INIT;
+
+    desk_open(&d, ctx);
+    req.path = "/volume";
+    for (int i = 0; i < 2; i++) {
+        ASSERT(rpc_client_call(ctx, d.client, SERVICE_LCOW, "ResizeDisk", &req,
+                               &lcow__resize_disk_response__descriptor, NULL, &err) < 0);
+        ASSERT_EQ(err.code, ERR_STATE);
+        ASSERT(strstr(err.msg, i ? "/volume is not a disk of this VM" : "has no running VM"));
+        err_clear(&err);
+        if (i == 0)
+            desk_create(&d, ctx, "c1");
+    }
+    desk_delete(&d, ctx, "c1", "");
+    desk_close(&d, ctx);
+}
+
 TEST_VIRTUAL(the_pid_is_told)
 {
     struct desk d = { 0 };
