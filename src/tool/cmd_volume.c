@@ -7,7 +7,6 @@
 #include "host/config/volumes.h"
 #include "host/rpc/rpc_client.h"
 #include "tool/lib/exec.h"
-#include "tool/lib/output.h"
 #include "tool/tool.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -140,11 +139,11 @@ static int given_info(struct tool *t, json_t **ret, struct err *err)
     json_t *options = json_array(), *metadata = json_object();
 
     for (char *rest = words, *word; *words && (word = strsep(&rest, ","));)
-        json_array_append_new(options, json_string(word));
+        json_array_append_new(options, doc_string(word));
     if (o->fs_group)
-        json_object_set_new(metadata, "fsGroup", json_string(o->fs_group));
+        json_object_set_new(metadata, "fsGroup", doc_string(o->fs_group));
     if (o->fs_group_policy)
-        json_object_set_new(metadata, "fsGroupChangePolicy", json_string(o->fs_group_policy));
+        json_object_set_new(metadata, "fsGroupChangePolicy", doc_string(o->fs_group_policy));
     *ret = json_pack("{ss so so so so}", "volume-type", "block", "device", doc_string(o->device),
                      "fstype", doc_string(o->fs_type), "options", options, "metadata", metadata);
     return 0;
@@ -182,6 +181,8 @@ static int add(struct ctx *ctx, struct tool *t, struct err *err)
     }
     if (volumes_read(doc, &v, err) < 0 || check_device(v.device, err) < 0)
         return err_wrap(err, "volume %s", path);
+    if (!str_eq(v.path, path)) /* JSON has no other text, and so no client can name it */
+        return err_set(err, ERR_INVALID, "volume path %s is not UTF-8", path);
     return volumes_put(t->config.run_root, &v, err) < 0 ? -1 : TOOL_OK;
 }
 

@@ -185,9 +185,8 @@ def records(t):
     refused(t, ("add", *where, *plain),
             f"volume {path} is recorded with device {disk} in another way already; first: lcow "
             f"volume remove --volume-path {path}")
-    for verb in ("stats",):
-        refused(t, (verb, *where), f"no running VM has volume {path}: it is a disk while a "
-                "container that mounts it exists; see: lcow volume ls")
+    refused(t, ("stats", *where), f"no running VM has volume {path}: it is a disk while a container "
+            "that mounts it exists; see: lcow volume ls")
     folder = f"{t.run_root}/.volumes"
     record = os.path.join(folder, os.listdir(folder)[0])
     t.equal((stat.S_IMODE(os.stat(folder).st_mode), stat.S_IMODE(os.stat(record).st_mode)),
