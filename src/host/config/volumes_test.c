@@ -73,7 +73,7 @@ TEST(what_cannot_be_is_refused_by_name)
         ASSERT_HAS(err.msg, bad[i].says);
     }
 
-    AUTO_FREE char *path = mem_zalloc((64u << 10) + 1), *text = NULL;
+    AUTO_FREE char *path = mem_zalloc((64u << 10) + 1);
     struct volumes_record v = { 0 };
     struct err err = ERR_INIT;
 
