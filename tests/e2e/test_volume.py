@@ -1,5 +1,6 @@
 """Volumes of CSI drivers that are disks of the VM, by `lcow volume`, as a node plugin calls it."""
 
+import errno
 import gzip
 import json
 import os
@@ -9,6 +10,7 @@ import subprocess
 import cell
 import packages
 from e2e import test
+from harness import Failure
 from pod import FOREVER, pod_test
 from test_mounts import MIB, MS_RDONLY, image, loop, mount, mount_for, mounted, of_image
 
@@ -61,7 +63,7 @@ def volumes(t):
     second_vm(t, device, other)
     statistics_and_growth(t, a, path, disk, device)
     a.sh("mv /data/logs /data/gone && ln -s /etc /data/logs && mkdir -p /data/gone/app")
-    t.fails(lambda: pod.create("c", "true", mounts=[mount(bound, "/logs")]),
+    t.fails(lambda: pod.run("c", "true", mounts=[mount(bound, "/logs")]),
             r"a container has put a symbolic link into the path /run/mounts/scsi/\S+/logs/app")
     volume(t, "remove", path)  # a VM that has it keeps it
     a.sh("echo more >>/data/new")
@@ -78,13 +80,17 @@ def second_vm(t, device, other):
     pod = t.pod("p2")
 
     def fails(path, words):
-        t.fails(lambda: pod.create("x", "true", mounts=[mount(path, "/data")]), words)
+        name = os.path.basename(os.path.dirname(path))
+        t.fails(lambda: pod.run(name, "true", mounts=[mount(path, "/data")]), words)
     fails(other, rf"mount {other} on /data: volume {other}: {device} is in use by another pod: a "
           "device that one of them writes to is in one VM at a time; see: lcow volume ls")
     folder = os.path.join(t.work, "mnt")
     os.mkdir(folder)
-    r = subprocess.run(["mount", device, folder], capture_output=True)
-    t.check(r.returncode != 0, "the host mounted a device that a VM writes to")
+    try:
+        with mounted(device, folder, "ext4"):
+            raise Failure("the host mounted a device that a VM writes to")
+    except OSError as e:
+        t.equal(e.errno, errno.EBUSY, e)
 
     used, wrong, gone = csi(t, "used"), csi(t, "wrong"), csi(t, "gone")
     ro, plain = csi(t, "ro"), csi(t, "xfs")
@@ -198,4 +204,4 @@ def records(t):
             r.err, r)
     volume(t, "remove", link)
     volume(t, "remove", path)
-    t.equal((t.lcow("volume", "ls").out, os.listdir(folder)), ("", []))
+    t.equal((t.lcow("volume", "ls").out, os.path.exists(folder)), ("", False))

@@ -13,7 +13,7 @@
 #include <sys/vfs.h>
 
 #define SECTOR 512
-#define NUMBER_MAX 32
+#define NUMBER_MAX 4096 /* as large as the kernel says its files are */
 
 /* The kernel's headers for programs have neither. */
 #define EXT4_RESIZE _IOW('f', 16, __u64)
@@ -47,10 +47,10 @@ static int look_again(dev_t dev, uint64_t *ret)
     AUTO_FREE char *at = str_format("/sys/dev/block/%u:%u", major(dev), minor(dev));
     AUTO_FREE char *rescan = str_format("%s/device/rescan", at);
     int r = file_put(rescan, "1\n");
-    AUTO_FREE char *text = r < 0 ? NULL : file_text(NUMBER_MAX, "%s/size", at);
+    AUTO_FREE char *text = file_text(NUMBER_MAX, "%s/size", at);
     uint64_t sectors;
 
-    if (r < 0)
+    if (r < 0 && r != -ENOENT) /* a disk that is not SCSI needs no asking */
         return r;
     if (text)
         text[strcspn(text, "\n")] = '\0';

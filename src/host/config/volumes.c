@@ -221,14 +221,19 @@ int volumes_put(const char *run_root, const struct volumes_record *v, struct err
                        "volume remove --volume-path %s",
                        v->path, old.device, v->path);
     int r = there ? 0 : file_replace(file, text, strlen(text), 0600);
+    if (r == -ENOENT && dir_need(dir, 0700, err) == 0) /* it went with another record */
+        r = file_replace(file, text, strlen(text), 0600);
     return r < 0 ? err_sys(err, -r, "write %s", file) : 0;
 }
 
 int volumes_drop(const char *run_root, const char *path, struct err *err)
 {
-    AUTO_FREE char *file = file_of(run_root, path);
+    AUTO_FREE char *file = file_of(run_root, path), *dir = str_format("%s/" DIR_NAME, run_root);
 
-    return unlink(file) < 0 && errno != ENOENT ? err_sys(err, errno, "remove %s", file) : 0;
+    if (unlink(file) < 0 && errno != ENOENT)
+        return err_sys(err, errno, "remove %s", file);
+    (void)rmdir(dir); /* with its last record */
+    return 0;
 }
 
 int volumes_each(const char *run_root,
