@@ -140,7 +140,7 @@ static int receive(struct pipe *p, struct err *err)
         int r = rpc_stream_recv(&p->ctx, p->st, &any, err);
 
         if (r <= 0)
-            return p->client.over.fired && err->code == ERR_CANCELLED ? 0 : r;
+            return p->client.over.fired && err->code != ERR_EXHAUSTED ? 0 : r;
         if (take(p, any, err) < 0)
             return -1;
     }
