@@ -55,6 +55,10 @@ class Connection:
         self._socket.connect(path)
 
     def close(self):
+        try:
+            self._socket.shutdown(socket.SHUT_RDWR)  # wakes whoever reads
+        except OSError:
+            pass
         self._socket.close()
 
     def frame(self, stream, kind, flags, body=b""):
@@ -65,7 +69,7 @@ class Connection:
         try:
             size, stream, kind, flags = struct.unpack(
                 ">IIBB", shimcall.read_exactly(self._socket, 10))
-        except (Failure, ConnectionResetError):
+        except (Failure, OSError):
             return None
         return stream, kind, flags, shimcall.read_exactly(self._socket, size)
 

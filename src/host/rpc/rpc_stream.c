@@ -40,6 +40,7 @@ struct rpc_stream *rpc_stream_new(struct rpc_conn *c, uint32_t id,
     /* Not the connection's: what arrived before it ended is still delivered. */
     cancel_init(&st->cancel, &c->server->life);
     list_append(&c->streams, &st->node);
+    c->wire.reads_on = true;
     return st;
 }
 

@@ -342,6 +342,27 @@ TEST_FIBER(input_that_was_sent_is_delivered_although_its_client_has_hung_up)
     fixture_get_nothing(&w.io, w.io.guest[0]);
 }
 
+/* As containerd does after the last of its input. What we grant then finds nobody. */
+TEST_FIBER(a_client_may_send_and_hang_up_at_once)
+{
+    WORLD(w, URI("c1-stdin"), NULL);
+    struct stream *s;
+    char part[1024];
+
+    start(&w);
+    s = join(&w, "c1-stdin");
+    get_window(&w, s, WINDOW);
+    for (uint64_t at = 0; at < WINDOW; at += sizeof(part)) {
+        fixture_fill(part, sizeof(part), at);
+        put_data(&w, s, part, sizeof(part));
+    }
+    put_end(&w, s);
+    stream_free(s);
+    io_close_stdin(w.io.io);
+    fixture_expect(&w.io, w.io.guest[0], 0, WINDOW);
+    fixture_get_end(&w.io, w.io.guest[0]);
+}
+
 TEST_FIBER(a_process_that_takes_no_more_input_ends_the_stream)
 {
     WORLD(w, URI("c1-stdin"), NULL);
