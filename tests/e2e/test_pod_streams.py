@@ -128,7 +128,7 @@ def port_forward(t):
 
 # ---------------------------------------------------------------- io_type = "streaming"
 
-LINES = 1500000  # of seq: 10 MB
+NUMBERS = 1500000  # 10 MB of them
 COUNT = "i=0; while :; do i=$((i+1)); echo line $i; done"
 
 
@@ -195,9 +195,9 @@ def streamed_restart(t, pod):
           "up, containerd killed", sandboxers=("shim",), both=True, deadline=600)
 def streaming_io(t):
     pod = t.pod("p1", handler="lcow-stream")
-    c = pod.run("big", "sh", "-c", f"echo to stderr >&2; seq 1 {LINES}")
+    c = pod.run("big", "sh", "-c", f"echo to stderr >&2; seq 1 {NUMBERS} | tr '\\n' ' '")
     c.await_exit(0)
-    t.check(c.out == "".join(f"{i}\n" for i in range(1, LINES + 1)), "10 MB of output are whole")
+    t.check(c.out == "".join(f"{i} " for i in range(1, NUMBERS + 1)), "10 MB of output are whole")
     t.equal(c.err, "to stderr\n")
     c = pod.run("once", "cat", stdin=True, stdin_once=True)
     s = attach(t, c)

@@ -314,6 +314,8 @@ def verity(t):
 
 def verified_layers(t):
     """Two, topmost first, each with its tree of hashes."""
+    for n in ("1", "2", "upper"):
+        os.mkdir(os.path.join(t.work, n))
     t.write("upper/word", "from above\n")
     layers = [erofs(t, "1/layer.erofs", os.path.join(t.work, "upper")),
               erofs(t, "2/layer.erofs", fill(os.path.join(t.work, "root")))]
@@ -325,8 +327,6 @@ def verified_layers(t):
 @test("containerd 2.2 by a peer of our own: -info, start, a typed list with verified layers, streams, "
       "Shutdown and delete", images=(), runc=False, versions=("2.1",))
 def peer_2_2(t):
-    for n in "12":
-        os.mkdir(os.path.join(t.work, n))
     c = peer.Peer(t, "c1", "2.2")
     document = c.document()
     document["process"]["args"] = ["sh", "-c", "cat /word; echo mine >/word; cat /word; "
@@ -348,8 +348,6 @@ def peer_2_2(t):
       "typed mounts, execs over streams that nobody reads or that end early", images=(), runc=False,
       versions=("2.1",))
 def peer_2_3(t):
-    for n in "12":
-        os.mkdir(os.path.join(t.work, n))
     layers = verified_layers(t)
     directory = f"/run/{t.tag}"[:40]
     s = peer.Peer(t, "s1", "2.3")
