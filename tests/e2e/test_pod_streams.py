@@ -135,8 +135,13 @@ COUNT = "i=0; while :; do i=$((i+1)); echo line $i; done"
 def connections(t):
     """Open sockets of the shim."""
     folder = f"/proc/{t.shim_pid()}/fd"
-    return sum(os.readlink(os.path.join(folder, fd)).startswith("socket:")
-               for fd in os.listdir(folder))
+
+    def is_socket(fd):
+        try:
+            return os.readlink(os.path.join(folder, fd)).startswith("socket:")
+        except FileNotFoundError:  # closed meanwhile
+            return False
+    return sum(map(is_socket, os.listdir(folder)))
 
 
 def streamed_execs(t, c):
