@@ -55,9 +55,9 @@ def wrapped(field, url, value):
     return text(field, text(1, url) + text(2, value))
 
 
-def fields(data):
-    """field -> value of the last one; enough for flat answers."""
-    found, at = {}, 0
+def pairs(data):
+    """Each field and its value."""
+    at = 0
 
     def read():
         nonlocal at
@@ -72,14 +72,18 @@ def fields(data):
     while at < len(data):
         key = read()
         if key & 7 == 0:
-            found[key >> 3] = read()
+            yield key >> 3, read()
         elif key & 7 == 2:
             size = read()
-            found[key >> 3] = data[at:at + size]
+            yield key >> 3, data[at:at + size]
             at += size
         else:
             raise Failure(f"wire type {key & 7} in {data!r}")
-    return found
+
+
+def fields(data):
+    """field -> value of the last one; enough for flat answers."""
+    return dict(pairs(data))
 
 
 # ---------------------------------------------------------------- the shim

@@ -248,9 +248,3 @@ def propagation(t):
                                      "propagation": cri.PROPAGATION_BIDIRECTIONAL}]),
             "(?i)propagation|rshared|shared mount")
     t.equal(pod.run("c2", "echo", "well").await_exit(0).exit_code, 0)
-
-
-@pod_test("streaming IO is refused, in so many words", sandboxers=("shim",))
-def streaming_io(t):
-    pod = t.pod("p1", handler="lcow-stream")
-    t.fails(lambda: pod.run("c1", *FOREVER), "(?i)stream")

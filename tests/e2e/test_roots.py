@@ -15,9 +15,10 @@ import archives
 import cell
 import members
 import packages
+import peer
 from e2e import test
 from harness import Skip
-from shimcall import INVALID, NOT_FOUND, Status, text
+from shimcall import INVALID, NOT_FOUND, Status, number, text
 
 MIB = 1 << 20
 UNKNOWN = 2   # the guest has few codes
@@ -309,3 +310,87 @@ def verity(t):
     m.end()
     m = pod.member("unverified", typed(layer)).start()
     t.equal(pod.sh(m, "head -c 12 /word"), "urue content", "as long as nothing is asked for")
+
+
+def verified_layers(t):
+    """Two, topmost first, each with its tree of hashes."""
+    for n in ("1", "2", "upper"):
+        os.mkdir(os.path.join(t.work, n))
+    t.write("upper/word", "from above\n")
+    layers = [erofs(t, "1/layer.erofs", os.path.join(t.work, "upper")),
+              erofs(t, "2/layer.erofs", fill(os.path.join(t.work, "root")))]
+    for layer in layers:
+        add_verity(layer)
+    return layers
+
+
+@test("containerd 2.2 by a peer of our own: -info, start, a typed list with verified layers, streams, "
+      "Shutdown and delete", images=(), runc=False, versions=("2.1",))
+def peer_2_2(t):
+    c = peer.Peer(t, "c1", "2.2")
+    document = c.document()
+    document["process"]["args"] = ["sh", "-c", "cat /word; echo mine >/word; cat /word; "
+                                               "grep -c dm- /proc/partitions; exit 3"]
+    c.start()
+    task = c.task("c1", document, peer.erofs_mounts("/none/rwlayer.img", verified_layers(t)),
+                  bundle=c.bundle)
+    task.create()
+    task.start()
+    t.equal(task.wait(), (3, b"from above\nmine\n2\n"))
+    task.delete()
+    r = c.delete()
+    t.equal((r.returncode, r.stderr), (0, b""), r)
+    t.until(lambda: not os.path.exists(c.address), "the shim has left")
+    c.forget()
+
+
+@test("containerd 2.3 by a peer of our own: BootstrapParams with a socket directory, a sandbox with "
+      "typed mounts, execs over streams that nobody reads or that end early", images=(), runc=False,
+      versions=("2.1",))
+def peer_2_3(t):
+    layers = verified_layers(t)
+    directory = f"/run/{t.tag}"[:40]
+    s = peer.Peer(t, "s1", "2.3")
+    t.at_end(lambda: os.path.isdir(directory) and os.rmdir(directory))
+    os.unlink(os.path.join(s.bundle, "config.json"))  # CRI puts none there
+    s.start(directory)
+    s.sandbox("CreateSandbox", text(2, s.bundle))
+    s.sandbox("StartSandbox")
+    t.equal(s.sandbox("SandboxStatus")[3], b"SANDBOX_READY")
+    document = s.document()
+    document["annotations"] = {members.GROUP: "s1", members.KIND: "container"}
+    c = s.task("c1", document, peer.erofs_mounts("/none/rwlayer.img", layers))
+    c.create()
+    c.start()
+    t.equal(c.run("e1", "sh", "-c", "cat /word; exit 4"), (4, b"from above\n"))
+    t.equal(c.run("e2", "cat", stdin=b"in and out " * 20000), (0, b"in and out " * 20000))
+    slow = c.exec("e3", "sh", "-c", "head -c 10485760 /dev/zero", reads=False)
+    t.equal(c.run("e4", "cat", "/word"), (0, b"from above\n"), "beside one that nobody reads")
+    slow[2].grant()
+    t.equal(c.end(slow), (0, bytes(10 << 20)))
+    for name, mounts_, words in (
+            ("view", [("erofs", layers[1], "ro", "loop", f"device={layers[0]}"),
+                      ("format/bind", "{{ mount 0 }}", "ro", "rbind")], "device=/.* is not supported"),
+            ("empty", [("mkfs/ext4", "/none/rwlayer.img", "X-containerd.mkfs.fs=ext4",
+                        "X-containerd.mkfs.size=67108864", "rw", "loop"),
+                       ("format/mkdir/bind", "{{ mount 0 }}/upper",
+                        "X-containerd.mkdir.path={{ mount 0 }}/upper:0755", "rw", "rbind")],
+             '"format/mkdir/bind" is not supported in a list of images')):
+        refused = s.task(name, document, mounts_)
+        try:
+            refused.create()
+        except Status as e:
+            t.equal(e.code, INVALID)
+            t.match(words, e.message)
+        else:
+            t.check(False, f"{name}: not refused")
+        refused.out.wait()  # what waits for its output sees the end
+    c.call("Kill", number(3, 9))
+    t.equal(c.wait(), (137, b""))
+    c.delete()
+    t.equal(s.sandbox("SandboxStatus")[3], b"SANDBOX_READY")
+    s.sandbox("StopSandbox")
+    s.sandbox("ShutdownSandbox")
+    t.equal(s.delete().returncode, 0)
+    t.until(lambda: not os.path.exists(s.address), "the shim has left")
+    s.forget()

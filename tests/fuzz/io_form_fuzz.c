@@ -19,7 +19,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
     }
     if ((f.kind == IO_NONE) != (f.path == NULL) || (f.path && f.path[0] != '/'))
         abort();
-    if (f.args.n % 2 != 0 || (f.args.n > 0 && !io_form_is_driver(&f)))
+    if (f.kind == IO_STREAM ? f.args.n != 1 || !f.args.v[0][0]
+                            : f.args.n % 2 != 0 || (f.args.n > 0 && !io_form_is_driver(&f)))
         abort();
     if (f.kind == IO_PATH && strcmp(f.path, text) != 0)
         abort();

@@ -1,5 +1,6 @@
 /* Whatever bytes a client sends: the server answers or ignores, nothing leaks, nothing hangs. First
  * byte: how the bytes are cut into writes; then the bytes. What comes back must be frames. */
+#include "api/streaming.pb-c.h"
 #include "api/task.pb-c.h"
 #include "base/ctx.h"
 #include "base/log.h"
@@ -47,6 +48,30 @@ static const struct rpc_method task_methods[] = {
 };
 static const struct rpc_service task = { &task__descriptor, task_methods, 3, .id_key = "cid" };
 
+/* Sends back what comes. */
+static int on_stream(struct ctx *ctx, void *self, struct rpc_stream *st, struct err *err)
+{
+    for (;;) {
+        AUTO(pb_free) void *msg = NULL;
+        int r = rpc_stream_recv(ctx, st, &msg, err);
+
+        (void)self;
+        if (r <= 0)
+            return r;
+        if (rpc_stream_send(ctx, st, msg, err) < 0)
+            return -1;
+    }
+}
+
+static const struct rpc_method streaming_methods[] = {
+    { .name = "Stream",
+      .stream = on_stream,
+      .req_size = sizeof(Any),
+      .resp_size = sizeof(Any),
+      .patient = true },
+};
+static const struct rpc_service streaming = { &streaming__descriptor, streaming_methods, 1, NULL };
+
 struct reader {
     struct ctx *ctx;
     struct stream *peer;
@@ -63,7 +88,7 @@ static void read_answers(void *arg)
 
     while (stream_read_full(r->ctx, r->peer, bytes, sizeof(bytes), &err) == 0) {
         ttrpc_header_decode(bytes, &h);
-        if (h.len > TTRPC_BODY_MAX || h.type != TTRPC_RESPONSE)
+        if (h.len > TTRPC_BODY_MAX || (h.type != TTRPC_RESPONSE && h.type != TTRPC_DATA))
             abort();
 
         AUTO_FREE uint8_t *body = mem_alloc(h.len);
@@ -73,7 +98,8 @@ static void read_answers(void *arg)
 
         struct ttrpc_response resp;
 
-        if (ttrpc_response_decode((struct pb_slice){ body, h.len }, &resp) < 0)
+        if (h.type == TTRPC_RESPONSE &&
+            ttrpc_response_decode((struct pb_slice){ body, h.len }, &resp) < 0)
             abort();
     }
     latch_set(&r->done);
@@ -106,6 +132,7 @@ static void fuzz(void *arg)
     log_init(2, LOG_OFF, LOG_LOGFMT);
     rpc_server_add(s, "containerd.task.v2.Task", &task, NULL);
     rpc_server_add(s, "containerd.task.v3.Task", &task, NULL);
+    rpc_server_add(s, "containerd.services.streaming.v1.Streaming", &streaming, NULL);
     stream_pair(loop, PIPE_BYTES, &reader.peer, &theirs);
     rpc_server_serve(s, theirs);
     latch_init(&reader.done);

@@ -117,7 +117,8 @@ int diag_exec(struct ctx *ctx, struct registry *r, const struct diag_exec *e,
                                   .container_id = r->id,
                                   .ns = r->ns,
                                   .ledger = in->ledger,
-                                  .drivers = &r->drivers };
+                                  .drivers = &r->drivers,
+                                  .hub = r->hub };
 
     live->r = r;
     if (io_open(ctx, r->o.loop, &spec, &live->io, err) < 0) {

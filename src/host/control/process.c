@@ -209,7 +209,8 @@ int process_open_io(struct ctx *ctx, struct process *p, struct err *err)
                                   .container_id = p->container_id,
                                   .ns = r->ns,
                                   .ledger = vm_parts(p->pod->vm)->ledger,
-                                  .drivers = &r->drivers };
+                                  .drivers = &r->drivers,
+                                  .hub = r->hub };
 
     if (io_open(ctx, r->o.loop, &spec, &p->io, err) < 0)
         return err_wrap(err, "stdio of %s%s%s", p->container_id, p->exec_id[0] ? "/" : "",

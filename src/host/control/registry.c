@@ -7,6 +7,7 @@
 #include "host/control/pod.h"
 #include "host/control/sandbox.h"
 #include "host/control/vm.h"
+#include "host/io/io_hub.h"
 #include <ctype.h>
 #include <stdlib.h>
 #include <string.h>
@@ -27,6 +28,7 @@ struct registry *registry_new(const struct registry_opts *o)
     waitq_init(&r->changed);
     fibers_init(&r->fibers);
     fibers_init(&r->drivers);
+    r->hub = io_hub_new(o->loop, o->address);
     return r;
 }
 
@@ -37,6 +39,7 @@ void registry_free(struct registry *r)
     while (r->n_containers > 0)
         registry_drop(r, r->containers[0]);
     sandbox_free(r->sandbox);
+    io_hub_free(r->hub);
     free(r->containers);
     free(r->ns);
     free(r->id);

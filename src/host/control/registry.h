@@ -19,6 +19,7 @@ struct ctx;
 struct err;
 struct events;
 struct guest;
+struct io_hub;
 struct ledger;
 struct loop;
 struct pod;
@@ -64,6 +65,7 @@ struct registry {
     struct sandbox *sandbox; /* of the Sandbox API; NULL if there is none (sandbox.h) */
     struct fibers fibers;    /* of all controllers; registry_close awaits them */
     struct fibers drivers;   /* log drivers */
+    struct io_hub *hub;      /* of stdio that clients have as streams */
     uint64_t lost_bytes;     /* of output, over all processes that are gone */
     uint64_t record;         /* ledger record of the file that names our address; 0: none */
     bool closing;

@@ -13,7 +13,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <sys/inotify.h>
-#include <sys/ioctl.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -44,14 +43,6 @@ void io_output_ended(struct io *io)
 {
     io->outputs--;
     waitq_wake_all(&io->outputs_q);
-}
-
-/* What has arrived and not been taken. */
-static uint64_t unread(int fd)
-{
-    int n = 0;
-
-    return fd >= 0 && ioctl(fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
 }
 
 /* --- lingering FIFOs: what is in a FIFO when its writer has finished. The kernel drops it when the
@@ -119,7 +110,7 @@ static int look(struct leftover *l, struct err *err)
 
 static int linger(struct leftover *l, struct err *err)
 {
-    while (unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
+    while (io_unread(l->write_end < 0 ? l->read_end : l->write_end) > 0)
         if (look(l, err) < 0 ||
             loop_wait_fd(&l->io->rest, l->watch, POLLIN, "a reader of what is left", err) < 0)
             return -1;
@@ -133,7 +124,7 @@ static uint64_t linger_unread(const struct io *io)
 
     for (size_t i = 0; i < ARRAY_LEN(io->leftovers); i++)
         if (io->leftovers[i])
-            n += unread(io->leftovers[i]->read_end);
+            n += io_unread(io->leftovers[i]->read_end);
     return n;
 }
 
@@ -150,7 +141,7 @@ static void linger_fiber(void *arg)
 
     if (linger(l, &err) < 0 && l->write_end >= 0 &&
         (fd_ready_now(l->write_end, 0) & POLLERR)) { /* a reader that is there has it all */
-        uint64_t lost = unread(l->write_end);
+        uint64_t lost = io_unread(l->write_end);
 
         l->io->lost += lost;
         log_warn(&l->io->rest, "output was never read", F_U("lost-bytes", lost), F_ERR(&err));
@@ -167,7 +158,7 @@ static void linger_fiber(void *arg)
  * read or io is freed. */
 static void linger_start(struct io *io, int read_end)
 {
-    if (io->gone.fired || unread(read_end) == 0) {
+    if (io->gone.fired || io_unread(read_end) == 0) {
         fd_close(read_end);
         return;
     }
@@ -185,6 +176,8 @@ static void linger_start(struct io *io, int read_end)
 static void end_close(struct relay *r)
 {
     stream_free(TAKE_PTR(r->up.stream));
+    if (r->up.port && r->which == 0)
+        io_port_shut(r->up.port);
     if (r->up.held < 0)
         return;
     if (r->which == 0)
@@ -426,6 +419,21 @@ static int open_drivers(struct ctx *ctx, struct io *io, const struct forms *f,
     return 0;
 }
 
+static int open_streams(struct io *io, const struct forms *f, struct io_hub *hub, struct err *err)
+{
+    for (int i = 0; i < 3; i++) {
+        struct io_end *up = &io->relays[i].up;
+        int fd;
+
+        if (f->v[i].kind != IO_STREAM)
+            continue;
+        if (io_port_open(hub, &f->v[i], i == 0, &up->port, &fd, err) < 0)
+            return err_wrap(err, "%s", io_names[i]);
+        up->stream = stream_from_fd(io->loop, fd);
+    }
+    return 0;
+}
+
 int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, struct io **ret,
             struct err *err)
 {
@@ -433,7 +441,7 @@ int io_open(struct ctx *ctx, struct loop *loop, const struct io_spec *spec, stru
     AUTO(io_free) struct io *io = io_new(loop, spec);
 
     if (parse_forms(spec, &f, err) < 0 || open_paths(ctx, io, &f, err) < 0 ||
-        open_drivers(ctx, io, &f, spec, err) < 0)
+        open_drivers(ctx, io, &f, spec, err) < 0 || open_streams(io, &f, spec->hub, err) < 0)
         return -1;
     *ret = TAKE_PTR(io);
     return 0;
@@ -476,12 +484,19 @@ int io_drain(struct ctx *ctx, struct io *io, struct err *err)
                 cancel_fire(&io->over, ERR_CANCELLED, "the process has ended");
             return err_wrap(err, "%s: output is not at its end", io->id);
         }
-    return await_reader(ctx, io, err);
+    if (await_reader(ctx, io, err) < 0)
+        return -1;
+    for (int i = 1; i < 3; i++)
+        if (io->relays[i].up.port && io_port_await(ctx, io->relays[i].up.port, err) < 0)
+            return err_wrap(err, "%s", io->id);
+    return 0;
 }
 
 void io_close_stdin(struct io *io)
 {
     fd_close(TAKE_FD(io->relays[0].up.held));
+    if (io->relays[0].up.port)
+        io_port_shut(io->relays[0].up.port);
 }
 
 /* What the relays that are cut now have not taken. */
@@ -491,7 +506,7 @@ static void count_lost(struct io *io)
 
     for (int i = 1; i < 3; i++)
         if (io->relays[i].running && io->relays[i].up.stream)
-            lost += unread(io->relays[i].guest->fd);
+            lost += io_unread(io->relays[i].guest->fd);
     if (lost > 0)
         log_warn(&io->rest, "stdio is closed before its end", F_U("lost-bytes", lost));
     io->lost += lost;
@@ -518,9 +533,15 @@ uint64_t io_lost_bytes(const struct io *io)
 
 void io_free(struct io *io)
 {
+    uint64_t lost = 0;
+
     if (!io)
         return;
     io_close(io);
+    for (int i = 0; i < 3; i++)
+        io_port_close(TAKE_PTR(io->relays[i].up.port), &lost);
+    if (lost > 0)
+        log_warn(&io->rest, "output was never read", F_U("lost-bytes", lost));
     for (size_t i = 0; i < ARRAY_LEN(io->drivers); i++)
         io_driver_drop(&io->drivers[i]);
     cancel_fire(&io->gone, ERR_CANCELLED, "stdio is freed");

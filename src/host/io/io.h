@@ -1,5 +1,5 @@
-/* io.h - the stdio of one process: containerd's side (FIFO, file://, binary://, none) and the
- * relays between it and the guest's streams.
+/* io.h - the stdio of one process: containerd's side (FIFO, file://, binary://, ttrpc+unix://,
+ * none) and the relays between it and the guest's streams.
  *
  * Life: open -> attach (when the guest's streams exist) -> drain -> close. Three independent
  * relays, each a fiber of its own; a stuck reader stops its own stream only, without memory
@@ -15,6 +15,7 @@ struct ctx;
 struct err;
 struct fibers;
 struct io;
+struct io_hub;
 struct ledger;
 struct loop;
 struct stream;
@@ -35,6 +36,7 @@ struct io_spec {
     /* Counts log drivers, which get their time to finish (13 s) after io_free too: wait for it
      * before the ledger is closed. NULL: io_free kills them. Borrows. */
     struct fibers *drivers;
+    struct io_hub *hub; /* for ttrpc+unix://; borrows. NULL: refused */
     const struct io_times
         *times; /* for tests; NULL: those of io_driver.c. Borrows for the driver's life */
 };
@@ -52,9 +54,11 @@ void io_attach(struct io *io, struct stream *in, struct stream *out, struct stre
 /* Whether the process has to be given that stream. */
 bool io_wants(const struct io *io, int fd);
 /* The process has ended: until all output has reached its end and was written upstream, and as long
- * as somebody is reading the rest out of a FIFO. ctx over: ERR_DEADLINE; what was not delivered
- * goes on in the background until io_free. From then on a stream that is silent for a second is
- * closed, upstream too: somebody else (a grandchild) holds it open. */
+ * as somebody is reading the rest out of a FIFO, or until the client of a stream has hung up: by
+ * then it has read all, while containerd drops what it has not read when it learns of the exit. ctx
+ * over: ERR_DEADLINE; what was not delivered goes on in the background until io_free. From then on
+ * a stream that is silent for a second is closed, upstream too: somebody else (a grandchild) holds
+ * it open. */
 int io_drain(struct ctx *ctx, struct io *io, struct err *err);
 /* No more input after what is in the FIFO. Before attach too. Idempotent. */
 void io_close_stdin(struct io *io);

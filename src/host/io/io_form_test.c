@@ -60,12 +60,21 @@ TEST(a_query_becomes_arguments_in_order)
     expect("binary:///l?a=%3d%26+x&a=2", IO_BINARY, "/l", "[a][=& x]");
 }
 
+TEST(a_stream_has_a_socket_and_an_id)
+{
+    expect("ttrpc+unix:///run/s?streaming_id=c1-stdout", IO_STREAM, "/run/s", "[c1-stdout]");
+    expect("ttrpc+unix:////run/s?x=y&streaming_id=a%2fb&id=2", IO_STREAM, "//run/s", "[a/b]");
+    refuse("ttrpc+unix:///run/s?streaming_id=", ERR_INVALID, "streaming_id is missing");
+    refuse("ttrpc+unix:///run/s", ERR_INVALID, "streaming_id is missing");
+}
+
 TEST(unknown_schemes_are_refused)
 {
     refuse("http:///x", ERR_INVALID, "unknown scheme");
     refuse("npipe:////./pipe/x", ERR_INVALID, "unknown scheme");
     refuse("binary-v3:///x", ERR_INVALID, "unknown scheme");
-    refuse("ttrpc+unix:///run/s?streaming_id=1", ERR_UNIMPLEMENTED, "io_type");
+    refuse("grpc+unix:///run/s?streaming_id=1", ERR_UNIMPLEMENTED,
+           "streams other than ttrpc+unix:// are not supported");
 }
 
 TEST(what_is_no_path_is_refused)

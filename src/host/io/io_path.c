@@ -32,10 +32,8 @@ static const struct {
     const char *scheme;
     enum io_kind kind;
 } schemes[] = {
-    { "fifo", IO_FIFO },
-    { "file", IO_FILE },
-    { "binary", IO_BINARY },
-    { "binary-v2", IO_BINARY2 },
+    { "fifo", IO_FIFO },         { "file", IO_FILE },         { "binary", IO_BINARY },
+    { "binary-v2", IO_BINARY2 }, { "ttrpc+unix", IO_STREAM },
 };
 
 void io_form_release(struct io_form *f)
@@ -105,6 +103,20 @@ static int parse_query(const char *query, struct strv *args, struct err *err)
     return 0;
 }
 
+static int parse_stream_id(const char *query, struct strv *ret, struct err *err)
+{
+    AUTO(strv_release) struct strv args = { 0 };
+
+    if (parse_query(query, &args, err) < 0)
+        return -1;
+    for (size_t i = 0; i < args.n; i += 2)
+        if (str_eq(args.v[i], "streaming_id") && *args.v[i + 1]) {
+            strv_add(ret, args.v[i + 1]);
+            return 0;
+        }
+    return err_set(err, ERR_INVALID, "streaming_id is missing");
+}
+
 static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, struct err *err)
 {
     const char *rest = text + scheme_len + 1;
@@ -113,12 +125,13 @@ static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, str
         if (strlen(schemes[i].scheme) == scheme_len &&
             strncasecmp(text, schemes[i].scheme, scheme_len) == 0)
             f->kind = schemes[i].kind;
-    if (f->kind == IO_NONE && scheme_len == 10 && strncasecmp(text, "ttrpc+unix", 10) == 0)
+    if (f->kind == IO_NONE && memchr(text, '+', scheme_len))
         return err_set(err, ERR_UNIMPLEMENTED,
-                       "streaming I/O is not supported (set io_type to \"fifo\" in containerd)");
+                       "streams other than ttrpc+unix:// are not supported");
     if (f->kind == IO_NONE)
         return err_set(err, ERR_INVALID,
-                       "unknown scheme (known are a path, fifo://, file://, binary://)");
+                       "unknown scheme (known are a path, fifo://, file://, binary://, "
+                       "ttrpc+unix://)");
     if (!str_starts(rest, "///"))
         return err_set(err, ERR_INVALID, "an absolute path must follow: %.*s:///…", (int)scheme_len,
                        text);
@@ -130,6 +143,8 @@ static int parse_uri(const char *text, size_t scheme_len, struct io_form *f, str
 
     if (decode(rest, path_len, false, &f->path, err) < 0)
         return -1;
+    if (f->kind == IO_STREAM)
+        return parse_stream_id(plain, &f->args, err);
     return io_form_is_driver(f) ? parse_query(plain, &f->args, err) : 0;
 }
 
@@ -293,7 +308,7 @@ int io_paths_open(struct ctx *ctx, const struct io_form forms[3], struct io_open
     for (int i = 0; i < 3; i++) {
         j.opened[i] = (struct io_opened){ .fd = -1, .held = -1 };
         j.kind[i] = forms[i].kind;
-        if (forms[i].kind != IO_NONE && !io_form_is_driver(&forms[i]))
+        if (forms[i].kind >= IO_PATH && forms[i].kind <= IO_FILE)
             j.path[i] = forms[i].path;
         any = any || j.path[i];
     }

@@ -4,6 +4,7 @@
 #include "base/fiber.h"
 #include "base/str.h"
 #include "host/io/io.h"
+#include <sys/ioctl.h>
 
 #define IO_NAME_SHOWN 200 /* bytes of a client's string in a message: the reason must fit too */
 
@@ -18,13 +19,14 @@ enum io_kind {
     IO_FILE,    /* file://: made if missing */
     IO_BINARY,  /* a log driver; ready when it says so or closes fd 5 */
     IO_BINARY2, /* ready only when it says so */
+    IO_STREAM,  /* a client's stream to this shim */
 };
 struct io_form {
     enum io_kind kind;
     char *path;
-    struct strv args; /* of a log driver: key, value, key, value … */
+    struct strv args; /* of a log driver: key, value, key, value …; of a stream: its id */
 };
-/* ERR_INVALID, or ERR_UNIMPLEMENTED for streaming. Caller releases. */
+/* ERR_INVALID, or ERR_UNIMPLEMENTED for streams that are not ttrpc+unix. Caller releases. */
 int io_form_parse(const char *text, struct io_form *ret, struct err *err);
 void io_form_release(struct io_form *f);
 static inline bool io_form_is_driver(const struct io_form *f)
@@ -53,6 +55,7 @@ int io_pump_start(struct io *io, int file_fd, bool input, int *ret, struct err *
 struct io_end {
     struct stream *stream; /* NULL: none */
     int held;              /* FIFO: its other end; -1 */
+    struct io_port *port;  /* of a client's stream, until io_free */
 };
 struct relay {
     struct io *io;
@@ -80,6 +83,25 @@ struct io {
 struct io *io_ref(struct io *io);
 void io_unref(struct io *io);
 void io_output_ended(struct io *io);
+/* What has arrived and not been taken. */
+static inline uint64_t io_unread(int fd)
+{
+    int n = 0;
+
+    return fd >= 0 && ioctl(fd, FIONREAD, &n) == 0 && n > 0 ? (uint64_t)n : 0;
+}
+
+/* --- io_hub.c: the process' side of a port --- */
+
+/* ret_fd: the process' end. ERR_INVALID: another server's socket. ERR_EXISTS: a process has it. */
+int io_port_open(struct io_hub *h, const struct io_form *form, bool input, struct io_port **ret,
+                 int *ret_fd, struct err *err);
+/* Input: it ends when the client that is there has left. */
+void io_port_shut(struct io_port *p);
+/* Output: until the client that is there has left. */
+int io_port_await(struct ctx *ctx, struct io_port *p, struct err *err);
+/* The process has gone. A client that is there gets the rest; without one it is counted as lost. */
+void io_port_close(struct io_port *p, uint64_t *ret_lost);
 
 /* --- io_driver.c: log drivers --- */
 

@@ -25,8 +25,9 @@ struct rpc_call {
     bool told_slow; /* the watchdog has */
     uint8_t *body;  /* owns; payload borrows from it */
     struct pb_slice payload;
-    void *req;  /* the decoded payload */
-    size_t mem; /* accounted for */
+    void *req;                 /* the decoded payload */
+    struct rpc_stream *stream; /* of a method that is one */
+    size_t mem;                /* accounted for */
 };
 
 static void conn_unref(struct rpc_conn *c)
@@ -176,13 +177,20 @@ static void name(struct rpc_call *call, const ProtobufCMessageDescriptor *type)
         call->named = ctx_with_id(&call->ctx, key, id);
 }
 
+static const ProtobufCMethodDescriptor *types_of(const struct rpc_entry *entry,
+                                                 const struct rpc_method *m)
+{
+    return protobuf_c_service_descriptor_get_method_by_name(entry->service->descriptor, m->name);
+}
+
 static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
 {
     const struct rpc_method *m = call->method;
-    const ProtobufCMethodDescriptor *types =
-        protobuf_c_service_descriptor_get_method_by_name(call->entry->service->descriptor, m->name);
+    const ProtobufCMethodDescriptor *types = types_of(call->entry, m);
     AUTO(pb_free) void *resp = NULL;
 
+    if (call->stream)
+        return m->stream(&call->named, call->entry->self, call->stream, err);
     if (decode(call, types->input, err) < 0)
         return -1;
     name(call, types->input);
@@ -229,6 +237,12 @@ static void tell(const struct rpc_call *call, const struct err *err)
     }
 }
 
+/* Nothing more is to come on a connection whose client has ended its stream. */
+static bool is_spent(const struct rpc_conn *c)
+{
+    return !c->unary && list_empty(&c->calls) && c->wire.out_bytes == 0;
+}
+
 static void call_main(void *arg)
 {
     struct rpc_call *call = arg;
@@ -246,8 +260,14 @@ static void call_main(void *arg)
 
     list_remove(&call->node);
     watched(call, -1);
-    respond(c, call->id, &answer);
     tell(call, &err);
+    if (call->stream && err.code == ERR_NONE)
+        (void)rpc_stream_finish(call->stream, &err); /* the client may have gone */
+    else
+        respond(c, call->id, &answer);
+
+    bool over = call->stream && rpc_stream_free(call->stream);
+
     s->mem -= call->mem;
     pb_free(call->req);
     free(call->body);
@@ -255,6 +275,8 @@ static void call_main(void *arg)
     sbuf_release(&payload);
     err_clear(&err);
     (void)rpc_wire_flush(&c->ctx, &c->wire, &err); /* the reader ends with it and tells */
+    if (over && is_spent(c))
+        rpc_wire_cut(&c->wire);
     c->n_calls--;
     s->n_calls--;
     conn_unref(c);
@@ -281,6 +303,13 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
                                .mem = h->len };
     if (method->limit_ns)
         call->ctx.cancel = NULL; /* it goes on without its client */
+    if (method->stream) {
+        call->stream = rpc_stream_new(c, h->stream, types_of(entry, method)->input);
+        call->ctx.cancel = rpc_stream_cancel(call->stream);
+        c->last_stream = h->stream;
+    } else {
+        c->unary = true;
+    }
     if (timeout)
         call->ctx.deadline =
             ctx_with_timeout(&c->ctx, timeout > 0 ? (uint64_t)timeout : 0).deadline;
@@ -339,9 +368,9 @@ static void dispatch(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *
     else if (s->stopping) /* the end of a service's objects comes before that of its server */
         refuse(c, h->stream, method->may_be_gone ? ERR_NOT_FOUND : ERR_UNAVAILABLE,
                "the shim is shutting down");
-    else if (h->flags & TTRPC_OPEN)
-        refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s is not a stream", shown(r.method),
-               (const char *)r.method.data);
+    else if (!(h->flags & TTRPC_OPEN) != !method->stream)
+        refuse(c, h->stream, ERR_UNIMPLEMENTED, "method %.*s is %s stream", shown(r.method),
+               (const char *)r.method.data, method->stream ? "a" : "not a");
     else if (c->n_calls >= RPC_CALLS_PER_CONN || s->n_calls >= RPC_CALLS_MAX)
         refuse(c, h->stream, ERR_EXHAUSTED, "too many requests in flight: %u", c->n_calls);
     else if (fiber_admit(s->loop, &full) < 0)
@@ -364,8 +393,10 @@ static bool acceptable(struct rpc_conn *c, const struct ttrpc_header *h)
         return false; /* of a later version of the protocol: ignored */
     else if (h->stream % 2 == 0)
         refuse(c, h->stream, ERR_INVALID, "a client's stream ids are odd: %u", h->stream);
-    else if (h->type == TTRPC_DATA)
+    else if (h->type == TTRPC_DATA && h->stream > c->last_stream)
         refuse(c, h->stream, ERR_INVALID, "stream %u is not open", h->stream);
+    else if (h->type == TTRPC_DATA) /* of one that has ended: only its client's end matters */
+        return rpc_stream_has_room(c, h) || ((h->flags & TTRPC_CLOSED) && h->len == 0);
     else if (h->stream <= c->last_id)
         refuse(c, h->stream, ERR_INVALID,
                "stream ids must increase and are not used again: %u after %u", h->stream,
@@ -387,7 +418,10 @@ static int read_frame(struct rpc_conn *c, struct rpc_in *in, const struct ttrpc_
 
     c->server->mem += h->len;
     if (rpc_in_read(&c->ctx, in, body, h->len, err) == 0) {
-        dispatch(c, h, body);
+        if (h->type == TTRPC_REQUEST)
+            dispatch(c, h, body);
+        else if (rpc_stream_put(c, h, body) && is_spent(c))
+            rpc_wire_cut(&c->wire);
         return 0;
     }
     free(body);
@@ -423,6 +457,7 @@ static void conn_main(void *arg)
     if (r < 0)
         log_debug(&c->ctx, "connection ended", F_ERR(&c->why));
     cancel_fire(&c->cancel, ERR_CANCELLED, "the client has gone");
+    rpc_streams_client_gone(c);
     rpc_wire_cut(&c->wire);
     list_remove(&c->node);
     if (--s->n_conns == 0 && s->on_alone)
@@ -441,6 +476,7 @@ void rpc_server_serve(struct rpc_server *s, struct stream *stream)
     cancel_init(&c->cancel, &s->life);
     c->ctx = (struct ctx){ .loop = s->loop, .cancel = &c->cancel };
     list_init(&c->calls);
+    list_init(&c->streams);
     list_append(&s->conns, &c->node);
     s->n_conns++;
     s->refs++;

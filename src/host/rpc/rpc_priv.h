@@ -43,9 +43,24 @@ struct rpc_conn {
     struct rpc_wire wire;
     struct cancel cancel;
     struct ctx ctx; /* of reading and writing */
-    struct list calls;
+    struct list calls, streams;
     unsigned n_calls;
-    uint32_t last_id;
-    uint64_t answered_ns; /* when its last answer was queued; 0: none was */
-    struct err why;       /* it ended; here, because the reader's stack is to fit into a page */
+    uint32_t last_id, last_stream; /* of a request, and of one that opened a stream */
+    bool unary;                    /* it was used for more than streams */
+    uint64_t answered_ns;          /* when its last answer was queued; 0: none was */
+    struct err why; /* it ended; here, because the reader's stack is to fit into a page */
 };
+
+/* --- rpc_stream.c --- */
+
+struct rpc_stream *rpc_stream_new(struct rpc_conn *c, uint32_t id,
+                                  const ProtobufCMessageDescriptor *type);
+/* True if the client had ended its side. */
+bool rpc_stream_free(struct rpc_stream *st);
+struct cancel *rpc_stream_cancel(struct rpc_stream *st);
+/* A data frame: whether its body is wanted; a client that sends too much has its stream ended. */
+bool rpc_stream_has_room(struct rpc_conn *c, const struct ttrpc_header *h);
+/* Takes body. True if it was the client's end of a stream that we had ended. */
+bool rpc_stream_put(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *body);
+void rpc_streams_client_gone(struct rpc_conn *c);
+void rpc_streams_stop(struct rpc_conn *c);

@@ -224,6 +224,8 @@ int rpc_server_shutdown(struct ctx *ctx, struct rpc_server *s, struct err *err)
 
     s->stopping = true;
     cancel_fire(&s->accepting, ERR_UNAVAILABLE, "the server is shutting down");
+    LIST_EACH (&s->conns, pos)
+        rpc_streams_stop(LIST_ENTRY(pos, struct rpc_conn, node));
     while (!all_answered(s))
         if (waitq_wait(ctx, &s->changed, "requests in flight", &ignored) < 0)
             break;

@@ -5,7 +5,8 @@
  * cancelled when the client closes the connection or the server is shut down, and names the method
  * in log lines ("operation"). An error it returns becomes the status, code for code; a failed
  * request is logged here, once. A method that must not stop half-way has a limit of its own.
- * All methods are unary: a client that opens a stream is refused.
+ * A stream is a call, too, with any number of messages in both directions. A connection that was
+ * used for streams alone is closed when both sides have ended theirs: containerd 2.1 never does.
  *
  * Clients are hostile. What is wrong with one frame is answered on its stream and the connection
  * goes on, because containerd takes a closed connection for a dead shim; bounded are requests,
@@ -31,10 +32,14 @@ struct stream;
 #define RPC_LET_GO_LIMIT (5 * NS_PER_S)     /* for handlers to end after shutdown cancelled them */
 
 typedef int rpc_handler(struct ctx *ctx, void *self, const void *req, void *resp, struct err *err);
+/* ctx does not end with the client's connection: that is the end of what the client sends. */
+struct rpc_stream;
+typedef int rpc_stream_handler(struct ctx *ctx, void *self, struct rpc_stream *st, struct err *err);
 
 struct rpc_method {
     const char *name;
     rpc_handler *handler;
+    rpc_stream_handler *stream; /* instead of handler; the sizes are those of a message */
     size_t req_size, resp_size;
     /* Not 0: the call goes on without its client, and this long at most. */
     uint64_t limit_ns;
@@ -59,6 +64,14 @@ struct rpc_method {
                                                 struct err *))NULL),                               \
         __VA_ARGS__                                                                                \
     }
+
+/* The client's next message, of the method's input type: 1, and the caller frees it with pb_free; 0
+ * after the client's last one; -1. Waits. For one fiber at a time, as the next. */
+int rpc_stream_recv(struct ctx *ctx, struct rpc_stream *st, void **ret_msg, struct err *err);
+/* Waits until the client reads, but not longer than its connection lives. */
+int rpc_stream_send(struct ctx *ctx, struct rpc_stream *st, const void *msg, struct err *err);
+/* Tells the client that nothing more comes, as the handler's end does. Repeatable. */
+int rpc_stream_finish(struct rpc_stream *st, struct err *err);
 
 /* A service: its methods by the generated descriptor, which knows their messages. A method
  * without a handler is unimplemented. */

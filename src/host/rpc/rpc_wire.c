@@ -87,7 +87,9 @@ int rpc_wire_drain(struct ctx *ctx, struct rpc_wire *w, struct err *err)
         frame_free(w, f);
         waitq_wake_all(&w->room);
     }
-    if (r < 0)
+    if (r < 0 && w->reads_on)
+        w->broken = true;
+    else if (r < 0)
         rpc_wire_cut(w);
     w->writing = false;
     return r;

@@ -21,6 +21,7 @@ struct rpc_wire {
     size_t out_bytes;
     bool writing;      /* somebody is, or is about to */
     bool broken;       /* nothing goes out any more */
+    bool reads_on;     /* when it breaks: what the other side has sent before it left is read */
     struct waitq room; /* out_bytes fell, or broken */
 };
 /* Takes stream. */

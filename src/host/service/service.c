@@ -31,6 +31,7 @@ void service_add_to(struct service *s, struct rpc_server *server)
     s->server = server;
     service_add_task(s, server);
     service_add_sandbox(s, server);
+    service_add_streaming(s, server);
     service_add_diag(s, server);
 }
 

@@ -1,6 +1,7 @@
-/* service.h - containerd's Task service, under its v2 and v3 names, and its Sandbox service;
- * hcsshim's ShimDiag service; and lcow's own, for lcow(1) and `start`. Each call is checked, given
- * to one controller, answered. Holds no state of containers; knows whether it was asked to leave.
+/* service.h - containerd's Task service, under its v2 and v3 names, its Sandbox and Streaming
+ * services; hcsshim's ShimDiag service; and lcow's own, for lcow(1) and `start`. Each call is
+ * checked, given to one controller, answered. Holds no state of containers; knows whether it was
+ * asked to leave.
  *
  * Life: new -> add to a server -> refuse (when leaving) -> free after the server's shutdown. Never
  * waits outside its handlers. */
@@ -18,6 +19,7 @@ struct service;
 #define SERVICE_TASK_V2 "containerd.task.v2.Task"
 #define SERVICE_TASK_V3 "containerd.task.v3.Task"
 #define SERVICE_SANDBOX "containerd.runtime.sandbox.v1.Sandbox"
+#define SERVICE_STREAMING "containerd.services.streaming.v1.Streaming"
 #define SERVICE_DIAG "containerd.runhcs.v1.diag.ShimDiag"
 #define SERVICE_LCOW "lcow.v1.Shim"
 #define SERVICE_ID_MAX 76 /* bytes of a container's, exec's or namespace's name */

@@ -36,6 +36,7 @@ void service_came(struct service *s);
 #define MINOR .may_be_gone = true, .minor = true
 void service_add_task(struct service *s, struct rpc_server *server);
 void service_add_sandbox(struct service *s, struct rpc_server *server);
+void service_add_streaming(struct service *s, struct rpc_server *server);
 
 /* sandbox.c: CRI sends a PodSandboxConfig and puts no config.json into the bundle; others send
  * nothing and do. */

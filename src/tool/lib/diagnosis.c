@@ -189,8 +189,6 @@ static const struct diagnosis rules[] = {
       "make the root file system read-only, or take the annotation away" },
     { "are not supported (container", "request", "checkpoints of VMs are not supported",
       "none; see docs/limits.md" },
-    { "io_type", "container: output", "streaming I/O is not supported",
-      "set io_type to \"fifo\" for this runtime in containerd's configuration" },
     { "is not made of letters and digits", "request",
       "the id has characters or a length that are not possible",
       "letters and digits, with single . _ - between, at most 76 of them" },
