@@ -33,6 +33,7 @@ const struct args_cmd *const tool_commands[] = {
     &report_command,
     &doctor_command,
     &template_command,
+    &cpugroup_command,
     &config_command,
     &gc_command,
     &completion_command,

@@ -133,9 +133,9 @@ static const struct annotation {
       AT(encrypted_scratch) },
     { SPEC_TYPE_KEY, READ, "sandbox or container" },
     { SPEC_SANDBOX_KEY, READ, "the pod" },
-    { "io.microsoft.network.ncproxy", REFUSED, "" },
-    { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
-    { VM "kerneldrivers", REFUSED, "" },
+    { "io.microsoft.network.ncproxy", REFUSED, "a network proxy of Windows" },
+    { VM "lcow.vpmem.nomultimapping", REFUSED, "virtual persistent memory" },
+    { VM "kerneldrivers", REFUSED, "kernel modules of the pod's choice" },
     { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
     { "io.microsoft.cri.virtual-pod-id", REFUSED, "several pods in one VM" },
     { VM "resource-partition-id", REFUSED, "partitions of the host" },
@@ -273,7 +273,7 @@ static int refuse(const struct annotation *a, const char *name, const char *text
     if (!value)
         return 0;
     return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": %s not supported", name,
-                   text, *a->doc ? a->doc : "it is");
+                   text, a->doc);
 }
 
 static int take_number(const struct annotation *a, const char *text, void *field, struct err *err)

@@ -180,3 +180,10 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
                        "not: the pod's first container (its sandbox) must ask for it");
     return vm_need_prepared(ctx, r->vm, err);
 }
+
+int registry_set_cpu_group(struct registry *r, const char *name, struct err *err)
+{
+    if (!r->vm || vm_state(r->vm) != VM_RUNNING)
+        return err_set(err, ERR_STATE, "no VM runs that could be in CPU group %.64s", name);
+    return vm_set_cpu_group(r->vm, name, err);
+}

@@ -165,6 +165,12 @@ static int expect(struct ctx *ctx, struct service *s, const Lcow__ExpectRequest 
     return 0;
 }
 
+static int set_cpu_group(struct ctx *ctx, struct service *s, const Lcow__SetCpuGroupRequest *req,
+                         Lcow__SetCpuGroupResponse *resp, struct err *err)
+{
+    return registry_set_cpu_group(s->opts.registry, req->name, err);
+}
+
 #define DIAG(method, fn, Message, ...)                                                             \
     RPC_METHOD(method, fn, struct service, Diag__##Message##Request, Diag__##Message##Response,    \
                __VA_ARGS__)
@@ -184,9 +190,8 @@ static const struct rpc_service diag_service = { &diag__shim_diag__descriptor, m
 
 static const struct rpc_method own_methods[] = {
     LCOW(Inspect, inspect, .uncounted = true), /* a client that only looks does not need the shim */
-    LCOW(ExecControl, exec_control),
-    LCOW(Console, console),
-    LCOW(Expect, expect),
+    LCOW(ExecControl, exec_control),           LCOW(Console, console), LCOW(Expect, expect),
+    LCOW(SetCpuGroup, set_cpu_group),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

@@ -122,6 +122,23 @@ TEST_FIBER(a_disk_of_boot_that_is_not_filled_leaves_nothing)
     }
 }
 
+TEST_FIBER(disks_with_a_limit_are_in_one_group)
+{
+    struct fixture f;
+    struct err err = ERR_INIT;
+
+    fixture_prepare(ctx, &f.fixture, "error.object-add", "", 61100);
+    f.fixture.doc.scsi_controllers = 1;
+    f.fixture.doc.shape.disk_iops = 100;
+    fixture_start(&f.fixture);
+    f.image = open(f.fixture.initrd, O_RDWR | O_CLOEXEC);
+    ASSERT_FAIL(add(&f, 3, AMPLE, &err), err, ERR_UNKNOWN);
+    ASSERT_HAS(err.msg, "disk 0:3: limit the disks");
+    for (uint8_t lun = 3; lun < 5; lun++)
+        ASSERT_OK(add(&f, lun, AMPLE, &err), err);
+    finish(&f);
+}
+
 TEST_FIBER(a_disk_of_boot_that_nobody_fills_is_no_trouble)
 {
     struct fixture f;
