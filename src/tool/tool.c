@@ -19,7 +19,7 @@ const struct args_cmd *const tool_commands[] = {
     &console_command, &stacks_command, &tasks_command,      &exec_command,
     &cp_command,      &share_command,  &metrics_command,    &overhead_command,
     &report_command,  &doctor_command, &template_command,   &cpugroup_command,
-    &config_command,  &gc_command,     &completion_command, NULL
+    &config_command,  &gc_command,     &completion_command, NULL,
 };
 
 const struct args_opts tool_global_opts =
