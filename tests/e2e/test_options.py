@@ -127,13 +127,13 @@ REFUSED = {
     CPU + "limit=200000": r"processor\.limit is .200000.: must be from 0 to 100000",
     VM + "storageqos.iopsmaximum=x": r"iopsmaximum is .x.: must be from 0 to 2147483647",
     VM + "lcow.kernelbootoptions=nosmt init=/bin/sh":
-        'lcow.kernelbootoptions: parameter .init=/bin/sh. of the kernel is not allowed',
+        "kernelbootoptions is .nosmt init=/bin/sh.: parameter .init=/bin/sh. of the kernel is not allowed",
     VM + "cpugroup.id=missing":
-        "there is no CPU group missing; make it with: lcow cpugroup create missing CPUS",
+        "is .missing.: there is no CPU group missing; make it with: lcow cpugroup create missing CPUS",
     VM + "bootfilesrootpath=/etc": r"a guest image of the pod's choice \(.*\) not supported",
     VM + "lcow.kerneldirectboot=false": "boot by UEFI not supported",
     VM + "hv-socket.service-table.1-2={}": "service-table.1-2 is .{}.: Hyper-V sockets not supported",
-    NUMA + "mapped-physical-nodes=0,1": "have 2, 0 and 0 numbers: must be as many each",
+    NUMA + "mapped-physical-nodes=0,1": "have 0 and 0 numbers, must have 2 each",
 }
 
 

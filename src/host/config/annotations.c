@@ -457,11 +457,17 @@ int annotations_contradiction(const struct annotations *first, const struct anno
                            ? *(const bool *)is && !*(const bool *)was
                            : false;
 
+        AUTO_FREE char *value = a->effect == VM_TEXT ? str_dup(is)
+                                : a->effect == VM_NUMBER
+                                    ? str_format("%u", *(const uint32_t *)is)
+                                    : str_dup(a->effect == VM_FLAG ? "true" : "false");
+
         if (differs)
-            return err_set(err, ERR_STATE,
-                           "annotation %s is of the whole VM, which runs with another value: the "
-                           "pod's first container (its sandbox) must have it",
-                           a->name);
+            return err_set(
+                err, ERR_STATE,
+                "annotation %s is \"%s\", and the VM runs with another value: it holds "
+                "for the whole VM, so the pod's first container (its sandbox) must have it",
+                a->name, value);
     }
     return 0;
 }

@@ -3,12 +3,28 @@
 #include "base/str.h"
 #include "host/config/annotations.h"
 #include "host/config/cpugroup.h"
+#include <stdarg.h>
 #include <string.h>
 
 #define VM "io.microsoft.virtualmachine."
-#define NUMA VM "computetopology.numa."
-#define IMPLICIT VM "computetopology.processor.numa."
+#define NUMA_HOST "computetopology.numa.mapped-physical-nodes"
+#define NUMA_CPUS "computetopology.numa.count-of-processors"
+#define NUMA_MIB "computetopology.numa.count-of-memory-blocks"
+#define NUMA_PREFER "computetopology.numa.preferred-physical-nodes"
+#define NODE_CPUS "computetopology.processor.numa.max-processors-per-node"
 #define HOST_NODE_MAX 63
+
+/* name: behind VM. */
+__attribute__((format(printf, 4, 5))) static int bad(struct err *err, const char *name,
+                                                     const char *value, const char *fmt, ...)
+{
+    va_list ap;
+
+    va_start(ap, fmt);
+    AUTO_FREE char *why = str_vformat(fmt, ap);
+    va_end(ap);
+    return err_set(err, ERR_INVALID, "annotation " VM "%s is \"%.64s\": %s", name, value, why);
+}
 
 /* --- kernel parameters --- */
 
@@ -80,11 +96,10 @@ static int check_kernel(const char *text, struct err *err)
         size_t n = strcspn(at, " ");
 
         if (!is_parameter(at, n))
-            return err_set(err, ERR_INVALID,
-                           "annotation " VM "lcow.kernelbootoptions: parameter \"%.*s\" of the "
-                           "kernel is not allowed; those that are, with their values, are in "
-                           "docs/configuration.md",
-                           (int)(n > 64 ? 64 : n), at);
+            return bad(err, "lcow.kernelbootoptions", text,
+                       "parameter \"%.*s\" of the kernel is not allowed; docs/configuration.md "
+                       "lists those that are, with their values",
+                       (int)(n > 64 ? 64 : n), at);
         at += n;
     }
     return 0;
@@ -103,7 +118,7 @@ void shape_print_kernel(struct sbuf *out)
 
 /* --- NUMA --- */
 
-/* "0,2,255": each at most max; *ret_n 0 if the text is empty. */
+/* "0,2,255"; *ret_n 0 if the text is empty. */
 static int numbers(const char *name, const char *text, uint32_t min, uint32_t max, uint32_t *ret,
                    unsigned *ret_n, struct err *err)
 {
@@ -114,10 +129,9 @@ static int numbers(const char *name, const char *text, uint32_t min, uint32_t ma
         uint64_t number;
 
         if (n == VM_NUMA_MAX || str_to_u64(word, max, &number) < 0 || number < min)
-            return err_set(err, ERR_INVALID,
-                           "annotation " NUMA "%s is \"%.64s\": must be 1 to %d numbers from %u to "
-                           "%u with commas between them",
-                           name, text, VM_NUMA_MAX, min, max);
+            return bad(err, name, text,
+                       "must be 1 to %d numbers from %u to %u with commas between them",
+                       VM_NUMA_MAX, min, max);
         ret[n++] = (uint32_t)number;
         at += strlen(word);
         at += *at == ',';
@@ -130,65 +144,57 @@ static int explicit_nodes(const struct annotations *o, const struct sizing *size
                           struct vm_shape *s, struct err *err)
 {
     uint32_t host[VM_NUMA_MAX], cpus[VM_NUMA_MAX], mib[VM_NUMA_MAX];
-    unsigned n_host, n_cpus, n_mib, any = 0;
+    unsigned n_cpus, n_mib, any = 0;
     uint64_t all_cpus = 0, all_mib = 0;
 
-    if (numbers("mapped-physical-nodes", o->numa_host, 0, VM_NUMA_ANY, host, &n_host, err) < 0 ||
-        numbers("count-of-processors", o->numa_cpus, 1, CONFIG_CPUS_MAX, cpus, &n_cpus, err) < 0 ||
-        numbers("count-of-memory-blocks", o->numa_mib, 1, CONFIG_MEMORY_MIB_MAX, mib, &n_mib, err) <
-            0)
+    if (numbers(NUMA_HOST, o->numa_host, 0, VM_NUMA_ANY, host, &s->n_numa, err) < 0 ||
+        numbers(NUMA_CPUS, o->numa_cpus, 1, CONFIG_CPUS_MAX, cpus, &n_cpus, err) < 0 ||
+        numbers(NUMA_MIB, o->numa_mib, 1, CONFIG_MEMORY_MIB_MAX, mib, &n_mib, err) < 0)
         return -1;
-    if (n_host != n_cpus || n_host != n_mib)
-        return err_set(err, ERR_INVALID,
-                       "annotations " NUMA "mapped-physical-nodes, count-of-processors and "
-                       "count-of-memory-blocks have %u, %u and %u numbers: must be as many each",
-                       n_host, n_cpus, n_mib);
-    for (unsigned i = 0; i < n_host; i++) {
+    if (s->n_numa != n_cpus || s->n_numa != n_mib)
+        return bad(
+            err, NUMA_HOST, o->numa_host,
+            "count-of-processors and count-of-memory-blocks have %u and %u numbers, must have "
+            "%u each",
+            n_cpus, n_mib, s->n_numa);
+    for (unsigned i = 0; i < s->n_numa; i++) {
         any += host[i] == VM_NUMA_ANY;
-        if (host[i] > HOST_NODE_MAX && host[i] != VM_NUMA_ANY)
-            return err_set(err, ERR_INVALID,
-                           "annotation " NUMA "mapped-physical-nodes is \"%.64s\": must be nodes "
-                           "of the host, 0 to %d, or 255 for all",
-                           o->numa_host, HOST_NODE_MAX);
-        s->numa[i] = (struct vm_numa){ cpus[i], mib[i], host[i] };
         all_cpus += cpus[i];
         all_mib += mib[i];
+        s->numa[i] = (struct vm_numa){ cpus[i], mib[i], host[i] };
+        if ((host[i] > HOST_NODE_MAX && host[i] != VM_NUMA_ANY) || (any && any != i + 1))
+            return bad(err, NUMA_HOST, o->numa_host,
+                       "must be nodes of the host, 0 to %d, or 255 for all of them", HOST_NODE_MAX);
     }
-    if (any && any < n_host)
-        return err_set(err, ERR_INVALID,
-                       "annotation " NUMA "mapped-physical-nodes is \"%.64s\": 255 must be all of "
-                       "them or none",
-                       o->numa_host);
-    if (n_host && (all_cpus != size->cpus || all_mib != size->memory_mib))
-        return err_set(err, ERR_INVALID,
-                       "annotations " NUMA "count-of-processors and count-of-memory-blocks make "
-                       "%llu CPUs and %llu MiB: must be the VM's %u CPUs and %u MiB",
-                       (unsigned long long)all_cpus, (unsigned long long)all_mib, size->cpus,
-                       size->memory_mib);
-    s->n_numa = n_host;
+    if (s->n_numa && (all_cpus != size->cpus || all_mib != size->memory_mib))
+        return bad(err, NUMA_CPUS, o->numa_cpus,
+                   "with count-of-memory-blocks \"%s\": their sums must be the VM's %u CPUs and %u "
+                   "MiB",
+                   o->numa_mib, size->cpus, size->memory_mib);
     return 0;
 }
 
 static int implicit_nodes(const struct annotations *o, const struct sizing *size,
                           struct vm_shape *s, struct err *err)
 {
+    AUTO_FREE char *most = str_format("%u", o->node_cpus);
     uint32_t n, by_memory;
 
     if (!o->node_cpus && !o->node_mib)
         return 0;
     if (!o->node_cpus || !o->node_mib || s->n_numa)
-        return err_set(err, ERR_INVALID,
-                       "annotations " IMPLICIT
-                       "max-processors-per-node and max-size-per-node: must "
-                       "be both or none, and none with " NUMA "mapped-physical-nodes");
+        return bad(err, NODE_CPUS, most,
+                   "with max-size-per-node %u: must be both or none, and none with " VM NUMA_HOST,
+                   o->node_mib);
     n = (size->cpus + o->node_cpus - 1) / o->node_cpus;
     by_memory = (size->memory_mib + o->node_mib - 1) / o->node_mib;
     n = by_memory > n ? by_memory : n;
     if (n > VM_NUMA_MAX || n > size->cpus)
-        return err_set(err, ERR_INVALID,
-                       "annotations " IMPLICIT "max-processors-per-node = %u and max-size-per-node "
-                       "= %u make %u nodes of %u CPUs and %u MiB: must be 1 to %d, with a CPU each",
-                       o->node_cpus, o->node_mib, n, size->cpus, size->memory_mib, VM_NUMA_MAX);
+        return bad(
+            err, NODE_CPUS, most,
+            "with max-size-per-node %u: they make %u nodes of %u CPUs and %u MiB, must be 1 to "
+            "%d with a CPU each",
+            o->node_mib, n, size->cpus, size->memory_mib, VM_NUMA_MAX);
     for (uint64_t i = 0; i < n; i++)
         s->numa[i] =
             (struct vm_numa){ (uint32_t)((i + 1) * size->cpus / n - i * size->cpus / n),
@@ -203,7 +209,7 @@ static int preferred_nodes(const struct annotations *o, struct vm_shape *s, stru
     uint32_t nodes[VM_NUMA_MAX];
     unsigned n;
 
-    if (numbers("preferred-physical-nodes", o->numa_prefer, 0, HOST_NODE_MAX, nodes, &n, err) < 0)
+    if (numbers(NUMA_PREFER, o->numa_prefer, 0, HOST_NODE_MAX, nodes, &n, err) < 0)
         return -1;
     for (unsigned i = 0; i < n; i++)
         s->host_nodes |= UINT64_C(1) << nodes[i];
@@ -220,19 +226,18 @@ int shape_of(const struct annotations *o, const struct sizing *size, struct vm_s
                           .disk_iops = o->disk_iops,
                           .disk_bytes_per_s = o->disk_bytes_per_s };
 
-    if ((*o->cpu_group && cpugroup_check_name(o->cpu_group, err) < 0) ||
-        check_kernel(o->kernel_args, err) < 0 || explicit_nodes(o, size, &s, err) < 0 ||
+    if (*o->cpu_group && cpugroup_check_name(o->cpu_group, err) < 0)
+        return err_wrap(err, "annotation " VM "cpugroup.id is \"%s\"", o->cpu_group);
+    if (check_kernel(o->kernel_args, err) < 0 || explicit_nodes(o, size, &s, err) < 0 ||
         implicit_nodes(o, size, &s, err) < 0 || preferred_nodes(o, &s, err) < 0)
         return -1;
     if (s.n_numa && !s.backed)
-        return err_set(err, ERR_INVALID,
-                       "annotations ask for NUMA nodes: then " VM
-                       "computetopology.memory.allowovercommit must be false");
+        return bad(err, "computetopology.memory.allowovercommit", "true",
+                   "must be false for NUMA nodes");
     if (o->deferred && s.backed)
-        return err_set(err, ERR_INVALID,
-                       "annotation " VM "computetopology.memory.enabledeferredcommit is true: "
-                       "then memory cannot be taken at the start (fullyphysicallybacked, "
-                       "allowovercommit)");
+        return bad(err, "computetopology.memory.enabledeferredcommit", "true",
+                   "must be false if memory is taken at the start (fullyphysicallybacked, "
+                   "allowovercommit)");
     *ret = s;
     return 0;
 }

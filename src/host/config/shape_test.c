@@ -85,17 +85,17 @@ TEST(numa_nodes_one_by_one)
     ASSERT_EQ(s.numa[1].memory_mib, 768);
     ASSERT_EQ(s.numa[1].host_node, 1);
     refused(&(struct annotations){ .numa_host = "0,1", .numa_cpus = "1,3", .numa_mib = "256,768" },
-            "allowovercommit must be false");
+            "allowovercommit is \"true\": must be false for NUMA nodes");
     refused(&(struct annotations){ .backed = true, .numa_host = "0,1", .numa_cpus = "1,3" },
-            "have 2, 2 and 0 numbers");
+            "is \"0,1\": count-of-processors and count-of-memory-blocks have 2 and 0 numbers");
     refused(
         &(struct annotations){
             .backed = true, .numa_host = "0,1", .numa_cpus = "1,2", .numa_mib = "256,768" },
-        "make 3 CPUs and 1024 MiB: must be the VM's 4 CPUs and 1024 MiB");
+        "is \"1,2\": with count-of-memory-blocks \"256,768\": their sums must be the VM's 4 CPUs");
     refused(
         &(struct annotations){
             .backed = true, .numa_host = "0,255", .numa_cpus = "1,3", .numa_mib = "256,768" },
-        "255 must be all of them or none");
+        "is \"0,255\": must be nodes of the host, 0 to 63, or 255 for all of them");
     refused(
         &(struct annotations){
             .backed = true, .numa_host = "0,64", .numa_cpus = "1,3", .numa_mib = "256,768" },
@@ -119,7 +119,7 @@ TEST(numa_nodes_of_equal_size)
     ASSERT_EQ(s.numa[2].host_node, VM_NUMA_ANY);
     refused(&(struct annotations){ .committed = true, .node_cpus = 3 }, "both or none");
     refused(&(struct annotations){ .committed = true, .node_cpus = 1, .node_mib = 10 },
-            "make 103 nodes");
+            "they make 103 nodes");
 }
 
 TEST(memory_cannot_be_taken_at_the_start_and_later)

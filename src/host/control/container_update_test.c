@@ -110,7 +110,8 @@ TEST_VIRTUAL(a_group_that_is_not_there_fails_the_create)
     write_group(&r, "fast", "0-1");
     fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "cpugroup.id\":\"other\"}");
     ASSERT_FAIL(fixture_try_create(&r, ctx, "c1", &err), err, ERR_NOT_FOUND);
-    ASSERT_HAS(err.msg, "there is no CPU group other; make it with: lcow cpugroup create");
+    ASSERT_HAS(err.msg,
+               VM_OF "cpugroup.id is \"other\": there is no CPU group other; make it with");
     close_pod(&r, ctx);
 }
 
@@ -138,7 +139,7 @@ TEST_VIRTUAL(what_a_sandbox_says_holds_for_its_containers)
     ASSERT_HAS(err.msg, "mount /srv: it is writable, which " VM_OF "fileshares.disablewritable");
     err_clear(&err);
     ASSERT_FAIL(fixture_try_create(&r, ctx, "x", &err), err, ERR_STATE);
-    ASSERT_HAS(err.msg, "processor.limit is of the whole VM");
+    ASSERT_HAS(err.msg, "processor.limit is \"5\", and the VM runs with another value");
     close_pod(&r, ctx);
 }
 

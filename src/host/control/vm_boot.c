@@ -330,9 +330,13 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
         return -1;
     if (cgroup_make(p->cgroup_path, p->ledger, &p->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the VM");
-    if (((p->wishes.cpu_limit || p->wishes.cpu_weight) && vm_limit_cpu(vm, 0, 0, err) < 0) ||
-        (*p->wishes.cpu_group && vm_set_cpu_group(vm, p->wishes.cpu_group, err) < 0))
-        return -1;
+    if ((p->wishes.cpu_limit || p->wishes.cpu_weight) && vm_limit_cpu(vm, 0, 0, err) < 0)
+        return err_wrap(err,
+                        "annotation io.microsoft.virtualmachine.computetopology.processor.limit is "
+                        "\"%u\", .weight \"%u\"",
+                        p->wishes.cpu_limit, p->wishes.cpu_weight);
+    if (*p->wishes.cpu_group && vm_set_cpu_group(vm, p->wishes.cpu_group, err) < 0)
+        return err_wrap(err, "annotation %s is \"%s\"", annotations_cpu_group, p->wishes.cpu_group);
     if (vm->o.home && p->cgroup && cgroup_join(p->cgroup, getpid(), err) < 0)
         return err_wrap(err, "shim_cgroup = pod");
     if (vm->state != VM_NEW)
