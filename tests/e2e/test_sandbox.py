@@ -12,6 +12,7 @@ from e2e import Failure, test
 from members import GROUP, KIND
 from shimcall import number, text
 
+SHARES = "io.microsoft.virtualmachine.fileshares.disablewritable"
 SERVICE = "containerd.runtime.sandbox.v1.Sandbox"
 
 
@@ -25,9 +26,11 @@ def memory(mib):
 
 
 class Sandbox:
-    def __init__(self, t, *more):
+    def __init__(self, t, *more, spec=None):
         self.shim = shimcall.Shim(t, "s1")
         os.unlink(os.path.join(self.shim.bundle, "config.json"))  # CRI puts none there
+        if spec:
+            self.shim.spec(spec)
         self.shim.start()
         t.at_end(self.end)
         self.call("CreateSandbox", text(2, self.shim.bundle), *more)
@@ -111,10 +114,24 @@ def refused_options(t, s):
             t.check(False, f"not refused: {pattern}")
 
 
+def refused_mount(t, s):
+    """The sandbox forbids its containers writable shares; they need not say so themselves."""
+    document = s.shim.document()
+    document["mounts"].append({"destination": "/s", "type": "bind", "source": t.work,
+                               "options": ["rbind", "rw"]})
+    try:
+        members.Member(s.shim, "c2", document).create()
+    except shimcall.Status as e:
+        t.match(f"mount {t.work}: it is writable, which {SHARES} forbids", e.message)
+        return
+    t.check(False, "a writable share is not refused")
+
+
 @test("a sandbox by hand: create, start, status, ping, metrics, stop, shutdown", images=(),
       runc=False)
 def by_hand(t):
-    s = Sandbox(t, runhcs(4, memory(384), number(17, 10)))  # as hcsshim's clients send them
+    s = Sandbox(t, runhcs(4, memory(384), number(17, 10)),  # as hcsshim's clients send them
+                spec={"annotations": {SHARES: "true"}})
     t.equal(s.state(), "SANDBOX_NOTREADY")
     started = s.call("StartSandbox")
     t.equal(s.call("StartSandbox")[1], started[1])
@@ -128,6 +145,7 @@ def by_hand(t):
             vm["boot"], f"the VM: {vm}")
     t.match("^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", vm["runtime_id"])
     refused_options(t, s)
+    refused_mount(t, s)
     c = members.Member(s.shim, "c1", {**s.shim.document(), "process": {
         "cwd": "/", "args": ["echo", "hello"], "env": ["PATH=/bin"], "user": {}}})
     document = json.load(open(os.path.join(c.bundle, "config.json")))
