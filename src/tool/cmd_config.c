@@ -2,6 +2,7 @@
  * where each value comes from. */
 #include "tool/cmd_config.h"
 #include "host/config/annotations.h"
+#include "host/config/runhcs.h"
 
 static int run(struct ctx *ctx, struct tool *t, struct err *err)
 {
@@ -31,6 +32,7 @@ static int reference(struct ctx *ctx, struct tool *t, struct err *err)
 {
     config_print_markdown(&t->out);
     annotations_print_markdown(&t->out);
+    runhcs_print_markdown(&t->out);
     return TOOL_OK;
 }
 

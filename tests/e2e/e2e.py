@@ -40,7 +40,7 @@ COLD_EACH = 3     # those of every third case; with --full all
 harness.SECTIONS.update({"overhead_mib": "vm", "max_memory_mib": "vm", "max_cpus": "vm",
                          "emulation_cache_mib": "vm",
                          "rootfs": "vm", "template": "vm", "device_slots": "vm", "scratch_dir": "host",
-                         "scratch_mib": "host", "scratch_quota_mib": "host"})
+                         "scratch_mib": "host", "scratch_quota_mib": "host", "cpu_group_dir": "host"})
 
 DECLARED = []
 

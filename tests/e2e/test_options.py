@@ -1,15 +1,22 @@
 """What reaches the runtime from containerd's configuration and from annotations."""
 
 import glob
+import json
 import os
+import re
 import signal
+import time
 
 import cni
 import criconf
+import grpcwire
 import packages
 import pod
+import shimcall
+import test_update
 from e2e import test
 from harness import Process, subprocess
+from shimcall import text
 
 
 def nproc(t, container="c1"):
@@ -46,6 +53,114 @@ def annotations(t):
     t.explains("c4", "container: mounts")
     r = t.run("--rm", no, mount.replace("rbind:rw", "rbind:ro"), "c5", "ls", "/s")
     t.equal(r.code, 0, r)
+
+
+# ---------------------------------------------------------------- what shapes a VM
+
+VM = "io.microsoft.virtualmachine."
+CPU, NUMA = VM + "computetopology.processor.", VM + "computetopology.numa."
+
+
+def notes(**annotations):
+    return [f"--annotation={name}={value}" for name, value in annotations.items()]
+
+
+def host_cpus(pid):
+    with open(f"/proc/{pid}/status") as f:
+        return re.search(r"Cpus_allowed_list:\s*(\S+)", f.read()).group(1)
+
+
+def inspect(t, container):
+    r = t.lcow("inspect", container)
+    t.equal(r.code, 0, r)
+    return json.loads(r.out)["vm"]
+
+
+def groups(t):
+    """Two groups of host CPUs, of one each (or the same)."""
+    cpus = sorted(os.sched_getaffinity(0))
+    for name, cpu in (("fast", cpus[0]), ("slow", cpus[-1])):
+        t.equal(t.lcow("cpugroup", "create", name, str(cpu)).code, 0)
+    r = t.lcow("cpugroup", "create", "../x", "0")
+    t.match("invalid CPU group", r.err)
+    return str(cpus[0]), str(cpus[-1])
+
+
+def move_by_update(t, container, group):
+    empty = shimcall.wrapped(2, test_update.RESOURCES, b"{}")
+    grpcwire.unary(t.containerd.address, "/containerd.services.tasks.v1.Tasks/Update",
+                   text(1, container) + empty + text(3, text(1, VM + "cpugroup.id") + text(2, group)),
+                   120, metadata=(("containerd-namespace", t.tag),))
+
+
+@test("annotations limit a VM on the host: processor time, weight, CPU group, its disks; it has a "
+      "RuntimeID", runc=False)
+def host_limits(t):
+    t.config(allow_annotations="io.*", cpu_group_dir=os.path.join(t.work, "groups"))
+    fast, slow = groups(t)
+    t.detach(*notes(**{CPU + "limit": 80000, CPU + "weight": 300, VM + "cpugroup.id": "fast",
+                       VM + "storageqos.bandwidthmaximum": 1 << 20,
+                       VM + "storageqos.iopsmaximum": 1000, VM + "lcow.enforcer": "rego",
+                       "io.lcow.rootfs": "scratch"}), "c1", "sleep", "100000")
+    qemu, vm = t.qemu_pid(), inspect(t, "c1")
+    quota, share = test_update.host_cpu(qemu)
+    t.equal(quota, 80000 * vm["cpus"])
+    t.check(share in (3072, 300), f"shares or weight: {share}")
+    t.equal(host_cpus(qemu), fast)
+    t.equal((vm["cpu_group"], vm["cpu_limit"], vm["cpu_weight"], vm["disk_iops"],
+             vm["disk_bytes_per_s"]), ("fast", 80000, 300, 1000, 1 << 20))
+    with open(f"/proc/{qemu}/cmdline") as f:
+        t.match(f"-uuid\0{vm['runtime_id']}\0", f.read())
+    t.equal(t.lcow("cpugroup", "move", "c1", "slow").code, 0)
+    t.equal(host_cpus(qemu), slow)
+    t.match(f"(?s)fast  {fast}\nslow  {slow}\n  {t.tag}/c1\n", t.lcow("cpugroup", "ls").out)
+    move_by_update(t, "c1", "fast")
+    t.equal(host_cpus(qemu), fast)
+    t.match("an annotation changes nothing.*lcow.enforcer", t.lcow("logs", "c1").out)
+    began = time.monotonic()
+    r = t.exec("c1", "dd", "if=/dev/zero", "of=/big", "bs=1M", "count=6", "conv=fsync")
+    t.equal(r.code, 0, r)
+    t.check(time.monotonic() - began > 4, f"6 MiB at 1 MiB/s in {time.monotonic() - began:.1f} s")
+
+
+REFUSED = {
+    CPU + "limit=200000": r"processor\.limit is .200000.: must be from 0 to 100000",
+    VM + "storageqos.iopsmaximum=x": r"iopsmaximum is .x.: must be from 0 to 2147483647",
+    VM + "lcow.kernelbootoptions=nosmt init=/bin/sh":
+        "kernelbootoptions is .nosmt init=/bin/sh.: parameter .init=/bin/sh. of the kernel is not allowed",
+    VM + "cpugroup.id=missing":
+        "is .missing.: there is no CPU group missing; make it with: lcow cpugroup create missing CPUS",
+    VM + "bootfilesrootpath=/etc": r"a guest image of the pod's choice \(.*\) not supported",
+    VM + "lcow.kerneldirectboot=false": "boot by UEFI not supported",
+    VM + "hv-socket.service-table.1-2={}": "service-table.1-2 is .{}.: Hyper-V sockets not supported",
+    NUMA + "mapped-physical-nodes=0,1": "have 0 and 0 numbers, must have 2 each",
+}
+
+
+@test("annotations that cannot be: each is refused by its name, before there is a VM", runc=False)
+def refused_annotations(t):
+    t.config(allow_annotations="io.*", cpu_group_dir=os.path.join(t.work, "groups"))
+    for i, (annotation, pattern) in enumerate(REFUSED.items()):
+        t.fails(*t.run_args("--rm", f"--annotation={annotation}", f"c{i}", "true"), pattern=pattern)
+        t.equal(t.qemu_pids(), [])
+
+
+@test("annotations that only a cold start can follow: NUMA nodes, memory at once, kernel parameters",
+      runc=False)
+def cold_shape(t):
+    t.config(allow_annotations="io.*")
+    t.detach(*notes(**{
+        VM + "computetopology.memory.sizeinmb": 320, CPU + "count": 2,
+        VM + "computetopology.memory.allowovercommit": "false", NUMA + "mapped-physical-nodes": "0,0",
+        NUMA + "count-of-processors": "1,1", NUMA + "count-of-memory-blocks": "192,128",
+        VM + "computetopology.memory.lowmmiogapinmb": 2048,
+        VM + "computetopology.memory.highmmiogapinmb": 4096,
+        VM + "lcow.kernelbootoptions": "slab_nomerge init_on_alloc=1"}), "c1", "sleep", "100000")
+    r = t.exec("c1", "sh", "-c", "cat /proc/cmdline; ls -d /sys/devices/system/node/node*; nproc")
+    t.match(r"slab_nomerge init_on_alloc=1\n(?s:.*)node0\n.*node1\n2\n", r.out)
+    vm = inspect(t, "c1")
+    t.equal((vm["clone"], vm["memory_mib"]), (False, 320))
+    t.check(t.resident_kib(vm["pid"]) > 320 << 10, f"{t.resident_kib(vm['pid'])} KiB")
 
 
 PRIVILEGED = "io.microsoft.virtualmachine.lcow.privileged"

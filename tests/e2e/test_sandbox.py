@@ -12,16 +12,28 @@ from e2e import Failure, test
 from members import GROUP, KIND
 from shimcall import number, text
 
+SHARES = "io.microsoft.virtualmachine.fileshares.disablewritable"
 SERVICE = "containerd.runtime.sandbox.v1.Sandbox"
 
 
+def runhcs(field, *parts):
+    """hcsshim's runtime options, as this field."""
+    return shimcall.wrapped(field, "type.googleapis.com/containerd.runhcs.v1.Options", b"".join(parts))
+
+
+def memory(mib):
+    return number(9, mib)
+
+
 class Sandbox:
-    def __init__(self, t):
+    def __init__(self, t, *more, spec=None):
         self.shim = shimcall.Shim(t, "s1")
         os.unlink(os.path.join(self.shim.bundle, "config.json"))  # CRI puts none there
+        if spec:
+            self.shim.spec(spec)
         self.shim.start()
         t.at_end(self.end)
-        self.call("CreateSandbox", text(2, self.shim.bundle))
+        self.call("CreateSandbox", text(2, self.shim.bundle), *more)
 
     def end(self):
         """Also of a test that failed."""
@@ -82,10 +94,44 @@ def look(t):
     t.equal(t.lcow("exec", "--vm", "s1", "--", "true").code, 0)
 
 
+def refused_options(t, s):
+    """Of a Create, when the VM runs: what differs is named, and nothing is left."""
+    for options, code, pattern in (
+            (runhcs(10, memory(512)), shimcall.PRECONDITION,
+             "^create container c1: vm_memory_size_in_mb in the runtime options is not what this shim "
+             "runs its VM with: options hold for the whole sandbox"),
+            (shimcall.wrapped(10, "runtimeoptions.v1.Options", text(2, "/etc/other.conf")),
+             shimcall.PRECONDITION, "ConfigPath in the runtime options is not what this shim was started"),
+            (runhcs(10, text(15, "tcp:x")), shimcall.UNIMPLEMENTED,
+             "NCProxyAddr in the runtime options: a network proxy of Windows not supported"),
+            (shimcall.wrapped(10, "runsc.v1.Options", b""), shimcall.INVALID, "runsc.v1.Options")):
+        try:
+            s.shim.call("Create", text(1, "c1"), text(2, s.shim.bundle), options)
+        except shimcall.Status as e:
+            t.equal(e.code, code, e)
+            t.match(pattern, e.message)
+        else:
+            t.check(False, f"not refused: {pattern}")
+
+
+def refused_mount(t, s):
+    """The sandbox forbids its containers writable shares; they need not say so themselves."""
+    document = s.shim.document()
+    document["mounts"].append({"destination": "/s", "type": "bind", "source": t.work,
+                               "options": ["rbind", "rw"]})
+    try:
+        members.Member(s.shim, "c2", document).create()
+    except shimcall.Status as e:
+        t.match(f"mount {t.work}: it is writable, which {SHARES} forbids", e.message)
+        return
+    t.check(False, "a writable share is not refused")
+
+
 @test("a sandbox by hand: create, start, status, ping, metrics, stop, shutdown", images=(),
       runc=False)
 def by_hand(t):
-    s = Sandbox(t)
+    s = Sandbox(t, runhcs(4, memory(384), number(17, 10)),  # as hcsshim's clients send them
+                spec={"annotations": {SHARES: "true"}})
     t.equal(s.state(), "SANDBOX_NOTREADY")
     started = s.call("StartSandbox")
     t.equal(s.call("StartSandbox")[1], started[1])
@@ -95,8 +141,11 @@ def by_hand(t):
     t.equal(t.until(lambda: processes(s), "the guest tells its numbers"), 1, "the pod's own process")
     entry = shimcall.fields(s.call("SandboxStatus", number(2, 1))[4])
     vm = json.loads(entry[2])["vm"]
-    t.check(vm["emulated"] in (True, False) and vm["kernel"] and vm["memory_mib"] and vm["boot"],
-            f"the VM: {vm}")
+    t.check(vm["emulated"] in (True, False) and vm["kernel"] and vm["memory_mib"] == 384 and
+            vm["boot"], f"the VM: {vm}")
+    t.match("^[0-9a-f]{8}-[0-9a-f]{4}-4[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}$", vm["runtime_id"])
+    refused_options(t, s)
+    refused_mount(t, s)
     c = members.Member(s.shim, "c1", {**s.shim.document(), "process": {
         "cwd": "/", "args": ["echo", "hello"], "env": ["PATH=/bin"], "user": {}}})
     document = json.load(open(os.path.join(c.bundle, "config.json")))

@@ -3,7 +3,9 @@
 #include "base/err.h"
 #include "base/str.h"
 #include "fuzz/on_fiber.h"
-#include "host/config/config.h"
+#include "host/config/annotations.h"
+#include "host/config/shape.h"
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -26,6 +28,33 @@ static void fuzz_toml(const struct fuzz_input *in)
     }
 }
 
+/* The same bytes as a pod's wishes: what reaches QEMU's command line is of the lists. */
+static void fuzz_shape(const struct fuzz_input *in)
+{
+    AUTO_FREE char *text = str_ndup((const char *)in->data, in->size);
+    struct annotations o = { .backed = true };
+    struct vm_shape shape;
+    struct err err = ERR_INIT;
+    uint32_t cpus = 0;
+
+    snprintf(o.kernel_args, sizeof(o.kernel_args), "%s", text);
+    if (shape_of(&o, &(struct sizing){ 256, 2 }, &shape, &err) == 0 &&
+        strspn(o.kernel_args, "abcdefghijklmnopqrstuvwxyzMG0123456789_=,.- ") !=
+            strlen(o.kernel_args))
+        abort();
+    o.kernel_args[0] = '\0';
+    snprintf(o.numa_host, sizeof(o.numa_host), "%s", text);
+    snprintf(o.numa_cpus, sizeof(o.numa_cpus), "%s", text);
+    snprintf(o.numa_mib, sizeof(o.numa_mib), "%s", text);
+    snprintf(o.numa_prefer, sizeof(o.numa_prefer), "%s", text);
+    if (shape_of(&o, &(struct sizing){ 2, 2 }, &shape, &err) < 0)
+        return;
+    for (unsigned i = 0; i < shape.n_numa; i++)
+        cpus += shape.numa[i].cpus;
+    if (shape.n_numa > VM_NUMA_MAX || (shape.n_numa && cpus != 2))
+        abort();
+}
+
 static void fuzz(void *arg)
 {
     const struct fuzz_input *in = arg;
@@ -34,6 +63,7 @@ static void fuzz(void *arg)
     struct err err = ERR_INIT;
 
     fuzz_toml(in);
+    fuzz_shape(in);
     config_init(&a);
     config_init(&b);
     if (config_parse(&a, "in", (const char *)in->data, in->size, NULL, &err) < 0) {

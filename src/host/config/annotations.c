@@ -1,7 +1,9 @@
 #include "host/config/annotations.h"
 #include "base/err.h"
+#include "base/log.h"
 #include "base/str.h"
 #include "host/config/config_priv.h"
+#include "host/config/shape.h"
 #include "oci/document.h"
 #include "oci/volume.h"
 #include <string.h>
@@ -9,34 +11,56 @@
 #define VM "io.microsoft.virtualmachine."
 #define SHARES_NAME VM "fileshares.disablewritable"
 #define ENCRYPTED_NAME VM "storage.scratch.encrypted"
+#define CPU_GROUP_NAME VM "cpugroup.id"
 #define BLANKS " \t,"
 
 const char annotations_no_writable_shares[] = SHARES_NAME;
+const char annotations_cpu_group[] = CPU_GROUP_NAME;
 
 enum effect {
+    /* If allow_annotations names it: */
     TAKES_KEY,      /* as the key of the configuration takes it */
     TAKES_KEY_EVEN, /* rounded up to an even number */
     TAKES_TRUTH,
     PASSED_ON, /* the agent takes it, and says what is wrong with it */
+    /* The same, of the VM: the first container's word counts (annotations_contradiction). */
+    VM_NUMBER,
+    VM_FLAG,
+    VM_FLAG_OFF, /* false sets it */
+    VM_TEXT,
+    /* Always: */
     RESTRICTS_SHARES,
     ENCRYPTS_SCRATCH,
+    READ, /* containerd's own, by others than annotations.c */
+    /* Never: */
     REFUSED,          /* if there is a value */
-    REFUSED_IF_TRUE,  /* or if it is no truth value at all */
+    REFUSED_IF_TRUE,  /* or if it is not a truth value at all */
     REFUSED_IF_FALSE, /* the same */
+    REFUSED_UNLESS,   /* it is this word */
+    MEANINGLESS,      /* here; logged */
 };
 
 #define AT(f) offsetof(struct annotations, f)
+#define TEXT(f) AT(f), NULL, 0, sizeof(((struct annotations *)0)->f)
+#define MEMORY VM "computetopology.memory."
+#define CPU VM "computetopology.processor."
+#define NUMA VM "computetopology.numa."
+#define VERITY "a verified root file system of the VM"
+#define WITH_POLICY "only with a security policy, which is refused"
+#define FOR_WINDOWS "for Windows containers only"
+/* THE TABLE: every name that hcsshim knows (reference/host.md §17), and ours. A name that ends
+ * with * is the beginning of many. */
 static const struct annotation {
     const char *name;
     enum effect effect;
-    const char *doc;
+    const char *doc; /* of a refused one: what is not supported */
     size_t offset;   /* of what it sets */
-    const char *key; /* TAKES_KEY */
+    const char *key; /* TAKES_KEY; REFUSED_UNLESS: the word */
+    uint32_t min, max;
 } annotations[] = {
     /* Ours are last: where both are given, ours wins. */
-    { VM "computetopology.memory.sizeinmb", TAKES_KEY_EVEN, "memory of the VM in MiB",
-      AT(memory_mib), "memory_mib" },
-    { VM "computetopology.processor.count", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
+    { MEMORY "sizeinmb", TAKES_KEY_EVEN, "memory of the VM in MiB", AT(memory_mib), "memory_mib" },
+    { CPU "count", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
     { "io.lcow.memory_mib", TAKES_KEY, "memory of the VM in MiB", AT(memory_mib), "memory_mib" },
     { "io.lcow.cpus", TAKES_KEY, "virtual CPUs of the VM", AT(cpus), "cpus" },
     { "io.lcow.rootfs", TAKES_KEY, "`auto`, `scratch` or `shared`, as the key `rootfs`", AT(rootfs),
@@ -51,26 +75,118 @@ static const struct annotation {
     { SPEC_SHM_SIZE_KEY, PASSED_ON, "size of `/dev/shm` in KiB" },
     { SPEC_CORE_LIMIT_KEY, PASSED_ON, "`SOFT;HARD`: limits of core dumps in bytes" },
     { SPEC_LOG_DIR_KEY, PASSED_ON, "where the container sees the pod's log directory in the VM" },
-    { SHARES_NAME, RESTRICTS_SHARES, "true: a writable directory of the host is refused" },
+    { CPU "limit", VM_NUMBER,
+      "processor time of the VM on the host (its cgroup): 100000 is all of its virtual CPUs, "
+      "50000 half of it; 0: no limit",
+      AT(cpu_limit), .max = 100000 },
+    { CPU "weight", VM_NUMBER,
+      "its share of the host's busy processors (its cgroup); others have 100; 0: the same",
+      AT(cpu_weight), .max = 10000 },
+    { CPU_GROUP_NAME, VM_TEXT, "group of host CPUs that the VM runs on, see `cpu_group_dir`",
+      TEXT(cpu_group) },
+    { VM "storageqos.iopsmaximum", VM_NUMBER,
+      "I/O operations a second of all disks of the VM together; 0: no limit", AT(disk_iops),
+      .max = INT32_MAX },
+    { VM "storageqos.bandwidthmaximum", VM_NUMBER,
+      "bytes a second of all disks of the VM together; 0: no limit", AT(disk_bytes_per_s),
+      .max = INT32_MAX },
+    { MEMORY "allowovercommit", VM_FLAG_OFF,
+      "false: the host gives the VM all of its memory at the start. Cold start; it cannot grow",
+      AT(committed) },
+    { VM "fullyphysicallybacked", VM_FLAG, "true: the same", AT(backed) },
+    { MEMORY "enabledeferredcommit", VM_FLAG,
+      "true: memory is given when it is first used, as always unless one of the two before asks "
+      "for the opposite",
+      AT(deferred) },
+    { MEMORY "lowmmiogapinmb", VM_NUMBER,
+      "MiB below 4 GiB that are free for PCI devices, where that is more than QEMU leaves "
+      "(1280, or 2048 with much memory). Cold start",
+      AT(low_mmio_mib), .max = 3072 },
+    { MEMORY "highmmiogapinmb", VM_NUMBER,
+      "MiB above the memory that are free for PCI devices. Cold start", AT(high_mmio_mib),
+      .max = 512 * 1024 },
+    { CPU "numa.max-processors-per-node", VM_NUMBER,
+      "NUMA nodes of equal size with at most so many virtual CPUs each; with the next. As all "
+      "NUMA nodes: cold start, and only with memory that is not overcommitted",
+      AT(node_cpus), .max = CONFIG_CPUS_MAX },
+    { CPU "numa.max-size-per-node", VM_NUMBER, "and at most so many MiB each", AT(node_mib),
+      .max = CONFIG_MEMORY_MIB_MAX },
+    { NUMA "mapped-physical-nodes", VM_TEXT,
+      "`0,1`: NUMA nodes of the VM, each bound to this node of the host (255: to none); with the "
+      "next two",
+      TEXT(numa_host) },
+    { NUMA "count-of-processors", VM_TEXT, "`2,2`: virtual CPUs of each", TEXT(numa_cpus) },
+    { NUMA "count-of-memory-blocks", VM_TEXT, "`512,512`: MiB of each", TEXT(numa_mib) },
+    { NUMA "preferred-physical-nodes", VM_TEXT,
+      "`0,1`: NUMA nodes of the host that memory preferably comes from. Cold start",
+      TEXT(numa_prefer) },
+    { VM "lcow.kernelbootoptions", VM_TEXT,
+      "more parameters for the guest's kernel, of the list below. Cold start", TEXT(kernel_args) },
+    { VM "lcow.timesync.disable", VM_FLAG,
+      "true: the VM's clock does not follow when the host's is set", AT(no_timesync) },
+    { SHARES_NAME, RESTRICTS_SHARES,
+      "true: a writable directory of the host is refused; of a sandbox: to all of its containers" },
     { "io.microsoft.disable-unsafe-operations", RESTRICTS_SHARES,
       "sets the one before to the same value" },
     { ENCRYPTED_NAME, ENCRYPTS_SCRATCH,
       "true: what the VM's containers write is encrypted with a key that only the VM has",
       AT(encrypted_scratch) },
-    { "io.microsoft.network.ncproxy", REFUSED, "" },
-    { VM "lcow.vpmem.nomultimapping", REFUSED, "" },
-    { VM "kerneldrivers", REFUSED, "" },
+    { SPEC_TYPE_KEY, READ, "sandbox or container" },
+    { SPEC_SANDBOX_KEY, READ, "the pod" },
+    { "io.microsoft.network.ncproxy", REFUSED, "a network proxy of Windows" },
+    { VM "lcow.vpmem.nomultimapping", REFUSED, "virtual persistent memory" },
+    { VM "kerneldrivers", REFUSED, "kernel modules of the pod's choice" },
     { VM "lcow.securitypolicy", REFUSED, "confidential VMs" },
     { "io.microsoft.cri.virtual-pod-id", REFUSED, "several pods in one VM" },
-    { VM "cpugroup.id", REFUSED, "groups of host CPUs" },
     { VM "resource-partition-id", REFUSED, "partitions of the host" },
-    { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, "a verified root file system of the VM" },
-    { VM "lcow.dmverity-create-args", REFUSED, "a verified root file system of the VM" },
-    { VM "lcow.dmverity-rootfs-vhd", REFUSED, "a verified root file system of the VM" },
-    { VM "fullyphysicallybacked", REFUSED_IF_TRUE, "memory that is never overcommitted" },
-    { VM "computetopology.memory.allowovercommit", REFUSED_IF_FALSE,
-      "memory that is never overcommitted" },
+    { VM "lcow.dmverity-mode", REFUSED_IF_TRUE, VERITY },
+    { VM "lcow.dmverity-create-args", REFUSED, VERITY },
+    { VM "lcow.dmverity-rootfs-vhd", REFUSED, VERITY },
+    { VM "bootfilesrootpath", REFUSED,
+      "a guest image of the pod's choice (the administrator's is `image_dir`)" },
+    { VM "lcow.kerneldirectboot", REFUSED_IF_FALSE, "boot by UEFI" },
+    { VM "lcow.preferredrootfstype", REFUSED_UNLESS, "a root file system of the VM on a disk", 0,
+      "initrd" },
+    { VM "lcow.extra-exec-command-args", REFUSED, "more arguments for the agent" },
+    { "io.microsoft.container.processdumplocation", REFUSED,
+      "core dumps at a place of the pod's choice" },
+    { VM "devices.virtualpmem.maximumcount", REFUSED_UNLESS, "virtual persistent memory", 0, "0" },
+    { VM "lcow.network.policybasedrouting", REFUSED_IF_TRUE, "a routing table for each interface" },
+    { VM "console.pipe", REFUSED, "a console on a named pipe (see `lcow console`)" },
+    { VM "hv-socket.service-table.*", REFUSED, "Hyper-V sockets" },
+    { VM "lcow.hostnetwork", REFUSED_IF_TRUE, "the VM's own network for a container" },
+    { "io.microsoft.cri.skip-pod-networking", REFUSED_IF_TRUE, "a pod without its network" },
+    { "io.microsoft.container.lcow.tee-log-path", REFUSED, "a second copy of the output" },
+    { "io.microsoft.container.gpu.capabilities", REFUSED, "a GPU by name (see `allow_devices`)" },
     { "io.microsoft.migration.support-enabled", REFUSED_IF_TRUE, "live migration" },
+    { "io.microsoft.migration.source-container-id", REFUSED, "live migration" },
+    { "microsoft.com/hostprocess-container", REFUSED_IF_TRUE, "a container on the host itself" },
+    { MEMORY "enablecolddiscardhint", MEANINGLESS, "a hint for Windows' memory manager" },
+    { MEMORY "highmmiobaseinmb", MEANINGLESS, "QEMU puts that window behind the memory" },
+    { VM "lcow.vpcienabled", MEANINGLESS, "every VM has PCI" },
+    { VM "lcow.writable-overlay-directories", MEANINGLESS,
+      "the VM's own root file system is writable and in memory" },
+    { VM "lcow.extra-vsock-ports", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.enforcer", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.uvm-reference-info-file", MEANINGLESS, WITH_POLICY },
+    { VM "uvm-hash-envelope-reference-info-file", MEANINGLESS, WITH_POLICY },
+    { VM "no_security_hardware", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.gueststatefile", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.hcl-enabled", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.securitypolicy.env", MEANINGLESS, WITH_POLICY },
+    { VM "lcow.amd-certificate", MEANINGLESS, WITH_POLICY },
+    { "io.microsoft.cri.tenant-sandbox-id", MEANINGLESS, "hcsshim does nothing with it, too" },
+    { VM "dump-directory-path", MEANINGLESS, "hcsshim does nothing with it, too" },
+    { VM "devices.virtualpmem.maximumsizebytes", MEANINGLESS, "hcsshim does nothing with it, too" },
+    { "io.microsoft.lcow.gpuvhdpath", MEANINGLESS, "hcsshim does nothing with it, too" },
+    { "io.microsoft.network.ncproxy.containerid", MEANINGLESS,
+      "hcsshim does nothing with it, too" },
+    { "io.microsoft.container.memory.*", MEANINGLESS, FOR_WINDOWS },
+    { "io.microsoft.container.processor.*", MEANINGLESS, FOR_WINDOWS },
+    { "io.microsoft.container.storage.*", MEANINGLESS, FOR_WINDOWS },
+    { "io.microsoft.container.wcow.gmsa.disable", MEANINGLESS, FOR_WINDOWS },
+    { VM "wcow.virtualSMB.nodirectmap", MEANINGLESS, FOR_WINDOWS },
+    { "microsoft.com/disable-hostprocess-container", MEANINGLESS, "none can be on the host" },
 };
 
 /* A word of the list: a name, or its beginning followed by "*". */
@@ -81,7 +197,15 @@ static bool matches(const char *word, size_t len, const char *name)
     return strlen(name) == len && strncmp(word, name, len) == 0;
 }
 
-static bool allowed(const struct config *c, const char *name)
+static const struct annotation *find(const char *name)
+{
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++)
+        if (matches(annotations[i].name, strlen(annotations[i].name), name))
+            return &annotations[i];
+    return NULL;
+}
+
+bool annotations_allowed(const struct config *c, const char *name)
 {
     for (const char *at = c->allow_annotations + strspn(c->allow_annotations, BLANKS); *at;) {
         size_t n = strcspn(at, BLANKS);
@@ -136,38 +260,70 @@ static int restrict_shares(const struct annotation *a, const char *text, struct 
     return 0;
 }
 
-static int refuse(const struct annotation *a, const char *text, struct err *err)
+static int refuse(const struct annotation *a, const char *name, const char *text, struct err *err)
 {
-    bool value = true;
+    bool value = *text != '\0';
 
-    if (a->effect == REFUSED && !*text)
-        return 0;
-    if (a->effect != REFUSED && truth(a->name, text, &value, err) < 0)
+    if (a->effect == REFUSED_UNLESS)
+        value = value && !str_eq(text, a->key);
+    else if (a->effect != REFUSED && truth(name, text, &value, err) < 0)
         return -1;
     if (a->effect == REFUSED_IF_FALSE)
         value = !value;
     if (!value)
         return 0;
-    return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": %s not supported", a->name,
-                   text, *a->doc ? a->doc : "it is");
+    return err_set(err, ERR_UNIMPLEMENTED, "annotation %s is \"%.32s\": %s not supported", name,
+                   text, a->doc);
 }
 
-static int take(const struct config *c, const struct annotation *a, const char *text,
-                struct annotations *o, struct err *err)
+static int take_number(const struct annotation *a, const char *text, void *field, struct err *err)
 {
+    const struct config_key k = { .type = KEY_U32, .max = a->max };
+
+    return config_key_set(field, &k, text, err) < 0
+               ? err_wrap(err, "annotation %s is \"%.32s\"", a->name, text)
+               : 0;
+}
+
+static int take_text(const struct annotation *a, const char *text, char *field, struct err *err)
+{
+    if (strlen(text) >= a->max)
+        return err_set(err, ERR_INVALID, "annotation %s is \"%.32s…\": must be 0 to %u bytes",
+                       a->name, text, a->max - 1);
+    memcpy(field, text, strlen(text) + 1);
+    return 0;
+}
+
+static int take(const struct config *c, const struct annotation *a, const char *name,
+                const char *text, struct annotations *o, struct err *err)
+{
+    void *field = (char *)o + a->offset;
+
     switch (a->effect) {
     case TAKES_KEY:
     case TAKES_KEY_EVEN:
         return take_key(c, a, text, o, err);
+    case VM_FLAG_OFF:
+        if (truth(name, text, field, err) < 0)
+            return -1;
+        *(bool *)field = !*(bool *)field;
+        return 0;
     case TAKES_TRUTH:
+    case VM_FLAG:
     case ENCRYPTS_SCRATCH:
-        return truth(a->name, text, (bool *)((char *)o + a->offset), err);
+        return truth(name, text, field, err);
+    case VM_NUMBER:
+        return take_number(a, text, field, err);
+    case VM_TEXT:
+        return take_text(a, text, field, err);
     case PASSED_ON:
+    case READ:
+    case MEANINGLESS:
         return 0;
     case RESTRICTS_SHARES:
         return restrict_shares(a, text, o, err);
     default:
-        return refuse(a, text, err);
+        return refuse(a, name, text, err);
     }
 }
 
@@ -176,14 +332,19 @@ static bool needs_leave(const struct annotation *a)
     return a->effect < RESTRICTS_SHARES;
 }
 
-/* True for all that annotations.c knows nothing about. */
+/* True for all that annotations.c knows nothing about. What is removed is so once: it is not there
+ * when the spec is read again. */
 static bool may_stay(const void *config, const char *name)
 {
-    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
-        if (str_eq(annotations[i].name, name))
-            return !needs_leave(&annotations[i]) || allowed(config, name);
-    }
-    return true;
+    const struct annotation *a = find(name);
+    bool stays =
+        !a || (a->effect != MEANINGLESS && (!needs_leave(a) || annotations_allowed(config, name)));
+
+    if (!stays)
+        log_info(NULL, "an annotation changes nothing", F_STR("annotation", name),
+                 F_STR("reason",
+                       a->effect == MEANINGLESS ? a->doc : "allow_annotations does not name it"));
+    return stays;
 }
 
 static void add_defaults(const struct config *c, struct spec *s)
@@ -225,9 +386,38 @@ static int check_mounts(const struct spec *s, struct err *err)
 static enum config_rootfs settle_rootfs(const struct annotations *o, const struct spec *s)
 {
     if (o->rootfs == CONFIG_ROOTFS_AUTO &&
-        (spec_is_cri(s) || spec_root_readonly(s) || o->no_writable_shares || o->encrypted_scratch))
+        (spec_is_cri(s) || spec_root_readonly(s) || o->encrypted_scratch))
         return CONFIG_ROOTFS_SCRATCH;
     return o->rootfs;
+}
+
+int annotations_restrict(const struct spec *s, struct annotations *o, struct err *err)
+{
+    if (o->rootfs == CONFIG_ROOTFS_SHARED)
+        return err_set(err, ERR_INVALID,
+                       "a root file system that is shared is writable, which " SHARES_NAME
+                       " forbids");
+    o->rootfs = CONFIG_ROOTFS_SCRATCH;
+    o->no_writable_shares = true;
+    return check_mounts(s, err);
+}
+
+/* All values of one row: a name that ends with * may have several. */
+static int take_row(const struct config *c, const struct annotation *a, const struct spec *s,
+                    struct annotations *o, struct err *err)
+{
+    json_t *all = js_get(spec_json(s), "annotations"), *value;
+    const char *text = spec_annotation(s, a->name), *name;
+
+    if (!str_ends(a->name, "*"))
+        return text ? take(c, a, a->name, text, o, err) : 0;
+    json_object_foreach(all, name, value)
+    {
+        if (find(name) == a && json_is_string(value) &&
+            take(c, a, name, json_string_value(value), o, err) < 0)
+            return -1;
+    }
+    return 0;
 }
 
 int annotations_read(const struct config *c, struct spec *s, struct annotations *ret,
@@ -239,26 +429,46 @@ int annotations_read(const struct config *c, struct spec *s, struct annotations 
 
     spec_annotations_keep(s, may_stay, c);
     add_defaults(c, s); /* the administrator's own need nobody's leave */
-    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
-        const struct annotation *a = &annotations[i];
-        const char *text = spec_annotation(s, a->name);
-
-        if (text && take(c, a, text, &o, err) < 0)
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++)
+        if (take_row(c, &annotations[i], s, &o, err) < 0)
             return -1;
-    }
-    if (o.no_writable_shares && o.rootfs == CONFIG_ROOTFS_SHARED)
-        return err_set(err, ERR_INVALID,
-                       "a root file system that is shared is writable, which " SHARES_NAME
-                       " forbids");
     if (o.encrypted_scratch && o.scratch_quota_mib)
         return err_set(err, ERR_UNIMPLEMENTED,
                        "an encrypted scratch disk keeps no quotas: with annotation " ENCRYPTED_NAME
                        " scratch_quota_mib must be 0, and is %u",
                        o.scratch_quota_mib);
-    if (o.no_writable_shares && check_mounts(s, err) < 0)
+    if (o.no_writable_shares && annotations_restrict(s, &o, err) < 0)
         return -1;
     o.rootfs = settle_rootfs(&o, s);
     *ret = o;
+    return 0;
+}
+
+int annotations_contradiction(const struct annotations *first, const struct annotations *later,
+                              struct err *err)
+{
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
+        const struct annotation *a = &annotations[i];
+        const char *was = (const char *)first + a->offset, *is = (const char *)later + a->offset;
+        bool differs = a->effect == VM_TEXT     ? *is && !str_eq(was, is)
+                       : a->effect == VM_NUMBER ? *(const uint32_t *)is && *(const uint32_t *)was !=
+                                                                               *(const uint32_t *)is
+                       : a->effect == VM_FLAG || a->effect == VM_FLAG_OFF
+                           ? *(const bool *)is && !*(const bool *)was
+                           : false;
+
+        AUTO_FREE char *value = a->effect == VM_TEXT ? str_dup(is)
+                                : a->effect == VM_NUMBER
+                                    ? str_format("%u", *(const uint32_t *)is)
+                                    : str_dup(a->effect == VM_FLAG ? "true" : "false");
+
+        if (differs)
+            return err_set(
+                err, ERR_STATE,
+                "annotation %s is \"%s\", and the VM runs with another value: it holds "
+                "for the whole VM, so the pod's first container (its sandbox) must have it",
+                a->name, value);
+    }
     return 0;
 }
 
@@ -283,45 +493,61 @@ void annotations_taken(const struct config *c, struct strv *ret)
     for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
         const struct annotation *a = &annotations[i];
 
-        if (needs_leave(a) ? allowed(c, a->name) : a->effect < REFUSED)
+        if (needs_leave(a) ? annotations_allowed(c, a->name) : a->effect < READ)
             strv_add(ret, a->name);
     }
     if (config_pci_ports(c) > 0)
         strv_add(ret, OPTIONS_DEVICES);
 }
 
-static void rows(struct sbuf *out, const char *title, enum effect from, enum effect to)
+const char *annotations_verdict(const char *name)
 {
-    sbuf_addf(out, "\n%s\n\n", title);
-    for (size_t i = 0; i < ARRAY_LEN(annotations); i++) {
-        const struct annotation *a = &annotations[i];
+    const struct annotation *a = find(name);
 
-        if (a->effect >= from && a->effect <= to)
-            sbuf_addf(out, "- `%s`%s%s%s\n", a->name, *a->doc ? ": " : "", a->doc,
-                      a->effect == REFUSED_IF_TRUE    ? " (true)"
-                      : a->effect == REFUSED_IF_FALSE ? " (false)"
-                                                      : "");
-    }
+    return !a                         ? NULL
+           : needs_leave(a)           ? "works if allowed"
+           : a->effect < REFUSED      ? "works"
+           : a->effect == MEANINGLESS ? "meaningless here"
+                                      : "refused";
+}
+
+static void put_row(struct sbuf *out, const struct annotation *a)
+{
+    const char *when = a->effect == REFUSED_IF_TRUE    ? " (true)"
+                       : a->effect == REFUSED_IF_FALSE ? " (false)"
+                       : a->effect == REFUSED_UNLESS   ? " (unless it is "
+                                                       : "";
+
+    sbuf_addf(out, "| `%s` | %s | %s%s", a->name, annotations_verdict(a->name), a->doc, when);
+    if (a->effect == REFUSED_UNLESS)
+        sbuf_addf(out, "`%s`)", a->key);
+    if (a->effect == VM_NUMBER)
+        sbuf_addf(out, " (0 to %u)", a->max);
+    sbuf_adds(out, " |\n");
 }
 
 void annotations_print_markdown(struct sbuf *out)
 {
-    sbuf_adds(out, "\n## Annotations\n\n"
-                   "Of pods and containers, as far as containerd passes them on (`lcow config "
-                   "containerd`).\nA value that makes no sense is an error. Annotations that are "
-                   "not listed change nothing.\n");
-    rows(out,
-         "These change the VM or give a container more than others have. They are taken if "
-         "`allow_annotations` names them (or their beginning and `*`), and removed otherwise:",
-         TAKES_KEY, PASSED_ON);
     sbuf_adds(out,
-              "\nThese give a container PCI devices of the host, if `allow_devices` names them; "
-              "others are refused:\n\n- `io.lcow.device/NAME`: a PCI address, `0000:03:00.0`; "
-              "`0000:03:00.0/2` is its virtual function 2\n");
-    rows(out, "These only restrict a container and are always taken:", RESTRICTS_SHARES,
-         ENCRYPTS_SCRATCH);
-    rows(out,
-         "These ask for something that lcow does not give; a container with one of them is "
-         "refused:",
-         REFUSED, REFUSED_IF_FALSE);
+              "\n## Annotations\n\n"
+              "Of pods and containers, as far as containerd passes them on (`lcow config "
+              "containerd`).\nA value that makes no sense is an error. Annotations that are "
+              "not listed change nothing.\n\n"
+              "- *works if allowed*: it changes the VM or gives a container more than others have. "
+              "It is taken if\n  `allow_annotations` names it (or its beginning and `*`); "
+              "otherwise it is removed, and the log says so (info).\n"
+              "- *works*: it only restricts a container, and is always taken.\n"
+              "- *refused*: it asks for something that lcow does not give. The container is "
+              "refused.\n"
+              "- *meaningless here*: it changes nothing, and the log says so (info).\n\n"
+              "What is said of the whole VM must be an annotation of the pod (its sandbox, its "
+              "first container).\n\n"
+              "| annotation | verdict | what it does, or what is not supported |\n|---|---|---|\n");
+    for (size_t i = 0; i < ARRAY_LEN(annotations); i++)
+        put_row(out, &annotations[i]);
+    sbuf_adds(out, "| `io.lcow.device/NAME` | works if allowed | a PCI device of the host, if "
+                   "`allow_devices` names it (others are refused): a PCI address, `0000:03:00.0`; "
+                   "`0000:03:00.0/2` is its virtual function 2 |\n\n"
+                   "Parameters that `lcow.kernelbootoptions` may have; any other is refused:\n");
+    shape_print_kernel(out);
 }

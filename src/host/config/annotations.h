@@ -1,11 +1,12 @@
 /* annotations.h - what a container's spec may choose by annotations: the table of those we know,
  * ours (io.lcow.*) and hcsshim's (reference/host.md §17). Of those that change the VM or give a
  * container more only what allow_annotations names is taken; what restricts a container is always
- * taken; what asks for something that we do not give is refused, since somebody relies on it. The
- * rest is ignored, and does not reach the guest (document.h). Unlike the original, a value that
- * makes no sense is an error. Pure. */
+ * taken; what asks for something that we do not give is refused, since somebody relies on it. What
+ * is not allowed or means nothing here is logged. The rest is ignored, and does not reach the guest
+ * (document.h). Unlike the original, a value that makes no sense is an error. Never waits. */
 #pragma once
 #include "host/config/config.h"
+#include "host/config/cpugroup.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
@@ -27,14 +28,31 @@ struct annotations {
     /* Nothing of the host is writable in the container. Checked, but for emptyDirs: whether one is
      * the host's is known when it has been looked at. */
     bool no_writable_shares, said_shares;
+    /* Of the VM; 0, false or "": not said. What they mean together: shape.h. */
+    uint32_t cpu_limit, cpu_weight, disk_iops, disk_bytes_per_s;
+    uint32_t low_mmio_mib, high_mmio_mib, node_cpus, node_mib;
+    bool committed, backed, deferred, no_timesync;
+    char cpu_group[CPUGROUP_NAME_MAX + 1], kernel_args[512];
+    char numa_host[64], numa_cpus[64], numa_mib[128], numa_prefer[192];
 };
-extern const char annotations_no_writable_shares[]; /* the annotation's name */
+extern const char annotations_no_writable_shares[], annotations_cpu_group[]; /* their names */
 /* Removes from the spec what the configuration does not allow, adds what the administrator gives to
  * containers that lack it, and reads the rest. Repeatable. ERR_INVALID: a value that makes no
  * sense, or two that contradict each other. ERR_UNIMPLEMENTED: something that we do not give.
  * ERR_PERMISSION: a mount that is restricted away. */
 int annotations_read(const struct config *c, struct spec *s, struct annotations *ret,
                      struct err *err);
+
+/* The sandbox allows no container a writable share: this one has none, and keeps what it writes
+ * in the VM, or ERR_PERMISSION. */
+int annotations_restrict(const struct spec *s, struct annotations *o, struct err *err);
+/* ERR_STATE: a later container says something else of the VM than the first. */
+int annotations_contradiction(const struct annotations *first, const struct annotations *later,
+                              struct err *err);
+/* Whether the configuration allows an annotation that needs it. */
+bool annotations_allowed(const struct config *c, const char *name);
+/* "works", "works if allowed", "refused", "meaningless here"; NULL: unknown. */
+const char *annotations_verdict(const char *name);
 
 /* Is it a name, or a pattern with names, that allow_annotations may have? *ret_near: the nearest,
  * static, or NULL. */

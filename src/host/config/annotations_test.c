@@ -165,13 +165,25 @@ TEST(what_is_not_given_is_refused)
         { VM "kerneldrivers", "x", "" },
         { VM "lcow.securitypolicy", "cGFja2FnZQ==", "" },
         { "io.microsoft.cri.virtual-pod-id", "v", "" },
-        { VM "cpugroup.id", "1", "" },
         { VM "resource-partition-id", "1", "" },
         { VM "lcow.dmverity-mode", "true", "0" },
         { VM "lcow.dmverity-create-args", "test,,,ro,0 1 verity", "" },
         { VM "lcow.dmverity-rootfs-vhd", "rootfs.vhd", "" },
-        { VM "fullyphysicallybacked", "True", "f" },
-        { VM "computetopology.memory.allowovercommit", "false", "true" },
+        { VM "bootfilesrootpath", "/etc", "" },
+        { VM "lcow.kerneldirectboot", "false", "1" },
+        { VM "lcow.preferredrootfstype", "vhd", "initrd" },
+        { VM "lcow.extra-exec-command-args", "-x", "" },
+        { "io.microsoft.container.processdumplocation", "/x", "" },
+        { VM "devices.virtualpmem.maximumcount", "2", "0" },
+        { VM "lcow.network.policybasedrouting", "true", "false" },
+        { VM "console.pipe", "com1", "" },
+        { VM "hv-socket.service-table.0000-1", "{}", "" },
+        { VM "lcow.hostnetwork", "t", "f" },
+        { "io.microsoft.cri.skip-pod-networking", "true", "false" },
+        { "io.microsoft.container.lcow.tee-log-path", "/x", "" },
+        { "io.microsoft.container.gpu.capabilities", "utility", "" },
+        { "io.microsoft.migration.source-container-id", "x", "" },
+        { "microsoft.com/hostprocess-container", "true", "false" },
         { "io.microsoft.migration.support-enabled", "1", "0" },
     };
 
@@ -245,11 +257,221 @@ TEST(what_is_not_allowed_is_taken_out_of_the_spec)
 
 TEST(others_change_nothing)
 {
-    struct annotations o =
-        taken("*", "\"io.lcow.unknown\":\"1\",\"" VM "lcow.kernelbootoptions\":\"x\","
-                   "\"" VM "bootfilesrootpath\":\"/etc\"");
+    struct annotations o = taken("*", "\"io.lcow.unknown\":\"1\",\"" VM "lcow.enforcer\":\"x\"");
 
     ASSERT(!o.memory_mib && !o.cpus && o.rootfs == CONFIG_ROOTFS_AUTO && !o.no_writable_shares);
+}
+
+TEST(numbers_of_the_vm)
+{
+    static const struct {
+        const char *name;
+        uint32_t max;
+        size_t at;
+    } all[] = {
+        { VM "computetopology.processor.limit", 100000, offsetof(struct annotations, cpu_limit) },
+        { VM "computetopology.processor.weight", 10000, offsetof(struct annotations, cpu_weight) },
+        { VM "storageqos.iopsmaximum", INT32_MAX, offsetof(struct annotations, disk_iops) },
+        { VM "storageqos.bandwidthmaximum", INT32_MAX,
+          offsetof(struct annotations, disk_bytes_per_s) },
+        { VM "computetopology.memory.lowmmiogapinmb", 3072,
+          offsetof(struct annotations, low_mmio_mib) },
+        { VM "computetopology.memory.highmmiogapinmb", 524288,
+          offsetof(struct annotations, high_mmio_mib) },
+        { VM "computetopology.processor.numa.max-processors-per-node", 64,
+          offsetof(struct annotations, node_cpus) },
+        { VM "computetopology.processor.numa.max-size-per-node", 1048576,
+          offsetof(struct annotations, node_mib) },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(all); i++) {
+        AUTO_FREE char *text = str_format("\"%s\":\"7\"", all[i].name),
+                       *more = str_format("\"%s\":\"%u\"", all[i].name, all[i].max + 1),
+                       *less = str_format("\"%s\":\"-1\"", all[i].name),
+                       *why = str_format("annotation %s is \"%u\": must be from 0 to %u",
+                                         all[i].name, all[i].max + 1, all[i].max);
+        struct annotations yes = taken(all[i].name, text), no = taken("", text);
+
+        ASSERT_EQ(*(uint32_t *)((char *)&yes + all[i].at), 7);
+        ASSERT_EQ(*(uint32_t *)((char *)&no + all[i].at), 0);
+        refused(more, ERR_INVALID, why);
+        refused(less, ERR_INVALID, all[i].name);
+    }
+}
+
+TEST(texts_and_flags_of_the_vm)
+{
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    struct annotations o =
+        taken("*", "\"" VM "cpugroup.id\":\"fast\",\"" VM "lcow.kernelbootoptions\":\"nosmt\",\"" VM
+                   "fullyphysicallybacked\":\"1\",\"" VM
+                   "computetopology.memory.allowovercommit\":\"false\"");
+
+    ASSERT_STR(o.cpu_group, "fast");
+    ASSERT_STR(o.kernel_args, "nosmt");
+    ASSERT(o.backed && o.committed && !o.deferred);
+    ASSERT(!taken("*", "\"" VM "computetopology.memory.allowovercommit\":\"true\"").committed);
+    ASSERT(!taken("", "\"" VM "fullyphysicallybacked\":\"1\"").backed);
+    sbuf_adds(&text, "\"" VM "cpugroup.id\":\"");
+    for (int i = 0; i < 65; i++)
+        sbuf_addc(&text, 'a');
+    sbuf_addc(&text, '"');
+    refused(text.data, ERR_INVALID, "must be 0 to 64 bytes");
+}
+
+TEST(what_holds_for_the_vm_may_not_be_contradicted)
+{
+    static const char text[] =
+        "\"" VM "cpugroup.id\":\"fast\",\"" VM "computetopology.processor.limit\":\"5\"";
+    struct annotations first = taken("*", text), same = taken("*", text), none = taken("*", ""),
+                       other = taken("*", "\"" VM "computetopology.processor.limit\":\"6\""),
+                       flag = taken("*", "\"" VM "fullyphysicallybacked\":\"1\"");
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(annotations_contradiction(&first, &same, &err), err);
+    ASSERT_OK(annotations_contradiction(&first, &none, &err), err);
+    ASSERT_FAIL(annotations_contradiction(&first, &other, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "processor.limit");
+    ASSERT_FAIL(annotations_contradiction(&first, &flag, &err), err, ERR_STATE);
+}
+
+/* Every name of reference/host.md §17.3 to §17.6, in its order. */
+static const char *const originals[] = {
+    VM "computetopology.processor.count",
+    VM "computetopology.processor.limit",
+    VM "computetopology.processor.weight",
+    VM "cpugroup.id",
+    VM "resource-partition-id",
+    VM "computetopology.memory.sizeinmb",
+    VM "computetopology.memory.allowovercommit",
+    VM "computetopology.memory.enabledeferredcommit",
+    VM "computetopology.memory.enablecolddiscardhint",
+    VM "computetopology.memory.lowmmiogapinmb",
+    VM "computetopology.memory.highmmiobaseinmb",
+    VM "computetopology.memory.highmmiogapinmb",
+    VM "fullyphysicallybacked",
+    VM "computetopology.processor.numa.max-processors-per-node",
+    VM "computetopology.processor.numa.max-size-per-node",
+    VM "computetopology.numa.preferred-physical-nodes",
+    VM "computetopology.numa.mapped-physical-nodes",
+    VM "computetopology.numa.count-of-processors",
+    VM "computetopology.numa.count-of-memory-blocks",
+    VM "storageqos.iopsmaximum",
+    VM "storageqos.bandwidthmaximum",
+    VM "bootfilesrootpath",
+    VM "lcow.kerneldirectboot",
+    VM "lcow.preferredrootfstype",
+    VM "lcow.kernelbootoptions",
+    VM "lcow.vpcienabled",
+    VM "lcow.timesync.disable",
+    VM "lcow.writable-overlay-directories",
+    VM "lcow.extra-exec-command-args",
+    "io.microsoft.container.processdumplocation",
+    VM "lcow.dmverity-mode",
+    VM "lcow.dmverity-create-args",
+    VM "devices.virtualpmem.maximumcount",
+    VM "fileshares.disablewritable",
+    VM "storage.scratch.encrypted",
+    VM "lcow.network.policybasedrouting",
+    VM "console.pipe",
+    VM "hv-socket.service-table.12345678-facb-11e6-bd58-64006a7986d3",
+    VM "lcow.extra-vsock-ports",
+    VM "lcow.securitypolicy",
+    VM "lcow.enforcer",
+    VM "lcow.uvm-reference-info-file",
+    VM "uvm-hash-envelope-reference-info-file",
+    VM "no_security_hardware",
+    VM "lcow.gueststatefile",
+    VM "lcow.dmverity-rootfs-vhd",
+    VM "lcow.hcl-enabled",
+    "io.microsoft.migration.support-enabled",
+    "io.kubernetes.cri.container-type",
+    "io.kubernetes.cri.sandbox-id",
+    VM "lcow.privileged",
+    "io.microsoft.migration.source-container-id",
+    "io.microsoft.lcow.rlimitcore",
+    "io.microsoft.lcow.shm.size-kb",
+    VM "lcow.hostnetwork",
+    "io.microsoft.container.lcow.tee-log-path",
+    "io.microsoft.container.lcow.tee-log-dir-mount",
+    VM "lcow.securitypolicy.env",
+    "io.microsoft.container.gpu.capabilities",
+    "io.microsoft.cri.skip-pod-networking",
+    "io.microsoft.cri.virtual-pod-id",
+    "io.microsoft.cri.tenant-sandbox-id",
+    VM "dump-directory-path",
+    VM "devices.virtualpmem.maximumsizebytes",
+    VM "lcow.amd-certificate",
+    "io.microsoft.lcow.gpuvhdpath",
+    "io.microsoft.network.ncproxy.containerid",
+    "io.microsoft.container.memory.sizeinmb",
+    "io.microsoft.container.processor.count",
+    "io.microsoft.container.processor.limit",
+    "io.microsoft.container.processor.weight",
+    "io.microsoft.container.storage.qos.iopsmaximum",
+    "io.microsoft.container.storage.qos.bandwidthmaximum",
+    "io.microsoft.network.ncproxy",
+    VM "lcow.vpmem.nomultimapping",
+    VM "kerneldrivers",
+    "io.microsoft.disable-unsafe-operations",
+    "io.microsoft.container.wcow.gmsa.disable",
+    VM "wcow.virtualSMB.nodirectmap",
+    "microsoft.com/disable-hostprocess-container",
+    "microsoft.com/hostprocess-container",
+};
+
+TEST(every_name_of_the_original_has_a_verdict)
+{
+    for (size_t i = 0; i < ARRAY_LEN(originals); i++)
+        ASSERT_STR(annotations_verdict(originals[i]) ? "" : originals[i], "");
+    ASSERT(annotations_verdict("io.microsoft.unheard-of") == NULL);
+}
+
+/* A typing error in the table would be a name that nobody sends. */
+TEST(every_name_in_the_table_is_the_originals_or_ours)
+{
+    AUTO(sbuf_release) struct sbuf page = { 0 };
+
+    annotations_print_markdown(&page);
+    for (char *at = strstr(page.data, "\n| `"); at; at = strstr(at + 1, "\n| `")) {
+        AUTO_FREE char *name = str_ndup(at + 4, strcspn(at + 4, "`"));
+        bool known = str_starts(name, "io.lcow."), many = str_ends(name, "*");
+
+        for (size_t i = 0; i < ARRAY_LEN(originals) && !known; i++)
+            known = many ? strncmp(originals[i], name, strlen(name) - 1) == 0
+                         : str_eq(originals[i], name);
+        ASSERT_STR(known ? "" : name, "");
+    }
+}
+
+TEST(what_means_nothing_is_removed)
+{
+    AUTO(config_release) struct config c;
+    AUTO(spec_free)
+    struct spec *s = spec_with("\"" VM "lcow.enforcer\":\"rego\","
+                               "\"io.microsoft.container.memory.sizeinmb\":\"x\"",
+                               "");
+    struct annotations o;
+    struct err err = ERR_INIT;
+
+    config_init(&c);
+    ASSERT_OK(annotations_read(&c, s, &o, &err), err);
+    ASSERT(!spec_annotation(s, VM "lcow.enforcer"));
+    ASSERT(!spec_annotation(s, "io.microsoft.container.memory.sizeinmb"));
+}
+
+TEST(a_sandbox_forbids_its_containers_writable_shares)
+{
+    AUTO(spec_free)
+    struct spec *rw = spec_with("", "{\"destination\":\"/a\",\"type\":\"bind\","
+                                    "\"source\":\"/host/a\",\"options\":[\"rbind\"]}"),
+                *none = spec_with("", "");
+    struct annotations o = taken("", "");
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(annotations_restrict(none, &o, &err), err);
+    ASSERT(o.no_writable_shares && o.rootfs == CONFIG_ROOTFS_SCRATCH);
+    ASSERT_FAIL(annotations_restrict(rw, &o, &err), err, ERR_PERMISSION);
 }
 
 TEST(the_administrators_defaults_fill_gaps)

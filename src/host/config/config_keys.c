@@ -70,6 +70,9 @@ const struct config_key config_keys[] = {
       "an annotation io.lcow.device/NAME = ADDRESS): addresses (0000:03:00.0) and\n"
       "models (VENDOR:DEVICE, as lspci -n). They must be bound to vfio-pci.\n"
       "test:edu and test:nvme are devices that QEMU emulates, for tests." },
+    { "host", "cpu_group_dir", KEY_PATH, "/etc/lcow/cpugroups", 0, 0, FIELD(cpu_group_dir),
+      "Groups of host CPUs that a VM can be bound to (annotation cpugroup.id): a\n"
+      "file for each, with its name, that holds a list of CPUs. See lcow cpugroup." },
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
       "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM: then\n"
       "the pod pays for what the shim does for it, and its CPU limit slows the\n"

@@ -98,7 +98,6 @@ void sizing_of_pods(const struct config *c, const struct sizing *least,
                              larger(CONFIG_MEMORY_MIB_MIN, least->memory_mib)),
         .cpus = (uint32_t)at_most(larger((cpu + 999) / 1000, least->cpus), c->max_cpus),
         .cpu_quota = open ? 0 : larger(quota * (DEFAULT_PERIOD_US / 1000), QUOTA_MIN_US),
-        .cpu_period = DEFAULT_PERIOD_US,
         .cpu_shares = shares,
     };
     if (ret->cpus == 0)

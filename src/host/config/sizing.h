@@ -28,7 +28,7 @@ struct sizing_all {
     uint64_t memory_mib; /* what they need; may be more than there can be */
     uint32_t cpus;       /* at most max_cpus */
     /* On the host, for QEMU: 0 if a pod has no limit, or no shares. */
-    uint64_t cpu_quota, cpu_period, cpu_shares;
+    uint64_t cpu_quota, cpu_shares; /* in 100 ms */
 };
 /* A pod without limits counts with the configuration's defaults. least: what was asked for by
  * annotation, 0 if nothing was. */

@@ -337,6 +337,9 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
         devices_read(c->r->o.config, spec, find_pci, &devices, err) < 0 ||
         registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
+    if (vm_parts(c->r->vm)->wishes.no_writable_shares && !options.no_writable_shares &&
+        annotations_restrict(spec, &options, err) < 0)
+        return -1;
     pod_set_vm(c->p.pod, c->r->vm);
     if (check_empty_dirs(c, &options, err) < 0)
         return -1;

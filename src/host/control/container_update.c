@@ -28,7 +28,9 @@ static void need(struct container *one, const struct spec_limits *changed, struc
         if (c == c->p.pod->members[0] && (!container_has_ended(c) || pod_other(c->p.pod, c, true)))
             pod_size(c->p.pod, one, changed, &pods[n++]);
     }
-    sizing_of_pods(r->o.config, &vm_parts(r->vm)->least, pods, n, ret);
+    const struct annotations *w = &vm_parts(r->vm)->wishes;
+
+    sizing_of_pods(r->o.config, &(struct sizing){ w->memory_mib, w->cpus }, pods, n, ret);
 }
 
 /* --- the VM --- */
@@ -83,15 +85,13 @@ static int tell_guest(struct ctx *ctx, struct container *c, json_t *resources, s
               : -1;
 }
 
-/* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. */
+/* QEMU's cgroup is the pod's: a container's own limits hold in the guest only. With an annotation
+ * for the VM's limit that follows the number of CPUs. */
 static int limit_qemu(struct container *c, const struct sizing_all *all, struct err *err)
 {
-    if (c->kind == SPEC_WORKLOAD)
+    if (c->kind == SPEC_WORKLOAD && !vm_parts(c->p.pod->vm)->wishes.cpu_limit)
         return 0;
-    if (cgroup_set_cpu(vm_parts(c->p.pod->vm)->cgroup, all->cpu_quota, all->cpu_period,
-                       all->cpu_shares, err) < 0)
-        return err_wrap(err, "limit the VM's processor time on the host");
-    return 0;
+    return vm_limit_cpu(c->p.pod->vm, all->cpu_quota, all->cpu_shares, err);
 }
 
 static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct err *err)

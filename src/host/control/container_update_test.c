@@ -58,6 +58,91 @@ TEST_VIRTUAL(a_pods_update_resizes_the_vm_and_limits_qemu)
     close_pod(&r, ctx);
 }
 
+#define VM_OF "io.microsoft.virtualmachine."
+
+static void write_group(struct fixture *r, const char *name, const char *cpus)
+{
+    struct err err = ERR_INIT;
+
+    free(r->config.allow_annotations);
+    r->config.allow_annotations = str_dup("io.*");
+    free(r->config.cpu_group_dir);
+    r->config.cpu_group_dir = str_format("%s/groups", r->dir);
+    ASSERT_OK(cpugroup_write(r->config.cpu_group_dir, name, cpus, &err), err);
+}
+
+TEST_VIRTUAL(annotations_limit_qemu_and_follow_the_vms_size)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    write_group(&r, "fast", "0-1");
+    write_group(&r, "slow", "3");
+    r.config.max_cpus = 4;
+    fixture_write_spec(&r, "c1",
+                       ",\"annotations\":{\"" VM_OF "computetopology.processor.limit\":\"50000\","
+                       "\"" VM_OF "computetopology.processor.weight\":\"700\","
+                       "\"" VM_OF "cpugroup.id\":\"fast\"}");
+    ASSERT_OK(fixture_try_create(&r, ctx, "c1", &err), err);
+    ASSERT_EQ(r.host.cpu_quota, 50000);
+    ASSERT_EQ(r.host.cpu_weight, 700);
+    ASSERT_STR(r.host.cpuset, "0-1");
+    ASSERT_STR(vm_parts(r.registry->vm)->cpu_group, "fast");
+    ASSERT_EQ(strlen(vm_parts(r.registry->vm)->uuid), 36);
+    ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":300000,\"period\":100000}}", &err), err);
+    ASSERT_EQ(r.host.cpu_quota, 150000); /* half of three CPUs, which is less */
+    ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":20000,\"period\":100000}}", &err), err);
+    ASSERT_EQ(r.host.cpu_quota, 20000);
+    ASSERT_OK(registry_set_cpu_group(r.registry, "slow", &err), err);
+    ASSERT_STR(r.host.cpuset, "3");
+    ASSERT_FAIL(registry_set_cpu_group(r.registry, "none", &err), err, ERR_NOT_FOUND);
+    ASSERT_STR(vm_parts(r.registry->vm)->cpu_group, "slow");
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_group_that_is_not_there_fails_the_create)
+{
+    struct fixture r = { 0 };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    write_group(&r, "fast", "0-1");
+    fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "cpugroup.id\":\"other\"}");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "c1", &err), err, ERR_NOT_FOUND);
+    ASSERT_HAS(err.msg,
+               VM_OF "cpugroup.id is \"other\": there is no CPU group other; make it with");
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(what_a_sandbox_says_holds_for_its_containers)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    write_group(&r, "fast", "0-1");
+    fixture_write_spec(&r, "pod",
+                       ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"sandbox\","
+                       "\"io.kubernetes.cri.sandbox-id\":\"pod\","
+                       "\"" VM_OF "fileshares.disablewritable\":\"true\"}");
+    fixture_write_spec(&r, "w",
+                       POD("container") ",\"mounts\":[{\"destination\":\"/a\",\"type\":"
+                                        "\"bind\",\"source\":\"/srv\",\"options\":[\"rbind\"]}]");
+    fixture_write_spec(&r, "x",
+                       ",\"annotations\":{\"io.kubernetes.cri.container-type\":\"container\","
+                       "\"io.kubernetes.cri.sandbox-id\":\"pod\","
+                       "\"" VM_OF "computetopology.processor.limit\":\"5\"}");
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "w", &err), err, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "mount /srv: it is writable, which " VM_OF "fileshares.disablewritable");
+    err_clear(&err);
+    ASSERT_FAIL(fixture_try_create(&r, ctx, "x", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "processor.limit is \"5\", and the VM runs with another value");
+    close_pod(&r, ctx);
+}
+
 TEST_VIRTUAL(a_container_that_needs_more_makes_the_vm_grow)
 {
     struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };

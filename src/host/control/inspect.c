@@ -60,6 +60,7 @@ static void put_vm(struct jsw *w, struct vm *vm)
     jsw_obj(w, "vm");
     jsw_str(w, "state", vm_state_name(vm_state(vm)));
     jsw_str(w, "stage", vm_stage_name(vm_parts(vm)->stage));
+    jsw_str(w, "runtime_id", p->uuid);
     vm_info(vm, &info);
     jsw_str(w, "backend", info.backend);
     jsw_str(w, "vmm_version", info.version);
@@ -70,6 +71,11 @@ static void put_vm(struct jsw *w, struct vm *vm)
     jsw_i64(w, "pid", info.pid);
     jsw_u64(w, "memory_mib", p->size.memory_mib);
     jsw_u64(w, "cpus", p->size.cpus);
+    jsw_str(w, "cpu_group", p->cpu_group ? p->cpu_group : "");
+    jsw_u64(w, "cpu_limit", p->wishes.cpu_limit);
+    jsw_u64(w, "cpu_weight", p->wishes.cpu_weight);
+    jsw_u64(w, "disk_iops", p->wishes.disk_iops);
+    jsw_u64(w, "disk_bytes_per_s", p->wishes.disk_bytes_per_s);
     jsw_u64(w, "started_ns", vm_parts(vm)->started_wall_ns);
     jsw_u64(w, "oldest_call_ns", p->guest->ops->oldest_call(p->guest));
     jsw_bool(w, "log_lost", p->guest->ops->log_lost(p->guest));

@@ -5,6 +5,7 @@
 #include "base/log.h"
 #include "base/str.h"
 #include "host/config/annotations.h"
+#include "host/config/shape.h"
 #include "host/control/container.h"
 #include "host/control/registry.h"
 #include "host/control/run_file.h"
@@ -126,19 +127,17 @@ static void vm_closed(void *arg)
     waitq_wake_all(&r->changed);
 }
 
-static void open_vm(struct registry *r, const struct spec *spec, const struct sizing *size,
-                    const struct annotations *options)
+static int open_vm(struct registry *r, const struct spec *spec, const struct sizing *size,
+                   const struct annotations *options, struct err *err)
 {
     struct vm_opts o = { .loop = r->o.loop,
-                         .vmm = r->o.make_vmm(r->o.arg),
                          .config = r->o.config,
                          .ns = r->ns,
                          .id = r->id,
                          .guest_id = r->guest_id,
                          .size = *size,
-                         .least = { options->memory_mib, options->cpus },
+                         .wishes = *options,
                          .cgroup_path = spec_cgroups_path(spec),
-                         .encrypted_scratch = options->encrypted_scratch,
                          .home = r->o.home,
                          .drivers = &r->drivers,
                          .on_ledger = run_file_begin,
@@ -149,9 +148,13 @@ static void open_vm(struct registry *r, const struct spec *spec, const struct si
                          .want_template = want_template,
                          .arg = r };
 
+    if (shape_of(options, size, &o.shape, err) < 0)
+        return -1;
+    o.vmm = r->o.make_vmm(r->o.arg);
     o.guest = r->o.make_guest(r->o.arg, o.vmm);
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     r->vm = vm_open(&o);
+    return 0;
 }
 
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
@@ -166,11 +169,21 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
             return -1;
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
-    if (!r->vm)
-        open_vm(r, spec, &size, options);
-    else if (options->encrypted_scratch && !vm_parts(r->vm)->encrypted_scratch)
+    if (!r->vm) {
+        if (open_vm(r, spec, &size, options, err) < 0)
+            return -1;
+    } else if (annotations_contradiction(&vm_parts(r->vm)->wishes, options, err) < 0) {
+        return -1;
+    } else if (options->encrypted_scratch && !vm_parts(r->vm)->wishes.encrypted_scratch)
         return err_set(err, ERR_STATE,
                        "an encrypted scratch disk is asked for, and the VM runs with one that is "
                        "not: the pod's first container (its sandbox) must ask for it");
     return vm_need_prepared(ctx, r->vm, err);
+}
+
+int registry_set_cpu_group(struct registry *r, const char *name, struct err *err)
+{
+    if (!r->vm || vm_state(r->vm) != VM_RUNNING)
+        return err_set(err, ERR_STATE, "no VM runs that could be in CPU group %.64s", name);
+    return vm_set_cpu_group(r->vm, name, err);
 }

@@ -114,6 +114,7 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
     AUTO(spec_free) struct spec *spec = NULL;
     struct annotations options;
     struct sizing size;
+    struct vm_shape shape;
     struct sandbox *s;
 
     if (is_the_same(r, c))
@@ -123,7 +124,8 @@ int sandbox_create(struct ctx *ctx, struct registry *r, const struct sandbox_cre
     if (load_spec(ctx, c, &spec, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
     if (annotations_read(r->o.config, spec, &options, err) < 0 ||
-        sizing_of(r->o.config, spec, &options, &size, err) < 0)
+        sizing_of(r->o.config, spec, &options, &size, err) < 0 ||
+        shape_of(&options, &size, &shape, err) < 0)
         return err_wrap(err, "create sandbox %s", c->id);
     if (is_the_same(r, c)) /* meanwhile */
         return 0;

@@ -9,8 +9,12 @@
 #include "host/device/plan9.h"
 #include "host/device/scsi.h"
 #include "host/device/vpci.h"
+#include "host/jail/cgroup.h"
 #include <stdio.h>
 #include <stdlib.h>
+
+#define CPU_PERIOD_US 100000
+#define CPU_QUOTA_MIN_US 1000 /* the kernel refuses less */
 
 static const char *const states[] = { "New",      "Prepared", "Booting", "Running",
                                       "Stopping", "Ended",    "Gone" };
@@ -90,6 +94,7 @@ void vm_unref(struct vm *vm)
     free(vm->p.cgroup_path);
     free(vm->p.scratch_path);
     free(vm->p.kernel);
+    free(vm->p.cpu_group);
     free(vm->id);
     free(vm);
 }
@@ -221,6 +226,40 @@ int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exac
     if (!in || (memory && set_memory(ctx, vm, to->memory_mib, err) < 0) ||
         (cpus && set_cpus(ctx, vm, to->cpus, err) < 0))
         return err_wrap(err, "resize the VM");
+    return 0;
+}
+
+/* --- processors of the host --- */
+
+int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err)
+{
+    const struct annotations *w = &vm->p.wishes;
+    uint64_t most = (uint64_t)w->cpu_limit * vm->p.size.cpus; /* 100000 us is one CPU's period */
+    struct cgroup_cpu cpu = { .quota = quota,
+                              .period = CPU_PERIOD_US,
+                              .shares = shares,
+                              .weight = w->cpu_weight,
+                              .must = w->cpu_limit || w->cpu_weight };
+
+    if (most && most < CPU_QUOTA_MIN_US)
+        most = CPU_QUOTA_MIN_US;
+    if (most && (!quota || quota > most))
+        cpu.quota = most;
+    if (cgroup_set_cpu(vm->p.cgroup, &cpu, err) < 0)
+        return err_wrap(err, "limit the VM's processor time on the host");
+    return 0;
+}
+
+int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err)
+{
+    AUTO_FREE char *cpus = NULL;
+
+    if (cpugroup_read(vm->o.config->cpu_group_dir, name, &cpus, err) < 0)
+        return -1;
+    if (cgroup_set_cpuset(vm->p.cgroup, cpus, err) < 0)
+        return err_wrap(err, "CPU group %s", name);
+    free(vm->p.cpu_group);
+    vm->p.cpu_group = str_dup(name);
     return 0;
 }
 

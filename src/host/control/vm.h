@@ -18,7 +18,7 @@
 #include "base/ctx.h"
 #include "base/gate.h"
 #include "base/mem.h"
-#include "host/config/sizing.h"
+#include "host/config/shape.h"
 #include "host/vmm/vmm.h"
 
 struct cgroup;
@@ -76,11 +76,12 @@ struct vm_parts {
     struct ledger *ledger; /* of a pod's VM, from Prepared on */
     struct cgroup *cgroup; /* the same; NULL: none is wanted */
     char *cgroup_path;
-    bool encrypted_scratch;
-    char *scratch_path;  /* in the guest, once it is ready (vm_need_ready) */
-    char *kernel;        /* its release; "" if the image does not say */
-    struct sizing size;  /* as it was asked for last */
-    struct sizing least; /* by annotation; 0: nothing */
+    char *scratch_path;        /* in the guest, once it is ready (vm_need_ready) */
+    char *kernel;              /* its release; "" if the image does not say */
+    struct sizing size;        /* as it was asked for last */
+    struct annotations wishes; /* of its first container */
+    char *cpu_group;           /* that it is in now; NULL: none */
+    char uuid[37];             /* hcsshim's RuntimeID */
     struct gate size_gate;
     struct cancel life; /* fired when it is killed or has ended */
     enum vm_stage stage;
@@ -104,9 +105,11 @@ struct vm_opts {
     const struct config *config;
     const char *ns, *id;  /* containerd's namespace, the sandbox */
     const char *guest_id; /* what the VM is named after, which keeps its name (registry_guest_id) */
-    struct sizing size, least;
+    struct sizing size;
+    struct annotations wishes;
+    struct vm_shape shape; /* what they come to */
     const char *cgroup_path;
-    bool set_oom_score_adj, encrypted_scratch;
+    bool set_oom_score_adj;
     int oom_score_adj;
     struct cgroup *home;    /* registry_opts.home */
     struct fibers *drivers; /* log drivers, which go before the ledger */
@@ -181,6 +184,11 @@ int vm_drop_cgroup(struct ctx *ctx, struct cgroup **c, struct err *err);
  * that failed. Inside vm_parts.size_gate. */
 int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exactly,
               struct err *err);
+/* Of a pod's VM, on the host: what QEMU may use of its processors. quota in 100 ms, in us, and
+ * shares: what its pods' limits come to, 0 for none; what annotations say restricts that. */
+int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err);
+/* Moves it to that group of CPUs (cpugroup.h). Reads a file of the administrator's. */
+int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err);
 /* On its timeline. */
 struct __attribute__((unused)) vm_span { /* a variable of it is there for its end */
     struct vm *vm;

@@ -22,6 +22,7 @@
 #include "host/jail/jail.h"
 #include "host/jail/slots.h"
 #include "host/ledger/ledger.h"
+#include <stdio.h>
 #include <sys/sysinfo.h>
 #include <unistd.h>
 
@@ -157,8 +158,8 @@ static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
 {
     /* With a key of the guest's own what the host has formatted means nothing. */
     const struct guest_disk mount = { .filesystem = "ext4",
-                                      .encrypted = vm->o.encrypted_scratch,
-                                      .ensure_filesystem = vm->o.encrypted_scratch };
+                                      .encrypted = vm->p.wishes.encrypted_scratch,
+                                      .ensure_filesystem = vm->p.wishes.encrypted_scratch };
     uint64_t id;
 
     if (latch_wait(ctx, &vm->scratch_made, "the scratch disk to be made", err) < 0)
@@ -261,16 +262,19 @@ static int boot_document(struct ctx *ctx, struct vm *vm, const char *run_dir, st
     AUTO_FREE char *id = str_format("%s@vm", vm->o.guest_id);
     AUTO_FREE char *kernel = str_format("%s/vmlinux", c->image_dir);
     AUTO_FREE char *initrd = str_format("%s/initrd.cpio", c->image_dir);
+    bool fixed = vm->o.shape.backed; /* room to grow would be memory that is not taken */
     const struct vm_doc doc = {
         .id = id,
+        .uuid = vm->p.uuid,
         .run_dir = run_dir,
         .vmm_path = c->qemu,
         .kernel = kernel,
         .initrd = initrd,
         .memory_mib = size->memory_mib,
         .cpus = size->cpus,
-        .max_memory_mib = c->max_memory_mib,
-        .max_cpus = c->max_cpus > size->cpus ? c->max_cpus : size->cpus,
+        .max_memory_mib = fixed ? 0 : c->max_memory_mib,
+        .max_cpus = !vm->o.shape.n_numa && c->max_cpus > size->cpus ? c->max_cpus : size->cpus,
+        .shape = vm->o.shape,
         .accel = VM_ACCEL_AUTO,
         .allow_emulation = c->allow_emulation,
         .nested = c->nested_virtualization,
@@ -310,7 +314,8 @@ static int boot_in_time(struct ctx *ctx, struct vm *vm, const char *run_dir, str
     p->plan9 = plan9_new(p->vmm, p->guest);
     p->vpci = vpci_new(p->vmm, p->guest);
     fibers_go(&vm->fibers, vm->o.loop, lost_main, vm, "vm.lost %s", vm->o.id);
-    vm_follow_clock(vm);
+    if (!p->wishes.no_timesync)
+        vm_follow_clock(vm);
     changed(vm);
     return attach_scratch(&limited, vm, err);
 }
@@ -325,6 +330,13 @@ static int boot(struct ctx *ctx, struct vm *vm, struct err *err)
         return -1;
     if (cgroup_make(p->cgroup_path, p->ledger, &p->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the VM");
+    if ((p->wishes.cpu_limit || p->wishes.cpu_weight) && vm_limit_cpu(vm, 0, 0, err) < 0)
+        return err_wrap(err,
+                        "annotation io.microsoft.virtualmachine.computetopology.processor.limit is "
+                        "\"%u\", .weight \"%u\"",
+                        p->wishes.cpu_limit, p->wishes.cpu_weight);
+    if (*p->wishes.cpu_group && vm_set_cpu_group(vm, p->wishes.cpu_group, err) < 0)
+        return err_wrap(err, "annotation %s is \"%s\"", annotations_cpu_group, p->wishes.cpu_group);
     if (vm->o.home && p->cgroup && cgroup_join(p->cgroup, getpid(), err) < 0)
         return err_wrap(err, "shim_cgroup = pod");
     if (vm->state != VM_NEW)
@@ -370,14 +382,29 @@ static char *kernel_of(const char *image_dir)
     return str_dup(release);
 }
 
+/* Of version 4: random. */
+static void make_uuid(struct vm *vm)
+{
+    uint8_t b[16];
+    char *at = vm->p.uuid;
+
+    loop_rand(vm->o.loop, b, sizeof(b));
+    b[6] = (b[6] & 0x0f) | 0x40;
+    b[8] = (b[8] & 0x3f) | 0x80;
+    for (int i = 0; i < 16; i++)
+        at += sprintf(at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
+}
+
 struct vm *vm_open(const struct vm_opts *o)
 {
     struct vm *vm = vm_new(o->loop, o->vmm, o->guest);
 
     vm->o = *o;
     vm->p.size = o->size;
-    vm->p.least = o->least;
-    vm->p.encrypted_scratch = o->encrypted_scratch;
+    vm->p.wishes = o->wishes;
+    if (o->shape.kernel_args)
+        vm->o.shape.kernel_args = vm->p.wishes.kernel_args; /* o's is the caller's */
+    make_uuid(vm);
     vm->p.cgroup_path = str_dup(o->cgroup_path);
     vm->p.kernel = kernel_of(o->config->image_dir);
     if (!o->vmm->timeline)

@@ -32,7 +32,7 @@ struct cgroup {
     size_t n_made, made_cap;
     char *procs[CGROUP_HIERARCHIES_MAX]; /* paths of cgroup.procs */
     size_t n_procs;
-    char *cpu_dir; /* NULL: there is no such controller */
+    char *cpu_dir, *cpuset_dir; /* NULL: there is no such controller */
     bool v2;
 };
 
@@ -395,10 +395,11 @@ static int make_in(struct cgroup *c, const struct cgroup_hierarchy *h, const cha
         return err_set(err, ERR_ABORTED, "make cgroup %s: what is above it is being removed", dir);
     if (r < 0 || add_procs(c, dir, err) < 0)
         return -1;
-    if (h->v2 || cgroup_has_controller(h, "cpu")) {
+    c->v2 = c->v2 || h->v2;
+    if (h->v2 || cgroup_has_controller(h, "cpuset"))
+        c->cpuset_dir = str_dup(dir);
+    if (h->v2 || cgroup_has_controller(h, "cpu"))
         c->cpu_dir = TAKE_PTR(dir);
-        c->v2 = h->v2;
-    }
     return 0;
 }
 
@@ -484,13 +485,19 @@ int cgroup_join_self(struct cgroup *c, struct err *err)
     return join(c, "0", 1, err);
 }
 
-static int put_cpu(const struct cgroup *c, const char *file, const char *text, struct err *err)
+/* ENOENT: v2 without the controller. */
+static int put(const char *dir, const char *file, const char *text, bool must, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/%s", c->cpu_dir, file);
-    int r = file_put(path, text);
+    AUTO_FREE char *path = str_format("%s/%s", dir ? dir : "", file);
+    int r = dir ? file_put(path, text) : -ENOENT;
 
-    /* ENOENT: v2 without the controller. */
-    return r < 0 && r != -ENOENT ? err_sys(err, -r, "write %s to %s", text, path) : 0;
+    if (r == -ENOENT)
+        return must ? err_set(err, ERR_STATE,
+                              "the VM's cgroup has no %s: the host does not offer that controller, "
+                              "or the container's spec names no cgroup (linux.cgroupsPath)",
+                              file)
+                    : 0;
+    return r < 0 ? err_sys(err, -r, "write %s to %s", text, path) : 0;
 }
 
 /* The kernel's own conversion of shares (2 … 262144) to weights (1 … 10000). */
@@ -500,23 +507,30 @@ static uint64_t weight_of(uint64_t shares)
     return 1 + (shares - 2) * 9999 / 262142;
 }
 
-int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
-                   struct err *err)
+int cgroup_set_cpu(struct cgroup *c, const struct cgroup_cpu *cpu, struct err *err)
 {
-    if (!c || !c->cpu_dir)
-        return 0;
-    AUTO_FREE char *limit = quota ? str_format("%" PRIu64, quota) : str_dup(c->v2 ? "max" : "-1"),
-                   *both = str_format("%s %" PRIu64, limit, period),
-                   *alone = str_format("%" PRIu64, period),
-                   *weight = str_format("%" PRIu64, c->v2 ? weight_of(shares) : shares);
+    bool v2 = c && c->v2, weighs = cpu->shares || cpu->weight;
+    const char *dir = c ? c->cpu_dir : NULL;
+    uint64_t weight = cpu->weight ? cpu->weight : weight_of(cpu->shares),
+             shares = cpu->weight ? cpu->weight * UINT64_C(1024) / 100 : cpu->shares;
+    AUTO_FREE char *limit =
+                       cpu->quota ? str_format("%" PRIu64, cpu->quota) : str_dup(v2 ? "max" : "-1"),
+                   *both = str_format("%s %" PRIu64, limit, cpu->period),
+                   *alone = str_format("%" PRIu64, cpu->period),
+                   *part = str_format("%" PRIu64, v2 ? weight : shares);
 
-    if (shares && put_cpu(c, c->v2 ? "cpu.weight" : "cpu.shares", weight, err) < 0)
+    if (weighs && put(dir, v2 ? "cpu.weight" : "cpu.shares", part, cpu->must, err) < 0)
         return -1;
-    if (c->v2)
-        return put_cpu(c, "cpu.max", both, err);
-    return put_cpu(c, "cpu.cfs_period_us", alone, err) < 0
+    if (v2)
+        return put(dir, "cpu.max", both, cpu->must, err);
+    return put(dir, "cpu.cfs_period_us", alone, cpu->must, err) < 0
                ? -1
-               : put_cpu(c, "cpu.cfs_quota_us", limit, err);
+               : put(dir, "cpu.cfs_quota_us", limit, cpu->must, err);
+}
+
+int cgroup_set_cpuset(struct cgroup *c, const char *cpus, struct err *err)
+{
+    return put(c ? c->cpuset_dir : NULL, "cpuset.cpus", cpus, true, err);
 }
 
 /* --- removing --- */
@@ -547,5 +561,6 @@ void cgroup_free(struct cgroup *c)
         free(c->made[i].path);
     free(c->made);
     free(c->cpu_dir);
+    free(c->cpuset_dir);
     free(c);
 }

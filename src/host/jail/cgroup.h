@@ -23,11 +23,17 @@ int cgroup_current(struct cgroup **ret, struct err *err);
  * calls only, and it needs the host's file system. */
 int cgroup_join(struct cgroup *c, pid_t pid, struct err *err);
 int cgroup_join_self(struct cgroup *c, struct err *err);
-/* What its processes may use of the host's CPUs: quota in period, both in microseconds, 0 takes the
- * limit away; shares as in v1 (2 … 262144), 0 leaves them. NULL, or a host without that controller:
- * nothing is done. */
-int cgroup_set_cpu(struct cgroup *c, uint64_t quota, uint64_t period, uint64_t shares,
-                   struct err *err);
+/* What its processes may use of the host's CPUs. must: ERR_STATE if this host cannot; else NULL, or
+ * a host without that controller, is as good as done. */
+struct cgroup_cpu {
+    uint64_t quota, period; /* microseconds; quota 0 removes the limit */
+    uint64_t shares;        /* as in v1 (2 … 262144); 0 leaves them */
+    uint32_t weight;        /* as in v2 (1 … 10000, by default 100), instead of shares; 0: none */
+    bool must;
+};
+int cgroup_set_cpu(struct cgroup *c, const struct cgroup_cpu *cpu, struct err *err);
+/* Which CPUs of the host: "0-3,8". ERR_STATE if this host cannot. */
+int cgroup_set_cpuset(struct cgroup *c, const char *cpus, struct err *err);
 /* Removes what we made, if it is empty; retried by the caller (ERR_STATE while a process ends),
  * goes on where it stopped. Directories above it that others use by now are left to them. */
 int cgroup_remove(struct cgroup *c, struct err *err);

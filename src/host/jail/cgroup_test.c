@@ -207,17 +207,64 @@ TEST(in_v2_processor_time_is_limited_and_weighed)
     ASSERT_EQ(dir_make(tempdir_path(&m.temp, "cg/a"), 0755), 0);
     file_write(tempdir_path(&m.temp, "cg/a/cgroup.procs"), "", 0, 0600);
     ASSERT_OK(cgroup_make_on(m.temp.dir, "/a", NULL, &c, &err), err);
-    ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err); /* no such controller */
+    const struct cgroup_cpu limit = { .quota = 150000, .period = 100000, .shares = 1024 },
+                            none = { .period = 100000 },
+                            must = { .quota = 5000, .period = 100000, .weight = 250, .must = true };
+
+    ASSERT_OK(cgroup_set_cpu(c, &limit, &err), err); /* no such controller */
+    ASSERT_FAIL(cgroup_set_cpu(c, &must, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "cpu.weight");
+    ASSERT_FAIL(cgroup_set_cpu(NULL, &must, &err), err, ERR_STATE);
+    ASSERT_FAIL(cgroup_set_cpuset(c, "0-1", &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "cpuset.cpus");
+    err_clear(&err);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
     file_write(tempdir_path(&m.temp, "cg/a/cpu.weight"), "", 0, 0600);
-    ASSERT_OK(cgroup_set_cpu(c, 150000, 100000, 1024, &err), err);
+    file_write(tempdir_path(&m.temp, "cg/a/cpuset.cpus"), "", 0, 0600);
+    ASSERT_OK(cgroup_set_cpu(c, &limit, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "150000 100000");
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39");
     file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
-    ASSERT_OK(cgroup_set_cpu(c, 0, 100000, 0, &err), err);
+    ASSERT_OK(cgroup_set_cpu(c, &none, &err), err);
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "max 100000");
     expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "39"); /* not said: left */
-    ASSERT_OK(cgroup_set_cpu(NULL, 1, 1, 1, &err), err);
+    ASSERT_OK(cgroup_set_cpu(NULL, &limit, &err), err);
+    file_write(tempdir_path(&m.temp, "cg/a/cpu.max"), "", 0, 0600);
+    file_write(tempdir_path(&m.temp, "cg/a/cpu.weight"), "", 0, 0600);
+    ASSERT_OK(cgroup_set_cpu(c, &must, &err), err);
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.max"), "5000 100000");
+    expect_file(tempdir_path(&m.temp, "cg/a/cpu.weight"), "250");
+    ASSERT_OK(cgroup_set_cpuset(c, "0-1,7", &err), err);
+    expect_file(tempdir_path(&m.temp, "cg/a/cpuset.cpus"), "0-1,7");
+}
+
+TEST(in_v1_weights_become_shares)
+{
+    MADE_UP(m,
+            "33 31 0:30 / @/cpu rw - cgroup cgroup rw,cpu\n"
+            "34 31 0:31 / @/set rw - cgroup cgroup rw,cpuset\n",
+            "2:cpu:/\n1:cpuset:/\n");
+    static const char *const files[] = { "cpu/a/cpu.shares",       "cpu/a/cpu.cfs_period_us",
+                                         "cpu/a/cpu.cfs_quota_us", "cpu/a/cgroup.procs",
+                                         "set/a/cgroup.procs",     "set/a/cpuset.mems" };
+    AUTO(cgroup_free) struct cgroup *c = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(dir_make(tempdir_path(&m.temp, "cpu/a"), 0755), 0);
+    ASSERT_EQ(dir_make(tempdir_path(&m.temp, "set/a"), 0755), 0);
+    for (size_t i = 0; i < ARRAY_LEN(files); i++)
+        file_write(tempdir_path(&m.temp, files[i]), i == 5 ? "0" : "", i == 5, 0600);
+    file_write(tempdir_path(&m.temp, "set/a/cpuset.cpus"), "0-7", 3, 0600);
+    ASSERT_OK(cgroup_make_on(m.temp.dir, "/a", NULL, &c, &err), err);
+    ASSERT_OK(
+        cgroup_set_cpu(
+            c, &(struct cgroup_cpu){ .quota = 5000, .period = 100000, .weight = 250, .must = true },
+            &err),
+        err);
+    expect_file(tempdir_path(&m.temp, files[0]), "2560");
+    expect_file(tempdir_path(&m.temp, files[2]), "5000");
+    ASSERT_OK(cgroup_set_cpuset(c, "0-3", &err), err);
+    expect_file(tempdir_path(&m.temp, "set/a/cpuset.cpus"), "0-3");
 }
 
 TEST(without_a_path_there_is_no_cgroup)

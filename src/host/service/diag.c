@@ -171,6 +171,12 @@ static int resize_disk(struct ctx *ctx, struct service *s, const Lcow__ResizeDis
     return diag_resize_disk(ctx, s->opts.registry, req->path, &resp->bytes, err);
 }
 
+static int set_cpu_group(struct ctx *ctx, struct service *s, const Lcow__SetCpuGroupRequest *req,
+                         Lcow__SetCpuGroupResponse *resp, struct err *err)
+{
+    return registry_set_cpu_group(s->opts.registry, req->name, err);
+}
+
 #define DIAG(method, fn, Message, ...)                                                             \
     RPC_METHOD(method, fn, struct service, Diag__##Message##Request, Diag__##Message##Response,    \
                __VA_ARGS__)
@@ -194,6 +200,7 @@ static const struct rpc_method own_methods[] = {
     LCOW(Console, console),
     LCOW(Expect, expect),
     LCOW(ResizeDisk, resize_disk),
+    LCOW(SetCpuGroup, set_cpu_group),
 };
 static const struct rpc_service own_service = { &lcow__shim__descriptor, own_methods,
                                                 ARRAY_LEN(own_methods) };

@@ -167,7 +167,9 @@ int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, str
     if (!type[0] || str_eq(type, "google.protobuf.Empty"))
         return 0;
     if (!str_eq(type, "runtime.v1.PodSandboxConfig"))
-        return err_set(err, ERR_INVALID, "options are \"%.100s\": only runtime.v1.PodSandboxConfig",
+        return err_set(err, ERR_INVALID,
+                       "options are \"%.100s\": only runtime.v1.PodSandboxConfig, "
+                       "runtimeoptions.v1.Options and containerd.runhcs.v1.Options",
                        type);
     if (pb_any_unpack(req->options, &cri__pod_sandbox_config__descriptor, (void **)&c) < 0)
         return err_set(err, ERR_INVALID, "the PodSandboxConfig cannot be read");
@@ -184,6 +186,16 @@ int pod_config_read(const CreateSandboxRequest *req, struct pod_config *ret, str
 }
 
 /* --- the service --- */
+
+/* As hcsshim's clients send them; the pod is in the bundle then. */
+static bool has_runtime_options(const CreateSandboxRequest *req)
+{
+    enum options_type type = OPTIONS_NONE;
+    struct err ignored = ERR_INIT;
+
+    return req->options && service_options_type(req->options->type_url, &type, &ignored) == 0 &&
+           type != OPTIONS_NONE;
+}
 
 static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest *req,
                   CreateSandboxResponse *resp, struct err *err)
@@ -203,7 +215,8 @@ static int create(struct ctx *ctx, struct service *s, const CreateSandboxRequest
         return err_set(err, ERR_UNIMPLEMENTED,
                        "sandbox %s comes with a root file system: a VM has its own",
                        req->sandbox_id);
-    if (pod_config_read(req, &config, err) < 0)
+    if ((has_runtime_options(req) ? service_take_options(s, req->options, err)
+                                  : pod_config_read(req, &config, err)) < 0)
         return err_wrap(err, "create sandbox %s", req->sandbox_id);
     c.spec = config.json;
     c.dns_servers = config.dns_servers;

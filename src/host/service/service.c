@@ -147,3 +147,14 @@ int service_options_type(const char *type_url, enum options_type *ret, struct er
                    "runtimeoptions.v1.Options and containerd.runhcs.v1.Options are",
                    type_url);
 }
+
+int service_take_options(struct service *s, const Any *options, struct err *err)
+{
+    enum options_type type;
+
+    if (service_options_type(options->type_url, &type, err) < 0)
+        return -1;
+    return s->opts.on_options && type != OPTIONS_NONE
+               ? s->opts.on_options(s->opts.arg, options, err)
+               : 0;
+}

@@ -10,6 +10,7 @@
 #include <stdbool.h>
 #include <stdint.h>
 
+struct Any;
 struct err;
 struct loop;
 struct registry;
@@ -32,6 +33,9 @@ struct service_opts {
     void (*on_change)(void *arg);
     /* A container exists now: its bundle and the host pid that stands for it. May be NULL. */
     void (*on_created)(void *arg, const char *id, const char *bundle, uint32_t pid);
+    /* Runtime options of a Create or CreateSandbox: takes them, or says why not. May not wait. May
+     * be NULL. */
+    int (*on_options)(void *arg, const struct Any *options, struct err *err);
     void *arg;
 };
 struct service *service_new(const struct service_opts *o);

@@ -29,6 +29,8 @@ void service_changed(struct service *s);
 /* A `start` has promised a Create; a Create or CreateSandbox has come. */
 void service_expect(struct service *s);
 void service_came(struct service *s);
+/* Runtime options of a Create or CreateSandbox: of a type that we understand, and taken. */
+int service_take_options(struct service *s, const struct Any *options, struct err *err);
 
 #define SERVICE_METHOD(method, fn, Req, Resp, ...)                                                 \
     RPC_METHOD(method, fn, struct service, Req, Resp, __VA_ARGS__)

@@ -4,13 +4,12 @@
 #include "api/task.pb-c.h"
 #include "base/clock.h"
 #include "base/str.h"
+#include "host/config/annotations.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
 #include "host/rpc/rpc_server.h"
 #include "host/service/service_priv.h"
 #include <unistd.h>
-
-#define CPU_GROUP "io.microsoft.virtualmachine.cpugroup.id"
 
 /* For what finishes even if its client leaves; what the controllers wait for has smaller limits. */
 #define DELETE_LIMIT (60 * NS_PER_S)
@@ -59,14 +58,12 @@ static int task_create(struct ctx *ctx, struct service *s, const CreateTaskReque
 {
     AUTO_FREE const char **options = NULL;
     AUTO_FREE struct event_mount *mounts = NULL;
-    enum options_type type;
 
     service_came(s);
     if (service_check_id("container id", req->id, err) < 0 || check_mounts(req, err) < 0)
         return -1;
-    /* What they say was said to `start`, too. */
-    if (req->options && service_options_type(req->options->type_url, &type, err) < 0)
-        return -1;
+    if (req->options && service_take_options(s, req->options, err) < 0)
+        return err_wrap(err, "create container %s", req->id);
     if (req->bundle[0] != '/')
         return err_set(err, ERR_INVALID, "bundle \"%s\" of container %s is not an absolute path",
                        req->bundle, req->id);
@@ -211,6 +208,7 @@ static int task_update(struct ctx *ctx, struct service *s, const UpdateTaskReque
                        Empty *resp, struct err *err)
 {
     struct container *c = service_container(s, req->id, err);
+    const char *group = NULL;
 
     if (!c)
         return -1;
@@ -220,13 +218,19 @@ static int task_update(struct ctx *ctx, struct service *s, const UpdateTaskReque
         return err_set(err, ERR_INVALID, "update of container %s with \"%s\": only LinuxResources",
                        req->id, req->resources->type_url);
     for (size_t i = 0; i < req->n_annotations; i++)
-        if (str_eq(req->annotations[i]->key, CPU_GROUP))
-            return err_set(err, ERR_INVALID,
-                           "update of container %s: annotation " CPU_GROUP
-                           " is not supported: the host has no groups of CPUs",
-                           req->id);
-    return container_update(ctx, c, (const char *)req->resources->value.data,
-                            req->resources->value.len, err);
+        if (str_eq(req->annotations[i]->key, annotations_cpu_group))
+            group = req->annotations[i]->value;
+    if (group && !annotations_allowed(s->opts.registry->o.config, annotations_cpu_group))
+        return err_set(err, ERR_PERMISSION,
+                       "update of container %s: annotation %s is \"%.64s\", and allow_annotations "
+                       "does not name it",
+                       req->id, annotations_cpu_group, group);
+    if (container_update(ctx, c, (const char *)req->resources->value.data,
+                         req->resources->value.len, err) < 0)
+        return -1;
+    return group && registry_set_cpu_group(s->opts.registry, group, err) < 0
+               ? err_wrap(err, "update of container %s", req->id)
+               : 0;
 }
 
 /* --- questions. State and Connect are answered from memory, Pids soon: they must work while the

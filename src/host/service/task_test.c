@@ -407,6 +407,21 @@ TEST_VIRTUAL(update_takes_linux_resources_and_nothing_else)
             tap_fail(__FILE__, __LINE__, "try %zu: code %d: %s", i, err.code, err.msg);
     }
     ASSERT_EQ(d.fixture.guest.updates, 1);
+
+    AUTO(pb_free) UpdateTaskRequest *move = pb_new(&update_task_request__descriptor);
+    UpdateTaskRequest__AnnotationsEntry *entry =
+        pb_new(&update_task_request__annotations_entry__descriptor);
+
+    pb_set_str(&move->id, "c1");
+    pb_set_any_raw(&move->resources, RESOURCES, "{}", 2);
+    pb_set_str(&entry->key, "io.microsoft.virtualmachine.cpugroup.id");
+    pb_set_str(&entry->value, "fast");
+    pb_add(move->annotations, move->n_annotations, entry);
+    (void)desk_call(&d, ctx, "Update", move, &empty__descriptor, NULL, &err);
+    ASSERT_EQ(err.code, ERR_PERMISSION);
+    ASSERT_HAS(err.msg, "cpugroup.id is \"fast\", and allow_annotations does not name it");
+    ASSERT_EQ(d.fixture.guest.updates, 1);
+    err_clear(&err);
     ASSERT_EQ(desk_kill(&d, ctx, "c1", "", 9, false, &err), ERR_NONE);
     ASSERT_EQ(desk_wait(&d, ctx, "c1", ""), 137);
     desk_delete(&d, ctx, "c1", "");

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/sha256.h"
 #include "host/config/config.h"
+#include "host/config/runhcs.h"
 #include "host/rpc/rpc_sock.h"
 #include "host/service/service.h"
 #include "proto/pb.h"
@@ -97,7 +98,38 @@ static int take_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, st
     return 0;
 }
 
-static int take_options(const Any *any, struct bootstrap *b, struct err *err)
+static bool is_set(const void *message, const ProtobufCFieldDescriptor *f)
+{
+    const char *m = message, *at = m + f->offset;
+
+    if (f->flags & PROTOBUF_C_FIELD_FLAG_ONEOF)
+        return *(const uint32_t *)(m + f->quantifier_offset) == f->id;
+    if (f->label == PROTOBUF_C_LABEL_REPEATED)
+        return *(const size_t *)(m + f->quantifier_offset) > 0;
+    if (f->type == PROTOBUF_C_TYPE_STRING)
+        return **(char *const *)at != '\0';
+    return *(const int32_t *)at != 0; /* booleans and enums are as large */
+}
+
+/* Of those that nothing comes of: an error, or a word in the log. */
+static int judge_runhcs_options(const Runhcs__Options *o, struct bootstrap *b, struct err *err)
+{
+    const ProtobufCMessageDescriptor *d = &runhcs__options__descriptor;
+
+    for (unsigned i = 0; i < d->n_fields; i++) {
+        const struct runhcs_option *known = runhcs_option(d->fields[i].name);
+
+        if (!known || known->verdict == RUNHCS_WORKS || !is_set(o, &d->fields[i]))
+            continue;
+        if (known->verdict == RUNHCS_REFUSED)
+            return err_set(err, ERR_UNIMPLEMENTED, "%s in the runtime options: %s not supported",
+                           known->name, known->doc);
+        strv_addf(&b->notes, "%s: %s", known->name, known->doc);
+    }
+    return 0;
+}
+
+int bootstrap_options(const Any *any, struct bootstrap *b, struct err *err)
 {
     static const ProtobufCMessageDescriptor *const messages[] = {
         [OPTIONS_RUNTIME] = &runtimeoptions__options__descriptor,
@@ -116,7 +148,7 @@ static int take_options(const Any *any, struct bootstrap *b, struct err *err)
     if (type == OPTIONS_RUNTIME)
         return take_runtime_options(m, b, err);
     if (type == OPTIONS_RUNHCS)
-        return take_runhcs_options(m, b, err);
+        return take_runhcs_options(m, b, err) < 0 ? -1 : judge_runhcs_options(m, b, err);
     take_text(&b->shim_cgroup, ((Runc__Options *)m)->shim_cgroup);
     return 0;
 }
@@ -136,6 +168,90 @@ int bootstrap_apply(const struct bootstrap *b, struct config *c, struct err *err
     if (b->has_log_level && b->log_level < c->log_level)
         c->log_level = b->log_level;
     return 0;
+}
+
+/* --- other options than the shim's --- */
+
+/* What they say, not how: the encoder of a table may change the order of its lines. */
+static bool same_body(const char *a, const char *b)
+{
+    AUTO(config_release) struct config of_a, of_b;
+    AUTO(sbuf_release) struct sbuf text_a = { 0 }, text_b = { 0 };
+    struct err ignored = ERR_INIT;
+
+    config_init(&of_a);
+    config_init(&of_b);
+    if ((a && config_parse_toml(&of_a, BODY_NAME, a, &ignored) < 0) ||
+        config_parse_toml(&of_b, BODY_NAME, b, &ignored) < 0)
+        return false;
+    config_print(&of_a, NULL, false, &text_a);
+    config_print(&of_b, NULL, false, &text_b);
+    return str_eq(text_a.data, text_b.data);
+}
+
+static bool has(const struct strv *list, const char *word)
+{
+    for (size_t i = 0; i < list->n; i++)
+        if (str_eq(list->v[i], word))
+            return true;
+    return false;
+}
+
+/* NULL: nothing. */
+static const char *differs_of_shim(const struct bootstrap *have, const struct bootstrap *more)
+{
+    if (more->config_path && !str_eq(have->config_path, more->config_path))
+        return "ConfigPath";
+    if (more->config_body && !same_body(have->config_body, more->config_body))
+        return "the options table";
+    if (more->shim_cgroup && !str_eq(have->shim_cgroup, more->shim_cgroup))
+        return "shim_cgroup";
+    return NULL;
+}
+
+static const char *differs_of_vm(const struct bootstrap *have, const struct bootstrap *more)
+{
+    if (more->memory_mib && have->memory_mib != more->memory_mib)
+        return "vm_memory_size_in_mb";
+    if (more->cpus && have->cpus != more->cpus)
+        return "vm_processor_count";
+    if (more->image_dir && !str_eq(have->image_dir, more->image_dir))
+        return "boot_files_root_path";
+    if (more->has_log_level && (!have->has_log_level || have->log_level != more->log_level))
+        return "log_level";
+    for (size_t i = 0; i < more->annotations.n; i++)
+        if (!has(&have->annotations, more->annotations.v[i]))
+            return "default_container_annotations";
+    return NULL;
+}
+
+static void take_over(struct bootstrap *have, const struct bootstrap *more)
+{
+    have->memory_mib = more->memory_mib ? more->memory_mib : have->memory_mib;
+    have->cpus = more->cpus ? more->cpus : have->cpus;
+    take_text(&have->image_dir, more->image_dir ? more->image_dir : "");
+    if (more->has_log_level) {
+        have->has_log_level = true;
+        have->log_level = more->log_level;
+    }
+    for (size_t i = 0; i < more->annotations.n; i++)
+        strv_add(&have->annotations, more->annotations.v[i]);
+}
+
+int bootstrap_merge(struct bootstrap *have, const struct bootstrap *more, bool early,
+                    struct config *c, struct err *err)
+{
+    const char *shim = differs_of_shim(have, more), *vm = differs_of_vm(have, more);
+
+    if (shim || (vm && !early))
+        return err_set(err, ERR_STATE,
+                       "%s in the runtime options is not what this shim %s with: options hold for "
+                       "the whole sandbox; give it the same, or another sandbox",
+                       shim ? shim : vm, shim ? "was started" : "runs its VM");
+    if (!vm)
+        return 0;
+    take_over(have, more);
+    return bootstrap_apply(more, c, err);
 }
 
 static enum log_level level_of(int level)
@@ -171,7 +287,7 @@ static bool take_params(struct pb_slice data, const char *ns, const char *id, st
 
         /* Not all extensions are options, and later versions may bring more. */
         if (any && service_options_type(any->type_url, &type, &ignored) == 0)
-            *ret = take_options(any, b, err);
+            *ret = bootstrap_options(any, b, err);
     }
     return true;
 }
@@ -186,7 +302,7 @@ int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id
 
     if (len > 0 && !take_params(bytes, ns, id, &b, err, &r) &&
         pb_unpack(&any__descriptor, bytes, PB_MEM_MAX, (void **)&any, NULL) == 0)
-        r = take_options(any, &b, err);
+        r = bootstrap_options(any, &b, err);
     if (r < 0)
         return -1;
     if (b.socket_dir && (b.socket_dir[0] != '/' || strlen(b.socket_dir) > BOOTSTRAP_SOCKET_DIR_MAX))
@@ -207,6 +323,7 @@ void bootstrap_release(struct bootstrap *b)
     free(b->shim_cgroup);
     free(b->image_dir);
     strv_release(&b->annotations);
+    strv_release(&b->notes);
     *b = (struct bootstrap){ 0 };
 }
 

@@ -5,6 +5,7 @@
 #include "base/str.h"
 
 struct config;
+struct Any;
 struct err;
 
 #define BOOTSTRAP_MAX_BYTES (10u << 20)
@@ -24,11 +25,19 @@ struct bootstrap {
     char *image_dir;   /* runhcs.v1 from here on */
     uint32_t memory_mib, cpus;
     struct strv annotations; /* "NAME=VALUE" */
+    struct strv notes;       /* "NAME: why": options that are set and mean nothing here */
 };
 /* Bytes that are neither form are no error, nor are extensions that we do not know. ERR_INVALID: a
  * value in options that are ours is wrong, or they have a type that is not a runtime's. */
 int bootstrap_parse(const void *data, size_t len, const char *ns, const char *id,
                     struct bootstrap *ret, struct err *err);
+/* Runtime options alone, as Create has them. */
+int bootstrap_options(const struct Any *any, struct bootstrap *ret, struct err *err);
+/* Those of a Create or CreateSandbox, when the shim has others. What they do not say is no
+ * difference. early: there is no VM yet, so what hcsshim's options say is taken into *have and *c;
+ * else, and for all that the shim itself depends on, ERR_STATE names what differs. */
+int bootstrap_merge(struct bootstrap *have, const struct bootstrap *more, bool early,
+                    struct config *c, struct err *err);
 void bootstrap_release(struct bootstrap *b);
 AUTO_VALUE(struct bootstrap, bootstrap_release);
 /* Writes them over what the file said. */

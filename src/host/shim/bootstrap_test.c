@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "fixture/ttrpc_vectors.h"
 #include "host/config/config.h"
+#include "host/config/runhcs.h"
 #include "host/files/rootfs.h"
 #include "host/shim/bootstrap.h"
 #include "host/shim/shim_priv.h"
@@ -265,6 +266,106 @@ TEST(bad_values_in_our_own_options_are_named)
     refused(&level, "log_level \"loud\"");
     refused(&memory, "vm_memory_size_in_mb -1");
     refused(&cpus, "vm_processor_count 1000");
+}
+
+TEST(every_field_of_hcsshims_options_has_a_verdict)
+{
+    for (unsigned i = 0; i < runhcs__options__descriptor.n_fields; i++) {
+        const char *name = runhcs__options__descriptor.fields[i].name;
+
+        ASSERT_STR(runhcs_option(name) ? "" : name, "");
+    }
+}
+
+static void options_of(const void *message, struct bootstrap *b)
+{
+    AUTO(pb_free) Any *any = NULL;
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(pb_set_any(&any, message), 0);
+    ASSERT_OK(bootstrap_options(any, b, &err), err);
+}
+
+TEST(hcsshims_options_that_mean_nothing_here_are_noted_and_others_refused)
+{
+    Runhcs__Options o = RUNHCS__OPTIONS__INIT, none = o, proxy = o;
+    AUTO(bootstrap_release) struct bootstrap b = { 0 }, quiet = { 0 }, ignored = { 0 };
+    AUTO(pb_free) Any *any = NULL;
+    struct err err = ERR_INIT;
+
+    o.io_retry_timeout_in_sec = 10;
+    o.scrub_case = RUNHCS__OPTIONS__SCRUB_SCRUB_LOGS;
+    o.registry_root = "x";
+    options_of(&o, &b);
+    ASSERT_EQ(b.notes.n, 3);
+    ASSERT_HAS(b.notes.v[0], "registry_root: ");
+    ASSERT_HAS(b.notes.v[1], "io_retry_timeout_in_sec: ");
+    ASSERT_HAS(b.notes.v[2], "scrub_logs: ");
+    options_of(&none, &quiet);
+    ASSERT_EQ(quiet.notes.n, 0);
+    proxy.ncproxyaddr = "tcp:x";
+    ASSERT_EQ(pb_set_any(&any, &proxy), 0);
+    ASSERT_FAIL(bootstrap_options(any, &ignored, &err), err, ERR_UNIMPLEMENTED);
+    ASSERT_HAS(err.msg, "NCProxyAddr in the runtime options: a network proxy of Windows not");
+}
+
+static int merge(const void *start, const void *create, bool early, uint32_t *ret_memory,
+                 struct err *err)
+{
+    AUTO(bootstrap_release) struct bootstrap have = { 0 }, more = { 0 };
+    AUTO(config_release) struct config c;
+
+    config_init(&c);
+    options_of(start, &have);
+    options_of(create, &more);
+
+    int r = bootstrap_merge(&have, &more, early, &c, err);
+
+    *ret_memory = c.memory_mib;
+    return r;
+}
+
+TEST(options_of_a_create_are_the_shims_or_applied_or_refused)
+{
+    Runhcs__Options none = RUNHCS__OPTIONS__INIT, some = none, other = none;
+    uint32_t memory;
+    struct err err = ERR_INIT;
+
+    some.vm_memory_size_in_mb = 512;
+    some.log_level = "debug";
+    other.vm_memory_size_in_mb = 1024;
+    ASSERT_OK(merge(&some, &some, false, &memory, &err), err);
+    ASSERT_OK(merge(&some, &none, false, &memory, &err), err);
+    ASSERT_OK(merge(&some, &other, true, &memory, &err), err);
+    ASSERT_EQ(memory, 1024);
+    ASSERT_FAIL(merge(&some, &other, false, &memory, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg,
+               "vm_memory_size_in_mb in the runtime options is not what this shim runs its "
+               "VM with");
+}
+
+TEST(options_that_the_shim_itself_depends_on_cannot_change)
+{
+    static const char body[] = "[vm]\ncpus = 2\nmemory_mib = 512\n",
+                      turned[] = "[vm]\nmemory_mib = 512\ncpus = 2\n", wrong[] = "cpus = 3\n";
+    Runtimeoptions__Options start = RUNTIMEOPTIONS__OPTIONS__INIT, same = start, other = start,
+                            path = start;
+    Runc__Options runc = RUNC__OPTIONS__INIT, cgroup = runc;
+    uint32_t c;
+    struct err err = ERR_INIT;
+
+    start.config_body = (ProtobufCBinaryData){ strlen(body), (uint8_t *)body };
+    same.config_body = (ProtobufCBinaryData){ strlen(turned), (uint8_t *)turned };
+    other.config_body = (ProtobufCBinaryData){ strlen(wrong), (uint8_t *)wrong };
+    path.config_path = "/etc/other.conf";
+    cgroup.shim_cgroup = "/x";
+    ASSERT_OK(merge(&start, &same, false, &c, &err), err);
+    ASSERT_FAIL(merge(&start, &other, true, &c, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "the options table");
+    ASSERT_FAIL(merge(&start, &path, true, &c, &err), err, ERR_STATE);
+    ASSERT_HAS(err.msg, "ConfigPath in the runtime options is not what this shim was started with");
+    ASSERT_OK(merge(&start, &runc, true, &c, &err), err); /* clients send it to all runtimes */
+    ASSERT_FAIL(merge(&start, &cgroup, true, &c, &err), err, ERR_STATE);
 }
 
 TEST(garbage_and_foreign_options_are_no_error)

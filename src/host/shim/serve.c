@@ -48,6 +48,7 @@ struct shim {
     const struct shim_args *args;
     const struct shim_backend *backend;
     struct config config;
+    struct bootstrap options; /* what it was started with */
     struct events *events;
     struct registry *registry;
     struct service *service;
@@ -336,16 +337,23 @@ static int join_cgroup(const char *path, struct err *err)
     return c ? cgroup_join(c, getpid(), err) : 0; /* it is the administrator's, and stays */
 }
 
+/* Once for each shim: a Create repeats them. */
+static void log_notes(const struct bootstrap *b)
+{
+    for (size_t i = 0; i < b->notes.n; i++)
+        log_info(NULL, "a runtime option changes nothing", F_STR("option", b->notes.v[i]));
+}
+
 static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
 {
-    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+    const struct bootstrap *b = &s->options;
 
-    if (shim_load_config(ctx, s->args, &s->config, &b, err) < 0)
+    if (shim_load_config(ctx, s->args, &s->config, &s->options, err) < 0)
         return -1;
     if (s->args->debug && s->config.log_level > LOG_DEBUG)
         s->config.log_level = LOG_DEBUG;
-    if (b.shim_cgroup) {
-        if (join_cgroup(b.shim_cgroup, err) < 0)
+    if (b->shim_cgroup) {
+        if (join_cgroup(b->shim_cgroup, err) < 0)
             return err_wrap(err, "shim_cgroup of the runtime options");
     } else if (str_eq(s->config.shim_cgroup, "pod")) {
         if (cgroup_current(&s->home, err) < 0)
@@ -354,6 +362,22 @@ static int load_config(struct ctx *ctx, struct shim *s, struct err *err)
         return err_wrap(err, "shim_cgroup");
     }
     log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
+    log_notes(b);
+    return 0;
+}
+
+static int on_options(void *arg, const Any *any, struct err *err)
+{
+    struct shim *s = arg;
+    AUTO(bootstrap_release) struct bootstrap b = { 0 };
+
+    enum log_level before = s->config.log_level;
+
+    if (bootstrap_options(any, &b, err) < 0 ||
+        bootstrap_merge(&s->options, &b, registry_idle(s->registry), &s->config, err) < 0)
+        return -1;
+    if (s->config.log_level != before)
+        log_init(STDERR_FILENO, s->config.log_level, LOG_LOGFMT);
     return 0;
 }
 
@@ -405,6 +429,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                      .stats_v2 = stats_v2,
                                                      .on_change = on_change,
                                                      .on_created = on_created,
+                                                     .on_options = on_options,
                                                      .arg = s });
     s->publisher = publisher_new(&(struct publisher_opts){
         .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
@@ -554,6 +579,7 @@ int serve_run(struct ctx *ctx, const struct shim_args *a, const struct shim_back
     fd_close(s->address_fd);
     group_file_release(&s->file);
     cgroup_free(s->home);
+    bootstrap_release(&s->options);
     config_release(&s->config);
     free(s);
     return r;

@@ -21,9 +21,26 @@ struct vmm_listener;
 
 enum vm_accel { VM_ACCEL_AUTO, VM_ACCEL_KVM, VM_ACCEL_TCG };
 
+/* What a pod may choose of its VM beyond its size; 0 or empty: nothing. */
+#define VM_NUMA_MAX 16
+#define VM_NUMA_ANY 255 /* host_node: wherever there is room */
+struct vm_shape {
+    /* A VM with one of these starts cold: no template has it. */
+    bool backed; /* its memory is taken from the host at the start, and it does not grow */
+    uint32_t low_mmio_mib, high_mmio_mib; /* for PCI devices, below and above 4 GiB */
+    const char *kernel_args;              /* after our own */
+    uint64_t host_nodes;                  /* bit N: memory is preferably on NUMA node N */
+    unsigned n_numa;                      /* nodes of the guest */
+    struct vm_numa {
+        uint32_t cpus, memory_mib, host_node;
+    } numa[VM_NUMA_MAX];
+    uint32_t disk_iops, disk_bytes_per_s; /* of all disks together */
+};
+
 /* What the VM is to be. Strings are borrowed for the duration of create, which copies. */
 struct vm_doc {
     const char *id;       /* "<sandbox>@vm" */
+    const char *uuid;     /* for people and tools; NULL: none */
     const char *run_dir;  /* exists, ours alone; holds the ledger */
     const char *vmm_path; /* qemu-system-x86_64; NULL: found in PATH */
     const char *kernel;   /* ELF vmlinux */
@@ -42,6 +59,7 @@ struct vm_doc {
      * image of that size to that slot only fills it: the guest, or the template it is a clone of,
      * has found the disk already. Until then nothing written to it is kept. 0: none. */
     uint32_t disk_mib;
+    struct vm_shape shape;
     const char *agent_log_level; /* for gcs; NULL: info */
     /* Where saved VMs are kept. One that fits is cloned: what comes up is the same VM, sooner.
      * NULL: never. */

@@ -114,6 +114,8 @@ char *qemu_kernel_args(const struct vm_doc *doc, const struct qemu_host *host)
         add_emulation_args(&b, doc, host);
     sbuf_addf(&b, " rdinit=/init lcow.host=tcp lcow.loglevel=%s",
               doc->agent_log_level ? doc->agent_log_level : "info");
+    if (doc->shape.kernel_args && *doc->shape.kernel_args)
+        sbuf_addf(&b, " %s", doc->shape.kernel_args);
     return sbuf_take(&b);
 }
 
@@ -143,6 +145,32 @@ __attribute__((format(printf, 3, 4))) static void add(struct strv *out, const ch
     strv_add(out, value);
 }
 
+/* Of a VM that starts cold. */
+static void add_cold_memory(const struct vm_doc *doc, struct strv *out)
+{
+    const struct vm_shape *shape = &doc->shape;
+    const char *prealloc = shape->backed ? ",prealloc=on" : "";
+    AUTO(sbuf_release) struct sbuf prefer = { 0 };
+
+    sbuf_adds(&prefer, "");
+    for (unsigned i = 0; i < 64; i++)
+        if (shape->host_nodes >> i & 1)
+            sbuf_addf(&prefer, "%s,host-nodes=%u", prefer.len ? "" : ",policy=preferred", i);
+    if (shape->n_numa == 0)
+        add(out, "-object", "memory-backend-ram,id=mem0,size=%uM%s%s", doc->memory_mib, prealloc,
+            prefer.data);
+    for (unsigned i = 0, cpu = 0; i < shape->n_numa; cpu += shape->numa[i++].cpus) {
+        const struct vm_numa *n = &shape->numa[i];
+        AUTO_FREE char *bind = n->host_node == VM_NUMA_ANY
+                                   ? str_dup(prefer.data)
+                                   : str_format(",policy=bind,host-nodes=%u", n->host_node);
+
+        add(out, "-object", "memory-backend-ram,id=mem%u,size=%uM%s%s", i, n->memory_mib, prealloc,
+            bind);
+        add(out, "-numa", "node,nodeid=%u,memdev=mem%u,cpus=%u-%u", i, i, cpu, cpu + n->cpus - 1);
+    }
+}
+
 /* A clone maps the file privately and has it open for reading only; rom=off, since the mapping is
  * written to all the same. QEMU before 8.2 cannot do that. */
 static void add_memory(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
@@ -152,7 +180,7 @@ static void add_memory(const struct vm_doc *doc, const struct qemu_host *host, s
             "memory-backend-file,id=mem0,size=%uM,mem-path=/proc/self/fd/%d,share=on",
             doc->memory_mib, QEMU_FD_RAM);
     if (host->form == QEMU_COLD)
-        add(out, "-object", "memory-backend-ram,id=mem0,size=%uM", doc->memory_mib);
+        add_cold_memory(doc, out);
     if (host->form != QEMU_CLONE)
         return;
     add(out, "-object",
@@ -174,8 +202,15 @@ static uint32_t grow_mib(const struct vm_doc *doc)
 static void add_machine(const struct vm_doc *doc, const struct qemu_host *host, struct strv *out)
 {
     uint32_t max = grow_mib(doc) ? doc->memory_mib + grow_mib(doc) : 0;
+    const struct vm_shape *shape = &doc->shape;
+    AUTO_FREE char *low = shape->low_mmio_mib
+                              ? str_format(",max-ram-below-4g=%uM", 4096 - shape->low_mmio_mib)
+                              : str_dup("");
 
-    add(out, "-machine", "q35,memory-backend=mem0,sata=off,smbus=off,vmport=off,usb=off");
+    add(out, "-machine", "q35%s,sata=off,smbus=off,vmport=off,usb=off%s",
+        shape->n_numa ? "" : ",memory-backend=mem0", low);
+    if (shape->high_mmio_mib)
+        add(out, "-global", "q35-pcihost.pci-hole64-size=%uM", shape->high_mmio_mib);
     if (host->emulated)
         add(out, "-accel", "tcg,thread=%s,tb-size=%u", tcg_threads(doc, host),
             tb_size_mib(doc, host));
@@ -254,6 +289,8 @@ void qemu_cmdline(const struct vm_doc *doc, const char *program, const struct qe
 
     strv_add(out, program);
     add(out, "-name", "guest=%s,debug-threads=on", name);
+    if (doc->uuid)
+        add(out, "-uuid", "%s", doc->uuid);
     strv_add(out, "-nodefaults");
     strv_add(out, "-no-user-config");
     strv_add(out, "-no-reboot");

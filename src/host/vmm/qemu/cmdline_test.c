@@ -105,6 +105,35 @@ TEST(hardware_virtualization_is_as_recorded)
     golden("kvm", &doc, &(struct qemu_host){ .tsc_khz = 2299998 });
 }
 
+TEST(a_vms_shape_is_numbers_and_checked_words)
+{
+    struct vm_doc doc = doc_of(4);
+    struct qemu_host host = { 0 };
+
+    doc.uuid = "12345678-facb-41e6-bd58-64006a7986d3";
+    doc.shape = (struct vm_shape){ .backed = true,
+                                   .low_mmio_mib = 3000,
+                                   .high_mmio_mib = 65536,
+                                   .kernel_args = "nosmt psi=1",
+                                   .host_nodes = 5,
+                                   .n_numa = 2,
+                                   .numa = { { 1, 56, 1 }, { 3, 200, VM_NUMA_ANY } } };
+    AUTO_FREE char *nodes = text_of(&doc, &host);
+    ASSERT_HAS(nodes, "\n-uuid\n12345678-facb-41e6-bd58-64006a7986d3\n");
+    ASSERT_HAS(nodes, "\nq35,sata=off,smbus=off,vmport=off,usb=off,max-ram-below-4g=1096M\n");
+    ASSERT_HAS(nodes, "\nq35-pcihost.pci-hole64-size=65536M\n");
+    ASSERT_HAS(nodes, "\nmemory-backend-ram,id=mem0,size=56M,prealloc=on,policy=bind,"
+                      "host-nodes=1\n-numa\nnode,nodeid=0,memdev=mem0,cpus=0-0\n");
+    ASSERT_HAS(nodes, "\nmemory-backend-ram,id=mem1,size=200M,prealloc=on,policy=preferred,"
+                      "host-nodes=0,host-nodes=2\n-numa\nnode,nodeid=1,memdev=mem1,cpus=1-3\n");
+    ASSERT_HAS(nodes, " lcow.loglevel=info nosmt psi=1\n");
+    doc.shape.n_numa = 0;
+    AUTO_FREE char *flat = text_of(&doc, &host);
+    ASSERT_HAS(flat, "\nmemory-backend-ram,id=mem0,size=256M,prealloc=on,policy=preferred,"
+                     "host-nodes=0,host-nodes=2\n");
+    ASSERT(!strstr(flat, "-numa"));
+}
+
 TEST(the_lapic_timer_stays_when_vcpus_can_be_added)
 {
     struct vm_doc doc = doc_of(1);

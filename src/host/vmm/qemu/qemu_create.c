@@ -180,10 +180,15 @@ static int copy_doc(struct qemu *q, const struct vm_doc *doc, struct err *err)
     /* <run root>/<namespace>/<id> */
     AUTO_FREE char *copy = str_dup(doc->run_dir);
     const char *root = dirname(dirname(copy));
-    const char **const strings[] = {
-        &q->doc.id,           &q->doc.run_dir,        &q->doc.kernel,         &q->doc.initrd,
-        &q->doc.template_dir, &q->doc.template_draft, &q->doc.agent_log_level
-    };
+    const char **const strings[] = { &q->doc.id,
+                                     &q->doc.uuid,
+                                     &q->doc.run_dir,
+                                     &q->doc.kernel,
+                                     &q->doc.initrd,
+                                     &q->doc.template_dir,
+                                     &q->doc.template_draft,
+                                     &q->doc.shape.kernel_args,
+                                     &q->doc.agent_log_level };
 
     q->doc = *doc;
     qemu_cap_doc(&q->doc);

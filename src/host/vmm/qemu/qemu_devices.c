@@ -31,6 +31,7 @@
 #include <unistd.h>
 
 #define LUNS 64
+#define THROTTLE "disks"
 
 /* Controller 1 is 0x1d, 3 the last place. Devices that do not ask for one take the first. */
 #define PLACE_BASE 0x1c
@@ -149,19 +150,48 @@ static bool fits_spare(const struct qemu *q, const struct image *i)
     return !i->read_only && !i->is_block && i->bytes == (uint64_t)q->doc.disk_mib << 20;
 }
 
-static json_t *file_args(const struct plug *p, const struct image *i)
+static bool is_throttled(const struct qemu *q)
+{
+    return q->doc.shape.disk_iops || q->doc.shape.disk_bytes_per_s;
+}
+
+static json_t *file_args(const struct qemu *q, const struct plug *p, const struct image *i)
 {
     AUTO_FREE char *path = plug_fdset(p);
+    json_t *file = json_pack("{ss,sb,ss,ss}", "driver", i->is_block ? "host_device" : "file",
+                             "read-only", i->read_only, "discard", "unmap", "filename", path);
 
-    return json_pack("{ss,sb,ss,ss}", "driver", i->is_block ? "host_device" : "file", "read-only",
-                     i->read_only, "discard", "unmap", "filename", path);
+    if (!is_throttled(q))
+        return file;
+    return json_pack("{ss,ss,sb,ss,so}", "driver", "throttle", "throttle-group", THROTTLE,
+                     "read-only", i->read_only, "discard", "unmap", "file", file);
+}
+
+/* One group for all disks: what the VM may do to the host's, however many it has. */
+static int need_throttle(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    const struct vm_shape *s = &q->doc.shape;
+
+    if (!is_throttled(q) || q->has_throttle)
+        return 0;
+    json_t *args = json_pack("{ss,ss,s{sI,sI}}", "qom-type", "throttle-group", "id", THROTTLE,
+                             "limits", "iops-total", (json_int_t)s->disk_iops, "bps-total",
+                             (json_int_t)s->disk_bytes_per_s);
+    if (qmp_client_call(ctx, q->proc->qmp, "object-add", args, NULL, err) < 0) {
+        /* Asked for before; its answer was lost. */
+        if (err->code != ERR_UNKNOWN || !strstr(err->msg, "duplicate"))
+            return err_wrap(err, "limit the disks");
+        err_clear(err);
+    }
+    q->has_throttle = true;
+    return 0;
 }
 
 /* The file by itself, then below the node that is there. */
 static int fill_spare(struct ctx *ctx, struct qemu *q, struct plug *p, const struct image *i,
                       struct err *err)
 {
-    if (plug_make(ctx, q, p, PLUG_FILE, -1, file_args(p, i), err) < 0)
+    if (plug_make(ctx, q, p, PLUG_FILE, -1, file_args(q, p, i), err) < 0)
         return -1;
     json_t *args =
         json_pack("{s[{ss,sb,ss,ss+,ss+}]}", "options", "driver", "raw", "read-only", i->read_only,
@@ -187,7 +217,7 @@ static int make_parts(struct ctx *ctx, struct qemu *q, struct plug *p, const str
     if (spare)
         return fill_spare(ctx, q, p, i, err);
     json_t *node = json_pack("{ss,sb,ss,so}", "driver", "raw", "read-only", i->read_only, "discard",
-                             "unmap", "file", file_args(p, i));
+                             "unmap", "file", file_args(q, p, i));
     if (plug_make(ctx, q, p, PLUG_NODE, -1, node, err) < 0)
         return -1;
     snprintf(bus, sizeof(bus), "scsi%u.0", p->number / LUNS);
@@ -218,6 +248,8 @@ static int make_disk(struct ctx *ctx, struct qemu *q, struct plug *p, const void
     int r = qemu_check_runs(q, "attach", err);
     if (r == 0)
         r = need_controller(ctx, q, p->number / LUNS, err);
+    if (r == 0)
+        r = need_throttle(ctx, q, err);
     if (r == 0)
         r = make_parts(ctx, q, p, &image, err);
     image_close(&image);

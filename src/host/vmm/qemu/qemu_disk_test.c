@@ -26,14 +26,21 @@ struct fixture {
     int image;
 };
 
-static void start_with(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib)
+static void start_limited(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib,
+                          uint32_t iops)
 {
     fixture_prepare(ctx, &f->fixture, part, "", 61100);
     f->fixture.doc.scsi_controllers = 1;
+    f->fixture.doc.shape.disk_iops = iops;
     f->fixture.doc.disk_mib = disk_mib;
     fixture_start(&f->fixture);
     f->image = open(f->fixture.initrd, O_RDWR | O_CLOEXEC);
     ASSERT(f->image >= 0);
+}
+
+static void start_with(struct ctx *ctx, struct fixture *f, const char *part, uint32_t disk_mib)
+{
+    start_limited(ctx, f, part, disk_mib, 0);
 }
 
 static void start(struct ctx *ctx, struct fixture *f, const char *part)
@@ -118,6 +125,25 @@ TEST_FIBER(a_disk_of_boot_that_is_not_filled_leaves_nothing)
                     lost ? ERR_DEADLINE : ERR_UNKNOWN);
         ASSERT_OK(add(&f, 0, AMPLE, &err), err);
         ASSERT_OK(take(&f, 0, AMPLE, &err), err);
+        finish(&f);
+    }
+}
+
+TEST_FIBER(disks_with_a_limit_are_in_one_group)
+{
+    static const char *const parts[] = { "error.object-add", "lost.object-add" };
+
+    for (size_t i = 0; i < ARRAY_LEN(parts); i++) {
+        struct fixture f;
+        struct err err = ERR_INIT;
+
+        start_limited(ctx, &f, parts[i], 0, 100);
+        ASSERT_FAIL(add(&f, 3, i ? ENOUGH : AMPLE, &err), err, i ? ERR_DEADLINE : ERR_UNKNOWN);
+        ASSERT_HAS(err.msg, "disk 0:3: limit the disks");
+        for (uint8_t lun = 3; lun < 5; lun++)
+            ASSERT_OK(add(&f, lun, AMPLE, &err), err);
+        for (uint8_t lun = 3; lun < 5; lun++)
+            ASSERT_OK(take(&f, lun, AMPLE, &err), err);
         finish(&f);
     }
 }

@@ -186,7 +186,7 @@ void qemu_plugs_forget(struct qemu *q)
     while (!list_empty(&q->plugs))
         drop(LIST_FIRST(&q->plugs, struct plug, node));
     q->n_controllers = 0;
-    q->has_spare = q->has_iommu = false;
+    q->has_spare = q->has_iommu = q->has_throttle = false;
 }
 
 int plug_add(struct ctx *ctx, struct qemu *q, const struct plug *what,

@@ -115,6 +115,7 @@ struct qemu {
     unsigned n_controllers; /* of SCSI, that the process has */
     bool has_spare;         /* the disk of boot is there, and empty */
     bool has_iommu;         /* QEMU has the object that vfio devices share */
+    bool has_throttle;      /* … and that of disks with a limit */
 
     /* From create on. */
     struct vm_doc doc; /* strings owned by texts */

@@ -94,6 +94,7 @@ static void fill_tpl_doc(struct qemu *q)
 {
     q->tpl_doc = q->doc;
     q->tpl_doc.agent_log_level = NULL; /* in the boot block */
+    q->tpl_doc.shape = (struct vm_shape){ 0 };
     q->tpl_doc.memory_mib = BASE_MIB;
     q->tpl_doc.max_memory_mib = BASE_MIB + grow_mib(&q->doc);
     q->tpl_doc.cpus = 1;
@@ -119,6 +120,7 @@ char *qemu_template_identity(struct qemu *q)
     fill_tpl_doc(q);
     struct vm_doc doc = q->tpl_doc;
     doc.id = "template";
+    doc.uuid = NULL;
     host.form = QEMU_TEMPLATE;
     host.tsc_khz = host.tsc_khz > 0; /* whether it is known decides how the kernel keeps time */
     qemu_cmdline(&doc, q->program, &host, &args);
@@ -153,6 +155,9 @@ static bool fits(struct qemu *q)
         stay_cold(q, "templates are for VMs of up to %u vCPUs", t->max_cpus);
     else if (d->scsi_controllers > t->scsi_controllers)
         stay_cold(q, "more SCSI controllers than a template has");
+    else if (d->shape.backed || d->shape.low_mmio_mib || d->shape.high_mmio_mib ||
+             d->shape.kernel_args || d->shape.host_nodes || d->shape.n_numa)
+        stay_cold(q, "annotations ask for a VM that no template is like");
     else
         return true;
     return false;
