@@ -208,10 +208,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(m->n ? c->p.pod->vm : NULL, "share mounts");
+    SPAN(step, ctx, m->n ? vm_timeline(c->p.pod->vm) : NULL, TRACK_HOST, "share mounts", err);
 
     for (size_t i = 0; i < m->n; i++)
-        if (share_one(ctx, c, &m->v[i], err) < 0)
+        if (share_one(step.ctx, c, &m->v[i], err) < 0)
             return -1;
     return 0;
 }

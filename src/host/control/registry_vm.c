@@ -126,8 +126,8 @@ static void vm_closed(void *arg)
     waitq_wake_all(&r->changed);
 }
 
-static void open_vm(struct registry *r, const struct spec *spec, const struct sizing *size,
-                    const struct annotations *options)
+static void open_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
+                    const struct sizing *size, const struct annotations *options)
 {
     struct vm_opts o = { .loop = r->o.loop,
                          .vmm = r->o.make_vmm(r->o.arg),
@@ -152,6 +152,7 @@ static void open_vm(struct registry *r, const struct spec *spec, const struct si
     o.guest = r->o.make_guest(r->o.arg, o.vmm);
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     r->vm = vm_open(&o);
+    timeline_follow(vm_timeline(r->vm), ctx);
 }
 
 int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
@@ -167,7 +168,7 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
     if (!r->vm)
-        open_vm(r, spec, &size, options);
+        open_vm(ctx, r, spec, &size, options);
     else if (options->encrypted_scratch && !vm_parts(r->vm)->encrypted_scratch)
         return err_set(err, ERR_STATE,
                        "an encrypted scratch disk is asked for, and the VM runs with one that is "
