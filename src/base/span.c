@@ -82,7 +82,7 @@ int timeline_add(struct timeline *t, enum span_track track, const char *name, ui
 void timeline_follow(struct timeline *t, const struct ctx *ctx)
 {
     t->root = ctx && ctx->span ? ctx->span->trace : (struct trace){ 0 };
-    t->root.state = NULL; /* it lives as long as its request */
+    t->root.tracestate = NULL; /* it lives as long as its request */
 }
 
 const char *span_track_name(enum span_track track)

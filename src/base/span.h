@@ -36,7 +36,7 @@ struct span_sink {
 struct trace {
     struct span_sink *sink; /* borrows */
     uint8_t trace_id[16], span_id[8];
-    const char *state; /* W3C tracestate, borrowed; NULL: none */
+    const char *tracestate; /* W3C, borrowed; NULL: none */
 };
 /* "00-<32 hex>-<16 hex>-01" and back. False if it is not one; *sampled: the caller traces it. */
 #define TRACE_PARENT_SIZE 56

@@ -70,7 +70,7 @@ static int encode(const struct bridge_request *r, const struct trace *t, uint64_
         return bridge_request_encode(r, id, out, err);
     trace_format(t, text);
     parent = str_format("traceparent=%s", text);
-    state = t->state ? str_format("tracestate=%s", t->state) : NULL;
+    state = t->tracestate ? str_format("tracestate=%s", t->tracestate) : NULL;
     traced.trace = (const char *const[]){ parent, state, NULL };
     return bridge_request_encode(&traced, id, out, err);
 }

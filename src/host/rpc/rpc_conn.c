@@ -214,7 +214,7 @@ static void trace_begin(struct rpc_call *call, struct pb_slice request)
 
     if (trace_parse((const char *)parent.data, parent.len, &from, &sampled) && state.len > 0 &&
         state.len <= TRACE_STATE_MAX && pb_text_ok(state))
-        from.state = call->trace_state = str_ndup((const char *)state.data, state.len);
+        from.tracestate = call->trace_state = str_ndup((const char *)state.data, state.len);
     if (span_begin_request(span, &call->ctx, call->conn->server->spans, &from, sampled,
                            call->method->name))
         call->span = span;
