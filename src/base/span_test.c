@@ -1,32 +1,10 @@
 #include "base/err.h"
-#include "base/loop.h"
 #include "base/span.h"
 #include "base/str.h"
+#include "fixture/kept_spans.h"
 #include "harness/tap.h"
 #include <stdio.h>
 #include <string.h>
-
-#define PARENT "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
-
-/* Keeps what it gets. */
-struct kept {
-    struct span_sink sink;
-    struct span spans[8];
-    unsigned n;
-};
-
-static void keep(struct span_sink *sink, const struct span *span)
-{
-    struct kept *k = CONTAINER_OF(sink, struct kept, sink);
-
-    if (k->n < ARRAY_LEN(k->spans))
-        k->spans[k->n++] = *span;
-}
-
-static struct kept kept_with(struct loop *loop)
-{
-    return (struct kept){ .sink = { .loop = loop, .put = keep, .share = 1 } };
-}
 
 TEST_VIRTUAL(a_step_is_a_row_of_the_timeline_from_its_begin_to_its_end)
 {
@@ -114,9 +92,9 @@ TEST(a_trace_parent_is_read_and_written_as_the_w3c_has_it)
     struct trace t;
     bool sampled;
 
-    ASSERT(trace_parse(PARENT, strlen(PARENT), &t, &sampled) && sampled);
+    ASSERT(trace_parse(KEPT_PARENT, strlen(KEPT_PARENT), &t, &sampled) && sampled);
     trace_format(&t, text);
-    ASSERT_STR(text, PARENT);
+    ASSERT_STR(text, KEPT_PARENT);
     ASSERT(trace_parse(later, strlen(later), &t, &sampled) && !sampled);
     for (size_t i = 0; i < ARRAY_LEN(wrong); i++)
         ASSERT(!trace_parse(wrong[i], strlen(wrong[i]), &t, &sampled));
@@ -132,7 +110,7 @@ TEST_VIRTUAL(a_request_continues_its_callers_trace_and_its_steps_are_its_childre
     struct span call;
     bool sampled;
 
-    ASSERT(trace_parse(PARENT, strlen(PARENT), &from, &sampled));
+    ASSERT(trace_parse(KEPT_PARENT, strlen(KEPT_PARENT), &from, &sampled));
     ASSERT(span_begin_request(&call, &own, &k.sink, &from, sampled, "Create"));
     {
         SPAN(step, &own, NULL, TRACK_HOST, "outer", &err);
@@ -151,11 +129,9 @@ TEST_VIRTUAL(a_request_continues_its_callers_trace_and_its_steps_are_its_childre
     ASSERT_EQ(k.spans[1].n_attrs, 1);
     ASSERT_STR(k.spans[2].name, "outer");
     ASSERT_STR(k.spans[3].name, "Create");
-    for (int i = 0; i < 4; i++)
-        ASSERT(memcmp(k.spans[i].trace.trace_id, from.trace_id, 16) == 0);
-    ASSERT(memcmp(k.spans[3].parent_id, from.span_id, 8) == 0);
-    ASSERT(memcmp(k.spans[2].parent_id, k.spans[3].trace.span_id, 8) == 0);
-    ASSERT(memcmp(k.spans[1].parent_id, k.spans[2].trace.span_id, 8) == 0);
+    ASSERT(kept_is_child(&k.spans[3], &from));
+    ASSERT(kept_is_child(&k.spans[2], &k.spans[3].trace));
+    ASSERT(kept_is_child(&k.spans[1], &k.spans[2].trace));
 }
 
 TEST_VIRTUAL(who_is_traced_is_the_callers_decision_and_the_share_of_the_others)
@@ -168,7 +144,7 @@ TEST_VIRTUAL(who_is_traced_is_the_callers_decision_and_the_share_of_the_others)
     unsigned n = 0;
     bool sampled;
 
-    ASSERT(trace_parse(PARENT, strlen(PARENT), &from, &sampled));
+    ASSERT(trace_parse(KEPT_PARENT, strlen(KEPT_PARENT), &from, &sampled));
     ASSERT(!span_begin_request(&s, &own, &k.sink, &from, false, "x"));
     ASSERT(!own.span);
     k.sink.share = 0;
