@@ -7,6 +7,7 @@
 
 import http.server
 import struct
+import subprocess
 import threading
 
 
@@ -81,6 +82,7 @@ class Collector:
 
             def log_message(self, *args):
                 pass
+        subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.daemon_threads = True
         self.url = "http://127.0.0.1:%d" % self.server.server_address[1]
@@ -93,6 +95,7 @@ class Collector:
         self.server.shutdown()
         self.server.server_close()
         self.thread.join()
+        subprocess.run(["ip", "link", "set", "lo", "down"], check=True)
 
     def spans(self):
         return [Span(s, attributes(all_of(dict(parts(rs)).get(1, b""), 1)))
