@@ -104,8 +104,10 @@ static int find_pci(const char *name, struct pci_function *ret, struct err *err)
 static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                        struct strv *ret_places, struct err *err)
 {
-    SPAN(step, ctx, addresses->n ? vm_timeline(c->p.pod->vm) : NULL, TRACK_HOST, "add devices",
-         err);
+    if (addresses->n == 0)
+        return 0;
+
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "add devices", err);
 
     for (size_t i = 0; i < addresses->n; i++) {
         AUTO_FREE char *place = NULL;

@@ -208,7 +208,10 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    SPAN(step, ctx, m->n ? vm_timeline(c->p.pod->vm) : NULL, TRACK_HOST, "share mounts", err);
+    if (m->n == 0)
+        return 0;
+
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "share mounts", err);
 
     for (size_t i = 0; i < m->n; i++)
         if (share_one(step.ctx, c, &m->v[i], err) < 0)

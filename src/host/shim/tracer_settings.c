@@ -159,7 +159,10 @@ int tracer_settings(const char *endpoint, const char *(*env)(const char *name),
         set_sampler(&s, env("OTEL_TRACES_SAMPLER"), env("OTEL_TRACES_SAMPLER_ARG"), err) < 0)
         return -1;
     s.headers = headers_of(either(env, OTLP "TRACES_HEADERS", OTLP "HEADERS"));
-    s.service = str_dup(service && service[0] ? service : "containerd-shim-lcow-v2");
+    /* containerd sets it for itself, and its shims inherit that. */
+    s.service = str_dup(service && service[0] && !str_eq(service, "containerd")
+                            ? service
+                            : "containerd-shim-lcow-v2");
     *ret = s;
     s = (struct tracer_settings){ 0 };
     return 0;

@@ -103,10 +103,11 @@ TEST(samplers_headers_and_the_name_are_read)
     ASSERT(s.share == 0.25 && !s.ignore_parent);
     ASSERT_STR(s.headers, "a: b c\r\nd: e\r\n");
     ASSERT_STR(s.service, "x");
-    ENV("OTEL_TRACES_SAMPLER=always_off");
+    ENV("OTEL_TRACES_SAMPLER=always_off", "OTEL_SERVICE_NAME=containerd");
     ASSERT_OK(tracer_settings("http://h", env, &other, &err), err);
     ASSERT(other.share == 0 && other.ignore_parent);
     ASSERT_STR(other.headers, "");
+    ASSERT_STR(other.service, "containerd-shim-lcow-v2");
 }
 
 /* --- the collector --- */
