@@ -244,7 +244,6 @@ static void trace_end(struct rpc_call *call, const struct err *err)
     call->span->err = err;
     span_end(call->span);
     free(call->span);
-    free(call->trace_state);
 }
 
 static enum log_level failure_level(const struct rpc_call *call, uint64_t now)
@@ -301,6 +300,7 @@ static void call_main(void *arg)
         trace_end(call, &err);
     s->mem -= call->mem;
     pb_free(call->req);
+    free(call->trace_state);
     free(call->body);
     free(call);
     sbuf_release(&payload);
