@@ -9,6 +9,7 @@
 
 struct loop;
 struct fiber;
+struct span;
 
 /* Cancels every wait below it. Fired once, with a code (ERR_CANCELLED, ERR_UNAVAILABLE …). */
 struct cancel {
@@ -32,6 +33,7 @@ struct ctx {
     uint64_t deadline;        /* on loop_now()'s scale; 0 = none */
     const struct ctx *parent; /* borrows; has an identifier, or is NULL */
     const char *id_key, *id_value;
+    struct span *span; /* borrows: what is traced now (span.h); NULL: nothing */
 };
 
 /* Of work that no request waits for. Each points to no other ctx: without deadline, cancel and

@@ -299,8 +299,9 @@ struct bridge_modify {
 struct bridge_request {
     uint32_t type; /* enum bridge_type; kinds and numbers we do not know too, when decoded */
     const char *container_id;
-    const char *activity_id; /* encoded as BRIDGE_NULL_ID if NULL */
-    union {                  /* the others have the base only */
+    const char *activity_id;  /* encoded as BRIDGE_NULL_ID if NULL */
+    const char *const *trace; /* otsc, W3C trace context: "traceparent=…", "tracestate=…" */
+    union {                   /* the others have the base only */
         struct bridge_negotiate negotiate;
         struct bridge_create create;
         struct bridge_exec exec;
@@ -332,11 +333,21 @@ struct bridge_caps {
     bool namespace_add, signal_process, dump_stacks, delete_container_state;
 };
 
+/* lcow's own: a step of the guest for a traced request, in ns since the guest began with it. */
+#define BRIDGE_SPANS_MAX 16
+struct bridge_span {
+    const char *name;
+    uint64_t start, end;
+    bool failed;
+};
+
 struct bridge_response {
     uint32_t type;           /* of the request or of the response, both are fine */
     uint32_t result;         /* HRESULT; if not 0, none of the union is encoded */
     const char *activity_id; /* left out unless it is a GUID: hcsshim dies of others */
     const char *error_message;
+    struct bridge_span *spans; /* the last is the request as a whole; left out if too long */
+    size_t n_spans;
     union {
         struct {
             uint32_t version;

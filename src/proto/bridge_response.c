@@ -210,6 +210,10 @@ void bridge_response_encode(const struct bridge_response *response, uint64_t id,
         (!r.properties || !*r.properties))
         r.properties = "{}"; /* hcsshim dies of an empty text */
     encode_response(&r, &w);
+    if (w.out.len > room && r.n_spans > 0) {
+        r.n_spans = 0;
+        encode_response(&r, &w);
+    }
     if (w.out.len > room && r.result == BRIDGE_HR_OK &&
         type == bridge_response_type(BRIDGE_DUMP_STACKS) && r.stacks)
         cut_stacks(&r, room, &w);

@@ -39,10 +39,14 @@
 /* --- bases ----------------------------------------------------------------------------------- */
 
 SCHEMA(bridge_request_base, REQ, FA(STR, "ContainerId", container_id),
-       FA(STR, "ActivityId", activity_id));
+       FA(STR, "ActivityId", activity_id), F(MAP, "otsc", trace));
 
+#define STEP struct bridge_span
+SCHEMA_STATIC(step, STEP, FIELD(STEP, STR, "Name", name, false),
+              FIELD(STEP, U64, "Start", start, false), FIELD(STEP, U64, "End", end, false),
+              FIELD(STEP, BOOL, "Failed", failed, false));
 SCHEMA(bridge_response_base, RESP, RA(HR, "Result", result), R(STR, "ActivityId", activity_id),
-       R(STR, "ErrorMessage", error_message));
+       R(STR, "ErrorMessage", error_message), ARRAY("Spans", RESP, spans, n_spans, step));
 
 #define NTF struct bridge_notification
 SCHEMA(bridge_notification_schema, NTF, FIELD(NTF, STR, "ContainerId", container_id, true),

@@ -54,6 +54,29 @@ int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret)
     return 0;
 }
 
+struct pb_slice ttrpc_metadata(struct pb_slice body, const char *key)
+{
+    struct pb_reader r = pb_reader_of(body);
+    struct pb_field f, part;
+
+    while (pb_next(&r, &f) > 0) {
+        struct pb_reader pair = pb_reader_of(f.bytes);
+        struct pb_slice name = { 0 }, value = { 0 };
+
+        if (!is(&f, REQ_METADATA, PB_BYTES))
+            continue;
+        while (pb_next(&pair, &part) > 0) {
+            if (is(&part, PAIR_KEY, PB_BYTES))
+                name = part.bytes;
+            else if (is(&part, PAIR_VALUE, PB_BYTES))
+                value = part.bytes;
+        }
+        if (pb_slice_is(name, key))
+            return value;
+    }
+    return (struct pb_slice){ 0 };
+}
+
 static int status_decode(struct pb_slice status, struct ttrpc_response *ret)
 {
     struct pb_reader r = pb_reader_of(status);

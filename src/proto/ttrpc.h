@@ -26,7 +26,7 @@ void ttrpc_header_encode(const struct ttrpc_header *h, uint8_t bytes[TTRPC_HEADE
 struct ttrpc_request {
     struct pb_slice service, method, payload;
     int64_t timeout_nano;     /* 0: none; below 0: it is over */
-    struct pb_slice metadata; /* to send: made by ttrpc_put_metadata. Not decoded */
+    struct pb_slice metadata; /* to send: made by ttrpc_put_metadata */
 };
 struct ttrpc_response {
     uint32_t code;           /* as enum err_code; 0 is success */
@@ -35,6 +35,8 @@ struct ttrpc_response {
 };
 /* Unknown fields are skipped, the last of a repeated one wins. -EBADMSG. */
 int ttrpc_request_decode(struct pb_slice body, struct ttrpc_request *ret);
+/* The first value of a key in the metadata of a request that was decoded; empty: none. */
+struct pb_slice ttrpc_metadata(struct pb_slice body, const char *key);
 int ttrpc_response_decode(struct pb_slice body, struct ttrpc_response *ret);
 
 /* Append the body. What is no valid text in a status message becomes '?': Go would drop the

@@ -4,7 +4,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fiber.h"
-#include "base/timeline.h"
+#include "base/span.h"
 #include "host/vmm/vmm.h"
 #include "tool/lib/args.h"
 #include "tool/lib/image.h"

@@ -132,16 +132,14 @@ static int start_process(struct ctx *ctx, struct boot_session *s, struct err *er
                          .want_stdin = true,
                          .want_stdout = true,
                          .want_stderr = !s->terminal };
-    struct timeline *t = &s->result->timeline;
-    int span = timeline_begin(t, TRACK_HOST, "exec", loop_now(s->tool->loop)), r;
+    SPAN(step, &limited, &s->result->timeline, TRACK_HOST, "exec", err);
 
     if (s->terminal)
         (void)term_size(&e.rows, &e.cols); /* none: the guest's default */
-    r = vm_exec(&limited, s->vm, &e, &s->process, err);
-    if (r == 0)
-        vm_clock_check(s->vm);
-    timeline_end(t, span, loop_now(s->tool->loop));
-    return r;
+    if (vm_exec(step.ctx, s->vm, &e, &s->process, err) < 0)
+        return -1;
+    vm_clock_check(s->vm);
+    return 0;
 }
 
 static void start_relays(struct boot_session *s, struct io *io)

@@ -91,11 +91,10 @@ static json_t *spans_json(const struct boot_result *r)
     for (unsigned i = 0; i < r->timeline.n; i++) {
         const struct timeline_span *s = &r->timeline.spans[i];
 
-        json_array_append_new(all, json_pack("{ss so sf so}", "track",
-                                             timeline_track_name((enum timeline_track)s->track),
-                                             "name", doc_string(s->name), "start_ms",
-                                             ms_of(r, s->start), "end_ms",
-                                             s->end ? json_real(ms_of(r, s->end)) : json_null()));
+        json_array_append_new(
+            all, json_pack("{ss so sf so}", "track", span_track_name((enum span_track)s->track),
+                           "name", doc_string(s->name), "start_ms", ms_of(r, s->start), "end_ms",
+                           s->end ? json_real(ms_of(r, s->end)) : json_null()));
     }
     return all;
 }

@@ -15,7 +15,7 @@ static void fill(struct boot_result *r, const char *id, unsigned reached, unsign
     snprintf(r->vmm_version, sizeof(r->vmm_version), "10.0.2");
     for (unsigned i = VM_STAGE_SPAWNED; i <= reached; i++) {
         r->stage_at[i] = r->origin + i * speed * 10 * MS;
-        timeline_mark(&r->timeline, TRACK_HOST, vm_stage_name(i), r->stage_at[i]);
+        timeline_add(&r->timeline, TRACK_HOST, vm_stage_name(i), r->stage_at[i], r->stage_at[i]);
     }
     timeline_add(&r->timeline, TRACK_VMM, "firmware", r->origin + 5 * MS, r->origin + 9 * MS);
     r->ended = r->origin + 100 * speed * MS;

@@ -58,6 +58,9 @@ static const struct metric {
     { "lcow_events_pending", "events containerd has not taken yet",
       DOC("counters", "events_pending") },
     { "lcow_events_dropped_total", "events given up", DOC("counters", "events_dropped") },
+    { "lcow_spans_sent_total", "spans that the trace collector took",
+      DOC("counters", "spans_sent") },
+    { "lcow_spans_lost_total", "spans that it did not take", DOC("counters", "spans_lost") },
 #undef DOC
 #undef COST
 };

@@ -23,7 +23,7 @@ static void add_span(struct timeline *t, const json_t *span)
         js_u64(span, "end_ns", &end, &ignored) < 0)
         return;
     for (unsigned i = 0; i < TRACK_COUNT; i++)
-        if (str_eq(track, timeline_track_name(i))) /* 0 would be "never" */
+        if (str_eq(track, span_track_name(i))) /* 0 would be "never" */
             timeline_add(t, i, name, start + 1, end ? end + 1 : 0);
 }
 
@@ -81,9 +81,9 @@ static json_t *as_trace(const struct timeline *t)
     json_t *events = json_array();
 
     for (unsigned i = 0; i < TRACK_COUNT; i++)
-        json_array_append_new(events, json_pack("{ss ss si si s{ss}}", "name", "thread_name", "ph",
-                                                "M", "pid", 1, "tid", i, "args", "name",
-                                                timeline_track_name(i)));
+        json_array_append_new(events,
+                              json_pack("{ss ss si si s{ss}}", "name", "thread_name", "ph", "M",
+                                        "pid", 1, "tid", i, "args", "name", span_track_name(i)));
     add_events(events, t, true);
     add_events(events, t, false);
     return json_pack("{ss so}", "displayTimeUnit", "ms", "traceEvents", events);
@@ -127,13 +127,13 @@ static void put_comparison(const struct timeline *a, const struct timeline *b, s
         const struct timeline_span *o = same_step(b, s, how_often_before(a, i));
 
         if (ms_of(s) > 0 || ms_of(o) > 0)
-            put_row(out, timeline_track_name(s->track), s->name, ms_of(s), ms_of(o));
+            put_row(out, span_track_name(s->track), s->name, ms_of(s), ms_of(o));
     }
     for (unsigned i = 0; i < b->n; i++) {
         const struct timeline_span *s = &b->spans[i];
 
         if (ms_of(s) > 0 && !same_step(a, s, how_often_before(b, i)))
-            put_row(out, timeline_track_name(s->track), s->name, 0, ms_of(s));
+            put_row(out, span_track_name(s->track), s->name, 0, ms_of(s));
     }
     for (unsigned i = 0; i < a->n; i++) {
         const struct timeline_span *s = &a->spans[i], *o = same_step(b, s, 0);

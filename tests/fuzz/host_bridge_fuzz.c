@@ -7,6 +7,7 @@
 #include "base/log.h"
 #include "base/stream.h"
 #include "fixture/fake_vmm.h"
+#include "fixture/kept_spans.h"
 #include "fuzz/on_fiber.h"
 #include "host/bridge/bridge.h"
 #include "host/bridge/guest.h"
@@ -31,10 +32,17 @@ struct bench {
 static void call(struct bench *b, int (*fn)(struct ctx *ctx, struct guest *g, struct err *err))
 {
     struct ctx ctx = ctx_limited(b->loop, NS_PER_S);
+    struct kept k = kept_with(b->loop);
+    struct span traced;
     struct err err = ERR_INIT;
 
+    (void)span_begin_request(&traced, &ctx, &k.sink, &(struct trace){ 0 }, true, "call");
     if (fn(&ctx, b->guest, &err) < 0 && (err.code == ERR_NONE || !err.msg[0]))
         abort();
+    for (unsigned i = 0; i < k.n; i++) /* the guest's are within the call's time */
+        if (k.spans[i].start < traced.start || k.spans[i].end < k.spans[i].start ||
+            k.spans[i].end > loop_now(b->loop) || !str_utf8(k.names[i], 64, &(uint32_t){ 0 }))
+            abort();
     b->ended++;
 }
 

@@ -5,6 +5,7 @@
 #include "base/ctx.h"
 #include "base/log.h"
 #include "base/stream.h"
+#include "fixture/kept_spans.h"
 #include "fixture/stream_pair.h"
 #include "fuzz/on_fiber.h"
 #include "host/rpc/rpc_server.h"
@@ -127,9 +128,11 @@ static void fuzz(void *arg)
     struct rpc_server *s = rpc_server_new(loop);
     struct stream *theirs;
     struct reader reader = { .ctx = &ctx };
+    struct kept spans = kept_with(loop);
     struct err err = ERR_INIT;
 
     log_init(2, LOG_OFF, LOG_LOGFMT);
+    rpc_server_trace(s, &spans.sink);
     rpc_server_add(s, "containerd.task.v2.Task", &task, NULL);
     rpc_server_add(s, "containerd.task.v3.Task", &task, NULL);
     rpc_server_add(s, "containerd.services.streaming.v1.Streaming", &streaming, NULL);

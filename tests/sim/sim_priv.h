@@ -4,7 +4,7 @@
 #include "base/ctx.h"
 #include "base/err.h"
 #include "base/fiber.h"
-#include "base/timeline.h"
+#include "base/span.h"
 #include "host/control/vm.h"
 #include "sim_plan.h"
 

@@ -5,6 +5,7 @@
 #include "base/fd.h"
 #include "base/fiber.h"
 #include "base/log.h"
+#include "base/span.h"
 #include "base/str.h"
 #include "base/stream.h"
 #include "guest/bridge/handlers_priv.h"
@@ -244,7 +245,8 @@ int handlers_modify(struct ctx *ctx, void *arg, struct server_call *call, struct
     struct handlers *h = arg;
     enum bridge_resource r = call->req.modify.resource;
 
-    if (change(ctx, h, call, err) == 0)
+    SPAN(step, ctx, NULL, TRACK_GUEST, bridge_resource_name(r), err);
+    if (change(step.ctx, h, call, err) == 0)
         return 0;
     if (err->sys < 0) /* it has its HRESULT already */
         return -1;

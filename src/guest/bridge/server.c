@@ -7,10 +7,12 @@
 #include "base/list.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/span.h"
 #include "base/stream.h"
 #include "guest/stdio/dial.h"
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define REDIAL_NS (100 * NS_PER_MS)
 /* The real host gives up on a call after this and kills the bridge. */
@@ -49,6 +51,14 @@ struct server {
     struct server_stats stats;
 };
 
+/* Of a request that the host traces: its steps, which its answer tells. */
+struct traced {
+    struct span_sink sink;
+    struct span span;
+    struct bridge_span steps[BRIDGE_SPANS_MAX];
+    size_t n;
+};
+
 /* A request on its way through. */
 struct work {
     struct server *server;
@@ -56,8 +66,9 @@ struct work {
     struct bridge_header header;
     uint8_t *payload;
     struct server_call call;
-    char *activity_id;   /* ours, once the request is forgotten */
-    const char *crowded; /* refuse it: why; NULL: do not */
+    char *activity_id;     /* ours, once the request is forgotten */
+    const char *crowded;   /* refuse it: why; NULL: do not */
+    struct traced *traced; /* NULL: it is not */
 };
 
 struct server *server_new(const struct server_opts *opts)
@@ -208,6 +219,44 @@ void server_call_forget_request(struct server_call *call)
     waitq_wake_all(&w->server->room);
 }
 
+/* The last place is the whole request's, which ends last. */
+static void put_step(struct span_sink *sink, const struct span *s)
+{
+    struct traced *t = CONTAINER_OF(sink, struct traced, sink);
+
+    if (t->n + (s != &t->span) < BRIDGE_SPANS_MAX)
+        t->steps[t->n++] =
+            (struct bridge_span){ s->name, s->start - t->span.start, s->end - t->span.start,
+                                  s->err && s->err->code != ERR_NONE };
+}
+
+static void trace_begin(struct ctx *ctx, struct work *w)
+{
+    static const char key[] = "traceparent=";
+    const char *name = bridge_message_name(w->header.type);
+    struct trace from = { 0 };
+    bool sampled = false;
+
+    for (const char *const *pair = w->call.req.trace; pair && *pair; pair++)
+        if (str_starts(*pair, key))
+            (void)trace_parse(*pair + strlen(key), strlen(*pair + strlen(key)), &from, &sampled);
+    if (!sampled)
+        return;
+    w->traced = mem_new(struct traced);
+    w->traced->sink = (struct span_sink){ .loop = w->server->loop, .put = put_step };
+    (void)span_begin_request(&w->traced->span, ctx, &w->traced->sink, &from, sampled, name);
+}
+
+static void trace_end(struct work *w, const struct err *err)
+{
+    if (!w->traced)
+        return;
+    w->traced->span.err = err;
+    span_end(&w->traced->span);
+    w->call.resp.spans = w->traced->steps;
+    w->call.resp.n_spans = w->traced->n;
+}
+
 /* Frees the payload as soon as it is decoded. As handlers: 0, -1, SERVER_SILENT. */
 static int work_run(struct ctx *ctx, struct work *w, struct err *err)
 {
@@ -223,6 +272,7 @@ static int work_run(struct ctx *ctx, struct work *w, struct err *err)
         return -1;
     if (w->crowded)
         return bridge_err(err, BRIDGE_HR_FAIL, "%s", w->crowded);
+    trace_begin(ctx, w);
     return w->entry->handle(ctx, w->server->opts.arg, call, err);
 }
 
@@ -266,6 +316,7 @@ static void work_free(struct work *w)
     bridge_request_release(&w->call.req);
     free(w->call.text);
     free(w->activity_id);
+    free(w->traced);
     free(w->payload);
     free(w);
     trim_later(s);
@@ -283,6 +334,7 @@ static void work_fiber(void *arg)
     uint64_t began = loop_now(s->loop);
     int r = work_run(&ctx, w, &err);
 
+    trace_end(w, &err);
     if (r < 0) {
         bridge_response_fail(&w->call.resp, &err);
         if (log_rate_ok(&s->refusals, loop_now(s->loop)))

@@ -118,6 +118,26 @@ TEST_FIBER(a_refusal_has_the_shape_of_the_real_guest)
     fixture_release(&w, ctx);
 }
 
+TEST_FIBER(the_answer_to_a_traced_request_tells_its_steps)
+{
+    static const char base[] =
+        "{\"ContainerId\":\"x\",\"otsc\":{\"traceparent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-"
+        "00f067aa0ba902b7-%s\"}}";
+    AUTO_FREE char *traced = str_format(base, "01"), *untraced = str_format(base, "00");
+    struct fixture w;
+
+    fixture_init(&w, ctx, 0);
+    peer_send(ctx, w.s, BRIDGE_SIGNAL_PROCESS, 1, traced);
+    AUTO(json_decref) json_t *r = peer_expect_json(ctx, w.s, BRIDGE_SIGNAL_PROCESS, 1);
+    json_t *step = json_array_get(js_get(r, "Spans"), 0);
+    ASSERT_STR(json_string_value(js_get(step, "Name")), "SignalProcess");
+    ASSERT(json_is_true(js_get(step, "Failed")));
+    peer_send(ctx, w.s, BRIDGE_SIGNAL_PROCESS, 2, untraced);
+    AUTO(json_decref) json_t *other = peer_expect_json(ctx, w.s, BRIDGE_SIGNAL_PROCESS, 2);
+    ASSERT(!json_object_get(other, "Spans"));
+    fixture_release(&w, ctx);
+}
+
 TEST_FIBER(undecodable_requests_are_answered)
 {
     static const char *const bad[] = { "", "x", "[]", "{\"ContainerId\":5}", "{", "null" };

@@ -7,6 +7,7 @@
 #include "base/fiber.h"
 #include "base/json.h"
 #include "base/loop.h"
+#include "base/span.h"
 #include "guest/runtime/standing.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -144,6 +145,7 @@ char *crun_log_error(const char *log)
 
 /* One call: its directory and its words. */
 struct call {
+    const char *command; /* static text: "crun create" */
     char dir[40];
     struct strv argv;
     struct child_fd fds[3];
@@ -154,7 +156,7 @@ static int call_begin(struct call *c, const char *command, struct err *err)
 {
     int r = dir_make(WORK, 0700);
 
-    *c = (struct call){ .dir = WORK "/XXXXXX" };
+    *c = (struct call){ .command = command, .dir = WORK "/XXXXXX" };
     if (r < 0)
         return err_sys(err, -r, "make " WORK);
     if (!mkdtemp(c->dir))
@@ -164,7 +166,7 @@ static int call_begin(struct call *c, const char *command, struct err *err)
     strv_add(&c->argv, "--cgroup-manager=cgroupfs");
     strv_addf(&c->argv, "--log=%s/log", c->dir);
     strv_add(&c->argv, "--log-format=json");
-    strv_add(&c->argv, command);
+    strv_add(&c->argv, command + strlen("crun "));
     return 0;
 }
 
@@ -222,12 +224,14 @@ static int run_child(struct ctx *ctx, const struct crun *crun, struct call *c, s
 
     if (child_spawn(&bounded, &opts, &child, err) < 0 ||
         child_wait(&bounded, child, &status, err) < 0)
-        return err_wrap(err, "crun %s", c->argv.v[5]);
+        return err_wrap(err, "%s", c->command);
     return WIFEXITED(status) && WEXITSTATUS(status) == 0 ? 0 : failure(c, status, err);
 }
 
 static int call_run(struct ctx *ctx, struct crun *crun, struct call *c, struct err *err)
 {
+    SPAN(step, ctx, NULL, TRACK_GUEST, c->command, err);
+
     while (crun->running >= CRUN_SLOTS)
         if (waitq_wait(ctx, &crun->slots, "a turn for crun", err) < 0)
             return -1;
@@ -307,7 +311,7 @@ int crun_start_process(struct ctx *ctx, struct crun *crun, const struct crun_sta
     AUTO_FD int console = -1, master = -1;
     struct call c = { 0 };
     pid_t pid = 0;
-    int r = call_begin(&c, s->process ? "exec" : "create", err);
+    int r = call_begin(&c, s->process ? "crun exec" : "crun create", err);
 
     if (r == 0)
         r = prepare(&c, s, &console, err);
@@ -345,7 +349,7 @@ static int simple(struct ctx *ctx, struct crun *crun, const char *command, const
 
 int crun_start(struct ctx *ctx, struct crun *crun, const char *id, struct err *err)
 {
-    return simple(ctx, crun, "start", NULL, id, err);
+    return simple(ctx, crun, "crun start", NULL, id, err);
 }
 
 int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, struct err *err)
@@ -354,14 +358,14 @@ int crun_delete(struct ctx *ctx, struct crun *crun, const char *id, bool force, 
 
     if (access(state, F_OK) < 0 && errno == ENOENT)
         return 0;
-    return simple(ctx, crun, "delete", force ? "--force" : NULL, id, err);
+    return simple(ctx, crun, "crun delete", force ? "--force" : NULL, id, err);
 }
 
 int crun_update(struct ctx *ctx, struct crun *crun, const char *id, const char *resources,
                 struct err *err)
 {
     struct call c = { 0 };
-    int r = call_begin(&c, "update", err);
+    int r = call_begin(&c, "crun update", err);
 
     if (r == 0)
         r = call_add_file(&c, "resources", resources, err);

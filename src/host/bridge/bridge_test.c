@@ -1,5 +1,6 @@
 /* bridge_test.c - the host's end of the bridge: connecting and calling. */
 #include "fixture/bridge_fixture.h"
+#include "fixture/kept_spans.h"
 #include <errno.h>
 #include <signal.h>
 
@@ -375,6 +376,48 @@ static void term_main(void *arg)
     struct calling *c = arg;
 
     c->r = signal_with(c->bench, c, SIGTERM);
+}
+
+TEST_VIRTUAL(a_traced_call_hands_its_trace_to_the_guest_and_keeps_its_steps_within_the_call)
+{
+    struct bench t = { 0 };
+    struct calling c = { 0 };
+    struct frame f;
+    struct kept k = kept_with(ctx->loop);
+    struct span request;
+    struct trace from;
+    bool sampled;
+
+    bench_connect(&t, ctx);
+    ASSERT(trace_parse(KEPT_PARENT, strlen(KEPT_PARENT), &from, &sampled));
+    from.tracestate = "a=b";
+    ASSERT(span_begin_request(&request, ctx, &k.sink, &from, true, "Kill"));
+    go(&t, &c, term_main);
+    expect(&t, BRIDGE_SIGNAL_PROCESS, &f);
+    ASSERT_HAS(f.body, "\"otsc\":{\"traceparent\":\"00-4bf92f3577b34da6a3ce929d0e0e4736-");
+    ASSERT_HAS(f.body, "-01\",\"tracestate\":\"a=b\"}");
+    ASSERT_OK(fiber_sleep(ctx, 100 * NS_PER_MS, &c.err), c.err);
+    reply(&t, &f,
+          "{\"Result\":0,\"Spans\":[{\"Name\":\"\\u001b[31m\",\"Start\":18446744073709551615,"
+          "\"End\":18446744073709551615},{\"Name\":\"whole\",\"End\":40000000,\"Failed\":true}]}");
+    free(f.body);
+    settle(&t);
+    ASSERT_OK(c.r, c.err);
+    ctx->span = NULL;
+    bench_close(&t);
+    ASSERT_EQ(k.n, 3);
+
+    const struct span *whole = &k.spans[0], *step = &k.spans[1], *call = &k.spans[2];
+
+    ASSERT_STR(k.names[0], "whole");
+    ASSERT(kept_is_child(whole, &call->trace) && kept_is_child(step, &whole->trace));
+    ASSERT(kept_is_child(call, &request.trace));
+    ASSERT_EQ(call->kind, SPAN_CLIENT);
+    ASSERT_EQ(whole->start - call->start, 30 * NS_PER_MS);
+    ASSERT_EQ(whole->end - whole->start, 40 * NS_PER_MS);
+    ASSERT(whole->err && !step->err);
+    ASSERT_STR(k.names[1], "\\x1b[31m");
+    ASSERT(step->start == whole->end && step->end == whole->end);
 }
 
 TEST_VIRTUAL(a_guest_without_a_capability_gets_the_older_way_or_the_error_names_it)

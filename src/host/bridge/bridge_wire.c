@@ -3,6 +3,7 @@
 #include "base/err.h"
 #include "base/log.h"
 #include "base/loop.h"
+#include "base/span.h"
 #include "base/stream.h"
 #include "host/bridge/bridge_priv.h"
 #include <stdlib.h>
@@ -58,13 +59,30 @@ static void writer_main(struct bridge *b)
     stream_unref(b);
 }
 
-static int enqueue(struct bridge *b, const struct bridge_request *r, uint64_t id, struct err *err)
+static int encode(const struct bridge_request *r, const struct trace *t, uint64_t id,
+                  struct sbuf *out, struct err *err)
+{
+    AUTO_FREE char *parent = NULL, *state = NULL;
+    struct bridge_request traced = *r;
+    char text[TRACE_PARENT_SIZE];
+
+    if (!t->sink)
+        return bridge_request_encode(r, id, out, err);
+    trace_format(t, text);
+    parent = str_format("traceparent=%s", text);
+    state = t->tracestate ? str_format("tracestate=%s", t->tracestate) : NULL;
+    traced.trace = (const char *const[]){ parent, state, NULL };
+    return bridge_request_encode(&traced, id, out, err);
+}
+
+static int enqueue(struct bridge *b, const struct bridge_request *r, const struct trace *t,
+                   uint64_t id, struct err *err)
 {
     struct bridge_frame *f = mem_new(struct bridge_frame);
 
     list_init(&f->node);
     f->id = id;
-    if (bridge_request_encode(r, id, &f->bytes, err) < 0) {
+    if (encode(r, t, id, &f->bytes, err) < 0) {
         frame_free(f);
         return -1;
     }
@@ -281,8 +299,33 @@ static int refusal(const struct bridge_response *r, const char *message, struct 
                       r->result);
 }
 
+/* The steps of the guest for this call. It says how long each took, not when: its clock is not
+ * ours, so the request as a whole is put into the middle of our wait. Nothing lies outside that. */
+static void add_steps(const struct span *call, const struct bridge_response *r, uint64_t now)
+{
+    static const struct err failed = { .code = ERR_UNKNOWN, .msg = "failed in the guest" };
+    uint64_t wait = now - call->start, took, began;
+    struct trace parent = call->trace;
+
+    if (!call->trace.sink || r->n_spans == 0 || r->n_spans > BRIDGE_SPANS_MAX)
+        return;
+    took = r->spans[r->n_spans - 1].end;
+    took = took < wait ? took : wait;
+    began = call->start + (wait - took) / 2;
+    for (size_t i = r->n_spans; i-- > 0;) {
+        const struct bridge_span *s = &r->spans[i];
+        uint64_t end = s->end < took ? s->end : took, start = s->start < end ? s->start : end;
+        AUTO(sbuf_release) struct sbuf name = { 0 };
+
+        guestlog_escape(&name, s->name, strlen(s->name), BRIDGE_QUOTE_MAX);
+        span_add_child(&parent, TRACK_GUEST, name.data ? name.data : "?", began + start,
+                       began + end, call->ids, s->failed ? &failed : NULL,
+                       i == r->n_spans - 1 ? &parent : NULL);
+    }
+}
+
 static int take_answer(struct bridge *b, struct bridge_call *c, const struct bridge_request *r,
-                       struct bridge_response *ret, struct err *err)
+                       const struct span *span, struct bridge_response *ret, struct err *err)
 {
     const char *message = bridge_message_name(r->type);
     AUTO_FREE char *payload = TAKE_PTR(c->payload);
@@ -293,6 +336,7 @@ static int take_answer(struct bridge *b, struct bridge_call *c, const struct bri
         bridge_response_release(&resp);
         return gone(b, message, err);
     }
+    add_steps(span, &resp, loop_now(b->loop));
     if (resp.result != BRIDGE_HR_OK) {
         refusal(&resp, message, err);
         bridge_response_release(&resp);
@@ -314,7 +358,12 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
         return gone(b, message, err);
     if (ctx_check(ctx, err) < 0)
         return err_wrap(err, "%s", message);
-    if (enqueue(b, r, c.id, err) < 0)
+
+    SPAN(span, ctx, NULL, TRACK_HOST, message, err);
+    span.kind = SPAN_CLIENT;
+    if (r->type == BRIDGE_MODIFY_SETTINGS)
+        span_attr(span.ctx, "resource", bridge_resource_name(r->modify.resource));
+    if (enqueue(b, r, &span.trace, c.id, err) < 0)
         return err_wrap(err, "%s", message);
     b->next_id++;
     waitq_init(&c.q);
@@ -329,7 +378,7 @@ int bridge_call(struct ctx *ctx, struct bridge *b, const struct bridge_request *
     list_remove(&c.node);
     if (c.done) {
         err_clear(err);
-        return take_answer(b, &c, r, ret, err);
+        return take_answer(b, &c, r, &span, ret, err);
     }
     abandon(b, c.id);
     return b->closed ? gone(b, message, err) : err_wrap(err, "%s", message);

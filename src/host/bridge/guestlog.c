@@ -6,9 +6,9 @@
 #include "base/fiber.h"
 #include "base/json.h"
 #include "base/loop.h"
+#include "base/span.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "base/timeline.h"
 #include <string.h>
 
 #define STAGE_MESSAGE "boot stage"
@@ -71,10 +71,10 @@ static uint64_t to_host(const struct guestlog *l, uint64_t guest_ns, uint64_t no
 
 static void add_stage(struct guestlog *l, const struct guestlog_stage *s, uint64_t now_ns)
 {
-    enum timeline_track track = str_starts(s->name, "kernel") ? TRACK_KERNEL : TRACK_GUEST;
+    enum span_track track = str_starts(s->name, "kernel") ? TRACK_KERNEL : TRACK_GUEST;
 
-    timeline_add(l->timeline, track, s->name, to_host(l, s->start_ns, now_ns),
-                 to_host(l, s->end_ns, now_ns));
+    span_add(l->timeline, track, s->name, to_host(l, s->start_ns, now_ns),
+             to_host(l, s->end_ns, now_ns));
 }
 
 void guestlog_flush(struct guestlog *l, uint64_t now_ns)

@@ -1,9 +1,9 @@
 /* guestlog_test.c - the guest's log lines, as a hostile guest would write them too. */
 #include "base/clock.h"
 #include "base/loop.h"
+#include "base/span.h"
 #include "base/str.h"
 #include "base/stream.h"
-#include "base/timeline.h"
 #include "fixture/stream_pair.h"
 #include "harness/tap.h"
 #include "host/bridge/guestlog.h"

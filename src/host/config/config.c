@@ -49,7 +49,7 @@ void config_release(struct config *c)
         char **field = (char **)((char *)c + k->offset);
 
         if (k->type == KEY_PATH || k->type == KEY_PROGRAM || k->type == KEY_WORDS ||
-            k->type == KEY_CGROUP)
+            k->type == KEY_CGROUP || k->type == KEY_URL)
             free(TAKE_PTR(*field));
     }
     strv_release(&c->default_annotations);

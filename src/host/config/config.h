@@ -55,6 +55,7 @@ struct config {
     uint32_t parallel_starts;   /* 0: as many as the processors can carry */
     uint32_t vm_uid_base, vm_uid_count;
     enum log_level log_level;
+    char *trace_endpoint; /* "": of the environment, if any */
     /* Not of a file: "NAME=VALUE", for containers that lack NAME (runhcs' options). */
     struct strv default_annotations;
 };

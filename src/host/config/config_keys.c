@@ -104,6 +104,9 @@ const struct config_key config_keys[] = {
     { "host", "log_level", KEY_LEVEL, "warn", 0, 0, FIELD(log_level),
       "Of the shim: trace, debug, info, warn, error or off. lcow itself has\n"
       "--log-level." },
+    { "host", "trace_endpoint", KEY_URL, "", 0, 0, FIELD(trace_endpoint),
+      "Traces are sent to this OTLP collector by HTTP: http://HOST:PORT. Empty:\n"
+      "as OTEL_EXPORTER_OTLP_ENDPOINT of containerd's environment says, or not." },
 };
 const size_t config_n_keys = ARRAY_LEN(config_keys);
 _Static_assert(ARRAY_LEN(config_keys) <= CONFIG_KEYS_MAX,
@@ -171,6 +174,8 @@ static int set(void *field, const struct config_key *k, const char *value)
         return set_text(field, value, *value == '/' || (*value && !strchr(value, '/')));
     case KEY_CGROUP:
         return set_text(field, value, *value == '/' || word >= 0);
+    case KEY_URL:
+        return set_text(field, value, !*value || str_starts(value, "http://"));
     case KEY_WORDS:
         return set_text(field, value, true);
     }
@@ -185,6 +190,7 @@ static void put_allowed(const struct config_key *k, struct sbuf *out)
         [KEY_PROGRAM] = "an absolute path, or a program's name",
         [KEY_LEVEL] = "trace, debug, info, warn, error or off",
         [KEY_WORDS] = "names, separated by blanks",
+        [KEY_URL] = "empty, or http://HOST:PORT; TLS (https://) is not supported",
         [KEY_CGROUP] = "none, pod or an absolute path",
     };
     const char *const *words = words_of(k);

@@ -13,6 +13,7 @@ enum key_type {
     KEY_LEVEL,
     KEY_WORDS,  /* any, separated by blanks */
     KEY_EITHER, /* bool: the words for false and true */
+    KEY_URL,    /* http:// or empty */
     KEY_CGROUP, /* none, pod or an absolute path */
     KEY_CHOICE, /* enum: the words for 0, 1 and 2 */
 };

@@ -200,9 +200,9 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
         return err_set(err, ERR_STATE, "container %s is being killed", c->p.id);
 
     /* Its end is the first instruction of the container's own program. */
-    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "start container");
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "start container", err);
 
-    return process_start(ctx, c->p.init, err);
+    return process_start(step.ctx, c->p.init, err);
 }
 
 /* Without the gate: many may start at once, and a stuck one holds up nobody. */

@@ -104,13 +104,15 @@ static int find_pci(const char *name, struct pci_function *ret, struct err *err)
 static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                        struct strv *ret_places, struct err *err)
 {
-    AUTO(vm_span_end)
-    struct vm_span span = vm_span(addresses->n ? c->p.pod->vm : NULL, "add devices");
+    if (addresses->n == 0)
+        return 0;
+
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "add devices", err);
 
     for (size_t i = 0; i < addresses->n; i++) {
         AUTO_FREE char *place = NULL;
 
-        if (container_add_device(ctx, c, addresses->v[i], &place, err) < 0)
+        if (container_add_device(step.ctx, c, addresses->v[i], &place, err) < 0)
             return -1;
         strv_add(ret_places, place);
     }
@@ -128,7 +130,7 @@ static int files_open(struct ctx *ctx, struct container *c, struct spec *spec,
                       const struct container_create *cc, enum config_rootfs writes, struct files *f,
                       struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "open files");
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "open files", err);
 
     return root_open(ctx, c, spec, cc, writes, &f->root, err) < 0
                ? -1
@@ -194,9 +196,9 @@ static int make_in_vm(struct ctx *ctx, struct container *c, struct spec *spec, s
         vm_need_ready(ctx, c->p.pod->vm, err) < 0 || add_devices(ctx, c, devices, &places, err) < 0)
         return -1;
 
-    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "create container");
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "create container", err);
 
-    return create_in_guest(ctx, c, spec, &places, err);
+    return create_in_guest(step.ctx, c, spec, &places, err);
 }
 
 /* --- its process on the host --- */
@@ -265,7 +267,7 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
 static int prepare(struct ctx *ctx, struct container *c, const struct spec *spec,
                    const struct container_create *cc, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "anchor and stdio");
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "anchor and stdio", err);
 
     if (spawn_anchor(ctx, c, spec, err) < 0)
         return -1;

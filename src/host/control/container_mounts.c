@@ -258,10 +258,13 @@ static int share_one(struct ctx *ctx, struct container *c, struct mount_entry *m
 
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(m->n ? c->p.pod->vm : NULL, "share mounts");
+    if (m->n == 0)
+        return 0;
+
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "share mounts", err);
 
     for (size_t i = 0; i < m->n; i++)
-        if (share_one(ctx, c, &m->v[i], err) < 0)
+        if (share_one(step.ctx, c, &m->v[i], err) < 0)
             return -1;
     return 0;
 }

@@ -152,12 +152,12 @@ static void combine_main(void *arg)
 
     f->ret = vm_need_ready(f->ctx, c->p.pod->vm, &f->err);
     if (f->ret == 0) {
-        AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "combine layers");
+        SPAN(step, f->ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "combine layers", &f->err);
 
         c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->p.pod->vm)->scratch_path,
                                      c->p.pod->guest_id, c->p.guest_id);
         c->p.pod->has_scratch = c->p.pod->has_scratch || c == c->p.pod->holder;
-        f->ret = combine(f->ctx, c, &f->err);
+        f->ret = combine(step.ctx, c, &f->err);
     }
     if (f->ret < 0)
         err_wrap(&f->err, "combine the root file system");
@@ -172,9 +172,9 @@ static bool is_whole(const struct root *f)
 
 int root_share(struct ctx *ctx, struct container *c, struct root *f, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(c->p.pod->vm, "share rootfs");
+    SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "share rootfs", err);
 
-    if (give(ctx, c, f, err) < 0)
+    if (give(step.ctx, c, f, err) < 0)
         return err_wrap(err, "share the root file system");
     f->ctx = ctx;
     f->c = c;

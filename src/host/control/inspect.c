@@ -5,7 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
-#include "base/timeline.h"
+#include "base/span.h"
 #include "host/bridge/guest.h"
 #include "host/control/container.h"
 #include "host/control/events.h"
@@ -30,7 +30,7 @@ static void put_boot(struct jsw *w, const struct timeline *t)
         const struct timeline_span *s = &t->spans[i];
 
         jsw_obj(w, NULL);
-        jsw_str(w, "track", timeline_track_name(s->track));
+        jsw_str(w, "track", span_track_name(s->track));
         jsw_str(w, "name", s->name);
         jsw_u64(w, "start_ns", s->start - first);
         if (s->end)
@@ -102,6 +102,10 @@ static void put_counters(struct jsw *w, const struct registry *r)
     jsw_u64(w, "log_lines_dropped", log_dropped());
     jsw_u64(w, "events_pending", events_pending(r->o.events));
     jsw_u64(w, "events_dropped", events_dropped(r->o.events));
+    if (r->o.spans) {
+        jsw_u64(w, "spans_sent", r->o.spans->sent);
+        jsw_u64(w, "spans_lost", r->o.spans->lost);
+    }
     jsw_end_obj(w);
 }
 

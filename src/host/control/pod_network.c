@@ -34,7 +34,7 @@ static void leave(void *arg)
 int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
 {
     const struct vm_parts *vm = vm_parts(pod->vm);
-    AUTO(vm_span_end) struct vm_span span = vm_span(pod->vm, "attach network");
+    SPAN(step, ctx, vm->vmm->timeline, TRACK_HOST, "attach network", err);
 
     if (!pod->network)
         pod->network = network_new(&(struct network_opts){ .loop = pod->r->o.loop,
@@ -45,7 +45,8 @@ int pod_attach_network(struct ctx *ctx, struct pod *pod, struct err *err)
                                                            .enter = enter,
                                                            .leave = leave,
                                                            .arg = pod->vm });
-    if (network_attach(ctx, pod->network, pod->netns, pod->dns, err) < 0)
+    span_attr(step.ctx, "netns", pod->netns);
+    if (network_attach(step.ctx, pod->network, pod->netns, pod->dns, err) < 0)
         return err_wrap(err, "network of pod %s", pod->id);
     return 0;
 }

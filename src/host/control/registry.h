@@ -24,6 +24,7 @@ struct ledger;
 struct loop;
 struct pod;
 struct sandbox;
+struct span_sink;
 struct spec;
 struct strv;
 struct vm;
@@ -37,6 +38,7 @@ struct registry_opts {
     char *(*guest_id)(void *arg, const char *id);
     const struct config *config; /* borrows */
     struct events *events;       /* borrows */
+    struct span_sink *spans;     /* borrows; NULL: nothing is traced */
     /* The seams: made when the VM is needed. */
     struct vmm *(*make_vmm)(void *arg);
     struct guest *(*make_guest)(void *arg, struct vmm *vmm);

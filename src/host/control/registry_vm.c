@@ -127,8 +127,8 @@ static void vm_closed(void *arg)
     waitq_wake_all(&r->changed);
 }
 
-static int open_vm(struct registry *r, const struct spec *spec, const struct sizing *size,
-                   const struct annotations *options, struct err *err)
+static int open_vm(struct ctx *ctx, struct registry *r, const struct spec *spec,
+                   const struct sizing *size, const struct annotations *options, struct err *err)
 {
     struct vm_opts o = { .loop = r->o.loop,
                          .config = r->o.config,
@@ -154,6 +154,7 @@ static int open_vm(struct registry *r, const struct spec *spec, const struct siz
     o.guest = r->o.make_guest(r->o.arg, o.vmm);
     o.oom_score_adj = spec_oom_score_adj(spec, &o.set_oom_score_adj);
     r->vm = vm_open(&o);
+    timeline_follow(vm_timeline(r->vm), ctx);
     return 0;
 }
 
@@ -170,7 +171,7 @@ int registry_need_vm(struct ctx *ctx, struct registry *r, const struct spec *spe
     if (r->closing)
         return err_set(err, ERR_UNAVAILABLE, "the shim is shutting down");
     if (!r->vm) {
-        if (open_vm(r, spec, &size, options, err) < 0)
+        if (open_vm(ctx, r, spec, &size, options, err) < 0)
             return -1;
     } else if (annotations_contradiction(&vm_parts(r->vm)->wishes, options, err) < 0) {
         return -1;

@@ -46,7 +46,9 @@ static void stage_reached(void *arg, enum vm_stage stage)
     if (stage <= vm->p.stage || stage >= VM_STAGE_COUNT)
         return; /* it only ever rises */
     vm->p.stage = stage;
-    timeline_mark(vm->p.vmm->timeline, TRACK_HOST, vm_stage_name(stage), loop_now(vm->o.loop));
+    uint64_t now = loop_now(vm->o.loop);
+
+    span_add(vm->p.vmm->timeline, TRACK_HOST, vm_stage_name(stage), now, now);
     if (vm->on_stage)
         vm->on_stage(vm->on_stage_arg, stage);
 }
@@ -161,17 +163,9 @@ void vm_container_started(struct vm *vm, bool ok)
         vm_clock_check(vm);
 }
 
-struct vm_span vm_span(struct vm *vm, const char *name)
+struct timeline *vm_timeline(const struct vm *vm)
 {
-    return (struct vm_span){
-        vm, vm ? timeline_begin(vm->p.vmm->timeline, TRACK_HOST, name, loop_now(vm->o.loop)) : -1
-    };
-}
-
-void vm_span_end_auto(struct vm_span *span)
-{
-    if (span->vm)
-        timeline_end(span->vm->p.vmm->timeline, span->id, loop_now(span->vm->o.loop));
+    return vm ? vm->p.vmm->timeline : NULL;
 }
 
 /* --- its size --- */

@@ -189,13 +189,8 @@ int vm_resize(struct ctx *ctx, struct vm *vm, const struct sizing *to, bool exac
 int vm_limit_cpu(struct vm *vm, uint64_t quota, uint64_t shares, struct err *err);
 /* Moves it to that group of CPUs (cpugroup.h). Reads a file of the administrator's. */
 int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err);
-/* On its timeline. */
-struct __attribute__((unused)) vm_span { /* a variable of it is there for its end */
-    struct vm *vm;
-    int id;
-};
-struct vm_span vm_span(struct vm *vm, const char *name); /* vm NULL: none */
-void vm_span_end_auto(struct vm_span *span);             /* for AUTO(vm_span_end) */
+/* For SPAN(). vm may be NULL, and so may the answer. */
+struct timeline *vm_timeline(const struct vm *vm);
 
 /* Queries: never wait. */
 enum vm_state vm_state(const struct vm *vm);

@@ -33,10 +33,11 @@
 
 static int create(struct ctx *ctx, struct vm *vm, const struct vm_doc *doc, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "create");
+    SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "create", err);
 
-    return vm->p.vmm->ops->create(ctx, vm->p.vmm, doc, err) < 0 ? err_wrap(err, "create the VM")
-                                                                : 0;
+    return vm->p.vmm->ops->create(step.ctx, vm->p.vmm, doc, err) < 0
+               ? err_wrap(err, "create the VM")
+               : 0;
 }
 
 static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
@@ -44,9 +45,9 @@ static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
     if (vm->p.guest->ops->prepare(ctx, vm->p.guest, err) < 0)
         return err_wrap(err, "open the guest's ports");
 
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "start VMM");
+    SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "start VMM", err);
 
-    if (vm->p.vmm->ops->start(ctx, vm->p.vmm, err) < 0)
+    if (vm->p.vmm->ops->start(step.ctx, vm->p.vmm, err) < 0)
         return err_wrap(err, "start the VMM");
     vm->p.started_wall_ns = loop_wall(vm->o.loop);
     vm_reap(vm);
@@ -56,9 +57,9 @@ static int start_vmm(struct ctx *ctx, struct vm *vm, struct err *err)
 
 static int connect_agent(struct ctx *ctx, struct vm *vm, struct err *err)
 {
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "wait for agent");
+    SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "wait for agent", err);
 
-    if (vm->p.guest->ops->connect(ctx, vm->p.guest, err) < 0)
+    if (vm->p.guest->ops->connect(step.ctx, vm->p.guest, err) < 0)
         return err_wrap(err, "connect to the agent");
     vm_set_clock(vm);
     return 0;
@@ -147,9 +148,9 @@ static void scratch_main(void *arg)
                                        .ledger = vm->p.ledger };
     struct ctx own = vm_own_ctx(vm), ctx = ctx_with_cancel(&own, &vm->p.life);
     struct ctx limited = ctx_with_timeout(&ctx, c->boot_timeout_s * NS_PER_S);
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "make scratch");
+    SPAN(step, &limited, vm_timeline(vm), TRACK_HOST, "make scratch", &vm->scratch_err);
 
-    if (scratch_make(&limited, &opts, &vm->scratch, &vm->scratch_err) < 0)
+    if (scratch_make(step.ctx, &opts, &vm->scratch, &vm->scratch_err) < 0)
         err_wrap(&vm->scratch_err, "scratch disk of the VM");
     latch_set(&vm->scratch_made);
 }
@@ -173,11 +174,10 @@ static int attach_scratch(struct ctx *ctx, struct vm *vm, struct err *err)
                                     .fd = scratch_fd(vm->scratch),
                                     .first = true };
     AUTO(vm_leave) const struct vm_parts *in = vm_enter(vm, "attach the scratch disk", err);
+    SPAN(step, ctx, vm_timeline(vm), TRACK_HOST, "attach scratch", err);
 
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "attach scratch");
-
-    if (!in || scsi_reserve(ctx, in->scsi, &disk, &mount, &id, err) < 0 ||
-        scsi_map(ctx, in->scsi, id, &vm->p.scratch_path, err) < 0)
+    if (!in || scsi_reserve(step.ctx, in->scsi, &disk, &mount, &id, err) < 0 ||
+        scsi_map(step.ctx, in->scsi, id, &vm->p.scratch_path, err) < 0)
         return err_wrap(err, "attach the scratch disk");
     return 0;
 }
@@ -197,8 +197,7 @@ static int take_turn(struct ctx *ctx, struct vm *vm, struct err *err)
     int r = turn_take(&limited, path, n, &vm->turn, err);
 
     if (loop_now(ctx->loop) - began > VM_TURN_WORTH)
-        timeline_add(vm->p.vmm->timeline, TRACK_HOST, "wait for a turn", began,
-                     loop_now(ctx->loop));
+        span_add(vm_timeline(vm), TRACK_HOST, "wait for a turn", began, loop_now(ctx->loop));
     if (r < 0 && ctx_check(&life, err) == 0) {
         log_warn(ctx, "no turn to start, going on without", F_ERR(err));
         err_clear(err);
@@ -364,6 +363,7 @@ static void boot_main(void *arg)
         turn_give(TAKE_PTR(vm->turn));
         vm_kill(vm, VM_END_FAILED, "the VM did not boot");
     }
+    timeline_follow(vm_timeline(vm), NULL);
     changed(vm);
 }
 

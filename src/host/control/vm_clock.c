@@ -168,20 +168,21 @@ static void set_main(void *arg)
 {
     struct vm *vm = arg;
     struct ctx own = vm_own_ctx(vm), limited = ctx_with_timeout(&own, VM_CLOCK_LIMIT);
-    AUTO(vm_span_end) struct vm_span span = vm_span(vm, "set clock");
     struct err err = ERR_INIT;
+    SPAN(step, &limited, vm_timeline(vm), TRACK_HOST, "set clock", &err);
     uint64_t took = UINT64_MAX;
 
     for (int i = 0; took > VM_CLOCK_QUICK && i < VM_CLOCK_TRIES; i++) {
         uint64_t began = loop_now(vm->o.loop);
 
-        if (vm->p.guest->ops->set_clock(&limited, vm->p.guest, loop_wall(vm->o.loop), &err) < 0) {
+        if (vm->p.guest->ops->set_clock(step.ctx, vm->p.guest, loop_wall(vm->o.loop), &err) < 0) {
             if (!vm->p.life.fired)
                 log_warn(&own, "the clone's clock may be behind", F_ERR(&err));
             break;
         }
         took = loop_now(vm->o.loop) - began;
     }
+    span_end(&step);
     latch_set(&vm->clock_set);
     vm_drop(vm);
 }

@@ -6,7 +6,7 @@
 #include "base/fiber.h"
 #include "base/fsm.h"
 #include "base/gate.h"
-#include "base/timeline.h"
+#include "base/span.h"
 #include "host/control/vm.h"
 #include "host/control/vm_clock.h"
 #include <stdint.h>

@@ -1,6 +1,7 @@
 /* rpc_conn.c - one connection: reads frames, checks them, starts a fiber for each request, answers.
  * What a client can do wrong with a frame is answered here, and the next one is read. */
 #include "base/loop.h"
+#include "base/span.h"
 #include "base/stream.h"
 #include "host/rpc/rpc_priv.h"
 #include <errno.h>
@@ -28,6 +29,8 @@ struct rpc_call {
     void *req;                 /* the decoded payload */
     struct rpc_stream *stream; /* of a method that is one */
     size_t mem;                /* accounted for */
+    struct span *span;         /* NULL: it is not traced */
+    char *trace_state;         /* the span borrows it */
 };
 
 static void conn_unref(struct rpc_conn *c)
@@ -206,6 +209,51 @@ static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
     return 0;
 }
 
+/* --- tracing --- */
+
+/* Continues the client's trace, which is in the request's metadata, or begins one. */
+static void trace_begin(struct rpc_call *call, struct pb_slice request)
+{
+    struct pb_slice parent = ttrpc_metadata(request, "traceparent"),
+                    state = ttrpc_metadata(request, "tracestate");
+    struct span *span = mem_new(struct span);
+    struct trace from = { 0 };
+    bool sampled = false;
+
+    if (trace_parse((const char *)parent.data, parent.len, &from, &sampled) && state.len > 0 &&
+        state.len <= TRACE_STATE_MAX && pb_text_ok(state))
+        from.tracestate = call->trace_state = str_ndup((const char *)state.data, state.len);
+    if (span_begin_request(span, &call->ctx, call->conn->server->spans, &from, sampled,
+                           call->method->name))
+        call->span = span;
+    else
+        free(span);
+}
+
+/* With what the request says of itself. Neither environment nor arguments are among it. */
+static void trace_end(struct rpc_call *call, const struct err *err)
+{
+    static const struct {
+        const char *field, *key;
+    } told[] = { { "exec_id", "eid" },
+                 { "bundle", "bundle" },
+                 { "bundle_path", "bundle" },
+                 { "netns_path", "netns" } };
+    const ProtobufCMessage *req = call->req;
+
+    for (size_t i = 0; req && i < ARRAY_LEN(told); i++) {
+        const ProtobufCFieldDescriptor *f =
+            protobuf_c_message_descriptor_get_field_by_name(req->descriptor, told[i].field);
+
+        if (f && f->type == PROTOBUF_C_TYPE_STRING && f->label != PROTOBUF_C_LABEL_REPEATED)
+            span_attr(&call->ctx, told[i].key, *(char **)((char *)call->req + f->offset));
+    }
+    call->span->ids = &call->named;
+    call->span->err = err;
+    span_end(call->span);
+    free(call->span);
+}
+
 static enum log_level failure_level(const struct rpc_call *call, uint64_t now)
 {
     uint64_t *next = &call->entry->next_warning[call->method - call->entry->service->methods];
@@ -261,6 +309,8 @@ static void call_main(void *arg)
     list_remove(&call->node);
     watched(call, -1);
     tell(call, &err);
+    if (call->span)
+        trace_end(call, &err);
     if (call->stream && err.code == ERR_NONE)
         (void)rpc_stream_finish(call->stream, &err); /* the client may have gone */
     else
@@ -270,6 +320,7 @@ static void call_main(void *arg)
 
     s->mem -= call->mem;
     pb_free(call->req);
+    free(call->trace_state);
     free(call->body);
     free(call);
     sbuf_release(&payload);
@@ -313,6 +364,8 @@ static void call_start(struct rpc_conn *c, const struct rpc_entry *entry,
     if (timeout)
         call->ctx.deadline =
             ctx_with_timeout(&c->ctx, timeout > 0 ? (uint64_t)timeout : 0).deadline;
+    if (s->spans)
+        trace_begin(call, (struct pb_slice){ body, h->len });
     call->named = call->ctx;
     list_append(&c->calls, &call->node);
     c->refs++;

@@ -28,10 +28,11 @@ struct rpc_server {
     size_t mem; /* of requests in flight */
     uint64_t used;
     struct log_rate refused_log;
-    struct waitq changed; /* a connection, call or fiber ended, or a queue went empty */
-    uint64_t slow_ns;     /* of the watchdog */
-    unsigned watched;     /* calls that are to end soon */
-    struct waitq watch_q; /* there are some, or none any more */
+    struct waitq changed;    /* a connection, call or fiber ended, or a queue went empty */
+    struct span_sink *spans; /* NULL: nothing is traced */
+    uint64_t slow_ns;        /* of the watchdog */
+    unsigned watched;        /* calls that are to end soon */
+    struct waitq watch_q;    /* there are some, or none any more */
 };
 /* Each fiber of the server begins with a reference and ends with this. */
 void rpc_server_unref(struct rpc_server *s);

@@ -58,6 +58,11 @@ void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg)
     s->on_alone_arg = arg;
 }
 
+void rpc_server_trace(struct rpc_server *s, struct span_sink *sink)
+{
+    s->spans = sink;
+}
+
 struct rpc_stats rpc_server_stats(const struct rpc_server *s)
 {
     return (struct rpc_stats){ s->n_conns, s->n_calls, s->mem, s->used };

@@ -21,6 +21,7 @@ struct ctx;
 struct err;
 struct loop;
 struct rpc_server;
+struct span_sink;
 struct stream;
 
 #define RPC_CONNS_MAX 1024u      /* more wait in the listener's queue */
@@ -90,6 +91,8 @@ void rpc_server_add(struct rpc_server *s, const char *name, const struct rpc_ser
                     void *self);
 /* From now on a request that is not answered after limit_ns is told in the log, once. */
 void rpc_server_watch(struct rpc_server *s, uint64_t limit_ns);
+/* From now on requests are traced, if they are sampled. Borrows sink until the server is freed. */
+void rpc_server_trace(struct rpc_server *s, struct span_sink *sink);
 /* fn is told when the last connection has ended. It may not wait. */
 void rpc_server_on_alone(struct rpc_server *s, void (*fn)(void *arg), void *arg);
 /* Accepts connections from fd, which it takes: a listening socket. Peers of another user or group

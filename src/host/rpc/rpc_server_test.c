@@ -1,6 +1,7 @@
 /* The server against a peer that writes frames by hand. */
 #include "base/fd.h"
 #include "base/loop.h"
+#include "fixture/kept_spans.h"
 #include "fixture/rpc_fixture.h"
 #include <sys/mman.h>
 #include <sys/resource.h>
@@ -50,6 +51,59 @@ TEST_FIBER(a_client_that_opens_a_stream_is_refused_and_the_connection_goes_on)
     peer_frame(ctx, peer, 5, TTRPC_REQUEST, TTRPC_CLOSED, SLICE(body));
     peer_expect(ctx, peer, 5, 0, "");
     ASSERT_EQ(f.calls, 1);
+    end_server(ctx, s);
+}
+
+static void send_traced(struct ctx *ctx, struct stream *peer, uint32_t stream, const char *parent,
+                        const char *state)
+{
+    AUTO(sbuf_release) struct sbuf body = { 0 }, metadata = { 0 }, payload = { 0 };
+    KillRequest kill = KILL_REQUEST__INIT;
+
+    kill.id = "gone";
+    kill.exec_id = "e1";
+    ASSERT_EQ(pb_pack(&kill, &payload), 0);
+    ttrpc_put_metadata(&metadata, "containerd-namespace-ttrpc", "k8s.io");
+    ttrpc_put_metadata(&metadata, "traceparent", parent);
+    ttrpc_put_metadata(&metadata, "tracestate", state);
+    ttrpc_put_request(&body, &(struct ttrpc_request){ .service = pb_slice_of(TASK_V3),
+                                                      .method = pb_slice_of("Kill"),
+                                                      .payload = SLICE(payload),
+                                                      .metadata = SLICE(metadata) });
+    peer_frame(ctx, peer, stream, TTRPC_REQUEST, TTRPC_CLOSED, SLICE(body));
+    peer_expect(ctx, peer, stream, ERR_NOT_FOUND, "process already finished: not found");
+}
+
+TEST_FIBER(a_request_is_a_span_of_the_clients_trace_unless_that_is_not_sampled)
+{
+    struct fake f = { 0 };
+    struct rpc_server *s = fake_server(ctx->loop, &f);
+    AUTO(stream_free) struct stream *peer = peer_of(ctx, s);
+    struct kept k = kept_with(ctx->loop);
+    char long_state[TRACE_STATE_MAX + 2];
+    struct trace client;
+    bool sampled;
+
+    memset(long_state, 'x', sizeof(long_state) - 1);
+    long_state[sizeof(long_state) - 1] = '\0';
+    rpc_server_trace(s, &k.sink);
+    send_traced(ctx, peer, 1, KEPT_PARENT, "a=b");
+    ASSERT_EQ(k.n, 1);
+    ASSERT(trace_parse(KEPT_PARENT, strlen(KEPT_PARENT), &client, &sampled));
+    ASSERT(kept_is_child(&k.spans[0], &client));
+    ASSERT_STR(k.names[0], "Kill");
+    ASSERT_EQ(k.spans[0].kind, SPAN_SERVER);
+    ASSERT(k.spans[0].err && k.spans[0].trace.tracestate);
+    ASSERT_EQ(k.spans[0].n_attrs, 1);
+    ASSERT_STR(k.spans[0].attrs[0].key, "eid");
+    send_traced(ctx, peer, 3, "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-00", "a=b");
+    ASSERT_EQ(k.n, 1);
+    send_traced(ctx, peer, 5, "rubbish", "a=b"); /* then a trace begins here */
+    ASSERT_EQ(k.n, 2);
+    ASSERT(!k.spans[1].trace.tracestate);
+    ASSERT_EQ(k.spans[1].parent_id[0], 0);
+    send_traced(ctx, peer, 7, KEPT_PARENT, long_state);
+    ASSERT(!k.spans[2].trace.tracestate);
     end_server(ctx, s);
 }
 

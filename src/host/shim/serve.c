@@ -23,6 +23,7 @@
 #include "host/shim/group.h"
 #include "host/shim/publisher.h"
 #include "host/shim/shim_priv.h"
+#include "host/shim/tracer.h"
 #include "host/shim/watch.h"
 #include <errno.h>
 #include <fcntl.h>
@@ -54,6 +55,7 @@ struct shim {
     struct service *service;
     struct rpc_server *server;
     struct publisher *publisher;
+    struct tracer *tracer;  /* NULL: off */
     struct group_file file; /* its group, address and run root */
     struct stat socket;     /* as it was when we began; st_ino 0: none */
     int address_fd;         /* keeps the address connectable until the process ends */
@@ -408,7 +410,14 @@ static int find_listener(struct shim *s, int *ret_fd, struct err *err)
 static void begin(struct shim *s, int listener, bool stats_v2)
 {
     const char *ttrpc = getenv("TTRPC_ADDRESS");
+    struct err err = ERR_INIT;
 
+    if (tracer_new(&(struct tracer_opts){ .loop = s->loop,
+                                          .endpoint = s->config.trace_endpoint,
+                                          .ns = s->args->ns,
+                                          .id = s->args->id },
+                   &s->tracer, &err) < 0)
+        log_warn(NULL, "nothing is traced", F_ERR(&err));
     s->events = events_new();
     events_filter(s->events, on_event, s);
     s->registry = registry_new(&(struct registry_opts){ .loop = s->loop,
@@ -416,6 +425,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
                                                         .id = s->args->id,
                                                         .config = &s->config,
                                                         .events = s->events,
+                                                        .spans = tracer_sink(s->tracer),
                                                         .make_vmm = make_vmm,
                                                         .make_guest = make_guest,
                                                         .want_template = want_template,
@@ -435,6 +445,7 @@ static void begin(struct shim *s, int listener, bool stats_v2)
         .loop = s->loop, .events = s->events, .ns = s->args->ns, .address = ttrpc ? ttrpc : "" });
     s->server = rpc_server_new(s->loop);
     service_add_to(s->service, s->server);
+    rpc_server_trace(s->server, tracer_sink(s->tracer));
     rpc_server_watch(s->server, SLOW_LIMIT);
     s->watch = watch_new(&(struct watch_opts){ .loop = s->loop,
                                                .service = s->service,
@@ -492,7 +503,7 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
     struct ctx stopping = ctx_with_timeout(ctx, STOP_LIMIT);
 
     if ((publisher_stop(&stopping, s->publisher, err) < 0 ||
-         watch_stop(&stopping, s->watch, err) < 0) &&
+         watch_stop(&stopping, s->watch, err) < 0 || tracer_stop(&stopping, s->tracer, err) < 0) &&
         first.code == ERR_NONE)
         first = *err;
     if (first.code != ERR_NONE) {
@@ -505,6 +516,7 @@ static int end(struct ctx *ctx, struct shim *s, struct err *err)
     publisher_free(s->publisher);
     registry_free(s->registry);
     events_free(s->events);
+    tracer_free(s->tracer);
     return 0;
 }
 

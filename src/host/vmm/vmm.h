@@ -6,7 +6,7 @@
  * while create or start is under way, which then fails with ERR_UNAVAILABLE. release takes back
  * all that the VM owned; it can be repeated after a failure and goes on where it stopped. */
 #pragma once
-#include "base/timeline.h"
+#include "base/span.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

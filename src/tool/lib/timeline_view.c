@@ -172,7 +172,7 @@ static void arrange_span(const struct view *v, struct view_layout *l, struct lan
         x1 = x0 + 2;
     }
     arrange(l, lane, moment ? VIEW_MARK : VIEW_BAR, x0, x1,
-            timeline_track_name((enum timeline_track)s->track), label);
+            span_track_name((enum span_track)s->track), label);
 }
 
 static int by_start(const void *a, const void *b)
@@ -297,7 +297,7 @@ static void add_legend(const struct view *v, struct view_layout *l, double *y)
 
     for (unsigned i = 0; i < TRACK_COUNT; i++)
         if (has_lane(v, i))
-            add_key(l, &x, y, VIEW_SWATCH, timeline_track_name(i), lane_docs[i]);
+            add_key(l, &x, y, VIEW_SWATCH, span_track_name(i), lane_docs[i]);
     if (has_moment(v, false))
         add_key(l, &x, y, VIEW_MARK, "key", "a moment");
     if (has_moment(v, true))
@@ -483,8 +483,7 @@ void view_text(const struct view *v, struct sbuf *out)
         if (view_is_stage(&v->t->spans[i]))
             add_row(v, &v->t->spans[i], "stage", total, out);
     for (size_t i = 0, n = view_sorted(v, sorted); i < n; i++)
-        add_row(v, sorted[i], timeline_track_name((enum timeline_track)sorted[i]->track), total,
-                out);
+        add_row(v, sorted[i], span_track_name((enum span_track)sorted[i]->track), total, out);
     if (v->t->lost > 0)
         sbuf_addf(out, "%u more did not fit into the table\n", v->t->lost);
 }

@@ -3,7 +3,7 @@
  * so that a test can prove that nothing overlaps or leaves the picture. Names may come from the
  * guest: they are made printable and escaped. Never waits. */
 #pragma once
-#include "base/timeline.h"
+#include "base/span.h"
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>

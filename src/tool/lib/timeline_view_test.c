@@ -70,11 +70,11 @@ static void check_text(const struct view *v)
 
 static void add_stages(struct timeline *t)
 {
-    timeline_mark(t, TRACK_HOST, "spawned", T0 + 31 * MS);
-    timeline_mark(t, TRACK_HOST, "kernel", T0 + 420 * MS);
-    timeline_mark(t, TRACK_HOST, "init", T0 + 1900 * MS);
-    timeline_mark(t, TRACK_HOST, "agent", T0 + 2300 * MS);
-    timeline_mark(t, TRACK_HOST, "negotiated", T0 + 2310 * MS);
+    timeline_add(t, TRACK_HOST, "spawned", T0 + 31 * MS, T0 + 31 * MS);
+    timeline_add(t, TRACK_HOST, "kernel", T0 + 420 * MS, T0 + 420 * MS);
+    timeline_add(t, TRACK_HOST, "init", T0 + 1900 * MS, T0 + 1900 * MS);
+    timeline_add(t, TRACK_HOST, "agent", T0 + 2300 * MS, T0 + 2300 * MS);
+    timeline_add(t, TRACK_HOST, "negotiated", T0 + 2310 * MS, T0 + 2310 * MS);
 }
 
 static void fill_boot(struct timeline *t)
@@ -87,8 +87,8 @@ static void fill_boot(struct timeline *t)
     timeline_add(t, TRACK_KERNEL, "kernel", T0 + 420 * MS, T0 + 1900 * MS);
     timeline_add(t, TRACK_GUEST, "mounts", T0 + 1900 * MS, T0 + 1950 * MS);
     timeline_add(t, TRACK_GUEST, "modules", T0 + 1950 * MS, T0 + 2290 * MS);
-    timeline_mark(t, TRACK_GUEST, "dialled", T0 + 2300 * MS);
-    timeline_begin(t, TRACK_HOST, "exec", T0 + 2305 * MS);
+    timeline_add(t, TRACK_GUEST, "dialled", T0 + 2300 * MS, T0 + 2300 * MS);
+    timeline_add(t, TRACK_HOST, "exec", T0 + 2305 * MS, 0);
 }
 
 static struct view view_of(struct timeline *t)
@@ -132,9 +132,9 @@ TEST(a_full_and_crowded_timeline_has_no_overlapping_labels)
             snprintf(name, sizeof(name), "%.*s", (int)rng_below(&r, 30),
                      "WWWWWWWWWWWWWWWWWWWWWWWWWWWWWW");
             if (rng_below(&r, 10) == 0)
-                timeline_begin(&t, (enum timeline_track)rng_below(&r, TRACK_COUNT), name, start);
+                timeline_add(&t, (enum span_track)rng_below(&r, TRACK_COUNT), name, start, 0);
             else
-                timeline_add(&t, (enum timeline_track)rng_below(&r, TRACK_COUNT), name, start,
+                timeline_add(&t, (enum span_track)rng_below(&r, TRACK_COUNT), name, start,
                              start + took);
         }
         ASSERT_EQ(t.lost, 10); /* five, and as many as there are stages */
@@ -151,7 +151,8 @@ TEST(stages_at_one_moment_do_not_cover_each_other)
     for (int at = 0; at < 3; at++) {
         t.n = 0;
         for (int i = 0; i < 5; i++)
-            timeline_mark(&t, TRACK_HOST, "negotiated", T0 + (uint64_t)at * 50 * MS);
+            timeline_add(&t, TRACK_HOST, "negotiated", T0 + (uint64_t)at * 50 * MS,
+                         T0 + (uint64_t)at * 50 * MS);
         timeline_add(&t, TRACK_HOST, "all", T0, T0 + 100 * MS);
         check_layout(&v);
     }
@@ -163,7 +164,7 @@ TEST(stamps_before_the_origin_stay_in_the_picture)
     struct view v = view_of(&t);
 
     timeline_add(&t, TRACK_KERNEL, "skewed", T0 - 500 * MS, T0 + 3 * MS);
-    timeline_mark(&t, TRACK_KERNEL, "early", T0 - 900 * MS);
+    timeline_add(&t, TRACK_KERNEL, "early", T0 - 900 * MS, T0 - 900 * MS);
     check_layout(&v);
     check_text(&v);
 }

@@ -44,7 +44,7 @@ void qemu_raise_stage(struct qemu *q, enum vm_stage stage)
         return;
     q->stage = stage;
     if (stage == VM_STAGE_KERNEL && q->greeted_at)
-        timeline_add(q->vmm.timeline, TRACK_VMM, "firmware", q->greeted_at, loop_now(q->loop));
+        span_add(q->vmm.timeline, TRACK_VMM, "firmware", q->greeted_at, loop_now(q->loop));
     waitq_wake_all(&q->stage_q);
     if (q->vmm.on_stage)
         q->vmm.on_stage(q->vmm.on_stage_arg, stage);
@@ -123,13 +123,10 @@ static void explain_early_end(struct ctx *ctx, struct qemu *q, struct err *err)
 
 static int greet(struct ctx *ctx, struct qemu *q, struct err *err)
 {
-    struct timeline *t = q->vmm.timeline;
     struct ctx limited = ctx_with_timeout(ctx, QEMU_GREETING_NS);
-    int span = timeline_begin(t, TRACK_VMM, "QMP greeting", loop_now(q->loop));
-    int r = qmp_client_connect(&limited, q->proc->qmp, q->version, err);
+    SPAN(step, &limited, q->vmm.timeline, TRACK_VMM, "QMP greeting", err);
 
-    timeline_end(t, span, loop_now(q->loop));
-    if (r < 0) {
+    if (qmp_client_connect(step.ctx, q->proc->qmp, q->version, err) < 0) {
         explain_early_end(ctx, q, err);
         return -1;
     }

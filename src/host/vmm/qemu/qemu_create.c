@@ -223,7 +223,7 @@ static void dialled(void *arg, uint32_t port)
 
 static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
 {
-    int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "netns+tap", loop_now(q->loop));
+    SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, "netns+tap", err);
 
     loop_rand(q->loop, q->boot.token, sizeof(q->boot.token));
     loop_rand(q->loop, q->boot.seed, sizeof(q->boot.seed));
@@ -231,12 +231,10 @@ static int make_link(struct ctx *ctx, struct qemu *q, struct err *err)
     enum log_level level;
     if (q->doc.agent_log_level && log_level_parse(q->doc.agent_log_level, &level) == 0)
         q->boot.log_level = (uint8_t)(level + 1);
-    int r = qlink_new(ctx,
-                      &(struct qlink_opts){
-                          .life = &q->life, .token = q->boot.token, .on_dial = dialled, .arg = q },
-                      &q->link, err);
-    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
-    return r;
+    return qlink_new(step.ctx,
+                     &(struct qlink_opts){
+                         .life = &q->life, .token = q->boot.token, .on_dial = dialled, .arg = q },
+                     &q->link, err);
 }
 
 /* The record first, then the thing. */

@@ -314,13 +314,8 @@ int qemu_proc_spawn(struct ctx *ctx, struct qemu *q, struct qemu_proc **ret, str
     struct child *child = NULL;
 
     memset(&w, -1, sizeof(w));
-    int span = timeline_begin(q->vmm.timeline, TRACK_HOST, "spawn (jail)", loop_now(q->loop));
-    int r = wire(q, &w, err);
-
-    if (r == 0)
-        r = spawn(ctx, q, &w, &child, err);
-    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
-    if (r < 0)
+    SPAN(step, ctx, q->vmm.timeline, TRACK_HOST, "spawn (jail)", err);
+    if (wire(q, &w, err) < 0 || spawn(step.ctx, q, &w, &child, err) < 0)
         return err_wrap(err, "start %s", q->program);
     *ret = proc_new(q, child, &w);
     q->has_spare = qemu_base_doc(q)->scsi_controllers > 0 && q->doc.disk_mib > 0;

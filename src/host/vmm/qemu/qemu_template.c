@@ -290,16 +290,15 @@ static void await_memory(struct ctx *ctx, struct qemu *q)
 {
     uint64_t all = qemu_grow_bytes(q, q->doc.memory_mib);
     uint64_t want = all < MEMORY_FIRST ? all : MEMORY_FIRST;
-    int span = timeline_begin(q->vmm.timeline, TRACK_VMM, "memory", loop_now(q->loop));
     struct err err = ERR_INIT;
+    SPAN(step, ctx, q->vmm.timeline, TRACK_VMM, "memory", &err);
 
     while (q->grown_bytes < want && !q->proc->gone.set)
-        if (waitq_wait(ctx, &q->stage_q, "the clone's memory", &err) < 0) {
+        if (waitq_wait(step.ctx, &q->stage_q, "the clone's memory", &err) < 0) {
             log_warn(&q->life, "the clone did not take all of its memory, going on",
                      F_U("have-mib", q->grown_bytes >> 20), F_U("want-mib", want >> 20));
             break;
         }
-    timeline_end(q->vmm.timeline, span, loop_now(q->loop));
 }
 
 /* The key has QEMU's file in it, but a file's identity cannot be had everywhere. A saved state is
@@ -377,33 +376,38 @@ static void drop_unusable(struct ctx *ctx, struct qemu *q)
         log_warn(&q->life, "template removed, it will be built again", F_STR("error", p->exit.why));
 }
 
+static int restore(struct ctx *ctx, struct qemu *q, struct err *err)
+{
+    SPAN(step, ctx, q->vmm.timeline, TRACK_VMM, "restore", err);
+
+    int r = migration_prepare(step.ctx, q, err);
+
+    q->restored_at = loop_now(q->loop);
+    if (r < 0 || qmp_client_call(step.ctx, q->proc->qmp, "migrate-incoming",
+                                 json_pack("{ss}", "uri", "file:" QEMU_JAIL_STATE), NULL, err) < 0)
+        return -1;
+    return migration_wait(step.ctx, q, err);
+}
+
 int qemu_clone_restore(struct ctx *ctx, struct qemu *q, struct err *err)
 {
     struct ctx limited = ctx_with_timeout(ctx, RESTORE_NS);
-    struct timeline *t = q->vmm.timeline;
+
     if (check_maker(q, err) < 0)
         return err_wrap(err, "restore template %s", q->tpl_key);
-    int span = timeline_begin(t, TRACK_VMM, "restore", loop_now(q->loop));
-    int r = migration_prepare(&limited, q, err);
+    int r = restore(&limited, q, err);
 
-    q->restored_at = loop_now(q->loop);
-    if (r == 0)
-        r = qmp_client_call(&limited, q->proc->qmp, "migrate-incoming",
-                            json_pack("{ss}", "uri", "file:" QEMU_JAIL_STATE), NULL, err);
-    if (r == 0)
-        r = migration_wait(&limited, q, err);
-    timeline_end(t, span, loop_now(q->loop));
     if (r < 0)
         drop_unusable(ctx, q);
     else
         r = qemu_resize(&limited, q, err);
     if (r < 0)
         return err_wrap(err, "restore template %s", q->tpl_key);
-    span = timeline_begin(t, TRACK_VMM, "first sign of life", loop_now(q->loop));
-    r = await_life(&limited, q, err);
-    timeline_end(t, span, loop_now(q->loop));
-    if (r < 0)
+
+    SPAN(step, &limited, q->vmm.timeline, TRACK_VMM, "first sign of life", err);
+    if (await_life(step.ctx, q, err) < 0)
         return err_wrap(err, "clone of template %s", q->tpl_key);
+    span_end(&step);
     await_memory(&limited, q);
     return 0;
 }
