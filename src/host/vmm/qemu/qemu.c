@@ -438,6 +438,7 @@ static const struct vmm_ops qemu_ops = {
     .scsi_add = qemu_scsi_add,
     .scsi_remove = qemu_scsi_remove,
     .share_add = qemu_share_add,
+    .share_follow = qemu_share_follow,
     .share_remove = qemu_share_remove,
     .nic_add = qemu_nic_add,
     .nic_remove = qemu_nic_remove,
