@@ -8,8 +8,10 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 
 import cell
+import deadfs
 import members
 from e2e import test
 from shimcall import number, text
@@ -191,6 +193,20 @@ def follows(t):
     reads("/ro/d/f", "above\n")
     unmount(f"{vol}/d")
     reads("/ro/d/f", "again\n")  # which stays until the container and the test end
+
+    # One in a file system that has died: the shim answers, and others come all the same.
+    fs = deadfs.Stalling(t, {"file": b""}, f"{vol}/dead", valid=0)
+    fs.serve_only(threading.get_native_id())
+    cell.mount(t.write("plain", "x"), fs.file("file"), None, cell.MS_BIND)
+    t.at_end(lambda: cell.umount(fs.file("file")))
+    t.until(lambda: fs.waiting(deadfs.LOOKUP) > 0, "somebody looks for it", 60)
+    began = time.monotonic()
+    t.equal(t.status("c1"), "RUNNING")
+    t.check(time.monotonic() - began < 4, "State had to wait")
+    os.mkdir(f"{vol}/next")
+    mount_below(t, f"{vol}/next", "next")
+    reads("/rw/next/f", "next\n")
+    fs.answer()
 
 
 # ---------------------------------------------------------------- ways out

@@ -15,8 +15,8 @@
 
 #define TABLE "/proc/self/mountinfo"
 #define LOOK_NS (10 * NS_PER_S)
-#define SHOW_NS (5 * NS_PER_S) /* a dead file system hangs longer */
-#define STUCK_MAX 4            /* each keeps a thread */
+#define CHANGE_NS (5 * NS_PER_S) /* a dead file system hangs longer */
+#define STUCK_MAX 4              /* each keeps a thread */
 
 struct follower {
     struct list node; /* of qemu_proc.followers */
@@ -80,61 +80,51 @@ static int look(struct ctx *ctx, struct follower *f, struct err *err)
     return 0;
 }
 
-static int hide_gone(struct ctx *ctx, struct follower *f, struct err *err)
+/* Shows a new mount, or hides one that is gone. If neither can be, the container does not see the
+ * change, but its share works on. -1: ctx has ended, or QEMU. */
+static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, struct err *err)
 {
-    for (size_t i = f->mounts.n; i > 0; i--) {
-        struct follow_mount *m = &f->mounts.v[i - 1];
-
-        if (m->there || !m->shown)
-            continue;
-        if (qemu_share_hide(ctx, f->q, f->name, follow_below(&f->mounts, m), err) < 0)
-            return err_wrap(err, "hide %s, which was unmounted", m->point);
-        m->shown = false;
-        log_info(ctx, "unmounted on the host", F_STR("host-path", m->point),
-                 F_STR("share", f->name));
-    }
-    follow_sweep(&f->mounts);
-    return 0;
-}
-
-/* A mount that cannot be shown is one that the container does not see, not an error of the share.
- */
-static int show(struct ctx *ctx, struct follower *f, struct follow_mount *m, struct err *err)
-{
-    struct ctx limited = ctx_with_timeout(ctx, SHOW_NS);
+    struct ctx limited = ctx_with_timeout(ctx, CHANGE_NS);
+    const char *below = follow_below(&f->mounts, m);
     struct err why = ERR_INIT;
+    int r = f->stuck >= STUCK_MAX
+                ? err_set(&why, ERR_EXHAUSTED, "too many mounts below it did not answer")
+            : m->there ? qemu_share_show(&limited, f->q, f->name, below, m->point, m->id,
+                                         f->read_only, &why)
+                       : qemu_share_hide(&limited, f->q, f->name, below, &why);
 
-    if (f->stuck >= STUCK_MAX) {
-        m->left_out = true;
-        return 0;
-    }
-    if (qemu_share_show(&limited, f->q, f->name, follow_below(&f->mounts, m), m->point, m->id,
-                        f->read_only, &why) == 0) {
-        m->shown = true;
-        log_info(ctx, "mounted on the host", F_STR("host-path", m->point), F_STR("share", f->name),
-                 F_BOOL("read-only", f->read_only));
+    if (r == 0) {
+        m->shown = m->there;
+        log_info(ctx, m->there ? "mounted on the host" : "unmounted on the host",
+                 F_STR("host-path", m->point), F_STR("share", f->name));
         return 0;
     }
     if (ctx_check(ctx, err) < 0)
         return -1;
-    if (why.code == ERR_NOT_FOUND) /* until the next change */
+    if (why.sys == ESRCH)
+        return err_set(err, ERR_UNAVAILABLE, "the VM is gone");
+    if (why.code == ERR_NOT_FOUND) /* until the next change of the table */
         return 0;
     m->left_out = true;
     f->stuck += why.code == ERR_DEADLINE;
-    log_warn(ctx, "a mount below a shared directory is not shown in the container",
+    log_warn(ctx, "a mount below a shared directory does not come or go in the container",
              F_STR("host-path", m->point), F_STR("share", f->name), F_ERR(&why));
     return 0;
 }
 
 static int update(struct ctx *ctx, struct follower *f, struct err *err)
 {
-    if (look(ctx, f, err) < 0 || hide_gone(ctx, f, err) < 0)
+    struct follow *all = &f->mounts;
+
+    if (look(ctx, f, err) < 0)
         return -1;
-    for (size_t i = 0; i < f->mounts.n; i++) {
-        struct follow_mount *m = &f->mounts.v[i];
-        if (!m->shown && !m->left_out && show(ctx, f, m, err) < 0)
+    for (size_t i = all->n; i > 0; i--) /* the last that came goes first */
+        if (!all->v[i - 1].there && all->v[i - 1].shown && change(ctx, f, &all->v[i - 1], err) < 0)
             return -1;
-    }
+    follow_sweep(all);
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].shown && !all->v[i].left_out && change(ctx, f, &all->v[i], err) < 0)
+            return -1;
     return 0;
 }
 
@@ -143,12 +133,12 @@ static void follow_main(void *arg)
     struct follower *f = arg;
     struct err err = ERR_INIT;
 
-    while (loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0)
-        if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.sys != ESRCH) { /* no QEMU */
+    while (loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+        if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
             log_warn(&f->ctx, "mounts of the host are not followed until the next one",
                      F_STR("share", f->name), F_ERR(&err));
-            err_clear(&err);
-        }
+        err_clear(&err);
+    }
 }
 
 /* --- beginning and end --- */

@@ -29,6 +29,7 @@ struct job {
     const char *name, *below; /* below: the place of a followed mount in it, or NULL */
     const char *point;        /* of that mount, on the host */
     uint64_t mount;           /* its id */
+    uint64_t until;           /* too late then, by clock_mono(): the caller has given it up */
     int tree;                 /* the caller's; what the thread gets is a copy */
     bool read_only;
     bool force;      /* detach what is busy */
@@ -166,6 +167,8 @@ static int show_in_jail(void *arg, struct err *err)
 
     if (open_mount(j, err) < 0 || enter(j, err) < 0 || restrict_tree(j, err) < 0)
         return -1;
+    if (clock_mono() >= j->until)
+        return err_set(err, ERR_DEADLINE, "%s: its file system answered too late", j->point);
     /* No link leads out: those of a share are not followed, and this namespace is the jail's. */
     if (move_mount(j->tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
         return err_sys(err, errno, "mount on %s in qemu's namespace", path);
@@ -195,6 +198,7 @@ static int run(struct qemu *q, const struct ctx *ctx, struct job *what,
     int r;
 
     j.was_busy = false;
+    j.until = limited.deadline;
     j.pidfd = fcntl(child_pidfd(q->proc->child), F_DUPFD_CLOEXEC, 3);
     j.proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (what->tree >= 0)
@@ -264,7 +268,7 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
                     const char *point, uint64_t mount, bool read_only, struct err *err)
 {
-    struct job j = { name, below, point, mount, .tree = -1, .read_only = read_only };
+    struct job j = { name, below, point, .mount = mount, .tree = -1, .read_only = read_only };
 
     return run(q, ctx, &j, show_in_jail, err);
 }
