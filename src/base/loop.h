@@ -46,5 +46,14 @@ int loop_on_signal(struct loop *loop, int signo,
  * keep their fd registered instead. */
 int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct err *err);
 
+/* Changes of an fd that reports each of them to the first look only (mountinfo): it stays
+ * registered from new to free, so none is lost between two waits. new takes fd, and fails with -1.
+ */
+struct loop_changes;
+int loop_changes_new(struct loop *loop, int fd, struct loop_changes **ret, struct err *err);
+/* 0: something changed since the last wait, or since new. */
+int loop_changes_wait(struct ctx *ctx, struct loop_changes *c, const char *why, struct err *err);
+void loop_changes_free(struct loop_changes *c);
+
 /* All fibers, oldest first: name, age, what it waits for and since when. */
 void loop_dump(const struct loop *loop, struct sbuf *out);

@@ -381,6 +381,47 @@ int loop_wait_fd(struct ctx *ctx, int fd, short events, const char *why, struct 
     return r;
 }
 
+/* --- changes of an fd --- */
+
+struct loop_changes {
+    struct fd_wait wait;
+    struct loop *loop;
+    int fd;
+};
+
+int loop_changes_new(struct loop *loop, int fd, struct loop_changes **ret, struct err *err)
+{
+    struct loop_changes *c = mem_new(struct loop_changes);
+
+    *c = (struct loop_changes){ .wait.source.fd = -1, .loop = loop, .fd = fd };
+    waitq_init(&c->wait.q);
+    int r = fd < 0 ? -EBADF : source_add(loop, &c->wait.source, fd, EPOLLPRI | EPOLLET, fd_ready);
+    if (r < 0) {
+        loop_changes_free(c);
+        return err_sys(err, -r, "watch for changes");
+    }
+    *ret = c;
+    return 0;
+}
+
+int loop_changes_wait(struct ctx *ctx, struct loop_changes *c, const char *why, struct err *err)
+{
+    while (!c->wait.ready)
+        if (waitq_wait(ctx, &c->wait.q, why, err) < 0)
+            return -1;
+    c->wait.ready = false;
+    return 0;
+}
+
+void loop_changes_free(struct loop_changes *c)
+{
+    if (!c)
+        return;
+    source_remove(c->loop, &c->wait.source);
+    fd_close(c->fd);
+    free(c);
+}
+
 /* --- looking at it --- */
 
 void loop_dump(const struct loop *loop, struct sbuf *out)

@@ -58,6 +58,8 @@ int document_mount(const json_t *mount, struct document_mount *ret, struct err *
         .destination = spec_text(mount, "destination"),
         .read_only = has_option(mount, "ro") || has_option(mount, "rro"),
         .recursive = rbind,
+        .top_only = !has_option(mount, "rro"),
+        .follow = has_option(mount, "rslave") || has_option(mount, "slave"),
     };
 
     if (str_eq(type, "virtual-disk"))
@@ -94,6 +96,17 @@ void document_mount_set(json_t *mount, const char *guest_path)
         json_object_set_new(mount, "options", options);
     }
     json_array_insert_new(options, 0, json_string("rbind"));
+}
+
+void document_mount_writable(json_t *mount)
+{
+    json_t *options = js_get(mount, "options");
+
+    for (size_t i = json_array_size(options); i > 0; i--) {
+        const char *word = json_string_value(json_array_get(options, i - 1));
+        if (word && strcasecmp(word, "ro") == 0)
+            json_array_remove(options, i - 1);
+    }
 }
 
 void document_mount_nodev(json_t *mount)

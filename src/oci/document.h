@@ -44,13 +44,18 @@ struct document_mount {
     } kind;
     const char *source, *destination;
     bool read_only, recursive;
-    bool raw; /* a disk: not mounted, but a device node in the container */
+    bool top_only; /* read-only, but not what is mounted below it: "ro" without "rro" */
+    bool follow;   /* what the host mounts below it later shows too: "rslave", "slave" */
+    bool raw;      /* a disk: not mounted, but a device node in the container */
 };
 /* ERR_INVALID names a type that the guest cannot mount, or a source that is no absolute path. (Not
  * ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
 int document_mount(const json_t *mount, struct document_mount *ret, struct err *err);
 /* What the guest is to bind instead, once the host's part is done. */
 void document_mount_set(json_t *mount, const char *guest_path);
+/* For a directory that is read-only on the host but for what is mounted below it: in the guest both
+ * are one mount. */
+void document_mount_writable(json_t *mount);
 /* Behind that: a node on it is a name and no device. crun forgets what the guest's own mount of it
  * forbids. */
 void document_mount_nodev(json_t *mount);

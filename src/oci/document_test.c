@@ -197,11 +197,13 @@ TEST(mounts_are_told_apart)
     ASSERT_OK(
         look("{\"type\":\"bind\",\"source\":\"/a\",\"options\":[\"rbind\",\"RO\"]}", &m, &err),
         err);
-    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only && m.recursive);
+    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only && m.recursive && m.top_only && !m.follow);
     ASSERT_OK(look("{\"type\":\"none\",\"source\":\"/a\",\"options\":[\"bind\"]}", &m, &err), err);
     ASSERT(m.kind == DOCUMENT_MOUNT_HOST && !m.read_only && !m.recursive);
     ASSERT_OK(look("{\"source\":\"/a\",\"options\":[\"rbind\",\"rro\"]}", &m, &err), err);
-    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only);
+    ASSERT(m.kind == DOCUMENT_MOUNT_HOST && m.read_only && !m.top_only);
+    ASSERT_OK(look("{\"source\":\"/a\",\"options\":[\"rbind\",\"rslave\"]}", &m, &err), err);
+    ASSERT(m.follow);
     ASSERT_OK(look("{\"type\":\"bind\",\"source\":\"sandbox:///a\"}", &m, &err), err);
     ASSERT(m.kind == DOCUMENT_MOUNT_GUEST);
     ASSERT_OK(look("{\"type\":\"tmpfs\",\"source\":\"\"}", &m, &err), err);
@@ -233,6 +235,16 @@ TEST(disks_are_mounts_of_their_own_kinds)
     ASSERT_FAIL(
         look("{\"type\":\"virtual-disk\",\"source\":\"a.img\",\"destination\":\"/d\"}", &m, &err),
         err, ERR_INVALID);
+}
+
+TEST(a_directory_with_writable_mounts_below_it_is_not_read_only_in_the_guest)
+{
+    AUTO(json_decref) json_t *m = json_pack("{s:[s,s,s]}", "options", "rbind", "RO", "nosuid");
+    AUTO_FREE char *text = NULL;
+
+    document_mount_writable(m);
+    text = json_dumps(m, JSON_COMPACT);
+    ASSERT_STR(text, "{\"options\":[\"rbind\",\"nosuid\"]}");
 }
 
 TEST(a_disk_is_bound_once_it_is_mounted)

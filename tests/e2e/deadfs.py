@@ -4,6 +4,7 @@
     fs = deadfs.Stalling(t, {"disk": b"…"})   # files that can be opened, read and written
     fs.stall(deadfs.FLUSH)               # from now on every close() hangs
     fs.answer()                          # all get what they waited for
+    fs.serve_only(threading.get_native_id())  # everybody else hangs
 
 A request that the server has taken and not answered cannot be interrupted, not by SIGKILL either.
 """
@@ -24,8 +25,8 @@ HEADER = struct.Struct("<IIQQIIII")
 
 
 class Dead:
-    def __init__(self, t, options=""):
-        self.path = os.path.join(t.work, "dead")
+    def __init__(self, t, options="", path=None):
+        self.path = path or os.path.join(t.work, "dead")
         os.mkdir(self.path)
         self._fd = os.open("/dev/fuse", os.O_RDWR | os.O_NONBLOCK)
         cell.mount("dead", self.path, "fuse", 0,
@@ -41,8 +42,10 @@ class Dead:
 
 
 class Stalling(Dead):
-    def __init__(self, t, files):
-        super().__init__(t, ",allow_other")
+    def __init__(self, t, files, path=None, valid=3600):
+        """valid: for so many seconds the kernel may keep what it has looked up."""
+        super().__init__(t, ",allow_other", path)
+        self._valid, self._only = valid, None
         self._names = list(files)
         self._data = [bytearray(data) for data in files.values()]
         self._stalled, self._held, self._lock = None, [], threading.Lock()
@@ -58,9 +61,13 @@ class Stalling(Dead):
         with self._lock:
             self._stalled = operation
 
+    def serve_only(self, thread):
+        with self._lock:
+            self._only = thread
+
     def answer(self):
         with self._lock:
-            self._stalled = None
+            self._stalled = self._only = None
             held, self._held = self._held, []
         for request in held:
             self._reply(*request)
@@ -85,11 +92,12 @@ class Stalling(Dead):
                 request = os.read(fd, 1 << 18)
             except (BlockingIOError, FileNotFoundError):
                 continue  # its sender is gone
-            _, operation, unique, node, *_ = HEADER.unpack_from(request)
+            _, operation, unique, node, _, _, thread, _ = HEADER.unpack_from(request)
             if operation in (FORGET, BATCH_FORGET, INTERRUPT):
                 continue
             with self._lock:
-                if self._stalled in (ALL, operation):
+                if operation != INIT and (self._stalled in (ALL, operation) or
+                                          self._only not in (None, thread)):
                     self._held.append((fd, operation, unique, node, request[HEADER.size:]))
                     continue
             self._reply(fd, operation, unique, node, request[HEADER.size:])
@@ -118,7 +126,7 @@ class Stalling(Dead):
             if name not in self._names:
                 raise OSError(errno.ENOENT, name)
             found = FIRST + self._names.index(name)
-            return struct.pack("<QQQQII", found, 0, 3600, 3600, 0, 0) + self._attributes(found)
+            return struct.pack("<QQQQII", found, 0, self._valid, 3600, 0, 0) + self._attributes(found)
         if operation in (GETATTR, SETATTR):
             return struct.pack("<QII", 3600, 0, 0) + self._attributes(node)
         if operation == OPEN:

@@ -7,6 +7,7 @@ import stat
 import subprocess
 
 import cell
+import cri
 import members
 import pod as pods
 from e2e import test
@@ -14,7 +15,7 @@ from harness import Skip
 from pod import FOREVER, pod_test
 
 MIB = 1 << 20
-MS_RDONLY = 1
+MS_RDONLY, MS_SHARED = 1, 1 << 20
 
 
 def image(t, name, size=8 * MIB, **files):
@@ -142,8 +143,8 @@ def refused(t):
 
 # ---------------------------------------------------------------- of the VM
 
-@test("tmpfs with a size, mqueue, proc, sysfs; recursive read-only; propagation that changes "
-      "nothing", runc=False)
+@test("tmpfs with a size, mqueue, proc, sysfs; recursive read-only; propagation of what is there",
+      runc=False)
 def in_the_guest(t):
     folder = os.path.join(t.work, "tree")
     os.makedirs(os.path.join(folder, "below"))
@@ -172,6 +173,31 @@ def pids(t):
     code, out = members.Member(shim, "c1", document).run()
     t.match(r"^20\n", out.decode())
     t.check(code != 0 and b"all of them" not in out, f"60 processes, the limit is 20: {out}")
+
+
+# ---------------------------------------------------------------- propagation
+
+@pod_test("a volume with HostToContainer shows what the host mounts below it later", runc=True)
+def host_to_container(t):
+    volume = os.path.join(t.work, "volume")
+    os.makedirs(volume)
+    mount_for(t, "volume", volume, "tmpfs")
+    cell.mount(None, volume, None, MS_SHARED)  # the CRI insists
+    os.mkdir(f"{volume}/disk")
+    pod = t.pod("p1")
+    how = {"propagation": cri.PROPAGATION_HOST_TO_CONTAINER}
+    c = pod.run("c1", *FOREVER, mounts=[mount(volume, "/v", **how), mount(volume, "/p"),
+                                        mount(volume, "/r", readonly=True, **how)])
+    cell.mount("disk", f"{volume}/disk", "tmpfs")
+    t.write("volume/disk/file", "later\n")
+    for path in ("/v", "/r"):
+        t.until(lambda p=path: c.exec("cat", f"{p}/disk/file").out == "later\n",
+                f"{path} shows it", 60)
+    t.equal(c.sh("ls /p/disk; echo x >/v/disk/x; cat /r/disk/x"), "x\n")
+    if not t.is_runc:  # there the later mount is writable
+        t.match("Read-only file system", c.exec("touch", "/r/disk/y").err)
+    cell.umount(f"{volume}/disk")
+    t.until(lambda: c.sh("ls /v/disk /r/disk") == "/r/disk:\n\n/v/disk:\n", "both are empty", 60)
 
 
 # ---------------------------------------------------------------- emptyDir

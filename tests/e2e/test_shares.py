@@ -8,7 +8,10 @@ import socket
 import stat
 import subprocess
 import threading
+import time
 
+import cell
+import deadfs
 import members
 from e2e import test
 from shimcall import number, text
@@ -112,6 +115,98 @@ def read_only(t):
     for operation, result in (line.split() for line in r.out.splitlines()):
         t.check(is_refused(operation, result), f"{operation} in the container: {result}")
     t.equal(facts(path), before, "what the host has")
+
+
+# ---------------------------------------------------------------- mounts below a share
+
+def mount_below(t, path, name):
+    """A tmpfs with a file, a directory and a link in it, until the test or unmount() ends it."""
+    cell.mount(name, path, "tmpfs")
+    t.at_end(lambda: os.path.ismount(path) and cell.umount(path))
+    os.mkdir(f"{path}/d")
+    os.symlink("f", f"{path}/l")
+    with open(f"{path}/f", "w") as f:
+        f.write(f"{name}\n")
+
+
+def unmount(path):
+    """As umount(8) does it: EBUSY if somebody keeps it."""
+    cell._call("umount2", path.encode(), 0)
+
+
+@test("what the host mounts below a volume later shows if it follows (rslave), read-only where the "
+      "share is, and leaves it; ro is for the top mount and rro for all", runc=False)
+def follows(t):
+    vol = folder(t, "vol")
+    os.mkdir(f"{vol}/old")
+    mount_below(t, f"{vol}/old", "old")
+    t.detach(*(bind(vol, f"/{d}", how) for d, how in (
+        ("rw", "rslave"), ("ro", "rslave:ro"), ("none", "rprivate"), ("top", "ro"), ("all", "rro"))),
+        bind(probe(t), "/tools", "ro"), "c1", *FOREVER)
+    t.equal(t.lcow("share", "c1", probe(t), "/mnt/tools").code, 0)
+
+    def sh(script):
+        return t.exec("c1", "sh", "-c", f"{script} 2>&1").out
+
+    def reads(path, text):
+        t.until(lambda: sh(f"cat {path}") == text, f"{path} is {text!r}", 60)
+    can = {"rw": "00", "ro": "11", "none": "00", "top": "10", "all": "11"}
+    for d, codes in can.items():
+        t.equal(sh(f"touch /{d}/{d} >/dev/null; printf $?; touch /{d}/old/{d} >/dev/null; printf $?"),
+                codes, f"of /{d} and /{d}/old")
+    t.match("Read-only file system", sh("touch /top/x"))
+    t.equal(set(os.listdir(f"{vol}/old")), {"d", "f", "l", "rw", "none", "top"})
+
+    mount_below(t, f"{vol}/d", "later")
+    reads("/rw/d/f", "later\n")
+    reads("/ro/d/f", "later\n")
+    mount_below(t, f"{vol}/d/d", "nested")
+    reads("/ro/d/d/f", "nested\n")
+    reads("/rw/d/d/f", "nested\n")
+    for d in ("none", "top", "all"):
+        t.equal(sh(f"ls /{d}/d"), "", f"/{d} does not follow")
+    t.equal(sh("echo mine >/rw/d/mine; cat /ro/d/mine"), "mine\n")
+    t.equal(open(f"{vol}/d/mine").read(), "mine\n")
+    t.match("Read-only file system", sh("touch /ro/d/x"))
+    before = facts(f"{vol}/d")
+    read_only = [s["name"] for s in json.loads(t.lcow("inspect", "c1").out)["vm"]["shares"]
+                 if s["host_path"] == vol and s["read_only"]]
+    t.equal(len(read_only), 2, "/ro and /all")
+    vm(t, "c1", "mount", "-o", "remount,rw", RAW)
+    for below in ("d", "d/d"):
+        for operation, result in run_probe(t, "c1", "write", f"{RAW}/{read_only[0]}/{below}").items():
+            t.check(is_refused(operation, result) or result == "EXDEV",  # d/d is another mount
+                    f"raw {operation} in {below}: {result}")
+    t.equal(facts(f"{vol}/d"), before, "what the host has")
+
+    holder = t.start_ctr(*t.exec_args("c1", "/tools/share_probe", "hold", "/rw/d/f"),
+                         stdin=subprocess.PIPE)
+    holder.await_output("held")
+    unmount(f"{vol}/d/d")
+    unmount(f"{vol}/d")  # though a process in the VM has a file open
+    for d in ("rw", "ro"):
+        t.until(lambda d=d: sh(f"ls /{d}/d") == "", f"/{d}/d is empty again", 60)
+    holder.popen.stdin.close()
+    t.match("held\nlater", holder.wait().out)
+    mount_below(t, f"{vol}/d", "again")
+    mount_below(t, f"{vol}/d", "above")
+    reads("/ro/d/f", "above\n")
+    unmount(f"{vol}/d")
+    reads("/ro/d/f", "again\n")  # which stays until the container and the test end
+
+    # One in a file system that has died: the shim answers, and others come all the same.
+    fs = deadfs.Stalling(t, {"file": b""}, f"{vol}/dead", valid=0)
+    fs.serve_only(threading.get_native_id())
+    cell.mount(t.write("plain", "x"), fs.file("file"), None, cell.MS_BIND)
+    t.at_end(lambda: cell.umount(fs.file("file")))
+    t.until(lambda: fs.waiting(deadfs.LOOKUP) > 0, "somebody looks for it", 60)
+    began = time.monotonic()
+    t.equal(t.status("c1"), "RUNNING")
+    t.check(time.monotonic() - began < 4, "State had to wait")
+    os.mkdir(f"{vol}/next")
+    mount_below(t, f"{vol}/next", "next")
+    reads("/rw/next/f", "next\n")
+    fs.answer()
 
 
 # ---------------------------------------------------------------- ways out

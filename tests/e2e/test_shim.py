@@ -1,5 +1,6 @@
 """The shim's Task service without containerd: bad input that no client sends, codes of errors."""
 
+import json
 import os
 import stat
 import time
@@ -263,6 +264,16 @@ def versions(t):
     t.match("lcow", shim.binary("-v").stdout.decode())
     info = shimcall.fields(shim.binary("-info").stdout)
     t.equal(info[1], b"io.containerd.lcow.v2")
+    features = shimcall.fields(info[4])
+    t.equal(features[1], b"types.containerd.io/opencontainers/runtime-spec/1/features/Features")
+    features = json.loads(features[2])
+    t.check({"rro", "ro", "rbind", "rslave"} <= set(features["mountOptions"]), features)
+    t.equal(features["hooks"], [])
+    t.equal("user" in features["linux"]["namespaces"],
+            features["linux"]["mountExtensions"]["idmap"]["enabled"])
+    if t.version.startswith("2"):  # as containerd reads it
+        r = t.must("plugins", "inspect-runtime", "--runtime", t.runtime)
+        t.equal(json.loads(r.out)["Features"]["mountOptions"], features["mountOptions"])
 
 
 @test("Shutdown with a container left is answered and changes nothing", images=())

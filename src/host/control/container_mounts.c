@@ -20,6 +20,7 @@ void mounts_release(struct mounts *m)
 {
     for (size_t i = 0; i < m->n; i++) {
         fd_close_later(m->v[i].tree.fd);
+        free(m->v[i].tree.followed);
         fd_close_later(m->v[i].disk);
         free(m->v[i].source);
         free(m->v[i].below);
@@ -52,10 +53,15 @@ static bool is_no_file(const struct container *c, const char *to, const struct t
 static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
                       struct mount_entry *entry, bool *ret_drop, struct err *err)
 {
-    const struct tree_opts opts = { d->read_only, d->recursive };
+    const struct tree_opts opts = { d->read_only, d->recursive,
+                                    d->top_only && !c->no_writable_shares, d->follow };
 
     if (tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
         return err_wrap(err, "mount %s on %s", d->source, d->destination);
+    if (entry->tree.writable) {
+        entry->read_only = false;
+        document_mount_writable(entry->json);
+    }
     *ret_drop = is_no_file(c, d->destination, &entry->tree);
     return 0;
 }
@@ -124,6 +130,7 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
                                       : open_disk(ctx, c, &d, &entry, err);
     if (r < 0 || *ret_drop) {
         fd_close_later(entry.tree.fd);
+        free(entry.tree.followed);
         return r;
     }
     entry.source = str_dup(d.source);
@@ -192,10 +199,13 @@ int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct 
 static int share_tree(struct ctx *ctx, struct container *c, const struct mount_entry *m,
                       char **ret_path, struct err *err)
 {
-    const struct plan9_share share = { .host_path = m->source,
-                                       .tree_fd = m->tree.fd,
-                                       .read_only = m->read_only,
-                                       .unique = m->recursive || m->tree.name[0] };
+    const struct plan9_share share = {
+        .host_path = m->source,
+        .tree_fd = m->tree.fd,
+        .read_only = m->read_only,
+        .follow = { m->tree.followed, m->tree.mount, .late = !m->recursive },
+        .unique = m->recursive || m->tree.name[0] || m->tree.followed
+    };
     AUTO_FREE char *path = NULL;
 
     if (container_share(ctx, c, &share, &path, err) < 0)

@@ -22,7 +22,8 @@ struct share {
     char *name, *host_path, *path;
     dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
     ino_t ino;
-    int tree_fd; /* until it is added */
+    int tree_fd;              /* until it is added */
+    struct vmm_follow follow; /* source: owned */
     bool read_only, unique;
 };
 
@@ -50,6 +51,7 @@ static void share_free(struct reserved *t)
     fd_close_later(s->tree_fd);
     free(s->name);
     free(s->host_path);
+    free((char *)s->follow.source);
     free(s->path);
     free(s);
 }
@@ -64,6 +66,10 @@ static int share_add(struct ctx *ctx, struct share *s, struct vmm *vmm, struct e
                 ? vmm->ops->share_add(ctx, vmm, s->name, s->tree_fd, s->read_only, err)
                 : vmm_unsupported("share_add", err);
     fd_close_later(TAKE_FD(s->tree_fd)); /* moved into the VMM's namespace, or of no more use */
+    if (r == 0 && s->follow.source)
+        r = vmm->ops->share_follow
+                ? vmm->ops->share_follow(ctx, vmm, s->name, &s->follow, s->read_only, err)
+                : vmm_unsupported("share_follow", err);
     fsm_step(&part_fsm, &s->state, r < 0 ? PART_EV_ADD_FAILED : PART_EV_ADDED);
     if (r < 0)
         return err_wrap(err, "share %s with the VM", s->host_path);
@@ -167,7 +173,9 @@ static struct share *new_share(struct plan9 *c, const struct plan9_share *o, con
                          .dev = makedev(x->stx_dev_major, x->stx_dev_minor),
                          .ino = x->stx_ino,
                          .read_only = o->read_only,
+                         .follow = o->follow,
                          .unique = o->unique };
+    s->follow.source = str_dup(o->follow.source);
     c->next_name++;
     list_append(&c->shares, &s->node);
     return s;

@@ -4,6 +4,7 @@
  * reference/host.md §11. */
 #pragma once
 #include "base/mem.h"
+#include "host/vmm/vmm.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -12,7 +13,6 @@ struct err;
 struct guest;
 struct jsw;
 struct plan9;
-struct vmm;
 
 struct plan9_share {
     const char *host_path; /* for people and logs; with read_only the identity of the share */
@@ -20,7 +20,8 @@ struct plan9_share {
                               fsmount) of exactly what is to be seen. Close your own copy soon: it
                               keeps the mount busy when it is to be removed */
     bool read_only;
-    bool unique; /* never shared with another reservation (a container's rootfs) */
+    struct vmm_follow follow; /* source NULL: it does not; else unique */
+    bool unique;              /* never shared with another reservation (a container's rootfs) */
 };
 struct plan9 *plan9_new(struct vmm *vmm, struct guest *guest);
 void plan9_free(struct plan9 *c);

@@ -156,6 +156,27 @@ TEST_VIRTUAL(a_share_that_failed_is_released_and_not_used_again)
     finish(ctx, &f);
 }
 
+TEST_VIRTUAL(a_share_that_cannot_follow_the_host_is_removed_again)
+{
+    struct plan9_share share = { "/data", .follow = { "/data", 7 }, .unique = true };
+    struct fixture f;
+    struct err err = ERR_INIT;
+    uint64_t one, two;
+
+    start(ctx, &f);
+    share.tree_fd = f.a;
+    ASSERT_OK(plan9_reserve(ctx, f.c, &share, &one, &err), err);
+    ASSERT_OK(plan9_reserve(ctx, f.c, &share, &two, &err), err);
+    map(ctx, &f, one, "/run/mounts/plan9/0");
+    fake_vmm_tune(f.fixture.vmm)->share_follow.how = FAKE_FAIL;
+    map_fails(ctx, &f, two, ERR_INTERNAL);
+    ASSERT(fake_vmm_has_share(f.fixture.vmm, "1"));
+    unmap(ctx, &f, two);
+    ASSERT(!fake_vmm_has_share(f.fixture.vmm, "1"));
+    unmap(ctx, &f, one);
+    finish(ctx, &f);
+}
+
 TEST_VIRTUAL(a_failed_unmap_goes_on_where_it_stopped)
 {
     struct fixture f;

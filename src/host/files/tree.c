@@ -5,13 +5,17 @@
 #include "base/str.h"
 #include "host/files/tree_priv.h"
 #include "host/jail/anchor.h"
+#include "host/jail/mountinfo.h"
 
 #include <errno.h>
 #include <fcntl.h>
+#include <limits.h>
 #include <sched.h>
+#include <stdlib.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <unistd.h>
 
 struct job {
     const char *path;
@@ -24,6 +28,7 @@ static void drop(void *arg)
     struct job *j = arg;
 
     fd_close_later(j->tree.fd);
+    free(j->tree.followed);
 }
 
 /* --- in the thread --- */
@@ -111,6 +116,60 @@ static int wrap_file(struct job *j, int file, struct err *err)
     return tree_set_read_only(j->tree.fd, j->opts.read_only, j->path, err);
 }
 
+/* Where fd really is. Caller frees. */
+static int real_path(int fd, char **ret, struct err *err)
+{
+    AUTO_FREE char *link = str_format("/proc/thread-self/fd/%d", fd);
+    char path[PATH_MAX];
+    ssize_t n = readlink(link, path, sizeof(path));
+
+    if (n < 0 || n == sizeof(path))
+        return err_sys(err, n < 0 ? errno : ENAMETOOLONG, "find the path of a directory");
+    *ret = str_ndup(path, (size_t)n);
+    return 0;
+}
+
+static int has_mounts(int fd, bool *ret, struct err *err)
+{
+    AUTO(mountinfo_list_release) struct mountinfo_list all = { 0 };
+    AUTO_FREE char *path = NULL;
+
+    if (real_path(fd, &path, err) < 0)
+        return -1;
+    int r =
+        mountinfo_below(open("/proc/thread-self/mountinfo", O_RDONLY | O_CLOEXEC), path, 0, &all);
+    if (r < 0)
+        return err_sys(err, -r, "read the table of mounts");
+    for (size_t i = 0; i < all.n; i++)
+        *ret = *ret || !str_eq(all.v[i].point, path);
+    return 0;
+}
+
+static int follow(struct job *j, int fd, struct err *err)
+{
+    struct statx x;
+
+    if (statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &x) < 0)
+        return err_sys(err, errno, "look at %s", j->path);
+    j->tree.mount = x.stx_mnt_id;
+    return real_path(fd, &j->tree.followed, err);
+}
+
+static int open_dir(struct job *j, int fd, struct err *err)
+{
+    const struct tree_opts *o = &j->opts;
+
+    if (o->read_only && o->recursive && o->top_only && !o->follow &&
+        has_mounts(fd, &j->tree.writable, err) < 0)
+        return -1;
+    if (o->follow && follow(j, fd, err) < 0)
+        return -1;
+    j->tree.fd = tree_clone(fd, o->recursive && !o->follow, j->path, err);
+    if (j->tree.fd < 0)
+        return -1;
+    return o->read_only ? tree_set_read_only(j->tree.fd, !j->tree.writable, j->path, err) : 0;
+}
+
 static int open_in_thread(void *arg, struct err *err)
 {
     struct job *j = arg;
@@ -126,16 +185,10 @@ static int open_in_thread(void *arg, struct err *err)
                        "%s is no directory and no plain file: sockets, fifos and devices cannot "
                        "be shared with a VM",
                        j->path);
-    bool is_dir = S_ISDIR(st.st_mode);
-    AUTO_FD int tree = tree_clone(fd, is_dir && j->opts.recursive, j->path, err);
-    if (tree < 0)
-        return -1;
-    if (!is_dir)
-        return wrap_file(j, tree, err);
-    if (j->opts.read_only && tree_set_read_only(tree, true, j->path, err) < 0)
-        return -1;
-    j->tree.fd = TAKE_FD(tree);
-    return 0;
+    if (S_ISDIR(st.st_mode))
+        return open_dir(j, fd, err);
+    AUTO_FD int tree = tree_clone(fd, false, j->path, err);
+    return tree < 0 ? -1 : wrap_file(j, tree, err);
 }
 
 int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,

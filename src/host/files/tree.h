@@ -4,6 +4,7 @@
  * its fd is closed, unless it was moved somewhere. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ctx;
 struct err;
@@ -12,11 +13,16 @@ struct tree {
     int fd;         /* caller closes */
     char name[256]; /* of a single file: its name in the tree, which holds nothing else; "" for a
                        directory */
+    bool writable;  /* a directory that is read-only but for what is mounted below it */
+    char *followed; /* a directory's real path, if that was asked for; caller frees */
+    uint64_t mount; /* then: the id of the mount that it is in */
 };
 
 struct tree_opts {
     bool read_only; /* all of it, enforced by the kernel */
     bool recursive; /* with what is mounted below a directory ("rbind") */
+    bool top_only;  /* with both: mounts below it keep their own mode ("ro", not "rro") */
+    bool follow;    /* a directory comes alone: its mounts will be followed (follow.h) */
 };
 
 /* Waits until ctx ends. path: absolute; symbolic links are followed, as a bind mount does. A

@@ -206,3 +206,61 @@ TEST_FIBER(a_dead_file_system_costs_the_deadline_and_nothing_else)
     ASSERT_HAS(err.msg, path);
     ASSERT(took < 30 * NS_PER_S);
 }
+
+static bool can_write(int dir, const char *name)
+{
+    AUTO_FD int fd = openat(dir, name, O_CREAT | O_WRONLY | O_CLOEXEC, 0600);
+
+    return fd >= 0;
+}
+
+/* Twice: with nothing mounted below it, and with a tmpfs. */
+TEST_FIBER(ro_is_for_the_top_and_rro_for_all)
+{
+    need_root();
+    TEMPDIR(p);
+    AUTO_FREE char *sub = str_dup(tempdir_path(&p, "sub"));
+    struct err err = ERR_INIT;
+
+    ASSERT_EQ(mkdir(sub, 0755), 0);
+    for (int below = 0; below < 2; below++) {
+        ASSERT(!below || mount("below", sub, "tmpfs", 0, "size=64k") == 0);
+        for (int top_only = 0; top_only < 2; top_only++) {
+            const struct tree_opts o = { true, true, top_only };
+            struct tree t;
+
+            ASSERT_OK(tree_open(ctx, p.dir, &o, &t, &err), err);
+            ASSERT_EQ(t.writable, below && top_only);
+            ASSERT(!can_write(t.fd, "x"));
+            ASSERT_EQ(can_write(t.fd, "sub/x"), below && top_only);
+            fd_close(t.fd);
+        }
+    }
+    ASSERT_EQ(umount2(sub, MNT_DETACH), 0);
+}
+
+/* Its mounts come one by one, from who watches them. */
+TEST_FIBER(a_directory_that_is_followed_comes_alone_and_says_where_it_is)
+{
+    need_root();
+    TEMPDIR(p);
+    AUTO_FREE char *sub = str_dup(tempdir_path(&p, "sub")), *file = str_format("%s/f", sub);
+    AUTO_FREE char *link = str_dup(tempdir_path(&p, "link"));
+    struct err err = ERR_INIT;
+    struct statx x;
+    struct tree t;
+
+    ASSERT_EQ(mkdir(sub, 0755), 0);
+    ASSERT_EQ(symlink(".", link), 0);
+    ASSERT_EQ(mount("below", sub, "tmpfs", 0, "size=64k"), 0);
+    ASSERT_EQ(file_write(file, "x", 1, 0600), 0);
+    const struct tree_opts o = { .recursive = true, .follow = true };
+    ASSERT_OK(tree_open(ctx, link, &o, &t, &err), err);
+    ASSERT_EQ(faccessat(t.fd, "sub/f", F_OK, 0), -1);
+    ASSERT_STR(t.followed, p.dir);
+    ASSERT_EQ(statx(AT_FDCWD, p.dir, 0, STATX_MNT_ID, &x), 0);
+    ASSERT_EQ(t.mount, x.stx_mnt_id);
+    fd_close(t.fd);
+    free(t.followed);
+    ASSERT_EQ(umount2(sub, MNT_DETACH), 0);
+}

@@ -4,6 +4,7 @@
 #include "base/ctx.h"
 #include "base/fd.h"
 #include "base/fiber.h"
+#include "base/json.h"
 #include "base/log.h"
 #include "base/loop.h"
 #include "host/files/rootfs.h"
@@ -92,34 +93,87 @@ int shim_args_check(const struct shim_args *a, struct err *err)
 
 #define FEATURES_TYPE "types.containerd.io/opencontainers/runtime-spec/1/features/Features"
 
-/* What crun in the guest can do with a spec that went through us. Not listed: user namespaces and
- * idmapped mounts (files come over 9p), apparmor and selinux (the guest's kernel has neither),
- * recursive read-only mounts (the host makes them of whole shares). */
-static const char features[] =
-    "{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.1.0\","
-    "\"hooks\":[\"prestart\",\"createRuntime\",\"createContainer\",\"startContainer\","
-    "\"poststart\","
-    "\"poststop\"],"
-    "\"mountOptions\":[\"bind\",\"rbind\",\"ro\",\"rw\",\"nosuid\",\"suid\",\"nodev\",\"dev\","
-    "\"noexec\",\"exec\",\"noatime\",\"relatime\",\"strictatime\",\"private\",\"rprivate\","
-    "\"slave\",\"rslave\",\"shared\",\"rshared\",\"unbindable\",\"runbindable\",\"sync\",\"async\","
-    "\"remount\",\"tmpcopyup\"],"
-    "\"linux\":{\"namespaces\":[\"cgroup\",\"ipc\",\"mount\",\"network\",\"pid\",\"uts\"],"
-    "\"cgroup\":{\"v1\":false,\"v2\":true,\"systemd\":false,\"systemdUser\":false},"
-    "\"seccomp\":{\"enabled\":true},\"apparmor\":{\"enabled\":false},"
-    "\"selinux\":{\"enabled\":false},\"mountExtensions\":{\"idmap\":{\"enabled\":false}}}}";
+/* What works from a client's spec to the container, as the runtime-spec's "features" names it. Not
+ * here, because it is refused or not there: hooks; "shared" and "rshared" of the host's
+ * directories; "idmap"; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY,
+ * whose listener is a process of the host. User namespaces need two entries: "user", and
+ * FEATURES_IDMAP. */
+#define FEATURES_IDMAP false
+static const char mount_options[] =
+    "async atime bind defaults dev diratime dirsync exec noatime nodev nodiratime noexec "
+    "norelatime "
+    "nostrictatime nosuid private rbind rdev relatime remount rexec rnodev rnoexec rnosuid ro "
+    "rprivate rro rrw rslave rsuid runbindable rw slave strictatime suid sync tmpcopyup unbindable";
+static const char namespaces[] = "cgroup ipc mount network pid uts";
+static const char capabilities[] =
+    "CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID "
+    "CAP_SETUID CAP_SETPCAP CAP_LINUX_IMMUTABLE CAP_NET_BIND_SERVICE CAP_NET_BROADCAST "
+    "CAP_NET_ADMIN CAP_NET_RAW CAP_IPC_LOCK CAP_IPC_OWNER CAP_SYS_MODULE CAP_SYS_RAWIO "
+    "CAP_SYS_CHROOT CAP_SYS_PTRACE CAP_SYS_PACCT CAP_SYS_ADMIN CAP_SYS_BOOT CAP_SYS_NICE "
+    "CAP_SYS_RESOURCE CAP_SYS_TIME CAP_SYS_TTY_CONFIG CAP_MKNOD CAP_LEASE CAP_AUDIT_WRITE "
+    "CAP_AUDIT_CONTROL CAP_SETFCAP CAP_MAC_OVERRIDE CAP_MAC_ADMIN CAP_SYSLOG CAP_WAKE_ALARM "
+    "CAP_BLOCK_SUSPEND CAP_AUDIT_READ CAP_PERFMON CAP_BPF CAP_CHECKPOINT_RESTORE";
+static const char seccomp_actions[] =
+    "SCMP_ACT_ALLOW SCMP_ACT_ERRNO SCMP_ACT_KILL SCMP_ACT_KILL_PROCESS SCMP_ACT_KILL_THREAD "
+    "SCMP_ACT_LOG SCMP_ACT_TRACE SCMP_ACT_TRAP";
+static const char seccomp_operators[] =
+    "SCMP_CMP_EQ SCMP_CMP_GE SCMP_CMP_GT SCMP_CMP_LE SCMP_CMP_LT SCMP_CMP_MASKED_EQ SCMP_CMP_NE";
+
+static void add_words(struct jsw *w, const char *key, const char *words)
+{
+    jsw_arr(w, key);
+    for (size_t n; *words; words += n + (words[n] == ' ')) {
+        n = strcspn(words, " ");
+        jsw_strn(w, NULL, words, n);
+    }
+    jsw_end_arr(w);
+}
+
+/* Caller frees. */
+static char *features(size_t *ret_len)
+{
+    struct jsw w;
+
+    jsw_init(&w, false);
+    jsw_obj(&w, NULL);
+    jsw_str(&w, "ociVersionMin", "1.0.0");
+    jsw_str(&w, "ociVersionMax", "1.1.0");
+    add_words(&w, "hooks", "");
+    add_words(&w, "mountOptions", mount_options);
+    jsw_obj(&w, "linux");
+    add_words(&w, "namespaces", namespaces);
+    add_words(&w, "capabilities", capabilities);
+    jsw_raw(&w, "cgroup", "{\"v1\":false,\"v2\":true,\"systemd\":false,\"systemdUser\":false}");
+    jsw_obj(&w, "seccomp");
+    jsw_bool(&w, "enabled", true);
+    add_words(&w, "actions", seccomp_actions);
+    add_words(&w, "operators", seccomp_operators);
+    add_words(&w, "archs", "SCMP_ARCH_X32 SCMP_ARCH_X86 SCMP_ARCH_X86_64");
+    jsw_end_obj(&w);
+    for (const char *const *no = (const char *const[]){ "apparmor", "selinux", "intelRdt", NULL };
+         *no; no++)
+        jsw_raw(&w, *no, "{\"enabled\":false}");
+    jsw_obj(&w, "mountExtensions");
+    jsw_obj(&w, "idmap");
+    jsw_bool(&w, "enabled", FEATURES_IDMAP);
+    for (int i = 0; i < 4; i++) /* idmap, mountExtensions, linux, all */
+        jsw_end_obj(&w);
+    return jsw_take(&w, ret_len);
+}
 
 void shim_info(struct pb_slice options, struct sbuf *out)
 {
     AUTO(pb_free) RuntimeInfo *m = pb_new(&runtime_info__descriptor);
     RuntimeInfo__AnnotationsEntry *mounts = pb_new(&runtime_info__annotations_entry__descriptor);
+    size_t len;
 
     pb_set_str(&m->name, SHIM_RUNTIME);
     m->version = pb_new(&runtime_version__descriptor);
     pb_set_str(&m->version->version, LCOW_VERSION);
     if (options.len > 0) /* what is none is not echoed */
         (void)pb_unpack(&any__descriptor, options, PB_MEM_MAX, (void **)&m->options, NULL);
-    pb_set_any_raw(&m->features, FEATURES_TYPE, features, strlen(features));
+    AUTO_FREE char *text = features(&len);
+    pb_set_any_raw(&m->features, FEATURES_TYPE, text, len);
     pb_set_str(&mounts->key, "containerd.io/runtime-allow-mounts");
     pb_set_str(&mounts->value, ROOTFS_ALLOW_MOUNTS);
     pb_add(m->annotations, m->n_annotations, mounts);

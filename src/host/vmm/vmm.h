@@ -135,6 +135,13 @@ struct vmm_nic {
     uint16_t mtu;
 };
 
+/* A directory of the host whose mounts below it are to show in a share as they come and go. */
+struct vmm_follow {
+    const char *source; /* its real path */
+    uint64_t mount;     /* the id of the mount that it is in */
+    bool late;          /* not those that are there already */
+};
+
 struct vmm_ops {
     int (*create)(struct ctx *ctx, struct vmm *v, const struct vm_doc *doc, struct err *err);
     /* Returns when the VM runs; its guest may still be far from ready. */
@@ -178,6 +185,10 @@ struct vmm_ops {
     int (*pci_remove)(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
     int (*share_add)(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                      struct err *err);
+    /* What is mounted below the directory now shows in the share when this returns, later mounts
+     * soon after they are made, read-only if that is said. Until share_remove. */
+    int (*share_follow)(struct ctx *ctx, struct vmm *v, const char *name,
+                        const struct vmm_follow *what, bool read_only, struct err *err);
     int (*share_remove)(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
     /* The guest's clock was compared with ours. why: it runs wrong, so what the VM was started from
      * must not be used again. NULL: it is right. May be NULL. */

@@ -436,6 +436,7 @@ static const struct vmm_ops qemu_ops = {
     .scsi_remove = qemu_scsi_remove,
     .scsi_resize = qemu_scsi_resize,
     .share_add = qemu_share_add,
+    .share_follow = qemu_share_follow,
     .share_remove = qemu_share_remove,
     .nic_add = qemu_nic_add,
     .nic_remove = qemu_nic_remove,

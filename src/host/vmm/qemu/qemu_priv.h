@@ -67,6 +67,7 @@ struct qemu_proc {
     struct cancel cancel; /* ends the readers */
     struct ctx ctx;
     struct fibers readers, watcher;
+    struct list followers; /* qemu_follow.c */
     struct oom_watch oom;
     char shutdown_why[48]; /* "reason" of the last SHUTDOWN event */
     bool panicked;
@@ -234,6 +235,17 @@ int qemu_scsi_resize(struct ctx *ctx, struct vmm *v, struct scsi_slot slot, uint
 int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd, bool read_only,
                    struct err *err);
 int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct err *err);
+/* qemu_share.c, for qemu_follow.c: the mount of the host with this id, which is at point, also
+ * shows below a share, restricted as that is. ERR_NOT_FOUND: nothing leads there now. Both wait. */
+int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
+                    const char *point, uint64_t mount, bool read_only, struct err *err);
+int qemu_share_hide(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
+                    struct err *err);
+/* qemu_follow.c: as in vmm.h; end, before the share is removed; all are freed after they ended. */
+int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
+                      const struct vmm_follow *what, bool read_only, struct err *err);
+int qemu_follow_end(struct ctx *ctx, struct qemu *q, const char *name, struct err *err);
+int qemu_follow_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err);
 int qemu_nic_add(struct ctx *ctx, struct vmm *v, const struct vmm_nic *nic, struct err *err);
 int qemu_nic_remove(struct ctx *ctx, struct vmm *v, const char *id, struct err *err);
 int qemu_pci_add(struct ctx *ctx, struct vmm *v, const char *address, const char *id,

@@ -140,7 +140,7 @@ int qemu_proc_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
 {
     if (fibers_wait(ctx, &p->watcher, "qemu's end", err) < 0 ||
         fibers_wait(ctx, &p->readers, "qemu's channels", err) < 0 ||
-        qmp_client_join(ctx, p->qmp, err) < 0)
+        qmp_client_join(ctx, p->qmp, err) < 0 || qemu_follow_drop(ctx, p, err) < 0)
         return -1;
     qmp_client_free(p->qmp);
     stream_free(p->console);
@@ -294,6 +294,7 @@ static struct qemu_proc *proc_new(struct qemu *q, struct child *child, struct wi
     latch_init(&p->gone);
     fibers_init(&p->readers);
     fibers_init(&p->watcher);
+    list_init(&p->followers);
     oom_watch_begin(&p->oom, child_pid(child));
     p->console = stream_from_fd(q->loop, TAKE_FD(w->console[0]));
     p->errors = stream_from_fd(q->loop, TAKE_FD(w->errors[0]));

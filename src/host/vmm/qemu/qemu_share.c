@@ -10,11 +10,12 @@
 
 #include <errno.h>
 #include <fcntl.h>
+#include <linux/openat2.h>
 #include <sched.h>
-#include <stdio.h>
 #include <string.h>
 #include <sys/mount.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #define NAME_MAX_BYTES 64
@@ -25,8 +26,11 @@
 #define BUSY_NS (20 * NS_PER_MS)
 
 struct job {
-    const char *name;
-    int tree; /* the caller's; what the thread gets is a copy */
+    const char *name, *below; /* below: the place of a followed mount in it, or NULL */
+    const char *point;        /* of that mount, on the host */
+    uint64_t mount;           /* its id */
+    uint64_t until;           /* too late then, by clock_mono(): the caller has given it up */
+    int tree;                 /* the caller's; what the thread gets is a copy */
     bool read_only;
     bool force;      /* detach what is busy */
     bool was_busy;   /* out: the guest still used it */
@@ -100,25 +104,6 @@ static int add_in_jail(void *arg, struct err *err)
     return 0;
 }
 
-/* All mounts below path, in the order they were made. */
-static int list_below(const struct job *j, const char *path, struct strv *out, struct err *err)
-{
-    AUTO_FD int fd = openat(j->proc, "thread-self/mountinfo", O_RDONLY | O_CLOEXEC);
-    FILE *mounts = fd < 0 ? NULL : fdopen(fd, "r");
-    AUTO_FREE char *line = NULL;
-    struct mountinfo m;
-    size_t len = strlen(path), cap = 0;
-
-    if (!mounts)
-        return err_sys(err, errno, "read the mounts of the jail");
-    (void)TAKE_FD(fd);
-    while (getline(&line, &cap, mounts) > 0)
-        if (mountinfo_parse(line, &m) && str_starts(m.point, path) && m.point[len] == '/')
-            strv_add(out, m.point);
-    fclose(mounts);
-    return 0;
-}
-
 static int unmount(struct job *j, const char *path, struct err *err)
 {
     if (umount2(path, UMOUNT_NOFOLLOW) == 0 || errno == EINVAL || errno == ENOENT)
@@ -137,15 +122,17 @@ static int remove_in_jail(void *arg, struct err *err)
 {
     struct job *j = arg;
     AUTO_FREE char *path = str_format(QEMU_JAIL_SHARES "/%s", j->name);
-    AUTO(strv_release) struct strv below = { 0 };
+    AUTO(mountinfo_list_release) struct mountinfo_list all = { 0 };
 
-    if (enter(j, err) < 0 || list_below(j, path, &below, err) < 0)
+    if (enter(j, err) < 0)
         return -1;
-    for (size_t i = below.n; i > 0; i--)
-        if (unmount(j, below.v[i - 1], err) < 0)
+    int r = mountinfo_below(openat(j->proc, "thread-self/mountinfo", O_RDONLY | O_CLOEXEC), path, 0,
+                            &all);
+    if (r < 0)
+        return err_sys(err, -r, "read the mounts of the jail");
+    for (size_t i = all.n; i > 0; i--) /* the last that was made comes first */
+        if (unmount(j, all.v[i - 1].point, err) < 0)
             return -1;
-    if (unmount(j, path, err) < 0)
-        return -1;
     AUTO_FD int writable = open_writable(err);
     if (writable < 0)
         return -1;
@@ -154,17 +141,64 @@ static int remove_in_jail(void *arg, struct err *err)
     return 0;
 }
 
+/* --- in the thread, for what is mounted below a share later --- */
+
+/* A copy of exactly this mount. Who can rename a directory on the way, as a guest can in a writable
+ * share, could lead us elsewhere: only the mount's id decides. ERR_NOT_FOUND: the path does not
+ * lead to it (any more, or because another mount lies on it). */
+static int open_mount(struct job *j, struct err *err)
+{
+    const struct open_how how = { .flags = O_PATH | O_CLOEXEC | O_NOFOLLOW,
+                                  .resolve = RESOLVE_NO_SYMLINKS };
+    AUTO_FD int fd = (int)syscall(SYS_openat2, AT_FDCWD, j->point, &how, sizeof(how));
+    struct statx x;
+
+    if (fd < 0 || statx(fd, "", AT_EMPTY_PATH | AT_STATX_DONT_SYNC, STATX_MNT_ID, &x) < 0 ||
+        x.stx_mnt_id != j->mount || !(x.stx_attributes & STATX_ATTR_MOUNT_ROOT))
+        return err_set(err, ERR_NOT_FOUND, "%s does not lead to the mount", j->point);
+    j->tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
+    return j->tree < 0 ? err_sys(err, errno, "copy the mount on %s", j->point) : 0;
+}
+
+static int show_in_jail(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FREE char *path = str_format(QEMU_JAIL_SHARES "/%s%s", j->name, j->below);
+
+    if (open_mount(j, err) < 0 || enter(j, err) < 0 || restrict_tree(j, err) < 0)
+        return -1;
+    if (clock_mono() >= j->until)
+        return err_set(err, ERR_DEADLINE, "%s: its file system answered too late", j->point);
+    /* No link leads out: those of a share are not followed, and this namespace is the jail's. */
+    if (move_mount(j->tree, "", AT_FDCWD, path, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "mount on %s in qemu's namespace", path);
+    return 0;
+}
+
+static int hide_in_jail(void *arg, struct err *err)
+{
+    struct job *j = arg;
+    AUTO_FREE char *path = str_format(QEMU_JAIL_SHARES "/%s%s", j->name, j->below);
+
+    if (enter(j, err) < 0)
+        return -1;
+    /* What the guest has open there stays open. */
+    if (umount2(path, UMOUNT_NOFOLLOW | MNT_DETACH) < 0 && errno != EINVAL && errno != ENOENT)
+        return err_sys(err, errno, "detach %s", path);
+    return 0;
+}
+
 /* --- outside --- */
 
-/* The caller's end is not ours: a half-made share is worse than a moment's wait. */
-static int run(struct qemu *q, struct job *what, int (*fn)(void *job, struct err *err),
-               struct err *err)
+static int run(struct qemu *q, const struct ctx *ctx, struct job *what,
+               int (*fn)(void *job, struct err *err), struct err *err)
 {
-    struct ctx limited = ctx_with_timeout(&q->root, JOB_NS);
+    struct ctx limited = ctx_with_timeout(ctx, JOB_NS);
     struct job j = *what;
     int r;
 
     j.was_busy = false;
+    j.until = limited.deadline;
     j.pidfd = fcntl(child_pidfd(q->proc->child), F_DUPFD_CLOEXEC, 3);
     j.proc = open("/proc", O_PATH | O_DIRECTORY | O_CLOEXEC);
     if (what->tree >= 0)
@@ -177,7 +211,7 @@ static int run(struct qemu *q, struct job *what, int (*fn)(void *job, struct err
     AUTO(qemu_op_end) struct qemu_op op = { .q = q };
     cancel_init(&op.cancel, NULL);
     list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
-    r = OFFLOAD(&limited, fn, &j, 1, job_close, "qemu: mount namespace", err);
+    r = OFFLOAD(&limited, fn, &j, 3, job_close, "qemu: mount namespace", err);
     what->was_busy = j.was_busy;
     if (r == 0)
         job_close(&j);
@@ -192,8 +226,9 @@ int qemu_share_add(struct ctx *ctx, struct vmm *v, const char *name, int tree_fd
     if (qemu_check_name("share", name, NAME_MAX_BYTES, err) < 0 ||
         qemu_check_runs(q, "share", err) < 0 || ctx_check(ctx, err) < 0)
         return -1;
-    if (run(q, &(struct job){ .name = name, .tree = tree_fd, .read_only = read_only }, add_in_jail,
-            err) == 0)
+    /* The caller's end is not ours: a half-made share is worse than a moment's wait. */
+    if (run(q, &q->root, &(struct job){ .name = name, .tree = tree_fd, .read_only = read_only },
+            add_in_jail, err) == 0)
         return 0;
     if (qemu_is_gone(q)) /* its namespace went first */
         return err_set(err, ERR_UNAVAILABLE, "share %s: the VM is gone", name);
@@ -206,7 +241,7 @@ static int remove_share(struct ctx *ctx, struct qemu *q, const char *name, struc
 
     for (unsigned i = 0; !qemu_is_gone(q); i++) {
         j.force = i == BUSY_TRIES;
-        if (run(q, &j, remove_in_jail, err) == 0)
+        if (run(q, &q->root, &j, remove_in_jail, err) == 0)
             break;
         if (!j.was_busy || j.force || fiber_sleep(ctx, BUSY_NS, err) < 0)
             return -1;
@@ -223,8 +258,25 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 
     if (qemu_check_name("share", name, NAME_MAX_BYTES, err) < 0)
         return -1;
-    if (qemu_is_gone(q) || (ctx_check(ctx, err) == 0 && remove_share(ctx, q, name, err) == 0) ||
+    if (qemu_is_gone(q) ||
+        (qemu_follow_end(ctx, q, name, err) == 0 && remove_share(ctx, q, name, err) == 0) ||
         qemu_is_gone(q))
         return 0;
     return err_wrap(err, "remove share %s", name);
+}
+
+int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
+                    const char *point, uint64_t mount, bool read_only, struct err *err)
+{
+    struct job j = { name, below, point, .mount = mount, .tree = -1, .read_only = read_only };
+
+    return run(q, ctx, &j, show_in_jail, err);
+}
+
+int qemu_share_hide(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
+                    struct err *err)
+{
+    struct job j = { .name = name, .below = below, .tree = -1 };
+
+    return run(q, ctx, &j, hide_in_jail, err);
 }

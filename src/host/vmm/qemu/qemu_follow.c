@@ -1,0 +1,200 @@
+/* qemu_follow.c - shares that follow the host (HostToContainer): what is mounted below their
+ * directory later shows in the share, and what is unmounted leaves it (docs/decisions/0024). A
+ * fiber for each waits for changes of the host's mounts; copies that are restricted as the share is
+ * come into QEMU's namespace one by one. The host's own mounts are never held: it can always
+ * unmount. */
+#include "base/list.h"
+#include "base/offload.h"
+#include "host/files/follow.h"
+#include "host/jail/mountinfo.h"
+#include "host/vmm/qemu/qemu_priv.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+
+#define TABLE "/proc/self/mountinfo"
+#define LOOK_NS (10 * NS_PER_S)
+#define CHANGE_NS (5 * NS_PER_S) /* a dead file system hangs longer */
+#define STUCK_MAX 4              /* each keeps a thread */
+
+struct follower {
+    struct list node; /* of qemu_proc.followers */
+    struct qemu *q;
+    char *name;
+    bool read_only;
+    struct follow mounts;
+    size_t too_many; /* as last logged */
+    unsigned stuck;
+    struct loop_changes *changes;
+    struct cancel cancel;
+    struct ctx ctx;
+    struct fibers fiber;
+};
+
+static void follower_free(struct follower *f)
+{
+    list_remove(&f->node);
+    loop_changes_free(f->changes);
+    cancel_release(&f->cancel);
+    follow_release(&f->mounts);
+    free(f->name);
+    free(f);
+}
+
+/* --- a look --- */
+
+struct look {
+    const char *source;
+    uint64_t mount;
+    struct mountinfo_list table;
+};
+
+static void look_drop(void *arg)
+{
+    mountinfo_list_release(&((struct look *)arg)->table);
+}
+
+static int look_in_thread(void *arg, struct err *err)
+{
+    struct look *l = arg;
+    int r = mountinfo_below(open(TABLE, O_RDONLY | O_CLOEXEC), l->source, l->mount, &l->table);
+
+    return r < 0 ? err_sys(err, -r, "read " TABLE) : 0;
+}
+
+static int look(struct ctx *ctx, struct follower *f, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, LOOK_NS);
+    struct look l = { f->mounts.source, f->mounts.mount, { 0 } };
+
+    if (OFFLOAD(&limited, look_in_thread, &l, 1, look_drop, "the host's mounts", err) < 0)
+        return -1;
+    follow_look(&f->mounts, &l.table);
+    look_drop(&l);
+    if (f->mounts.too_many > 0 && f->too_many == 0)
+        log_warn(ctx, "too many mounts below a shared directory: the container does not see all",
+                 F_STR("host-path", f->mounts.source), F_U("max", FOLLOW_MAX),
+                 F_U("missing", f->mounts.too_many));
+    f->too_many = f->mounts.too_many;
+    return 0;
+}
+
+/* Shows a new mount, or hides one that is gone. If neither can be, the container does not see the
+ * change, but its share works on. -1: ctx has ended, or QEMU. */
+static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, struct err *err)
+{
+    struct ctx limited = ctx_with_timeout(ctx, CHANGE_NS);
+    const char *below = follow_below(&f->mounts, m);
+    struct err why = ERR_INIT;
+    int r = f->stuck >= STUCK_MAX
+                ? err_set(&why, ERR_EXHAUSTED, "too many mounts below it did not answer")
+            : m->there ? qemu_share_show(&limited, f->q, f->name, below, m->point, m->id,
+                                         f->read_only, &why)
+                       : qemu_share_hide(&limited, f->q, f->name, below, &why);
+
+    if (r == 0) {
+        m->shown = m->there;
+        log_info(ctx, m->there ? "mounted on the host" : "unmounted on the host",
+                 F_STR("host-path", m->point), F_STR("share", f->name));
+        return 0;
+    }
+    if (ctx_check(ctx, err) < 0)
+        return -1;
+    if (why.sys == ESRCH)
+        return err_set(err, ERR_UNAVAILABLE, "the VM is gone");
+    if (why.code == ERR_NOT_FOUND) /* until the next change of the table */
+        return 0;
+    m->left_out = true;
+    f->stuck += why.code == ERR_DEADLINE;
+    log_warn(ctx, "a mount below a shared directory does not come or go in the container",
+             F_STR("host-path", m->point), F_STR("share", f->name), F_ERR(&why));
+    return 0;
+}
+
+static int update(struct ctx *ctx, struct follower *f, struct err *err)
+{
+    struct follow *all = &f->mounts;
+
+    if (look(ctx, f, err) < 0)
+        return -1;
+    for (size_t i = all->n; i > 0; i--) /* the last that came goes first */
+        if (!all->v[i - 1].there && all->v[i - 1].shown && change(ctx, f, &all->v[i - 1], err) < 0)
+            return -1;
+    follow_sweep(all);
+    for (size_t i = 0; i < all->n; i++)
+        if (!all->v[i].shown && !all->v[i].left_out && change(ctx, f, &all->v[i], err) < 0)
+            return -1;
+    return 0;
+}
+
+static void follow_main(void *arg)
+{
+    struct follower *f = arg;
+    struct err err = ERR_INIT;
+
+    while (loop_changes_wait(&f->ctx, f->changes, "mounts of the host", &err) == 0) {
+        if (update(&f->ctx, f, &err) < 0 && !f->cancel.fired && err.code != ERR_UNAVAILABLE)
+            log_warn(&f->ctx, "mounts of the host are not followed until the next one",
+                     F_STR("share", f->name), F_ERR(&err));
+        err_clear(&err);
+    }
+}
+
+/* --- beginning and end --- */
+
+int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
+                      const struct vmm_follow *what, bool read_only, struct err *err)
+{
+    struct qemu *q = qemu_of(v);
+
+    if (qemu_check_runs(q, "share", err) < 0)
+        return -1;
+    AUTO(qemu_op_end) struct qemu_op op; /* release waits for us */
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+    struct follower *f = mem_new(struct follower);
+    *f = (struct follower){ .q = q, .name = str_dup(name), .read_only = read_only };
+    f->mounts = (struct follow){ .source = str_dup(what->source),
+                                 .mount = what->mount,
+                                 .late = what->late };
+    list_append(&q->proc->followers, &f->node);
+    fibers_init(&f->fiber);
+    cancel_init(&f->cancel, &q->proc->cancel);
+    f->ctx = ctx_with_cancel(&q->proc->ctx, &f->cancel);
+    if (loop_changes_new(q->loop, open(TABLE, O_RDONLY | O_CLOEXEC), &f->changes, err) < 0 ||
+        update(&inner, f, err) < 0) {
+        follower_free(f);
+        return err_wrap(err, "follow the mounts below %s", what->source);
+    }
+    fibers_go(&f->fiber, q->loop, follow_main, f, "follow share %s", name);
+    return 0;
+}
+
+int qemu_follow_end(struct ctx *ctx, struct qemu *q, const char *name, struct err *err)
+{
+    AUTO(qemu_op_end) struct qemu_op op;
+    struct ctx inner = qemu_op_begin(ctx, q, &op);
+
+    LIST_FOR (struct follower, f, &q->proc->followers, node) {
+        if (!str_eq(f->name, name))
+            continue;
+        cancel_fire(&f->cancel, ERR_CANCELLED, "the share is removed");
+        if (fibers_wait(&inner, &f->fiber, "the last look at the host's mounts", err) < 0)
+            return -1;
+        follower_free(f);
+        break;
+    }
+    return ctx_check(&inner, err);
+}
+
+int qemu_follow_drop(struct ctx *ctx, struct qemu_proc *p, struct err *err)
+{
+    while (!list_empty(&p->followers)) {
+        struct follower *f = LIST_ENTRY(p->followers.next, struct follower, node);
+
+        if (fibers_wait(ctx, &f->fiber, "the last look at the host's mounts", err) < 0)
+            return -1;
+        follower_free(f);
+    }
+    return 0;
+}
