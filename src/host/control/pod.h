@@ -8,6 +8,7 @@
  * pod_kill, pod_attach_network, pod_detach_network and pod_take_volume wait until ctx ends; the
  * holder's gate orders the two of the network. All others never wait. */
 #pragma once
+#include "base/idmap.h"
 #include "base/list.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -39,6 +40,7 @@ struct pod {
     bool hidden;            /* its holder is ours: clients do not see it */
     bool shares_empty_dirs; /* they are the host's, not the VM's */
     bool has_scratch;       /* the holder's files are on the VM's scratch disk */
+    struct idmap ids;       /* of its user namespace; empty: none */
     struct list volumes;    /* emptyDirs (pod_volumes.c) */
     char *netns;            /* on the host; NULL: none */
     struct network *network;
