@@ -155,7 +155,7 @@ int document_device(const struct spec *spec, const json_t *device, struct docume
 static bool shares_with_pod(const char *type)
 {
     return str_eq(type, "network") || str_eq(type, "ipc") || str_eq(type, "uts") ||
-           str_eq(type, "pid");
+           str_eq(type, "pid") || str_eq(type, "user");
 }
 
 static const char *ns_file(const char *type)
@@ -179,7 +179,7 @@ static void fit_namespaces(json_t *linux_part, const struct document_opts *o)
 
         network = network || str_eq(type, "network");
         cgroup = cgroup || str_eq(type, "cgroup");
-        if (!spec_text(item, "path")[0])
+        if (!spec_text(item, "path")[0] && !str_eq(type, "user")) /* a pod has one of users */
             continue;
         json_object_del(item, "path");
         if (o->kind == SPEC_WORKLOAD && o->pod_pid && shares_with_pod(type)) {

@@ -114,6 +114,24 @@ TEST(a_debug_container_sees_the_processes_of_its_target)
     ASSERT_STR(ns_path(doc, "ipc"), "/proc/99/ns/ipc");
 }
 
+TEST(a_pod_has_one_user_namespace)
+{
+    static const char text[] =
+        "{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},\"linux\":{\"namespaces\":["
+        "{\"type\":\"user\"},{\"type\":\"ipc\"}]}}";
+    struct document_opts o = standalone;
+    AUTO(json_decref) json_t *own = build(text, &o);
+
+    ASSERT_STR(ns_path(own, "user"), "new");
+    o.kind = SPEC_WORKLOAD;
+    o.pod_id = "pod";
+    o.pod_pid = 99;
+    AUTO(json_decref) json_t *doc = build(text, &o);
+
+    ASSERT_STR(ns_path(doc, "user"), "/proc/99/ns/user");
+    ASSERT_STR(ns_path(doc, "ipc"), "new");
+}
+
 TEST(a_workload_shares_its_pods_namespaces)
 {
     struct document_opts o = standalone;

@@ -21,8 +21,6 @@ static const struct {
     { "network", "hostNetwork, --net-host", "a VM has a network of its own" },
     { "pid", "hostPID, --pid=host", "the host's processes are not in the VM" },
     { "ipc", "hostIPC, --ipc=host", "the host's memory is not in the VM" },
-    { "user", "hostUsers: false",
-      "user namespaces are not supported: root in a container is root in its VM only" },
 };
 
 int pods_refuse(const char *type, struct err *err)
@@ -31,9 +29,6 @@ int pods_refuse(const char *type, struct err *err)
 
     while (i + 1 < ARRAY_LEN(hosts) && !str_eq(hosts[i].type, type))
         i++;
-    if (str_eq(type, "user"))
-        return err_set(err, ERR_INVALID, "a user namespace (%s) is not possible: %s",
-                       hosts[i].options, hosts[i].why);
     return err_set(err, ERR_INVALID, "the host's %s namespace (%s) is not possible: %s", type,
                    hosts[i].options, hosts[i].why);
 }
@@ -56,10 +51,6 @@ static int check_paths(const struct spec *s, struct err *err)
 
 static int check_namespaces(const struct spec *s, enum spec_kind kind, struct err *err)
 {
-    const json_t *linux_part = js_get(spec_json(s), "linux");
-
-    if (names(s, "user") || json_array_size(js_get(linux_part, "uidMappings")) > 0)
-        return pods_refuse("user", err);
     if (kind == SPEC_WORKLOAD || !names(s, "mount")) /* its pod was asked; not one of a client */
         return 0;
     for (const char *const *type = (const char *const[]){ "network", "pid", "ipc", NULL }; *type;

@@ -13,11 +13,11 @@ struct err;
 void pods_drop_ours(struct spec *s);
 
 /* ERR_INVALID says in so many words what is not possible, before any VM is made: the host's
- * network, processes or IPC, user namespaces, mounts that are to reach back to the host.
+ * network, processes or IPC, mounts that are to reach back to the host.
  * (Not ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
 int pods_check(const struct spec *s, enum spec_kind kind, struct err *err);
 
-/* That refusal. type: network, pid, ipc (the host's), or user. Always -1. */
+/* That refusal. type: network, pid or ipc. Always -1. */
 int pods_refuse(const char *type, struct err *err);
 
 /* The pod's /dev/shm becomes a tmpfs in the VM that all containers of the pod share, whether the

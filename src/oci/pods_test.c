@@ -68,13 +68,6 @@ TEST(namespaces_of_others_are_refused_but_for_a_network_and_within_a_pod)
     accepted(pid1, MOUNTS_NONE, SPEC_WORKLOAD);
 }
 
-TEST(user_namespaces_are_refused)
-{
-    refused(NS_ALL ",{\"type\":\"user\"}", MOUNTS_NONE, SPEC_SANDBOX, "user namespace");
-    refused(NS_ALL ",{\"type\":\"user\",\"path\":\"/proc/1/ns/user\"}", MOUNTS_NONE, SPEC_WORKLOAD,
-            "hostUsers");
-}
-
 TEST(mounts_that_reach_back_are_refused)
 {
     refused(NS_ALL,

@@ -218,7 +218,10 @@ struct bridge_layers { /* CombinedLayers */
     struct bridge_layer *layers;
     size_t n_layers;
     const char *scratch_path;
-    uint64_t scratch_quota; /* lcow's own: bytes; 0: none */
+    /* lcow's own: */
+    uint64_t scratch_quota;        /* bytes; 0: none */
+    const char *uid_map, *gid_map; /* of the container's user namespace (base/idmap.h); "": none */
+    bool map_layers;               /* its layers have the ids of inside */
 };
 
 struct bridge_neighbour { /* lcow's own */

@@ -124,7 +124,9 @@ SCHEMA_STATIC(layers, REQ, F(STR, "ContainerID", modify.layers.container_id),
               F(STR, "ContainerRootPath", modify.layers.root_path),
               ARRAY("Layers", REQ, modify.layers.layers, modify.layers.n_layers, layer),
               F(STR, "ScratchPath", modify.layers.scratch_path),
-              F(U64, "ScratchQuotaBytes", modify.layers.scratch_quota));
+              F(U64, "ScratchQuotaBytes", modify.layers.scratch_quota),
+              F(STR, "UidMap", modify.layers.uid_map), F(STR, "GidMap", modify.layers.gid_map),
+              F(BOOL, "MapLayers", modify.layers.map_layers));
 
 #define IP struct guest_ip
 SCHEMA_STATIC(ip_config, IP, FIELD(IP, STR, "IPAddress", address, false),

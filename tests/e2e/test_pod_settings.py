@@ -229,15 +229,6 @@ def host_namespaces(t):
     t.equal(t.qemu_pids(), [])
 
 
-@pod_test("user namespaces are refused, in so many words", runc=False, versions=("1.7", "2.1"))
-def user_namespaces(t):
-    ids = [{"host_id": 100000, "container_id": 0, "length": 65536}]
-    t.fails(lambda: t.pod("p1", namespaces={
-        "userns_options": {"mode": cri.POD, "uids": ids, "gids": ids}}), "(?i)user namespace")
-    t.explains(None, "container: spec")
-    t.equal(t.qemu_pids(), [])
-
-
 @pod_test("mounts that shall reach back to the host are refused", runc=False)
 def propagation(t):
     folder = os.path.join(t.work, "volume")

@@ -183,8 +183,9 @@ def by_hand(t):
     t.equal(r.stdout, b"new\n", "the device was written to")
 
 
-def typed(*layers, upper="mkfs/ext4", more=()):
-    """As containerd 2.2's erofs snapshotter gives it, topmost first. more: options of each layer."""
+def typed(*layers, upper="mkfs/ext4", more=(), overlay=()):
+    """As containerd 2.2's erofs snapshotter gives it, topmost first. more: options of each layer,
+    overlay: of what combines them."""
     n = len(layers)
     return mounts((upper, "/none/rwlayer.img", "X-containerd.mkfs.fs=ext4",
                    "X-containerd.mkfs.size=67108864", "rw", "loop"),
@@ -193,7 +194,7 @@ def typed(*layers, upper="mkfs/ext4", more=()):
                    "X-containerd.mkdir.path={{ mount 0 }}/upper:0755",
                    "X-containerd.mkdir.path={{ mount 0 }}/work:0755",
                    "workdir={{ mount 0 }}/work", "upperdir={{ mount 0 }}/upper",
-                   f"lowerdir={{{{ overlay 1 {n} }}}}"))
+                   f"lowerdir={{{{ overlay 1 {n} }}}}", *overlay))
 
 
 def make_layers(t, n):

@@ -5,6 +5,7 @@
 #include "fuzz/on_fiber.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
+#include "oci/userns.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -42,11 +43,13 @@ static void check_dirs(const struct strv *dirs)
 
 static void rewrite(const char *text, size_t len, enum spec_kind kind)
 {
+    AUTO(idmap_release) struct idmap ids = { 0 };
     const struct rewrite_env env = {
         .kind = kind,
         .id = "c",
         .pod_id = "p",
         .pod_root = POD_ROOT,
+        .ids = &ids,
         .find_device = find_device,
         .read_symlink = read_symlink,
         .each_device = each_device,
@@ -61,6 +64,8 @@ static void rewrite(const char *text, size_t len, enum spec_kind kind)
     json_t *process = json_object_get(spec_json(spec), "process");
     (void)rewrite_username(process);
     (void)resources_check(spec_json(spec), &err);
+    if (userns_read(spec, &ids, &err) < 0)
+        return;
     int r = rewrite_spec(spec, &env, &todo, &err);
     check_dirs(&todo.dirs);
     check_dirs(&todo.hugepages);

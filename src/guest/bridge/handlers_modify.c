@@ -159,6 +159,8 @@ static int layers(struct ctx *ctx, struct handlers *h, const struct bridge_modif
         .root_path = m->layers.root_path,
         .scratch_path = m->layers.scratch_path,
         .scratch_quota = m->layers.scratch_quota,
+        .ids = { (char *)m->layers.uid_map, (char *)m->layers.gid_map },
+        .map_layers = m->layers.map_layers,
         .layers = (const char *const *)paths.v,
     };
     bool used = false;

@@ -4,6 +4,7 @@
 #include "guest/net/nets_priv.h"
 
 #include <arpa/inet.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <stdio.h>
 #include <sys/socket.h>
@@ -112,7 +113,7 @@ int nets_prepare(struct ctx *ctx, struct nets *n, struct err *err)
     if (n->spare >= 0)
         return 0;
     n->spare_bytes = memory_bytes();
-    return netns_make(ctx, &n->spare, err);
+    return netns_make(ctx, -1, &n->spare, err);
 }
 
 /* A namespace's socket buffers are bounded by the memory there was when it was made: in a machine
@@ -131,7 +132,7 @@ static int make(struct ctx *ctx, struct netns *s, struct err *err)
         s->fd = take_spare(s->nets);
     if (s->fd >= 0)
         return 0;
-    return netns_make(ctx, &s->fd, err) < 0 ? err_wrap(err, "network namespace %s", s->id) : 0;
+    return netns_make(ctx, -1, &s->fd, err) < 0 ? err_wrap(err, "network namespace %s", s->id) : 0;
 }
 
 int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err)
@@ -143,6 +144,28 @@ int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, 
         return -1;
     s->holders++;
     *ret_path = str_format("/proc/%d/fd/%d", getpid(), s->fd);
+    return 0;
+}
+
+int nets_adopt(struct ctx *ctx, struct nets *n, const char *ns, uint32_t pid, struct err *err)
+{
+    AUTO(netns_unref) struct netns *s = need(n, ns, err);
+    AUTO(gate_leave) struct gate *held = s ? gate_enter(&s->gate, ctx, "nets.adopt", err) : NULL;
+    AUTO_FREE char *path = str_format("/proc/%u/ns/net", pid);
+    AUTO_FD int fd = held ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+
+    if (!held)
+        return -1;
+    if (fd < 0)
+        return err_sys(err, errno, "network namespace %s: open %s", s->id, path);
+    if (s->fd >= 0)
+        return err_set(err, ERR_STATE,
+                       "network namespace %s is there already, outside of the "
+                       "pod's user namespace",
+                       s->id);
+    if (netns_make(ctx, fd, &s->fd, err) < 0)
+        return err_wrap(err, "network namespace %s", s->id);
+    s->holders++;
     return 0;
 }
 

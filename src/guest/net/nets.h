@@ -37,6 +37,9 @@ int nets_remove(struct ctx *ctx, struct nets *n, const char *ns, const char *id,
 /* For a container: makes the namespace if it is new and counts. *ret_path is for crun; caller frees
  * it. ERR_INVALID: no name of a namespace. */
 int nets_hold(struct ctx *ctx, struct nets *n, const char *ns, char **ret_path, struct err *err);
+/* The same of a namespace that pid, a container's first process, has already: one that belongs to
+ * its user namespace. ERR_STATE: there is another of that name. */
+int nets_adopt(struct ctx *ctx, struct nets *n, const char *ns, uint32_t pid, struct err *err);
 /* Never waits. */
 void nets_release(struct nets *n, const char *ns);
 /* The lists of all its NICs, joined by commas; "" if there are none. Caller frees. Never waits. */

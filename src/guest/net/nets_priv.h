@@ -55,8 +55,8 @@ int nic_move(struct ctx *ctx, struct nic **nic, const struct rtnl_iface *device,
 /* Takes it down. One that is gone: success. Waits. */
 int nic_lower(struct ctx *ctx, const char *name, int netns, struct err *err);
 
-/* A new namespace with loopback up. Waits. Caller closes. */
-int netns_make(struct ctx *ctx, int *ret, struct err *err);
+/* A new namespace, or if from is not -1 that one, with loopback up. Waits. Caller closes. */
+int netns_make(struct ctx *ctx, int from, int *ret, struct err *err);
 /* A TCP socket that belongs to it. Waits. Caller closes. */
 int netns_socket(struct ctx *ctx, int netns, int family, int *ret, struct err *err);
 

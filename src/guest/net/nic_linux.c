@@ -335,7 +335,7 @@ static int make_in_thread(void *arg, struct err *err)
     const struct rtnl_iface_change up = { .index = LOOPBACK, .up = true, .netns = -1 };
     struct job *j = arg;
 
-    if (unshare(CLONE_NEWNET) < 0)
+    if ((j->netns < 0 ? unshare(CLONE_NEWNET) : setns(j->netns, CLONE_NEWNET)) < 0)
         return err_sys(err, errno, "make a network namespace");
     AUTO_FD int rtnl = nl_open(NETLINK_ROUTE, 0);
     int r = rtnl < 0 ? rtnl : change_device(rtnl, &up);
@@ -345,11 +345,11 @@ static int make_in_thread(void *arg, struct err *err)
     return j->fd < 0 ? err_sys(err, errno, "open a network namespace") : 0;
 }
 
-int netns_make(struct ctx *ctx, int *ret, struct err *err)
+int netns_make(struct ctx *ctx, int from, int *ret, struct err *err)
 {
     struct job j = { 0 };
 
-    if (run(ctx, &j, -1, make_in_thread, "make a network namespace", err) < 0)
+    if (run(ctx, &j, from, make_in_thread, "make a network namespace", err) < 0)
         return -1;
     *ret = j.fd;
     return 0;

@@ -100,6 +100,7 @@ void container_unref(struct container *c)
     free(c->scratch);
     free(c->cgroup);
     free(c->root);
+    idmap_release(&c->ids);
     free(c);
 }
 

@@ -13,6 +13,7 @@
 #include "guest/runtime/rootfs.h"
 #include "guest/storage/path.h"
 #include "oci/pods.h"
+#include "oci/userns.h"
 #include <string.h>
 #include <unistd.h>
 
@@ -25,7 +26,7 @@ static int write_spec(const struct container *c, const struct spec *spec, struct
 {
     AUTO_FREE char *path = str_format("%s/config.json", c->bundle);
     AUTO_FREE char *text = js_text(spec_json(spec), 0);
-    int r = dir_make(c->bundle, 0700);
+    int r = dir_make(c->bundle, PATH_PASSABLE);
 
     if (r == 0)
         r = file_write(path, text, strlen(text), 0600);
@@ -69,12 +70,23 @@ static int join_network(struct ctx *ctx, struct container *c, const struct spec 
     struct nets *nets = c->table->opts.nets;
     AUTO_FREE char *path = NULL;
 
-    if (!nets || !named(spec)[0])
+    /* In a user namespace crun makes it, inside: adopt_network() takes it afterwards. */
+    if (!nets || !named(spec)[0] || (c->ids.uid && c->kind != SPEC_WORKLOAD))
         return 0;
     if (nets_hold(ctx, nets, named(spec), &path, err) < 0)
         return -1;
     c->network = str_dup(named(spec));
     set_path(spec, path);
+    return 0;
+}
+
+static int adopt_network(struct ctx *ctx, struct container *c, const char *name, struct err *err)
+{
+    if (c->network || !c->table->opts.nets || !name[0])
+        return 0;
+    if (nets_adopt(ctx, c->table->opts.nets, name, process_pid(c->init), err) < 0)
+        return -1;
+    c->network = str_dup(name);
     return 0;
 }
 
@@ -137,7 +149,9 @@ static int enter_pod(struct ctx *ctx, struct container *c, const struct spec *sp
                            search,
                            servers,
                            spec_annotation(spec, POD_RESOLV_CONF),
-                           c->kind == SPEC_SANDBOX };
+                           c->kind == SPEC_SANDBOX,
+                           c->owner.uid,
+                           c->owner.gid };
     c->files_made = true; /* from here on there may be something to undo */
     return pod_files_make(ctx, &f, err);
 }
@@ -152,6 +166,7 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
         .id = c->id,
         .pod_id = c->pod ? c->pod->id : c->id,
         .pod_root = c->pod ? c->pod->root : c->bundle,
+        .ids = &c->ids,
         .privileged = privileged,
     };
     json_t *process = js_get(spec_json(spec), "process");
@@ -167,7 +182,8 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
         return -1;
     const char *user = rewrite_username(process);
     bool named = user[0] != '\0';
-    if (rootfs_prepare(ctx, c->root, user, spec_text(process, "cwd"), &uid, &gid, err) < 0)
+    if (rootfs_prepare(ctx, c->root, c->owner, user, spec_text(process, "cwd"), &uid, &gid, err) <
+        0)
         return -1;
     if (named)
         rewrite_set_user(process, uid, gid);
@@ -180,8 +196,15 @@ static int fit_spec(struct ctx *ctx, struct container *c, struct spec *spec, boo
 static int create(struct ctx *ctx, struct container *c, struct spec *spec, const char *pod_id,
                   bool privileged, struct err *err)
 {
+    AUTO_FREE char *network = str_dup(named(spec));
     const char *pid_ns = "";
 
+    if (userns_read(spec, &c->ids, err) < 0)
+        return -1;
+    if (c->ids.uid) {
+        (void)idmap_outside(c->ids.uid, 0, &c->owner.uid); /* userns_read checks that */
+        (void)idmap_outside(c->ids.gid, 0, &c->owner.gid);
+    }
     if (enter_pod(ctx, c, spec, pod_id, err) < 0 || fit_spec(ctx, c, spec, privileged, err) < 0)
         return -1;
     if (spec_annotation(spec, TEE_LOG))
@@ -192,8 +215,10 @@ static int create(struct ctx *ctx, struct container *c, struct spec *spec, const
     if (write_spec(c, spec, err) < 0)
         return -1;
     c->crun_made = true; /* even a failed create may leave a directory */
-    return container_run(ctx, c, NULL, c->terminal, container_on_exit, container_on_done, &c->init,
-                         err);
+    if (container_run(ctx, c, NULL, c->terminal, container_on_exit, container_on_done, &c->init,
+                      err) < 0)
+        return -1;
+    return adopt_network(ctx, c, network, err);
 }
 
 /* Nothing is left but the rootfs, which is the host's to take down. */

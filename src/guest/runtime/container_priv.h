@@ -3,9 +3,11 @@
 #include "base/ctx.h"
 #include "base/fiber.h"
 #include "base/gate.h"
+#include "base/idmap.h"
 #include "base/list.h"
 #include "guest/runtime/container.h"
 #include "guest/runtime/process.h"
+#include "guest/runtime/rootfs.h"
 #include "oci/spec.h"
 
 /* A pod: what its sandbox container and its workloads share. */
@@ -27,9 +29,11 @@ struct container {
     struct process *init;
     bool attached; /* the start has been tried: its stdio is given away */
     bool own_pid_ns, terminal;
-    int last_signal;     /* TERM or KILL to init */
-    char *cgroup, *root; /* full paths */
-    char *network;       /* the namespace it holds (guest/net); NULL: none */
+    int last_signal;           /* TERM or KILL to init */
+    char *cgroup, *root;       /* full paths */
+    char *network;             /* the namespace it holds (guest/net); NULL: none */
+    struct idmap ids;          /* of its user namespace; empty: none */
+    struct rootfs_owner owner; /* its root, in the VM */
     json_t *rlimits, *user;
     struct processes execs;
 

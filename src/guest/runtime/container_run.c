@@ -257,6 +257,10 @@ int container_run(struct ctx *ctx, struct container *c, const char *process, boo
 
     if (!crun || (!terminal && relay_open(ctx->loop, &relay, &ends, err) < 0))
         return -1;
+    /* Else /dev/stdout could not be opened in the container. */
+    for (int i = 0; i < 3 && c->ids.uid; i++)
+        if (ends.fd[i] >= 0 && fchown(ends.fd[i], c->owner.uid, c->owner.gid) < 0)
+            return err_sys(err, errno, "give stdio to the container's root");
     const struct crun_start start = {
         .id = c->id,
         .bundle = c->bundle,
@@ -334,7 +338,7 @@ static int make_process(struct ctx *ctx, const struct container *c, json_t *proc
         return -1;
     AUTO_FREE char *user = str_dup(rewrite_username(process));
     rewrite_exec(process, c->rlimits, c->user);
-    if (rootfs_prepare(ctx, c->root, user, NULL, &uid, &gid, err) < 0)
+    if (rootfs_prepare(ctx, c->root, c->owner, user, NULL, &uid, &gid, err) < 0)
         return -1;
     if (user[0])
         rewrite_set_user(process, uid, gid);

@@ -128,11 +128,13 @@ static int make_dir(const char *path, mode_t mode, struct err *err)
 
 /* --- files --- */
 
-static int put(const char *root, const char *name, const char *text, struct err *err)
+static int put(const struct pod_files *f, const char *name, const char *text, struct err *err)
 {
-    AUTO_FREE char *path = str_format("%s/%s", root, name);
+    AUTO_FREE char *path = str_format("%s/%s", f->root, name);
     int r = file_write(path, text, strlen(text), 0644);
 
+    if (r == 0 && f->uid && chown(path, f->uid, f->gid) < 0)
+        r = -errno;
     return r < 0 ? err_sys(err, -r, "write %s", path) : 0;
 }
 
@@ -147,9 +149,9 @@ static int make_files(const struct pod_files *f, struct err *err)
     if (f->resolv_conf ? pod_files_check_resolv(f->resolv_conf, err) < 0
                        : pod_files_resolv(f->dns_search, f->dns_servers, &resolv, err) < 0)
         return -1;
-    if (put(f->root, "hostname", line, err) < 0 || put(f->root, "hosts", hosts, err) < 0)
+    if (put(f, "hostname", line, err) < 0 || put(f, "hosts", hosts, err) < 0)
         return -1;
-    return put(f->root, "resolv.conf", f->resolv_conf ? f->resolv_conf : resolv, err);
+    return put(f, "resolv.conf", f->resolv_conf ? f->resolv_conf : resolv, err);
 }
 
 /* --- directories that a pod's containers share --- */
@@ -184,7 +186,7 @@ static int make_all(void *arg, struct err *err)
 {
     const struct pod_files *f = arg;
 
-    if (make_dir(f->root, 0700, err) < 0 || make_files(f, err) < 0)
+    if (make_dir(f->root, PATH_PASSABLE, err) < 0 || make_files(f, err) < 0)
         return -1;
     return f->pod ? make_dirs(f, err) : 0;
 }

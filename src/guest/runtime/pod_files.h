@@ -3,6 +3,7 @@
  * Life: make -> make_todo … -> remove. These three wait; the others are pure. */
 #pragma once
 #include <stdbool.h>
+#include <stdint.h>
 
 struct ctx;
 struct err;
@@ -13,6 +14,7 @@ struct pod_files {
     const char *root, *hostname, *dns_search, *dns_servers;
     const char *resolv_conf; /* the whole file; NULL: of the two above */
     bool pod;                /* with the directories that its containers share */
+    uint32_t uid, gid;       /* of the containers' root */
 };
 int pod_files_make(struct ctx *ctx, struct pod_files *f, struct err *err);
 int pod_files_remove(struct ctx *ctx, const char *root, struct err *err);

@@ -1,10 +1,13 @@
 #include "guest/runtime/rewrite.h"
 #include "base/err.h"
+#include "base/idmap.h"
 #include "guest/storage/path.h"
 #include "oci/spec.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define NOBODY 65534
 
 void rewrite_todo_release(struct rewrite_todo *t)
 {
@@ -68,17 +71,24 @@ static int below(json_t *mount, const char *root, const char *dir, const char *r
     return 0;
 }
 
-static int huge(json_t *mount, const char *root, const char *rest, struct rewrite_todo *todo,
-                struct err *err)
+/* A file of an id that the container does not have is nobody's, as an id-mapped mount shows it. */
+static uint32_t owner(const char *map, uint32_t id)
+{
+    return !map || idmap_outside(map, id, &id) ? id : NOBODY;
+}
+
+static int huge(json_t *mount, const struct rewrite_env *env, const char *rest,
+                struct rewrite_todo *todo, struct err *err)
 {
     size_t len = strcspn(rest, "/");
     AUTO_FREE char *size = str_ndup(rest, len);
 
     if (!rest[len] || !path_name_ok(size) || strlen(size) > 8)
         return err_set(err, ERR_INVALID, "mount source hugepages://%.64s is not SIZE/NAME", rest);
-    if (below(mount, root, "hugepages", rest, &todo->hugepages, err) < 0)
+    if (below(mount, env->pod_root, "hugepages", rest, &todo->hugepages, err) < 0)
         return -1;
-    strv_add(&todo->sizes, size);
+    strv_addf(&todo->sizes, "%s,uid=%u,gid=%u", size, owner(env->ids->uid, 0),
+              owner(env->ids->gid, 0));
     return 0;
 }
 
@@ -129,7 +139,8 @@ static int pods_path(const char *source, const char *root, char **ret, struct er
 }
 
 /* What our host says of a volume that is made here; its mount is a bind of it or of a part. */
-static int take_volume(json_t *mount, const char *root, struct rewrite_todo *todo, struct err *err)
+static int take_volume(json_t *mount, const struct rewrite_env *env, struct rewrite_todo *todo,
+                       struct err *err)
 {
     struct volume v = { 0 };
     char *path = NULL;
@@ -142,7 +153,11 @@ static int take_volume(json_t *mount, const char *root, struct rewrite_todo *tod
     todo->volumes =
         mem_grow(todo->volumes, todo->n_volumes, &todo->volumes_cap, sizeof(*todo->volumes));
     todo->volumes[todo->n_volumes++] = v;
-    if (pods_path(v.at, root, &path, err) < 0)
+    for (size_t i = 0; i < v.n; i++) {
+        v.dirs[i].uid = owner(env->ids->uid, v.dirs[i].uid);
+        v.dirs[i].gid = owner(env->ids->gid, v.dirs[i].gid);
+    }
+    if (pods_path(v.at, env->pod_root, &path, err) < 0)
         return -1;
     if (!path)
         return err_set(err, ERR_INVALID, "volume \"%.64s\" is not the pod's", v.at);
@@ -159,8 +174,7 @@ static int rewrite_mount(const struct spec *spec, json_t *mount, const struct re
 
     if (str_starts(destination, "blockdev://"))
         return block_device(spec, mount, env, destination + strlen("blockdev://"), err);
-    if (take_volume(mount, env->pod_root, todo, err) < 0 ||
-        pods_path(source, env->pod_root, &path, err) < 0)
+    if (take_volume(mount, env, todo, err) < 0 || pods_path(source, env->pod_root, &path, err) < 0)
         return -1;
     if (path) {
         json_object_set_new(mount, "source", json_string(path));
@@ -168,7 +182,7 @@ static int rewrite_mount(const struct spec *spec, json_t *mount, const struct re
         return 0;
     }
     if (str_starts(source, "hugepages://"))
-        return huge(mount, env->pod_root, source + strlen("hugepages://"), todo, err);
+        return huge(mount, env, source + strlen("hugepages://"), todo, err);
     if (str_starts(source, "uvm://")) {
         path = str_dup(source + strlen("uvm://"));
         if (path_check(path, "mount source uvm://", err) < 0)

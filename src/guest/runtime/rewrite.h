@@ -6,6 +6,7 @@
 #include "oci/volume.h"
 
 struct err;
+struct idmap;
 
 struct rewrite_device {
     char type; /* 'c' or 'b' */
@@ -16,8 +17,9 @@ struct rewrite_device {
 struct rewrite_env {
     enum spec_kind kind;
     const char *id, *pod_id;
-    const char *pod_root; /* where the pod's files and directories are */
-    bool privileged;      /* every device of the VM; by our host's word, never an annotation's */
+    const char *pod_root;    /* where the pod's files and directories are */
+    const struct idmap *ids; /* of its user namespace; empty: none */
+    bool privileged;         /* every device of the VM; by our host's word, never an annotation's */
     void *arg;
     /* A node in the guest's /dev. 0 or -errno. */
     int (*find_device)(void *arg, const char *path, struct rewrite_device *ret);
@@ -39,7 +41,7 @@ struct rewrite_todo {
     struct volume *volumes; /* at: the path here */
     size_t n_volumes, volumes_cap;
     struct strv hugepages; /* directories to mount hugetlbfs on, where missing … */
-    struct strv sizes;     /* … with this page size each: "2M" */
+    struct strv sizes;     /* … with this page size each, and perhaps an owner: "2M" */
 };
 void rewrite_todo_release(struct rewrite_todo *t);
 

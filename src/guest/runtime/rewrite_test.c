@@ -1,4 +1,5 @@
 /* The document as the host sends it, and as crun gets it. */
+#include "base/idmap.h"
 #include "guest/runtime/rewrite.h"
 #include "harness/tap.h"
 #include <errno.h>
@@ -44,6 +45,7 @@ struct fixture {
     struct spec *spec;
     struct rewrite_todo todo;
     struct rewrite_env env;
+    struct idmap ids;
     bool privileged;
 };
 
@@ -60,6 +62,7 @@ static int rewrite(struct fixture *r, enum spec_kind kind, const char *text, str
         .id = "c1",
         .pod_id = "p1",
         .pod_root = "/run/gcs/pods/p1/p1",
+        .ids = &r->ids,
         .privileged = r->privileged,
         .find_device = find_device,
         .read_symlink = read_symlink,
@@ -138,7 +141,7 @@ TEST(a_workload_golden)
     ASSERT_EQ(r.todo.dirs.n, 2);
     ASSERT_STR(r.todo.dirs.v[0], "/run/gcs/pods/p1/p1/sandboxMounts/x/z");
     ASSERT_EQ(r.todo.hugepages.n, 1);
-    ASSERT_STR(r.todo.sizes.v[0], "2M");
+    ASSERT_STR(r.todo.sizes.v[0], "2M,uid=0,gid=0");
 }
 
 TEST(a_sandbox_gets_no_files_of_the_pod)
@@ -229,6 +232,26 @@ TEST(a_part_of_a_disk_is_below_its_mount)
     ASSERT_HAS(got, "{\"destination\":\"/v\",\"source\":\"/run/mounts/scsi/0_1_0/a/b\"}");
     ASSERT_STR(r.todo.volumes[0].at, "/run/mounts/scsi/0_1_0");
     ASSERT_STR(r.todo.dirs.v[0], "/run/mounts/scsi/0_1_0/a/b"); /* no symlink is followed there */
+}
+
+TEST(volumes_belong_to_the_ids_of_the_user_namespace)
+{
+    AUTO(fixture_release)
+    struct fixture r = { .ids = { (char *)"0:100000:10", (char *)"0:200000:10" } };
+    struct err err = ERR_INIT;
+
+    ASSERT_OK(rewrite(&r, SPEC_WORKLOAD,
+                      "{" PROCESS "," ROOT ",\"linux\":{},\"mounts\":[{\"destination\":\"/v\","
+                      "\"source\":\"sandbox://x\",\"lcow.volume\":{\"At\":"
+                      "\"sandbox://x\",\"Dirs\":[{\"Path\":\"\",\"Gid\":7},"
+                      "{\"Path\":\"sub\",\"Uid\":10}]}},"
+                      "{\"destination\":\"/h\",\"source\":\"hugepages://2M/h\"}]}",
+                      &err),
+              err);
+    ASSERT_EQ(r.todo.volumes[0].dirs[0].uid, 100000);
+    ASSERT_EQ(r.todo.volumes[0].dirs[0].gid, 200007);
+    ASSERT_EQ(r.todo.volumes[0].dirs[1].uid, 65534);
+    ASSERT_STR(r.todo.sizes.v[0], "2M,uid=100000,gid=200000");
 }
 
 TEST(a_disk_of_the_vm_is_the_device_that_was_asked_for)

@@ -5,6 +5,8 @@
 #include "guest/storage/in_root.h"
 #include <errno.h>
 #include <string.h>
+#include <sys/fsuid.h>
+#include <unistd.h>
 
 #define FIELDS_MAX 4
 #define USERS_MAX_BYTES (1u << 20) /* of either file */
@@ -102,7 +104,8 @@ int rootfs_find_user(const char *user, const char *passwd, const char *group, ui
 
 struct job {
     const char *root, *user, *cwd; /* cwd NULL: of an exec */
-    uint32_t uid, gid;             /* out */
+    struct rootfs_owner owner;
+    uint32_t uid, gid; /* out */
 };
 
 /* "" for a file that the image does not have. */
@@ -146,6 +149,16 @@ static int check_mount_points(const char *root, struct err *err)
     return 0;
 }
 
+/* As the container's root, so that it is the owner. A read-only root: crun tells. */
+static void make_cwd(const struct job *j)
+{
+    (void)setfsgid(j->owner.gid);
+    (void)setfsuid(j->owner.uid);
+    (void)in_root_mkdir(j->root, j->cwd, 0755);
+    (void)setfsuid(geteuid());
+    (void)setfsgid(getegid());
+}
+
 static int run(void *arg, struct err *err)
 {
     struct job *j = arg;
@@ -154,7 +167,7 @@ static int run(void *arg, struct err *err)
     if (j->cwd && check_mount_points(j->root, err) < 0)
         return -1;
     if (j->cwd)
-        (void)in_root_mkdir(j->root, j->cwd, 0755); /* a read-only root: crun tells */
+        make_cwd(j);
     if (!j->user[0])
         return 0;
     if (read_file(j->root, "/etc/passwd", &passwd, err) < 0 ||
@@ -163,10 +176,10 @@ static int run(void *arg, struct err *err)
     return rootfs_find_user(j->user, passwd, group, &j->uid, &j->gid, err);
 }
 
-int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
-                   uint32_t *ret_uid, uint32_t *ret_gid, struct err *err)
+int rootfs_prepare(struct ctx *ctx, const char *root, struct rootfs_owner owner, const char *user,
+                   const char *cwd, uint32_t *ret_uid, uint32_t *ret_gid, struct err *err)
 {
-    struct job j = { root, user, cwd, 0, 0 };
+    struct job j = { root, user, cwd, owner, 0, 0 };
 
     if (!user[0] && !cwd)
         return 0;

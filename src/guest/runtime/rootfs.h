@@ -8,8 +8,11 @@ struct err;
 /* Looks users up in a container's root (user "": nothing to look up). cwd: of a new container, made
  * if absent, and the root is checked for symlinks at /dev, /proc and /sys; NULL for an exec.
  * Waits. */
-int rootfs_prepare(struct ctx *ctx, const char *root, const char *user, const char *cwd,
-                   uint32_t *ret_uid, uint32_t *ret_gid, struct err *err);
+struct rootfs_owner {
+    uint32_t uid, gid; /* in the VM, of the container's root */
+};
+int rootfs_prepare(struct ctx *ctx, const char *root, struct rootfs_owner owner, const char *user,
+                   const char *cwd, uint32_t *ret_uid, uint32_t *ret_gid, struct err *err);
 
 /* The user of an OCI image, "user|uid[:group|gid]". passwd and group: the texts of the image's own
  * files, "" if there is none. A name must have exactly one entry; a uid or gid without one is taken

@@ -6,6 +6,7 @@
 struct err;
 
 #define PATH_BYTES_MAX 4095
+#define PATH_PASSABLE 0711 /* directories that crun must get through in a user namespace */
 
 /* Absolute, no empty, "." or ".." component, no slash at the end, no line feed. ERR_INVALID
  * otherwise. what: the field's name. */

@@ -157,7 +157,7 @@ static const char *const share_modules[] = { "9pnet_virtio", "9p", NULL };
 
 static int mount_root(void *arg, struct err *err)
 {
-    if (dir_need(ROOT, 0700, err) < 0)
+    if (dir_need(ROOT, PATH_PASSABLE, err) < 0)
         return -1;
     return mnt_mount(TAG, ROOT, "9p", MS_NODEV | MS_NOSUID, OPTIONS, err);
 }
@@ -183,7 +183,7 @@ static int make_target(const char *path, bool is_dir, struct err *err)
 {
     AUTO_FREE char *parent = path_parent(path);
 
-    if (dir_need(is_dir ? path : parent, 0700, err) < 0)
+    if (dir_need(is_dir ? path : parent, PATH_PASSABLE, err) < 0)
         return -1;
     if (is_dir)
         return 0;

@@ -7,7 +7,7 @@
  * repeated. Calls that touch the same path wait for each other: the host may have given one up that
  * is still at it, and ask for its contrary. */
 #pragma once
-#include "base/mem.h"
+#include "base/idmap.h"
 #include <stdbool.h>
 #include <stdint.h>
 
@@ -53,11 +53,15 @@ int storage_remove_share(struct ctx *ctx, struct storage *s, const char *mount_p
 int storage_add_device(struct ctx *ctx, struct storage *s, const char *place, struct err *err);
 
 /* layers: topmost first, NULL-terminated. scratch_path "": read-only. scratch_quota: bytes that may
- * be written there; 0: as many as there are. ERR_UNIMPLEMENTED: the disk keeps no quotas. */
+ * be written there; 0: as many as there are. ids: of the container's user namespace, whose root
+ * owns what is written; borrowed, "" or NULL: none. map_layers: the layers do not have them yet.
+ * ERR_UNIMPLEMENTED: the disk keeps no quotas, or the kernel cannot map a layer's ids. */
 struct storage_layers {
     const char *root_path, *scratch_path;
     uint64_t scratch_quota;
     const char *const *layers;
+    struct idmap ids;
+    bool map_layers;
 };
 int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_layers *l,
                     struct err *err);

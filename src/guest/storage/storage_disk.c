@@ -266,7 +266,7 @@ static int mount_disk(void *arg, struct err *err)
 {
     const struct mounting *m = arg;
 
-    if (dir_need(m->target, 0700, err) < 0)
+    if (dir_need(m->target, PATH_PASSABLE, err) < 0)
         return -1;
     if (mnt_mount(m->node, m->target, m->type, m->flags, m->data, err) < 0) {
         (void)rmdir(m->target); /* what we made; one that was full before stays */
@@ -317,7 +317,7 @@ static int add_symlink(const struct storage_disk *d, const char *node, struct er
 {
     AUTO_FREE char *parent = path_parent(d->mount_path);
 
-    if (dir_need(parent, 0700, err) < 0)
+    if (dir_need(parent, PATH_PASSABLE, err) < 0)
         return -1;
     if (symlink(node, d->mount_path) < 0)
         return err_sys(err, errno, "make symlink %s to %s", d->mount_path, node);

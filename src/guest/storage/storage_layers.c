@@ -28,7 +28,14 @@ static int check(const struct storage_layers *l, struct err *err)
     if (l->scratch_path[0] && (path_check_run(l->scratch_path, "ScratchPath", err) < 0 ||
                                path_check_option(l->scratch_path, "ScratchPath", err) < 0))
         return -1;
-    return 0;
+    if (!l->ids.uid || !l->ids.uid[0])
+        return l->map_layers ? err_set(err, ERR_INVALID, "MapLayers without UidMap") : 0;
+    if (!l->scratch_path[0])
+        return err_set(err, ERR_INVALID, "UidMap without ScratchPath");
+    return idmap_check(l->ids.uid, "UidMap", err) < 0 ||
+                   idmap_check(l->ids.gid ? l->ids.gid : "", "GidMap", err) < 0
+               ? -1
+               : 0;
 }
 
 /* All of them in one text, as long as it may be. */
@@ -62,18 +69,47 @@ static void dirs_release_auto(struct dirs *d)
         fd_close(d->fds[i]);
 }
 
+struct overlay {
+    const char *root, *scratch, *layers, *uid, *gid; /* scratch: or "" */
+    uint64_t quota;
+    uint32_t project;
+    bool keep_bundle, map_layers;
+};
+
+/* A layer with the container's ids is a mount of its own. The kernel takes it only from our
+ * namespace: all are on one spot, one above the other, until overlay has its copies. */
+static int open_mapped(int userns, const char *layer, const char *spot, struct err *err)
+{
+    AUTO_FD int tree = open_tree(AT_FDCWD, layer, OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC);
+
+    if (tree < 0)
+        return err_sys(err, errno, "layer %s", layer);
+    if (idmap_mount(tree, userns, false, layer, err) < 0)
+        return err_wrap(err, "layer");
+    if (move_mount(tree, "", AT_FDCWD, spot, MOVE_MOUNT_F_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "mount layer %s", layer);
+    return TAKE_FD(tree);
+}
+
 /* The paths of two hundred layers do not fit into the page that mount(2) takes; the numbers of
  * their descriptors do, relative to /proc/self/fd. */
-static int make_options(const char *layers, const char *scratch, struct dirs *d, struct sbuf *out,
+static int make_options(const struct overlay *o, const char *spot, struct dirs *d, struct sbuf *out,
                         struct err *err)
 {
-    AUTO_FREE char *list = str_dup(layers);
+    AUTO_FREE char *list = str_dup(o->layers);
+    const struct idmap ids = { (char *)o->uid, (char *)o->gid };
+    AUTO_FD int userns = o->map_layers ? idmap_userns(&ids, err) : -1;
+    const char *scratch = o->scratch;
     char *rest = list, *layer;
 
+    if (o->map_layers && userns < 0)
+        return -1;
+
     while (d->n < LAYERS_MAX && (layer = strsep(&rest, ":"))) {
-        int fd = open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
+        int fd = o->map_layers ? open_mapped(userns, layer, spot, err)
+                               : open(layer, O_PATH | O_DIRECTORY | O_CLOEXEC);
         if (fd < 0)
-            return err_sys(err, errno, "layer %s", layer);
+            return o->map_layers ? -1 : err_sys(err, errno, "layer %s", layer);
         sbuf_addf(out, "%s%d", d->n ? ":" : "lowerdir=", fd);
         d->fds[d->n++] = fd;
     }
@@ -85,16 +121,28 @@ static int make_options(const char *layers, const char *scratch, struct dirs *d,
 }
 
 /* In a thread of its own, whose working directory is nobody else's. */
-static int mount_overlay(const char *layers, const char *scratch, const char *root, struct err *err)
+static int mount_overlay(const struct overlay *o, struct err *err)
 {
     AUTO(sbuf_release) struct sbuf options = { 0 };
     AUTO(dirs_release) struct dirs d = { .n = 0 };
+    AUTO_FREE char *spot = str_format("%s/mapped", o->scratch);
+    int r = -1;
 
-    if (make_options(layers, scratch, &d, &options, err) < 0)
+    if (o->map_layers && dir_need(spot, 0700, err) < 0)
         return -1;
-    if (unshare(CLONE_FS) < 0 || chdir("/proc/self/fd") < 0)
-        return err_sys(err, errno, "change to /proc/self/fd");
-    return mnt_mount("overlay", root, "overlay", scratch[0] ? 0 : MS_RDONLY, options.data, err);
+    if (make_options(o, spot, &d, &options, err) == 0) {
+        if (unshare(CLONE_FS) < 0 || chdir("/proc/self/fd") < 0)
+            r = err_sys(err, errno, "change to /proc/self/fd");
+        else
+            r = mnt_mount("overlay", o->root, "overlay", o->scratch[0] ? 0 : MS_RDONLY,
+                          options.data, err);
+    }
+    if (o->map_layers) {
+        while (umount2(spot, MNT_DETACH | UMOUNT_NOFOLLOW) == 0)
+            ;
+        (void)rmdir(spot);
+    }
+    return r;
 }
 
 /* True if the bundle is to be a directory of the scratch disk: it is not there by itself. */
@@ -131,13 +179,6 @@ static int drop_scratch(const char *scratch, const char *bundle, struct err *err
     return 0;
 }
 
-struct overlay {
-    const char *root, *scratch, *layers; /* scratch: or "" */
-    uint64_t quota;
-    uint32_t project;
-    bool keep_bundle;
-};
-
 /* Without a limit it is only to be known how much it is: no reason to fail. */
 static int begin_quota(const struct overlay *o, struct err *err)
 {
@@ -154,6 +195,16 @@ static int begin_quota(const struct overlay *o, struct err *err)
                    "scratch disk keeps no quotas; an encrypted one does not");
 }
 
+/* The container's root directory is its root's. */
+static int own(const char *upper, const struct overlay *o, struct err *err)
+{
+    uint32_t uid, gid;
+
+    if (!idmap_outside(o->uid, 0, &uid) || !idmap_outside(o->gid, 0, &gid))
+        return 0;
+    return chown(upper, uid, gid) < 0 ? err_sys(err, errno, "change the owner of %s", upper) : 0;
+}
+
 static int make_scratch(const struct overlay *o, const char *bundle, struct err *err)
 {
     AUTO_FREE char *upper = str_format("%s/upper", o->scratch);
@@ -163,7 +214,9 @@ static int make_scratch(const struct overlay *o, const char *bundle, struct err 
         return -1;
     if (binds_bundle(o->scratch, bundle) && bind_bundle(o->scratch, bundle, err) < 0)
         return -1;
-    return dir_need(upper, 0755, err) < 0 || dir_need(work, 0755, err) < 0 ? -1 : 0;
+    if (dir_need(upper, 0755, err) < 0 || dir_need(work, 0755, err) < 0)
+        return -1;
+    return own(upper, o, err);
 }
 
 static int combine(void *arg, struct err *err)
@@ -176,7 +229,7 @@ static int combine(void *arg, struct err *err)
     if (mnt_is_mounted(o->root))
         return err_set(err, ERR_EXISTS, "something is mounted on %s already", o->root);
     if ((o->scratch[0] && make_scratch(o, bundle, err) < 0) || dir_need(o->root, 0755, err) < 0 ||
-        mount_overlay(o->layers, o->scratch, o->root, err) < 0) {
+        mount_overlay(o, err) < 0) {
         (void)rmdir(o->root);
         if (fresh)
             (void)drop_scratch(o->scratch, bundle,
@@ -199,9 +252,15 @@ int storage_combine(struct ctx *ctx, struct storage *s, const struct storage_lay
         return -1;
     if (storage_load(ctx, s, overlay_modules, err) < 0)
         return -1;
-    struct overlay o = { l->root_path,     l->scratch_path,   layers.data,
-                         l->scratch_quota, ++s->last_project, false };
-    if (OFFLOAD(ctx, combine, &o, 3, NULL, "layers to be combined", err) < 0)
+    struct overlay o = { .root = l->root_path,
+                         .scratch = l->scratch_path,
+                         .layers = layers.data,
+                         .uid = l->ids.uid,
+                         .gid = l->ids.gid,
+                         .quota = l->scratch_quota,
+                         .project = ++s->last_project,
+                         .map_layers = l->map_layers };
+    if (OFFLOAD(ctx, combine, &o, 5, NULL, "layers to be combined", err) < 0)
         return -1;
     log_info(ctx, "layers combined", F_STR("uvm-path", l->root_path));
     return 0;
@@ -232,7 +291,7 @@ int storage_uncombine(struct ctx *ctx, struct storage *s, const struct storage_l
     AUTO(storage_let_go) struct storage_hold *held = storage_hold(ctx, s, l->root_path, err);
     if (!held)
         return -1;
-    return OFFLOAD(ctx, uncombine, &o, 3, NULL, "layers to be separated", err);
+    return OFFLOAD(ctx, uncombine, &o, 5, NULL, "layers to be separated", err);
 }
 
 struct usage {

@@ -557,7 +557,10 @@ static int layers_call(struct ctx *ctx, struct guest *g, const struct guest_laye
                                                    .layers = layers,
                                                    .n_layers = n,
                                                    .scratch_path = l->scratch_path,
-                                                   .scratch_quota = l->scratch_quota } };
+                                                   .scratch_quota = l->scratch_quota,
+                                                   .uid_map = l->uid_map,
+                                                   .gid_map = l->gid_map,
+                                                   .map_layers = l->map_layers } };
 
     return modify_vm(ctx, g, action, BRIDGE_RES_COMBINED_LAYERS, &r, err);
 }

@@ -90,9 +90,14 @@ static int do_unmount_share(struct ctx *ctx, struct guest *g, struct err *err)
 }
 
 static const char *const two[] = { "/top", "/bottom", NULL };
-static const struct guest_layers layers = {
-    .container = "c1", .root_path = "/r", .scratch_path = "/s", .scratch_quota = 7, .layers = two
-};
+static const struct guest_layers layers = { .container = "c1",
+                                            .root_path = "/r",
+                                            .scratch_path = "/s",
+                                            .scratch_quota = 7,
+                                            .layers = two,
+                                            .uid_map = "0:1:2",
+                                            .gid_map = "0:3:4",
+                                            .map_layers = true };
 
 static int do_combine(struct ctx *ctx, struct guest *g, struct err *err)
 {
@@ -107,7 +112,7 @@ static int do_uncombine(struct ctx *ctx, struct guest *g, struct err *err)
 static const struct {
     int (*call)(struct ctx *ctx, struct guest *g, struct err *err);
     uint32_t type;
-    const char *parts[6]; /* of what is sent */
+    const char *parts[7]; /* of what is sent */
     bool removes;
 } calls[] = {
     { do_create,
@@ -149,7 +154,7 @@ static const struct {
     { do_combine,
       BRIDGE_MODIFY_SETTINGS,
       { GUEST_NULL_ID, "CombinedLayers", "Add", "\"/top\"", "\"/bottom\"",
-        "\"ScratchQuotaBytes\":7" },
+        "\"ScratchQuotaBytes\":7", "\"UidMap\":\"0:1:2\",\"GidMap\":\"0:3:4\",\"MapLayers\":true" },
       false },
     { do_uncombine,
       BRIDGE_MODIFY_SETTINGS,

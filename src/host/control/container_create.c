@@ -19,6 +19,7 @@
 #include "host/ledger/ledger.h"
 #include "oci/document.h"
 #include "oci/pods.h"
+#include "oci/userns.h"
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
@@ -46,28 +47,47 @@ static int load_spec(struct ctx *ctx, const char *bundle, struct spec **ret, str
 
 /* --- the pod --- */
 
+/* One user namespace for the whole pod. */
+static int check_ids(const struct pod *pod, const struct idmap *ids, struct err *err)
+{
+    if (idmap_eq(&pod->ids, ids))
+        return 0;
+    return err_set(
+        err, ERR_INVALID,
+        "its user namespace (uids %.128s, gids %.128s) differs from that of pod %s (uids "
+        "%.128s, gids %.128s): a pod has one mapping",
+        ids->uid ? ids->uid : "none", ids->gid ? ids->gid : "none", pod->id,
+        pod->ids.uid ? pod->ids.uid : "none", pod->ids.gid ? pod->ids.gid : "none");
+}
+
 /* Until its spec is read it holds a pod of its own. */
 static int enter_pod(struct container *c, struct spec *spec, struct err *err)
 {
+    AUTO(idmap_release) struct idmap ids = { 0 };
     const char *id, *path = "";
     struct pod *pod;
 
     if (spec_kind(spec, c->p.id, &c->kind, &id, err) < 0 ||
         registry_check_id("sandbox id", id, REGISTRY_ID_MAX, err) < 0 ||
-        pods_check(spec, c->kind, err) < 0)
+        pods_check(spec, c->kind, err) < 0 || userns_read(spec, &ids, err) < 0)
         return -1;
     c->own_pids = spec_namespace(spec, "pid", &path) && path[0] == '\0';
     if (pods_fit(spec, c->kind, c->kind == SPEC_WORKLOAD ? id : c->p.pod->id, err) < 0)
         return -1;
     c->p.pod->takes_workloads = c->kind == SPEC_SANDBOX;
-    if (c->kind != SPEC_WORKLOAD)
+    if (c->kind != SPEC_WORKLOAD) {
+        c->p.pod->ids = ids;
+        ids = (struct idmap){ 0 };
         return 0;
+    }
     pod = registry_find_pod(c->r, id, err);
     if (!pod)
         return err_wrap(err, "container %s", c->p.id);
     if (container_state(pod->holder) != CONTAINER_RUNNING)
         return err_set(err, ERR_STATE, "pod %s is %s, not Running", id,
                        fsm_state_name(&container_fsm, container_state(pod->holder)));
+    if (check_ids(pod, &ids, err) < 0)
+        return err_wrap(err, "container %s", c->p.id);
     pod_leave(c->p.pod, c);
     pod_unref(c->p.pod);
     c->p.pod = pod_ref(pod);
@@ -343,6 +363,11 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
         annotations_restrict(spec, &options, err) < 0)
         return -1;
     pod_set_vm(c->p.pod, c->r->vm);
+    if (devices.n && c->p.pod->ids.uid)
+        return err_set(err, ERR_INVALID,
+                       "PCI device %s: a container with a user namespace cannot have it, since its "
+                       "device nodes belong to root of the VM; set hostUsers: true",
+                       devices.v[0]);
     if (check_empty_dirs(c, &options, err) < 0)
         return -1;
     c->no_writable_shares = options.no_writable_shares;

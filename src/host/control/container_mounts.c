@@ -12,6 +12,7 @@
 #include "host/files/blockimage.h"
 #include "oci/document.h"
 #include "oci/spec.h"
+#include "oci/userns.h"
 #include "oci/volume.h"
 #include <stdlib.h>
 #include <string.h>
@@ -21,6 +22,7 @@ void mounts_release(struct mounts *m)
     for (size_t i = 0; i < m->n; i++) {
         fd_close_later(m->v[i].tree.fd);
         free(m->v[i].tree.followed);
+        idmap_release(&m->v[i].ids);
         fd_close_later(m->v[i].disk);
         free(m->v[i].source);
         free(m->v[i].below);
@@ -50,12 +52,23 @@ static bool is_no_file(const struct container *c, const char *to, const struct t
     return known && !tree->name[0] && c->p.pod->hidden;
 }
 
+int container_share_ids(const struct container *c, const struct idmap *ids, struct idmap *ret,
+                        struct err *err)
+{
+    const struct config *config = c->r->o.config;
+
+    return idmap_with(ids, config->vm_uid_base, config->vm_uid_count, ret, err);
+}
+
 static int open_share(struct ctx *ctx, struct container *c, const struct document_mount *d,
-                      struct mount_entry *entry, bool *ret_drop, struct err *err)
+                      const struct idmap *ids, struct mount_entry *entry, bool *ret_drop,
+                      struct err *err)
 {
     const struct tree_opts opts = { d->read_only, d->recursive,
-                                    d->top_only && !c->no_writable_shares, d->follow };
+                                    d->top_only && !c->no_writable_shares, d->follow, &entry->ids };
 
+    if (ids->uid && container_share_ids(c, ids, &entry->ids, err) < 0)
+        return err_wrap(err, "mount %s on %s", d->source, d->destination);
     if (tree_open(ctx, d->source, &opts, &entry->tree, err) < 0)
         return err_wrap(err, "mount %s on %s", d->source, d->destination);
     if (entry->tree.writable) {
@@ -66,11 +79,25 @@ static int open_share(struct ctx *ctx, struct container *c, const struct documen
     return 0;
 }
 
+static int refuse_disk(const struct container *c, const char *what, const char *path,
+                       struct err *err)
+{
+    if (!c->p.pod->ids.uid)
+        return 0;
+    return err_set(err, ERR_INVALID,
+                   "%s %.200s: a container with a user namespace cannot have a disk, since its ids "
+                   "are not mapped; use a directory, or set hostUsers: true",
+                   what, path);
+}
+
 static int open_disk(struct ctx *ctx, struct container *c, const struct document_mount *d,
                      struct mount_entry *entry, struct err *err)
 {
     enum blockimage_kind kind =
         d->kind == DOCUMENT_MOUNT_IMAGE ? BLOCKIMAGE_FILE : BLOCKIMAGE_DEVICE;
+
+    if (refuse_disk(c, "mount on", d->destination, err) < 0)
+        return -1;
 
     entry->kind = MOUNT_DISK;
     entry->raw = d->raw;
@@ -103,12 +130,13 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
                     bool *ret_drop, struct err *err)
 {
     struct mount_entry entry = { .json = json, .tree = { .fd = -1 }, .disk = -1 };
+    AUTO(idmap_release) struct idmap ids = { 0 };
     struct document_mount d;
     bool local = false;
     int r;
 
     *ret_drop = false;
-    if (document_mount(json, &d, err) < 0)
+    if (userns_take_mount(json, &c->p.pod->ids, &ids, err) < 0 || document_mount(json, &d, err) < 0)
         return -1;
     if (d.kind == DOCUMENT_MOUNT_GUEST)
         return 0;
@@ -126,11 +154,12 @@ static int open_one(struct ctx *ctx, struct container *c, json_t *json, struct m
                        d.source, annotations_no_writable_shares);
     entry.read_only = d.read_only;
     entry.recursive = d.recursive;
-    r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &entry, ret_drop, err)
+    r = d.kind == DOCUMENT_MOUNT_HOST ? open_share(ctx, c, &d, &ids, &entry, ret_drop, err)
                                       : open_disk(ctx, c, &d, &entry, err);
     if (r < 0 || *ret_drop) {
         fd_close_later(entry.tree.fd);
         free(entry.tree.followed);
+        idmap_release(&entry.ids);
         return r;
     }
     entry.source = str_dup(d.source);
@@ -161,6 +190,8 @@ static int open_device(struct ctx *ctx, struct container *c, const struct spec *
     *ret_drop = !d.asked;
     if (!d.asked)
         return 0;
+    if (refuse_disk(c, "device", d.path, err) < 0)
+        return -1;
     entry.read_only = !d.writable;
     if (blockimage_open_number(ctx, d.major, d.minor, !d.writable, &entry.disk, err) < 0)
         return err_wrap(err, "device %s", d.path);
@@ -203,8 +234,8 @@ static int share_tree(struct ctx *ctx, struct container *c, const struct mount_e
         .host_path = m->source,
         .tree_fd = m->tree.fd,
         .read_only = m->read_only,
-        .follow = { m->tree.followed, m->tree.mount, .late = !m->recursive },
-        .unique = m->recursive || m->tree.name[0] || m->tree.followed
+        .follow = { m->tree.followed, m->tree.mount, .late = !m->recursive, .ids = m->ids },
+        .unique = m->recursive || m->ids.uid || m->tree.name[0] || m->tree.followed
     };
     AUTO_FREE char *path = NULL;
 

@@ -188,3 +188,87 @@ TEST_VIRTUAL(a_recorded_volume_is_one_disk_of_all_containers_that_name_it)
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);
     fixture_close(&r, ctx);
 }
+
+/* --- user namespaces --- */
+
+#define LINE "[{\"containerID\":0,\"hostID\":%u,\"size\":65536}]"
+
+/* A spec whose ids begin at `first` (0: no user namespace), with more behind it. */
+static void write_userns(struct fixture *r, const char *id, unsigned first, const char *more)
+{
+    AUTO_FREE char *ids =
+        str_format(",\"uidMappings\":" LINE ",\"gidMappings\":" LINE, first, first);
+    AUTO_FREE char *linux_part = str_format("\"namespaces\":[{\"type\":\"pid\"}%s]%s",
+                                            first ? ",{\"type\":\"user\"}" : "", first ? ids : "");
+    AUTO_FREE char *path = str_format("%s/%s/config.json", r->dir, id);
+    AUTO_FREE char *text =
+        str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},"
+                   "\"linux\":{%s}%s}",
+                   linux_part, more);
+
+    fixture_write_spec(r, id, "");
+    ASSERT_EQ(file_write(path, text, strlen(text), 0600), 0);
+}
+
+static void expect_refused(struct fixture *r, struct ctx *ctx, const char *id, const char *words)
+{
+    struct err err = ERR_INIT;
+
+    ASSERT_FAIL(fixture_try_create(r, ctx, id, &err), err, ERR_INVALID);
+    ASSERT_HAS(err.msg, words);
+}
+
+TEST_VIRTUAL(a_pod_has_one_user_namespace)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    write_userns(&r, "pod", 100000, POD("sandbox"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "pod", &err), err);
+    fixture_start(&r, ctx, "pod", "");
+    write_userns(&r, "w", 200000, POD("container"));
+    expect_refused(&r, ctx, "w",
+                   "container w: its user namespace (uids 0:200000:65536, gids 0:200000:65536) "
+                   "differs from that of pod pod (uids 0:100000:65536, gids 0:100000:65536): a pod "
+                   "has one mapping");
+    write_userns(&r, "w", 0, POD("container"));
+    expect_refused(&r, ctx, "w", "its user namespace (uids none, gids none) differs");
+    write_userns(&r, "w", 100000,
+                 POD("container") ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"virtual-disk\","
+                                  "\"source\":\"/a.img\"}]");
+    expect_refused(&r, ctx, "w",
+                   "mount on /d: a container with a user namespace cannot have a disk");
+    write_userns(&r, "w", 100000, POD("container"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
+    ASSERT_OK(registry_close(ctx, r.registry, &err), err);
+    fixture_close(&r, ctx);
+}
+
+#define BIND(options)                                                                              \
+    ",\"mounts\":[{\"destination\":\"/d\",\"type\":\"bind\",\"source\":\"/\"" options "}]"
+
+TEST_VIRTUAL(a_mount_is_mapped_if_it_says_so_and_for_the_users_of_vms)
+{
+    struct fixture r = { 0 };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    r.config.vm_uid_base = 2000000000;
+    r.config.vm_uid_count = 4096;
+    fixture_create(&r, ctx, "other"); /* so that the VM stays */
+    write_userns(&r, "a", 100000, BIND(",\"options\":[\"rbind\",\"idmap\"]"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
+    ASSERT_STR(r.host.mapped, "0:100000:65536,4000000000:2000000000:4096");
+    fixture_delete(&r, ctx, "a", "");
+    write_userns(&r, "a", 100000, BIND(",\"options\":[\"rbind\"]"));
+    ASSERT_OK(fixture_try_create(&r, ctx, "a", &err), err);
+    ASSERT_STR(r.host.mapped, "");
+    fixture_delete(&r, ctx, "a", "");
+    r.config.vm_uid_base = 100001;
+    write_userns(&r, "a", 100000, BIND(",\"options\":[\"idmap\"]"));
+    expect_refused(&r, ctx, "a",
+                   "mount / on /d: the mapping 0:100000:65536 overlaps the user ids of VMs");
+    fixture_delete(&r, ctx, "other", "");
+    fixture_close(&r, ctx);
+}

@@ -105,6 +105,10 @@ int container_attach(struct ctx *ctx, struct container *c, const struct scsi_dis
 int container_add_device(struct ctx *ctx, struct container *c, const char *address, char **ret_path,
                          struct err *err);
 int container_release_holdings(struct ctx *ctx, struct container *c, struct err *err);
+/* ids, and those under which the VMM makes files before it gives them away: unmapped it cannot.
+ * Caller releases *ret. */
+int container_share_ids(const struct container *c, const struct idmap *ids, struct idmap *ret,
+                        struct err *err);
 
 /* What of the host a container is to see: opened before its VM is there, shared when it is. The
  * root file system (container_rootfs.c): */
@@ -136,6 +140,7 @@ struct mounts {
         char *source;
         bool read_only, recursive;
         bool raw;         /* a disk: not mounted */
+        struct idmap ids; /* of a share, if other than on the host */
         struct tree tree; /* of a share */
         int disk;         /* else */
         /* Of a volume (pod_take_disk): borrows from the pod; and which part of it, owned. */

@@ -9,6 +9,26 @@
 #include "host/device/scsi.h"
 #include <stdlib.h>
 
+/* Without ids of its own it has those of outside already: containerd has changed its owners. */
+static int map_root(struct ctx *ctx, struct container *c, const struct rootfs *fs, struct err *err)
+{
+    AUTO(idmap_release) struct idmap ids = { 0 };
+
+    if (!fs->ids.uid)
+        return 0;
+    if (!idmap_eq(&fs->ids, &c->p.pod->ids))
+        return err_set(err, ERR_INVALID,
+                       "its ids (uidmap=%.128s, gidmap=%.128s) differ from the container's user "
+                       "namespace (uids %.128s, gids %.128s)",
+                       fs->ids.uid, fs->ids.gid, c->p.pod->ids.uid ? c->p.pod->ids.uid : "none",
+                       c->p.pod->ids.gid ? c->p.pod->ids.gid : "none");
+    if (fs->tree < 0 || fs->mapped)
+        return 0;
+    return container_share_ids(c, &fs->ids, &ids, err) < 0
+               ? -1
+               : tree_map(ctx, fs->tree, &ids, "its directory", err);
+}
+
 static int open_mounts(struct ctx *ctx, struct container *c, const char *path, unsigned how,
                        struct root *f, struct err *err)
 {
@@ -19,7 +39,8 @@ static int open_mounts(struct ctx *ctx, struct container *c, const char *path, u
         mounts[i] = (struct rootfs_mount){ .type = cc->rootfs[i].type,
                                            .source = cc->rootfs[i].source,
                                            .options = cc->rootfs[i].options };
-    if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, &f->fs, err) < 0)
+    if (rootfs_open(ctx, mounts, cc->n_rootfs, path, how, &f->fs, err) < 0 ||
+        map_root(ctx, c, &f->fs, err) < 0)
         return err_wrap(err, "root file system");
     return 0;
 }
@@ -126,12 +147,15 @@ static int give(struct ctx *ctx, struct container *c, struct root *f, struct err
     return err->code == ERR_EXHAUSTED && f->fs.has_tree ? share_instead(ctx, c, f, err) : -1;
 }
 
-static int combine(struct ctx *ctx, struct container *c, struct err *err)
+static int combine(struct ctx *ctx, struct container *c, const struct rootfs *fs, struct err *err)
 {
     const struct guest_layers l = { .container = c->p.guest_id,
                                     .root_path = c->root_path,
                                     .scratch_path = c->scratch_path,
                                     .scratch_quota = (uint64_t)c->scratch_quota_mib << 20,
+                                    .uid_map = c->p.pod->ids.uid,
+                                    .gid_map = c->p.pod->ids.gid,
+                                    .map_layers = fs->ids.uid && fs->n_disks > 0,
                                     .layers = (const char *const *)c->layers.v };
 
     AUTO(vm_leave)
@@ -157,7 +181,7 @@ static void combine_main(void *arg)
         c->scratch_path = str_format("%s/scratch/%s/%s", vm_parts(c->p.pod->vm)->scratch_path,
                                      c->p.pod->guest_id, c->p.guest_id);
         c->p.pod->has_scratch = c->p.pod->has_scratch || c == c->p.pod->holder;
-        f->ret = combine(step.ctx, c, &f->err);
+        f->ret = combine(step.ctx, c, &f->fs, &f->err);
     }
     if (f->ret < 0)
         err_wrap(&f->err, "combine the root file system");

@@ -41,6 +41,7 @@ void pod_unref(struct pod *pod)
         vm_unref(pod->vm);
     free(pod->members);
     free(pod->netns);
+    idmap_release(&pod->ids);
     free(pod->id);
     free(pod->guest_id);
     free(pod);

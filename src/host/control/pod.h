@@ -9,6 +9,7 @@
  * ctx ends; the holder's gate orders the two of the network. All others never wait. */
 #pragma once
 #include "base/gate.h"
+#include "base/idmap.h"
 #include "base/list.h"
 #include "base/mem.h"
 #include "base/str.h"
@@ -41,6 +42,7 @@ struct pod {
     bool hidden;            /* its holder is ours: clients do not see it */
     bool shares_empty_dirs; /* they are the host's, not the VM's */
     bool has_scratch;       /* the holder's files are on the VM's scratch disk */
+    struct idmap ids;       /* of its user namespace; empty: none */
     struct list volumes;    /* emptyDirs (pod_volumes.c) */
     struct list disks;      /* volumes that are disks (the same) */
     struct gate disks_gate;

@@ -30,13 +30,27 @@ static json_t *mount_of(const char *destination, const char *type, const char *o
                      "options", list);
 }
 
+/* Its path, "" if it is to be a new one; NULL: it is not there. */
+static const char *find_namespace(const json_t *linux_part, const char *type)
+{
+    const json_t *entry;
+    size_t i;
+
+    json_array_foreach(js_get(linux_part, "namespaces"), i, entry)
+    {
+        if (str_eq(spec_text(entry, "type"), type))
+            return spec_text(entry, "path");
+    }
+    return NULL;
+}
+
 /* What the client says about its network is in the request; the other namespaces are new ones. */
 static void put_namespaces(json_t *linux_part, const char *netns)
 {
-    static const char *const types[] = { "pid", "ipc", "uts", "mount", "network" };
+    static const char *const types[] = { "user", "pid", "ipc", "uts", "mount", "network" };
     json_t *list = json_array();
 
-    for (size_t i = 0; i < ARRAY_LEN(types); i++) {
+    for (size_t i = find_namespace(linux_part, "user") ? 0 : 1; i < ARRAY_LEN(types); i++) {
         json_t *entry = json_pack("{ss}", "type", types[i]);
 
         if (str_eq(types[i], "network") && netns[0])
@@ -44,22 +58,6 @@ static void put_namespaces(json_t *linux_part, const char *netns)
         json_array_append_new(list, entry);
     }
     json_object_set_new(linux_part, "namespaces", list);
-}
-
-static const char *netns_of(const json_t *linux_part)
-{
-    const json_t *entry;
-    size_t i;
-
-    json_array_foreach(js_get(linux_part, "namespaces"), i, entry)
-    {
-        const char *type = json_string_value(js_get(entry, "type")),
-                   *path = json_string_value(js_get(entry, "path"));
-
-        if (str_eq(type, "network") && path)
-            return path;
-    }
-    return "";
 }
 
 /* Only what a pod has; the rest of it would be a container's. */
@@ -94,10 +92,11 @@ int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t 
                        struct spec **ret, struct err *err)
 {
     static const char *const known[] = { "hostname", "annotations", "linux", "process", NULL };
-    static const char *const of_linux[] = { "cgroupsPath", "resources", "sysctl", "namespaces",
-                                            NULL };
+    static const char *const of_linux[] = { "cgroupsPath", "resources",   "sysctl", "namespaces",
+                                            "uidMappings", "gidMappings", NULL };
     AUTO(json_decref) json_t *root = NULL;
     json_t *linux_part, *annotations;
+    const char *netns;
 
     if (js_parse(text, len, SPEC_MAX_BYTES, &root, err) < 0)
         return -1;
@@ -108,7 +107,8 @@ int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t 
     annotations = object_at(root, "annotations");
     keep_known(linux_part, of_linux);
     put_process(object_at(root, "process"));
-    put_namespaces(linux_part, c->netns && c->netns[0] ? c->netns : netns_of(linux_part));
+    netns = find_namespace(linux_part, "network");
+    put_namespaces(linux_part, c->netns && c->netns[0] ? c->netns : netns ? netns : "");
     json_object_set_new(annotations, CRI "container-type", json_string("sandbox"));
     json_object_set_new(annotations, CRI "sandbox-id", json_string(c->id));
     json_object_set_new(root, "ociVersion", json_string("1.0.2"));

@@ -23,7 +23,7 @@ struct share {
     dev_t dev; /* of the tree's root: the path may lead elsewhere by now */
     ino_t ino;
     int tree_fd;              /* until it is added */
-    struct vmm_follow follow; /* source: owned */
+    struct vmm_follow follow; /* source, ids: owned */
     bool read_only, unique;
 };
 
@@ -52,6 +52,7 @@ static void share_free(struct reserved *t)
     free(s->name);
     free(s->host_path);
     free((char *)s->follow.source);
+    idmap_release(&s->follow.ids);
     free(s->path);
     free(s);
 }
@@ -176,6 +177,7 @@ static struct share *new_share(struct plan9 *c, const struct plan9_share *o, con
                          .follow = o->follow,
                          .unique = o->unique };
     s->follow.source = str_dup(o->follow.source);
+    s->follow.ids = idmap_copy(&o->follow.ids);
     c->next_name++;
     list_append(&c->shares, &s->node);
     return s;

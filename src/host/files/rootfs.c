@@ -39,6 +39,7 @@ void rootfs_release(struct rootfs *r)
         free(r->disks[i].root_hash);
     }
     free(r->disks);
+    idmap_release(&r->ids);
     *r = (struct rootfs){ .tree = -1 };
 }
 
@@ -196,18 +197,41 @@ static int add_dir(struct dirs *d, const char *path, struct sbuf *text, struct e
     return 0;
 }
 
+/* The same of a lower one. With other ids it is a mount of its own, which must be in this
+ * namespace: it covers its directory, for us alone. */
+static int add_lower(int userns, struct dirs *d, const char *path, struct sbuf *text,
+                     struct err *err)
+{
+    AUTO_FD int tree = -1;
+
+    if (userns < 0)
+        return add_dir(d, path, text, err);
+    AUTO_FD int fd = tree_open_path(path, true, err);
+    if (fd < 0 || (tree = tree_clone(fd, false, path, err)) < 0 ||
+        idmap_mount(tree, userns, false, path, err) < 0)
+        return -1;
+    if (move_mount(tree, "", fd, "", MOVE_MOUNT_F_EMPTY_PATH | MOVE_MOUNT_T_EMPTY_PATH) < 0)
+        return err_sys(err, errno, "mount %s", path);
+    sbuf_addf(text, "%d", tree);
+    d->fds[d->n++] = TAKE_FD(tree);
+    return 0;
+}
+
 /* Without writing, the upper directory is one more lower one: the topmost. */
 static int overlay_options(const struct job *j, struct dirs *d, struct sbuf *text, struct err *err)
 {
     bool as_lower = j->plan.upper && !j->plan.writable;
+    AUTO_FD int userns = j->plan.ids.uid ? idmap_userns(&j->plan.ids, err) : -1;
 
+    if (j->plan.ids.uid && userns < 0)
+        return -1;
     sbuf_adds(text, "lowerdir=");
     if (as_lower && add_dir(d, j->plan.upper, text, err) < 0)
         return -1;
     for (size_t i = 0; i < j->plan.lower.n; i++) {
         if (i > 0 || as_lower)
             sbuf_addc(text, ':');
-        if (add_dir(d, j->plan.lower.v[i], text, err) < 0)
+        if (add_lower(userns, d, j->plan.lower.v[i], text, err) < 0)
             return -1;
     }
     if (j->plan.upper && j->plan.writable) {
@@ -233,6 +257,7 @@ static int open_overlay(struct job *j, struct err *err)
     /* The kernel takes layers only from the namespace it mounts in: first there, then open. */
     if (tree_enter_private(err) < 0 || overlay_options(j, &d, &text, err) < 0)
         return -1;
+    j->out.mapped = true;
     /* A single lower directory and nothing above it is no overlay for the kernel. */
     if (d.n == 1) {
         j->out.tree = tree_clone(d.fds[0], false, j->plan.lower.v[0], err);
@@ -344,6 +369,8 @@ int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, co
     if (r < 0)
         return err_wrap(err, "root file system");
     *ret = j.out;
+    ret->ids = j.plan.ids;
+    j.plan.ids = (struct idmap){ 0 };
     rootfs_plan_release(&j.plan);
     return 0;
 }

@@ -5,6 +5,8 @@
  * marks and deleted files would come back (design.md §6).
  * overlay: not writable: upper directory and lower ones, all read only, so that writes of an
  *          earlier life are seen and nothing is ever written; writable: as containerd means it.
+ *          With uidmap= and gidmap= its lower directories are mapped; what is in the upper one has
+ *          the ids of outside already.
  * bind:    the directory (native snapshotter).
  *
  * Images: descriptors of files and devices that become disks of the VM.
@@ -21,7 +23,7 @@
  * A file is never a symbolic link, and a device is taken only if it was named below /dev: whoever
  * can exchange a snapshot's file does not get a disk of the host. */
 #pragma once
-#include "base/mem.h"
+#include "base/idmap.h"
 #include <stdbool.h>
 #include <stddef.h>
 
@@ -50,6 +52,10 @@ struct rootfs {
     struct rootfs_disk *disks; /* either one that is writable, or read-only ones, topmost first */
     size_t n_disks;
     bool has_tree; /* disks, and the host has them mounted: ROOTFS_TREE gives their tree instead */
+    /* As which its files are to be seen (uidmap=, gidmap=), and mapped: the tree is so already.
+     * Else the caller has to, a directory before it is shared, disks in the guest. */
+    struct idmap ids;
+    bool mapped;
 };
 
 enum {
@@ -60,8 +66,8 @@ enum {
 
 /* Waits until ctx ends; the work is a thread's, in a mount namespace of its own. n == 0:
  * root_path, the directory that the spec names (else not used). What is missing is ERR_NOT_FOUND
- * and named. Options that overlay knows are passed on; id-mapped mounts (uidmap=, gidmap=) are
- * ERR_UNIMPLEMENTED, unknown types and options ERR_INVALID. Caller releases *ret. */
+ * and named. Options that overlay knows are passed on; unknown types and options are ERR_INVALID,
+ * ids that the kernel cannot map ERR_UNIMPLEMENTED. Caller releases *ret. */
 int rootfs_open(struct ctx *ctx, const struct rootfs_mount *mounts, size_t n, const char *root_path,
                 unsigned how, struct rootfs *ret, struct err *err);
 /* A zeroed one with tree -1 is fine. */

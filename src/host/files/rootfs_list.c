@@ -40,6 +40,7 @@ void rootfs_plan_release(struct rootfs_plan *plan)
     strv_release(&plan->images);
     free(plan->filesystems);
     strv_release(&plan->verity);
+    idmap_release(&plan->ids);
 }
 
 /* --- one mount --- */
@@ -112,14 +113,18 @@ static int add_overlay_option(struct rootfs_plan *plan, const char *o, struct er
     return 0;
 }
 
-static int check_idmap(const char *o, struct err *err)
+/* 1: it is one of ids; 0: not. */
+static int take_ids(struct rootfs_plan *plan, const char *o, struct err *err)
 {
-    if (!str_starts(o, "uidmap=") && !str_starts(o, "gidmap="))
+    char **ids = str_starts(o, "uidmap=")   ? &plan->ids.uid
+                 : str_starts(o, "gidmap=") ? &plan->ids.gid
+                                            : NULL;
+
+    if (!ids)
         return 0;
-    return err_set(err, ERR_UNIMPLEMENTED,
-                   "id-mapped root file systems (%s) are not supported: containers in a VM need no "
-                   "user namespace on the host",
-                   o);
+    free(*ids);
+    *ids = str_dup(o + strlen("uidmap="));
+    return idmap_check(*ids, ids == &plan->ids.uid ? "uidmap" : "gidmap", err) < 0 ? -1 : 1;
 }
 
 static int read_overlay(struct rootfs_plan *plan, const struct rootfs_mount *m, struct err *err)
@@ -137,7 +142,7 @@ static int read_overlay(struct rootfs_plan *plan, const struct rootfs_mount *m, 
         } else if (str_starts(*o, "workdir=")) {
             free(plan->work);
             plan->work = str_dup(*o + 8);
-        } else if ((r = check_idmap(*o, err)) == 0) {
+        } else if ((r = take_ids(plan, *o, err)) == 0) {
             r = add_overlay_option(plan, *o, err);
         }
         if (r < 0)
@@ -162,7 +167,7 @@ static int read_bind(struct rootfs_plan *plan, const struct rootfs_mount *m, str
             plan->writable = false;
         else if (str_eq(*o, "rbind"))
             plan->recursive = true;
-        else if (check_idmap(*o, err) < 0)
+        else if (take_ids(plan, *o, err) < 0)
             return -1;
     }
     return 0;
@@ -450,7 +455,8 @@ static int read_last(const struct list *l, size_t at, unsigned does, struct root
             r = add_layers(l, text + strlen("lowerdir="), plan, err);
         else if (str_starts(text, "upperdir="))
             r = take_upper(l, text + strlen("upperdir="), plan, err);
-        else if (!known && !str_starts(text, "workdir=") && !is_context(text) &&
+        else if ((r = take_ids(plan, text, err)) == 0 && !known && !str_starts(text, "workdir=") &&
+                 !is_context(text) &&
                  !(does & MKDIR && str_starts(text, "X-containerd.mkdir.path=")))
             r = err_set(err, ERR_INVALID,
                         "overlay option \"%.200s\" is not supported in a list "
@@ -510,7 +516,7 @@ static int read_images(struct rootfs_plan *plan, const struct rootfs_mount *m, s
 
 /* --- either --- */
 
-int rootfs_plan_read(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,
+static int read_plan(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,
                      const char *root_path, struct err *err)
 {
     if (n == 0) {
@@ -535,4 +541,14 @@ int rootfs_plan_read(struct rootfs_plan *plan, const struct rootfs_mount *m, siz
                    "mounts of type \"%s\" are not supported; use the overlayfs, native, blockfile "
                    "or erofs snapshotter",
                    type);
+}
+
+int rootfs_plan_read(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,
+                     const char *root_path, struct err *err)
+{
+    if (read_plan(plan, m, n, root_path, err) < 0)
+        return -1;
+    if (!plan->ids.uid != !plan->ids.gid)
+        return err_set(err, ERR_INVALID, "options uidmap= and gidmap= need each other");
+    return 0;
 }

@@ -23,6 +23,7 @@ struct rootfs_plan {
     bool writable;
     bool must_write; /* or be refused */
     bool as_tree;    /* though images are behind it */
+    struct idmap ids;
 };
 /* Release it also after a failure. */
 int rootfs_plan_read(struct rootfs_plan *plan, const struct rootfs_mount *m, size_t n,

@@ -5,6 +5,7 @@
 #include "harness/tap.h"
 #include "harness/tempdir.h"
 #include "host/files/rootfs.h"
+#include "host/files/tree.h"
 
 #include <errno.h>
 #include <fcntl.h>
@@ -287,6 +288,51 @@ TEST_FIBER(binds_and_the_root_path_are_taken_as_they_are)
     fd_close(tree);
 }
 
+TEST_FIBER(lower_directories_are_id_mapped_and_the_upper_one_is_not)
+{
+    need_root();
+    TEMPDIR(p);
+    struct rootfs fs = { .tree = -1 };
+    struct err err = ERR_INIT;
+    struct stat st;
+
+    layer(&p, "one");
+    layer(&p, "two");
+    layer(&p, "up");
+    ASSERT_EQ(mkdir(tempdir_path(&p, "work"), 0755), 0);
+    AUTO_FREE char *low = str_format("lowerdir=%s/one:%s/two", p.dir, p.dir);
+    AUTO_FREE char *up = str_format("upperdir=%s/up", p.dir);
+    AUTO_FREE char *work = str_format("workdir=%s/work", p.dir), *dir = str_format("%s/one", p.dir);
+    const char *const options[] = { work, up, low, "uidmap=0:100000:65536", "gidmap=0:200000:9",
+                                    NULL };
+    const struct rootfs_mount overlay = { "overlay", "overlay", options },
+                              bind = { "bind", dir, options + 3 };
+
+    ASSERT_OK(rootfs_open(ctx, &overlay, 1, NULL, ROOTFS_WRITABLE, &fs, &err), err);
+    ASSERT_EQ(fstatat(fs.tree, "in-one", &st, 0), 0);
+    ASSERT_EQ(st.st_uid, 100000);
+    ASSERT_EQ(st.st_gid, 200000);
+    ASSERT_EQ(fstatat(fs.tree, "in-two", &st, 0), 0);
+    ASSERT_EQ(st.st_uid, 100000);
+    ASSERT_EQ(fstatat(fs.tree, "in-up", &st, 0), 0);
+    ASSERT_EQ(st.st_uid, 0);
+    /* A copy goes up with the ids of outside; below nothing changes. */
+    ASSERT_EQ(fchmodat(fs.tree, "in-one", 0600, 0), 0);
+    ASSERT_EQ(stat(tempdir_path(&p, "up/in-one"), &st), 0);
+    ASSERT_EQ(st.st_uid, 100000);
+    ASSERT_EQ(stat(tempdir_path(&p, "one/in-one"), &st), 0);
+    ASSERT_EQ(st.st_uid, 0);
+    ASSERT(fs.mapped);
+    ASSERT_STR(fs.ids.gid, "0:200000:9");
+    rootfs_release(&fs);
+    ASSERT_OK(rootfs_open(ctx, &bind, 1, NULL, 0, &fs, &err), err);
+    ASSERT(fs.tree >= 0 && !fs.mapped);
+    ASSERT_OK(tree_map(ctx, fs.tree, &fs.ids, "the root", &err), err);
+    ASSERT_EQ(fstatat(fs.tree, "in-one", &st, 0), 0);
+    ASSERT_EQ(st.st_uid, 100000);
+    rootfs_release(&fs);
+}
+
 TEST_FIBER(what_is_not_supported_says_so)
 {
     static const char *const mapped[] = { "lowerdir=/a:/b", "uidmap=0:1000:1", NULL };
@@ -302,7 +348,7 @@ TEST_FIBER(what_is_not_supported_says_so)
         { { "btrfs", "/dev/loop0", none }, ERR_INVALID, "\"btrfs\"" },
         { { "ext4", "/layer", none }, ERR_INVALID, "index=off" },
         { { "ext4", "", none }, ERR_INVALID, "source" },
-        { { "overlay", "overlay", mapped }, ERR_UNIMPLEMENTED, "uidmap=0:1000:1" },
+        { { "overlay", "overlay", mapped }, ERR_INVALID, "uidmap= and gidmap= need each other" },
         { { "overlay", "overlay", unknown }, ERR_INVALID, "frobnicate" },
         { { "overlay", "overlay", none }, ERR_INVALID, "lowerdir" },
         { { "overlay", "overlay", data_only }, ERR_UNIMPLEMENTED, "data-only" },

@@ -1,6 +1,7 @@
 #include "host/files/tree.h"
 #include "base/err.h"
 #include "base/fd.h"
+#include "base/idmap.h"
 #include "base/offload.h"
 #include "base/str.h"
 #include "host/files/tree_priv.h"
@@ -18,7 +19,7 @@
 #include <unistd.h>
 
 struct job {
-    const char *path;
+    const char *path, *uid, *gid; /* uid, gid: of opts.ids */
     struct tree_opts opts;
     struct tree tree;
 };
@@ -116,6 +117,16 @@ static int wrap_file(struct job *j, int file, struct err *err)
     return tree_set_read_only(j->tree.fd, j->opts.read_only, j->path, err);
 }
 
+static int map(const struct job *j, int fd, struct err *err)
+{
+    const struct idmap ids = { (char *)j->uid, (char *)j->gid };
+
+    if (!ids.uid)
+        return 0;
+    AUTO_FD int userns = idmap_userns(&ids, err);
+    return userns < 0 ? -1 : idmap_mount(fd, userns, true, j->path, err);
+}
+
 /* Where fd really is. Caller frees. */
 static int real_path(int fd, char **ret, struct err *err)
 {
@@ -165,7 +176,7 @@ static int open_dir(struct job *j, int fd, struct err *err)
     if (o->follow && follow(j, fd, err) < 0)
         return -1;
     j->tree.fd = tree_clone(fd, o->recursive && !o->follow, j->path, err);
-    if (j->tree.fd < 0)
+    if (j->tree.fd < 0 || map(j, j->tree.fd, err) < 0)
         return -1;
     return o->read_only ? tree_set_read_only(j->tree.fd, !j->tree.writable, j->path, err) : 0;
 }
@@ -188,18 +199,44 @@ static int open_in_thread(void *arg, struct err *err)
     if (S_ISDIR(st.st_mode))
         return open_dir(j, fd, err);
     AUTO_FD int tree = tree_clone(fd, false, j->path, err);
-    return tree < 0 ? -1 : wrap_file(j, tree, err);
+    return tree < 0 || map(j, tree, err) < 0 ? -1 : wrap_file(j, tree, err);
 }
 
 int tree_open(struct ctx *ctx, const char *path, const struct tree_opts *opts, struct tree *ret,
               struct err *err)
 {
-    struct job j = { .path = path, .opts = *opts, .tree = { .fd = -1 } };
+    static const struct idmap none;
+    const struct idmap *ids = opts->ids ? opts->ids : &none;
+    struct job j = {
+        .path = path, .uid = ids->uid, .gid = ids->gid, .opts = *opts, .tree = { .fd = -1 }
+    };
     AUTO_FREE char *why = str_format("open %s", path);
 
-    if (OFFLOAD(ctx, open_in_thread, &j, 1, drop, why, err) < 0)
+    j.opts.ids = NULL; /* the caller's */
+    if (OFFLOAD(ctx, open_in_thread, &j, 3, drop, why, err) < 0)
         return -1;
     *ret = j.tree;
+    return 0;
+}
+
+static int map_in_thread(void *arg, struct err *err)
+{
+    const struct job *j = arg;
+
+    return map(j, j->tree.fd, err);
+}
+
+int tree_map(struct ctx *ctx, int tree_fd, const struct idmap *ids, const char *what,
+             struct err *err)
+{
+    struct job j = { .path = what, .uid = ids->uid, .gid = ids->gid };
+
+    j.tree.fd = fcntl(tree_fd, F_DUPFD_CLOEXEC, 3);
+    if (j.tree.fd < 0)
+        return err_sys(err, errno, "copy the descriptor of %s", what);
+    if (OFFLOAD(ctx, map_in_thread, &j, 3, drop, "map the ids of a tree", err) < 0)
+        return -1;
+    fd_close_later(j.tree.fd);
     return 0;
 }
 

@@ -51,10 +51,29 @@ TEST(what_is_the_hosts_is_refused_by_its_name)
     refused(c, "hostIPC");
     o->ipc = CRI__NAMESPACE_MODE__POD;
     o->userns_options = pb_new(&cri__user_namespace__descriptor);
-    refused(c, "hostUsers");
     o->userns_options->mode =
         CRI__NAMESPACE_MODE__NODE; /* as the kubelet sends it for all others */
     ASSERT_OK(read_config(c, &good, &err), err);
+    ASSERT(!strstr(good.json, "uidMappings"));
+}
+
+TEST(a_user_namespace_is_handed_on)
+{
+    AUTO(pb_free) Cri__PodSandboxConfig *c = pb_new(&cri__pod_sandbox_config__descriptor);
+    AUTO(pod_config_release) struct pod_config config = { 0 };
+    Cri__NamespaceOption *o = namespaces(c);
+    struct err err = ERR_INIT;
+
+    o->userns_options = pb_new(&cri__user_namespace__descriptor);
+    o->userns_options->n_gids = 1;
+    o->userns_options->gids = mem_zalloc(sizeof(*o->userns_options->gids));
+    o->userns_options->gids[0] = pb_new(&cri__idmapping__descriptor);
+    o->userns_options->gids[0]->host_id = 100000;
+    o->userns_options->gids[0]->length = 65536;
+    ASSERT_OK(read_config(c, &config, &err), err);
+    ASSERT_HAS(config.json, "\"namespaces\":[{\"type\":\"user\"}],\"uidMappings\":[],"
+                            "\"gidMappings\":[{\"containerID\":0,\"hostID\":100000,"
+                            "\"size\":65536}]");
 }
 
 TEST(dns_becomes_the_file_that_containers_read)

@@ -63,14 +63,37 @@ static int check_namespaces(const Cri__LinuxSandboxSecurityContext *sc, const ch
         return pods_refuse("pid", err);
     if (o->ipc == CRI__NAMESPACE_MODE__NODE)
         return pods_refuse("ipc", err);
-    if (o->userns_options && o->userns_options->mode == CRI__NAMESPACE_MODE__POD)
-        return pods_refuse("user", err);
     return 0;
 }
 
 static json_t *above_zero(int64_t n)
 {
     return n > 0 ? json_integer(n) : NULL;
+}
+
+static json_t *mappings(Cri__IDMapping *const *lines, size_t n)
+{
+    json_t *list = json_array();
+
+    for (size_t i = 0; i < n; i++)
+        json_array_append_new(list, json_pack("{sI, sI, sI}", "containerID",
+                                              (json_int_t)lines[i]->container_id, "hostID",
+                                              (json_int_t)lines[i]->host_id, "size",
+                                              (json_int_t)lines[i]->length));
+    return list;
+}
+
+static void put_userns(json_t *linux_part, const Cri__LinuxPodSandboxConfig *l)
+{
+    const Cri__LinuxSandboxSecurityContext *sc = l ? l->security_context : NULL;
+    const Cri__UserNamespace *u =
+        sc && sc->namespace_options ? sc->namespace_options->userns_options : NULL;
+
+    if (!u || u->mode != CRI__NAMESPACE_MODE__POD)
+        return;
+    json_object_set_new(linux_part, "namespaces", json_pack("[{ss}]", "type", "user"));
+    json_object_set_new(linux_part, "uidMappings", mappings(u->uids, u->n_uids));
+    json_object_set_new(linux_part, "gidMappings", mappings(u->gids, u->n_gids));
 }
 
 static json_t *linux_of(const Cri__LinuxPodSandboxConfig *l, const char *id)
@@ -82,10 +105,13 @@ static json_t *linux_of(const Cri__LinuxPodSandboxConfig *l, const char *id)
 
     for (size_t i = 0; l && i < l->n_sysctls; i++)
         json_object_set_new(sysctl, l->sysctls[i]->key, json_string(l->sysctls[i]->value));
-    return json_pack("{ss*, s{s{so*}, s{so*, so*, so*}}, so}", "cgroupsPath", path, "resources",
-                     "memory", "limit", above_zero(r->memory_limit_in_bytes), "cpu", "period",
-                     above_zero(r->cpu_period), "quota", above_zero(r->cpu_quota), "shares",
-                     above_zero(r->cpu_shares), "sysctl", sysctl);
+    json_t *all = json_pack(
+        "{ss*, s{s{so*}, s{so*, so*, so*}}, so}", "cgroupsPath", path, "resources", "memory",
+        "limit", above_zero(r->memory_limit_in_bytes), "cpu", "period", above_zero(r->cpu_period),
+        "quota", above_zero(r->cpu_quota), "shares", above_zero(r->cpu_shares), "sysctl", sysctl);
+
+    put_userns(all, l);
+    return all;
 }
 
 static json_t *process_of(const Cri__LinuxSandboxSecurityContext *sc)

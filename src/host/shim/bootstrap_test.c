@@ -123,8 +123,8 @@ TEST(B5_runtime_info_names_features_and_mounts_and_echoes_options)
     ASSERT_EQ(json_array_size(js_get(features, "hooks")), 0);
     ASSERT(lists(js_get(l, "capabilities"), "CAP_SYS_ADMIN"));
     ASSERT(lists(js_get(js_get(l, "seccomp"), "archs"), "SCMP_ARCH_X86_64"));
-    ASSERT_EQ(lists(js_get(l, "namespaces"), "user"),
-              json_is_true(js_get(js_get(js_get(l, "mountExtensions"), "idmap"), "enabled")));
+    ASSERT(lists(js_get(l, "namespaces"), "user"));
+    ASSERT(json_is_true(js_get(js_get(js_get(l, "mountExtensions"), "idmap"), "enabled")));
     ASSERT_EQ(m->n_annotations, 1);
     ASSERT_STR(m->annotations[0]->key, b5->annotations[0]->key);
     ASSERT_STR(m->annotations[0]->value, ROOTFS_ALLOW_MOUNTS);

@@ -95,16 +95,15 @@ int shim_args_check(const struct shim_args *a, struct err *err)
 
 /* What works from a client's spec to the container, as the runtime-spec's "features" names it. Not
  * here, because it is refused or not there: hooks; "shared" and "rshared" of the host's
- * directories; "idmap"; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY,
- * whose listener is a process of the host. User namespaces need two entries: "user", and
- * FEATURES_IDMAP. */
-#define FEATURES_IDMAP false
+ * directories; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY, whose
+ * listener is a process of the host. */
 static const char mount_options[] =
-    "async atime bind defaults dev diratime dirsync exec noatime nodev nodiratime noexec "
+    "async atime bind defaults dev diratime dirsync exec idmap noatime nodev nodiratime noexec "
     "norelatime "
-    "nostrictatime nosuid private rbind rdev relatime remount rexec rnodev rnoexec rnosuid ro "
+    "nostrictatime nosuid private rbind rdev relatime remount rexec ridmap rnodev rnoexec rnosuid "
+    "ro "
     "rprivate rro rrw rslave rsuid runbindable rw slave strictatime suid sync tmpcopyup unbindable";
-static const char namespaces[] = "cgroup ipc mount network pid uts";
+static const char namespaces[] = "cgroup ipc mount network pid user uts";
 static const char capabilities[] =
     "CAP_CHOWN CAP_DAC_OVERRIDE CAP_DAC_READ_SEARCH CAP_FOWNER CAP_FSETID CAP_KILL CAP_SETGID "
     "CAP_SETUID CAP_SETPCAP CAP_LINUX_IMMUTABLE CAP_NET_BIND_SERVICE CAP_NET_BROADCAST "
@@ -155,7 +154,7 @@ static char *features(size_t *ret_len)
         jsw_raw(&w, *no, "{\"enabled\":false}");
     jsw_obj(&w, "mountExtensions");
     jsw_obj(&w, "idmap");
-    jsw_bool(&w, "enabled", FEATURES_IDMAP);
+    jsw_bool(&w, "enabled", true);
     for (int i = 0; i < 4; i++) /* idmap, mountExtensions, linux, all */
         jsw_end_obj(&w);
     return jsw_take(&w, ret_len);

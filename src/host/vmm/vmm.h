@@ -6,6 +6,7 @@
  * while create or start is under way, which then fails with ERR_UNAVAILABLE. release takes back
  * all that the VM owned; it can be repeated after a failure and goes on where it stopped. */
 #pragma once
+#include "base/idmap.h"
 #include "base/span.h"
 #include <stdbool.h>
 #include <stddef.h>
@@ -140,6 +141,7 @@ struct vmm_follow {
     const char *source; /* its real path */
     uint64_t mount;     /* the id of the mount that it is in */
     bool late;          /* not those that are there already */
+    struct idmap ids;   /* as which their files are seen; empty: as they are */
 };
 
 struct vmm_ops {

@@ -23,6 +23,7 @@ struct follower {
     struct qemu *q;
     char *name;
     bool read_only;
+    struct idmap ids; /* of those mounts */
     struct follow mounts;
     size_t too_many; /* as last logged */
     unsigned stuck;
@@ -38,6 +39,7 @@ static void follower_free(struct follower *f)
     loop_changes_free(f->changes);
     cancel_release(&f->cancel);
     follow_release(&f->mounts);
+    idmap_release(&f->ids);
     free(f->name);
     free(f);
 }
@@ -89,7 +91,7 @@ static int change(struct ctx *ctx, struct follower *f, struct follow_mount *m, s
     struct err why = ERR_INIT;
     int r = f->stuck >= STUCK_MAX
                 ? err_set(&why, ERR_EXHAUSTED, "too many mounts below it did not answer")
-            : m->there ? qemu_share_show(&limited, f->q, f->name, below, m->point, m->id,
+            : m->there ? qemu_share_show(&limited, f->q, f->name, below, m->point, m->id, &f->ids,
                                          f->read_only, &why)
                        : qemu_share_hide(&limited, f->q, f->name, below, &why);
 
@@ -154,6 +156,7 @@ int qemu_share_follow(struct ctx *ctx, struct vmm *v, const char *name,
     struct ctx inner = qemu_op_begin(ctx, q, &op);
     struct follower *f = mem_new(struct follower);
     *f = (struct follower){ .q = q, .name = str_dup(name), .read_only = read_only };
+    f->ids = idmap_copy(&what->ids);
     f->mounts = (struct follow){ .source = str_dup(what->source),
                                  .mount = what->mount,
                                  .late = what->late };

@@ -21,7 +21,7 @@ struct fixture {
     char *dir, *jail; /* of the host; the same in the jail */
 };
 
-static void follow(struct fixture *f, bool read_only, bool late)
+static void follow_as(struct fixture *f, bool read_only, bool late, struct idmap ids)
 {
     AUTO_FD int fd = open(f->dir, O_PATH | O_CLOEXEC),
                 tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
@@ -30,9 +30,14 @@ static void follow(struct fixture *f, bool read_only, bool late)
     struct statx x;
 
     ASSERT_EQ(statx(fd, "", AT_EMPTY_PATH, STATX_MNT_ID, &x), 0);
-    const struct vmm_follow what = { f->dir, x.stx_mnt_id, late };
+    const struct vmm_follow what = { f->dir, x.stx_mnt_id, late, ids };
     ASSERT_OK(v->ops->share_add(f->fixture.ctx, v, "1", tree, read_only, &err), err);
     ASSERT_OK(v->ops->share_follow(f->fixture.ctx, v, "1", &what, read_only, &err), err);
+}
+
+static void follow(struct fixture *f, bool read_only, bool late)
+{
+    follow_as(f, read_only, late, (struct idmap){ 0 });
 }
 
 static char *host(const struct fixture *f, const char *path)
@@ -122,6 +127,24 @@ TEST_FIBER(mounts_show_when_they_are_made_and_leave_when_they_are_unmounted)
     unmount(&f, "before");
     await(&f, "later/two", false);
     await(&f, "before/one", false);
+    finish(&f);
+}
+
+TEST_FIBER(later_mounts_have_the_ids_of_their_share)
+{
+    struct fixture f;
+    struct stat st;
+
+    start(ctx, &f);
+    follow_as(&f, false, false, (struct idmap){ (char *)"0:100000:9", (char *)"0:200000:9" });
+    mount_on(&f, "later", "one");
+    await(&f, "later/one", true);
+    AUTO_FREE char *path = str_format("%s/later/one", f.jail);
+    ASSERT_EQ(stat(path, &st), 0);
+    ASSERT_EQ(st.st_uid, 100000);
+    ASSERT_EQ(st.st_gid, 200000);
+    unmount(&f, "later");
+    await(&f, "later/one", false);
     finish(&f);
 }
 

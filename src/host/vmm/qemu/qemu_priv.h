@@ -238,7 +238,8 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 /* qemu_share.c, for qemu_follow.c: the mount of the host with this id, which is at point, also
  * shows below a share, restricted as that is. ERR_NOT_FOUND: nothing leads there now. Both wait. */
 int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
-                    const char *point, uint64_t mount, bool read_only, struct err *err);
+                    const char *point, uint64_t mount, const struct idmap *ids, bool read_only,
+                    struct err *err);
 int qemu_share_hide(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
                     struct err *err);
 /* qemu_follow.c: as in vmm.h; end, before the share is removed; all are freed after they ended. */

@@ -28,6 +28,7 @@
 struct job {
     const char *name, *below; /* below: the place of a followed mount in it, or NULL */
     const char *point;        /* of that mount, on the host */
+    const char *uid, *gid;    /* its ids (struct idmap), or NULL */
     uint64_t mount;           /* its id */
     uint64_t until;           /* too late then, by clock_mono(): the caller has given it up */
     int tree;                 /* the caller's; what the thread gets is a copy */
@@ -157,7 +158,13 @@ static int open_mount(struct job *j, struct err *err)
         x.stx_mnt_id != j->mount || !(x.stx_attributes & STATX_ATTR_MOUNT_ROOT))
         return err_set(err, ERR_NOT_FOUND, "%s does not lead to the mount", j->point);
     j->tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
-    return j->tree < 0 ? err_sys(err, errno, "copy the mount on %s", j->point) : 0;
+    if (j->tree < 0)
+        return err_sys(err, errno, "copy the mount on %s", j->point);
+    const struct idmap ids = { (char *)j->uid, (char *)j->gid };
+    AUTO_FD int userns = ids.uid ? idmap_userns(&ids, err) : -1;
+    if (!ids.uid)
+        return 0;
+    return userns < 0 ? -1 : idmap_mount(j->tree, userns, false, j->point, err);
 }
 
 static int show_in_jail(void *arg, struct err *err)
@@ -211,7 +218,7 @@ static int run(struct qemu *q, const struct ctx *ctx, struct job *what,
     AUTO(qemu_op_end) struct qemu_op op = { .q = q };
     cancel_init(&op.cancel, NULL);
     list_append(&q->ops, &op.node); /* release waits for us; terminate does not stop us */
-    r = OFFLOAD(&limited, fn, &j, 3, job_close, "qemu: mount namespace", err);
+    r = OFFLOAD(&limited, fn, &j, 5, job_close, "qemu: mount namespace", err);
     what->was_busy = j.was_busy;
     if (r == 0)
         job_close(&j);
@@ -266,9 +273,11 @@ int qemu_share_remove(struct ctx *ctx, struct vmm *v, const char *name, struct e
 }
 
 int qemu_share_show(struct ctx *ctx, struct qemu *q, const char *name, const char *below,
-                    const char *point, uint64_t mount, bool read_only, struct err *err)
+                    const char *point, uint64_t mount, const struct idmap *ids, bool read_only,
+                    struct err *err)
 {
-    struct job j = { name, below, point, .mount = mount, .tree = -1, .read_only = read_only };
+    struct job j = { name,     below,          point,      ids->uid,
+                     ids->gid, .mount = mount, .tree = -1, .read_only = read_only };
 
     return run(q, ctx, &j, show_in_jail, err);
 }
