@@ -101,6 +101,11 @@ static int find_pci(const char *name, struct pci_function *ret, struct err *err)
     return pci_find(PCI_SYS, name, ret, err);
 }
 
+static int find_vfio(uint32_t major, uint32_t minor, struct strv *ret, struct err *err)
+{
+    return pci_of_node(PCI_SYS, major, minor, ret, err);
+}
+
 static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
                        struct strv *ret_places, struct err *err)
 {
@@ -334,7 +339,7 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
     if (check_room(ctx, c, err) < 0 || annotations_read(c->r->o.config, spec, &options, err) < 0 ||
         enter_pod(c, spec, err) < 0 ||
-        devices_read(c->r->o.config, spec, find_pci, &devices, err) < 0 ||
+        devices_read(c->r->o.config, spec, find_pci, find_vfio, &devices, err) < 0 ||
         registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
     pod_set_vm(c->p.pod, c->r->vm);
