@@ -44,6 +44,7 @@ struct config {
     /* [host] */
     char *allow_annotations; /* names, separated by blanks */
     char *allow_devices;     /* devices.h; the same */
+    bool run_hooks;          /* hooks = run */
     char *shim_cgroup;       /* "none", "pod" or a path */
     char *run_root;
     char *scratch_dir;

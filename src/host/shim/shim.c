@@ -97,9 +97,7 @@ int shim_args_check(const struct shim_args *a, struct err *err)
  * recursive read-only mounts (the host makes them of whole shares). */
 static const char features[] =
     "{\"ociVersionMin\":\"1.0.0\",\"ociVersionMax\":\"1.1.0\","
-    "\"hooks\":[\"prestart\",\"createRuntime\",\"createContainer\",\"startContainer\","
-    "\"poststart\","
-    "\"poststop\"],"
+    "\"hooks\":[\"prestart\",\"createRuntime\",\"poststart\",\"poststop\"],"
     "\"mountOptions\":[\"bind\",\"rbind\",\"ro\",\"rw\",\"nosuid\",\"suid\",\"nodev\",\"dev\","
     "\"noexec\",\"exec\",\"noatime\",\"relatime\",\"strictatime\",\"private\",\"rprivate\","
     "\"slave\",\"rslave\",\"shared\",\"rshared\",\"unbindable\",\"runbindable\",\"sync\",\"async\","
