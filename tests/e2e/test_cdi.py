@@ -100,7 +100,7 @@ ip link set eth0 up'
 
 
 @test("hooks make a container's network as nerdctl's do; the configuration can refuse them",
-      runc=False, versions=("2.1",))
+      runc=False, smoke="one")
 def hooks(t):
     make = script(t, "network", NETWORK.replace("netns 1", f"netns {os.getpid()}"))
     end = script(t, "end", f"cat >{t.work}/ended; ip link del peer0 2>/dev/null; true")
