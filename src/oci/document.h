@@ -27,11 +27,11 @@ struct document_opts {
 };
 
 /* Rewrites spec in place for the guest.
- * Hooks, the host's cgroup and its limits on devices, block I/O, huge pages and network are left
- * out. Paths of namespaces mean nothing in the guest: a workload's become its pod's, others become
- * new ones. A container never gets the VM's own network, which holds the link to us, and sees its
- * own cgroup only, with its limits. Of its annotations the guest sees those that the agent reads:
- * crun has some of its own (run.oci.*) which would replace the seccomp filter. */
+ * Hooks (hooks.h), the host's cgroup and its limits on devices, block I/O, huge pages and network
+ * are left out. Paths of namespaces mean nothing in the guest: a workload's become its pod's,
+ * others become new ones. A container never gets the VM's own network, which holds the link to us,
+ * and sees its own cgroup only, with its limits. Of its annotations the guest sees those that the
+ * agent reads: crun has some of its own (run.oci.*) which would replace the seccomp filter. */
 void document_fit(struct spec *spec, const struct document_opts *o);
 
 /* One entry of mounts. Strings are borrowed. */

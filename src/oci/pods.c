@@ -81,10 +81,32 @@ static int check_propagation(const json_t *mount, struct err *err)
     return 0;
 }
 
+/* Of a CDI specification, too. */
+static int check_host_parts(const struct spec *s, struct err *err)
+{
+    const json_t *linux_part = js_get(spec_json(s), "linux"), *rdt = js_get(linux_part, "intelRdt");
+    const char *name = json_object_iter_key(json_object_iter(js_get(linux_part, "netDevices")));
+
+    if (name)
+        return err_set(err, ERR_INVALID,
+                       "linux.netDevices: the host's interface %.32s cannot be moved into the VM; "
+                       "attach it by CNI, or as a PCI device (allow_devices)",
+                       name);
+    if (json_object_size(rdt) > 0)
+        return err_set(err, ERR_INVALID,
+                       "linux.intelRdt (class \"%.64s\") is not possible: the VM has no resctrl; "
+                       "remove the class",
+                       spec_text(rdt, "closID"));
+    return 0;
+}
+
 int pods_check(const struct spec *s, enum spec_kind kind, struct err *err)
 {
     const json_t *mount;
     size_t i;
+
+    if (check_host_parts(s, err) < 0)
+        return -1;
 
     json_array_foreach(js_get(spec_json(s), "mounts"), i, mount)
     {

@@ -13,7 +13,8 @@ struct err;
 void pods_drop_ours(struct spec *s);
 
 /* ERR_INVALID says in so many words what is not possible, before any VM is made: the host's
- * network, processes or IPC, mounts that are to reach back to the host.
+ * network, processes or IPC, mounts that are to reach back to the host, the host's interfaces and
+ * cache classes.
  * (Not ERR_UNIMPLEMENTED: containerd would take that for an older shim and ask again.) */
 int pods_check(const struct spec *s, enum spec_kind kind, struct err *err);
 

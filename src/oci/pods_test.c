@@ -164,3 +164,30 @@ TEST(the_process_whose_namespace_is_meant)
     ASSERT_EQ(pods_namespace_pid(s, "uts"), 0);
     ASSERT_EQ(pods_namespace_pid(s, "user"), 0);
 }
+
+TEST(interfaces_and_cache_classes_of_the_host_are_refused_by_name)
+{
+    static const struct {
+        const char *linux_part, *message;
+    } cases[] = {
+        { "\"netDevices\":{\"eth5\":{}}",
+          "linux.netDevices: the host's interface eth5 cannot be moved into the VM; attach it by "
+          "CNI, or as a PCI device (allow_devices)" },
+        { "\"intelRdt\":{\"closID\":\"gold\"}",
+          "linux.intelRdt (class \"gold\") is not possible: the VM has no resctrl; remove the "
+          "class" },
+    };
+
+    for (size_t i = 0; i < ARRAY_LEN(cases); i++) {
+        AUTO_FREE char *text =
+            str_format("{\"process\":{\"args\":[\"x\"],\"cwd\":\"/\"},\"root\":{},"
+                       "\"linux\":{%s}}",
+                       cases[i].linux_part);
+        AUTO(spec_free) struct spec *s = NULL;
+        struct err err = ERR_INIT;
+
+        ASSERT_OK(spec_parse(text, strlen(text), &s, &err), err);
+        ASSERT_FAIL(pods_check(s, SPEC_WORKLOAD, &err), err, ERR_INVALID);
+        ASSERT_STR(err.msg, cases[i].message);
+    }
+}

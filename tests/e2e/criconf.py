@@ -46,6 +46,7 @@ sandbox = '{pause}'
 stream_server_address = '127.0.0.1'
 stream_server_port = '0'
 [plugins.'io.containerd.cri.v1.runtime']
+cdi_spec_dirs = ['{cni.conf_dir}/cdi']
 disable_apparmor = true
 restrict_oom_score_adj = true
 enable_unprivileged_ports = false

@@ -5,6 +5,7 @@
 #include "fuzz/on_fiber.h"
 #include "guest/runtime/container_priv.h"
 #include "guest/runtime/rewrite.h"
+#include "oci/hooks.h"
 #include "oci/userns.h"
 #include <errno.h>
 #include <stdlib.h>
@@ -81,10 +82,30 @@ static void rewrite(const char *text, size_t len, enum spec_kind kind)
         abort();
 }
 
+/* On the host, which keeps them from the guest. */
+static void read_hooks(const char *text, size_t len)
+{
+    AUTO(spec_free) struct spec *spec = NULL;
+    struct hooks *h = NULL;
+    struct hook hook;
+    struct err err = ERR_INIT;
+
+    if (spec_parse(text, len, &spec, &err) < 0 || hooks_read(spec, true, &h, &err) < 0 || !h)
+        return;
+    for (size_t i = 0; hooks_get(h, "createRuntime", i, &hook); i++) {
+        if (hook.path[0] != '/' || hook.argv.n == 0)
+            abort();
+        hook_release(&hook);
+    }
+    free(hooks_state(h, "c", "/b", "creating", 1));
+    hooks_free(h);
+}
+
 static void fuzz(void *arg)
 {
     const struct fuzz_input *in = arg;
 
+    read_hooks((const char *)in->data, in->size);
     rewrite((const char *)in->data, in->size, SPEC_STANDALONE);
     rewrite((const char *)in->data, in->size, SPEC_SANDBOX);
     rewrite((const char *)in->data, in->size, SPEC_WORKLOAD);

@@ -2,6 +2,7 @@
 #include "base/log.h"
 #include "base/loop.h"
 #include "fixture/fake_host.h"
+#include "fixture/ids_fixture.h"
 #include "reg_priv.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -358,6 +359,7 @@ static void do_step(struct reg_client *c, unsigned n)
     world_say(&s->w, "client %u: %s %s: %s", c->number, names[a], t.id, r < 0 ? err.msg : "ok");
     s->w.result->figures[REG_FIG_CALLS]++;
     s->w.result->figures[REG_FIG_FAILED] += r < 0;
+    ids_expect_error(err.msg);
     if (r < 0 && err.code == ERR_NONE)
         world_broken(&s->w, "%s failed without an error", names[a]);
     if (loop_now(s->w.loop) - before > limit + slack(s))

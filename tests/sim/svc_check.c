@@ -1,6 +1,7 @@
 /* svc_check.c - is this answer right? Its code, its time, what it says. */
 #include "api/task.pb-c.h"
 #include "base/loop.h"
+#include "fixture/ids_fixture.h"
 #include "fixture/ttrpc_read.h"
 #include "host/bridge/bridge.h"
 #include "host/control/container.h"
@@ -247,6 +248,7 @@ void svc_check_answer(struct svc *s, struct svc_call *call)
 
     world_say(&s->w, "answer to %s %s/%s: %u %s", svc_method(call->ask.act), call->ask.id,
               call->ask.exec, call->code, call->text);
+    ids_expect_error(call->text);
     s->w.result->figures[SVC_FIG_FAILED] += call->code != ERR_NONE;
     check_code(s, call);
     check_time(s, call);

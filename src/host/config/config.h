@@ -45,6 +45,7 @@ struct config {
     char *allow_annotations; /* names, separated by blanks */
     char *allow_devices;     /* devices.h; the same */
     char *cpu_group_dir;     /* cpugroup.h */
+    bool run_hooks;          /* hooks = run */
     char *shim_cgroup;       /* "none", "pod" or a path */
     char *run_root;
     char *scratch_dir;

@@ -66,13 +66,19 @@ const struct config_key config_keys[] = {
       "more than others have; the guest does not see others. A name may end\n"
       "with * (io.lcow.*)." },
     { "host", "allow_devices", KEY_WORDS, "", 0, 0, FIELD(allow_devices),
-      "PCI devices of the host that containers may ask for (windows.devices, or\n"
-      "an annotation io.lcow.device/NAME = ADDRESS): addresses (0000:03:00.0) and\n"
-      "models (VENDOR:DEVICE, as lspci -n). They must be bound to vfio-pci.\n"
+      "PCI devices of the host that containers may ask for (windows.devices, an\n"
+      "annotation io.lcow.device/NAME = ADDRESS, or a device /dev/vfio/N, as CDI\n"
+      "names it): addresses (0000:03:00.0) and models (VENDOR:DEVICE, as\n"
+      "lspci -n). They must be bound to vfio-pci.\n"
       "test:edu and test:nvme are devices that QEMU emulates, for tests." },
     { "host", "cpu_group_dir", KEY_PATH, "/etc/lcow/cpugroups", 0, 0, FIELD(cpu_group_dir),
       "Groups of host CPUs that a VM can be bound to (annotation cpugroup.id): a\n"
       "file for each, with its name, that holds a list of CPUs. See lcow cpugroup." },
+    { "host", "hooks", KEY_EITHER, "run", 0, 0, FIELD(run_hooks),
+      "OCI hooks of a container that run on the host, as root (prestart,\n"
+      "createRuntime, poststart, poststop; nerdctl and CDI use them): run, or\n"
+      "refuse the container.",
+      WORDS("refuse", "run") },
     { "host", "shim_cgroup", KEY_CGROUP, "none", 0, 0, FIELD(shim_cgroup),
       "Cgroup of the shim: none (containerd's), pod (the pod's, with its VM: then\n"
       "the pod pays for what the shim does for it, and its CPU limit slows the\n"

@@ -3,6 +3,7 @@
 #include "base/str.h"
 #include "host/config/config.h"
 #include "host/jail/pci.h"
+#include "oci/document.h"
 #include "oci/spec.h"
 
 #include <ctype.h>
@@ -98,8 +99,24 @@ static bool is_type(const char *type)
     return str_eq(type, "vpci-instance-id") || str_eq(type, "vpci") || str_eq(type, "gpu");
 }
 
+/* 1: it was a node of vfio. */
+static int take_node(const struct config *c, const struct document_device *d,
+                     int (*find)(const char *name, struct pci_function *ret, struct err *err),
+                     int (*vfio)(uint32_t major, uint32_t minor, struct strv *ret, struct err *err),
+                     struct strv *ret, struct err *err)
+{
+    AUTO(strv_release) struct strv functions = { 0 };
+    int r = d->type == 'c' && d->asked ? vfio(d->major, d->minor, &functions, err) : 0;
+
+    for (size_t i = 0; r > 0 && i < functions.n; i++)
+        if (take(c, functions.v[i], find, ret, err) < 0)
+            r = -1;
+    return r < 0 ? err_wrap(err, "device %.128s", d->path) : r;
+}
+
 int devices_read(const struct config *c, const struct spec *s,
                  int (*find)(const char *name, struct pci_function *ret, struct err *err),
+                 int (*vfio)(uint32_t major, uint32_t minor, struct strv *ret, struct err *err),
                  struct strv *ret, struct err *err)
 {
     json_t *list = js_get(js_get(spec_json(s), "windows"), "devices"), *item;
@@ -128,6 +145,17 @@ int devices_read(const struct config *c, const struct spec *s,
             return err_set(err, ERR_INVALID, "annotation %.128s is not a text", key);
         if (take(c, json_string_value(item), find, ret, err) < 0)
             return err_wrap(err, "annotation %.128s", key);
+    }
+    list = js_get(js_get(spec_json(s), "linux"), "devices");
+    json_array_foreach(list, i, item)
+    {
+        struct document_device d;
+        int r = document_device(s, item, &d, err) < 0 ? -1 : take_node(c, &d, find, vfio, ret, err);
+
+        if (r < 0)
+            return -1;
+        if (r > 0)
+            json_array_remove(list, i--);
     }
     return 0;
 }

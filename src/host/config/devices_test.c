@@ -30,22 +30,40 @@ static int find(const char *name, struct pci_function *ret, struct err *err)
     return err_set(err, ERR_NOT_FOUND, "no device");
 }
 
+/* As a host with group 12 of two functions: vfio's own node, a group, another device. */
+static int vfio(uint32_t major, uint32_t minor, struct strv *ret, struct err *err)
+{
+    if (major == 10 && minor == 196)
+        return 1;
+    if (major != 511)
+        return 0;
+    if (minor == 9)
+        return err_set(err, ERR_NOT_FOUND, "vfio group 9 has no PCI function");
+    strv_add(ret, "0000:03:00.0");
+    strv_add(ret, "0000:04:00.0");
+    return 1;
+}
+
+static size_t left; /* of linux.devices */
+
 /* allow_devices; what follows "annotations" in the spec, or stands beside it. */
 static int read_spec(const char *allow, const char *rest, struct strv *ret, struct err *err)
 {
-    AUTO_FREE char *text =
-        str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
-                   "\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},\"linux\":{},%s}",
-                   rest);
+    AUTO_FREE char *text = str_format("{\"ociVersion\":\"1.0.2\",\"process\":{\"args\":[\"x\"],"
+                                      "\"cwd\":\"/\"},\"root\":{\"path\":\"rootfs\"},%s%s}",
+                                      strstr(rest, "\"linux\"") ? "" : "\"linux\":{},", rest);
     AUTO(config_release) struct config c;
     AUTO(spec_free) struct spec *spec = NULL;
     struct err none = ERR_INIT;
+    int r;
 
     config_init(&c);
     free(c.allow_devices);
     c.allow_devices = str_dup(allow);
     ASSERT_OK(spec_parse(text, strlen(text), &spec, &none), none);
-    return devices_read(&c, spec, find, ret, err);
+    r = devices_read(&c, spec, find, vfio, ret, err);
+    left = json_array_size(js_get(js_get(spec_json(spec), "linux"), "devices"));
+    return r;
 }
 
 static void expect(const char *allow, const char *rest, const char *want)
@@ -110,6 +128,34 @@ TEST(a_device_that_the_host_uses_is_refused_with_the_remedy)
     refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "i40e");
     refuse("8086:1572", ONE("03:00.1"), ERR_STATE, "driverctl set-override 0000:03:00.1 vfio-pci");
     refuse("10de:20b0", ONE("05:00.0"), ERR_STATE, "no driver");
+}
+
+#define NODE(path, major, minor)                                                                   \
+    "{\"path\":\"" path "\",\"type\":\"c\",\"major\":" major ",\"minor\":" minor "}"
+#define RULE(major, minor)                                                                         \
+    "{\"allow\":true,\"type\":\"c\",\"major\":" major ",\"minor\":" minor ",\"access\":\"rwm\"}"
+#define NODES(nodes, rules)                                                                        \
+    "\"linux\":{\"devices\":[" nodes "],\"resources\":{\"devices\":[" rules "]}}"
+
+/* As CDI and --device say it: a node and a rule with its number. */
+TEST(a_group_of_vfio_is_all_of_its_functions)
+{
+    const char *spec = NODES(NODE("/dev/vfio/vfio", "10", "196") "," NODE(
+                                 "/dev/vfio/12", "511", "0") "," NODE("/dev/fuse", "10", "229"),
+                             RULE("10", "196") "," RULE("511", "0") "," RULE("10", "229"));
+
+    expect("8086:1572 10de:20b0", spec, "0000:03:00.0 0000:04:00.0");
+    ASSERT_EQ(left, 1); /* /dev/fuse is the VM's */
+    refuse("8086:1572", spec, ERR_PERMISSION,
+           "device /dev/vfio/12: PCI device 0000:04:00.0 (10de:20b0) is not in allow_devices");
+    refuse("8086:1572", NODES(NODE("/dev/vfio/9", "511", "9"), RULE("511", "9")), ERR_NOT_FOUND,
+           "device /dev/vfio/9: vfio group 9 has no PCI function");
+}
+
+TEST(a_privileged_container_does_not_ask_for_the_groups_that_it_lists)
+{
+    expect("", NODES(NODE("/dev/vfio/12", "511", "0"), "{\"allow\":true,\"access\":\"rwm\"}"), "");
+    ASSERT_EQ(left, 1); /* optional in the VM */
 }
 
 TEST(nonsense_is_named)

@@ -10,6 +10,7 @@
 #include "host/device/network.h"
 #include "host/device/plan9.h"
 #include "host/device/vpci.h"
+#include "oci/hooks.h"
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -59,6 +60,7 @@ void container_unref(struct container *c)
     free(c->scratch_path);
     strv_release(&c->layers);
     free(c->p.anchor_name);
+    hooks_free(c->hooks);
     free(c);
 }
 
@@ -202,7 +204,10 @@ static int start_init(struct ctx *ctx, struct container *c, struct err *err)
     /* Its end is the first instruction of the container's own program. */
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "start container", err);
 
-    return process_start(step.ctx, c->p.init, err);
+    if (process_start(step.ctx, c->p.init, err) < 0)
+        return -1;
+    container_run_poststart_hooks(step.ctx, c);
+    return 0;
 }
 
 /* Without the gate: many may start at once, and a stuck one holds up nobody. */

@@ -18,6 +18,7 @@
 #include "host/jail/pci.h"
 #include "host/ledger/ledger.h"
 #include "oci/document.h"
+#include "oci/hooks.h"
 #include "oci/pods.h"
 #include "oci/userns.h"
 #include <errno.h>
@@ -119,6 +120,11 @@ static uint32_t target_pid(const struct container *c, const struct spec *spec)
 static int find_pci(const char *name, struct pci_function *ret, struct err *err)
 {
     return pci_find(PCI_SYS, name, ret, err);
+}
+
+static int find_vfio(uint32_t major, uint32_t minor, struct strv *ret, struct err *err)
+{
+    return pci_of_node(PCI_SYS, major, minor, ret, err);
 }
 
 static int add_devices(struct ctx *ctx, struct container *c, const struct strv *addresses,
@@ -264,9 +270,12 @@ static int spawn_anchor(struct ctx *ctx, struct container *c, const struct spec 
     bool own_netns = spec_namespace(spec, "network", &netns) && !netns[0];
     /* The first container's cgroup is the VM's too, and goes with it. */
     bool with_vm = str_eq(cgroup, vm->cgroup_path);
-    struct anchor_opts o = {
-        .id = c->p.id, .netns = netns, .own_netns = own_netns, .ledger = vm->ledger
-    };
+    /* A hook that enters its namespaces must not find the host's there. */
+    struct anchor_opts o = { .id = c->p.id,
+                             .netns = netns,
+                             .own_netns = own_netns,
+                             .apart = c->hooks != NULL,
+                             .ledger = vm->ledger };
 
     if (!with_vm && cgroup_make(cgroup, vm->ledger, &c->cgroup, err) < 0)
         return err_wrap(err, "cgroup of the container");
@@ -289,7 +298,7 @@ static int prepare(struct ctx *ctx, struct container *c, const struct spec *spec
 {
     SPAN(step, ctx, vm_timeline(c->p.pod->vm), TRACK_HOST, "anchor and stdio", err);
 
-    if (spawn_anchor(ctx, c, spec, err) < 0)
+    if (spawn_anchor(ctx, c, spec, err) < 0 || container_run_create_hooks(ctx, c, err) < 0)
         return -1;
     c->p.init = process_new(c, "", &cc->stdio, NULL);
     return process_open_io(ctx, c->p.init, err);
@@ -354,9 +363,10 @@ static int make(struct ctx *ctx, struct container *c, struct spec *spec,
     int r;
 
     /* Before enter_pod, which reads annotations too: only what is allowed may be left by then. */
-    if (check_room(ctx, c, err) < 0 || annotations_read(c->r->o.config, spec, &options, err) < 0 ||
-        enter_pod(c, spec, err) < 0 ||
-        devices_read(c->r->o.config, spec, find_pci, &devices, err) < 0 ||
+    if (check_room(ctx, c, err) < 0 ||
+        hooks_read(spec, c->r->o.config->run_hooks, &c->hooks, err) < 0 ||
+        annotations_read(c->r->o.config, spec, &options, err) < 0 || enter_pod(c, spec, err) < 0 ||
+        devices_read(c->r->o.config, spec, find_pci, find_vfio, &devices, err) < 0 ||
         registry_need_vm(ctx, c->r, spec, &options, err) < 0)
         return -1;
     if (vm_parts(c->r->vm)->wishes.no_writable_shares && !options.no_writable_shares &&

@@ -20,6 +20,7 @@ struct anchor;
 struct cgroup;
 struct guest_disk;
 struct guest_listed;
+struct hooks;
 struct plan9_share;
 struct scsi_disk;
 
@@ -34,6 +35,7 @@ struct scsi_disk;
 #define CONTAINER_OOM_EVERY_S 10                    /* one, and the others are counted */
 #define CONTAINER_SHARE_LIMIT (60 * NS_PER_S)       /* for VM and guest to add one share */
 #define CONTAINER_DEVICE_LIMIT (90 * NS_PER_S)      /* the same for one PCI device and driver */
+#define CONTAINER_HOOK_LIMIT (30 * NS_PER_S)        /* for a hook without a timeout of its own */
 #define CONTAINER_UNDO_LIMIT (60 * NS_PER_S)        /* rolling back a failed create */
 /* For a create, or a sandbox's start, with the wait for a turn. Whatever hangs: a path of the
  * client's, the boot, QEMU, the guest. containerd sets no limit. */
@@ -89,6 +91,8 @@ struct container {
     struct anchor *anchor;
     bool anchor_watched, oom_watched; /* by a fiber */
     bool anchor_lost;                 /* killed by somebody else */
+    struct hooks *hooks;              /* of its spec; NULL: none */
+    bool hooks_begun;                 /* and those of poststop have not */
 };
 
 /* Inside the gate: releases what there is; goes on where it stopped. */
@@ -153,6 +157,12 @@ int mounts_open(struct ctx *ctx, struct container *c, struct spec *spec, struct 
                 struct err *err);
 int mounts_share(struct ctx *ctx, struct container *c, struct mounts *m, struct err *err);
 void mounts_release(struct mounts *m);
+
+/* container_hooks.c: each waits for the hooks of the client, bounded. Those of poststop run once,
+ * and only if those of create began. */
+int container_run_create_hooks(struct ctx *ctx, struct container *c, struct err *err);
+void container_run_poststart_hooks(struct ctx *ctx, struct container *c);
+void container_run_poststop_hooks(struct ctx *ctx, struct container *c);
 
 /* container_end.c */
 /* Of an init that was never started, which nobody watches: after its execs, and published. ask:

@@ -178,6 +178,7 @@ int container_release(struct ctx *ctx, struct container *c, struct err *err)
             err->code = ERR_INTERNAL;
         return -1;
     }
+    container_run_poststop_hooks(ctx, c);
     return 0;
 }
 

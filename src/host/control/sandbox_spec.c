@@ -91,7 +91,8 @@ static void put_process(json_t *process)
 int sandbox_spec_parse(const struct sandbox_create *c, const char *text, size_t len,
                        struct spec **ret, struct err *err)
 {
-    static const char *const known[] = { "hostname", "annotations", "linux", "process", NULL };
+    static const char *const known[] = { "hostname", "annotations", "hooks",
+                                         "linux",    "process",     NULL };
     static const char *const of_linux[] = { "cgroupsPath", "resources",   "sysctl", "namespaces",
                                             "uidMappings", "gidMappings", NULL };
     AUTO(json_decref) json_t *root = NULL;

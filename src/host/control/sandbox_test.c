@@ -184,7 +184,7 @@ TEST_VIRTUAL(a_pods_spec_says_what_a_pod_is_and_nothing_else)
     ASSERT(spec_namespace(spec, "network", &netns));
     ASSERT_STR(netns, "/run/netns/n");
     ASSERT(spec_root_readonly(spec));
-    ASSERT(!js_get(spec_json(spec), "hooks"));
+    ASSERT(js_get(spec_json(spec), "hooks"));
     ASSERT(!js_get(js_get(spec_json(spec), "linux"), "devices"));
     ASSERT(js_get(js_get(spec_json(spec), "linux"), "sysctl"));
     ASSERT_STR(

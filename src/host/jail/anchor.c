@@ -16,9 +16,13 @@
 #include <signal.h>
 #include <stdlib.h>
 #include <sys/mman.h>
+#include <sys/mount.h>
+#include <sys/syscall.h>
+#include <unistd.h>
 
 #define NETNS_OPEN_NS (10 * NS_PER_S)
 #define ANCHOR_ID_SHOWN 128
+#define APART (CLONE_NEWNS | CLONE_NEWUTS | CLONE_NEWIPC)
 
 #ifndef MFD_EXEC
 #define MFD_EXEC 0x10U
@@ -82,6 +86,16 @@ static int on_pid(void *arg, pid_t pid, struct err *err)
                                       : 0;
 }
 
+/* In the child: its mount namespace has nothing of the host's, and keeps nothing mounted. */
+static int leave_files(struct err *err)
+{
+    if (mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) < 0 ||
+        mount("none", "/proc", "tmpfs", MS_RDONLY, "size=4k") < 0 || chdir("/proc") < 0 ||
+        syscall(SYS_pivot_root, ".", ".") < 0 || umount2(".", MNT_DETACH) < 0)
+        return err_sys(err, errno, "make an empty mount namespace");
+    return 0;
+}
+
 /* In the child. */
 static int enter(void *arg, struct err *err)
 {
@@ -89,7 +103,9 @@ static int enter(void *arg, struct err *err)
 
     if (l->netns >= 0 && setns(l->netns, CLONE_NEWNET) < 0)
         return err_sys(err, errno, "join network namespace %.256s", l->opts->netns);
-    return l->opts->cgroup ? cgroup_join_self(l->opts->cgroup, err) : 0;
+    if (l->opts->cgroup && cgroup_join_self(l->opts->cgroup, err) < 0)
+        return -1;
+    return l->opts->apart ? leave_files(err) : 0;
 }
 
 static int spawn(struct ctx *ctx, struct anchor *a, const struct anchor_opts *o, int program,
@@ -105,7 +121,8 @@ static int spawn(struct ctx *ctx, struct anchor *a, const struct anchor_opts *o,
                               .argv = argv,
                               .envp = no_env,
                               .cwd = "/",
-                              .clone_flags = netns < 0 && o->own_netns ? CLONE_NEWNET : 0,
+                              .clone_flags = (netns < 0 && o->own_netns ? CLONE_NEWNET : 0) |
+                                             (o->apart ? APART : 0),
                               .new_session = true,
                               .die_with_us = true,
                               .setup = enter,

@@ -21,6 +21,7 @@ struct anchor_opts {
     const char *id;    /* shown beside its name, "lcow-anchor" */
     const char *netns; /* path to join; "" or NULL: a new one if own_netns, else ours */
     bool own_netns;
+    bool apart; /* mount, UTS and IPC namespaces of its own, with no file in them; else ours */
     struct cgroup *cgroup; /* borrows; joined before it runs; may be NULL */
     int oom_score_adj;
     bool set_oom_score_adj; /* lowering it without the right is a warning, not an error */

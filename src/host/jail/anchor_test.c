@@ -124,6 +124,28 @@ TEST_FIBER(an_anchor_is_a_process_with_its_container_s_name)
     ASSERT_EQ(getsid(anchor_pid(r.anchor)), anchor_pid(r.anchor));
 }
 
+/* What enters its namespaces finds nothing of the host there. */
+TEST_FIBER(an_anchor_apart_shares_no_files_names_or_memory_with_the_host)
+{
+    need_root();
+    FIXTURE(r);
+    r.opts.apart = true;
+    fixture_spawn(&r);
+    fixture_await_sleep(&r);
+    for (const char *const *ns = (const char *const[]){ "mnt", "uts", "ipc", NULL }; *ns; ns++) {
+        AUTO_FREE char *its = str_format("/proc/%d/ns/%s", (int)anchor_pid(r.anchor), *ns);
+        AUTO_FREE char *ours = str_format("/proc/self/ns/%s", *ns);
+
+        ASSERT(netns_of(its) != netns_of(ours));
+    }
+    AUTO_FREE char *mounts = proc(&r, "mounts"), *root = NULL;
+
+    ASSERT(str_starts(mounts, "none / tmpfs ro,") && strchr(mounts, '\n')[1] == '\0');
+    root = str_format("/proc/%d/root/etc", (int)anchor_pid(r.anchor));
+    ASSERT_EQ(access(root, F_OK), -1);
+    ASSERT_EQ(netns_of_anchor(&r), netns_of("/proc/self/ns/net"));
+}
+
 /* Measured: 8 to 12 KiB, all of it private. */
 TEST_FIBER(an_anchor_is_small)
 {

@@ -111,6 +111,70 @@ int pci_find(const char *sys, const char *name, struct pci_function *ret, struct
     return 0;
 }
 
+/* --- by a node of vfio --- */
+
+static int by_name(const void *a, const void *b)
+{
+    return strcmp(*(char *const *)a, *(char *const *)b);
+}
+
+static bool is_bridge(const char *sys, const char *address)
+{
+    AUTO_FREE char *class = file_text(ATTRIBUTE_MAX, "%s/bus/pci/devices/%s/class", sys, address);
+
+    return class && str_starts(class, "0x0604");
+}
+
+static int of_group(const char *sys, const char *group, struct strv *ret, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/kernel/iommu_groups/%s/devices", sys, group);
+    AUTO(closedir) DIR *dir = opendir(path);
+    char address[PCI_ADDRESS_MAX];
+
+    for (struct dirent *e; dir && (e = readdir(dir));) {
+        if (e->d_name[0] == '.')
+            continue;
+        if (pci_address(e->d_name, address) < 0)
+            return err_set(err, ERR_INVALID, "vfio group %s has %.64s, which is not a PCI function",
+                           group, e->d_name);
+        if (!is_bridge(sys, address))
+            strv_add(ret, address);
+    }
+    if (ret->n == 0)
+        return err_set(err, ERR_NOT_FOUND, "vfio group %.32s has no PCI function", group);
+    qsort(ret->v, ret->n, sizeof(ret->v[0]), by_name);
+    return 1;
+}
+
+int pci_of_node(const char *sys, uint32_t major, uint32_t minor, struct strv *ret, struct err *err)
+{
+    AUTO_FREE char *path = str_format("%s/dev/char/%u:%u", sys, major, minor);
+    char target[PATH_MAX], address[PCI_ADDRESS_MAX];
+    const char *part[3] = { "", "", "" }; /* the last one first */
+    ssize_t n = readlink(path, target, sizeof(target) - 1);
+
+    target[n > 0 ? n : 0] = '\0';
+    for (size_t i = 0; i < ARRAY_LEN(part); i++) {
+        char *slash = strrchr(target, '/');
+
+        if (!slash)
+            return 0;
+        part[i] = slash + 1;
+        *slash = '\0';
+    }
+    if (str_eq(part[1], "misc") && (str_eq(part[0], "vfio") || str_eq(part[0], "iommu")))
+        return 1;
+    if (str_eq(part[1], "vfio"))
+        return of_group(sys, part[0], ret, err);
+    if (!str_eq(part[1], "vfio-dev"))
+        return 0;
+    if (pci_address(part[2], address) < 0)
+        return err_set(err, ERR_INVALID, "vfio's %.32s is %.64s, which is not a PCI function",
+                       part[0], part[2]);
+    strv_add(ret, address);
+    return 1;
+}
+
 /* Its name below vfio-dev: "vfio0". */
 static int cdev_name(const char *sys, const char *address, char *ret, size_t size)
 {

@@ -5,6 +5,7 @@
 #include <stdint.h>
 
 struct err;
+struct strv;
 
 #define PCI_ADDRESS_MAX 24
 #define PCI_SYS "/sys"
@@ -23,6 +24,11 @@ int pci_address(const char *text, char ret[static PCI_ADDRESS_MAX]);
 /* name: an address, or an address and "/N", its N-th virtual function. ERR_INVALID, or
  * ERR_NOT_FOUND if there is no such thing. */
 int pci_find(const char *sys, const char *name, struct pci_function *ret, struct err *err);
+
+/* A character device of vfio, by its number: 1 and the PCI functions that it stands for, each once,
+ * in order: a group's (/dev/vfio/N) without its bridges, or one (/dev/vfio/devices/vfioN); none of
+ * /dev/vfio/vfio and /dev/iommu. 0: it is another device. ERR_INVALID, ERR_NOT_FOUND. */
+int pci_of_node(const char *sys, uint32_t major, uint32_t minor, struct strv *ret, struct err *err);
 
 /* Whoever has these two can use the function and nothing else of the host. Caller closes. ERR_STATE
  * tells what the host lacks. */

@@ -117,3 +117,56 @@ TEST(vfio_hands_it_out_or_the_error_tells_what_is_missing)
     ASSERT_OK(pci_open_iommu(dev, &fd, &err), err);
     fd_close(fd);
 }
+
+static int of_node(struct tempdir *p, uint32_t minor, struct sbuf *text, struct err *err)
+{
+    AUTO(strv_release) struct strv got = { 0 };
+    int r = pci_of_node(p->dir, 511, minor, &got, err);
+
+    text->len = 0;
+    sbuf_addf(text, "%d", r);
+    for (size_t i = 0; i < got.n; i++)
+        sbuf_addf(text, " %s", got.v[i]);
+    return r;
+}
+
+TEST(a_node_of_vfio_stands_for_the_functions_of_its_group)
+{
+    static const char *const groups[] = { "12/devices/0000:04:00.0", "12/devices/0000:04:00.1",
+                                          "12/devices/0000:04:00.2", "12/devices/0000:04:00.3",
+                                          "12/devices/0000:00:01.0", "13/devices/0000:00:01.0",
+                                          "14/devices/mdev" };
+    TEMPDIR(p);
+    AUTO(sbuf_release) struct sbuf text = { 0 };
+    struct err err = ERR_INIT;
+
+    for (size_t i = 0; i < ARRAY_LEN(groups); i++) {
+        AUTO_FREE char *name = str_format("kernel/iommu_groups/%s/x", groups[i]);
+
+        tempdir_put(&p, name, "");
+    }
+    tempdir_put(&p, "bus/pci/devices/0000:00:01.0/class", "0x060400\n");
+    tempdir_put(&p, "bus/pci/devices/0000:04:00.0/class", "0x030000\n");
+    tempdir_put(&p, "dev/char/none", "");
+    lead(&p, "dev/char/511:0", "../../devices/virtual/vfio/12");
+    lead(&p, "dev/char/511:1", "../../devices/virtual/vfio/13");
+    lead(&p, "dev/char/511:2", "../../devices/virtual/vfio/14");
+    lead(&p, "dev/char/511:3", "../../devices/pci0000:00/0000:04:00.0/vfio-dev/vfio3");
+    lead(&p, "dev/char/511:4", "../../devices/platform/x/vfio-dev/vfio4");
+    lead(&p, "dev/char/511:5", "../../devices/virtual/misc/vfio");
+    lead(&p, "dev/char/511:6", "../../devices/virtual/misc/fuse");
+
+    ASSERT_EQ(of_node(&p, 0, &text, &err), 1);
+    ASSERT_STR(text.data, "1 0000:04:00.0 0000:04:00.1 0000:04:00.2 0000:04:00.3"); /* no bridge */
+    ASSERT_FAIL(of_node(&p, 1, &text, &err), err, ERR_NOT_FOUND);
+    ASSERT_STR(err.msg, "vfio group 13 has no PCI function");
+    ASSERT_FAIL(of_node(&p, 2, &text, &err), err, ERR_INVALID);
+    ASSERT_STR(err.msg, "vfio group 14 has mdev, which is not a PCI function");
+    ASSERT_EQ(of_node(&p, 3, &text, &err), 1);
+    ASSERT_STR(text.data, "1 0000:04:00.0");
+    ASSERT_FAIL(of_node(&p, 4, &text, &err), err, ERR_INVALID);
+    ASSERT_EQ(of_node(&p, 5, &text, &err), 1);
+    ASSERT_STR(text.data, "1");
+    ASSERT_EQ(of_node(&p, 6, &text, &err), 0);
+    ASSERT_EQ(of_node(&p, 7, &text, &err), 0);
+}

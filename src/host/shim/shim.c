@@ -94,8 +94,8 @@ int shim_args_check(const struct shim_args *a, struct err *err)
 #define FEATURES_TYPE "types.containerd.io/opencontainers/runtime-spec/1/features/Features"
 
 /* What works from a client's spec to the container, as the runtime-spec's "features" names it. Not
- * here, because it is refused or not there: hooks; "shared" and "rshared" of the host's
- * directories; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY, whose
+ * here, because it is refused or not there: hooks in the container; "shared" and "rshared" of the
+ * host's directories; apparmor and selinux, which the guest's kernel lacks; SCMP_ACT_NOTIFY, whose
  * listener is a process of the host. */
 static const char mount_options[] =
     "async atime bind defaults dev diratime dirsync exec idmap noatime nodev nodiratime noexec "
@@ -137,7 +137,7 @@ static char *features(size_t *ret_len)
     jsw_obj(&w, NULL);
     jsw_str(&w, "ociVersionMin", "1.0.0");
     jsw_str(&w, "ociVersionMax", "1.1.0");
-    add_words(&w, "hooks", "");
+    add_words(&w, "hooks", "prestart createRuntime poststart poststop");
     add_words(&w, "mountOptions", mount_options);
     jsw_obj(&w, "linux");
     add_words(&w, "namespaces", namespaces);
