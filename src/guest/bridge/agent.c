@@ -140,7 +140,7 @@ struct agent {
     struct crun *crun; /* made ahead in a template: its clones share that memory */
     struct stages stages;
     size_t stages_told;
-    uint16_t boot_key;
+    int boot_fd; /* of fw_cfg_read() */
     bool negotiated, stopping;
     bool told_host; /* entropy and log are under way */
     bool template;  /* it was one: what is ours alone came with the boot block */
@@ -230,7 +230,7 @@ static int read_boot(void *arg, void *buf, size_t len, struct err *err)
 {
     struct agent *a = arg;
 
-    return fw_cfg_read(LINK_BOOT_FILE, &a->boot_key, buf, len, err);
+    return fw_cfg_read(FW_CFG_FILES, LINK_BOOT_FILE, &a->boot_fd, buf, len, err);
 }
 
 static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
@@ -238,7 +238,7 @@ static int bring_up(struct ctx *ctx, struct agent *a, struct err *err)
     static const char *const vsock_modules[] = { "vmw_vsock_virtio_transport", "hv_sock" };
 
     if (a->opts->boot.transport == LINK_TCP)
-        return link_up(ctx, err);
+        return a->opts->load_module("qemu_fw_cfg", err) < 0 ? -1 : link_up(ctx, err);
     /* Which of the two fits is the machine's secret: both are tried, the dial tells. */
     for (size_t i = 0; i < ARRAY_LEN(vsock_modules); i++) {
         struct err why = ERR_INIT;
@@ -458,7 +458,7 @@ static int serve(struct ctx *ctx, struct agent *a, struct err *err)
 
 int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
 {
-    struct agent a = { .opts = opts, .loop = ctx->loop, .nets = nets_new() };
+    struct agent a = { .opts = opts, .loop = ctx->loop, .nets = nets_new(), .boot_fd = -1 };
     int r = logport_new(ctx->loop, opts->boot.level, &a.log, err);
 
     a.handlers.power_off = opts->power_off;
@@ -470,6 +470,7 @@ int agent_run(struct ctx *ctx, const struct agent_opts *opts, struct err *err)
     crun_free(a.crun);
     reaper_free(a.reaper);
     link_free(a.link);
+    fd_close(a.boot_fd);
     logport_free(a.log);
     return r;
 }

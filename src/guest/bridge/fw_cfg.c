@@ -1,90 +1,38 @@
 #include "guest/bridge/fw_cfg.h"
 #include "base/err.h"
-#include <endian.h>
+#include "base/fd.h"
+#include "base/str.h"
 #include <errno.h>
-#include <string.h>
-#include <sys/io.h>
+#include <fcntl.h>
+#include <unistd.h>
 
-#define PORT_SELECT 0x510
-#define PORT_DATA 0x511
-#define KEY_SIGNATURE 0x0000
-#define KEY_DIRECTORY 0x0019
-#define DIRECTORY_MAX 4096 /* QEMU has some dozens */
-
-/* As the device lays it out; numbers are big endian. */
-struct entry {
-    uint32_t size;
-    uint16_t key, reserved;
-    char name[56];
-};
-
-static int find_file(const struct fw_cfg_port *port, const char *name, struct entry *ret,
-                     struct err *err)
+static int open_file(const char *dir, const char *name, int *ret_fd, struct err *err)
 {
-    uint32_t count;
+    AUTO_FREE char *path = str_format("%s/%s/raw", dir, name);
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
 
-    port->select(port->arg, KEY_DIRECTORY);
-    port->read(port->arg, &count, sizeof(count));
-    count = be32toh(count);
-    if (count > DIRECTORY_MAX)
-        return err_set(err, ERR_INVALID, "fw_cfg directory has %u entries", count);
-    for (uint32_t i = 0; i < count; i++) {
-        port->read(port->arg, ret, sizeof(*ret));
-        if (strncmp(ret->name, name, sizeof(ret->name)) == 0)
-            return 0;
-    }
-    return err_set(err, ERR_NOT_FOUND, "fw_cfg has no file %s", name);
-}
-
-/* *ret_key is set if all is well. */
-static int locate(const struct fw_cfg_port *port, const char *name, size_t len, uint16_t *ret_key,
-                  struct err *err)
-{
-    char signature[4] = { 0 };
-    struct entry e;
-
-    port->select(port->arg, KEY_SIGNATURE);
-    port->read(port->arg, signature, sizeof(signature));
-    if (memcmp(signature, "QEMU", sizeof(signature)) != 0)
+    if (fd < 0 && errno == ENOENT && access(dir, F_OK) == 0)
+        return err_set(err, ERR_NOT_FOUND, "fw_cfg has no file %s", name);
+    if (fd < 0 && errno == ENOENT)
         return err_set(err, ERR_UNAVAILABLE, "no fw_cfg device: this is not a QEMU machine");
-    if (find_file(port, name, &e, err) < 0)
-        return -1;
-    if (be32toh(e.size) != len)
-        return err_set(err, ERR_INVALID, "fw_cfg file %s has %u bytes, not %zu", name,
-                       be32toh(e.size), len);
-    *ret_key = be16toh(e.key);
+    if (fd < 0)
+        return err_sys(err, errno, "open %s", path);
+    *ret_fd = fd;
     return 0;
 }
 
-int fw_cfg_read_from(const struct fw_cfg_port *port, const char *name, uint16_t *key, void *buf,
-                     size_t len, struct err *err)
+int fw_cfg_read(const char *dir, const char *name, int *fd, void *buf, size_t len, struct err *err)
 {
-    if (*key == 0 && locate(port, name, len, key, err) < 0)
+    char more;
+
+    if (*fd < 0 && open_file(dir, name, fd, err) < 0)
         return -1;
-    port->select(port->arg, *key);
-    port->read(port->arg, buf, len);
+    ssize_t n = pread(*fd, buf, len, 0);
+    /* stat() says 0 for every file of the module: the end is where nothing more can be read. */
+    ssize_t beyond = n < 0 ? 0 : pread(*fd, &more, 1, (off_t)len);
+    if (n < 0 || beyond < 0)
+        return err_sys(err, errno, "read fw_cfg file %s", name);
+    if ((size_t)n != len || beyond > 0)
+        return err_set(err, ERR_INVALID, "fw_cfg file %s does not have %zu bytes", name, len);
     return 0;
-}
-
-static void port_select(void *arg, uint16_t key)
-{
-    outw(key, PORT_SELECT);
-}
-
-/* One string instruction: under KVM a single exit instead of one a byte. Not sys/io.h's insb(),
- * which does not tell the compiler that it writes memory. */
-static void port_read(void *arg, void *buf, size_t len)
-{
-    __asm__ volatile("cld; rep insb" : "+D"(buf), "+c"(len) : "d"((uint16_t)PORT_DATA) : "memory");
-}
-
-int fw_cfg_read(const char *name, uint16_t *key, void *buf, size_t len, struct err *err)
-{
-    const struct fw_cfg_port port = { port_select, port_read, NULL };
-
-    if (ioperm(PORT_SELECT, 2, 1) < 0)
-        return err_sys(err, errno, "access to fw_cfg's ports");
-    int r = fw_cfg_read_from(&port, name, key, buf, len, err);
-    (void)ioperm(PORT_SELECT, 2, 0);
-    return r;
 }

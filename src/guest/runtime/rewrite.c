@@ -497,6 +497,16 @@ void rewrite_exec(json_t *process, const json_t *rlimits, const json_t *user)
 
 /* --- all of it --- */
 
+/* The boot block has the link's token in it, and a sysfs of the container's own shows it. */
+static int hide_boot_block(const struct spec *spec, const struct rewrite_env *env, struct err *err)
+{
+    json_t *masked = env->privileged ? NULL : need_array(linux_of(spec), "maskedPaths", err);
+
+    if (masked)
+        json_array_append_new(masked, json_string("/sys/firmware/qemu_fw_cfg"));
+    return masked || env->privileged ? 0 : -1;
+}
+
 int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrite_todo *todo,
                  struct err *err)
 {
@@ -509,7 +519,8 @@ int rewrite_spec(struct spec *spec, const struct rewrite_env *env, struct rewrit
     if (env->kind == SPEC_WORKLOAD && spec_text(root, "hostname")[0])
         return err_set(err, ERR_INVALID, "hostname is the pod's, a container in it has none");
     if (rewrite_mounts(spec, env, todo, err) < 0 || rewrite_devices(spec, env, err) < 0 ||
-        rewrite_pci(spec, env, err) < 0 || set_core_limit(spec, err) < 0)
+        rewrite_pci(spec, env, err) < 0 || set_core_limit(spec, err) < 0 ||
+        hide_boot_block(spec, env, err) < 0)
         return -1;
     AUTO_FREE char *cgroup = env->kind == SPEC_STANDALONE
                                  ? str_format("/pods/%s", env->id)

@@ -196,6 +196,21 @@ TEST(a_privileged_container_gets_all_devices)
     ASSERT_HAS(got, "\"resources\":{\"devices\":[{\"allow\":true,\"access\":\"rwm\"}]}");
 }
 
+TEST(the_boot_block_is_hidden_unless_the_container_is_privileged)
+{
+    static const char spec[] =
+        "{" PROCESS "," ROOT ",\"linux\":{\"maskedPaths\":[\"/proc/keys\"]}}";
+    struct err err = ERR_INIT;
+
+    for (int privileged = 0; privileged < 2; privileged++) {
+        AUTO(fixture_release) struct fixture r = { .privileged = privileged };
+        ASSERT_OK(rewrite(&r, SPEC_WORKLOAD, spec, &err), err);
+        AUTO_FREE char *got = text_of(&r);
+        ASSERT_HAS(got, privileged ? "\"maskedPaths\":[\"/proc/keys\"]"
+                                   : "[\"/proc/keys\",\"/sys/firmware/qemu_fw_cfg\"]");
+    }
+}
+
 TEST(volumes_of_the_pod_are_to_be_made_as_the_host_says)
 {
     AUTO(fixture_release) struct fixture r = { 0 };
