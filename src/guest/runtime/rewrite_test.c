@@ -137,7 +137,8 @@ TEST(a_workload_golden)
         "\"minor\":229,\"uid\":0,\"gid\":5}],\"seccomp\":{\"defaultAction\":\"SCMP_ACT_ALLOW\"},"
         "\"resources\":{\"devices\":[{\"allow\":true,\"type\":\"b\",\"major\":8,\"minor\":16,"
         "\"access\":\"r\"},{\"allow\":true,\"type\":\"c\",\"major\":10,\"minor\":229,"
-        "\"access\":\"rwm\"}]},\"cgroupsPath\":\"/pods/p1/c1\"}}");
+        "\"access\":\"rwm\"}]},\"maskedPaths\":[\"/sys/firmware/qemu_fw_cfg\"],"
+        "\"cgroupsPath\":\"/pods/p1/c1\"}}");
     ASSERT_EQ(r.todo.dirs.n, 2);
     ASSERT_STR(r.todo.dirs.v[0], "/run/gcs/pods/p1/p1/sandboxMounts/x/z");
     ASSERT_EQ(r.todo.hugepages.n, 1);

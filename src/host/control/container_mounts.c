@@ -122,7 +122,7 @@ static int open_volume(struct ctx *ctx, struct container *c, const struct docume
     entry.read_only = entry.volume->read_only;
     entry.source = str_dup(entry.volume->path);
     add(m, &entry);
-    return 0;
+    return refuse_disk(c, "mount on", d->destination, err);
 }
 
 /* *ret_drop: the container is better off without it. */

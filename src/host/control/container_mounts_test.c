@@ -239,6 +239,15 @@ TEST_VIRTUAL(a_pod_has_one_user_namespace)
                                   "\"source\":\"/a.img\"}]");
     expect_refused(&r, ctx, "w",
                    "mount on /d: a container with a user namespace cannot have a disk");
+    AUTO(volumes_release) struct volumes_record v = { 0 };
+    ASSERT_OK(volumes_read(json_pack("{ss ss ss}", "volume-path", VOLUME, "device", "/dev/x",
+                                     "fstype", "ext4"),
+                           &v, &err),
+              err);
+    ASSERT_OK(volumes_put(r.config.run_root, &v, &err), err);
+    write_userns(&r, "w", 100000, POD("container") VOLUME_AT(VOLUME));
+    expect_refused(&r, ctx, "w",
+                   "mount on /d: a container with a user namespace cannot have a disk");
     write_userns(&r, "w", 100000, POD("container"));
     ASSERT_OK(fixture_try_create(&r, ctx, "w", &err), err);
     ASSERT_OK(registry_close(ctx, r.registry, &err), err);

@@ -120,7 +120,8 @@ TEST(B5_runtime_info_names_features_and_mounts_and_echoes_options)
     ASSERT(lists(js_get(features, "mountOptions"), "rro"));
     ASSERT(lists(js_get(features, "mountOptions"), "rslave"));
     ASSERT(!lists(js_get(features, "mountOptions"), "rshared"));
-    ASSERT_EQ(json_array_size(js_get(features, "hooks")), 0);
+    ASSERT_EQ(json_array_size(js_get(features, "hooks")), 4);
+    ASSERT(lists(js_get(features, "hooks"), "createRuntime"));
     ASSERT(lists(js_get(l, "capabilities"), "CAP_SYS_ADMIN"));
     ASSERT(lists(js_get(js_get(l, "seccomp"), "archs"), "SCMP_ARCH_X86_64"));
     ASSERT(lists(js_get(l, "namespaces"), "user"));
