@@ -1,0 +1,132 @@
+"""An emulated host: a VM whose processor has SVM, so that lcow's own VMs run by KVM in it, on a
+machine that has none. What is written to its disk ends with it.
+
+    with host.Host("kvm", share="build/host/share") as h:
+        h.run("lcow doctor")                # its output; raises if it fails
+"""
+import ctypes
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+
+import root
+
+MEMORY_MIB = 6144
+BOOT_SECONDS = 900  # ceilings for a busy machine: a quiet one needs 20 s
+RUN_SECONDS = 1200
+KERNEL_OPTIONS = ("root=/dev/vda console=ttyS0 loglevel=5 panic=-1 mitigations=off no_timer_check tsc=reliable "
+                  "nokaslr cryptomgr.notests random.trust_cpu=on systemd.show_status=0")
+# With two processors one VM start in 25 died of the emulated SVM (QEMU 10.0); with one, none did.
+CPUS = 1
+
+
+class Failure(Exception):
+    pass
+
+
+class Host:
+    def __init__(self, name, share, logs):
+        """share: a directory that the host sees, read-only, as /share. logs: where consoles go."""
+        self.variant, self.share, self.logs = root.VARIANTS[name], share, logs
+        self.console = os.path.join(logs, "console.log")
+        self.qemu = self.port = None
+
+    def __enter__(self):
+        files = root.make(self.variant)
+        os.makedirs(self.logs, exist_ok=True)
+        self.work = tempfile.mkdtemp(prefix="lcow-host.")
+        path = os.path.join(self.work, "commands")
+        listener = socket.socket(socket.AF_UNIX)
+        listener.bind(path)
+        listener.listen(1)
+        with open(os.path.join(self.logs, "qemu.log"), "wb") as log:
+            self.qemu = subprocess.Popen(self.command(files, path), stdin=subprocess.DEVNULL, stdout=log,
+                                         stderr=log, preexec_fn=die_with_parent,
+                                         env={**os.environ, "TMPDIR": self.logs})
+        try:
+            listener.settimeout(60)
+            self.port = listener.accept()[0]
+            if self.message(time.monotonic() + BOOT_SECONDS) != b"ready":
+                raise Failure("the host's agent speaks out of turn")
+            self.run("mkdir -p /share && modprobe 9pnet_virtio && "
+                     "mount -t 9p -o trans=virtio,version=9p2000.L,ro,msize=1048576 share /share")
+        except (Failure, OSError) as e:
+            self.__exit__()
+            raise Failure(f"the emulated host did not start: {e}\n{self.tail()}") from e
+        finally:
+            listener.close()
+        return self
+
+    def __exit__(self, *_):
+        if self.port:
+            self.port.close()
+        self.qemu.kill()
+        self.qemu.wait()
+        shutil.rmtree(self.work, ignore_errors=True)
+
+    def command(self, files, path):
+        drive = "format=raw,cache=unsafe,aio=threads,snapshot=on"
+        return ["qemu-system-x86_64", "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none",
+                "-machine", "q35,sata=off,smbus=off,vmport=off,usb=off",
+                "-accel", "tcg,thread=multi,tb-size=1024", "-cpu", "max", "-smp", str(CPUS),
+                "-m", str(MEMORY_MIB), "-kernel", os.path.join(files, "vmlinuz"),
+                "-initrd", os.path.join(files, "initrd.cpio"),
+                "-append", KERNEL_OPTIONS,
+                "-serial", f"file:{self.console}",
+                "-drive", f"file={os.path.join(files, 'disk.img')},if=none,id=d,{drive}",
+                "-device", "virtio-blk-pci,drive=d", "-device", "virtio-rng-pci",
+                "-device", "virtio-serial-pci", "-chardev", f"socket,id=c,path={path}",
+                "-device", "virtserialport,chardev=c,name=commands",
+                "-fsdev", f"local,id=s,path={self.share},security_model=none,readonly=on,multidevs=remap",
+                "-device", "virtio-9p-pci,fsdev=s,mount_tag=share"]
+
+    # ------------------------------------------------------------ commands
+
+    def run(self, script, code=0, seconds=RUN_SECONDS):
+        """What a shell script printed, both streams; code None: whatever its exit code is."""
+        deadline, parts = time.monotonic() + seconds, []
+        self.port.sendall(b"%d\n" % len(script.encode()) + script.encode())
+        while part := self.message(deadline):
+            parts.append(part)
+        got = int(self.message(deadline))
+        text = b"".join(parts).decode(errors="replace")
+        if code is not None and got != code:
+            raise Failure(f"{script}: exit code {got}, not {code}:\n{text[-4000:]}")
+        return text
+
+    def message(self, deadline):
+        length = b""
+        while not length.endswith(b"\n"):
+            length += self.receive(1, deadline)
+        return self.receive(int(length), deadline)
+
+    def receive(self, count, deadline):
+        data = b""
+        while len(data) < count:
+            ready = select.select([self.port], [], [], max(0, deadline - time.monotonic()))[0]
+            part = self.port.recv(count - len(data)) if ready else None
+            if part is None:
+                raise Failure("the host did not answer in time")
+            if not part:
+                raise Failure("the host has ended")
+            data += part
+        return data
+
+    # ------------------------------------------------------------ what it said
+
+    def tail(self, lines=60):
+        """The end of the host's console, for a failing case."""
+        try:
+            with open(self.console, errors="replace") as f:
+                return "".join(f.readlines()[-lines:])
+        except FileNotFoundError:
+            return "(no console)"
+
+
+def die_with_parent():
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
