@@ -184,7 +184,8 @@ def cold_says_so(t):
             process=p)
     p.signal(15)
     p.wait()
-    t.match("state=good", p.err)
+    # "unknown" on a machine that is too busy to tell 0.1 %.
+    t.match(r"clock was compared.* state=(good|unknown)", p.err)
     t.check(abs(told(t) - right) < right / 10000, f"{told(t)} kHz, not {right}")
 
 

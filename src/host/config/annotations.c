@@ -77,10 +77,10 @@ static const struct annotation {
     { SPEC_LOG_DIR_KEY, PASSED_ON, "where the container sees the pod's log directory in the VM" },
     { CPU "limit", VM_NUMBER,
       "processor time of the VM on the host (its cgroup): 100000 is all of its virtual CPUs, "
-      "50000 half of it; 0: no limit",
+      "50000: half of them; 0: no limit",
       AT(cpu_limit), .max = 100000 },
     { CPU "weight", VM_NUMBER,
-      "its share of the host's busy processors (its cgroup); others have 100; 0: the same",
+      "its share of the host's busy processors (its cgroup); default 100; 0: the default",
       AT(cpu_weight), .max = 10000 },
     { CPU_GROUP_NAME, VM_TEXT, "group of host CPUs that the VM runs on, see `cpu_group_dir`",
       TEXT(cpu_group) },
@@ -165,7 +165,7 @@ static const struct annotation {
     { MEMORY "highmmiobaseinmb", MEANINGLESS, "QEMU puts that window behind the memory" },
     { VM "lcow.vpcienabled", MEANINGLESS, "every VM has PCI" },
     { VM "lcow.writable-overlay-directories", MEANINGLESS,
-      "the VM's own root file system is writable and in memory" },
+      "the VM's own root file system is read-only, and containers do not use it" },
     { VM "lcow.extra-vsock-ports", MEANINGLESS, WITH_POLICY },
     { VM "lcow.enforcer", MEANINGLESS, WITH_POLICY },
     { VM "lcow.uvm-reference-info-file", MEANINGLESS, WITH_POLICY },
@@ -340,6 +340,8 @@ static bool may_stay(const void *config, const char *name)
     bool stays =
         !a || (a->effect != MEANINGLESS && (!needs_leave(a) || annotations_allowed(config, name)));
 
+    if (!a && (str_starts(name, "io.lcow.") || str_starts(name, "io.microsoft.")))
+        log_info(NULL, "unknown annotation", F_STR("annotation", name));
     if (!stays)
         log_info(NULL, "an annotation changes nothing", F_STR("annotation", name),
                  F_STR("reason",
@@ -534,7 +536,7 @@ void annotations_print_markdown(struct sbuf *out)
               "containerd`).\nA value that makes no sense is an error. Annotations that are "
               "not listed change nothing.\n\n"
               "- *works if allowed*: it changes the VM or gives a container more than others have. "
-              "It is taken if\n  `allow_annotations` names it (or its beginning and `*`); "
+              "It takes effect if\n  `allow_annotations` names it (or its beginning and `*`); "
               "otherwise it is removed, and the log says so (info).\n"
               "- *works*: it only restricts a container, and is always taken.\n"
               "- *refused*: it asks for something that lcow does not give. The container is "

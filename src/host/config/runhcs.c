@@ -24,7 +24,7 @@ static const struct runhcs_option options[] = {
     { "io_retry_timeout_in_sec", RUNHCS_MEANINGLESS,
       "for named pipes that break with containerd; FIFOs stay open" },
     { "default_container_annotations", RUNHCS_WORKS,
-      "annotations for containers that lack them; need no leave" },
+      "annotations for containers that lack them; `allow_annotations` need not name them" },
     { "no_inherit_host_timezone", RUNHCS_MEANINGLESS, "for Windows containers only" },
     { "scrub_logs", RUNHCS_MEANINGLESS, "environment and command lines are never logged" },
 };
@@ -44,7 +44,7 @@ void runhcs_print_markdown(struct sbuf *out)
     sbuf_adds(out, "\n## hcsshim's runtime options\n\n"
                    "Fields of `containerd.runhcs.v1.Options`, to the shim's start, Create and "
                    "CreateSandbox. Those of a Create\nor CreateSandbox that differ from the "
-                   "shim's are applied while it has no VM, and refused then.\n\n"
+                   "shim's are applied while it has no VM, and refused once it has one.\n\n"
                    "| option | verdict | what it does, or why not |\n|---|---|---|\n");
     for (size_t i = 0; i < ARRAY_LEN(options); i++)
         sbuf_addf(out, "| `%s` | %s | %s |\n", options[i].name, verdicts[options[i].verdict],
