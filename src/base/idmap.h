@@ -8,7 +8,8 @@
 
 struct err;
 
-#define IDMAP_LINES_MAX 339 /* the kernel's 340, less one for QEMU's own ids */
+#define IDMAP_LINES_MAX 339        /* the kernel's 340, less one for QEMU's own ids */
+#define IDMAP_TEXT_MAX (4095 - 33) /* it takes less than a page; the same */
 
 struct idmap {
     char *uid, *gid; /* both or none; NULL: no mapping */

@@ -84,6 +84,8 @@ int idmap_check(const char *map, const char *what, struct err *err)
     AUTO_FREE struct line *lines = mem_zalloc((IDMAP_LINES_MAX + 1) * sizeof(*lines));
     size_t n = 0;
 
+    if (strlen(map) > IDMAP_TEXT_MAX)
+        return err_set(err, ERR_INVALID, "%s has more than %d bytes of text", what, IDMAP_TEXT_MAX);
     for (; *map; n++) {
         if (n == IDMAP_LINES_MAX)
             return err_set(err, ERR_INVALID, "%s has more than %d lines", what, IDMAP_LINES_MAX);

@@ -37,6 +37,11 @@ TEST(each_error_of_a_map_is_named)
     for (unsigned i = 0; i < IDMAP_LINES_MAX + 1; i++)
         sbuf_addf(&many, "%s%u:%u:1", i ? "," : "", i, 1000 + i);
     refused(many.data, "uidMappings has more than 339 lines");
+    many.len = 0;
+    for (unsigned i = 0; i < 150; i++)
+        sbuf_addf(&many, "%s%u:%u:1000000", i ? "," : "", 1000000000 + i * 1000000,
+                  2000000000 + i * 1000000);
+    refused(many.data, "uidMappings has more than 4062 bytes of text");
     sbuf_release(&many);
 }
 

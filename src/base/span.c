@@ -138,7 +138,7 @@ bool span_begin_request(struct span *s, struct ctx *ctx, struct span_sink *sink,
     static const uint8_t none[sizeof(from->span_id)];
     bool has_parent = memcmp(from->span_id, none, sizeof(none)) != 0;
     struct trace root = *from;
-    uint64_t dice;
+    uint64_t dice = 0; /* as other SDKs read it, so that all of a trace is sampled or none */
 
     if (has_parent && !sink->ignore_parent && !sampled)
         return false;
@@ -146,7 +146,8 @@ bool span_begin_request(struct span *s, struct ctx *ctx, struct span_sink *sink,
     root.sink = sink;
     if (!has_parent)
         loop_rand(sink->loop, root.trace_id, sizeof(root.trace_id));
-    memcpy(&dice, root.trace_id + 8, sizeof(dice));
+    for (size_t i = 8; i < sizeof(root.trace_id); i++)
+        dice = dice << 8 | root.trace_id[i];
     if ((!has_parent || sink->ignore_parent) && (double)(dice >> 11) * 0x1p-53 >= sink->share)
         return false;
     descend(s, &root);

@@ -156,6 +156,11 @@ TEST_VIRTUAL(who_is_traced_is_the_callers_decision_and_the_share_of_the_others)
     for (int i = 0; i < 1000; i++)
         n += span_begin_request(&s, &own, &k.sink, &none, false, "x");
     ASSERT(n > 150 && n < 350);
+    memset(from.trace_id, 0, sizeof(from.trace_id));
+    from.trace_id[15] = 0xff; /* the smallest part of the number that decides */
+    ASSERT(span_begin_request(&s, &own, &k.sink, &from, true, "x"));
+    from.trace_id[8] = 0xff;
+    ASSERT(!span_begin_request(&s, &own, &k.sink, &from, true, "x"));
 }
 
 TEST_VIRTUAL(spans_of_a_boot_are_children_of_what_needs_the_vm)

@@ -3,6 +3,7 @@
  * names the path (host/config/volumes.h). Size and usage are asked of the VM that has the disk. */
 #include "api/lcow.pb-c.h"
 #include "base/clock.h"
+#include "base/ctx.h"
 #include "base/fd.h"
 #include "host/config/volumes.h"
 #include "host/rpc/rpc_client.h"
@@ -23,6 +24,24 @@
 
 /* --- the volume --- */
 
+/* Of a directory that is gone: what is left of its path is resolved, as it was when it was added.
+ */
+static char *resolve_gone(const char *given)
+{
+    AUTO_FREE char *path = str_dup(given), *head = NULL;
+
+    for (size_t n = strlen(path); n > 1 && path[n - 1] == '/'; n--)
+        path[n - 1] = '\0';
+    head = str_dup(path);
+    for (char *cut; (cut = strrchr(head, '/')) && cut != head;) {
+        *cut = '\0';
+        AUTO_FREE char *base = realpath(head, NULL);
+        if (base)
+            return str_format("%s%s", base, path + (cut - head));
+    }
+    return TAKE_PTR(path);
+}
+
 /* Clients of containerd name it without symlinks. Caller frees. */
 static int volume_path(struct tool *t, bool need, char **ret, struct err *err)
 {
@@ -41,7 +60,7 @@ static int volume_path(struct tool *t, bool need, char **ret, struct err *err)
     if (need && !S_ISDIR(st.st_mode))
         return err_set(err, ERR_INVALID, "volume path %s is not a directory", given);
     if (!*ret)
-        *ret = str_dup(given);
+        *ret = resolve_gone(given);
     return 0;
 }
 
@@ -107,9 +126,10 @@ static int run_in_vm(struct ctx *ctx, struct tool *t, const char *const *argv, i
     const struct exec_what what = { .argv = (char *const *)argv,
                                     .fds = { null, out < 0 ? null : out, STDERR_FILENO },
                                     .stall_ns = STALL_LIMIT };
+    struct ctx limited = ctx_with_timeout(ctx, RESIZE_LIMIT);
     int code = 0;
 
-    if (exec_run(ctx, t->client, &what, &code, err) < 0)
+    if (exec_run(&limited, t->client, &what, &code, err) < 0)
         return -1;
     return code == 0 ? 0
                      : err_set(err, ERR_STATE, "%s failed in VM %s/%s (status %d)", argv[0],
@@ -254,9 +274,13 @@ static int read_stats(int fd, json_t **ret, struct err *err)
 static int stats(struct ctx *ctx, struct tool *t, struct err *err)
 {
     AUTO(volumes_release) struct volumes_record v = { 0 };
-    AUTO_FD int out = memfd_create("lcow-stats", MFD_CLOEXEC);
+    /* Of a fixed size: the guest's answer may have no end. */
+    AUTO_FD int out = memfd_create("lcow-stats", MFD_CLOEXEC | MFD_ALLOW_SEALING);
     const char *mount = NULL;
 
+    if (out < 0 || ftruncate(out, ANSWER_MAX) < 0 ||
+        fcntl(out, F_ADD_SEALS, F_SEAL_GROW | F_SEAL_SHRINK) < 0)
+        return err_sys(err, errno, "make a file in memory");
     if (recorded(t, &v, err) < 0 || connect_user(ctx, t, v.path, &mount, err) < 0)
         return -1;
 

@@ -43,13 +43,18 @@ static uint32_t larger(uint32_t a, uint32_t b)
 static int grow(struct ctx *ctx, struct container *c, const struct spec_limits *wanted,
                 struct sizing_all *all, struct err *err)
 {
-    const struct sizing *now = &vm_parts(c->p.pod->vm)->size;
-    uint32_t most = c->r->o.config->max_memory_mib;
+    const struct vm_parts *vm = vm_parts(c->p.pod->vm);
+    const struct sizing *now = &vm->size;
+    bool fixed = vm->wishes.backed || vm->wishes.committed; /* it has all of its memory already */
+    uint32_t most = fixed ? now->memory_mib : c->r->o.config->max_memory_mib;
 
     if (all->memory_mib > most && wanted->memory_bytes > c->p.limits.memory_bytes)
-        return err_set(err, ERR_RANGE,
-                       "the VM would need %llu MiB, and max_memory_mib = %u; raise that key",
-                       (unsigned long long)all->memory_mib, most);
+        return err_set(err, ERR_RANGE, "the VM would need %llu MiB, and %s%u%s",
+                       (unsigned long long)all->memory_mib,
+                       fixed ? "an annotation fixed its memory at " : "max_memory_mib = ", most,
+                       fixed ? " MiB; start the pod again" : "; raise that key");
+    if (vm->wishes.numa_host[0] || vm->wishes.node_cpus) /* their CPUs are counted */
+        all->cpus = now->cpus;
     if (all->memory_mib > most)
         all->memory_mib = larger(most, now->memory_mib); /* as when it was made */
 
@@ -111,7 +116,10 @@ static int apply(struct ctx *ctx, struct container *c, json_t *resources, struct
     if (grow(ctx, c, &wanted, &all, err) < 0 || tell_guest(ctx, c, resources, err) < 0)
         return -1;
     c->p.limits = wanted;
-    return limit_qemu(c, &all, err) < 0 ? -1 : shrink(ctx, c, &all, err);
+    if (limit_qemu(c, &all, err) < 0 || shrink(ctx, c, &all, err) < 0)
+        return -1;
+    /* The annotation's limit is a part of the CPUs that the VM has now. */
+    return vm_parts(c->p.pod->vm)->wishes.cpu_limit ? limit_qemu(c, &all, err) : 0;
 }
 
 int container_update(struct ctx *ctx, struct container *given, const char *resources_json,

@@ -92,12 +92,33 @@ TEST_VIRTUAL(annotations_limit_qemu_and_follow_the_vms_size)
     ASSERT_EQ(strlen(vm_parts(r.registry->vm)->uuid), 36);
     ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":300000,\"period\":100000}}", &err), err);
     ASSERT_EQ(r.host.cpu_quota, 150000); /* half of three CPUs, which is less */
+    ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":150000,\"period\":100000}}", &err), err);
+    ASSERT_EQ(r.host.cpu_quota, 100000); /* of two: the VM has shrunk */
     ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"quota\":20000,\"period\":100000}}", &err), err);
     ASSERT_EQ(r.host.cpu_quota, 20000);
     ASSERT_OK(registry_set_cpu_group(r.registry, "slow", &err), err);
     ASSERT_STR(r.host.cpuset, "3");
     ASSERT_FAIL(registry_set_cpu_group(r.registry, "none", &err), err, ERR_NOT_FOUND);
     ASSERT_STR(vm_parts(r.registry->vm)->cpu_group, "slow");
+    close_pod(&r, ctx);
+}
+
+TEST_VIRTUAL(a_vm_with_fixed_memory_does_not_grow_and_takes_other_updates)
+{
+    struct fixture r = { .guest_opts.container_ns = 100 * NS_PER_S };
+    struct err err = ERR_INIT;
+
+    fixture_open(&r, ctx);
+    free(r.config.allow_annotations);
+    r.config.allow_annotations = str_dup("io.*");
+    fixture_write_spec(&r, "c1",
+                       ",\"annotations\":{\"" VM_OF "fullyphysicallybacked\":\"true\"}");
+    ASSERT_OK(fixture_try_create(&r, ctx, "c1", &err), err);
+    ASSERT_FAIL(update(&r, ctx, "c1", "{\"memory\":{\"limit\":1073741824}}", &err), err, ERR_RANGE);
+    ASSERT_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
+    err_clear(&err);
+    ASSERT_OK(update(&r, ctx, "c1", "{\"cpu\":{\"shares\":77}}", &err), err);
+    ASSERT_EQ(vm_parts(r.registry->vm)->size.memory_mib, 256);
     close_pod(&r, ctx);
 }
 

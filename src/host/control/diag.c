@@ -216,7 +216,9 @@ int diag_share(struct ctx *ctx, struct registry *r, const char *host_path, const
         struct vm *vm = r->vm;
         AUTO(vm_leave) const struct vm_parts *in = enter(r, "share", err);
 
-        if (in)
+        if (in && !in->plan9)
+            err_set(err, ERR_STATE, "a VM of `lcow boot` has no shares");
+        else if (in)
             result = share_tree(ctx, vm, &share, &tree, vm_path, ret_path, err);
         fd_close_later(tree.fd);
     }

@@ -248,6 +248,8 @@ int vm_set_cpu_group(struct vm *vm, const char *name, struct err *err)
 {
     AUTO_FREE char *cpus = NULL;
 
+    if (!vm->o.config) /* of `lcow boot` */
+        return err_set(err, ERR_STATE, "the VM has no cgroup of its own");
     if (cpugroup_read(vm->o.config->cpu_group_dir, name, &cpus, err) < 0)
         return -1;
     if (cgroup_set_cpuset(vm->p.cgroup, cpus, err) < 0)

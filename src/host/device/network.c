@@ -178,7 +178,8 @@ static struct guest_route *guest_routes(const struct net_iface *f, const struct 
     *ret_n = f->n_routes + (last ? last->n_routes : 0);
     struct guest_route *routes = mem_zalloc((*ret_n + 1) * sizeof(*routes));
 
-    memcpy(routes, f->routes, f->n_routes * sizeof(*routes));
+    if (f->n_routes)
+        memcpy(routes, f->routes, f->n_routes * sizeof(*routes));
     if (last)
         memcpy(routes + f->n_routes, last->routes, last->n_routes * sizeof(*routes));
     return routes;

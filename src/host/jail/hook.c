@@ -9,6 +9,7 @@
 #include "host/ledger/ledger.h"
 #include <ctype.h>
 #include <errno.h>
+#include <signal.h>
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/wait.h>
@@ -65,7 +66,11 @@ static int run(struct ctx *ctx, struct run *r, int in, int said, int *ret_status
                                           .on_pid_arg = r },
                     &c, err) < 0)
         return -1;
-    return child_wait(ctx, c, ret_status, err);
+    int ret = child_wait(ctx, c, ret_status, err);
+
+    if (ret < 0) /* what it has started, too; the session's id is its own until it is reaped */
+        (void)kill(-child_pid(c), SIGKILL);
+    return ret;
 }
 
 int hook_run(struct ctx *ctx, const struct hook_opts *o, struct err *err)

@@ -311,8 +311,9 @@ static int on_neighbour(void *arg, uint16_t type, const uint8_t *body, size_t le
  * name for the one in ms or bytes. */
 static bool sysctl_wanted(const char *name)
 {
-    static const char *const others[] = { "mtu",          "mc_forwarding",       "stable_secret",
-                                          "retrans_time", "base_reachable_time", "unres_qlen" };
+    static const char *const others[] = { "mtu",           "mc_forwarding", "stable_secret",
+                                          "addr_gen_mode", "retrans_time",  "base_reachable_time",
+                                          "unres_qlen" };
 
     for (size_t i = 0; i < ARRAY_LEN(others); i++)
         if (str_eq(name, others[i]))

@@ -192,8 +192,13 @@ static int run(struct rpc_call *call, struct sbuf *payload, struct err *err)
     const ProtobufCMethodDescriptor *types = types_of(call->entry, m);
     AUTO(pb_free) void *resp = NULL;
 
-    if (call->stream)
-        return m->stream(&call->named, call->entry->self, call->stream, err);
+    if (call->stream) {
+        if (m->stream(&call->named, call->entry->self, call->stream, err) < 0)
+            return err->code ? -1
+                             : err_set(err, ERR_INTERNAL, "%s failed without saying why", m->name);
+        err_clear(err);
+        return 0;
+    }
     if (decode(call, types->input, err) < 0)
         return -1;
     name(call, types->input);

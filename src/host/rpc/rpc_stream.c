@@ -5,8 +5,10 @@
 #include "host/rpc/rpc_priv.h"
 #include <stdlib.h>
 
-#define QUEUE_MAX                                                                                  \
-    (4u << 20)              /* 64 KiB that the client may send, each byte in a message of its own */
+/* What a message takes, with its parts on the heap: an empty one is not free. */
+#define MESSAGE_COST(len) ((len) + sizeof(struct message) + 32)
+/* 64 KiB that the client may send, each byte in a message of its own (with its type, 60 bytes). */
+#define QUEUE_MAX (12u << 20)
 #define OUT_MAX (64u << 10) /* of the connection's queue: then a sender waits */
 
 struct message {
@@ -63,8 +65,8 @@ static struct message *take(struct rpc_stream *st)
 
     if (m) {
         list_remove(&m->node);
-        st->in_bytes -= m->len;
-        st->conn->server->mem -= m->len;
+        st->in_bytes -= MESSAGE_COST(m->len);
+        st->conn->server->mem -= MESSAGE_COST(m->len);
     }
     return m;
 }
@@ -95,7 +97,9 @@ bool rpc_stream_has_room(struct rpc_conn *c, const struct ttrpc_header *h)
 {
     struct rpc_stream *st = find(c, h->stream);
 
-    if (st && (st->in_bytes + h->len > QUEUE_MAX || h->len > RPC_MEM_MAX - c->server->mem))
+    size_t cost = MESSAGE_COST(h->len);
+
+    if (st && (st->in_bytes + cost > QUEUE_MAX || cost > RPC_MEM_MAX - c->server->mem))
         cancel_fire(&st->cancel, ERR_EXHAUSTED, "the client sends more than it was allowed to");
     return st && !st->cancel.fired && !st->client_done;
 }
@@ -106,10 +110,11 @@ bool rpc_stream_put(struct rpc_conn *c, const struct ttrpc_header *h, uint8_t *b
     AUTO(message_free) struct message *m = mem_new(struct message);
 
     *m = (struct message){ .body = body, .len = h->len };
-    if (!st || (h->flags & TTRPC_NO_DATA)) {
+    if (!st || (h->flags & TTRPC_NO_DATA) || st->client_done || st->cancel.fired) {
         c->server->mem -= h->len;
     } else {
-        st->in_bytes += m->len;
+        st->in_bytes += MESSAGE_COST(m->len);
+        c->server->mem += MESSAGE_COST(m->len) - m->len;
         list_append(&st->in, &m->node);
         m = NULL;
     }

@@ -113,7 +113,7 @@ TEST_FIBER(a_client_that_floods_its_stream_has_it_ended_and_nothing_else)
     peer_send_vector(ctx, peer, "T8");
     peer_request(ctx, peer, 3, TASK_V2, "Kill", "c1", 0);
     peer_expect(ctx, peer, 3, 0, "");
-    for (int i = 0; i < 5; i++)
+    for (int i = 0; i < 12; i++)
         peer_frame(ctx, peer, 1, TTRPC_DATA, 0, (struct pb_slice){ much, 1 << 20 });
     peer_expect(ctx, peer, 1, ERR_EXHAUSTED, "");
     peer_request(ctx, peer, 5, TASK_V2, "Kill", "c1", 0);

@@ -120,6 +120,9 @@ static int take(struct pipe *p, const Any *any, struct err *err)
 
     const Transfer__Data *d = msg;
 
+    /* Also for empty data: it would be answered with a grant. */
+    if (!p->client.closed && (!p->client.stream || !p->client.input))
+        return err_set(err, ERR_INVALID, "data on a stream that takes no input");
     p->granted -= (int64_t)d->data.len;
     if (p->granted < 0)
         return err_set(err, ERR_INVALID, "more data than was asked for");

@@ -245,6 +245,7 @@ TEST_FIBER(of_two_clients_the_later_one_counts)
     AUTO(stream_free) struct stream *second = join(&w, "c1-stdout");
 
     get_end(&w, first);
+    fixture_get_nothing(&w.io, first); /* no error follows */
     fixture_put(&w.io, w.io.guest[1], "news");
     put_window(&w, second, WINDOW);
     get_text(&w, second, "news");
@@ -394,12 +395,16 @@ TEST_FIBER(what_a_stream_must_not_do_is_refused_by_name)
     peer_send_vector(ctx, s, "T8");
     peer_send_vector(ctx, s, "T11");
     peer_expect(ctx, s, 1, ERR_INVALID, "a stream begins with a StreamInit");
-    put_data(&w, out, "x", 1); /* nothing was granted */
-    peer_expect(ctx, out, 1, ERR_INVALID, "more data than was asked for");
+    put_data(&w, out, "", 0); /* there is no process yet, so nothing that takes it */
+    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream that takes no input");
     start(&w);
     get_window(&w, in, WINDOW);
     put_data(&w, in, much, WINDOW + 1);
     peer_expect(ctx, in, 1, ERR_INVALID, "more data than was asked for");
+    stream_free(out);
+    out = join(&w, "c1-stdout");
+    put_data(&w, out, "", 0);
+    peer_expect(ctx, out, 1, ERR_INVALID, "data on a stream that takes no input");
     stream_free(out);
     out = join(&w, "c1-stdout");
     put_window(&w, out, -1);

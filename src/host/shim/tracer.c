@@ -230,13 +230,15 @@ static int post(struct ctx *ctx, struct tracer *t, struct err *err)
     struct ctx limited = ctx_with_timeout(ctx, TRY_LIMIT);
     AUTO(sbuf_release) struct sbuf body = { 0 }, head = { 0 };
     AUTO(stream_free) struct stream *s = NULL;
+    bool v6 = strchr(t->to.host, ':');
     int status = 0;
 
     wrap(t, &body);
     sbuf_addf(&head,
-              "POST %s HTTP/1.1\r\nHost: %s:%s\r\nContent-Type: application/x-protobuf\r\n"
+              "POST %s HTTP/1.1\r\nHost: %s%s%s:%s\r\nContent-Type: application/x-protobuf\r\n"
               "Content-Length: %zu\r\nConnection: close\r\n%s\r\n",
-              t->to.path, t->to.host, t->to.port, body.len, t->to.headers);
+              t->to.path, v6 ? "[" : "", t->to.host, v6 ? "]" : "", t->to.port, body.len,
+              t->to.headers);
     if (t->opts.connect(&limited, t->opts.arg, &s, err) < 0 ||
         stream_write_full(&limited, s, head.data, head.len, err) < 0 ||
         stream_write_full(&limited, s, body.data, body.len, err) < 0 ||

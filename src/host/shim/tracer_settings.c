@@ -5,6 +5,8 @@
 #include <string.h>
 
 #define OTLP "OTEL_EXPORTER_OTLP_"
+/* What the name of a header is made of (RFC 9110). */
+#define TOKEN "!#$%&'*+-.^_`|~0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"
 
 void tracer_settings_release(struct tracer_settings *s)
 {
@@ -33,6 +35,10 @@ static int set_endpoint(struct tracer_settings *s, const char *url, const char *
     const char *at = url + strlen("http://"), *end, *path;
     size_t trailing;
 
+    if (strchr(url, '@')) /* not shown: there may be a password in it */
+        return err_set(err, ERR_UNIMPLEMENTED,
+                       "trace endpoint: a user name in it is not supported; use http://HOST:PORT "
+                       "and " OTLP "HEADERS");
     if (str_starts(url, "https://"))
         return err_set(err, ERR_UNIMPLEMENTED,
                        "trace endpoint %s: TLS is not supported; use http:// and a collector on "
@@ -55,7 +61,7 @@ static int set_endpoint(struct tracer_settings *s, const char *url, const char *
         trailing--;
     s->path = str_format("%.*s%s", (int)trailing, path, suffix);
     for (const char *c = url; *c; c++)
-        if (*c <= ' ' || *c == '@' || *c == 0x7f)
+        if (*c <= ' ' || *c == 0x7f)
             s->host[0] = '\0';
     if (!s->host[0] || !s->port[0] || s->port[strspn(s->port, "0123456789")] ||
         (end != path && *end != ':'))
@@ -74,18 +80,25 @@ static int hex_value(char c)
     return at ? (int)(at - digits) : -1;
 }
 
-/* "name=value,…", values percent-encoded. What would break the request is left out. */
+/* "name=value,…", values percent-encoded, with blanks around names and values. What would break the
+ * request is left out. */
 static char *headers_of(const char *list)
 {
     struct sbuf out = { 0 };
 
     sbuf_adds(&out, "");
     while (*list) {
-        size_t len = strcspn(list, ","), name = strcspn(list, "=,"), from = out.len;
-        bool good = name > 0 && list[name] == '=';
+        size_t len = strcspn(list, ","), blank = strspn(list, " \t"), from = out.len;
+        size_t name = blank + strspn(list + blank, TOKEN),
+               value = name + strspn(list + name, " \t");
+        bool good = name > blank && list[value] == '=';
+        size_t end = len;
 
-        sbuf_addf(&out, "%.*s: ", (int)name, list);
-        for (size_t i = name + 1; i < len; i++) {
+        value += good ? 1 + strspn(list + value + 1, " \t") : 0;
+        while (end > value && strchr(" \t", list[end - 1]))
+            end--;
+        sbuf_addf(&out, "%.*s: ", (int)(name - blank), list + blank);
+        for (size_t i = value; good && i < end; i++) {
             int high = list[i] == '%' ? hex_value(list[i + 1]) : -1;
             int low = high >= 0 ? hex_value(list[i + 2]) : -1;
 

@@ -70,7 +70,12 @@ TEST(what_cannot_be_done_is_refused_by_name)
           ERR_UNIMPLEMENTED },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=a:1" }, "must be http://HOST:PORT", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://:1" }, "must be http://HOST:PORT", ERR_INVALID },
-        { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://u@h:1" }, "must be http://HOST", ERR_INVALID },
+        { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://u:secret@h:1" },
+          "a user name in it is not supported",
+          ERR_UNIMPLEMENTED },
+        { { "OTEL_EXPORTER_OTLP_ENDPOINT=https://u:secret@h" },
+          "a user name in it is not supported",
+          ERR_UNIMPLEMENTED },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://h:x" }, "must be http://HOST:PORT", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://h/\r\nX: y" }, "must be http://H", ERR_INVALID },
         { { "OTEL_EXPORTER_OTLP_ENDPOINT=http://a:1", "OTEL_EXPORTER_OTLP_PROTOCOL=grpc" },
@@ -88,6 +93,7 @@ TEST(what_cannot_be_done_is_refused_by_name)
         variables = rows[i].variables;
         ASSERT_FAIL(tracer_settings("", env, &s, &err), err, rows[i].code);
         ASSERT_HAS(err.msg, rows[i].says);
+        ASSERT(!strstr(err.msg, "secret"));
         ASSERT(!s.host);
     }
 }
@@ -98,7 +104,8 @@ TEST(samplers_headers_and_the_name_are_read)
     struct err err = ERR_INIT;
 
     ENV("OTEL_TRACES_SAMPLER=parentbased_traceidratio", "OTEL_TRACES_SAMPLER_ARG=0.25",
-        "OTEL_SERVICE_NAME=x", "OTEL_EXPORTER_OTLP_HEADERS=a=b%20c,evil=x%0d%0ay,=z,d=e");
+        "OTEL_SERVICE_NAME=x",
+        "OTEL_EXPORTER_OTLP_HEADERS= a = b%20c , evil=x%0d%0ay,=z,d=e,b:d=x");
     ASSERT_OK(tracer_settings("http://h", env, &s, &err), err);
     ASSERT(s.share == 0.25 && !s.ignore_parent);
     ASSERT_STR(s.headers, "a: b c\r\nd: e\r\n");

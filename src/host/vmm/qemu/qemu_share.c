@@ -160,6 +160,7 @@ static int open_mount(struct job *j, struct err *err)
     j->tree = open_tree(fd, "", OPEN_TREE_CLONE | OPEN_TREE_CLOEXEC | AT_EMPTY_PATH);
     if (j->tree < 0)
         return err_sys(err, errno, "copy the mount on %s", j->point);
+    fd_close(TAKE_FD(fd)); /* it would hold the host's own mount */
     const struct idmap ids = { (char *)j->uid, (char *)j->gid };
     AUTO_FD int userns = ids.uid ? idmap_userns(&ids, err) : -1;
     if (!ids.uid)
