@@ -111,8 +111,7 @@ TEST_VIRTUAL(a_vm_with_fixed_memory_does_not_grow_and_takes_other_updates)
     fixture_open(&r, ctx);
     free(r.config.allow_annotations);
     r.config.allow_annotations = str_dup("io.*");
-    fixture_write_spec(&r, "c1",
-                       ",\"annotations\":{\"" VM_OF "fullyphysicallybacked\":\"true\"}");
+    fixture_write_spec(&r, "c1", ",\"annotations\":{\"" VM_OF "fullyphysicallybacked\":\"true\"}");
     ASSERT_OK(fixture_try_create(&r, ctx, "c1", &err), err);
     ASSERT_FAIL(update(&r, ctx, "c1", "{\"memory\":{\"limit\":1073741824}}", &err), err, ERR_RANGE);
     ASSERT_HAS(err.msg, "an annotation fixed its memory at 256 MiB; start the pod again");
