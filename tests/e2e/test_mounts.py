@@ -177,7 +177,8 @@ def pids(t):
 
 # ---------------------------------------------------------------- propagation
 
-@pod_test("a volume with HostToContainer shows what the host mounts below it later", runc=True)
+@pod_test("a volume with HostToContainer shows what the host mounts below it later", runc=True,
+          smoke="one")
 def host_to_container(t):
     volume = os.path.join(t.work, "volume")
     os.makedirs(volume)

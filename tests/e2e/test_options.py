@@ -94,7 +94,7 @@ def move_by_update(t, container, group):
 
 
 @test("annotations limit a VM on the host: processor time, weight, CPU group, its disks; it has a "
-      "RuntimeID", runc=False)
+      "RuntimeID", runc=False, smoke="one")
 def host_limits(t):
     t.config(allow_annotations="io.*", cpu_group_dir=os.path.join(t.work, "groups"))
     fast, slow = groups(t)
@@ -137,7 +137,8 @@ REFUSED = {
 }
 
 
-@test("annotations that cannot be: each is refused by its name, before there is a VM", runc=False)
+@test("annotations that cannot be: each is refused by its name, before there is a VM", runc=False,
+      smoke="one")
 def refused_annotations(t):
     t.config(allow_annotations="io.*", cpu_group_dir=os.path.join(t.work, "groups"))
     for i, (annotation, pattern) in enumerate(REFUSED.items()):

@@ -40,7 +40,7 @@ def refused(t, words, message):
 
 
 @pod_test("a CSI volume is a disk in the VM: options, fsGroup, subPath, statistics, growth, and "
-          "what is written stays; two VMs never write to one device", runc=False)
+          "what is written stays; two VMs never write to one device", runc=False, smoke="one")
 def volumes(t):
     disk = image(t, "disk.img", size=16 * MIB, there="on the device\n")
     device, path, other = loop(t, disk), csi(t, "pv1"), csi(t, "pv1", uid="other")
