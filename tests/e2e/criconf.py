@@ -28,6 +28,7 @@ enable_unprivileged_ports = false
 [plugins."io.containerd.grpc.v1.cri".cni]
 bin_dir = "{cni.bin_dir}"
 conf_dir = "{cni.conf_dir}"
+max_conf_num = 0
 [plugins."io.containerd.grpc.v1.cri".containerd]
 default_runtime_name = "{default}"
 """

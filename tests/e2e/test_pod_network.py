@@ -89,8 +89,8 @@ def sent(c, interface):
 
 
 @pod_test("three NICs: bridge, macvlan with sbr, second bridge; MTUs, tables, rules, several next "
-          "hops, sysctls; packets take the right one", prepare=three_networks, versions=("2.1",),
-          runc=False, deadline=600)
+          "hops, sysctls; packets take the right one", prepare=three_networks, runc=False,
+          deadline=600, smoke="one")
 def several_nics(t):
     cni.ip(*(f"addr add 198.51.100.{i}/32 dev lo" for i in range(1, 17)))
     t.at_end(lambda: cni.ip("addr flush dev lo scope global"))
